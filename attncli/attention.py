@@ -1,0 +1,87 @@
+"""The kernel: scaled dot-product attention, one stage at a time, as pure functions over NumPy arrays.
+
+    weights = softmax(mask(softcap(q·kᵀ · scale + bias)))        output = weights · v
+
+after Vaswani et al. 2017, "Attention Is All You Need", eq. 1, with the terms later models added between.
+
+Dimension key of the whole project: `H` heads, `Hkv` key/value heads, `Q` query positions, `K` key positions,
+`D` query/key width per head, `Dv` value width per head. A query axis and a key axis never share a letter.
+Arrays keep their floating dtype; the tests execute the annotations with jaxtyping.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
+
+def dot_products(query: Float[np.ndarray, "H Q D"], key: Float[np.ndarray, "H K D"]) -> Float[np.ndarray, "H Q K"]:
+    """Return q·k of every query with every key."""
+    return query @ key.swapaxes(-1, -2)
+
+
+def attention_scores(
+    products: Float[np.ndarray, "H Q K"],
+    scale: float,
+    bias: Float[np.ndarray, "#H Q K"] | None = None,
+    softcap: float | None = None,
+) -> Float[np.ndarray, "H Q K"]:
+    """Return the scores before the mask: products · scale + bias, softcapped.
+
+    Args:
+        products: q·k.
+        scale: usually 1/√D.
+        bias: what a model adds to the scaled products (ALiBi, Press et al. 2022; T5, Raffel et al. 2020).
+        softcap: c in c·tanh(scores/c) (Gemma 2, 2024).
+    """
+    scores = products * products.dtype.type(scale)
+    if bias is not None:
+        scores = scores + bias
+    if softcap is not None:
+        cap = scores.dtype.type(softcap)
+        scores = cap * np.tanh(scores / cap)
+    return scores
+
+
+def masked_scores(
+    scores: Float[np.ndarray, "H Q K"], allowed: Bool[np.ndarray, "#H Q K"], fill: float
+) -> Float[np.ndarray, "H Q K"]:
+    """Return the scores with `fill` wherever a query may not attend to a key.
+
+    `fill` is −inf in the formula. Models add the smallest finite number instead, which swallows the score: the
+    two differ only in a row with no allowed key, which becomes NaN with the one and uniform with the other.
+    """
+    return np.where(allowed, scores, scores.dtype.type(fill))
+
+
+def attention_weights(
+    masked: Float[np.ndarray, "H Q K"], sinks: Float[np.ndarray, " H"] | None = None
+) -> Float[np.ndarray, "H Q K"]:
+    """Return the softmax over the keys.
+
+    Args:
+        masked: scores after the mask.
+        sinks: one more logit per head that takes weight and gives no value (GPT-OSS, 2025), so that a row
+            sums to less than 1.
+    """
+    highest = masked.max(axis=-1, keepdims=True)
+    if sinks is not None:
+        highest = np.maximum(highest, sinks[:, None, None])
+    # −inf − −inf is the NaN of a row that may attend to nothing, and the caller shows it as such.
+    with np.errstate(invalid="ignore"):
+        exponentials = np.exp(masked - highest)
+    total = exponentials.sum(axis=-1, keepdims=True)
+    if sinks is not None:
+        total = total + np.exp(sinks[:, None, None] - highest)
+    return exponentials / total
+
+
+def attention_output(
+    weights: Float[np.ndarray, "H Q K"], value: Float[np.ndarray, "H K Dv"]
+) -> Float[np.ndarray, "H Q Dv"]:
+    """Return weights·v, the context vectors of every head."""
+    return weights @ value

@@ -1,0 +1,1 @@
+"""Masks: the expressions that describe them, the files that hold them."""

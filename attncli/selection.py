@@ -1,0 +1,66 @@
+"""Which layers and heads: `0`, `2-4`, `0,3,-1`, `all`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from attncli.errors import UsageError
+from attncli.tokens import visible
+
+_PART = re.compile(r"(-?\d{1,9})(?:-(\d{1,9}))?")
+
+
+@dataclass(frozen=True)
+class Indices:
+    """A choice of layers or heads, before it is known how many there are.
+
+    Attributes:
+        what: "layer" or "head", for the errors.
+        parts: first and last of each range, both included; None is all of them.
+    """
+
+    what: str
+    parts: tuple[tuple[int, int], ...] | None
+
+    @classmethod
+    def of(cls, what: str, given: str | int | Iterable[int] | None) -> Indices:
+        """Return the choice that a user wrote, in the shell or in Python.
+
+        Raises:
+            UsageError: it is neither a number, a range, a list of these, nor `all`.
+        """
+        if given is None or given == "all":
+            return cls(what, None)
+        if isinstance(given, int):
+            return cls(what, ((given, given),))
+        if not isinstance(given, str):
+            return cls(what, tuple((index, index) for index in given))
+        matches = [_PART.fullmatch(part.strip()) for part in given.split(",")]
+        if not all(matches):
+            raise UsageError(f"--{what} '{visible(given)}': expected a number, a range, a list or all: 0, 2-4, 0,3,-1")
+        return cls(what, tuple((int(m[1]), int(m[2] or m[1])) for m in matches if m))
+
+    def among(self, count: int, owner: str) -> tuple[int, ...]:
+        """Return the chosen indices among `count`, in the order asked, each once.
+
+        Raises:
+            UsageError: one is out of range; the message says the range.
+        """
+        if self.parts is None:
+            return tuple(range(count))
+        chosen: dict[int, None] = {}
+        for first, last in self.parts:
+            for end in (first, last):
+                if not -count <= end < count:
+                    valid = f"0..{count - 1}" if count > 1 else "0"
+                    raise UsageError(f"--{self.what} {end} is out of range: {owner} has {count} {self.what}"
+                                     f"{'s' if count != 1 else ''}, {valid}")
+            start, stop = first % count, last % count
+            if start > stop:
+                raise UsageError(f"--{self.what} {first}-{last}: the range runs backwards; write {stop}-{start}")
+            chosen.update(dict.fromkeys(range(start, stop + 1)))
+        if not chosen:
+            raise UsageError(f"no {self.what} was chosen; leave it out to have all of them")
+        return tuple(chosen)

@@ -1,0 +1,77 @@
+"""Sources: everything that turns a text, a model or a file into a Trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from attncli.trace import Trace
+
+
+class Source(Protocol):
+    """Something that can be asked for the attention of one sentence after another."""
+
+    def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
+        """Return the attention of one sentence.
+
+        Args:
+            text: the sentence.
+            pair: a second text in the same sequence.
+            target: the text whose queries attend to the sentence's keys.
+        """
+
+
+def open_source(
+    *,
+    model: str | None = None,
+    layers: str | int | Iterable[int] | None = 0,
+    heads: str | int | Iterable[int] | None = None,
+    mask: str | None = None,
+    special: bool = True,
+    **options: Any,
+) -> Source:
+    """Return the toy layer, or a checkpoint with its tokenizer, ready for sentences.
+
+    Args:
+        model: a checkpoint's folder or hub name; None is the toy layer.
+        layers: which layers to record: an index, several, `"2-4"`, or `"all"`.
+        heads: which heads to show and derive; None is all of them.
+        mask: a mask expression or file; None is the toy layer's default or the checkpoint's own mask.
+        special: whether the tokenizer adds its special tokens.
+        options: fields of `toy.ToyOptions`, or of `pretrained.LoadOptions` with a model.
+
+    Raises:
+        UsageError: an option does not exist, or does not apply to this source.
+        LoadError: the checkpoint or its tokenizer cannot be loaded.
+    """
+    from attncli.selection import Indices
+
+    chosen_layers, chosen_heads = Indices.of("layer", layers), Indices.of("head", heads)
+    if model is None:
+        from attncli.sources.toy import ToyLayer
+
+        return ToyLayer(chosen_layers, chosen_heads, mask=mask, special=special, **options)
+    from attncli.sources.pretrained import Checkpoint
+
+    return Checkpoint(model, chosen_layers, chosen_heads, mask=mask, special=special, **options)
+
+
+def inspect(text: str, *, pair: str | None = None, target: str | None = None, **options: Any) -> Trace:
+    """Return the attention of one sentence.
+
+        trace = attncli.inspect("time flies like an arrow", num_heads=2)
+        trace.layer(0).head(1).weights      # NumPy, [Q, K]
+
+    Args:
+        text: the sentence.
+        pair: a second text in the same sequence.
+        target: the text whose queries attend to the sentence's keys.
+        options: everything `attn inspect` takes, under the name of its long option: `model`, `layers`, `heads`,
+            `mask`, `special`, the toy layer's (`d_model`, `num_heads`, `init`, …) and the checkpoint's
+            (`dtype`, `device`, `offline`, …).
+
+    Raises:
+        AttnError: one sentence that says what was expected, what came and what to do.
+    """
+    return open_source(**options).trace(text, pair, target)

@@ -1,0 +1,123 @@
+"""The toy layer's random numbers: NumPy's, which need no torch, or torch's, as published notebooks draw them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+
+@dataclass(frozen=True)
+class Linear:
+    """x·weight + bias."""
+
+    weight: Float[np.ndarray, "E D"]
+    bias: Float[np.ndarray, " D"] | None = None
+
+    @property
+    def size(self) -> int:
+        """How many parameters."""
+        return self.weight.size + (0 if self.bias is None else self.bias.size)
+
+    def apply(self, x: Float[np.ndarray, "T E"]) -> Float[np.ndarray, "T D"]:
+        """Return the projection of every row."""
+        projected = x @ self.weight
+        return projected if self.bias is None else projected + self.bias
+
+
+class Draws(Protocol):
+    """A seeded stream of float32 arrays."""
+
+    def normal(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
+        """Draw from N(0, 1)."""
+
+    def uniform(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
+        """Draw from U[0, 1)."""
+
+    def embedding(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
+        """Draw an embedding table, N(0, 1)."""
+
+    def default_linear(self, fan_in: int, fan_out: int) -> Linear:
+        """Draw weight and bias as nn.Linear does by default, U(-1/√fan_in, 1/√fan_in)."""
+
+
+class NumpyDraws:
+    """Draws with NumPy's default generator."""
+
+    def __init__(self, seed: int) -> None:
+        self._generator = np.random.default_rng(seed)
+
+    def normal(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
+        """See `Draws.normal`."""
+        return self._generator.standard_normal((rows, columns), dtype=np.float32)
+
+    def uniform(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
+        """See `Draws.uniform`."""
+        return self._generator.random((rows, columns), dtype=np.float32)
+
+    def embedding(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
+        """See `Draws.embedding`."""
+        return self.normal(rows, columns)
+
+    def default_linear(self, fan_in: int, fan_out: int) -> Linear:
+        """See `Draws.default_linear`."""
+        bound = np.float32(1 / math.sqrt(fan_in))
+        weight = (2 * self.uniform(fan_out, fan_in) - 1) * bound  # drawn as nn.Linear stores it
+        return Linear(weight.T, (2 * self.uniform(1, fan_out)[0] - 1) * bound)
+
+
+class TorchDraws:
+    """Draws with torch's global generator, as a notebook does, and leaves the process's own state untouched."""
+
+    def __init__(self, seed: int) -> None:
+        import torch
+
+        self._torch = torch
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self._state = torch.get_rng_state()
+
+    def _drawn(self, draw: Callable[[], Any]) -> Any:
+        with self._torch.random.fork_rng(devices=[]), self._torch.no_grad():
+            self._torch.set_rng_state(self._state)
+            result = draw()
+            self._state = self._torch.get_rng_state()
+        return result
+
+    def normal(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
+        """See `Draws.normal`."""
+        return self._drawn(lambda: self._torch.randn(rows, columns)).numpy()  # type: ignore[no-any-return]
+
+    def uniform(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
+        """See `Draws.uniform`."""
+        return self._drawn(lambda: self._torch.rand(rows, columns)).numpy()  # type: ignore[no-any-return]
+
+    def embedding(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
+        """See `Draws.embedding`."""
+        table = self._drawn(lambda: self._torch.nn.Embedding(rows, columns))
+        return table.weight.detach().numpy()  # type: ignore[no-any-return]
+
+    def default_linear(self, fan_in: int, fan_out: int) -> Linear:
+        """See `Draws.default_linear`."""
+        linear = self._drawn(lambda: self._torch.nn.Linear(fan_in, fan_out))
+        return Linear(linear.weight.detach().numpy().T, linear.bias.detach().numpy())
+
+
+RNGS: dict[str, Callable[[int], Draws]] = {"numpy": NumpyDraws, "torch": TorchDraws}
+
+# How a matrix of `rows` inputs and `columns` outputs is drawn in a layer of the given width.
+INITS: dict[str, Callable[[Draws, int, int, int], Linear]] = {
+    "scaled": lambda draws, rows, columns, width: Linear(
+        draws.normal(rows, columns) / np.float32(math.sqrt(width))
+    ),
+    "normal": lambda draws, rows, columns, _: Linear(draws.normal(rows, columns)),
+    "uniform": lambda draws, rows, columns, _: Linear(draws.uniform(rows, columns)),
+    "linear": lambda draws, rows, columns, _: draws.default_linear(rows, columns),
+    "zeros": lambda _, rows, columns, __: Linear(np.zeros((rows, columns), np.float32)),
+}

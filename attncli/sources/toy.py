@@ -1,0 +1,233 @@
+"""The toy layer: one attention layer over the words of a sentence, with weights drawn from a seed.
+
+Every draw is in a stated order (seed, embedding; seed again, then W_q, W_k, W_v of each head, then W_o), so that
+published notebooks come out digit for digit with torch's random numbers, and NumPy's need no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attncli.errors import UsageError
+from attncli.masks.algebra import Atom, RuleMask, parse
+from attncli.sources.draws import INITS, RNGS, Linear
+from attncli.sources.texts import checked
+from attncli.sources.vocabulary import Trained, Vocabulary, Words, load_tokenizer
+from attncli.tokens import Tokens, visible
+from attncli.trace import LayerTrace, Source, Trace
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from tokenizers import Tokenizer
+
+    from attncli.selection import Indices
+
+PROJECTS = {"qkv": ("q", "k", "v"), "qk": ("q", "k"), "none": ()}
+POSITIONS = ("none", "sinusoidal")
+
+_LARGEST = 100_000_000  # numbers in one weight matrix; a typing slip should not fill the memory
+
+
+@dataclass(frozen=True)
+class ToyOptions:
+    """How the toy layer is made; the fields are the command's options.
+
+    Attributes:
+        d_model: width of the embeddings.
+        num_heads: heads; None is 4, or 1 without projections, where all heads would be the same.
+        d_k: query/key width of each head; None is d_model / num_heads.
+        d_v: value width of each head; None is d_model / num_heads.
+        init: how weights are drawn: `scaled` N(0, 1/d_model), `normal` N(0, 1), `uniform` U[0, 1), `linear`
+            nn.Linear's default with its bias, `zeros`.
+        project: which of Q, K, V are projected; the rest are the embeddings themselves.
+        positions: `sinusoidal` adds the encoding of Vaswani et al. 2017, section 3.5.
+        scale: `sqrt` is 1/√d_k, `none` is 1, or a number.
+        seed: seed of the draws.
+        rng: whose random numbers.
+        vocab: `words`, or a tokenizer (a tokenizer.json, a folder that holds one, or a hub name).
+        vocab_size: rows of the embedding; None is the number of words, or of the tokenizer's tokens.
+        out_proj: whether the concatenated heads are projected by W_o; None is yes, unless nothing is projected.
+        offline: look for a tokenizer's name in the local cache only.
+    """
+
+    d_model: int = 32
+    num_heads: int | None = None
+    d_k: int | None = None
+    d_v: int | None = None
+    init: str = "scaled"
+    project: str = "qkv"
+    positions: str = "none"
+    scale: str | float = "sqrt"
+    seed: int = 0
+    rng: str = "numpy"
+    vocab: str = "words"
+    vocab_size: int | None = None
+    out_proj: bool | None = None
+    offline: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no layer, before anything is drawn."""
+        choices = {"init": INITS, "project": PROJECTS, "positions": POSITIONS, "rng": RNGS}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise UsageError(f"--{name} '{visible(str(getattr(self, name)))}': expected one of {', '.join(allowed)}")
+        for name in ("d_model", "num_heads", "d_k", "d_v", "vocab_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"--{name.replace('_', '-')} {value}: expected 1 or more")
+        if not 0 <= self.seed < 2**63:
+            raise UsageError(f"--seed {self.seed}: expected 0 to 2^63 - 1")
+        for name, is_projected in (("d_k", self.project != "none"), ("d_v", self.project == "qkv")):
+            if getattr(self, name) not in (None, self.d_model) and not is_projected:
+                option = "--" + name.replace("_", "-")
+                raise UsageError(f"{option} does not apply to --project {self.project}: there it is d_model, {self.d_model}")
+        is_split = (self.d_k is None and self.project != "none") or (self.d_v is None and self.project == "qkv")
+        if is_split and self.d_model % self.heads:
+            raise UsageError(
+                f"--d-model {self.d_model} does not divide into {self.heads} heads; give --d-k and --d-v, "
+                "or another --num-heads"
+            )
+        rows = max(self.vocab_size or 1, self.heads * self.key_width, self.heads * self.value_width)
+        if rows * self.d_model > _LARGEST:
+            raise UsageError(f"these sizes make a matrix of over {_LARGEST:,} numbers; make them smaller")
+        self.scale_factor  # noqa: B018  a scale that is no number is refused here
+
+    @property
+    def heads(self) -> int:
+        """`H`."""
+        return self.num_heads or (1 if self.project == "none" else 4)
+
+    @property
+    def key_width(self) -> int:
+        """`D`."""
+        return self.d_model if self.project == "none" else self.d_k or self.d_model // self.heads
+
+    @property
+    def value_width(self) -> int:
+        """`Dv`."""
+        return self.d_v or self.d_model // self.heads if self.project == "qkv" else self.d_model
+
+    @property
+    def has_out_projection(self) -> bool:
+        """Whether there is a W_o."""
+        return self.project != "none" if self.out_proj is None else self.out_proj
+
+    @property
+    def scale_factor(self) -> float:
+        """What multiplies q·k."""
+        if self.scale == "sqrt":
+            return 1 / math.sqrt(self.key_width)
+        if self.scale == "none":
+            return 1.0
+        try:
+            factor = float(self.scale)
+        except ValueError:
+            factor = math.nan
+        if not math.isfinite(factor):
+            raise UsageError(f"--scale '{visible(str(self.scale))}': expected sqrt, none or a number")
+        return factor
+
+
+class ToyLayer:
+    """One attention layer with drawn weights; every sentence draws afresh, for its own vocabulary."""
+
+    def __init__(self, layers: Indices, heads: Indices, *, mask: str | None, special: bool, **options: Any) -> None:
+        unknown = options.keys() - {field.name for field in fields(ToyOptions)}
+        if unknown:
+            names = ", ".join("--" + name.replace("_", "-") for name in sorted(unknown))
+            raise UsageError(f"{names}: does not apply to the toy layer; give --model, or leave it out")
+        self.options = ToyOptions(**options)
+        layers.among(1, "the toy layer")
+        self.heads = heads.among(self.options.heads, "the toy layer")
+        self.mask = None if mask is None else parse(mask)
+        self.special = special
+        self._tokenizer: Tokenizer | None = None
+        if self.options.vocab == "words":
+            if not special:
+                raise UsageError("--no-special does not apply to --vocab words, which adds no special tokens")
+        else:
+            self._tokenizer = load_tokenizer(self.options.vocab, self.options.offline)
+
+    def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
+        """Return the attention of one sentence; see `Source.trace`."""
+        options = self.options
+        vocabulary = self._vocabulary(text, pair, target)
+        key_tokens = vocabulary.encode(checked(text), pair)
+        query_tokens = key_tokens if target is None else vocabulary.encode(checked(target, "the target"), None)
+        embedding = RNGS[options.rng](options.seed).embedding(vocabulary.size, options.d_model)
+        x_keys = self._embed(embedding, key_tokens)
+        x_queries = x_keys if target is None else self._embed(embedding, query_tokens)
+        weights = _Weights.draw(options)
+        default = Atom("causal") if target is None else Atom("full")
+        layer = LayerTrace(
+            layer=0,
+            kind="self" if target is None else "cross",
+            q=weights.project("q", x_queries),
+            k=weights.project("k", x_keys),
+            v=weights.project("v", x_keys),
+            scale=options.scale_factor,
+            mask=RuleMask(self.mask or default, len(query_tokens), len(key_tokens), options.heads),
+            heads=self.heads,
+            inputs=x_queries,
+            out_projection=weights.out and weights.out.weight,
+            out_bias=weights.out and weights.out.bias,
+        )
+        layer.mask.rows([0], np.arange(0))  # a mask that does not fit this sentence is refused here
+        details = {name: getattr(options, name) for name in ("rng", "init", "project", "positions", "d_model")}
+        details |= {"vocab_size": vocabulary.size, "parameters": weights.size}
+        source = Source("toy", seed=options.seed, details=details)
+        notes = vocabulary.notes(text, key_tokens) + (() if target is None else vocabulary.notes(target, query_tokens))
+        return Trace(source, query_tokens, key_tokens, (layer,), text, pair, target, notes)
+
+    def _vocabulary(self, *texts: str | None) -> Vocabulary:
+        if self._tokenizer is None:
+            return Words([text for text in texts if text is not None], self.options.vocab_size)
+        return Trained(self._tokenizer, self.special, self.options.vocab_size)
+
+    def _embed(self, embedding: Float[np.ndarray, "V E"], tokens: Tokens) -> Float[np.ndarray, "T E"]:
+        embedded = embedding[tokens.ids]
+        if self.options.positions == "sinusoidal":
+            embedded = embedded + sinusoidal_positions(len(tokens), self.options.d_model)
+        return embedded
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """What the layer learns in a real model; here it is drawn."""
+
+    heads: list[dict[str, Linear]]  # for each head, those of W_q, W_k, W_v that the layer has
+    out: Linear | None
+
+    @classmethod
+    def draw(cls, options: ToyOptions) -> _Weights:
+        draws = RNGS[options.rng](options.seed)
+        width = options.d_model
+
+        def linear(rows: int, columns: int) -> Linear:
+            return INITS[options.init](draws, rows, columns, width)
+
+        columns = {"q": options.key_width, "k": options.key_width, "v": options.value_width}
+        projected = PROJECTS[options.project]
+        heads = [{name: linear(width, columns[name]) for name in projected} for _ in range(options.heads)]
+        out = linear(options.heads * options.value_width, width) if options.has_out_projection else None
+        return cls(heads, out)
+
+    @property
+    def size(self) -> int:
+        """How many parameters: 3 · d_model · width · heads with equal widths, and W_o."""
+        drawn = [linear for head in self.heads for linear in head.values()] + ([self.out] if self.out else [])
+        return sum(linear.size for linear in drawn)
+
+    def project(self, name: str, x: Float[np.ndarray, "T E"]) -> Float[np.ndarray, "H T D"]:
+        return np.stack([head[name].apply(x) if name in head else x for head in self.heads])
+
+
+def sinusoidal_positions(length: int, width: int) -> Float[np.ndarray, "T E"]:
+    """Return the position encoding of Vaswani et al. 2017, section 3.5: sine in even, cosine in odd columns."""
+    columns = np.arange(width)
+    angles = np.arange(length)[:, None] / 10_000 ** (2 * (columns // 2) / width)
+    return np.where(columns % 2 == 0, np.sin(angles), np.cos(angles)).astype(np.float32)

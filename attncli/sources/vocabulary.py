@@ -1,0 +1,144 @@
+"""Vocabularies of the toy layer: the words of the document itself, or a trained tokenizer's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from attncli.errors import InputError, LoadError, UsageError
+from attncli.sources.texts import checked
+from attncli.tokens import Token, Tokens, visible
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+class Vocabulary(Protocol):
+    """Turns texts into tokens whose ids are rows of the embedding."""
+
+    size: int
+
+    def encode(self, text: str, pair: str | None) -> Tokens:
+        """Return the tokens of a text, and of a second one in the same sequence."""
+
+    def notes(self, text: str, tokens: Tokens) -> tuple[str, ...]:
+        """Return what the vocabulary could not express, a sentence each."""
+
+
+class Words:
+    """The words of the document itself, sorted."""
+
+    def __init__(self, texts: Iterable[str], size: int | None) -> None:
+        from tokenizers.pre_tokenizers import Whitespace
+
+        self._split = Whitespace().pre_tokenize_str
+        words = sorted({word for text in texts for word, _ in self._split(text)})
+        self._ids = {word: index for index, word in enumerate(words)}
+        self.size = size or len(words)
+        if self.size < len(words):
+            raise UsageError(f"--vocab-size {size}: the text has {len(words)} different words; give at least that")
+
+    def encode(self, text: str, pair: str | None) -> Tokens:
+        """See `Vocabulary.encode`."""
+        pieces = [(0, *piece) for piece in self._split(text)]
+        if pair is not None:
+            pieces += [(1, *piece) for piece in self._split(checked(pair, "the pair"))]
+        return Tokens(
+            Token(index, self._ids[word], word, start, end, segment=segment)
+            for index, (segment, word, (start, end)) in enumerate(pieces)
+        )
+
+    def notes(self, text: str, tokens: Tokens) -> tuple[str, ...]:
+        """Return nothing: the vocabulary is made of these words."""
+        return ()
+
+
+class Trained:
+    """A trained tokenizer's own vocabulary."""
+
+    def __init__(self, tokenizer: Tokenizer, special: bool, size: int | None) -> None:
+        self._tokenizer = tokenizer
+        self._special = special
+        needed = tokenizer.get_vocab_size(with_added_tokens=True)
+        self.size = size or needed
+        if self.size < needed:
+            raise UsageError(f"--vocab-size {size}: the tokenizer has {needed} tokens; give at least that")
+
+    def encode(self, text: str, pair: str | None) -> Tokens:
+        """See `Vocabulary.encode`."""
+        if pair is not None:
+            checked(pair, "the pair")
+        encoding = self._tokenizer.encode(text, pair, add_special_tokens=self._special)
+        return tokens_of(encoding)
+
+    def notes(self, text: str, tokens: Tokens) -> tuple[str, ...]:
+        """See `Vocabulary.notes`."""
+        return unknown_notes(text, tokens, getattr(self._tokenizer.model, "unk_token", None))
+
+
+def unknown_notes(text: str, tokens: Tokens, unknown: str | None) -> tuple[str, ...]:
+    """Return a sentence about the words that the vocabulary lacks, or none.
+
+    Args:
+        text: the sentence.
+        tokens: its tokens; those of a second segment are passed over.
+        unknown: the piece that stands for what the vocabulary lacks.
+    """
+    lost = [text[token.start : token.end] for token in tokens if token.text == unknown and not token.segment]
+    if not lost:
+        return ()
+    words = ", ".join(f"'{visible(word)}'" for word in dict.fromkeys(lost))
+    return (f"the model's vocabulary lacks {words}, read as {unknown}; attention there is to the unknown token",)
+
+
+def tokens_of(encoding: Any) -> Tokens:
+    """Return the tokens of one `tokenizers.Encoding`.
+
+    Raises:
+        InputError: there are none.
+    """
+    if not encoding.ids:
+        raise InputError("the tokenizer made no token of the text; expected at least one")
+    rows = zip(encoding.ids, encoding.tokens, encoding.offsets, encoding.special_tokens_mask, encoding.sequence_ids,
+               strict=True)
+    return Tokens(
+        Token(index, id_, piece, None if special else start, None if special else end, bool(special), sequence or 0)
+        for index, (id_, piece, (start, end), special, sequence) in enumerate(rows)
+    )
+
+
+def load_tokenizer(name: str, offline: bool) -> Tokenizer:
+    """Load a tokenizer from a tokenizer.json, a folder that holds one, or the hub.
+
+    Raises:
+        LoadError: there is none, or it cannot be read.
+    """
+    from tokenizers import Tokenizer
+
+    path = Path(name)
+    shown = visible(name)
+    if path.is_dir():
+        path = path / "tokenizer.json"
+    elif not path.exists():
+        path = _tokenizer_from_hub(name, offline)
+    if not path.is_file():
+        raise LoadError(f"--vocab '{shown}' holds no tokenizer.json; give words, a tokenizer.json or its folder")
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception
+        raise LoadError(f"--vocab '{shown}': tokenizer.json cannot be read: {visible(str(error))}") from None
+    # Some files carry the padding and truncation of their training.
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+def _tokenizer_from_hub(name: str, offline: bool) -> Path:
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(name, "tokenizer.json", local_files_only=offline))
+    except Exception as error:  # network, authentication, names: a sentence for each is in the error
+        first_line = visible(str(error).strip().partition("\n")[0])
+        raise LoadError(f"--vocab '{visible(name)}' is no file or folder here and not on the hub: {first_line}") from None

@@ -1,0 +1,119 @@
+"""Tokens: what the model reads, where each piece stands in the text, and how it is shown safely."""
+
+from __future__ import annotations
+
+import difflib
+import unicodedata
+from dataclasses import dataclass
+
+from attncli.errors import UsageError
+
+# Bidirectional controls reorder what stands beside them; zero-width ones hide a difference between two
+# tokens. The zero-width joiners (U+200C, U+200D) stay: emoji and several scripts are written with them.
+_HIDDEN = frozenset("\u200b\u200e\u200f\u061c\ufeff\u2060\u00ad")
+_ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
+
+# How vocabularies write "a space stands before this piece": byte-level BPE and SentencePiece.
+_SPACE_MARKS = ("\u0120", "\u2581")
+_WORD_PIECE = "##"
+
+
+def visible(text: str) -> str:
+    """Return `text` with every control, bidirectional and zero-width character written as an escape.
+
+    A terminal obeys what it is sent, so nothing that came from a user, a file or a vocabulary reaches one
+    except through here.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_visible_character(character) for character in text)
+
+
+def _visible_character(character: str) -> str:
+    if character in _ESCAPES:
+        return _ESCAPES[character]
+    category = unicodedata.category(character)
+    is_bidi = unicodedata.bidirectional(character) in {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+    if category in {"Cc", "Cs", "Zl", "Zp"} or is_bidi or character in _HIDDEN:
+        code = ord(character)
+        return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return character
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token of a sequence.
+
+    Attributes:
+        index: place in the sequence, from 0.
+        id: row of the vocabulary.
+        text: the piece as the vocabulary spells it (`##ing`, `Ġflies`).
+        start: first character of the piece in the text, or None for a token the text does not hold.
+        end: one past its last character, or None.
+        special: whether the tokenizer added it ([CLS], <s>, …).
+        segment: 0 for the text, 1 for the second text of a pair.
+    """
+
+    index: int
+    id: int
+    text: str
+    start: int | None
+    end: int | None
+    special: bool = False
+    segment: int = 0
+
+    @property
+    def label(self) -> str:
+        """The token as people read it: spaces marked `␣`, nothing that a terminal would obey."""
+        text = self.text
+        if text.startswith(_SPACE_MARKS):
+            text = "␣" + text[1:]
+        text = visible(text) or "''"
+        # A combining mark or a joiner at the front would attach itself to the cell on its left.
+        return "◌" + text if unicodedata.category(text[0]) in {"Mn", "Me", "Cf"} else text
+
+    @property
+    def names(self) -> set[str]:
+        """Every spelling under which a user may ask for this token."""
+        bare = self.text.removeprefix(_WORD_PIECE)
+        return {self.text, self.label, bare, bare.lstrip("".join(_SPACE_MARKS))}
+
+
+class Tokens(tuple[Token, ...]):
+    """A sequence of tokens, in order."""
+
+    __slots__ = ()
+
+    @property
+    def ids(self) -> list[int]:
+        """The vocabulary rows, in order."""
+        return [token.id for token in self]
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether two texts share the sequence."""
+        return any(token.segment for token in self)
+
+    def find(self, wanted: str, role: str) -> list[int]:
+        """Return the positions of the tokens called `wanted`: its text, or a (possibly negative) index.
+
+        Args:
+            wanted: a token as the vocabulary or the view spells it, or an integer.
+            role: "query" or "key", for the error.
+
+        Raises:
+            UsageError: no token has that text, or the index is out of range.
+        """
+        named = [token.index for token in self if wanted in token.names]
+        if named:
+            return named
+        try:
+            index = int(wanted)
+        except ValueError:
+            readable = list(dict.fromkeys(token.label for token in self))
+            near = difflib.get_close_matches(wanted, readable, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"the tokens are: {' '.join(readable[:40])}"
+            raise UsageError(f"--{role} '{wanted}': no such {role} token; {hint}") from None
+        if not -len(self) <= index < len(self):
+            raise UsageError(f"--{role} {index} is out of range: there are {len(self)} {role} tokens, 0..{len(self) - 1}")
+        return [index % len(self)]

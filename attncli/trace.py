@@ -1,0 +1,260 @@
+"""The Trace: one sentence's attention as every source records it and every view and format reads it.
+
+What is linear in the sequence (queries, keys, values) is recorded whole. What is quadratic (scores, weights) is
+derived by `attncli.attention` when it is asked for, for the heads and query rows that are asked for. The mask and
+the bias stay in their smallest exact form: a rule, booleans, or one array shared over heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attncli import attention
+from attncli.errors import UsageError
+from attncli.masks.algebra import Mask
+from attncli.selection import Indices
+from attncli.tokens import Tokens
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jaxtyping import Bool, Float, Int
+
+SCHEMA = "attncli.trace/1"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a trace comes from.
+
+    Attributes:
+        kind: `toy`, `pretrained`, `module` (a live torch module) or `file`.
+        layers: how many layers the source has, recorded or not.
+        details: what else a reader should know; the names are the keys of the JSON document.
+    """
+
+    kind: str
+    model: str | None = None
+    architecture: str | None = None
+    dtype: str = "float32"
+    device: str = "cpu"
+    seed: int | None = None
+    layers: int = 1
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the source as the JSON document spells it."""
+        named = {name: value for name, value in vars(self).items() if name != "details"}
+        return {**named, **self.details}
+
+
+@dataclass(frozen=True)
+class Proof:
+    """How far weights·V, recomputed from the recorded arrays, is from what the model itself produced.
+
+    Attributes:
+        max_abs_error: largest absolute difference over all heads, positions and dimensions.
+        against: what it was compared with.
+    """
+
+    max_abs_error: float
+    against: str
+
+
+@dataclass(frozen=True)
+class LayerTrace:
+    """One layer's attention.
+
+    Attributes:
+        layer: index of the layer in the model.
+        kind: `self`, or `encoder`, `decoder`, `cross`.
+        q: queries as the dot product takes them (after any rotation), `[H, Q, D]`.
+        k: keys, `[Hkv, K, D]`.
+        v: values, `[Hkv, K, Dv]`.
+        scale: what multiplies q·k.
+        mask: which query may attend to which key.
+        heads: the heads that were asked for; every head is recorded.
+        bias: what is added to the scaled products, `[1, Q, K]` or `[H, Q, K]`.
+        softcap: c in c·tanh(scores/c).
+        sinks: one more logit per head in the softmax, `[H]`.
+        fill: what a forbidden cell holds when the softmax comes.
+        proof: how well the recorded arrays explain the model's own output.
+        inputs: what the queries are projected from, `[Q, E]` (toy layers).
+        out_projection: W_o, `[H·Dv, E]`.
+        out_bias: its bias, `[E]`.
+        capture: `exact`.
+    """
+
+    layer: int
+    kind: str
+    q: Float[np.ndarray, "H Q D"]
+    k: Float[np.ndarray, "Hkv K D"]
+    v: Float[np.ndarray, "Hkv K Dv"]
+    scale: float
+    mask: Mask
+    heads: tuple[int, ...]
+    bias: Float[np.ndarray, "#H Q K"] | None = None
+    softcap: float | None = None
+    sinks: Float[np.ndarray, " H"] | None = None
+    fill: float = -np.inf
+    proof: Proof | None = None
+    inputs: Float[np.ndarray, "Q E"] | None = None
+    out_projection: Float[np.ndarray, "HDv E"] | None = None
+    out_bias: Float[np.ndarray, " E"] | None = None
+    capture: str = "exact"
+
+    @property
+    def num_heads(self) -> int:
+        """`H`, how many query heads the layer has."""
+        return len(self.q)
+
+    @property
+    def num_queries(self) -> int:
+        """`Q`, how many query positions."""
+        return self.q.shape[1]
+
+    @property
+    def num_keys(self) -> int:
+        """`K`, how many key positions."""
+        return self.k.shape[1]
+
+    @property
+    def shapes(self) -> dict[str, list[int]]:
+        """The shape of every array of the layer, with grouped key/value heads as they are."""
+        cells = [self.num_heads, self.num_queries, self.num_keys]
+        return {
+            "q": list(self.q.shape),
+            "k": list(self.k.shape),
+            "v": list(self.v.shape),
+            "scores": cells,
+            "weights": cells,
+            "output": [self.num_heads, self.num_queries, self.v.shape[-1]],
+        }
+
+    def head(self, head: int, queries: Sequence[int] | None = None) -> HeadTrace:
+        """Return one head, over all query rows or the given ones.
+
+        Raises:
+            UsageError: there is no such head.
+        """
+        (index,) = Indices.of("head", head).among(self.num_heads, f"layer {self.layer}")
+        rows = np.arange(self.num_queries) if queries is None else np.asarray(queries, dtype=int)
+        return HeadTrace(self, index, rows)
+
+    def projected(self, queries: Sequence[int]) -> Float[np.ndarray, "Q E"] | None:
+        """Return the concatenated heads times W_o for the given query rows, or None without a W_o."""
+        if self.out_projection is None:
+            return None
+        outputs = [self.head(head, queries).output for head in range(self.num_heads)]
+        projected = np.concatenate(outputs, axis=-1) @ self.out_projection
+        return projected if self.out_bias is None else projected + self.out_bias
+
+    def blind_queries(self, queries: Sequence[int]) -> list[int]:
+        """Return those of the given query rows that may attend to no key, in any head that was asked for."""
+        allowed = self.mask.rows(list(self.heads), np.asarray(queries, dtype=int))  # [1 or H, Q, K]
+        blind = ~allowed.any(axis=-1)
+        return [queries[row] for row in np.flatnonzero(blind.any(axis=0))]
+
+
+@dataclass(frozen=True)
+class HeadTrace:
+    """One head of a layer, for some of its query rows; every array is derived when it is first asked for."""
+
+    layer: LayerTrace
+    head: int
+    queries: Int[np.ndarray, " Q"]
+
+    @property
+    def key_head(self) -> int:
+        """The key/value head this head reads (grouped-query attention, Ainslie et al. 2023)."""
+        return self.head // (self.layer.num_heads // len(self.layer.k))
+
+    @property
+    def q(self) -> Float[np.ndarray, "Q D"]:
+        """Queries."""
+        return self.layer.q[self.head, self.queries]
+
+    @property
+    def k(self) -> Float[np.ndarray, "K D"]:
+        """Keys that this head reads."""
+        return self.layer.k[self.key_head]
+
+    @property
+    def v(self) -> Float[np.ndarray, "K Dv"]:
+        """Values that this head reads."""
+        return self.layer.v[self.key_head]
+
+    @cached_property
+    def scores(self) -> Float[np.ndarray, "Q K"]:
+        """Scaled, biased and softcapped, before the mask."""
+        bias = self.layer.bias
+        if bias is not None:
+            bias = bias[self.head if len(bias) > 1 else 0, self.queries][None]
+        products = attention.dot_products(self.q[None], self.k[None])
+        return attention.attention_scores(products, self.layer.scale, bias, self.layer.softcap)[0]
+
+    @cached_property
+    def mask(self) -> Bool[np.ndarray, "Q K"]:
+        """True where the query may attend to the key."""
+        return self.layer.mask.rows([self.head], self.queries)[0]
+
+    @cached_property
+    def weights(self) -> Float[np.ndarray, "Q K"]:
+        """Softmax of the masked scores over the keys."""
+        masked = attention.masked_scores(self.scores[None], self.mask[None], self.layer.fill)
+        sinks = None if self.layer.sinks is None else self.layer.sinks[[self.head]]
+        return attention.attention_weights(masked, sinks)[0]
+
+    @cached_property
+    def output(self) -> Float[np.ndarray, "Q Dv"]:
+        """Weights·V, the context vectors."""
+        return attention.attention_output(self.weights[None], self.v[None])[0]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The attention of one sentence.
+
+    Attributes:
+        source: where it comes from.
+        query_tokens: the tokens whose queries attend.
+        key_tokens: the tokens they attend to; the same ones in self-attention.
+        layers: the recorded layers, in the order asked.
+        text: the sentence.
+        pair: the second text of the same sequence.
+        target: the text whose queries attend to the sentence's keys.
+        notes: what the source wants the user to know, a sentence each.
+    """
+
+    source: Source
+    query_tokens: Tokens
+    key_tokens: Tokens
+    layers: tuple[LayerTrace, ...]
+    text: str = ""
+    pair: str | None = None
+    target: str | None = None
+    notes: tuple[str, ...] = ()
+
+    def layer(self, index: int, kind: str | None = None) -> LayerTrace:
+        """Return the recorded layer with this index (negative ones count from the last of the source).
+
+        Raises:
+            UsageError: that layer was not recorded, or several kinds of it were and `kind` is not given.
+        """
+        wanted = index % self.source.layers if index < 0 else index
+        found = [layer for layer in self.layers if layer.layer == wanted and kind in (None, layer.kind)]
+        if len(found) != 1:
+            recorded = ", ".join(f"{layer.layer} ({layer.kind})" for layer in self.layers)
+            raise UsageError(f"layer {index}{f' of kind {kind}' if kind else ''}: recorded are {recorded}")
+        return found[0]
+
+    def save(self, path: str | Path) -> None:
+        """Write the trace to a safetensors file, from which `attncli.load` reads it back unchanged."""
+        from attncli.sources.file import save
+
+        save(self, path)
