@@ -64,6 +64,10 @@ class Expression(Protocol):
     def allowed(self, grid: Grid) -> Bool[np.ndarray, "..."]:
         """Return which cells of `grid` are allowed, in a shape that broadcasts to `[H, Q, K]`."""
 
+    @property
+    def reads_files(self) -> bool:
+        """Whether it means nothing without a file beside it."""
+
 
 @dataclass(frozen=True)
 class And:
@@ -74,6 +78,11 @@ class And:
     def allowed(self, grid: Grid) -> Bool[np.ndarray, "..."]:
         """See `Expression.allowed`."""
         return reduce(operator.and_, (side.allowed(grid) for side in self.sides))
+
+    @property
+    def reads_files(self) -> bool:
+        """See `Expression.reads_files`."""
+        return any(side.reads_files for side in self.sides)
 
     def __str__(self) -> str:
         return " & ".join(f"({side})" if isinstance(side, Or) else str(side) for side in self.sides)
@@ -89,6 +98,11 @@ class Or:
         """See `Expression.allowed`."""
         return reduce(operator.or_, (side.allowed(grid) for side in self.sides))
 
+    @property
+    def reads_files(self) -> bool:
+        """See `Expression.reads_files`."""
+        return any(side.reads_files for side in self.sides)
+
     def __str__(self) -> str:
         return " | ".join(map(str, self.sides))
 
@@ -102,6 +116,11 @@ class Not:
     def allowed(self, grid: Grid) -> Bool[np.ndarray, "..."]:
         """See `Expression.allowed`."""
         return ~self.inner.allowed(grid)
+
+    @property
+    def reads_files(self) -> bool:
+        """See `Expression.reads_files`."""
+        return self.inner.reads_files
 
     def __str__(self) -> str:
         return f"~({self.inner})" if isinstance(self.inner, And | Or) else f"~{self.inner}"
@@ -118,6 +137,11 @@ class Atom:
     def allowed(self, grid: Grid) -> Bool[np.ndarray, "..."]:
         """See `Expression.allowed`."""
         return ATOMS[self.name].rule(grid, *self.arguments, **dict(self.keywords))
+
+    @property
+    def reads_files(self) -> bool:
+        """See `Expression.reads_files`."""
+        return ATOMS[self.name].takes_path
 
     def __str__(self) -> str:
         written = [f'"{a}"' if isinstance(a, str) else str(a) for a in self.arguments]

@@ -42,7 +42,7 @@ def read_mask(path: Path) -> Bool[np.ndarray, "*H Q K"]:
             f"mask file {name} holds {values.dtype} of shape {list(values.shape)}; expected booleans, 0/1 or "
             "additive floats of shape [queries, keys] or [heads, queries, keys]"
         )
-    return _as_allowed(values, name)
+    return as_allowed(values, f"file {name}")
 
 
 def _read_array(path: Path) -> np.ndarray[Any, Any]:
@@ -57,7 +57,12 @@ def _read_array(path: Path) -> np.ndarray[Any, Any]:
     raise ValueError(f"its ending is none of {', '.join(ENDINGS)}")
 
 
-def _as_allowed(values: np.ndarray[Any, Any], name: str) -> Bool[np.ndarray, "*H Q K"]:
+def as_allowed(values: np.ndarray[Any, Any], name: str) -> Bool[np.ndarray, "*H Q K"]:
+    """Return a mask as `True` = attend, from booleans, 0/1 or additive floats.
+
+    Raises:
+        InputError: its values are none of these.
+    """
     if values.dtype == bool:
         return values
     distinct = np.unique(values)
@@ -67,6 +72,6 @@ def _as_allowed(values: np.ndarray[Any, Any], name: str) -> Bool[np.ndarray, "*H
         return values == 0
     shown = ", ".join(f"{value:g}" for value in distinct[:5])
     raise InputError(
-        f"mask file {name} holds the values {shown}…; expected booleans, 0/1 (1 = attend) or an additive mask of "
+        f"the mask {name} holds the values {shown}…; expected booleans, 0/1 (1 = attend) or an additive mask of "
         "0 and −inf (or another very negative number)"
     )

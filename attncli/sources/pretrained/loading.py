@@ -1,0 +1,138 @@
+"""Loading a checkpoint: configuration first, so that a bad request costs no weights, then tokenizer and model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attncli.errors import AttnError, InputError, LoadError
+from attncli.tokens import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from attncli.sources.pretrained import LoadOptions
+
+# Before transformers is imported: its progress bars and the tokenizers' fork warning would talk into our stderr.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
+from transformers import AutoConfig, AutoModel, AutoTokenizer
+from transformers.utils import logging as transformers_logging
+
+transformers_logging.set_verbosity_error()
+transformers_logging.disable_progress_bar()
+
+# What a checkpoint saved with another head may lack: it comes after the last attention layer.
+_AFTER_ATTENTION = ("pooler",)
+
+
+def load_config(name: str, options: LoadOptions) -> Any:
+    """Read a checkpoint's configuration.
+
+    Raises:
+        LoadError: there is no such checkpoint, or it cannot be read.
+    """
+    folder = Path(name)
+    if folder.exists() and not folder.is_dir():
+        raise LoadError(f"{visible(name)} is a file; --model takes a checkpoint's folder or its name on the hub")
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        raise LoadError(f"the folder {visible(name)} is no checkpoint: it has no config.json")
+    with _explained(name, "configuration", options):
+        config = AutoConfig.from_pretrained(name, **_hub_arguments(options))
+    if not all(isinstance(getattr(config, count, None), int) for count in ("num_hidden_layers", "num_attention_heads")):
+        raise LoadError(f"{visible(name)} ({visible(str(config.model_type))}) is no text model with attention layers")
+    return config
+
+
+def load_tokenizer(name: str, options: LoadOptions) -> Any:
+    """Load a checkpoint's tokenizer.
+
+    Raises:
+        LoadError: it has none, or it cannot be read, or it cannot say where its pieces stand in the text.
+    """
+    with _explained(name, "tokenizer", options):
+        tokenizer = AutoTokenizer.from_pretrained(name, **_hub_arguments(options))
+    if not tokenizer.is_fast:
+        raise LoadError(f"the tokenizer of {visible(name)} is a pure Python one, which cannot say where its pieces stand; save it with a tokenizer.json")
+    return tokenizer
+
+
+def load_model(name: str, config: Any, options: LoadOptions) -> Any:
+    """Load a checkpoint's weights into the model without its head, with our attention function in every layer.
+
+    Raises:
+        LoadError: weights are missing, damaged or of the wrong shape.
+    """
+    import torch
+
+    from attncli.sources.pretrained.capture import ATTENTION
+
+    dtype = options.dtype or ("float32" if options.device == "cpu" else "auto")
+    with _explained(name, "model", options):
+        model, report = AutoModel.from_pretrained(
+            name,
+            config=config,
+            attn_implementation=ATTENTION,
+            dtype=dtype if dtype == "auto" else getattr(torch, dtype),
+            use_safetensors=None if options.allow_pickle else True,
+            output_loading_info=True,
+            **_hub_arguments(options),
+        )
+    missing = sorted(key for key in report["missing_keys"] if not key.startswith(_AFTER_ATTENTION))
+    if missing:
+        raise LoadError(
+            f"the weights of {visible(name)} lack {len(missing)} of the model's tensors ({visible(missing[0])}, …), "
+            "which would be random numbers; check that the files belong to this config.json"
+        )
+    try:
+        return model.eval().to(options.device)
+    except (RuntimeError, AssertionError) as error:
+        raise LoadError(f"--device {visible(options.device)}: {_first_sentence(error)}") from None
+
+
+def position_limit(config: Any) -> int | None:
+    """Return how many positions the model has, or None where the configuration sets no limit."""
+    limit = getattr(config, "max_position_embeddings", None)
+    if not isinstance(limit, int) or limit < 1:
+        return None
+    # RoBERTa and its kin count positions from pad_token_id + 1.
+    is_offset = config.model_type in {"roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "roberta-prelayernorm", "data2vec-text", "xmod", "mpnet", "longformer", "esm"}
+    return limit - (config.pad_token_id or 0) - 1 if is_offset else limit
+
+
+def _hub_arguments(options: LoadOptions) -> dict[str, Any]:
+    return {
+        "revision": options.revision or "main",
+        "local_files_only": options.offline,
+        "trust_remote_code": options.trust_remote_code,
+    }
+
+
+@contextmanager
+def _explained(name: str, part: str, options: LoadOptions) -> Iterator[None]:
+    """Turn whatever the libraries raise while a checkpoint is read into one sentence."""
+    try:
+        yield
+    except AttnError:
+        raise
+    except MemoryError:
+        raise InputError(f"{visible(name)} does not fit into the memory of this machine") from None
+    except Exception as error:  # the libraries below raise nearly everything
+        shown = visible(name)
+        if not Path(name).is_dir():
+            where = "in the local cache" if options.offline or os.environ.get("HF_HUB_OFFLINE") else "on the hub or in the local cache"
+            raise LoadError(
+                f"the {part} of '{shown}' was not found {where}, and there is no such folder; check the name, or "
+                f"give the folder of a downloaded checkpoint ({_first_sentence(error)})"
+            ) from None
+        raise LoadError(f"the {part} of {shown} cannot be loaded: {_first_sentence(error)}") from None
+
+
+def _first_sentence(error: BaseException) -> str:
+    """Return what a library said, without its advice and its line breaks."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return visible(text.partition(". ")[0][:300].rstrip("."))
