@@ -100,12 +100,22 @@ def tokens_of(encoding: Any) -> Tokens:
     """
     if not encoding.ids:
         raise InputError("the tokenizer made no token of the text; expected at least one")
-    rows = zip(encoding.ids, encoding.tokens, encoding.offsets, encoding.special_tokens_mask, encoding.sequence_ids,
-               strict=True)
-    return Tokens(
-        Token(index, id_, piece, None if special else start, None if special else end, bool(special), sequence or 0)
-        for index, (id_, piece, (start, end), special, sequence) in enumerate(rows)
+    tokens = []
+    segment = 0
+    rows = zip(
+        encoding.ids,
+        encoding.tokens,
+        encoding.offsets,
+        encoding.special_tokens_mask,
+        encoding.sequence_ids,
+        strict=True,
     )
+    for index, (id_, piece, (start, end), special, sequence) in enumerate(rows):
+        if sequence is not None:
+            segment = sequence  # a separator belongs to the text it closes
+        span = (None, None) if special else (start, end)
+        tokens.append(Token(index, id_, piece, *span, special=bool(special), segment=segment))
+    return Tokens(tokens)
 
 
 def load_tokenizer(name: str, offline: bool) -> Tokenizer:

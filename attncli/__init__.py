@@ -1,0 +1,52 @@
+"""attncli: see attention happen, with numbers.
+
+    import attncli
+
+    trace = attncli.inspect("time flies like an arrow", num_heads=2)
+    trace.layer(0).head(1).weights      # NumPy, [Q, K]: rows are queries, columns keys
+
+Importing the package imports nothing heavy; each name is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from attncli._version import __version__
+
+if TYPE_CHECKING:
+    from attncli.errors import AttnError
+    from attncli.sources import inspect, open_source
+    from attncli.sources.file import load
+    from attncli.sources.module import from_multihead_attention
+    from attncli.trace import Trace
+
+__all__ = [
+    "AttnError",
+    "Trace",
+    "__version__",
+    "from_multihead_attention",
+    "inspect",
+    "load",
+    "open_source",
+]
+
+_HOMES = {
+    "AttnError": "attncli.errors",
+    "Trace": "attncli.trace",
+    "from_multihead_attention": "attncli.sources.module",
+    "inspect": "attncli.sources",
+    "load": "attncli.sources.file",
+    "open_source": "attncli.sources",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'attncli' has no attribute '{name}'")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

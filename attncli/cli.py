@@ -1,0 +1,74 @@
+"""The command line: the Typer app, and the one place where an error becomes a sentence and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from attncli.commands.inspect import inspect
+from attncli.errors import AttnError, ExitCode
+from attncli.terminal import complain
+
+
+class _Group(TyperGroup):
+    """A command group whose errors are one line on stderr."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Run the program; standalone, it ends with an exit code of `ExitCode`."""
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **extra)
+        try:
+            code = super().main(*args, standalone_mode=False, **extra)
+        except AttnError as error:
+            complain(str(error))
+            code = error.exit_code
+        except typer.TyperException as error:
+            code = _usage(error)
+        except MemoryError:
+            complain("out of memory; give fewer tokens, layers or heads")
+            code = ExitCode.INPUT
+        sys.exit(code or ExitCode.OK)
+
+
+def _usage(error: typer.TyperException) -> int:
+    """Say what Typer found wrong with the command line, in one line and with the way to the help."""
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    if message:  # a bare `attn` raises after printing its help
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "attn"
+        message = " ".join(message.split())
+        complain(f"{message[:1].lower()}{message[1:].rstrip('.')}; see {command} --help")
+    return getattr(error, "exit_code", ExitCode.USAGE)
+
+
+app = typer.Typer(
+    cls=_Group,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(inspect)
+
+
+def _print_version(is_wanted: bool | None) -> None:
+    if is_wanted:
+        from attncli._version import __version__
+
+        typer.echo(f"attn {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool | None, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = None,
+) -> None:
+    """See attention happen, with numbers.
+
+    attn inspect "time flies like an arrow"
+    """

@@ -1,0 +1,172 @@
+"""`attn inspect`: from sentences to tables, JSON, rows or a saved trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from attncli import options
+from attncli.errors import UsageError
+
+if TYPE_CHECKING:
+    from attncli.trace import Trace
+    from attncli.view import View
+
+def inspect(
+    context: typer.Context,
+    text: options.Texts = None,
+    file: options.File = None,
+    whole: options.Whole = None,
+    pair: options.Pair = None,
+    target: options.Target = None,
+    from_: options.From = None,
+    model: options.Model = None,
+    revision: options.Revision = None,
+    dtype: options.Dtype = None,
+    device: options.Device = None,
+    offline: options.Offline = None,
+    trust_remote_code: options.TrustRemoteCode = None,
+    allow_pickle: options.AllowPickle = None,
+    d_model: options.DModel = None,
+    num_heads: options.NumHeads = None,
+    d_k: options.DK = None,
+    d_v: options.DV = None,
+    init: options.Init = None,
+    project: options.Project = None,
+    positions: options.Positions = None,
+    scale: options.Scale = None,
+    seed: options.Seed = None,
+    rng: options.Rng = None,
+    vocab: options.Vocab = None,
+    vocab_size: options.VocabSize = None,
+    out_proj: options.OutProj = None,
+    mask: options.Mask = None,
+    layer: options.Layer = None,
+    head: options.Head = None,
+    query: options.Query = None,
+    key: options.Key = None,
+    no_special: options.NoSpecial = None,
+    hide_special: options.HideSpecial = None,
+    show: options.Show = None,
+    precision: options.Precision = None,
+    colormap: options.Colormap = "viridis",
+    color: options.Color = "auto",
+    width: options.Width = None,
+    format_: options.Format = None,
+    output: options.Output = None,
+    save: options.Save = None,
+) -> None:
+    """Show the attention of a sentence: tokens, Q/K/V shapes, scores, masked weights, a heat map per head.
+
+    Examples:
+
+    attn inspect "time flies like an arrow"
+
+    attn inspect -m sentence-transformers/all-MiniLM-L6-v2 --head 3 "time flies like an arrow"
+
+    attn inspect -F jsonl - < sentences.txt
+    """
+    from attncli.formats import choose_format
+    from attncli.view import View, parse_show
+
+    given = {name: value for name, value in context.params.items() if value is not None}
+    view = View(
+        show=None if show is None else parse_show(show),
+        queries=tuple(query or ()),
+        keys=tuple(key or ()),
+        hide_special=bool(hide_special),
+        precision=precision,
+    )
+    chosen = choose_format(format_, output)
+    traces = _saved(given) if from_ is not None else _computed(given)
+    if save is not None:
+        traces = _kept(traces, given)
+    traces = _with_notes(traces, view)
+    if chosen == "table":
+        _emit_tables(traces, view, given)
+    else:
+        _emit(traces, view, chosen, given)
+
+
+def _computed(given: dict[str, Any]) -> Iterator[tuple[int, Trace]]:
+    """Yield the traces of the sentences; a bad request is refused before the first one."""
+    from attncli.sentences import sentences
+    from attncli.sources import open_source
+
+    texts = sentences(given.get("text", ()), given.get("file"), given.get("whole", False))
+    source = open_source(
+        layers=given.get("layer", "0"),
+        heads=given.get("head"),
+        special="no_special" not in given,
+        **{name: given[name] for name in _source_options() if name in given},
+    )
+    pair, target = given.get("pair"), given.get("target")
+    return ((number, source.trace(text, pair, target)) for number, text in texts)
+
+
+def _saved(given: dict[str, Any]) -> Iterator[tuple[int, Trace]]:
+    """Yield the trace of `--from`."""
+    from attncli.sources.file import load
+
+    for name in ("text", "file", "whole", "pair", "target", "no_special", *_source_options()):
+        if name in given:
+            option = "TEXT" if name == "text" else "--" + name.replace("_", "-")
+            raise UsageError(f"{option} does not apply to --from, whose attention is already computed; drop one of them")
+    return iter([(1, load(given["from_"], given.get("layer"), given.get("head")))])
+
+
+def _source_options() -> list[str]:
+    """Return the names of the options that make a source."""
+    from attncli.sources.pretrained import LoadOptions
+    from attncli.sources.toy import ToyOptions
+
+    return ["model", "mask", *(field.name for options in (ToyOptions, LoadOptions) for field in fields(options))]
+
+
+def _kept(traces: Iterator[tuple[int, Trace]], given: dict[str, Any]) -> Iterator[tuple[int, Trace]]:
+    """Pass the one trace on, saved."""
+    for count, (number, trace) in enumerate(traces):
+        if count:
+            raise UsageError("--save keeps one trace; give one sentence, or save each in a run of its own")
+        trace.save(given["save"])
+        yield number, trace
+
+
+def _with_notes(traces: Iterable[tuple[int, Trace]], view: View) -> Iterator[tuple[int, Trace]]:
+    """Pass the traces on, saying on stderr what their numbers cannot say themselves."""
+    from attncli.terminal import complain
+    from attncli.warnings import warnings_of
+
+    for number, trace in traces:
+        for warning in warnings_of(trace, view):
+            complain(f"warning: {warning}")
+        yield number, trace
+
+
+def _emit_tables(traces: Iterable[tuple[int, Trace]], view: View, given: dict[str, Any]) -> None:
+    from attncli.render.layout import Layout
+    from attncli.terminal import Terminal, complain, output
+
+    with output(given.get("output"), is_stream=False) as stream:
+        terminal = Terminal(stream, given["color"], given.get("width"))
+        palette = terminal.palette(given["colormap"])
+        for count, (_, trace) in enumerate(traces):
+            layout = Layout(trace, view, palette, terminal.width)
+            if count:
+                stream.write("\n")
+            terminal.show(layout.renderables())
+            for note in layout.notes():
+                complain(note)
+
+
+def _emit(traces: Iterable[tuple[int, Trace]], view: View, chosen: str, given: dict[str, Any]) -> None:
+    from attncli.formats import STREAMS, writer
+    from attncli.terminal import output
+
+    with output(given.get("output"), is_stream=chosen in STREAMS) as stream:
+        for piece in writer(chosen)(traces, view):
+            stream.write(piece)
+            stream.flush()

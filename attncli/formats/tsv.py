@@ -1,0 +1,60 @@
+"""Tidy rows, one a cell: the form that sort, awk and a data frame read."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from attncli.formats.numbers import written
+from attncli.tokens import visible
+from attncli.trace import Trace
+from attncli.view import View
+
+COLUMNS = (
+    "sentence", "layer", "kind", "head", "query", "query_token", "key", "key_token", "score", "allowed", "weight",
+)  # fmt: skip
+
+
+def write_tsv(traces: Iterable[tuple[int, Trace]], view: View) -> Iterator[str]:
+    """Write tab-separated rows, the header first."""
+    yield "\t".join(COLUMNS) + "\n"
+    for number, trace in traces:
+        yield "".join("\t".join(row) + "\n" for row in _rows(number, trace, view))
+
+
+def write_csv(traces: Iterable[tuple[int, Trace]], view: View) -> Iterator[str]:
+    """Write comma-separated rows, quoted where they must be, the header first."""
+    yield _comma_separated([COLUMNS])
+    for number, trace in traces:
+        yield _comma_separated(_rows(number, trace, view))
+
+
+def _comma_separated(rows: Iterable[Iterable[Any]]) -> str:
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="\n").writerows(rows)
+    return stream.getvalue()
+
+
+def _rows(number: int, trace: Trace, view: View) -> Iterator[tuple[str, ...]]:
+    queries, keys = view.rows(trace), view.columns(trace)
+    query_names = [_escaped(trace.query_tokens[query].text) for query in queries]
+    key_names = [_escaped(trace.key_tokens[key].text) for key in keys]
+    for layer in trace.layers:
+        for index in layer.heads:
+            head = layer.head(index, queries)
+            start = (str(number), str(layer.layer), layer.kind, str(index))
+            scores = written(head.scores[:, keys], view.precision).tolist()
+            weights = written(head.weights[:, keys], view.precision).tolist()
+            allowed = head.mask[:, keys].tolist()
+            for row, query in enumerate(queries):
+                asks = (str(query), query_names[row])
+                for column, key in enumerate(keys):
+                    answer = (scores[row][column], "true" if allowed[row][column] else "false", weights[row][column])
+                    yield (*start, *asks, str(key), key_names[column], *answer)
+
+
+def _escaped(token: str) -> str:
+    r"""Return a token without the characters that separate fields: `\t`, `\n` and `\\` as two characters each."""
+    return visible(token.replace("\\", "\\\\"))

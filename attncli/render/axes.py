@@ -1,0 +1,82 @@
+"""Axis labels: tokens beside the rows, indices or tokens above the columns, and where a second text begins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from rich.segment import Segment
+
+from attncli.render.block import Block, cell
+from attncli.render.palette import DIM, Palette
+from attncli.tokens import Token, Tokens
+
+LONGEST_LABEL = 12
+_TICKS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The rows or the columns of a matrix.
+
+    Attributes:
+        labels: what each one is called, fit for the output.
+        indices: the position each one stands for.
+        boundary: how many of them come before the second text of a pair; 0 where there is no boundary.
+    """
+
+    labels: tuple[str, ...]
+    indices: tuple[int, ...]
+    boundary: int = 0
+
+    @classmethod
+    def of_tokens(cls, tokens: Tokens, chosen: Sequence[int], palette: Palette) -> Axis:
+        """Return the axis of the chosen tokens."""
+        kept: list[Token] = [tokens[index] for index in chosen]
+        labels = tuple(palette.shortened(token.label, LONGEST_LABEL) for token in kept)
+        first = sum(1 for token in kept if token.segment == 0)
+        in_order = all(token.segment == 0 for token in kept[:first])
+        return cls(labels, tuple(chosen), first if 0 < first < len(kept) and in_order else 0)
+
+    @classmethod
+    def of_dimensions(cls, width: int) -> Axis:
+        """Return the axis of a vector's dimensions."""
+        return cls(tuple(str(index) for index in range(width)), tuple(range(width)))
+
+    def __len__(self) -> int:
+        """How many rows or columns."""
+        return len(self.labels)
+
+    def only(self, kept: Sequence[int]) -> Axis:
+        """Return the axis of some of its places, in order."""
+        boundary = sum(1 for place in kept if place < self.boundary)
+        return Axis(
+            tuple(self.labels[place] for place in kept),
+            tuple(self.indices[place] for place in kept),
+            boundary if boundary < len(kept) else 0,
+        )
+
+    def row_labels(self, header_lines: int, palette: Palette) -> Block:
+        """Return `index label` for every row, below as many blank lines as the matrix has headers."""
+        digits = max(len(str(index)) for index in self.indices)
+        width = digits + 1 + max(map(cell_len, self.labels))
+        lines = [[cell(f"{index:>{digits}} {label}", width, align="left")] for index, label in zip(self.indices, self.labels, strict=True)]
+        if self.boundary:
+            lines.insert(self.boundary, [Segment(palette.fit("─") * width, DIM)])
+        blank = [Segment(" " * width)]
+        return Block([blank] * header_lines + lines, width)
+
+    def ticks(self, cell_width: int, palette: Palette) -> list[Segment]:
+        """Return the header of narrow columns: as many of their indices as have room."""
+        last = len(str(self.indices[-1]))
+        step = next(step for step in _TICKS if step * cell_width > last)
+        line = ""
+        for place, index in enumerate(self.indices):
+            if self.boundary and place == self.boundary:
+                line += " "
+            start = place * cell_width + (1 if self.boundary and place >= self.boundary else 0)
+            if place % step == 0 and len(line) <= start:
+                line += " " * (start - len(line)) + str(index)
+        width = len(self) * cell_width + (1 if self.boundary else 0)
+        return [Segment(line[:width].ljust(width), DIM)]

@@ -1,0 +1,108 @@
+"""Blocks: rectangles of Rich segments that can stand side by side. Many small cells are cheaper so than as a Table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.segment import Segment
+from rich.style import Style
+
+
+@dataclass(frozen=True)
+class Block:
+    """Lines of segments, none longer than `width` cells."""
+
+    lines: Sequence[Sequence[Segment]]
+    width: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the segments, line by line."""
+        for line in self.lines:
+            yield from line
+            yield Segment.line()
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """Return the width: a block neither wraps nor shrinks."""
+        return Measurement(self.width, self.width)
+
+
+def block(lines: Iterable[Sequence[Segment]]) -> Block:
+    """Return lines as a block of their greatest width."""
+    kept = [list(line) for line in lines]
+    return Block(kept, max((sum(map(segment_width, line)) for line in kept), default=0))
+
+
+def segment_width(segment: Segment) -> int:
+    """Return how many cells a segment takes."""
+    return cell_len(segment.text)
+
+
+def stack(blocks: Iterable[Block]) -> Block:
+    """Return the blocks one above the other."""
+    kept = list(blocks)
+    return Block([line for one in kept for line in one.lines], max((one.width for one in kept), default=0))
+
+
+def beside(blocks: Sequence[Block], gap: int = 2) -> Block:
+    """Return the blocks side by side, their tops aligned."""
+    height = max(len(one.lines) for one in blocks)
+    lines: list[list[Segment]] = [[] for _ in range(height)]
+    for one in blocks:
+        for index, line in enumerate(lines):
+            if line or one is not blocks[0]:
+                line.append(Segment(" " * gap))
+            content = one.lines[index] if index < len(one.lines) else []
+            line.extend(content)
+            line.append(Segment(" " * (one.width - sum(map(segment_width, content)))))
+    return Block([_trimmed(line) for line in lines], sum(one.width for one in blocks) + gap * (len(blocks) - 1))
+
+
+def cell(text: str, width: int, style: Style | None = None, align: str = "right") -> Segment:
+    """Return text padded to `width` cells."""
+    padding = " " * (width - cell_len(text))
+    return Segment(padding + text if align == "right" else text + padding, style)
+
+
+def grid(rows: Sequence[Sequence[tuple[str, Style | None]]], align: str, width: int | None) -> Block:
+    """Return rows of words in columns; columns that do not fit follow below, beside the first one again.
+
+    Args:
+        rows: the same number of cells in each.
+        align: for each column, `<` or `>`.
+        width: cells in a line; None is as many as it takes.
+    """
+    widths = [max(cell_len(row[column][0]) for row in rows) for column in range(len(align))]
+    chunks: list[list[int]] = [[]]
+    used = widths[0]
+    for column in range(1, len(align)):
+        if chunks[-1] and width is not None and used + 2 + widths[column] > width:
+            chunks.append([])
+            used = widths[0]
+        chunks[-1].append(column)
+        used += 2 + widths[column]
+    lines: list[list[Segment]] = []
+    for chunk in chunks:
+        for row in rows:
+            line = []
+            for column in (0, *chunk):
+                text, style = row[column]
+                gap = Segment("  " if column else "")
+                line += [gap, cell(text, widths[column], style, "right" if align[column] == ">" else "left")]
+            lines.append(_trimmed(line))
+    return block(lines)
+
+
+def _trimmed(line: Sequence[Segment]) -> list[Segment]:
+    """Return a line without the blanks at its end, which a narrow terminal would wrap; colour is not blank."""
+    kept = list(line)
+    while kept:
+        text, style, _ = kept.pop()
+        if style is not None and style.bgcolor is not None:
+            return [*kept, Segment(text, style)]
+        if text.rstrip():
+            return [*kept, Segment(text.rstrip(), style)]
+    return []

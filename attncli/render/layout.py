@@ -1,0 +1,181 @@
+"""The whole view of a trace, as a person reads it: what ran, tokens, shapes, numbers, pictures, proof.
+
+What is shown by default depends on how much there is: one query row is walked through in digits; a short
+sentence has the first head's matrices and every head's map; a long one has pooled maps alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from rich.console import RenderableType
+from rich.segment import Segment
+from rich.text import Text
+
+from attncli.render.axes import Axis
+from attncli.render.block import Block, beside, stack
+from attncli.render.heatmap import Picture, heatmaps, legend
+from attncli.render.matrix import Matrix, side_by_side
+from attncli.render.palette import BOLD, DIM, Palette
+from attncli.render.summaries import headline, metrics_table, proof_line, shapes_table, token_list
+from attncli.tokens import Tokens
+from attncli.trace import HeadTrace, LayerTrace, Trace
+from attncli.view import View
+
+LONG = 64  # more tokens than this are shown pooled, unless asked for in so many words
+COMFORTABLE = 100  # cells in a line where the output sets no width
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A trace laid out for one output.
+
+    Attributes:
+        trace: what is shown.
+        view: what of it is shown.
+        palette: how cells look.
+        width: cells in a line; None is as many as it takes.
+    """
+
+    trace: Trace
+    view: View
+    palette: Palette
+    width: int | None
+
+    def renderables(self) -> Iterator[RenderableType]:
+        """Yield the view, part by part; a blank line belongs between two parts."""
+        trace = self.trace
+        yield headline(trace, self.palette)
+        wanted = self.view.parts(self._default())
+        if "tokens" in wanted:
+            yield self._tokens()
+        for layer in trace.layers:
+            if len(trace.layers) > 1:
+                yield Text(self.palette.fit(f"layer {layer.layer} · {layer.kind}"), BOLD)
+            if "shapes" in wanted:
+                yield shapes_table(trace, layer, self.palette, self.width)
+            yield from self._numbers(layer, wanted)
+            if "heatmap" in wanted:
+                yield self._maps(layer)
+            if "metrics" in wanted:
+                yield metrics_table(trace, layer, self.palette, self.width, self.view.precision)
+            if "proof" in wanted:
+                yield proof_line(layer, self.palette)
+
+    def notes(self) -> list[str]:
+        """Return what was left out of the default view, a sentence each."""
+        if self.view.show is not None or not self._is_long:
+            return []
+        tokens = max(len(self._rows), len(self._columns))
+        return [f"{tokens} tokens: matrices are left out and maps show the largest weight of each block of cells; "
+                "--show weights, --query or -F tsv has all of them"]
+
+    # --- what is there ---
+
+    @property
+    def _rows(self) -> list[int]:
+        return self.view.rows(self.trace)
+
+    @property
+    def _columns(self) -> list[int]:
+        return self.view.columns(self.trace)
+
+    @property
+    def _is_long(self) -> bool:
+        return max(len(self._rows), len(self._columns)) > LONG
+
+    def _default(self) -> tuple[str, ...]:
+        parts: tuple[str, ...] = ("tokens", "shapes")
+        if self._is_long:
+            parts = ("shapes", "heatmap")
+        elif len(self._rows) == 1:
+            parts += ("embeddings", "q", "scores", "weights", "output")
+        elif len(self.trace.layers) == 1:
+            parts += ("scores", "weights", "heatmap")
+        else:
+            parts += ("heatmap",)
+        return (*parts, "proof") if any(layer.proof for layer in self.trace.layers) else parts
+
+    def _digit_heads(self, layer: LayerTrace) -> tuple[int, ...]:
+        """The heads whose matrices are printed: the first one, unless the parts or a single row were asked for."""
+        is_asked = self.view.show is not None or len(self._rows) == 1
+        return layer.heads if is_asked else layer.heads[:1]
+
+    # --- the parts ---
+
+    def _tokens(self) -> RenderableType:
+        trace = self.trace
+        if trace.query_tokens == trace.key_tokens:
+            return token_list(trace.key_tokens, "tokens", self.palette, self.width)
+        lists = [self._token_block(trace.query_tokens, "queries"), self._token_block(trace.key_tokens, "keys")]
+        return Block([line for block in lists for line in block.lines], max(block.width for block in lists))
+
+    def _token_block(self, tokens: Tokens, title: str) -> Block:
+        return token_list(tokens, title, self.palette, self.width)
+
+    def _numbers(self, layer: LayerTrace, wanted: frozenset[str]) -> Iterator[RenderableType]:
+        """Yield the matrices of the heads that are printed in digits, side by side as the width allows."""
+        rows = Axis.of_tokens(self.trace.query_tokens, self._rows, self.palette)
+        if "embeddings" in wanted and layer.inputs is not None:
+            yield self._drawn([self._vectors("embeddings", layer.inputs[self._rows], rows)])
+        for index in self._digit_heads(layer):
+            head = layer.head(index, self._rows)
+            matrices = list(self._matrices(layer, head, wanted, rows))
+            if not matrices:
+                continue
+            yield Text.assemble((f"head {index}", BOLD), (self._head_note(layer), DIM))
+            yield self._drawn(matrices)
+        projected = layer.projected(self._rows) if "output" in wanted else None
+        if projected is not None:
+            yield self._drawn([self._vectors("projected: concatenated heads·W_o", projected, rows)])
+
+    def _head_note(self, layer: LayerTrace) -> str:
+        heads = f" of {layer.num_heads}"
+        if len(self._digit_heads(layer)) < len(layer.heads):
+            heads += "; --head 1 has another in digits"
+        return self.palette.fit(heads + " · rows are queries, columns keys")
+
+    def _matrices(self, layer: LayerTrace, head: HeadTrace, wanted: frozenset[str], rows: Axis) -> Iterator[Matrix]:
+        columns = Axis.of_tokens(self.trace.key_tokens, self._columns, self.palette)
+        keys = self._columns
+        if "q" in wanted:
+            yield self._vectors("q", head.q, rows)
+        if "k" in wanted:
+            yield self._vectors("k", head.k[keys], columns)
+        if "v" in wanted:
+            yield self._vectors("v", head.v[keys], columns)
+        allowed = head.mask[:, keys]
+        if "scores" in wanted:
+            yield Matrix("scores, before the mask", head.scores[:, keys], rows, columns, allowed)
+        if "mask" in wanted:
+            yield Matrix("mask, 1 = attend", allowed.astype(np.float32), rows, columns, allowed, hide_masked=True)
+        if "weights" in wanted:
+            yield Matrix("weights", head.weights[:, keys], rows, columns, allowed, hide_masked=True, is_colored=True)
+        if "output" in wanted:
+            yield self._vectors("output: weights·V", head.output, rows)
+
+    def _vectors(self, title: str, values: np.ndarray[tuple[int, int], np.dtype[np.float32]], rows: Axis) -> Matrix:
+        return Matrix(title, values, rows, Axis.of_dimensions(values.shape[1]), what="dimensions")
+
+    def _drawn(self, matrices: list[Matrix]) -> Block:
+        width = self.width or COMFORTABLE
+        return side_by_side(matrices, self.palette, width, self.width is not None, self.view.precision)
+
+    def _maps(self, layer: LayerTrace) -> RenderableType:
+        keys = self._columns
+        pictures = []
+        for index in layer.heads:
+            head = layer.head(index, self._rows)
+            pictures.append(Picture(f"head {index}", head.weights[:, keys], head.mask[:, keys]))
+        rows = Axis.of_tokens(self.trace.query_tokens, self._rows, self.palette)
+        columns = Axis.of_tokens(self.trace.key_tokens, keys, self.palette)
+        maps, pool = heatmaps(pictures, rows, columns, self.palette, self.width or COMFORTABLE, LONG)
+        scale = legend(pictures, self.palette)
+        title = "weights of every head" if len(pictures) > 1 else "weights"
+        if pool != (1, 1):
+            title += f", the largest of each block of {pool[0]} queries × {pool[1]} keys"
+        title = self.palette.fit(title)
+        header = beside([Block([[Segment(title, BOLD)]], len(title)), legend(pictures, self.palette)], 3)
+        return stack([header, maps])

@@ -1,0 +1,141 @@
+"""How a number becomes a cell: colours where the terminal has them, glyphs where not, and the marks of odd cells.
+
+Four tiers: `truecolor`, `256` colours, `blocks` (no colour), `ascii` (an encoding without block characters).
+Masked, NaN, ±inf, clipped and zero are different marks in each of them, after treescope's array views.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.cells import cell_len, set_cell_size
+from rich.style import Style
+
+from attncli.tokens import visible
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
+# Nine evenly spaced stops each. 256-colour terminals tell no more apart (their cube has 14 of viridis' colours).
+# viridis: van der Walt and Smith 2015; cividis: Nuñez, Anderton and Renslow 2018, made for colour-blind readers.
+COLORMAPS = {
+    "viridis": ("440154", "472d7b", "3b528b", "2c728e", "21918c", "28ae80", "5ec962", "addc30", "fde725"),
+    "cividis": ("00224e", "1b3a6d", "434e6c", "616069", "7d7c78", "9a9377", "bcae6c", "dcc95b", "fee838"),
+    "gray": ("202020", "3a3a3a", "545454", "6e6e6e", "888888", "a2a2a2", "bcbcbc", "d6d6d6", "f0f0f0"),
+}
+_STEPS = {"truecolor": 256, "256": 9}
+# Without colour two characters to a cell tell eight shades apart, one character four.
+_RAMPS = {
+    ("blocks", 1): ("░", "▒", "▓", "█"),
+    ("blocks", 2): (" ░", "░░", "░▒", "▒▒", "▒▓", "▓▓", "▓█", "██"),
+    ("ascii", 1): (":", "=", "*", "#", "%", "@"),
+    ("ascii", 2): (" :", "::", ":=", "==", "=*", "**", "*#", "##", "#@", "@@"),
+}
+
+# What our own words and glyphs become where the encoding lacks them.
+_PLAIN = str.maketrans({
+    "·": ".", "×": "x", "−": "-", "–": "-", "→": "->", "⋯": "..", "…": "..", "■": "#", "ᵀ": "^T", "√": "sqrt",
+    "│": "|", "─": "-", "┼": "+", "░": ":", "▒": "=", "▓": "#", "█": "@", "␣": "_", "◌": "",
+})  # fmt: skip
+
+DIM = Style(dim=True)
+BOLD = Style(bold=True)
+
+
+@dataclass(frozen=True)
+class Palette:
+    """How cells and words look on one output.
+
+    Attributes:
+        tier: `truecolor`, `256`, `blocks` or `ascii`.
+        encoding: of the output; what it cannot write is escaped.
+        colormap: one of `COLORMAPS`.
+    """
+
+    tier: str = "blocks"
+    encoding: str = "utf-8"
+    colormap: str = "viridis"
+
+    @property
+    def has_color(self) -> bool:
+        """Whether cells are coloured."""
+        return self.tier in _STEPS
+
+    def ramp(self, width: int) -> list[tuple[str, Style | None]]:
+        """Return the cells of this width from the lowest to the highest value: a glyph and its style."""
+        if not self.has_color:
+            return [(glyph, None) for glyph in _RAMPS[self.tier, width]]
+        return [(" " * width, style) for style in _styles(self.colormap, _STEPS[self.tier])]
+
+    def fit(self, text: str) -> str:
+        """Return text that the output's encoding can write: our own glyphs replaced, everything else escaped."""
+        try:
+            text.encode(self.encoding)
+        except UnicodeEncodeError:
+            return text.translate(_PLAIN).encode(self.encoding, "backslashreplace").decode(self.encoding)
+        return text
+
+    def label(self, text: str) -> str:
+        """Return somebody else's text, harmless and writable."""
+        return self.fit(visible(text))
+
+    def shortened(self, text: str, width: int) -> str:
+        """Return somebody else's text in at most `width` cells; an ellipsis says that it was longer."""
+        text = self.label(text)
+        if cell_len(text) <= width:
+            return text
+        ellipsis = self.fit("…")
+        return set_cell_size(text, width - len(ellipsis)).rstrip() + ellipsis
+
+    def cells(
+        self, values: Float[np.ndarray, "Q K"], allowed: Bool[np.ndarray, "Q K"], low: float, high: float, width: int
+    ) -> list[list[tuple[str, Style | None]]]:
+        """Return a glyph and a style for every cell.
+
+        Args:
+            values: what the colours say.
+            allowed: the cells that count; the others are masked.
+            low: value of the lowest colour.
+            high: value of the highest colour.
+            width: characters to a cell.
+        """
+        ramp = self.ramp(width)
+        finite = np.where(np.isfinite(values), values, 0)
+        steps = ((finite - low) / ((high - low) or 1) * len(ramp)).astype(int).clip(0, len(ramp) - 1)
+        drawn = [[ramp[step] for step in row] for row in steps.tolist()]
+        marks = (  # later ones win
+            ("0", values == 0),
+            ("+", finite > high),
+            ("-", finite < low),
+            ("I", np.isposinf(values)),
+            ("-I"[-width:], np.isneginf(values)),
+            ("X", np.isnan(values)),
+        )
+        for mark, where in marks:
+            for row, column in np.argwhere(where & allowed).tolist():
+                style = drawn[row][column][1] if mark in {"0", "+", "-"} else None
+                drawn[row][column] = (mark, style)
+        for row, column in np.argwhere(~allowed).tolist():
+            drawn[row][column] = (self.fit("·"), DIM)
+        return drawn
+
+
+@cache
+def _styles(colormap: str, steps: int) -> list[Style]:
+    """Return the colours of a map, interpolated between its stops."""
+    stops = np.array([[int(stop[i : i + 2], 16) for i in (0, 2, 4)] for stop in COLORMAPS[colormap]])
+    at = np.linspace(0, len(stops) - 1, steps)
+    channels = [np.interp(at, np.arange(len(stops)), stops[:, channel]) for channel in range(3)]
+    return [_background(color) for color in np.stack(channels, axis=-1)]
+
+
+def _background(color: np.ndarray[Any, Any]) -> Style:
+    red, green, blue = (round(channel) for channel in color)
+    # Relative luminance (WCAG 2.2); black text wins where the cell is lighter than 18 % grey.
+    linear = [(c / 255 / 12.92 if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4) for c in (red, green, blue)]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    text = "#000000" if luminance > 0.18 else "#ffffff"
+    return Style(color=text, bgcolor=f"#{red:02x}{green:02x}{blue:02x}")

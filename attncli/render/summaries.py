@@ -1,0 +1,143 @@
+"""Words around the pictures: what ran, the tokens, the shapes with named axes, the metrics, the proof."""
+
+from __future__ import annotations
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from rich.text import Text
+
+from attncli.metrics import head_metrics
+from attncli.render.block import Block, beside, cell, grid, stack
+from attncli.render.matrix import DIGITS
+from attncli.render.palette import BOLD, DIM, Palette
+from attncli.tokens import Token, Tokens
+from attncli.trace import LayerTrace, Trace
+
+
+def headline(trace: Trace, palette: Palette) -> Text:
+    """Return what ran."""
+    source = trace.source
+    details = source.details
+    title = source.model or {"toy": "toy layer", "file": "tensors from a file"}.get(source.kind, source.kind)
+    facts = []
+    if source.kind == "pretrained":
+        facts += [str(source.architecture), _counted(source.layers, "layer")]
+    for layer in trace.layers[:1]:
+        where = f"layer {layer.layer}, " if source.layers > 1 and len(trace.layers) == 1 else ""
+        facts += [where + _counted(layer.num_heads, "head"), f"mask {layer.mask}"]
+    if source.kind == "toy":
+        facts += [f"{details['positions']} positions"] if details["positions"] != "none" else []
+        facts += [f"{details['init']} weights, seed {source.seed} ({details['rng']})"]
+        facts += [f"{details['parameters']:,} parameters"]
+    else:
+        facts += [f"{source.dtype} on {source.device}"]
+    return Text.assemble((palette.label(title), BOLD), palette.label("".join(f" · {fact}" for fact in facts)))
+
+
+def token_list(tokens: Tokens, title: str, palette: Palette, width: int | None) -> Block:
+    """Return the tokens with their indices over their ids, in as many lines as they need."""
+    margin = max(len(title), len("ids")) + 3
+    lines: list[list[Block]] = [[]]
+    used = margin
+    for token in tokens:
+        opens_second = token.segment == 1 and token.index > 0 and tokens[token.index - 1].segment == 0
+        block = _token_block(token, palette, palette.fit("│ ") if opens_second else "")
+        if lines[-1] and width is not None and used + block.width > width:
+            lines.append([])
+            used = margin
+        lines[-1].append(block)
+        used += block.width + 3
+    margins = [
+        Block([[cell(text, margin, BOLD, "left")] for text in (title if number == 0 else "", "ids")], margin)
+        for number in range(len(lines))
+    ]
+    return stack(beside([left, beside(line, 3)], 0) for left, line in zip(margins, lines, strict=True))
+
+
+def _token_block(token: Token, palette: Palette, mark: str) -> Block:
+    index, label = f"{token.index} ", palette.label(token.label)
+    margin = len(mark) + len(index)
+    width = margin + max(cell_len(label), len(str(token.id)))
+    style = DIM if token.special else None
+    return Block(
+        [
+            [Segment(mark + index, DIM), cell(label, width - margin, style, "left")],
+            [Segment(mark.ljust(margin), DIM), cell(str(token.id), width - margin, DIM, "left")],
+        ],
+        width,
+    )
+
+
+def shapes_table(trace: Trace, layer: LayerTrace, palette: Palette, width: int | None) -> Block:
+    """Return the shape of every tensor with its axes named, and what it is made of."""
+    made = _made_of(trace, layer)
+    axes = {
+        "q": ("head", "query", "d_k"),
+        "k": ("head", "key", "d_k"),
+        "v": ("head", "key", "d_v"),
+        "scores": ("head", "query", "key"),
+        "weights": ("head", "query", "key"),
+        "output": ("head", "query", "d_v"),
+        "projected": ("query", "d_model"),
+    }
+    shapes = layer.shapes
+    if layer.out_projection is not None:
+        shapes["projected"] = [layer.num_queries, layer.out_projection.shape[1]]
+    is_grouped = len(layer.k) < layer.num_heads
+    rows: list[list[tuple[str, Style | None]]] = []
+    for name, sizes in shapes.items():
+        named = ", ".join(f"{axis} {size}" for axis, size in zip(axes[name], sizes, strict=True))
+        if name in {"k", "v"} and is_grouped:
+            named = "kv " + named
+        label = name.upper() if len(name) == 1 else name
+        rows.append([(label, BOLD), (f"[{named}]", None), (palette.label(made[name]), DIM)])
+    widest = max(sum(cell_len(text) + 2 for text, _ in row) for row in rows)
+    if width is not None and widest > width:  # where it comes from goes below what it is
+        rows = [line for name, shape, made in rows for line in ([name, shape], [("", None), (" " + made[0], DIM)])]
+        return grid(rows, "<<", None)
+    return grid(rows, "<<<", width)
+
+
+def _made_of(trace: Trace, layer: LayerTrace) -> dict[str, str]:
+    drawn = trace.source.details.get("project", "")
+    scores = f"Q·Kᵀ × {layer.scale:.4g}"
+    scores += " + bias" if layer.bias is not None else ""
+    scores += f", softcap {layer.softcap:g}" if layer.softcap is not None else ""
+    made = {
+        "scores": scores,
+        "weights": "softmax of the scores where the mask allows" + (", with sinks" if layer.sinks is not None else ""),
+        "output": "weights·V",
+        "projected": "concatenated heads·W_o" + (" + bias" if layer.out_bias is not None else ""),
+    }
+    for name in "qkv":
+        grouped = name != "q" and len(layer.k) < layer.num_heads
+        if trace.source.kind == "toy":
+            made[name] = f"X·W_{name}" if name in drawn else "the embeddings"
+        else:
+            made[name] = f"each read by {layer.num_heads // len(layer.k)} heads" if grouped else ""
+    return made
+
+
+def metrics_table(trace: Trace, layer: LayerTrace, palette: Palette, width: int | None, precision: int | None) -> Block:
+    """Return one row of numbers per head; what is not defined for this sentence is left blank."""
+    digits = DIGITS if precision is None else precision
+    measured = {index: head_metrics(trace, layer, layer.head(index)) for index in layer.heads}
+    names = list(next(iter(measured.values())))
+    rows: list[list[tuple[str, Style | None]]] = [[("head", DIM), *((name, DIM) for name in names)]]
+    for index, metrics in measured.items():
+        numbers = ("" if value is None else f"{value:.{digits}f}" for value in metrics.values())
+        rows.append([(str(index), BOLD), *((number, None) for number in numbers)])
+    return grid(rows, ">" * (len(names) + 1), width)
+
+
+def proof_line(layer: LayerTrace, palette: Palette) -> Text:
+    """Return how well the numbers shown explain what the model itself computed."""
+    if layer.proof is None:
+        return Text(palette.fit("proof  nothing independent was run to compare with"), DIM)
+    line = f"proof  max |weights·V − {layer.proof.against}| = {layer.proof.max_abs_error:.1e}"
+    return Text(palette.fit(line), DIM)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' if count != 1 else ''}"

@@ -1,0 +1,67 @@
+"""Sentences in: from the command line, a file or standard input, one a line, numbered from 1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+from attncli.errors import InputError, UsageError
+from attncli.terminal import is_piped_in, stdin_bytes
+from attncli.tokens import visible
+
+_BOM = b"\xef\xbb\xbf"
+
+
+def sentences(texts: Sequence[str], file: Path | None, whole: bool) -> Iterator[tuple[int, str]]:
+    """Yield the sentences with their numbers: their place among the arguments, or their line.
+
+    Args:
+        texts: the arguments; `-` stands for standard input.
+        file: a file to read instead.
+        whole: the file or standard input is one text, newlines and all.
+
+    Raises:
+        UsageError: there is no sentence, or there are two places to look for one.
+        InputError: the file cannot be read, or is not UTF-8.
+    """
+    if texts and file is not None:
+        raise UsageError("give sentences or --file, not both")
+    from_stdin = list(texts) == ["-"] or (not texts and file is None and is_piped_in())
+    if whole and not (from_stdin or file is not None):
+        raise UsageError("--whole applies to --file and standard input; an argument is always one text")
+    if from_stdin:
+        return _read(stdin_bytes(), "standard input", whole)
+    if file is not None:
+        return _read_file(file, whole)
+    if not texts:
+        raise UsageError('give a sentence: attn inspect "time flies like an arrow"')
+    if "-" in texts:
+        raise UsageError("- reads the sentences from standard input; it cannot stand beside other sentences")
+    return iter(enumerate(texts, start=1))
+
+
+def _read_file(path: Path, whole: bool) -> Iterator[tuple[int, str]]:
+    name = visible(str(path))
+    try:
+        with open(path, "rb") as stream:
+            yield from _read(stream, name, whole)
+    except OSError as error:
+        raise InputError(f"cannot read {name}: {error.strerror or error}") from None
+
+
+def _read(stream: IO[bytes], name: str, whole: bool) -> Iterator[tuple[int, str]]:
+    """Yield the lines that are not blank; a byte order mark and the ends of lines are not text."""
+    lines: Iterable[bytes] = [stream.read()] if whole else stream
+    found = False
+    for number, line in enumerate(lines, start=1):
+        try:
+            text = (line.removeprefix(_BOM) if number == 1 else line).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{name}, line {number}: not UTF-8 at byte {error.start + 1}; convert it to UTF-8 first") from None
+        text = text if whole else text.rstrip("\r\n")
+        if text.strip():
+            found = True
+            yield number, text
+    if not found:
+        raise InputError(f"{name} holds no sentence; expected one a line")

@@ -1,0 +1,158 @@
+"""A live `torch.nn.MultiheadAttention`, its packed parameters taken apart head by head."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attncli.errors import InputError
+from attncli.masks.algebra import ArrayMask
+from attncli.tokens import Token, Tokens
+from attncli.trace import LayerTrace, Proof, Source, Trace
+
+if TYPE_CHECKING:
+    import torch
+    from jaxtyping import Float
+
+
+def from_multihead_attention(
+    module: torch.nn.MultiheadAttention,
+    query: torch.Tensor,
+    key: torch.Tensor | None = None,
+    value: torch.Tensor | None = None,
+    attn_mask: torch.Tensor | None = None,
+    key_padding_mask: torch.Tensor | None = None,
+) -> Trace:
+    """Return what a torch module attends to: per-head Q, K, V, scores and weights.
+
+    The weights equal what the module returns with `average_attn_weights=False`; dropout is left out. The proof
+    compares the output after the output projection with the module's own.
+
+    Args:
+        module: batch_first or not, with or without `kdim` and `vdim`.
+        query: one sequence, `[Q, E]`, or a batch of one as the module takes it.
+        key: likewise, `[K, kdim]`; None is `query`.
+        value: likewise, `[K, vdim]`; None is `key`.
+        attn_mask: `[Q, K]` or `[H, Q, K]`; booleans say True = masked, floats are added to the scores.
+        key_padding_mask: `[K]` or `[1, K]`; booleans say True = masked, floats are added.
+
+    Raises:
+        InputError: the module has bias_k, bias_v or add_zero_attn, or the batch holds several sequences.
+    """
+    import torch
+
+    if module.bias_k is not None or module.bias_v is not None or module.add_zero_attn:
+        raise InputError(
+            "this nn.MultiheadAttention has bias_k, bias_v or add_zero_attn, which attend to a key that is no "
+            "token; make it with add_bias_kv=False and add_zero_attn=False"
+        )
+    key = query if key is None else key
+    value = key if value is None else value
+    with torch.no_grad():
+        x = [_one_sequence(module, tensor, name) for tensor, name in ((query, "query"), (key, "key"), (value, "value"))]
+        q, k, v = (
+            _heads(torch.nn.functional.linear(tensor, weight, bias), module.num_heads)
+            for tensor, (weight, bias) in zip(x, _projections(module), strict=True)
+        )
+        cells = (module.num_heads, q.shape[1], k.shape[1])
+        allowed, bias = _masks(attn_mask, key_padding_mask, cells)
+        layer = LayerTrace(
+            layer=0,
+            kind="self" if key is query else "cross",
+            q=q,
+            k=k,
+            v=v,
+            scale=q.shape[-1] ** -0.5,
+            mask=ArrayMask(allowed),
+            heads=tuple(range(module.num_heads)),
+            bias=bias,
+            inputs=_array(x[0]),
+            out_projection=_array(module.out_proj.weight).T,
+            out_bias=None if module.out_proj.bias is None else _array(module.out_proj.bias),
+        )
+        arguments = (query, key, value, key_padding_mask, True, attn_mask)
+        proof = _proof(module, layer, arguments)
+    parameter = next(module.parameters())
+    source = Source(
+        "module",
+        architecture=type(module).__name__,
+        dtype=str(parameter.dtype).removeprefix("torch."),
+        device=str(parameter.device),
+    )
+    from dataclasses import replace
+
+    query_tokens, key_tokens = _positions(q.shape[1]), _positions(k.shape[1])
+    return Trace(source, query_tokens, key_tokens, (replace(layer, proof=proof),))
+
+
+def _one_sequence(module: torch.nn.MultiheadAttention, tensor: torch.Tensor, name: str) -> torch.Tensor:
+    """Return a sequence as `[positions, features]`."""
+    if tensor.dim() == 2:
+        return tensor
+    batch_axis = 0 if module.batch_first else 1
+    if tensor.dim() != 3 or tensor.shape[batch_axis] != 1:
+        raise InputError(
+            f"{name} has shape {list(tensor.shape)}; expected one sequence, [positions, features] or a batch of one "
+            f"with the batch in axis {batch_axis}"
+        )
+    return tensor.squeeze(batch_axis)
+
+
+def _projections(module: torch.nn.MultiheadAttention) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
+    """Return weight and bias of W_q, W_k, W_v, which the module packs into one tensor where their widths agree."""
+    if module.in_proj_weight is not None:
+        weights: Any = module.in_proj_weight.chunk(3)
+    else:
+        weights = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
+    biases: Any = (None, None, None) if module.in_proj_bias is None else module.in_proj_bias.chunk(3)
+    return list(zip(weights, biases, strict=True))
+
+
+def _heads(projected: torch.Tensor, num_heads: int) -> Float[np.ndarray, "H T D"]:
+    length, width = projected.shape
+    return _array(projected.view(length, num_heads, width // num_heads).transpose(0, 1))
+
+
+def _masks(
+    attn_mask: torch.Tensor | None, key_padding_mask: torch.Tensor | None, cells: tuple[int, int, int]
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any] | None]:
+    """Return the allowed cells and the bias, both `[1 or H, Q, K]`, of torch's two kinds of mask."""
+    heads, queries, keys = cells
+    allowed = np.ones((1, queries, keys), bool)
+    bias = None
+    for mask, shape in ((attn_mask, (-1, queries, keys)), (key_padding_mask, (1, 1, keys))):
+        if mask is None:
+            continue
+        try:
+            given = _array(mask).reshape(shape)
+        except ValueError:
+            raise InputError(f"a mask has shape {list(mask.shape)}; expected [{queries}, {keys}], [{heads}, {queries}, {keys}], or [{keys}] for key_padding_mask") from None
+        if given.dtype == bool:
+            allowed = allowed & ~given
+        else:
+            allowed = allowed & (given != -np.inf)
+            finite = np.where(given == -np.inf, 0, given)
+            bias = finite if bias is None else bias + finite
+    if bias is not None:
+        bias = np.array(np.broadcast_to(bias, (len(bias), queries, keys))) if bias.any() else None
+    return allowed, bias
+
+
+def _proof(module: torch.nn.MultiheadAttention, layer: LayerTrace, arguments: Any) -> Proof | None:
+    if module.training and module.dropout:
+        return None  # the module's own output is random then
+    query, key, value, padding, _, mask = arguments
+    output, _ = module(query, key, value, key_padding_mask=padding, attn_mask=mask, need_weights=True)
+    projected = layer.projected(range(layer.num_queries))
+    assert projected is not None
+    error = np.abs(projected - _array(output).reshape(projected.shape))
+    return Proof(float(np.nanmax(error)), "the module's own output, after out_proj")
+
+
+def _positions(length: int) -> Tokens:
+    return Tokens(Token(index, index, str(index), None, None) for index in range(length))
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    return np.array((tensor.float() if tensor.is_floating_point() and tensor.element_size() < 4 else tensor).detach().cpu().numpy())

@@ -1,0 +1,85 @@
+"""What of a trace is shown: which parts, which query rows, which key columns, how many digits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attncli.errors import UsageError
+from attncli.tokens import Tokens, visible
+from attncli.trace import Trace
+
+PARTS = (
+    "tokens",
+    "shapes",
+    "embeddings",
+    "q",
+    "k",
+    "v",
+    "scores",
+    "mask",
+    "weights",
+    "heatmap",
+    "output",
+    "metrics",
+    "proof",
+)
+
+
+@dataclass(frozen=True)
+class View:
+    """A choice of what to show.
+
+    Attributes:
+        show: parts by name; None leaves the choice to the format.
+        queries: tokens or indices of the query rows; empty is all of them.
+        keys: tokens or indices of the key columns; empty is all of them.
+        hide_special: leave the tokenizer's special tokens out of rows and columns.
+        precision: digits after the point; None leaves it to the format.
+    """
+
+    show: frozenset[str] | None = None
+    queries: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    hide_special: bool = False
+    precision: int | None = None
+
+    def parts(self, default: tuple[str, ...]) -> frozenset[str]:
+        """Return the parts to show, given a format's default."""
+        return frozenset(default) if self.show is None else self.show
+
+    def rows(self, trace: Trace) -> list[int]:
+        """Return the query rows to show.
+
+        Raises:
+            UsageError: a wanted token does not exist, or none is left.
+        """
+        return self._chosen(trace.query_tokens, self.queries, "query")
+
+    def columns(self, trace: Trace) -> list[int]:
+        """Return the key columns to show.
+
+        Raises:
+            UsageError: a wanted token does not exist, or none is left.
+        """
+        return self._chosen(trace.key_tokens, self.keys, "key")
+
+    def _chosen(self, tokens: Tokens, wanted: tuple[str, ...], role: str) -> list[int]:
+        if wanted:
+            return list(dict.fromkeys(index for name in wanted for index in tokens.find(name, role)))
+        chosen = [token.index for token in tokens if not (self.hide_special and token.special)]
+        if not chosen:
+            raise UsageError(f"--hide-special leaves no {role} token to show; leave it out")
+        return chosen
+
+
+def parse_show(given: str) -> frozenset[str]:
+    """Return the parts that `--show` names, separated by commas.
+
+    Raises:
+        UsageError: one of them does not exist.
+    """
+    parts = [part.strip() for part in given.split(",")]
+    for part in parts:
+        if part not in PARTS:
+            raise UsageError(f"--show '{visible(part)}': expected some of {','.join(PARTS)}")
+    return frozenset(parts)

@@ -1,0 +1,43 @@
+"""What a careful reader would want to be told about a trace before trusting its picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from attncli.trace import LayerTrace, Trace
+from attncli.view import View
+
+# Recomputed outputs differ from a model's own by rounding alone. Noise floors: 5e-5 in float32 and 1e-2 in
+# bfloat16 are usual; a tenfold margin keeps large activations quiet.
+_NOISE = {"float64": 1e-6, "float32": 1e-3}
+_HALF_NOISE = 1e-1
+
+
+def warnings_of(trace: Trace, view: View) -> Iterator[str]:
+    """Yield a sentence for everything in a trace that its numbers alone do not say."""
+    yield from trace.notes
+    rows = view.rows(trace)
+    for layer in trace.layers:
+        yield from _blind(trace, layer, rows)
+        yield from _unproven(trace, layer)
+
+
+def _blind(trace: Trace, layer: LayerTrace, rows: list[int]) -> Iterator[str]:
+    blind = layer.blind_queries(rows)
+    if blind:
+        names = ", ".join(f"{row} '{trace.query_tokens[row].label}'" for row in blind[:5])
+        names += f" and {len(blind) - 5} more" if len(blind) > 5 else ""
+        becomes = "uniform, over masked keys too" if math.isfinite(layer.fill) else "NaN"
+        yield (
+            f"layer {layer.layer}: the mask leaves no key to query {names}; the softmax of such a row is {becomes}"
+        )
+
+
+def _unproven(trace: Trace, layer: LayerTrace) -> Iterator[str]:
+    proof = layer.proof
+    if proof is not None and not proof.max_abs_error <= _NOISE.get(trace.source.dtype, _HALF_NOISE):
+        yield (
+            f"layer {layer.layer}: what is shown differs from {proof.against} by {proof.max_abs_error:.1e}, more "
+            f"than the rounding of {trace.source.dtype}; do not trust it"
+        )
