@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -16,12 +18,21 @@ from attncli.terminal import complain
 class _Group(TyperGroup):
     """A command group whose errors are one line on stderr."""
 
-    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
         """Run the program; standalone, it ends with an exit code of `ExitCode`."""
+        run = partial(super().main, args, prog_name, complete_var, False, windows_expand_args, **extra)
         if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **extra)
+            return run()
         try:
-            code = super().main(*args, standalone_mode=False, **extra)
+            code = run()
         except AttnError as error:
             complain(str(error))
             code = error.exit_code
@@ -39,7 +50,7 @@ def _usage(error: typer.TyperException) -> int:
     if message:  # a bare `attn` raises after printing its help
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "attn"
-        message = " ".join(message.split())
+        message = " ".join(message.replace("Value error, ", "").split())
         complain(f"{message[:1].lower()}{message[1:].rstrip('.')}; see {command} --help")
     return getattr(error, "exit_code", ExitCode.USAGE)
 
@@ -65,7 +76,8 @@ def _print_version(is_wanted: bool | None) -> None:
 @app.callback()
 def main(
     version: Annotated[
-        bool | None, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+        bool | None,
+        typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True),
     ] = None,
 ) -> None:
     """See attention happen, with numbers.

@@ -9,52 +9,238 @@ from typing import Annotated, Literal
 
 from typer import Argument, Option
 
-_SOURCE, _TOY, _CHOICE, _VIEW, _OUTPUT = "Model", "Toy layer (without --model)", "What to look at", "View", "Output"
+_SOURCE, _TOY, _CHOICE, _VIEW, _OUTPUT = (
+    "Model",
+    "Toy layer (without --model)",
+    "What to look at",
+    "View",
+    "Output",
+)
 _INPUT = "Input"
 
-Texts = Annotated[list[str] | None, Argument(metavar="[TEXT]...", help="Sentences; - reads them from standard input, one a line.", show_default=False)]
-File = Annotated[Path | None, Option("--file", "-f", metavar="PATH", help="Read the sentences from a file, one a line.", rich_help_panel=_INPUT)]
-Whole = Annotated[bool | None, Option("--whole", help="The file or standard input is one text, newlines and all.", rich_help_panel=_INPUT)]
+Texts = Annotated[
+    list[str] | None,
+    Argument(
+        metavar="TEXT",
+        help="Sentences; - reads them from standard input, one a line.",
+        show_default=False,
+    ),
+]
+File = Annotated[
+    Path | None,
+    Option(
+        "--file",
+        "-f",
+        metavar="PATH",
+        help="Read the sentences from a file, one a line.",
+        rich_help_panel=_INPUT,
+    ),
+]
+Whole = Annotated[
+    bool | None,
+    Option("--whole", help="The file or standard input is one text, newlines and all.", rich_help_panel=_INPUT),
+]
 Pair = Annotated[str | None, Option(metavar="TEXT", help="A second text in the same sequence.", rich_help_panel=_INPUT)]
-Target = Annotated[str | None, Option(metavar="TEXT", help="The text whose queries attend to the sentence's keys.", rich_help_panel=_INPUT)]
-From = Annotated[Path | None, Option("--from", metavar="FILE", help="A saved trace, or a safetensors dump of q and k (v, mask, bias).", rich_help_panel=_INPUT)]
+Target = Annotated[
+    str | None,
+    Option(metavar="TEXT", help="The text whose queries attend to the sentence's keys.", rich_help_panel=_INPUT),
+]
+From = Annotated[
+    Path | None,
+    Option(
+        "--from",
+        metavar="FILE",
+        help="A saved trace, or a safetensors dump of q and k (v, mask, bias).",
+        rich_help_panel=_INPUT,
+    ),
+]
 
-Model = Annotated[str | None, Option("--model", "-m", metavar="NAME_OR_FOLDER", help="A checkpoint; without it, the toy layer.", rich_help_panel=_SOURCE)]
-Revision = Annotated[str | None, Option(metavar="NAME", help="Branch, tag or commit on the hub.", rich_help_panel=_SOURCE)]
-Dtype = Annotated[Literal["auto", "float32", "float16", "bfloat16", "float64"] | None, Option(help="Of the weights: float32 on the CPU, the checkpoint's own elsewhere.", rich_help_panel=_SOURCE)]
-Device = Annotated[str | None, Option(metavar="NAME", help="cpu, cuda, cuda:1, mps. Default: cpu.", rich_help_panel=_SOURCE)]
+Model = Annotated[
+    str | None,
+    Option(
+        "--model",
+        "-m",
+        metavar="NAME_OR_FOLDER",
+        help="A checkpoint; without it, the toy layer.",
+        rich_help_panel=_SOURCE,
+    ),
+]
+Revision = Annotated[
+    str | None, Option(metavar="NAME", help="Branch, tag or commit on the hub.", rich_help_panel=_SOURCE)
+]
+Dtype = Annotated[
+    Literal["auto", "float32", "float16", "bfloat16", "float64"] | None,
+    Option(help="Of the weights: float32 on the CPU, the checkpoint's own elsewhere.", rich_help_panel=_SOURCE),
+]
+Device = Annotated[
+    str | None, Option(metavar="NAME", help="cpu, cuda, cuda:1, mps. Default: cpu.", rich_help_panel=_SOURCE)
+]
 Offline = Annotated[bool | None, Option("--offline", help="Use the local cache only.", rich_help_panel=_SOURCE)]
-TrustRemoteCode = Annotated[bool | None, Option("--trust-remote-code", help="Run the Python code that the checkpoint brings.", rich_help_panel=_SOURCE)]
-AllowPickle = Annotated[bool | None, Option("--allow-pickle", help="Read .bin weights too, without running code in them.", rich_help_panel=_SOURCE)]
+TrustRemoteCode = Annotated[
+    bool | None,
+    Option("--trust-remote-code", help="Run the Python code that the checkpoint brings.", rich_help_panel=_SOURCE),
+]
+AllowPickle = Annotated[
+    bool | None,
+    Option("--allow-pickle", help="Read .bin weights too, without running code in them.", rich_help_panel=_SOURCE),
+]
 
 DModel = Annotated[int | None, Option(metavar="N", help="Width of the embeddings. Default: 32.", rich_help_panel=_TOY)]
 NumHeads = Annotated[int | None, Option(metavar="N", help="Default: 4; 1 with --project none.", rich_help_panel=_TOY)]
-DK = Annotated[int | None, Option(metavar="N", help="Query and key width of a head. Default: d-model / num-heads.", rich_help_panel=_TOY)]
-DV = Annotated[int | None, Option(metavar="N", help="Value width of a head. Default: d-model / num-heads.", rich_help_panel=_TOY)]
-Init = Annotated[Literal["scaled", "normal", "uniform", "linear", "zeros"] | None, Option(help="How weights are drawn. Default: scaled, N(0, 1/d-model).", rich_help_panel=_TOY)]
-Project = Annotated[Literal["qkv", "qk", "none"] | None, Option(help="Which of Q, K, V are projected; the rest are the embeddings. Default: qkv.", rich_help_panel=_TOY)]
-Positions = Annotated[Literal["none", "sinusoidal"] | None, Option(help="Position encoding added to the embeddings. Default: none.", rich_help_panel=_TOY)]
-Scale = Annotated[str | None, Option(metavar="sqrt|none|NUMBER", help="What multiplies q·k. Default: sqrt, 1/√d-k.", rich_help_panel=_TOY)]
+DK = Annotated[
+    int | None,
+    Option(metavar="N", help="Query and key width of a head. Default: d-model / num-heads.", rich_help_panel=_TOY),
+]
+DV = Annotated[
+    int | None,
+    Option(metavar="N", help="Value width of a head. Default: d-model / num-heads.", rich_help_panel=_TOY),
+]
+Init = Annotated[
+    Literal["scaled", "normal", "uniform", "linear", "zeros"] | None,
+    Option(help="How weights are drawn. Default: scaled, N(0, 1/d-model).", rich_help_panel=_TOY),
+]
+Project = Annotated[
+    Literal["qkv", "qk", "none"] | None,
+    Option(
+        help="Which of Q, K, V are projected; the rest are the embeddings. Default: qkv.",
+        rich_help_panel=_TOY,
+    ),
+]
+Positions = Annotated[
+    Literal["none", "sinusoidal"] | None,
+    Option(help="Position encoding added to the embeddings. Default: none.", rich_help_panel=_TOY),
+]
+Scale = Annotated[
+    str | None,
+    Option(metavar="sqrt|none|NUMBER", help="What multiplies q·k. Default: sqrt, 1/√d-k.", rich_help_panel=_TOY),
+]
 Seed = Annotated[int | None, Option(metavar="N", help="Seed of the weights. Default: 0.", rich_help_panel=_TOY)]
-Rng = Annotated[Literal["numpy", "torch"] | None, Option(help="Whose random numbers; torch's reproduce notebooks. Default: numpy.", rich_help_panel=_TOY)]
-Vocab = Annotated[str | None, Option(metavar="words|TOKENIZER", help="The words of the text, or a tokenizer.json, its folder or hub name.", rich_help_panel=_TOY)]
-VocabSize = Annotated[int | None, Option(metavar="N", help="Rows of the embedding. Default: as many as there are words.", rich_help_panel=_TOY)]
-OutProj = Annotated[bool | None, Option("--out-proj/--no-out-proj", help="Project the concatenated heads by W_o. Default: yes; no with --project none.", rich_help_panel=_TOY)]
+Rng = Annotated[
+    Literal["numpy", "torch"] | None,
+    Option(help="Whose random numbers; torch's reproduce notebooks. Default: numpy.", rich_help_panel=_TOY),
+]
+Vocab = Annotated[
+    str | None,
+    Option(
+        metavar="words|TOKENIZER",
+        help="The words of the text, or a tokenizer.json, its folder or hub name.",
+        rich_help_panel=_TOY,
+    ),
+]
+VocabSize = Annotated[
+    int | None,
+    Option(metavar="N", help="Rows of the embedding. Default: as many as there are words.", rich_help_panel=_TOY),
+]
+OutProj = Annotated[
+    bool | None,
+    Option(
+        "--out-proj/--no-out-proj",
+        help="Project the concatenated heads by W_o. Default: yes; no with --project none.",
+        rich_help_panel=_TOY,
+    ),
+]
 
-Mask = Annotated[str | None, Option(metavar="EXPR|FILE|none", help="Which keys a query may attend to: 'causal & window(4)', mask.npy. Default: causal; a checkpoint's own.", rich_help_panel=_CHOICE)]
-Layer = Annotated[str | None, Option("--layer", "-l", metavar="LAYERS", help="0, 2-4, 0,3,-1 or all. Default: 0.", rich_help_panel=_CHOICE)]
-Head = Annotated[str | None, Option("--head", "-H", metavar="HEADS", help="0, 2-4, 0,3,-1 or all. Default: all.", rich_help_panel=_CHOICE)]
-Query = Annotated[list[str] | None, Option("--query", "-q", metavar="TOKEN", help="Show this query row: a token or its index. May be repeated.", rich_help_panel=_CHOICE)]
-Key = Annotated[list[str] | None, Option("--key", "-k", metavar="TOKEN", help="Show this key column: a token or its index. May be repeated.", rich_help_panel=_CHOICE)]
-NoSpecial = Annotated[bool | None, Option("--no-special", help="Do not add the tokenizer's special tokens.", rich_help_panel=_CHOICE)]
-HideSpecial = Annotated[bool | None, Option("--hide-special", help="Compute with the special tokens, leave them out of the view.", rich_help_panel=_CHOICE)]
+Mask = Annotated[
+    str | None,
+    Option(
+        metavar="EXPR|FILE|none",
+        help="Which keys a query may attend to: 'causal & window(4)', mask.npy. Default: causal; a checkpoint's own.",
+        rich_help_panel=_CHOICE,
+    ),
+]
+Layer = Annotated[
+    str | None,
+    Option("--layer", "-l", metavar="LAYERS", help="0, 2-4, 0,3,-1 or all. Default: 0.", rich_help_panel=_CHOICE),
+]
+Head = Annotated[
+    str | None,
+    Option("--head", "-H", metavar="HEADS", help="0, 2-4, 0,3,-1 or all. Default: all.", rich_help_panel=_CHOICE),
+]
+Query = Annotated[
+    list[str] | None,
+    Option(
+        "--query",
+        "-q",
+        metavar="TOKEN",
+        help="Show this query row: a token or its index. May be repeated.",
+        rich_help_panel=_CHOICE,
+    ),
+]
+Key = Annotated[
+    list[str] | None,
+    Option(
+        "--key",
+        "-k",
+        metavar="TOKEN",
+        help="Show this key column: a token or its index. May be repeated.",
+        rich_help_panel=_CHOICE,
+    ),
+]
+NoSpecial = Annotated[
+    bool | None,
+    Option("--no-special", help="Do not add the tokenizer's special tokens.", rich_help_panel=_CHOICE),
+]
+HideSpecial = Annotated[
+    bool | None,
+    Option(
+        "--hide-special",
+        help="Compute with the special tokens, leave them out of the view.",
+        rich_help_panel=_CHOICE,
+    ),
+]
 
-Show = Annotated[str | None, Option(metavar="PARTS", help="tokens, shapes, embeddings, q, k, v, scores, mask, weights, heatmap, output, metrics, proof; with commas.", rich_help_panel=_VIEW)]
-Precision = Annotated[int | None, Option(min=0, max=17, metavar="N", help="Digits after the point. Default: 4 in the table, all of them elsewhere.", rich_help_panel=_VIEW)]
-Colormap = Annotated[Literal["viridis", "cividis", "gray"], Option(help="Colours of the heat maps.", rich_help_panel=_VIEW)]
-Color = Annotated[Literal["auto", "always", "never"], Option(help="Colour: auto is on in a terminal, unless NO_COLOR is set.", rich_help_panel=_VIEW)]
-Width = Annotated[int | None, Option(min=20, max=100_000, metavar="N", help="Cells in a line. Default: the terminal's; none in a pipe.", rich_help_panel=_VIEW)]
+Show = Annotated[
+    str | None,
+    Option(
+        metavar="PARTS",
+        help="With commas: tokens, shapes, embeddings, q, k, v, scores, mask, weights, heatmap, output, metrics, "
+        "proof.",
+        rich_help_panel=_VIEW,
+    ),
+]
+Precision = Annotated[
+    int | None,
+    Option(
+        min=0,
+        max=17,
+        metavar="N",
+        help="Digits after the point. Default: 4 in the table, all of them elsewhere.",
+        rich_help_panel=_VIEW,
+    ),
+]
+Colormap = Annotated[
+    Literal["viridis", "cividis", "gray"], Option(help="Colours of the heat maps.", rich_help_panel=_VIEW)
+]
+Color = Annotated[
+    Literal["auto", "always", "never"],
+    Option(help="Colour: auto is on in a terminal, unless NO_COLOR is set.", rich_help_panel=_VIEW),
+]
+Width = Annotated[
+    int | None,
+    Option(
+        min=20,
+        max=100_000,
+        metavar="N",
+        help="Cells in a line. Default: the terminal's; none in a pipe.",
+        rich_help_panel=_VIEW,
+    ),
+]
 
-Format = Annotated[Literal["table", "json", "jsonl", "tsv", "csv"] | None, Option("--format", "-F", help="Default: table, or what --output ends in.", rich_help_panel=_OUTPUT)]
-Output = Annotated[Path | None, Option("--output", "-o", metavar="FILE", help="Write to a file; its ending decides the format.", rich_help_panel=_OUTPUT)]
-Save = Annotated[Path | None, Option(metavar="FILE.safetensors", help="Save the trace, for --from.", rich_help_panel=_OUTPUT)]
+Format = Annotated[
+    Literal["table", "json", "jsonl", "tsv", "csv"] | None,
+    Option("--format", "-F", help="Default: table, or what --output ends in.", rich_help_panel=_OUTPUT),
+]
+Output = Annotated[
+    Path | None,
+    Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write to a file; its ending decides the format.",
+        rich_help_panel=_OUTPUT,
+    ),
+]
+Save = Annotated[
+    Path | None,
+    Option(metavar="FILE.safetensors", help="Save the trace, for --from.", rich_help_panel=_OUTPUT),
+]

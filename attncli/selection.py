@@ -55,8 +55,10 @@ class Indices:
             for end in (first, last):
                 if not -count <= end < count:
                     valid = f"0..{count - 1}" if count > 1 else "0"
-                    raise UsageError(f"--{self.what} {end} is out of range: {owner} has {count} {self.what}"
-                                     f"{'s' if count != 1 else ''}, {valid}")
+                    raise UsageError(
+                        f"--{self.what} {end} is out of range: {owner} has {count} {self.what}"
+                        f"{'s' if count != 1 else ''}, {valid}"
+                    )
             start, stop = first % count, last % count
             if start > stop:
                 raise UsageError(f"--{self.what} {first}-{last}: the range runs backwards; write {stop}-{start}")

@@ -58,7 +58,9 @@ def _read(stream: IO[bytes], name: str, whole: bool) -> Iterator[tuple[int, str]
         try:
             text = (line.removeprefix(_BOM) if number == 1 else line).decode("utf-8")
         except UnicodeDecodeError as error:
-            raise InputError(f"{name}, line {number}: not UTF-8 at byte {error.start + 1}; convert it to UTF-8 first") from None
+            raise InputError(
+                f"{name}, line {number}: not UTF-8 at byte {error.start + 1}; convert it to UTF-8 first"
+            ) from None
         text = text if whole else text.rstrip("\r\n")
         if text.strip():
             found = True

@@ -33,7 +33,8 @@ def stdin_bytes() -> IO[bytes]:
 def complain(message: str) -> None:
     """Write one line to stderr, harmless whatever it quotes."""
     with suppress(OSError):
-        print(f"attn: {visible(message)}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"attn: {visible(message)}\n")
+        sys.stderr.flush()
 
 
 class Terminal:
@@ -49,14 +50,16 @@ class Terminal:
         wants_color = color == "always" or (color == "auto" and bool(os.environ.get("FORCE_COLOR")))
         forbids_color = color == "never" or (color == "auto" and bool(os.environ.get("NO_COLOR")))
         self._system = None if forbids_color else _color_system(stream, is_terminal, wants_color)
-        self._styled = self._system is not None or (is_terminal and os.environ.get("TERM") != "dumb" and color != "never")
+        self._styled = self._system is not None or (
+            is_terminal and os.environ.get("TERM") != "dumb" and color != "never"
+        )
         self.width = width or (_measured_width(stream) if is_terminal else None)
 
     def palette(self, colormap: str) -> Palette:
         """Return how cells look here."""
         from attncli.render.palette import Palette
 
-        encoding = (self.stream.encoding or "utf-8").lower()
+        encoding = (getattr(self.stream, "encoding", None) or "utf-8").lower()
         tier = self._system if self._system in ("truecolor", "256") else _plain_tier(encoding)
         return Palette(tier, encoding, colormap)
 

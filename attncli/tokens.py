@@ -33,7 +33,17 @@ def _visible_character(character: str) -> str:
     if character in _ESCAPES:
         return _ESCAPES[character]
     category = unicodedata.category(character)
-    is_bidi = unicodedata.bidirectional(character) in {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+    is_bidi = unicodedata.bidirectional(character) in {
+        "LRE",
+        "RLE",
+        "LRO",
+        "RLO",
+        "PDF",
+        "LRI",
+        "RLI",
+        "FSI",
+        "PDI",
+    }
     if category in {"Cc", "Cs", "Zl", "Zp"} or is_bidi or character in _HIDDEN:
         code = ord(character)
         return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
@@ -115,5 +125,7 @@ class Tokens(tuple[Token, ...]):
             hint = f"did you mean '{near[0]}'?" if near else f"the tokens are: {' '.join(readable[:40])}"
             raise UsageError(f"--{role} '{wanted}': no such {role} token; {hint}") from None
         if not -len(self) <= index < len(self):
-            raise UsageError(f"--{role} {index} is out of range: there are {len(self)} {role} tokens, 0..{len(self) - 1}")
+            raise UsageError(
+                f"--{role} {index} is out of range: there are {len(self)} {role} tokens, 0..{len(self) - 1}"
+            )
         return [index % len(self)]

@@ -158,7 +158,7 @@ class LayerTrace:
         """Return those of the given query rows that may attend to no key, in any head that was asked for."""
         allowed = self.mask.rows(list(self.heads), np.asarray(queries, dtype=int))  # [1 or H, Q, K]
         blind = ~allowed.any(axis=-1)
-        return [queries[row] for row in np.flatnonzero(blind.any(axis=0))]
+        return [queries[row] for row in np.flatnonzero(blind.any(axis=0)).tolist()]
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from attncli.trace import Trace
     from attncli.view import View
 
+
 def inspect(
     context: typer.Context,
     text: options.Texts = None,
@@ -62,7 +63,6 @@ def inspect(
     """Show the attention of a sentence: tokens, Q/K/V shapes, scores, masked weights, a heat map per head.
 
     Examples:
-
     attn inspect "time flies like an arrow"
 
     attn inspect -m sentence-transformers/all-MiniLM-L6-v2 --head 3 "time flies like an arrow"
@@ -114,7 +114,9 @@ def _saved(given: dict[str, Any]) -> Iterator[tuple[int, Trace]]:
     for name in ("text", "file", "whole", "pair", "target", "no_special", *_source_options()):
         if name in given:
             option = "TEXT" if name == "text" else "--" + name.replace("_", "-")
-            raise UsageError(f"{option} does not apply to --from, whose attention is already computed; drop one of them")
+            raise UsageError(
+                f"{option} does not apply to --from, whose attention is already computed; drop one of them"
+            )
     return iter([(1, load(given["from_"], given.get("layer"), given.get("head")))])
 
 
@@ -123,7 +125,11 @@ def _source_options() -> list[str]:
     from attncli.sources.pretrained import LoadOptions
     from attncli.sources.toy import ToyOptions
 
-    return ["model", "mask", *(field.name for options in (ToyOptions, LoadOptions) for field in fields(options))]
+    return [
+        "model",
+        "mask",
+        *(field.name for options in (ToyOptions, LoadOptions) for field in fields(options)),
+    ]
 
 
 def _kept(traces: Iterator[tuple[int, Trace]], given: dict[str, Any]) -> Iterator[tuple[int, Trace]]:

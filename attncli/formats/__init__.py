@@ -35,7 +35,7 @@ STREAMS = frozenset({"jsonl", "tsv", "csv"})  # whole lines at any moment, so an
 def writer(name: str) -> Writer:
     """Return the writer of a format other than `table`."""
     module, function = _WRITERS[name].split(":")
-    return getattr(import_module(module), function)  # type: ignore[no-any-return]
+    return getattr(import_module(module), function)
 
 
 def choose_format(given: str | None, output: Path | None) -> str:
@@ -52,5 +52,7 @@ def choose_format(given: str | None, output: Path | None) -> str:
         endings = ", ".join(f".{name}" for name in (*_WRITERS, "txt"))
         raise UsageError(f"--output {visible(str(output))}: expected a file ending in {endings}")
     if given not in (None, by_ending):
-        raise UsageError(f"--format {given} contradicts the ending of --output {visible(str(output))}; drop one of them")
+        raise UsageError(
+            f"--format {given} contradicts the ending of --output {visible(str(output))}; drop one of them"
+        )
     return by_ending

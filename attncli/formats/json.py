@@ -69,8 +69,9 @@ def _layer(trace: Trace, layer: LayerTrace, view: View, rows: list[int], columns
     if "embeddings" in parts and layer.inputs is not None:
         entry["embeddings"] = _numbers(layer.inputs[rows], view)
     entry["heads"] = [_head(trace, layer, head, view, rows, columns) for head in layer.heads]
-    if "output" in parts and layer.out_projection is not None:
-        entry["projected"] = _numbers(layer.projected(rows), view)
+    projected = layer.projected(rows) if "output" in parts else None
+    if projected is not None:
+        entry["projected"] = _numbers(projected, view)
     return entry
 
 
@@ -79,18 +80,21 @@ def _head(
 ) -> dict[str, Any]:
     parts = view.parts(DEFAULT)
     head = layer.head(index, rows)
-    arrays = {
-        "q": lambda: head.q,
-        "k": lambda: head.k[columns],
-        "v": lambda: head.v[columns],
-        "scores": lambda: head.scores[:, columns],
-        "weights": lambda: head.weights[:, columns],
-        "output": lambda: head.output,
-    }
     entry: dict[str, Any] = {"head": index}
-    entry |= {name: _numbers(array(), view) for name, array in arrays.items() if name in parts}
+    if "q" in parts:
+        entry["q"] = _numbers(head.q, view)
+    if "k" in parts:
+        entry["k"] = _numbers(head.k[columns], view)
+    if "v" in parts:
+        entry["v"] = _numbers(head.v[columns], view)
+    if "scores" in parts:
+        entry["scores"] = _numbers(head.scores[:, columns], view)
     if "mask" in parts:
         entry["mask"] = head.mask[:, columns].tolist()
+    if "weights" in parts:
+        entry["weights"] = _numbers(head.weights[:, columns], view)
+    if "output" in parts:
+        entry["output"] = _numbers(head.output, view)
     if "metrics" in parts:
         entry["metrics"] = _metrics(trace, layer, head, view)
     return entry
@@ -111,7 +115,7 @@ def _number(value: float | None, view: View) -> float | str | None:
     return value if view.precision is None else round(value, view.precision)
 
 
-def _numbers(values: Float[np.ndarray, "..."], view: View) -> Any:
+def _numbers(values: Float[np.ndarray, ...], view: View) -> Any:
     """Return nested lists of numbers; what JSON has no number for is a string."""
     if values.ndim > 1:
         return [_numbers(row, view) for row in values]

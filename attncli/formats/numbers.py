@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 
-def written(values: Float[np.ndarray, "..."], precision: int | None) -> np.ndarray[Any, Any]:
+def written(values: Float[np.ndarray, ...], precision: int | None) -> np.ndarray[Any, Any]:
     """Return the numbers as strings, in the shape they came in.
 
     Without a precision a float32 gets the fewest digits that read back as the same float32. NaN and the

@@ -51,7 +51,11 @@ def _rows(number: int, trace: Trace, view: View) -> Iterator[tuple[str, ...]]:
             for row, query in enumerate(queries):
                 asks = (str(query), query_names[row])
                 for column, key in enumerate(keys):
-                    answer = (scores[row][column], "true" if allowed[row][column] else "false", weights[row][column])
+                    answer = (
+                        scores[row][column],
+                        "true" if allowed[row][column] else "false",
+                        weights[row][column],
+                    )
                     yield (*start, *asks, str(key), key_names[column], *answer)
 
 

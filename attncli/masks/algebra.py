@@ -61,7 +61,7 @@ class Grid:
 class Expression(Protocol):
     """A node of a parsed mask expression; `str()` writes it back."""
 
-    def allowed(self, grid: Grid) -> Bool[np.ndarray, "..."]:
+    def allowed(self, grid: Grid) -> Bool[np.ndarray, ...]:
         """Return which cells of `grid` are allowed, in a shape that broadcasts to `[H, Q, K]`."""
 
     @property
@@ -75,7 +75,7 @@ class And:
 
     sides: tuple[Expression, ...]
 
-    def allowed(self, grid: Grid) -> Bool[np.ndarray, "..."]:
+    def allowed(self, grid: Grid) -> Bool[np.ndarray, ...]:
         """See `Expression.allowed`."""
         return reduce(operator.and_, (side.allowed(grid) for side in self.sides))
 
@@ -94,7 +94,7 @@ class Or:
 
     sides: tuple[Expression, ...]
 
-    def allowed(self, grid: Grid) -> Bool[np.ndarray, "..."]:
+    def allowed(self, grid: Grid) -> Bool[np.ndarray, ...]:
         """See `Expression.allowed`."""
         return reduce(operator.or_, (side.allowed(grid) for side in self.sides))
 
@@ -113,7 +113,7 @@ class Not:
 
     inner: Expression
 
-    def allowed(self, grid: Grid) -> Bool[np.ndarray, "..."]:
+    def allowed(self, grid: Grid) -> Bool[np.ndarray, ...]:
         """See `Expression.allowed`."""
         return ~self.inner.allowed(grid)
 
@@ -134,7 +134,7 @@ class Atom:
     arguments: tuple[int | str, ...] = ()
     keywords: tuple[tuple[str, int], ...] = ()
 
-    def allowed(self, grid: Grid) -> Bool[np.ndarray, "..."]:
+    def allowed(self, grid: Grid) -> Bool[np.ndarray, ...]:
         """See `Expression.allowed`."""
         return ATOMS[self.name].rule(grid, *self.arguments, **dict(self.keywords))
 
@@ -152,62 +152,63 @@ class Atom:
 # --- the atoms ---------------------------------------------------------------------------------------------
 
 
-def _full(grid: Grid) -> Bool[np.ndarray, "..."]:
+def _full(grid: Grid) -> Bool[np.ndarray, ...]:
     return np.ones((len(grid.queries), grid.keys), bool)
 
 
-def _causal(grid: Grid) -> Bool[np.ndarray, "..."]:
+def _causal(grid: Grid) -> Bool[np.ndarray, ...]:
     return grid.j <= grid.i
 
 
-def _window(grid: Grid, width: int) -> Bool[np.ndarray, "..."]:
+def _window(grid: Grid, width: int) -> Bool[np.ndarray, ...]:
     return (grid.i - width < grid.j) & (grid.j <= grid.i)
 
 
-def _band(grid: Grid, left: int, right: int) -> Bool[np.ndarray, "..."]:
+def _band(grid: Grid, left: int, right: int) -> Bool[np.ndarray, ...]:
     return (grid.i - left <= grid.j) & (grid.j <= grid.i + right)
 
 
-def _prefix(grid: Grid, length: int) -> Bool[np.ndarray, "..."]:
+def _prefix(grid: Grid, length: int) -> Bool[np.ndarray, ...]:
     return (grid.j <= grid.i) | (grid.j < length)
 
 
-def _docs(grid: Grid, *lengths: int) -> Bool[np.ndarray, "..."]:
+def _docs(grid: Grid, *lengths: int) -> Bool[np.ndarray, ...]:
     positions = max(grid.keys, grid.past + grid.total_queries)
     if sum(lengths) != positions:
         listed = ",".join(map(str, lengths))
-        raise InputError(f"docs({listed}) covers {sum(lengths)} positions, the sequence has {positions}; "
-                         "make the lengths add up")
+        raise InputError(
+            f"docs({listed}) covers {sum(lengths)} positions, the sequence has {positions}; make the lengths add up"
+        )
     document = np.repeat(np.arange(len(lengths)), lengths)
     return document[grid.i] == document[grid.j]
 
 
-def _chunk(grid: Grid, size: int) -> Bool[np.ndarray, "..."]:
+def _chunk(grid: Grid, size: int) -> Bool[np.ndarray, ...]:
     return grid.i // size == grid.j // size
 
 
-def _dilated(grid: Grid, width: int, step: int) -> Bool[np.ndarray, "..."]:
+def _dilated(grid: Grid, width: int, step: int) -> Bool[np.ndarray, ...]:
     back = grid.i - grid.j
     return (back >= 0) & (back % step == 0) & (back < width * step)
 
 
-def _global(grid: Grid, *positions: int) -> Bool[np.ndarray, "..."]:
+def _global(grid: Grid, *positions: int) -> Bool[np.ndarray, ...]:
     return np.isin(grid.i, positions) | np.isin(grid.j, positions)
 
 
-def _pad(grid: Grid, left: int = 0, right: int = 0) -> Bool[np.ndarray, "..."]:
+def _pad(grid: Grid, left: int = 0, right: int = 0) -> Bool[np.ndarray, ...]:
     return np.broadcast_to((grid.j >= left) & (grid.j < grid.keys - right), (len(grid.queries), grid.keys))
 
 
-def _keys(grid: Grid, start: int, stop: int) -> Bool[np.ndarray, "..."]:
+def _keys(grid: Grid, start: int, stop: int) -> Bool[np.ndarray, ...]:
     return np.broadcast_to((start <= grid.j) & (grid.j < stop), (len(grid.queries), grid.keys))
 
 
-def _queries(grid: Grid, start: int, stop: int) -> Bool[np.ndarray, "..."]:
+def _queries(grid: Grid, start: int, stop: int) -> Bool[np.ndarray, ...]:
     return np.broadcast_to((start <= grid.queries) & (grid.queries < stop), (len(grid.queries), grid.keys))
 
 
-def _file(grid: Grid, path: str) -> Bool[np.ndarray, "..."]:
+def _file(grid: Grid, path: str) -> Bool[np.ndarray, ...]:
     mask = _read_once(path)
     expected = (grid.total_queries, grid.keys)
     if mask.shape[-2:] != expected or (mask.ndim == 3 and mask.shape[0] not in (1, grid.heads)):
@@ -219,7 +220,7 @@ def _file(grid: Grid, path: str) -> Bool[np.ndarray, "..."]:
 
 
 @cache
-def _read_once(path: str) -> Bool[np.ndarray, "..."]:
+def _read_once(path: str) -> Bool[np.ndarray, ...]:
     return read_mask(Path(path))
 
 
@@ -227,7 +228,7 @@ def _read_once(path: str) -> Bool[np.ndarray, "..."]:
 class _AtomKind:
     """What the parser and the help need to know of an atom."""
 
-    rule: Callable[..., Bool[np.ndarray, "..."]]
+    rule: Callable[..., Bool[np.ndarray, ...]]
     usage: str
     arguments: range = range(1)  # how many positional arguments it takes
     keywords: frozenset[str] = frozenset()
@@ -256,7 +257,9 @@ ATOMS = {
 
 # --- the parser --------------------------------------------------------------------------------------------
 
-_TOKEN = re.compile(r"""\s*(?:(?P<name>[A-Za-z_]\w*)|(?P<number>-?\d+)|(?P<string>"[^"]*"|'[^']*')|(?P<sign>[&|~(),=]))""")
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<name>[A-Za-z_]\w*)|(?P<number>-?\d+)|(?P<string>"[^"]*"|'[^']*')|(?P<sign>[&|~(),=]))"""
+)
 _DEEPEST = 100  # parentheses and ~ inside one another; keeps a hostile expression from exhausting the stack
 
 
@@ -347,9 +350,8 @@ class _Parser:
             positional.append(quoted[1:-1])
             return
         keyword = self.take_kind("name")
-        if keyword is not None:
-            if keyword not in kind.keywords or keyword in keywords or not self.take("="):
-                raise self.error(f"expected a number: {kind.usage}", start)
+        if keyword is not None and (keyword not in kind.keywords or keyword in keywords or not self.take("=")):
+            raise self.error(f"expected a number: {kind.usage}", start)
         digits = self.take_kind("number")
         if digits is None:
             raise self.error(f"expected a number: {kind.usage}", start)
@@ -431,7 +433,7 @@ class ArrayMask:
 Mask = RuleMask | ArrayMask
 
 
-def _of_heads(allowed: Bool[np.ndarray, "..."], heads: list[int]) -> Bool[np.ndarray, "H Q K"]:
+def _of_heads(allowed: Bool[np.ndarray, ...], heads: list[int]) -> Bool[np.ndarray, "H Q K"]:
     if allowed.ndim == 2:
         return allowed[None]
     return allowed if len(allowed) == 1 else allowed[heads]

@@ -48,7 +48,7 @@ def read_mask(path: Path) -> Bool[np.ndarray, "*H Q K"]:
 def _read_array(path: Path) -> np.ndarray[Any, Any]:
     match path.suffix.lower():
         case ".npy":
-            return np.load(path, allow_pickle=False)  # type: ignore[no-any-return]
+            return np.load(path, allow_pickle=False)
         case ".json":
             return np.array(json.loads(path.read_text(encoding="utf-8")))
         case ".csv":

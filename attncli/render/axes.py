@@ -61,7 +61,10 @@ class Axis:
         """Return `index label` for every row, below as many blank lines as the matrix has headers."""
         digits = max(len(str(index)) for index in self.indices)
         width = digits + 1 + max(map(cell_len, self.labels))
-        lines = [[cell(f"{index:>{digits}} {label}", width, align="left")] for index, label in zip(self.indices, self.labels, strict=True)]
+        lines = [
+            [cell(f"{index:>{digits}} {label}", width, align="left")]
+            for index, label in zip(self.indices, self.labels, strict=True)
+        ]
         if self.boundary:
             lines.insert(self.boundary, [Segment(palette.fit("─") * width, DIM)])
         blank = [Segment(" " * width)]

@@ -42,7 +42,7 @@ class Picture:
         blocks = (values.shape[0] // rows, rows, values.shape[1] // columns, columns)
         with np.errstate(invalid="ignore"):
             highest = values.reshape(blocks).max(axis=(1, 3))
-        some = allowed.reshape(blocks).any(axis=(1, 3))
+        some = np.asarray(allowed.reshape(blocks).any(axis=(1, 3)))
         return Picture(self.title, np.where(some, highest, 0), some)
 
 
@@ -81,7 +81,9 @@ def heatmaps(
     panels = _panels([picture.pooled(*pool) for picture in pictures], row_axis, column_axis, palette, 2, (low, high))
     per_strip = max(1, (width - labels_width) // (panels[0].width + GAP))
     if panels[0].width > room or len(panels) > per_strip * _STRIPS:
-        panels = _panels([picture.pooled(*pool) for picture in pictures], row_axis, column_axis, palette, 1, (low, high))
+        panels = _panels(
+            [picture.pooled(*pool) for picture in pictures], row_axis, column_axis, palette, 1, (low, high)
+        )
         per_strip = max(1, (width - labels_width) // (panels[0].width + GAP))
     labels = row_axis.row_labels(2, palette)
     strips = [beside([labels, *panels[start : start + per_strip]], GAP) for start in range(0, len(panels), per_strip)]
@@ -115,7 +117,12 @@ def _pooled_axis(axis: Axis, step: int) -> Axis:
 
 
 def _panels(
-    pictures: Sequence[Picture], rows: Axis, columns: Axis, palette: Palette, cell_width: int, ends: tuple[float, float]
+    pictures: Sequence[Picture],
+    rows: Axis,
+    columns: Axis,
+    palette: Palette,
+    cell_width: int,
+    ends: tuple[float, float],
 ) -> list[Block]:
     """Return a block for each picture, all of one width."""
     width = max(len(columns) * cell_width + (1 if columns.boundary else 0), *(cell_len(p.title) for p in pictures))

@@ -69,8 +69,10 @@ class Layout:
         if self.view.show is not None or not self._is_long:
             return []
         tokens = max(len(self._rows), len(self._columns))
-        return [f"{tokens} tokens: matrices are left out and maps show the largest weight of each block of cells; "
-                "--show weights, --query or -F tsv has all of them"]
+        return [
+            f"{tokens} tokens: matrices are left out and maps show the largest weight of each block of cells; "
+            "--show weights, --query or -F tsv has all of them"
+        ]
 
     # --- what is there ---
 
@@ -109,7 +111,10 @@ class Layout:
         trace = self.trace
         if trace.query_tokens == trace.key_tokens:
             return token_list(trace.key_tokens, "tokens", self.palette, self.width)
-        lists = [self._token_block(trace.query_tokens, "queries"), self._token_block(trace.key_tokens, "keys")]
+        lists = [
+            self._token_block(trace.query_tokens, "queries"),
+            self._token_block(trace.key_tokens, "keys"),
+        ]
         return Block([line for block in lists for line in block.lines], max(block.width for block in lists))
 
     def _token_block(self, tokens: Tokens, title: str) -> Block:
@@ -172,7 +177,6 @@ class Layout:
         rows = Axis.of_tokens(self.trace.query_tokens, self._rows, self.palette)
         columns = Axis.of_tokens(self.trace.key_tokens, keys, self.palette)
         maps, pool = heatmaps(pictures, rows, columns, self.palette, self.width or COMFORTABLE, LONG)
-        scale = legend(pictures, self.palette)
         title = "weights of every head" if len(pictures) > 1 else "weights"
         if pool != (1, 1):
             title += f", the largest of each block of {pool[0]} queries × {pool[1]} keys"

@@ -69,7 +69,12 @@ class Matrix:
         return self._with_note(block(lines), kept, palette)
 
     def _line(
-        self, kept: list[int | None], width: int, texts: list[str], styles: list[Style | None], palette: Palette
+        self,
+        kept: list[int | None],
+        width: int,
+        texts: list[str],
+        styles: list[Style | None],
+        palette: Palette,
     ) -> list[Segment]:
         line = []
         for column in kept:
@@ -113,7 +118,9 @@ class Matrix:
         return line
 
 
-def side_by_side(matrices: Sequence[Matrix], palette: Palette, width: int, is_cut: bool, precision: int | None) -> Block:
+def side_by_side(
+    matrices: Sequence[Matrix], palette: Palette, width: int, is_cut: bool, precision: int | None
+) -> Block:
     """Return matrices next to each other as far as the width allows; neighbours of the same rows share labels.
 
     Args:

@@ -91,7 +91,12 @@ class Palette:
         return set_cell_size(text, width - len(ellipsis)).rstrip() + ellipsis
 
     def cells(
-        self, values: Float[np.ndarray, "Q K"], allowed: Bool[np.ndarray, "Q K"], low: float, high: float, width: int
+        self,
+        values: Float[np.ndarray, "Q K"],
+        allowed: Bool[np.ndarray, "Q K"],
+        low: float,
+        high: float,
+        width: int,
     ) -> list[list[tuple[str, Style | None]]]:
         """Return a glyph and a style for every cell.
 

@@ -92,16 +92,16 @@ class TorchDraws:
 
     def normal(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
         """See `Draws.normal`."""
-        return self._drawn(lambda: self._torch.randn(rows, columns)).numpy()  # type: ignore[no-any-return]
+        return self._drawn(lambda: self._torch.randn(rows, columns)).numpy()
 
     def uniform(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
         """See `Draws.uniform`."""
-        return self._drawn(lambda: self._torch.rand(rows, columns)).numpy()  # type: ignore[no-any-return]
+        return self._drawn(lambda: self._torch.rand(rows, columns)).numpy()
 
     def embedding(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
         """See `Draws.embedding`."""
         table = self._drawn(lambda: self._torch.nn.Embedding(rows, columns))
-        return table.weight.detach().numpy()  # type: ignore[no-any-return]
+        return table.weight.detach().numpy()
 
     def default_linear(self, fan_in: int, fan_out: int) -> Linear:
         """See `Draws.default_linear`."""
@@ -113,9 +113,7 @@ RNGS: dict[str, Callable[[int], Draws]] = {"numpy": NumpyDraws, "torch": TorchDr
 
 # How a matrix of `rows` inputs and `columns` outputs is drawn in a layer of the given width.
 INITS: dict[str, Callable[[Draws, int, int, int], Linear]] = {
-    "scaled": lambda draws, rows, columns, width: Linear(
-        draws.normal(rows, columns) / np.float32(math.sqrt(width))
-    ),
+    "scaled": lambda draws, rows, columns, width: Linear(draws.normal(rows, columns) / np.float32(math.sqrt(width))),
     "normal": lambda draws, rows, columns, _: Linear(draws.normal(rows, columns)),
     "uniform": lambda draws, rows, columns, _: Linear(draws.uniform(rows, columns)),
     "linear": lambda draws, rows, columns, _: draws.default_linear(rows, columns),

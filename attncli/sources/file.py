@@ -65,7 +65,9 @@ def save(trace: Trace, path: str | Path) -> None:
 
 
 def load(
-    path: str | Path, layers: str | int | Iterable[int] | None = None, heads: str | int | Iterable[int] | None = None
+    path: str | Path,
+    layers: str | int | Iterable[int] | None = None,
+    heads: str | int | Iterable[int] | None = None,
 ) -> Trace:
     """Read a saved trace, or a plain dump of `q`, `k` and perhaps `v`, `mask`, `bias`.
 
@@ -83,7 +85,9 @@ def load(
     """
     name = visible(str(path))
     if not Path(path).is_file():
-        raise InputError(f"trace file {name} does not exist" if not Path(path).exists() else f"{name} is a folder, not a trace file")
+        raise InputError(
+            f"trace file {name} does not exist" if not Path(path).exists() else f"{name} is a folder, not a trace file"
+        )
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
@@ -130,7 +134,9 @@ def _source(recorded: dict[str, Any]) -> Source:
 def _layer(file: Any, entry: dict[str, Any], heads: Indices) -> LayerTrace:
     prefix = f"layers.{entry['layer']}.{entry['kind']}."
     present = set(file.keys())
-    arrays = {name: file.get_tensor(prefix + name) for name in (*_ARRAYS, "mask") if prefix + name in present}
+    arrays: dict[str, Any] = {
+        name: file.get_tensor(prefix + name) for name in (*_ARRAYS, "mask") if prefix + name in present
+    }
     _check_shapes(arrays)
     num_heads, num_queries, num_keys = len(arrays["q"]), arrays["q"].shape[1], arrays["k"].shape[1]
     mask: Mask
@@ -155,8 +161,13 @@ def _layer(file: Any, entry: dict[str, Any], heads: Indices) -> LayerTrace:
 def _read_dump(file: Any, metadata: Mapping[str, str], layers: Indices, heads: Indices) -> Trace:
     names = set(file.keys())
     if not {"q", "k"} <= names:
-        raise InputError(f"it holds {', '.join(sorted(map(visible, names))[:8]) or 'no tensors'}; expected a saved trace, or tensors q and k")
-    arrays = {name: _heads_first(name, file.get_tensor(name)) for name in ("q", "k", "v", "bias") if name in names}
+        raise InputError(
+            f"it holds {', '.join(sorted(map(visible, names))[:8]) or 'no tensors'}; "
+            "expected a saved trace, or tensors q and k"
+        )
+    arrays: dict[str, Any] = {
+        name: _heads_first(name, file.get_tensor(name)) for name in ("q", "k", "v", "bias") if name in names
+    }
     # Without values there are no outputs; a width of zero says so in every shape.
     arrays.setdefault("v", np.zeros((*arrays["k"].shape[:2], 0), np.float32))
     _check_shapes(arrays)
@@ -182,8 +193,11 @@ def _read_dump(file: Any, metadata: Mapping[str, str], layers: Indices, heads: I
     if len(tokens) != num_keys:
         raise InputError(f"metadata tokens lists {len(tokens)} tokens, k has {num_keys} positions")
     # A cache of keys is longer than its queries, which are its last positions.
-    queries = tokens[num_keys - num_queries :] if num_queries <= num_keys else (
-        Token(index, 0, str(index), None, None) for index in range(num_queries))
+    queries = (
+        tokens[num_keys - num_queries :]
+        if num_queries <= num_keys
+        else (Token(index, 0, str(index), None, None) for index in range(num_queries))
+    )
     query_tokens = Tokens(replace(token, index=index) for index, token in enumerate(queries))
     odd = [name for name, array in arrays.items() if not np.isfinite(array).all()]
     notes = tuple(f"{name} holds NaN or infinite numbers; what follows from them carries their mark" for name in odd)
@@ -196,7 +210,9 @@ def _heads_first(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]
     if array.ndim == 2:
         array = array[None]
     if array.ndim != 3 or array.dtype.kind != "f":
-        raise InputError(f"{name} is {array.dtype} of shape {list(array.shape)}; expected floats [T, D], [H, T, D] or [1, H, T, D]")
+        raise InputError(
+            f"{name} is {array.dtype} of shape {list(array.shape)}; expected floats [T, D], [H, T, D] or [1, H, T, D]"
+        )
     return array if array.dtype == np.float64 else array.astype(np.float32)
 
 

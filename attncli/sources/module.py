@@ -127,7 +127,10 @@ def _masks(
         try:
             given = _array(mask).reshape(shape)
         except ValueError:
-            raise InputError(f"a mask has shape {list(mask.shape)}; expected [{queries}, {keys}], [{heads}, {queries}, {keys}], or [{keys}] for key_padding_mask") from None
+            raise InputError(
+                f"a mask has shape {list(mask.shape)}; expected [{queries}, {keys}] or [{heads}, {queries}, {keys}], "
+                f"and [{keys}] for key_padding_mask"
+            ) from None
         if given.dtype == bool:
             allowed = allowed & ~given
         else:
@@ -155,4 +158,6 @@ def _positions(length: int) -> Tokens:
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    return np.array((tensor.float() if tensor.is_floating_point() and tensor.element_size() < 4 else tensor).detach().cpu().numpy())
+    return np.array(
+        (tensor.float() if tensor.is_floating_point() and tensor.element_size() < 4 else tensor).detach().cpu().numpy()
+    )

@@ -7,6 +7,7 @@ published notebooks come out digit for digit with torch's random numbers, and Nu
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -71,10 +72,12 @@ class ToyOptions:
 
     def __post_init__(self) -> None:
         """Refuse what makes no layer, before anything is drawn."""
-        choices = {"init": INITS, "project": PROJECTS, "positions": POSITIONS, "rng": RNGS}
+        choices: dict[str, Collection[str]] = {"init": INITS, "project": PROJECTS, "positions": POSITIONS, "rng": RNGS}
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
-                raise UsageError(f"--{name} '{visible(str(getattr(self, name)))}': expected one of {', '.join(allowed)}")
+                raise UsageError(
+                    f"--{name} '{visible(str(getattr(self, name)))}': expected one of {', '.join(allowed)}"
+                )
         for name in ("d_model", "num_heads", "d_k", "d_v", "vocab_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -84,7 +87,9 @@ class ToyOptions:
         for name, is_projected in (("d_k", self.project != "none"), ("d_v", self.project == "qkv")):
             if getattr(self, name) not in (None, self.d_model) and not is_projected:
                 option = "--" + name.replace("_", "-")
-                raise UsageError(f"{option} does not apply to --project {self.project}: there it is d_model, {self.d_model}")
+                raise UsageError(
+                    f"{option} does not apply to --project {self.project}: there it is d_model, {self.d_model}"
+                )
         is_split = (self.d_k is None and self.project != "none") or (self.d_v is None and self.project == "qkv")
         if is_split and self.d_model % self.heads:
             raise UsageError(
@@ -173,8 +178,8 @@ class ToyLayer:
             mask=RuleMask(self.mask or default, len(query_tokens), len(key_tokens), options.heads),
             heads=self.heads,
             inputs=x_queries,
-            out_projection=weights.out and weights.out.weight,
-            out_bias=weights.out and weights.out.bias,
+            out_projection=None if weights.out is None else weights.out.weight,
+            out_bias=None if weights.out is None else weights.out.bias,
         )
         layer.mask.rows([0], np.arange(0))  # a mask that does not fit this sentence is refused here
         details = {name: getattr(options, name) for name in ("rng", "init", "project", "positions", "d_model")}

