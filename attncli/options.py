@@ -218,7 +218,7 @@ Color = Annotated[
 Width = Annotated[
     int | None,
     Option(
-        min=20,
+        min=40,
         max=100_000,
         metavar="N",
         help="Cells in a line. Default: the terminal's; none in a pipe.",

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from attncli.render.palette import Palette
 
+NARROWEST = 40  # cells; a narrower terminal wraps what was laid out for this
+
 # Rich fits lines to the console; where nothing sets a width, nothing is to be wrapped or cut.
 _ENDLESS = 1_000_000
 
@@ -53,7 +55,7 @@ class Terminal:
         self._styled = self._system is not None or (
             is_terminal and os.environ.get("TERM") != "dumb" and color != "never"
         )
-        self.width = width or (_measured_width(stream) if is_terminal else None)
+        self.width = width or (max(_measured_width(stream), NARROWEST) if is_terminal else None)
 
     def palette(self, colormap: str) -> Palette:
         """Return how cells look here."""

@@ -106,7 +106,11 @@ def _executed_shapes(module_name: str) -> None:
     module = importlib.import_module(module_name)
     names = {"Float": jaxtyping.Float, "Bool": jaxtyping.Bool, "Int": jaxtyping.Int, "np": np}
     for name, function in list(vars(module).items()):
-        if callable(function) and getattr(function, "__module__", None) == module_name and not isinstance(function, type):
+        if (
+            callable(function)
+            and getattr(function, "__module__", None) == module_name
+            and not isinstance(function, type)
+        ):
             function.__annotations__ = get_type_hints(function, localns=names)
             setattr(module, name, jaxtyping.jaxtyped(typechecker=beartype)(function))
 

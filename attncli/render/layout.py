@@ -16,7 +16,7 @@ from rich.text import Text
 
 from attncli.render.axes import Axis
 from attncli.render.block import Block, beside, stack
-from attncli.render.heatmap import Picture, heatmaps, legend
+from attncli.render.heatmap import Picture, heatmaps, legend, value_range
 from attncli.render.matrix import Matrix, side_by_side
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.render.summaries import headline, metrics_table, proof_line, shapes_table, token_list
@@ -125,9 +125,10 @@ class Layout:
         rows = Axis.of_tokens(self.trace.query_tokens, self._rows, self.palette)
         if "embeddings" in wanted and layer.inputs is not None:
             yield self._drawn([self._vectors("embeddings", layer.inputs[self._rows], rows)])
+        highest = value_range(self._pictures(layer))[1] if "weights" in wanted else 0.0
         for index in self._digit_heads(layer):
             head = layer.head(index, self._rows)
-            matrices = list(self._matrices(layer, head, wanted, rows))
+            matrices = list(self._matrices(head, wanted, rows, highest))
             if not matrices:
                 continue
             yield Text.assemble((f"head {index}", BOLD), (self._head_note(layer), DIM))
@@ -142,7 +143,7 @@ class Layout:
             heads += "; --head 1 has another in digits"
         return self.palette.fit(heads + " · rows are queries, columns keys")
 
-    def _matrices(self, layer: LayerTrace, head: HeadTrace, wanted: frozenset[str], rows: Axis) -> Iterator[Matrix]:
+    def _matrices(self, head: HeadTrace, wanted: frozenset[str], rows: Axis, highest: float) -> Iterator[Matrix]:
         columns = Axis.of_tokens(self.trace.key_tokens, self._columns, self.palette)
         keys = self._columns
         if "q" in wanted:
@@ -157,29 +158,31 @@ class Layout:
         if "mask" in wanted:
             yield Matrix("mask, 1 = attend", allowed.astype(np.float32), rows, columns, allowed, hide_masked=True)
         if "weights" in wanted:
-            yield Matrix("weights", head.weights[:, keys], rows, columns, allowed, hide_masked=True, is_colored=True)
+            yield Matrix("weights", head.weights[:, keys], rows, columns, allowed, hide_masked=True, highest=highest)
         if "output" in wanted:
             yield self._vectors("output: weights·V", head.output, rows)
 
     def _vectors(self, title: str, values: np.ndarray[tuple[int, int], np.dtype[np.float32]], rows: Axis) -> Matrix:
-        return Matrix(title, values, rows, Axis.of_dimensions(values.shape[1]), what="dimensions")
+        return Matrix(title, values, rows, Axis.of_dimensions(values.shape[1]), what="dimension")
 
     def _drawn(self, matrices: list[Matrix]) -> Block:
         width = self.width or COMFORTABLE
         return side_by_side(matrices, self.palette, width, self.width is not None, self.view.precision)
 
-    def _maps(self, layer: LayerTrace) -> RenderableType:
+    def _pictures(self, layer: LayerTrace) -> list[Picture]:
         keys = self._columns
-        pictures = []
-        for index in layer.heads:
-            head = layer.head(index, self._rows)
-            pictures.append(Picture(f"head {index}", head.weights[:, keys], head.mask[:, keys]))
+        heads = (layer.head(index, self._rows) for index in layer.heads)
+        return [Picture(f"head {head.head}", head.weights[:, keys], head.mask[:, keys]) for head in heads]
+
+    def _maps(self, layer: LayerTrace) -> RenderableType:
+        pictures = self._pictures(layer)
         rows = Axis.of_tokens(self.trace.query_tokens, self._rows, self.palette)
-        columns = Axis.of_tokens(self.trace.key_tokens, keys, self.palette)
+        columns = Axis.of_tokens(self.trace.key_tokens, self._columns, self.palette)
         maps, pool = heatmaps(pictures, rows, columns, self.palette, self.width or COMFORTABLE, LONG)
         title = "weights of every head" if len(pictures) > 1 else "weights"
         if pool != (1, 1):
-            title += f", the largest of each block of {pool[0]} queries × {pool[1]} keys"
+            title += f", largest of {pool[0]}×{pool[1]}"
         title = self.palette.fit(title)
-        header = beside([Block([[Segment(title, BOLD)]], len(title)), legend(pictures, self.palette)], 3)
-        return stack([header, maps])
+        header = [Block([[Segment(title, BOLD)]], len(title)), legend(pictures, self.palette)]
+        is_narrow = self.width is not None and sum(part.width + 3 for part in header) > self.width
+        return stack([*header, maps] if is_narrow else [beside(header, 3), maps])

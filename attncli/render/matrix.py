@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 DIGITS = 4  # after the point, as torch prints them
 GAP = 3
+_COLUMN_LABEL = 8  # cells a column's label may take beyond what its numbers need
 _WIDEST_FIXED = 100_000  # beyond it fixed decimals cost more columns than they tell
 
 
@@ -34,8 +35,8 @@ class Matrix:
         columns: the column axis.
         allowed: which cells count; None is all of them.
         hide_masked: print the mask's mark instead of a masked number.
-        is_colored: whether cells carry the colour of their value.
-        what: what its columns are called when some are left out.
+        highest: the value of the highest colour, 0 being the lowest; None is no colour.
+        what: what a column is called when some are left out.
     """
 
     title: str
@@ -44,8 +45,8 @@ class Matrix:
     columns: Axis
     allowed: Bool[np.ndarray, "R C"] | None = None
     hide_masked: bool = False
-    is_colored: bool = False
-    what: str = "keys"
+    highest: float | None = None
+    what: str = "key"
 
     def body(self, palette: Palette, width: int | None, digits: int) -> Block:
         """Return the matrix without its row labels, in at most `width` cells; None is as wide as it needs."""
@@ -57,11 +58,14 @@ class Matrix:
                 [text if ok else mark for text, ok in zip(row, oks, strict=True)]
                 for row, oks in zip(texts, allowed.tolist(), strict=True)
             ]
-        column_width = max(len(text) for row in texts for text in row) if self.columns.labels else 1
-        column_width = max(column_width, max(map(cell_len, self.columns.labels), default=0))
+        if not len(self.columns):
+            return block([[Segment(palette.fit(self.title), BOLD)], [Segment("no numbers", DIM)]])
+        column_width = max(len(text) for row in texts for text in row)
+        names = [palette.shortened(label, max(column_width, _COLUMN_LABEL)) for label in self.columns.labels]
+        column_width = max(column_width, *map(cell_len, names))
         kept = _kept(len(self.columns), column_width + 1, width)
         styles = self._styles(palette, allowed)
-        lines = [[Segment(palette.fit(self.title), BOLD)], self._header(kept, column_width, palette)]
+        lines = [[Segment(palette.fit(self.title), BOLD)], _header(names, kept, column_width, palette)]
         for row, line_texts in enumerate(texts):
             if self.rows.boundary and row == self.rows.boundary:
                 lines.append([Segment(palette.fit("─") * ((column_width + 1) * len(kept)), DIM)])
@@ -92,7 +96,10 @@ class Matrix:
             return body
         first = kept.index(None)
         last = len(self.columns) - (len(kept) - first)
-        gone = f"{self.what} {self.columns.indices[first]}..{self.columns.indices[last]} do not fit"
+        ends = self.columns.indices[first], self.columns.indices[last]
+        gone = (
+            f"{self.what} {ends[0]} does not fit" if first == last else f"{self.what}s {ends[0]}..{ends[1]} do not fit"
+        )
         note = [Segment(palette.fit(gone), DIM)]
         return Block([*body.lines, note], max(body.width, len(gone)))
 
@@ -102,20 +109,10 @@ class Matrix:
         return bool(finite.size) and float(np.abs(finite).max()) >= _WIDEST_FIXED
 
     def _styles(self, palette: Palette, allowed: np.ndarray[Any, Any]) -> list[list[Style | None]]:
-        if self.is_colored and palette.has_color:
-            shown = self.values[allowed & np.isfinite(self.values)]
-            drawn = palette.cells(self.values, allowed, 0.0, float(shown.max(initial=0.0)), 1)
+        if self.highest is not None and palette.has_color:
+            drawn = palette.cells(self.values, allowed, 0.0, self.highest, 1)
             return [[style for _, style in row] for row in drawn]
         return [[None if ok else DIM for ok in row] for row in allowed.tolist()]
-
-    def _header(self, kept: list[int | None], column_width: int, palette: Palette) -> list[Segment]:
-        line = []
-        for column in kept:
-            if column is None:
-                line.append(Segment(" " + palette.fit("⋯"), DIM))
-            else:
-                line.append(cell(self.columns.labels[column], column_width + 1, DIM))
-        return line
 
 
 def side_by_side(
@@ -158,6 +155,11 @@ def _placed(matrices: Sequence[Matrix], palette: Palette, width: int, is_cut: bo
         rows = matrix.rows
     stacked = [part for line in lines for part in (Block([[]], 0), beside(line, 0))][1:]
     return stack(stacked), len(lines)
+
+
+def _header(names: Sequence[str], kept: list[int | None], column_width: int, palette: Palette) -> list[Segment]:
+    skipped = Segment(" " + palette.fit("⋯"), DIM)
+    return [skipped if column is None else cell(names[column], column_width + 1, DIM) for column in kept]
 
 
 def _number(value: float, digits: int, is_large: bool) -> str:

@@ -14,6 +14,8 @@ from attncli.render.palette import BOLD, DIM, Palette
 from attncli.tokens import Token, Tokens
 from attncli.trace import LayerTrace, Trace
 
+_LONGEST_TOKEN = 200  # cells, where the output sets no width
+
 
 def headline(trace: Trace, palette: Palette) -> Text:
     """Return what ran."""
@@ -40,9 +42,10 @@ def token_list(tokens: Tokens, title: str, palette: Palette, width: int | None) 
     margin = max(len(title), len("ids")) + 3
     lines: list[list[Block]] = [[]]
     used = margin
+    longest = _LONGEST_TOKEN if width is None else width - margin - 8
     for token in tokens:
         opens_second = token.segment == 1 and token.index > 0 and tokens[token.index - 1].segment == 0
-        block = _token_block(token, palette, palette.fit("│ ") if opens_second else "")
+        block = _token_block(token, palette, palette.fit("│ ") if opens_second else "", longest)
         if lines[-1] and width is not None and used + block.width > width:
             lines.append([])
             used = margin
@@ -55,8 +58,8 @@ def token_list(tokens: Tokens, title: str, palette: Palette, width: int | None) 
     return stack(beside([left, beside(line, 3)], 0) for left, line in zip(margins, lines, strict=True))
 
 
-def _token_block(token: Token, palette: Palette, mark: str) -> Block:
-    index, label = f"{token.index} ", palette.label(token.label)
+def _token_block(token: Token, palette: Palette, mark: str, longest: int) -> Block:
+    index, label = f"{token.index} ", palette.shortened(token.label, longest)
     margin = len(mark) + len(index)
     width = margin + max(cell_len(label), len(str(token.id)))
     style = DIM if token.special else None
@@ -106,7 +109,7 @@ def _made_of(trace: Trace, layer: LayerTrace) -> dict[str, str]:
     scores += f", softcap {layer.softcap:g}" if layer.softcap is not None else ""
     made = {
         "scores": scores,
-        "weights": "softmax of the scores where the mask allows" + (", with sinks" if layer.sinks is not None else ""),
+        "weights": "softmax of the masked scores" + (", with sinks" if layer.sinks is not None else ""),
         "output": "weights·V",
         "projected": "concatenated heads·W_o" + (" + bias" if layer.out_bias is not None else ""),
     }
