@@ -209,11 +209,12 @@ Precision = Annotated[
     ),
 ]
 Colormap = Annotated[
-    Literal["viridis", "cividis", "gray"], Option(help="Colours of the heat maps.", rich_help_panel=_VIEW)
+    Literal["viridis", "cividis", "gray"] | None,
+    Option(help="Colours of the heat maps. Default: viridis.", rich_help_panel=_VIEW),
 ]
 Color = Annotated[
-    Literal["auto", "always", "never"],
-    Option(help="Colour: auto is on in a terminal, unless NO_COLOR is set.", rich_help_panel=_VIEW),
+    Literal["auto", "always", "never"] | None,
+    Option(help="Default: auto, on in a terminal unless NO_COLOR is set.", rich_help_panel=_VIEW),
 ]
 Width = Annotated[
     int | None,

@@ -53,8 +53,8 @@ def inspect(
     hide_special: options.HideSpecial = None,
     show: options.Show = None,
     precision: options.Precision = None,
-    colormap: options.Colormap = "viridis",
-    color: options.Color = "auto",
+    colormap: options.Colormap = None,
+    color: options.Color = None,
     width: options.Width = None,
     format_: options.Format = None,
     output: options.Output = None,
@@ -157,8 +157,8 @@ def _emit_tables(traces: Iterable[tuple[int, Trace]], view: View, given: dict[st
     from attncli.terminal import Terminal, complain, output
 
     with output(given.get("output"), is_stream=False) as stream:
-        terminal = Terminal(stream, given["color"], given.get("width"))
-        palette = terminal.palette(given["colormap"])
+        terminal = Terminal(stream, given.get("color", "auto"), given.get("width"))
+        palette = terminal.palette(given.get("colormap", "viridis"))
         for count, (_, trace) in enumerate(traces):
             layout = Layout(trace, view, palette, terminal.width)
             if count:
