@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +14,10 @@ from typer.core import TyperCommand, TyperGroup
 from attncli.commands.inspect import inspect
 from attncli.errors import AttnError, ExitCode
 from attncli.terminal import complain
+
+
+# Types that need no validation to be made from what stands on the command line.
+_CONVERTED_HERE: dict[Any, Callable[[Any], Any]] = {str: str, list[str]: list, Path: Path}
 
 
 def _spare_unused(parameters: list[Any]) -> list[Any]:
@@ -28,14 +33,15 @@ def _spare_unused(parameters: list[Any]) -> list[Any]:
 
 
 def _sparing(parameter: Any) -> Callable[[Any, Any], Any]:
-    """Return a parameter's `process_value` that skips the coercion where there is nothing to coerce."""
+    """Return a parameter's `process_value` that skips the coercion where there is nothing to validate."""
     coerced = parameter.process_value
+
+    convert = _CONVERTED_HERE.get(parameter.type_descriptor.annotation)
 
     def process_value(context: Any, value: Any) -> Any:
         if value is None and not parameter.required:
             return () if parameter.multiple or parameter.nargs == -1 else None
-        is_plain = parameter.callback is None and parameter.type_descriptor.annotation in (str, list[str])
-        return value if is_plain else coerced(context, value)
+        return convert(value) if convert and parameter.callback is None else coerced(context, value)
 
     return process_value
 

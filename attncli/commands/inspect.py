@@ -72,7 +72,7 @@ def inspect(
     from attncli.formats import choose_format
     from attncli.view import View, parse_show
 
-    given = {name: value for name, value in context.params.items() if value is not None}
+    given = {name: value for name, value in context.params.items() if value not in (None, ())}
     view = View(
         show=None if show is None else parse_show(show),
         queries=tuple(query or ()),

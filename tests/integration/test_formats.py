@@ -1,0 +1,534 @@
+"""Every format tells the same numbers, in the shapes that other programs rely on, and harms no terminal."""
+
+import csv
+import io
+import json
+import re
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import attncli
+
+Run = Callable[..., Any]
+
+SENTENCE = "time flies like an arrow"
+COLUMNS = "sentence layer kind head query query_token key key_token score allowed weight"
+
+
+def strictly(text: str) -> Any:
+    """Parse JSON as the standard has it: no NaN and no Infinity."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def rows_of(text: str, delimiter: str) -> list[dict[str, str]]:
+    if delimiter == ",":
+        return list(csv.DictReader(io.StringIO(text)))
+    header, *lines = text.split("\n")[:-1]
+    return [dict(zip(header.split("\t"), line.split("\t"), strict=True)) for line in lines]
+
+
+def printed(table: str) -> dict[int, list[list[str]]]:
+    """Return the cells that a table prints for each head, where it shows one matrix a head."""
+    heads: dict[int, list[list[str]]] = {}
+    for line in table.splitlines():
+        if title := re.match(r"head (\d+) of", line):
+            heads[int(title[1])] = []
+        elif heads and (row := re.match(r"\s*\d+ \S+ +(.+)$", line)):
+            heads[max(heads)].append(row[1].split())
+    return heads
+
+
+# --- the same numbers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", ["toy", "minilm"])
+def test_every_format_and_the_table_carry_the_same_numbers(
+    attn: Run, request: pytest.FixtureRequest, source: str
+) -> None:
+    checkpoint = ["-m", request.getfixturevalue("minilm"), "-H", "0,7,11"] if source == "minilm" else []
+    base = ["inspect", SENTENCE, *checkpoint, "--precision", "6"]
+
+    (layer,) = attn(*base, "-F", "json").json["layers"]
+    cells = {
+        (head["head"], row, column): (
+            head["scores"][row][column],
+            head["mask"][row][column],
+            head["weights"][row][column],
+        )
+        for head in layer["heads"]
+        for row in range(layer["shapes"]["weights"][1])
+        for column in range(layer["shapes"]["weights"][2])
+    }
+    assert len(cells) == len(layer["heads"]) * layer["shapes"]["weights"][1] ** 2
+    assert len({score for score, _, _ in cells.values()}) > len(cells) // 2
+
+    assert strictly(attn(*base, "-F", "jsonl").out)["layers"] == [layer]
+
+    for name, delimiter in (("tsv", "\t"), ("csv", ",")):
+        rows = rows_of(attn(*base, "-F", name).out, delimiter)
+        read = {
+            (int(row["head"]), int(row["query"]), int(row["key"])): (
+                float(row["score"]),
+                row["allowed"] == "true",
+                float(row["weight"]),
+            )
+            for row in rows
+        }
+        assert read == cells
+
+    tables = {part: printed(attn(*base, "--show", part).out) for part in ("scores", "weights")}
+    for (head, row, column), (score, allowed, weight) in cells.items():
+        assert float(tables["scores"][head][row][column]) == score
+        shown = tables["weights"][head][row][column]
+        assert (shown == "·") is not allowed
+        assert (0.0 if shown == "·" else float(shown)) == weight
+    assert tables["scores"].keys() == tables["weights"].keys() == {head["head"] for head in layer["heads"]}
+
+
+def test_all_digits_are_there_and_no_more(attn: Run) -> None:
+    trace = attncli.inspect(SENTENCE).layer(0)
+    ran = attn("inspect", SENTENCE, "-F", "json", "--show", "q,k,v,scores,weights,output")
+    for head in strictly(ran.out)["layers"][0]["heads"]:
+        for name in ("q", "k", "v", "scores", "weights", "output"):
+            np.testing.assert_array_equal(np.array(head[name], np.float32), getattr(trace.head(head["head"]), name))
+    texts = _numbers_as_written(json.loads(ran.out, parse_float=lambda text: text)["layers"][0]["heads"])
+    assert len(texts) > 500
+    for text in texts:
+        assert float(text) == float(str(np.float32(text))), f"{text} has digits that no float32 needs"
+    for row in rows_of(attn("inspect", SENTENCE, "-F", "tsv").out, "\t"):
+        for text in (row["score"], row["weight"]):
+            assert text == str(np.float32(text))
+
+
+def test_metrics_too_have_no_more_digits_than_a_float32(attn: Run) -> None:
+    document = json.loads(attn("inspect", SENTENCE, "-F", "json").out, parse_float=lambda text: text)
+    metrics = document["layers"][0]["heads"][0]["metrics"]
+    texts = [value for name, value in metrics.items() if isinstance(value, str)]
+    assert texts
+    assert [text for text in texts if float(text) != float(str(np.float32(text)))] == []
+
+
+def _numbers_as_written(node: Any) -> list[str]:
+    if isinstance(node, dict):
+        return [text for value in node.values() for text in _numbers_as_written(value)]
+    if isinstance(node, list):
+        return [text for value in node for text in _numbers_as_written(value)]
+    return [node] if isinstance(node, str) else []
+
+
+def test_double_precision_keeps_all_of_its_digits(attn: Run, tmp_path: Path) -> None:
+    q = np.random.default_rng(0).standard_normal((1, 3, 4))
+    save_file({"q": q, "k": q}, tmp_path / "dump.safetensors")
+    (head,) = attn("inspect", "--from", tmp_path / "dump.safetensors", "-F", "json", "--show", "q").json["layers"][0][
+        "heads"
+    ]
+    np.testing.assert_array_equal(np.array(head["q"]), q[0])
+
+
+def test_precision_rounds_every_number_of_a_head(attn: Run) -> None:
+    full = attn("inspect", SENTENCE, "-F", "json").json["layers"][0]["heads"][2]
+    short = attn("inspect", SENTENCE, "-F", "json", "--precision", "2").json["layers"][0]["heads"][2]
+    np.testing.assert_allclose(short["scores"], full["scores"], atol=0.00501)
+    assert short["scores"] == [[round(score, 2) for score in row] for row in short["scores"]]
+    for name, value in full["metrics"].items():
+        assert short["metrics"][name] == (None if value is None else pytest.approx(value, abs=0.00501))
+    assert "0.50000" not in attn("inspect", "a a", "-F", "tsv", "--precision", "2").out
+
+
+# --- the JSON document -------------------------------------------------------------------------------------
+
+
+def shape(values: Any) -> list[int]:
+    return [len(values), *shape(values[0])] if isinstance(values, list) else []
+
+
+def kinds(values: Any) -> set[type]:
+    return set().union(*map(kinds, values)) if isinstance(values, list) else {type(values)}
+
+
+METRICS = {
+    "entropy",
+    "effective_keys",
+    "distance",
+    "self",
+    "previous",
+    "next",
+    "sink",
+    "duplicate",
+    "induction",
+    "special",
+    "max_weight",
+    "max_score",
+}
+
+
+def test_the_document_of_a_toy_layer_key_by_key(attn: Run) -> None:
+    ran = attn("inspect", SENTENCE, "-F", "json", "--show", "q,k,v,scores,mask,weights,output,metrics", "--d-v", "3")
+    document = strictly(ran.out)
+    assert list(document) == ["schema", "source", "text", "pair", "target", "query_tokens", "key_tokens", "layers"]
+    assert document["schema"] == "attncli.trace/1"
+    promised = {
+        "kind": "toy",
+        "model": None,
+        "architecture": None,
+        "dtype": "float32",
+        "device": "cpu",
+        "seed": 0,
+        "layers": 1,
+    }
+    assert promised.items() <= document["source"].items()
+    assert (document["text"], document["pair"], document["target"]) == (SENTENCE, None, None)
+    first = {"index": 0, "id": 4, "text": "time", "start": 0, "end": 4, "special": False, "segment": 0}
+    assert document["query_tokens"][0] == first
+    assert list(document["query_tokens"][0]) == list(first)
+    assert document["query_tokens"] == document["key_tokens"]
+
+    (layer,) = document["layers"]
+    assert set(layer) == {"layer", "kind", "scale", "softcap", "capture", "shapes", "proof", "heads", "projected"}
+    assert (layer["layer"], layer["kind"], layer["capture"]) == (0, "self", "exact")
+    assert (layer["scale"], layer["softcap"], layer["proof"]) == (pytest.approx(8**-0.5), None, None)
+    assert layer["shapes"] == {
+        "q": [4, 5, 8],
+        "k": [4, 5, 8],
+        "v": [4, 5, 3],
+        "scores": [4, 5, 5],
+        "weights": [4, 5, 5],
+        "output": [4, 5, 3],
+    }
+    assert shape(layer["projected"]) == [5, 32]
+    assert kinds(layer["projected"]) == {float}
+
+    assert [head["head"] for head in layer["heads"]] == [0, 1, 2, 3]
+    for head in layer["heads"]:
+        assert set(head) == {"head", "q", "k", "v", "scores", "mask", "weights", "output", "metrics"}
+        for name in ("q", "k", "v", "scores", "weights", "output"):
+            assert shape(head[name]) == layer["shapes"][name][1:]
+            assert kinds(head[name]) == {float}
+        assert head["mask"] == np.tri(5, dtype=bool).tolist()
+        assert set(head["metrics"]) == METRICS
+        np.testing.assert_allclose(np.array(head["weights"]) @ np.array(head["v"]), head["output"], atol=1e-6)
+
+
+def test_the_document_of_a_checkpoint(attn: Run, minilm: str) -> None:
+    arguments = ("inspect", SENTENCE, "-m", minilm, "-l", "0,3", "-H", "8,0", "--no-special", "-F", "json")
+    document = strictly(attn(*arguments).out)
+    promised = {
+        "kind": "pretrained",
+        "model": minilm,
+        "architecture": "bert",
+        "dtype": "float32",
+        "device": "cpu",
+        "seed": None,
+        "layers": 6,
+    }
+    assert promised.items() <= document["source"].items()
+    assert [token["id"] for token in document["key_tokens"]] == [2051, 10029, 2066, 2019, 8612]
+    assert [layer["layer"] for layer in document["layers"]] == [0, 3]
+    for layer in document["layers"]:
+        assert "projected" not in layer
+        assert layer["shapes"]["q"] == [12, 5, 32]
+        assert 0 <= layer["proof"]["max_abs_error"] < 1e-5
+        assert isinstance(layer["proof"]["against"], str)
+        assert [head["head"] for head in layer["heads"]] == [8, 0]
+        for head in layer["heads"]:
+            assert set(head) == {"head", "scores", "mask", "weights", "metrics"}
+            assert head["mask"] == [[True] * 5] * 5
+            np.testing.assert_allclose(np.sum(head["weights"], axis=-1), 1, atol=1e-6)
+            assert head["metrics"]["special"] is None
+    assert document["layers"][0]["heads"] != document["layers"][1]["heads"]
+
+
+def test_grouped_heads_show_the_keys_they_really_used(attn: Run, tiny_llama: str) -> None:
+    arguments = ("inspect", "time flies like", "-m", tiny_llama, "-F", "json", "--show", "q,k,v,scores")
+    (layer,) = strictly(attn(*arguments).out)["layers"]
+    assert layer["shapes"]["k"] == layer["shapes"]["v"] == [2, 3, 4]
+    assert layer["shapes"]["q"] == layer["shapes"]["output"] == [6, 3, 4]
+    heads = layer["heads"]
+    assert heads[0]["k"] == heads[2]["k"] != heads[3]["k"] == heads[5]["k"]
+    for head in heads:
+        expected = np.array(head["q"]) @ np.array(head["k"]).T * layer["scale"]
+        np.testing.assert_allclose(head["scores"], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("part", ["q", "k", "v", "scores", "mask", "weights", "output", "metrics"])
+def test_show_selects_what_heads_hold_and_nothing_else(attn: Run, part: str) -> None:
+    document = attn("inspect", SENTENCE, "-F", "json", "--show", part).json
+    whole = attn("inspect", SENTENCE, "-F", "json").json
+    layer, usual = document.pop("layers")[0], whole.pop("layers")[0]
+    assert document == whole
+    assert all(set(head) == {"head", part} for head in layer.pop("heads"))
+    del usual["heads"]
+    assert ("projected" in layer) is (part == "output")
+    layer.pop("projected", None)
+    assert layer == usual
+
+
+def test_parts_of_the_table_alone_leave_the_heads_bare(attn: Run) -> None:
+    for parts in ("tokens", "shapes,proof", "heatmap"):
+        (layer,) = attn("inspect", SENTENCE, "-F", "json", "--show", parts).json["layers"]
+        assert [set(head) for head in layer["heads"]] == [{"head"}] * 4
+        assert layer["shapes"]["q"] == [4, 5, 8]
+
+
+def test_the_projected_heads_are_the_outputs_times_w_o(attn: Run) -> None:
+    (layer,) = attn("inspect", SENTENCE, "-F", "json", "--show", "output", "-q", "like").json["layers"]
+    trace = attncli.inspect(SENTENCE).layer(0)
+    assert trace.out_projection is not None
+    joined = np.concatenate([np.array(head["output"]) for head in layer["heads"]], axis=-1)
+    np.testing.assert_allclose(joined @ trace.out_projection, layer["projected"], atol=1e-5)
+    bare = attn("inspect", SENTENCE, "-F", "json", "--show", "output", "--no-out-proj").json
+    assert "projected" not in bare["layers"][0]
+
+
+def test_what_is_no_number_is_a_string_and_the_document_stays_valid(attn: Run) -> None:
+    ran = attn("inspect", "time flies", "--mask", "~full", "-F", "json", "--show", "scores,mask,weights,output,metrics")
+    assert ran.code == 0
+    assert ran.err.startswith("attn: warning: ")
+    assert ran.err.count("\n") == 1
+    for head in strictly(ran.out)["layers"][0]["heads"]:
+        assert head["weights"] == [["nan", "nan"], ["nan", "nan"]]
+        assert kinds(head["output"]) == {str}
+        assert kinds(head["scores"]) == {float}
+        assert head["mask"] == [[False, False], [False, False]]
+        assert set(head["metrics"].values()) == {None}
+
+
+def test_a_checkpoint_makes_a_blind_row_uniform_and_says_so(attn: Run, tiny_llama: str) -> None:
+    ran = attn("inspect", "time flies", "-m", tiny_llama, "--mask", "causal & keys(1,9)", "-F", "json")
+    assert "uniform" in ran.err
+    document = strictly(ran.out)
+    assert document["layers"][0]["proof"]["max_abs_error"] < 1e-5
+    for head in document["layers"][0]["heads"]:
+        assert head["mask"] == [[False, False], [False, True]]
+        assert head["weights"] == [[0.5, 0.5], [0.0, 1.0]]
+
+
+def test_infinities_keep_their_sign(attn: Run, tmp_path: Path) -> None:
+    ones = np.ones((1, 2, 3), np.float32)
+    bias = np.array([[[0, -np.inf], [np.inf, 0]]], np.float32)
+    save_file({"q": ones, "k": ones, "v": ones, "bias": bias}, tmp_path / "dump.safetensors")
+    arguments = ("inspect", "--from", tmp_path / "dump.safetensors", "-F")
+    (head,) = strictly(attn(*arguments, "json").out)["layers"][0]["heads"]
+    assert [head["scores"][0][1], head["scores"][1][0]] == ["-inf", "inf"]
+    assert head["weights"][0] == [1.0, 0.0]
+    rows = rows_of(attn(*arguments, "tsv").out, "\t")
+    assert [row["score"] for row in rows][1:3] == ["-inf", "inf"]
+
+
+def test_rows_and_columns_are_the_tokens_that_are_listed(attn: Run, minilm: str) -> None:
+    parts = "q,k,v,scores,mask,weights,output,metrics"
+    base = ("inspect", SENTENCE, "-m", minilm, "-H", "5", "-F", "json", "--show", parts)
+    whole = attn(*base).json
+    (all_of_it,) = whole["layers"][0]["heads"]
+    chosen = {
+        ("-q", "arrow", "-q", "time", "-k", "-1", "-k", "like"): ([5, 1], [6, 3]),
+        ("--query", "2"): ([2], list(range(7))),
+        ("--hide-special",): ([1, 2, 3, 4, 5], [1, 2, 3, 4, 5]),
+        ("--hide-special", "--key", "[CLS]"): ([1, 2, 3, 4, 5], [0]),
+    }
+    for options, (rows, columns) in chosen.items():
+        document = attn(*base, *options).json
+        assert [token["index"] for token in document["query_tokens"]] == rows
+        assert [token["index"] for token in document["key_tokens"]] == columns
+        (head,) = document["layers"][0]["heads"]
+        for name in ("scores", "mask", "weights"):
+            # One row alone is multiplied by another routine, which rounds the last digit otherwise.
+            np.testing.assert_allclose(head[name], np.array(all_of_it[name])[np.ix_(rows, columns)], rtol=1e-5)
+        np.testing.assert_allclose(head["output"], np.array(all_of_it["output"])[rows], atol=1e-6)
+        for name, kept in (("q", rows), ("k", columns), ("v", columns)):
+            assert head[name] == [all_of_it[name][index] for index in kept]
+        assert head["metrics"] == all_of_it["metrics"]
+        assert document["layers"][0]["shapes"] == whole["layers"][0]["shapes"]
+
+
+def test_a_token_that_occurs_twice_is_every_one_of_them(attn: Run) -> None:
+    document = attn("inspect", "the cat the dog", "-q", "the", "-F", "json").json
+    assert [token["index"] for token in document["query_tokens"]] == [0, 2]
+    assert len(document["layers"][0]["heads"][0]["weights"]) == 2
+
+
+def test_several_sentences_are_an_array_and_one_is_a_document(attn: Run) -> None:
+    texts = ["time flies", "fruit", "like an arrow"]
+    alone = [attn("inspect", text, "-F", "json").json for text in texts]
+    assert strictly(attn("inspect", *texts, "-F", "json").out) == alone
+    assert strictly(attn("inspect", *texts[:2], "-F", "json").out) == alone[:2]
+    lines = attn("inspect", *texts, "-F", "jsonl").out
+    assert lines.endswith("\n")
+    assert [strictly(line) for line in lines.splitlines()] == alone
+
+
+# --- rows --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "delimiter"), [("tsv", "\t"), ("csv", ",")])
+def test_rows_are_tidy_one_a_cell(attn: Run, name: str, delimiter: str) -> None:
+    out = attn("inspect", "time flies", "fruit", "-F", name, "-H", "1,0").out
+    assert out.splitlines()[0].split(delimiter) == COLUMNS.split()
+    assert out.count("sentence") == 1
+    rows = rows_of(out, delimiter)
+    assert len(rows) == 2 * 4 + 2 * 1
+    assert [(row["sentence"], row["head"], row["query"], row["key"]) for row in rows[:5]] == [
+        ("1", "1", "0", "0"),
+        ("1", "1", "0", "1"),
+        ("1", "1", "1", "0"),
+        ("1", "1", "1", "1"),
+        ("1", "0", "0", "0"),
+    ]
+    assert rows[1] | {"score": "", "weight": ""} == {
+        "sentence": "1",
+        "layer": "0",
+        "kind": "self",
+        "head": "1",
+        "query": "0",
+        "query_token": "time",
+        "key": "1",
+        "key_token": "flies",
+        "score": "",
+        "allowed": "false",
+        "weight": "",
+    }
+    assert float(rows[1]["weight"]) == 0
+    assert [row["sentence"] for row in rows[8:]] == ["2", "2"]
+
+
+ODD_TOKENS = ["a\tb", "c\nd", "e\\f", 'g,"h"', "\x1b[31m", "\r"]
+
+
+def odd_dump(folder: Path, tokens: list[str]) -> Path:
+    q = np.random.default_rng(0).standard_normal((1, len(tokens), 4), dtype=np.float32)
+    save_file({"q": q, "k": q, "v": q}, folder / "odd.safetensors", metadata={"tokens": json.dumps(tokens)})
+    return folder / "odd.safetensors"
+
+
+def test_tabs_newlines_and_backslashes_in_tokens_are_escaped(attn: Run, tmp_path: Path) -> None:
+    dump = odd_dump(tmp_path, ODD_TOKENS)
+    escaped = ["a\\tb", "c\\nd", "e\\\\f", 'g,"h"', "\\x1b[31m", "\\r"]
+    for name, delimiter in (("tsv", "\t"), ("csv", ",")):
+        rows = rows_of(attn("inspect", "--from", dump, "-F", name).out, delimiter)
+        assert [row["key_token"] for row in rows[:6]] == escaped
+        assert [row["query_token"] for row in rows[::6]] == escaped
+    tokens = attn("inspect", "--from", dump, "-F", "json").json["key_tokens"]
+    assert [token["text"] for token in tokens] == ODD_TOKENS
+
+
+# --- files -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ending", "name"),
+    [("json", "json"), ("jsonl", "jsonl"), ("tsv", "tsv"), ("csv", "csv"), ("txt", "table"), ("JSON", "json")],
+)
+def test_the_ending_of_the_file_decides_the_format(attn: Run, tmp_path: Path, ending: str, name: str) -> None:
+    path = tmp_path / f"out.{ending}"
+    ran = attn("inspect", "time flies", "fruit", "-o", path)
+    assert (ran.code, ran.out, ran.err) == (0, "", "")
+    assert path.read_text(encoding="utf-8") == attn("inspect", "time flies", "fruit", "-F", name).out
+    assert attn("inspect", "time flies", "-o", path, "--format", name).code == 0
+    assert [found.name for found in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["out.tsv", "-F", "json"], ["out.json", "-F", "jsonl"], ["out.txt", "-F", "csv"], ["out.png"], ["out"]],
+    ids=" ".join,
+)
+def test_a_format_that_contradicts_the_ending_is_refused(
+    attn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = attn("inspect", "time flies", "-o", *arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith(f"attn: {'--format' if '-F' in arguments else '--output'} ")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("ending", ["json", "txt"])
+def test_a_run_that_fails_leaves_the_file_as_it_was(attn: Run, tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"out.{ending}"
+    assert attn("inspect", "time flies", " ", "-o", path).code == 5
+    assert list(tmp_path.iterdir()) == []
+    path.write_text("precious", encoding="utf-8")
+    assert attn("inspect", "time flies", " ", "-o", path).code == 5
+    assert path.read_text(encoding="utf-8") == "precious"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "tsv", "csv"])
+def test_a_stream_that_fails_keeps_its_whole_lines_to_the_side(attn: Run, tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"out.{ending}"
+    assert attn("inspect", "time flies", " ", "-o", path).code == 5
+    assert not path.exists()
+    part = tmp_path / f"out.{ending}.part"
+    assert part.read_text(encoding="utf-8") == attn("inspect", "time flies", "-F", ending).out
+    assert attn("inspect", "time flies", "-o", path).code == 0
+    assert list(tmp_path.iterdir()) == [path]
+
+
+# --- harmless ----------------------------------------------------------------------------------------------
+
+HOSTILE = (
+    "\x1b[31mred\x1b[0m \x07bell \x9b31m \x85next \u202egnp.exe\u202c \u2066iso\u2069 \u200bzero \u2028line \x7f "
+    "[/INST] [bold]x[/bold] :smile: 漢字 \U0001f469\u200d\U0001f467 👍🏽 ␛"
+)
+FORMATS = ["table", "json", "jsonl", "tsv", "csv"]
+
+
+def harmful(text: str, allowed: str) -> set[str]:
+    """Return the characters that a terminal obeys, or that reorder or break what stands beside them."""
+    reordering = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+    return {
+        character
+        for character in text
+        if (
+            unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"}
+            or unicodedata.bidirectional(character) in reordering
+        )
+        and character not in allowed
+    }
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_no_control_character_of_a_sentence_reaches_the_output(attn: Run, name: str, minilm: str) -> None:
+    for options in ([], ["--pair", HOSTILE], ["--target", HOSTILE], ["-m", minilm, "-H", "0"]):
+        ran = attn("inspect", HOSTILE, *options, "-F", name)
+        assert ran.code == 0
+        assert harmful(ran.out, "\n\t" if name == "tsv" else "\n") == set()
+        assert harmful(ran.err, "\n") == set()
+    if name in ("json", "jsonl"):
+        document = strictly(ran.out)
+        assert document["text"] == HOSTILE
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_no_control_character_of_a_token_reaches_the_output(attn: Run, tmp_path: Path, name: str) -> None:
+    dump = odd_dump(tmp_path, [*HOSTILE.split(" "), "\ud800", *ODD_TOKENS])
+    ran = attn("inspect", "--from", dump, "-F", name, "--hide-special")
+    assert (ran.code, ran.err) == (0, "")
+    assert harmful(ran.out, "\n\t" if name == "tsv" else "\n") == set()
+
+
+def test_the_table_shows_the_text_and_does_not_interpret_it(attn: Run, tmp_path: Path) -> None:
+    tokens = ["[/INST]", "[bold]x", "[link=x]", ":smile:", "漢字", "👍", "\x1b[31m", "\u202ex", "a\\nb"]
+    out = attn("inspect", "--from", odd_dump(tmp_path, tokens), "--show", "tokens,weights").out
+    for shown in ["[/INST]", "[bold]x", "[link=x]", ":smile:", "漢字", "👍", "\\x1b[31m", "\\u202ex"]:
+        assert out.count(shown) == 3, shown  # in the list, before its row and above its column
+    assert "😄" not in out
+
+
+def test_the_name_of_a_checkpoint_is_shown_and_not_interpreted(attn: Run, tmp_path: Path, tiny_llama: str) -> None:
+    folder = tmp_path / "[bold]x\x1b[31m:smile:"
+    folder.symlink_to(tiny_llama)
+    ran = attn("inspect", "time flies", "-m", folder)
+    assert ran.code == 0
+    assert "[bold]x\\x1b[31m:smile:" in ran.out.splitlines()[0]
+    assert harmful(ran.out, "\n") == set()

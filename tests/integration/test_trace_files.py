@@ -1,0 +1,444 @@
+"""Traces that are saved and read back, and dumps of somebody else's tensors."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+import attncli
+from attncli.errors import InputError, UsageError
+
+Run = Callable[..., Any]
+EVERYTHING = ("-F", "json", "--show", "embeddings,q,k,v,scores,mask,weights,output,metrics")
+TOKENS = ["fruit", "flies", "like", "banana"]
+
+
+# --- saved and read back -----------------------------------------------------------------------------------
+
+
+def test_a_saved_trace_shows_the_same_bytes(attn: Run, tmp_path: Path, minilm: str, tiny_llama: str) -> None:
+    mask = tmp_path / "mask.npy"
+    np.save(mask, np.random.default_rng(0).random((4, 5, 5)) > 0.4)
+    toy = ["time flies like an arrow"]
+    runs = {
+        "toy": toy,
+        "target": [*toy, "--target", "fruit flies", "--mask", "window(2)"],
+        "biased": [*toy, "--init", "linear", "--scale", "0.3", "--positions", "sinusoidal"],
+        "unprojected": [*toy, "--project", "none", "--scale", "none"],
+        "pair": [*toy, "--pair", "fruit flies", "--mask", "docs(5,2) & ~keys(0,1)"],
+        "mask": [*toy, "--mask", f'causal & file("{mask}")'],
+        "checkpoint": [*toy, "--pair", "fruit", "-m", minilm, "-l", "0,3"],
+        "grouped": [*toy, "-m", tiny_llama, "-l", "2,0"],
+        "half": [*toy, "-m", tiny_llama, "--dtype", "bfloat16", "--mask", "causal & window(2)"],
+    }
+    for name, arguments in runs.items():
+        path = tmp_path / f"{name}.safetensors"
+        saved = attn("inspect", *arguments, "--save", path, *EVERYTHING)
+        assert saved.code == 0, saved.err
+        if name == "mask":
+            mask.unlink()  # what it held is in the trace
+        read = attn("inspect", "--from", path, *EVERYTHING)
+        assert (read.code, read.err) == (saved.code, saved.err), name
+        assert read.out == saved.out, name
+        again = tmp_path / f"{name}-again.safetensors"
+        assert attn("inspect", "--from", path, "--save", again).code == 0
+        assert again.read_bytes() == path.read_bytes(), name
+
+
+def test_the_view_of_a_saved_trace_can_be_chosen_anew(attn: Run, tmp_path: Path) -> None:
+    path = tmp_path / "trace.safetensors"
+    attn("inspect", "time flies like", "--save", path)
+    for view in (["-H", "2,0"], ["-q", "flies", "-k", "0"], ["-F", "tsv"], ["-l", "-1", "--precision", "2"]):
+        read, made = attn("inspect", "--from", path, *view), attn("inspect", "time flies like", *view)
+        assert (read.code, read.out, read.err) == (0, made.out, "")
+
+
+def test_every_head_is_saved_whichever_are_shown(attn: Run, tmp_path: Path) -> None:
+    path = tmp_path / "trace.safetensors"
+    attn("inspect", "time flies like", "-H", "1", "-q", "time", "--save", path)
+    assert attn("inspect", "--from", path).out == attn("inspect", "time flies like").out
+
+
+def test_a_word_that_the_vocabulary_lacks_is_still_warned_about_when_read_back(
+    attn: Run, tmp_path: Path, tiny_llama: str
+) -> None:
+    path = tmp_path / "trace.safetensors"
+    saved = attn("inspect", "time zeppelin", "-m", tiny_llama, "--save", path)
+    assert "'zeppelin'" in saved.err
+    assert attn("inspect", "--from", path).err == saved.err
+
+
+def test_load_reads_the_chosen_layers_and_heads(tmp_path: Path, tiny_llama: str) -> None:
+    path = tmp_path / "trace.safetensors"
+    trace = attncli.inspect("time flies like", model=tiny_llama, layers="all")
+    trace.save(path)
+    whole = attncli.load(path)
+    assert [layer.layer for layer in whole.layers] == [0, 1, 2]
+    for layer in whole.layers:
+        assert layer.heads == (0, 1, 2, 3, 4, 5)
+        np.testing.assert_array_equal(layer.head(4).weights, trace.layer(layer.layer).head(4).weights)
+    some = attncli.load(path, layers="2,0", heads=[5, 1])
+    assert [(layer.layer, layer.heads) for layer in some.layers] == [(2, (5, 1)), (0, (5, 1))]
+    assert [layer.layer for layer in attncli.load(path, layers=-1).layers] == [2]
+    assert attncli.load(str(path), heads=3).layer(1).heads == (3,)
+    assert (whole.text, whole.source, whole.key_tokens) == (trace.text, trace.source, trace.key_tokens)
+    with pytest.raises(UsageError, match=r"--layer 3 is out of range.*0\.\.2"):
+        attncli.load(path, layers=3)
+    with pytest.raises(UsageError, match=r"--head 6 is out of range.*0\.\.5"):
+        attncli.load(path, heads=6)
+
+
+def test_a_layer_that_was_not_recorded_is_said(attn: Run, tmp_path: Path, tiny_llama: str) -> None:
+    path = tmp_path / "trace.safetensors"
+    attn("inspect", "time flies", "-m", tiny_llama, "-l", "0,2", "--save", path)
+    ran = attn("inspect", "--from", path, "-l", "1")
+    assert (ran.code, ran.out) == (5, "")
+    assert "does not hold layer 1; it holds 0, 2" in ran.err
+    assert attn("inspect", "--from", path, "-l", "3").code == 2
+
+
+def test_the_names_of_the_tensors_are_the_documented_ones(tmp_path: Path) -> None:
+    attncli.inspect("time flies", num_heads=2).save(tmp_path / "trace.safetensors")
+    with safe_open(tmp_path / "trace.safetensors", "numpy") as file:
+        names = set(file.keys())
+        header = json.loads(file.metadata()["attncli"])
+    assert {"layers.0.self.q", "layers.0.self.k", "layers.0.self.v"} <= names
+    assert all(name.startswith("layers.0.self.") for name in names)
+    assert header["schema"] == "attncli.trace/1"
+    assert [token["text"] for token in header["key_tokens"]] == ["time", "flies"]
+
+
+def test_a_mask_that_is_a_rule_is_saved_as_a_rule(tmp_path: Path) -> None:
+    trace = attncli.inspect("time flies like", mask="(causal | keys(2,3)) & ~window(1)")
+    trace.save(tmp_path / "trace.safetensors")
+    again = attncli.load(tmp_path / "trace.safetensors")
+    assert str(again.layer(0).mask) == str(trace.layer(0).mask)
+    with safe_open(tmp_path / "trace.safetensors", "numpy") as file:
+        assert "layers.0.self.mask" not in file.keys()  # noqa: SIM118  it is no dictionary
+
+
+def test_a_mask_file_that_has_changed_is_read_anew(tmp_path: Path) -> None:
+    path = tmp_path / "mask.npy"
+    masks = [np.eye(2, dtype=bool), np.ones((2, 2), bool)]
+    for mask in masks:
+        np.save(path, mask)
+        np.testing.assert_array_equal(attncli.inspect("time flies", mask=str(path)).layer(0).head(0).mask, mask)
+
+
+def test_one_file_keeps_one_trace(attn: Run, tmp_path: Path) -> None:
+    ran = attn("inspect", "time flies", "fruit", "--save", tmp_path / "trace.safetensors", "-F", "jsonl")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("attn: --save keeps one trace")
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- dumps -------------------------------------------------------------------------------------------------
+
+
+def vectors(*shape: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return np.random.default_rng(sum(shape)).standard_normal(shape, dtype=np.float32)
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Callable[..., Path]:
+    def write(metadata: dict[str, str] | None = None, **tensors: np.ndarray[Any, Any]) -> Path:
+        path = tmp_path / "dump.safetensors"
+        save_file(tensors, path, metadata=metadata)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (2, 4, 3), (1, 2, 4, 3)], ids=str)
+def test_a_plain_q_and_k_of_any_usual_shape(attn: Run, dump: Callable[..., Path], shape: tuple[int, ...]) -> None:
+    q, k = vectors(*shape), vectors(*shape) + 1
+    ran = attn("inspect", "--from", dump(q=q, k=k), "-F", "json")
+    assert (ran.code, ran.err) == (0, "")
+    document = ran.json
+    assert document["source"]["kind"] == "file"
+    assert [token["text"] for token in document["key_tokens"]] == ["0", "1", "2", "3"]
+    (layer,) = document["layers"]
+    heads = q.reshape(-1, 4, 3) @ k.reshape(-1, 4, 3).swapaxes(1, 2) / 3**0.5
+    assert len(layer["heads"]) == len(heads)
+    assert (layer["kind"], layer["proof"]) == ("self", None)
+    assert layer["shapes"]["v"] == [len(heads), 4, 0]
+    for head, scores in zip(layer["heads"], heads, strict=True):
+        np.testing.assert_allclose(head["scores"], scores, rtol=1e-5)
+        exponentials = np.exp(scores)
+        np.testing.assert_allclose(head["weights"], exponentials / exponentials.sum(-1, keepdims=True), rtol=1e-5)
+        assert head["mask"] == [[True] * 4] * 4
+    assert attn("inspect", "--from", dump(q=q, k=k)).code == 0
+
+
+def test_a_dump_of_everything(attn: Run, dump: Callable[..., Path]) -> None:
+    q, k, v, bias = vectors(4, 2, 3), vectors(2, 4, 3), vectors(2, 4, 5), vectors(4, 2, 4)
+    mask = np.array([[True, True, True, False], [True, True, True, True]])
+    path = dump({"tokens": json.dumps(TOKENS), "scale": "0.25"}, q=q, k=k, v=v, bias=bias, mask=mask)
+    document = attn("inspect", "--from", path, *EVERYTHING).json
+    assert [token["text"] for token in document["key_tokens"]] == TOKENS
+    # Fewer queries than keys are the last positions of a cache.
+    assert [token["text"] for token in document["query_tokens"]] == TOKENS[2:]
+    (layer,) = document["layers"]
+    assert (layer["scale"], layer["kind"]) == (0.25, "cross")
+    assert layer["shapes"]["k"] == [2, 4, 3]
+    for head in layer["heads"]:
+        index = head["head"]
+        scores = q[index] @ k[index // 2].T * 0.25 + bias[index]
+        np.testing.assert_allclose(head["scores"], scores, rtol=1e-4, atol=1e-6)
+        exponentials = np.exp(np.where(mask, scores, -np.inf))
+        weights = exponentials / exponentials.sum(-1, keepdims=True)
+        np.testing.assert_allclose(head["weights"], weights, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(head["output"], weights @ v[index // 2], rtol=1e-4, atol=1e-6)
+        assert head["mask"] == mask.tolist()
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        np.tri(3, dtype=bool),
+        np.tri(3, dtype=np.int64),
+        np.where(np.tri(3), 0, -np.inf).astype(np.float32),
+        np.where(np.tri(3), 0, np.finfo(np.float32).min).astype(np.float32),
+        np.tri(3, dtype=bool)[None],
+        np.stack([np.tri(3, dtype=bool)] * 2),
+        np.tri(3, dtype=bool)[None, None],
+    ],
+    ids=["booleans", "0 and 1", "minus infinity", "the smallest number", "3-D", "a head each", "4-D"],
+)
+def test_a_mask_in_any_usual_form(attn: Run, dump: Callable[..., Path], mask: np.ndarray[Any, Any]) -> None:
+    ran = attn("inspect", "--from", dump(q=vectors(2, 3, 4), k=vectors(2, 3, 4), mask=mask), "-F", "json")
+    assert ran.code == 0, ran.err
+    for head in ran.json["layers"][0]["heads"]:
+        assert head["mask"] == np.tri(3, dtype=bool).tolist()
+
+
+def test_half_precision_is_widened(attn: Run, dump: Callable[..., Path], tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import save_file as save_torch_file
+
+    q = vectors(3, 4).astype(np.float16)
+    arguments = ("-F", "json", "--show", "q")
+    (head,) = attn("inspect", "--from", dump(q=q, k=q), *arguments).json["layers"][0]["heads"]
+    assert head["q"] == q.astype(np.float32).tolist()
+    tensor = torch.from_numpy(vectors(3, 4)).bfloat16()
+    save_torch_file({"q": tensor, "k": tensor.clone()}, tmp_path / "bfloat16.safetensors")
+    ran = attn("inspect", "--from", tmp_path / "bfloat16.safetensors", *arguments)
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.json["layers"][0]["heads"][0]["q"] == tensor.float().tolist()
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf], ids=str)
+def test_what_is_no_number_is_drawn_and_warned_about(attn: Run, dump: Callable[..., Path], odd: float) -> None:
+    k = vectors(2, 4, 3)
+    k[1, 2, 0] = odd
+    path = dump({"tokens": json.dumps(TOKENS)}, q=np.abs(vectors(2, 4, 3)), k=k, v=vectors(2, 4, 3))
+    for name in ("table", "json", "jsonl", "tsv", "csv"):
+        ran = attn("inspect", "--from", path, "-F", name)
+        assert ran.code == 0
+        assert ran.err.startswith("attn: warning: k holds NaN or infinite numbers")
+        assert ran.err.count("\n") == 1
+    heads = attn("inspect", "--from", path, "-F", "json").json["layers"][0]["heads"]
+    assert {row[2] for row in heads[1]["scores"]} == {str(odd)}
+    assert all(isinstance(score, float) for row in heads[0]["scores"] for score in row)
+    if np.isnan(odd):
+        assert "X NaN" in attn("inspect", "--from", path).out
+
+
+def test_a_dump_has_one_layer(attn: Run, dump: Callable[..., Path]) -> None:
+    path = dump(q=vectors(2, 4, 3), k=vectors(2, 4, 3))
+    assert attn("inspect", "--from", path, "-l", "0", "-H", "1").code == 0
+    for option, words in (("-l", "has 1 layer"), ("-H", "has 2 heads, 0..1")):
+        ran = attn("inspect", "--from", path, option, "2")
+        assert (ran.code, ran.out) == (2, "")
+        assert words in ran.err
+
+
+# --- files that are neither --------------------------------------------------------------------------------
+
+
+def refused(attn: Run, path: Path, code: int = 5) -> str:
+    """Check that every view refuses a file in one line, and return the line."""
+    lines = set()
+    for options in ([], ["-F", "json", "--show", "embeddings,weights,output"]):
+        ran = attn("inspect", "--from", path, *options)
+        assert (ran.code, ran.out) == (code, "")
+        assert ran.err.startswith("attn: ")
+        assert ran.err.count("\n") == 1
+        lines.add(ran.err)
+    return lines.pop()
+
+
+def test_files_that_cannot_be_read_at_all(attn: Run, tmp_path: Path) -> None:
+    whole = tmp_path / "whole.safetensors"
+    attncli.inspect("time flies").save(whole)
+    damaged = tmp_path / "damaged.safetensors"
+    for kept in (0, 4, 100, whole.stat().st_size - 1):
+        damaged.write_bytes(whole.read_bytes()[:kept])
+        assert "no whole safetensors file" in refused(attn, damaged)
+    damaged.write_text("time flies like an arrow\n", encoding="utf-8")
+    assert "no whole safetensors file" in refused(attn, damaged)
+    damaged.write_bytes(b"\xff" * 64)
+    assert str(damaged) in refused(attn, damaged)
+    assert "does not exist" in refused(attn, tmp_path / "missing.safetensors")
+    assert "is a folder" in refused(attn, tmp_path)
+
+
+WRONG_DUMPS = {
+    "nothing of ours": ({"weight": vectors(2, 2)}, {}, "it holds weight"),
+    "no k": ({"q": vectors(2, 2)}, {}, "it holds q"),
+    "one axis": ({"q": vectors(4), "k": vectors(4)}, {}, "q is float32 of shape [4]"),
+    "a batch of two": ({"q": vectors(2, 1, 4, 3), "k": vectors(2, 1, 4, 3)}, {}, "of shape [2, 1, 4, 3]"),
+    "integers": ({"q": np.ones((4, 3), int), "k": np.ones((4, 3), int)}, {}, "q is int64"),
+    "other widths": ({"q": vectors(4, 3), "k": vectors(4, 5)}, {}, "q [1, 4, 3], k [1, 4, 5]"),
+    "other lengths of k and v": ({"q": vectors(4, 3), "k": vectors(4, 3), "v": vectors(5, 3)}, {}, "v [1, 5, 3]"),
+    "heads that do not divide": ({"q": vectors(3, 4, 3), "k": vectors(2, 4, 3)}, {}, "q [3, 4, 3], k [2, 4, 3]"),
+    "no positions": ({"q": vectors(0, 3), "k": vectors(0, 3)}, {}, "q [1, 0, 3]"),
+    "a mask of another shape": ({"q": vectors(4, 3), "k": vectors(4, 3), "mask": np.ones((4, 5), bool)}, {}, "mask"),
+    "a mask of one axis": ({"q": vectors(4, 3), "k": vectors(4, 3), "mask": np.ones(4, bool)}, {}, "mask"),
+    "a mask of other numbers": ({"q": vectors(2, 3), "k": vectors(2, 3), "mask": vectors(2, 2)}, {}, "mask"),
+    "a bias of another shape": ({"q": vectors(4, 3), "k": vectors(4, 3), "bias": vectors(2, 4, 4)}, {}, "bias"),
+    "tokens of another length": ({"q": vectors(4, 3), "k": vectors(4, 3)}, {"tokens": '["a"]'}, "lists 1 tokens"),
+    "tokens that are no JSON": ({"q": vectors(1, 3), "k": vectors(1, 3)}, {"tokens": "a"}, "tokens"),
+    "tokens that are no list": ({"q": vectors(1, 3), "k": vectors(1, 3)}, {"tokens": '{"a": 1}'}, "tokens"),
+    "a scale that is no number": ({"q": vectors(1, 3), "k": vectors(1, 3)}, {"scale": "big"}, "scale"),
+    "a scale that is not finite": ({"q": vectors(1, 3), "k": vectors(1, 3)}, {"scale": "nan"}, "scale"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_DUMPS)
+def test_dumps_that_make_no_attention_are_refused(attn: Run, dump: Callable[..., Path], name: str) -> None:
+    tensors, metadata, words = WRONG_DUMPS[name]
+    assert words in refused(attn, dump(metadata, **tensors))
+
+
+def _changed(key: str, value: Any) -> Callable[[dict[str, Any], dict[str, Any]], None]:
+    """Return a change of one entry of the header, `layers.0.scale` for example."""
+
+    def change(header: dict[str, Any], _: dict[str, Any]) -> None:
+        *way, last = key.split(".")
+        node: Any = header
+        for step in way:
+            node = node[int(step) if step.isdigit() else step]
+        node[int(last) if last.isdigit() else last] = value
+
+    return change
+
+
+def _tensor(name: str, value: np.ndarray[Any, Any] | None) -> Callable[[dict[str, Any], dict[str, Any]], None]:
+    def change(_: dict[str, Any], tensors: dict[str, Any]) -> None:
+        tensors.pop(f"layers.0.self.{name}", None)
+        if value is not None:
+            tensors[f"layers.0.self.{name}"] = value
+
+    return change
+
+
+DAMAGE = {
+    "another schema": _changed("schema", "attncli.trace/2"),
+    "no source": _changed("source", []),
+    "no layer": _changed("layers", []),
+    "fewer query tokens than queries": _changed("query_tokens", []),
+    "fewer key tokens than keys": _changed("key_tokens", []),
+    "a token that is no text": _changed("key_tokens.0.text", 5),
+    "a count that is no number": _changed("source.layers", "many"),
+    "a source without its details": _changed("source", {
+        "kind": "toy", "model": None, "architecture": None, "dtype": "float32", "device": "cpu", "seed": 0, "layers": 1
+    }),
+    "a scale that is no number": _changed("layers.0.scale", "x"),
+    "no scale": _changed("layers.0.scale", None),
+    "an unknown mask": _changed("layers.0.mask.expression", "casual"),
+    "a mask in a file": _changed("layers.0.mask.expression", 'file("/etc/passwd")'),
+    "a past that is no number": _changed("layers.0.mask.past", "x"),
+    "no q": _tensor("q", None),
+    "q of two axes": _tensor("q", vectors(4, 8)),
+    "q of integers": _tensor("q", np.ones((4, 2, 8), np.int32)),
+    "k of another width": _tensor("k", vectors(4, 2, 7)),
+    "a mask of floats": _tensor("mask", np.ones((1, 2, 2), np.float32)),
+    "a mask of another shape": _tensor("mask", np.ones((1, 2, 3), bool)),
+    "inputs of another length": _tensor("inputs", vectors(1, 32)),
+    "an output projection of another shape": _tensor("out_projection", vectors(3, 32)),
+    "an output bias of another shape": _tensor("out_bias", vectors(3)),
+    "sinks of another length": _tensor("sinks", vectors(1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_traces_that_contradict_themselves_are_refused(attn: Run, tmp_path: Path, name: str) -> None:
+    path = tmp_path / "trace.safetensors"
+    attncli.inspect("time flies").save(path)
+    with safe_open(path, "numpy") as file:
+        header = json.loads(file.metadata()["attncli"])
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  it is no dictionary
+    DAMAGE[name](header, tensors)
+    save_file(tensors, path, metadata={"attncli": json.dumps(header)})
+    assert refused(attn, path)
+
+
+def test_the_library_raises_what_the_program_says(attn: Run, tmp_path: Path) -> None:
+    path = tmp_path / "missing.safetensors"
+    with pytest.raises(InputError) as raised:
+        attncli.load(path)
+    assert attn("inspect", "--from", path).err == f"attn: {raised.value}\n"
+
+
+# --- options that do not apply -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["time flies"],
+        ["-"],
+        ["--file", "sentences.txt"],
+        ["--whole"],
+        ["--pair", "fruit"],
+        ["--target", "fruit"],
+        ["--no-special"],
+        ["--model", "bert"],
+        ["--revision", "main"],
+        ["--dtype", "float16"],
+        ["--device", "cpu"],
+        ["--offline"],
+        ["--trust-remote-code"],
+        ["--allow-pickle"],
+        ["--mask", "causal"],
+        ["--d-model", "8"],
+        ["--num-heads", "2"],
+        ["--d-k", "2"],
+        ["--d-v", "2"],
+        ["--init", "zeros"],
+        ["--project", "qk"],
+        ["--positions", "none"],
+        ["--scale", "none"],
+        ["--seed", "0"],
+        ["--rng", "numpy"],
+        ["--vocab", "words"],
+        ["--vocab-size", "9"],
+        ["--out-proj"],
+        ["--no-out-proj"],
+    ],
+    ids=" ".join,
+)
+def test_an_option_that_does_not_apply_to_a_saved_trace_is_refused(
+    attn: Run, tmp_path: Path, options: list[str]
+) -> None:
+    path = tmp_path / "trace.safetensors"
+    attncli.inspect("time flies").save(path)
+    ran = attn("inspect", "--from", path, *options)
+    assert (ran.code, ran.out) == (2, "")
+    named = options[0] if options[0].startswith("--") else "TEXT"
+    if named == "--no-out-proj":
+        named = "--out-proj"
+    assert ran.err.startswith(f"attn: {named} does not apply to --from")
+    assert ran.err.count("\n") == 1
+
+
+def test_standard_input_is_not_read_beside_a_saved_trace(attn: Run, tmp_path: Path) -> None:
+    path = tmp_path / "trace.safetensors"
+    attncli.inspect("time flies").save(path)
+    assert attn("inspect", "--from", path, stdin=b"\xff").code == 0

@@ -1,0 +1,671 @@
+"""Mask expressions against plain Python cell by cell, the parser against hostile text, and masks in files."""
+
+import io
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attncli.errors import AttnError, InputError, UsageError
+from attncli.masks.algebra import ArrayMask, RuleMask, parse
+from attncli.masks.files import as_allowed, read_mask
+
+Allows = Callable[[int, int, int], bool]  # query position (past included), key position, number of keys
+Rule = tuple[str, Allows]
+
+quickly = settings(max_examples=100, deadline=None)
+
+
+def cells(text: str, queries: int, keys: int, past: int = 0) -> list[list[bool]]:
+    mask = RuleMask(parse(text), queries, keys, heads=1, past=past)
+    (allowed,) = mask.rows([0], np.arange(queries))
+    assert allowed.shape == (queries, keys)
+    assert allowed.dtype == bool
+    return allowed.tolist()
+
+
+def by_hand(allows: Allows, queries: int, keys: int, past: int = 0) -> list[list[bool]]:
+    return [[allows(past + row, key, keys) for key in range(keys)] for row in range(queries)]
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(UsageError) as refused:
+        parse(text)
+    return str(refused.value)
+
+
+# --- the atoms -----------------------------------------------------------------------------------------------
+
+
+def window(width: int) -> Rule:
+    return f"window({width})", lambda i, j, keys: j in range(i - width + 1, i + 1)
+
+
+def band(left: int, right: int) -> Rule:
+    return f"band({left},{right})", lambda i, j, keys: -left <= j - i <= right
+
+
+def prefix(length: int) -> Rule:
+    return f"prefix({length})", lambda i, j, keys: j < max(length, i + 1)
+
+
+def chunk(size: int) -> Rule:
+    def allows(i: int, j: int, keys: int) -> bool:
+        return any({i, j} <= set(range(start, start + size)) for start in range(0, 20, size))
+
+    return f"chunk({size})", allows
+
+
+def dilated(width: int, step: int) -> Rule:
+    return f"dilated({width},{step})", lambda i, j, keys: j in [i - back * step for back in range(width)]
+
+
+def everywhere(positions: list[int]) -> Rule:
+    return f"global({','.join(map(str, positions))})", lambda i, j, keys: i in positions or j in positions
+
+
+def pad(left: int | None, right: int | None) -> Rule:
+    written = [f"{name}={count}" for name, count in (("left", left), ("right", right)) if count is not None]
+
+    def allows(i: int, j: int, keys: int) -> bool:
+        return j not in range(left or 0) and j not in range(keys - (right or 0), keys)
+
+    return f"pad({', '.join(written)})", allows
+
+
+def keys_between(start: int, stop: int) -> Rule:
+    return f"keys({start},{stop})", lambda i, j, keys: j in range(start, stop)
+
+
+def queries_between(start: int, stop: int) -> Rule:
+    return f"queries({start},{stop})", lambda i, j, keys: i in range(start, stop)
+
+
+some, few = st.integers(0, 10), st.integers(1, 10)
+RULES: dict[str, st.SearchStrategy[Rule]] = {
+    "full": st.just(("full", lambda i, j, keys: True)),
+    "none": st.just((" none ", lambda i, j, keys: True)),
+    "causal": st.just(("causal", lambda i, j, keys: j <= i)),
+    "window": st.builds(window, few),
+    "band": st.builds(band, some, some),
+    "prefix": st.builds(prefix, some),
+    "chunk": st.builds(chunk, few),
+    "dilated": st.builds(dilated, few, few),
+    "global": st.builds(everywhere, st.lists(some, min_size=1, max_size=4)),
+    "pad": st.one_of(st.builds(pad, some, some), st.builds(pad, some, st.none()), st.builds(pad, st.none(), some)),
+    "keys": st.builds(keys_between, some, some),
+}
+
+
+@pytest.mark.parametrize("atom", RULES)
+@given(data=st.data(), queries=st.integers(1, 6), keys=st.integers(1, 8), past=st.integers(0, 5))
+@quickly
+def test_an_atom_allows_what_its_definition_says(
+    atom: str, data: st.DataObject, queries: int, keys: int, past: int
+) -> None:
+    text, allows = data.draw(RULES[atom])
+    assert cells(text, queries, keys, past) == by_hand(allows, queries, keys, past)
+    negated = [[not cell for cell in row] for row in by_hand(allows, queries, keys, past)]
+    if atom != "none":
+        assert cells(f"~{text}", queries, keys, past) == negated
+
+
+@given(rule=st.builds(queries_between, some, some), queries=st.integers(1, 6), keys=st.integers(1, 8))
+@quickly
+def test_a_range_of_queries_allows_whole_rows(rule: Rule, queries: int, keys: int) -> None:
+    text, allows = rule
+    assert cells(text, queries, keys) == by_hand(allows, queries, keys)
+
+
+@pytest.mark.xfail(strict=True, reason="queries(a,b) counts rows, where the design counts positions, past included")
+def test_a_range_of_queries_counts_positions_with_the_past() -> None:
+    text, allows = queries_between(2, 4)
+    assert cells(text, 3, 5, past=2) == by_hand(allows, 3, 5, past=2)
+
+
+@given(
+    lengths=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    queries=st.integers(1, 9),
+    is_rectangular=st.booleans(),
+)
+@quickly
+def test_documents_see_only_themselves(lengths: list[int], queries: int, is_rectangular: bool) -> None:
+    total = sum(lengths)
+    queries = min(queries, total) if is_rectangular else total
+    members = [number for number, length in enumerate(lengths) for _ in range(length)]
+    expected = by_hand(lambda i, j, keys: members[i] == members[j], queries, total, total - queries)
+    assert cells(f"docs({','.join(map(str, lengths))})", queries, total, total - queries) == expected
+
+
+@pytest.mark.parametrize("text", ["docs(2,2)", "docs(6)", "docs(1,1,1,1,2)", "docs(999999999)", "causal & ~docs(4)"])
+def test_documents_that_do_not_add_up_are_refused_with_both_lengths(text: str) -> None:
+    with pytest.raises(InputError, match=r"docs\([\d,]+\) covers \d+ positions, the sequence has 5; make the lengths"):
+        cells(text, 5, 5)
+
+
+def test_window_counts_the_query_itself() -> None:
+    assert cells("window(2)", 3, 3) == [[True, False, False], [True, True, False], [False, True, True]]
+
+
+# --- combinations --------------------------------------------------------------------------------------------
+
+LEAVES = [
+    "causal",
+    "full",
+    "window(2)",
+    "band(1, 2)",
+    "prefix(3)",
+    "chunk(2)",
+    "dilated( 2 ,2)",
+    "global(1,3)",
+    "pad(left=1)",
+    "pad(right=2,left=1)",
+    "keys(1,4)",
+    "queries(0,2)",
+    "docs(4,3)",
+    "causal()",
+]
+
+# Written with numbers in braces for the atoms: first for the parser, then for Python's own & | ~ over arrays.
+templates = st.recursive(
+    st.sampled_from([f"{{{number}}}" for number in range(len(LEAVES))]),
+    lambda inner: st.one_of(
+        st.builds("{0} & {1}".format, inner, inner),
+        st.builds("{0}|{1}".format, inner, inner),
+        st.builds("~{0}".format, inner),
+        st.builds("( {0})".format, inner),
+    ),
+    max_leaves=10,
+)
+
+
+def by_python(template: str, queries: int, keys: int, past: int) -> list[list[bool]]:
+    arrays = {f"atom_{number}": np.array(cells(leaf, queries, keys, past)) for number, leaf in enumerate(LEAVES)}
+    return eval(template.format(*arrays), {}, arrays).tolist()
+
+
+@given(template=templates, size=st.sampled_from([(7, 7, 0), (3, 7, 2), (4, 7, 3)]))
+@quickly
+def test_and_or_and_not_bind_as_in_python(template: str, size: tuple[int, int, int]) -> None:
+    assert cells(template.format(*LEAVES), *size) == by_python(template, *size)
+
+
+@given(template=templates)
+@quickly
+def test_a_parsed_mask_is_written_back_as_the_same_mask(template: str) -> None:
+    mask = parse(template.format(*LEAVES))
+    again = parse(str(mask))
+    assert cells(str(mask), 7, 7) == by_python(template, 7, 7, 0)
+    assert str(again) == str(mask)
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("causal&window(4)|full", "causal & window(4) | full"),
+        ("causal & (window(4)|full)", "causal & (window(4) | full)"),
+        ("~(causal|full)", "~(causal | full)"),
+        ("~~causal", "~~causal"),
+        ("((causal))", "causal"),
+        ("none", "full"),
+        ("pad(right=2,left=1)", "pad(left=1,right=2)"),
+        ("global( 0 , 05)", "global(0,5)"),
+        ("mask.npy", 'file("mask.npy")'),
+        ("file('it is.csv') & causal", 'file("it is.csv") & causal'),
+    ],
+)
+def test_masks_are_written_in_one_spelling(text: str, written: str) -> None:
+    assert str(parse(text)) == written
+    assert parse(written) == parse(text)
+
+
+@pytest.mark.xfail(strict=True, raises=UsageError, reason="a quote in a file name is written unescaped")
+@pytest.mark.parametrize("text", ["file('a\"b.npy')", 'a"b.npy'])
+def test_a_file_name_with_a_quote_is_written_back_too(text: str) -> None:
+    assert parse(str(parse(text))) == parse(text)
+
+
+@given(template=templates, rows=st.lists(st.integers(0, 6), max_size=5))
+@quickly
+def test_some_rows_are_those_rows_of_the_whole(template: str, rows: list[int]) -> None:
+    mask = RuleMask(parse(template.format(*LEAVES)), 7, 7, heads=3)
+    whole = mask.rows([0], np.arange(7))
+    some_rows = mask.rows([2, 0], np.array(rows, dtype=int))
+    np.testing.assert_array_equal(some_rows, whole[:, rows])
+
+
+def test_an_array_mask_is_shared_or_one_per_head() -> None:
+    per_head = np.arange(3 * 2 * 4).reshape(3, 2, 4) % 3 == 0
+    np.testing.assert_array_equal(ArrayMask(per_head).rows([2, 0], np.array([1])), per_head[[2, 0]][:, [1]])
+    shared = ArrayMask(per_head[:1])
+    np.testing.assert_array_equal(shared.rows([2, 0], np.array([1, 0])), per_head[:1, ::-1])
+    assert str(shared) == "cell by cell"
+    assert str(ArrayMask(np.ones((1, 2, 2), bool))) == "all keys"
+
+
+# --- what the parser says ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "character", "message"),
+    [
+        ("caussal", 1, "unknown mask 'caussal'; did you mean 'causal'?"),
+        ("causal & windw(4)", 10, "unknown mask 'windw'; did you mean 'window'?"),
+        ("  ~(causal | prefx(2))", 14, "unknown mask 'prefx'; did you mean 'prefix'?"),
+        ("dialated(2,2)", 1, "did you mean 'dilated'?"),
+        ("CAUSAL", 1, "unknown mask 'CAUSAL'"),
+        ("xyz", 1, "unknown mask 'xyz'; the masks are: full, causal, window, band, prefix, docs, chunk, dilated"),
+        ("causal window(4)", 8, "expected & or | here"),
+        ("causal and full", 8, "expected & or | here"),
+        ("causal)", 7, "expected & or | here"),
+        ("causal && full", 9, "expected a mask such as causal or window(4)"),
+        ("& causal", 1, "expected a mask such as causal or window(4)"),
+        ("causal & 4", 10, "expected a mask such as causal or window(4)"),
+        ("causal ^ full", 8, "expected & or | here"),
+        ("window", 1, "window is written window(w)"),
+        ("full | window()", 8, "window is written window(w)"),
+        ("window(1,2)", 1, "window is written window(w)"),
+        ("causal(3)", 1, "causal is written causal"),
+        ("band(1)", 1, "band is written band(left,right)"),
+        ("global", 1, "global is written global(a,…)"),
+        ("docs()", 1, "docs is written docs(3,2,…)"),
+        ("pad", 1, "pad is written pad(left=n) or pad(right=n)"),
+        ("pad(3)", 1, "pad is written pad(left=n) or pad(right=n)"),
+        ("pad(top=3)", 5, "expected a number: pad(left=n) or pad(right=n)"),
+        ("pad(left=1,left=2)", 12, "expected a number: pad(left=n) or pad(right=n)"),
+        ("window(w=2)", 8, "expected a number: window(w)"),
+        ("window(four)", 8, "expected a number: window(w)"),
+        ("window(,4)", 8, "expected a number: window(w)"),
+        ("window(4,)", 10, "expected a number: window(w)"),
+        ("window(1.5)", 9, "expected ','"),
+        ("window(1e3)", 9, "expected ','"),
+        ("band(1 2)", 8, "expected ','"),
+        ("window(0)", 8, "expected a number from 1 to 999999999, got 0"),
+        ("chunk(0)", 7, "expected a number from 1 to 999999999, got 0"),
+        ("dilated(2, 0)", 12, "expected a number from 1 to 999999999, got 0"),
+        ("docs(3,0)", 8, "expected a number from 1 to 999999999, got 0"),
+        ("global(-1)", 8, "expected a number from 0 to 999999999, got -1"),
+        ("pad(left=-1)", 5, "expected a number from 0 to 999999999, got -1"),
+        ("window(99999999999)", 8, "expected a number from 1 to 999999999, got 99999999999"),
+        ("file(mask.npy)", 6, 'expected a quoted file name: file("mask.npy")'),
+        ('file("a.npy","b.npy")', 1, 'file is written file("mask.npy")'),
+        ("file", 1, 'file is written file("mask.npy")'),
+    ],
+)
+def test_a_mistake_is_pointed_at(text: str, character: int, message: str) -> None:
+    said = refusal(text)
+    assert said.startswith(f"mask '{text}', at character {character}: ")
+    assert message in said
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "expected a mask such as causal or window(4)"),
+        ("   ", "expected a mask such as causal or window(4)"),
+        ("causal &", "expected a mask such as causal or window(4)"),
+        ("causal | ~", "expected a mask such as causal or window(4)"),
+        ("(causal | full", "expected ')'"),
+        ("window(4", "expected ','"),
+        ("window(", "expected a number: window(w)"),
+    ],
+)
+def test_what_is_missing_at_the_end_is_said(text: str, message: str) -> None:
+    assert refusal(text) == f"mask '{text}', at the end: {message}"
+
+
+def test_a_message_shows_control_characters_and_sends_none() -> None:
+    said = refusal("causal & \x1b[31mred\u202e")
+    assert r"\x1b[31mred\u202e" in said
+    assert "\x1b" not in said
+    assert "\u202e" not in said
+
+
+# --- hostile text --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("depth", [1, 50, 98])
+def test_sensible_nesting_works(depth: int) -> None:
+    lower = [[True, False], [True, True]]
+    upper = [[False, True], [False, False]]
+    assert cells("(" * depth + "causal" + ")" * depth, 2, 2) == lower
+    assert cells("~" * depth + "causal", 2, 2) == (lower if depth % 2 == 0 else upper)
+    assert str(parse("(" * depth + "causal" + ")" * depth)) == "causal"
+
+
+@pytest.mark.parametrize("opening", ["(", "~", "~(", "(~", "causal&(", "~(full|"])
+@pytest.mark.parametrize("depth", [101, 20_000])
+def test_nesting_without_end_is_refused(opening: str, depth: int) -> None:
+    closing = ")" * depth * opening.count("(")
+    assert "more than 100 nested parentheses" in refusal(opening * depth + "causal" + closing)
+    assert "more than 100 nested parentheses" in refusal(opening * depth)
+
+
+@pytest.mark.parametrize("sign", ["&", "|", "&~", "|~", "&full|"])
+def test_a_very_long_chain_works(sign: str) -> None:
+    mask = parse(sign.join(["causal"] * 3_000))
+    (allowed,) = RuleMask(mask, 2, 2, heads=1).rows([0], np.arange(2))
+    arrays = {"causal": np.tril(np.ones((2, 2), bool)), "full": np.ones((2, 2), bool)}
+    expected = eval(sign.join(["causal"] * 20), {}, arrays)
+    np.testing.assert_array_equal(allowed, expected)
+    assert parse(str(mask)) == mask
+
+
+def test_very_many_arguments_work() -> None:
+    assert cells(f"global({','.join(map(str, range(1, 5_000)))})", 1, 3) == [[False, True, True]]
+
+
+@pytest.mark.parametrize("text", ["window({})", "window(-{})", "docs(1,{})", "pad(left={})", "global({},1)"])
+def test_huge_numbers_are_refused(text: str) -> None:
+    for digits in (10, 5_000, 50_000):
+        assert "expected a number from" in refusal(text.format("9" * digits))
+
+
+def test_the_largest_numbers_do_not_overflow() -> None:
+    largest = 999_999_999
+    everything = [[True, False], [True, True]]
+    assert cells(f"window({largest})", 2, 2) == everything
+    assert cells(f"dilated({largest},1)", 2, 2) == everything
+    assert cells(f"dilated({largest},{largest})", 2, 2) == [[True, False], [False, True]]
+    assert cells(f"band({largest},{largest}) & prefix({largest}) & chunk({largest})", 2, 2) == [[True, True]] * 2
+    assert cells(f"pad(left={largest}) | pad(right={largest}) | keys({largest},{largest})", 2, 2) == [[False] * 2] * 2
+
+
+@given(
+    st.one_of(
+        st.text(),
+        st.lists(
+            st.sampled_from([*LEAVES, *"&|~(),=-0123", " ", "window", "(", ")", "pad", "left", "file", '"', "\n"])
+        ).map("".join),
+    )
+)
+@quickly
+def test_any_text_is_a_mask_or_a_usage_error(text: str) -> None:
+    said = ""
+    try:
+        mask = parse(text)
+    except UsageError as error:
+        said = str(error)
+    if said:
+        assert said.startswith("mask '")
+        assert all(character.isprintable() for character in said if character.isascii())
+    else:
+        assert str(parse(str(mask))) == str(mask)
+
+
+# --- masks in files ------------------------------------------------------------------------------------------
+
+ALLOWED = [[True, False, True], [False, True, True]]
+
+
+def written(path: Path, values: Any) -> Path:
+    """Write values as the ending of the path says."""
+    if path.suffix == ".npy":
+        np.save(path, values)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(np.asarray(values).tolist()))
+    else:
+        path.write_text("\n".join(",".join(f"{float(cell):g}" for cell in row) for row in values) + "\n")
+    return path
+
+
+ENCODINGS: dict[str, Callable[[], np.ndarray]] = {
+    "booleans": lambda: np.array(ALLOWED),
+    "zero and one": lambda: np.array(ALLOWED).astype(int),
+    "zero and one as floats": lambda: np.array(ALLOWED).astype(np.float32),
+    "minus infinity": lambda: np.where(ALLOWED, 0, -np.inf),
+    "the smallest float32": lambda: np.where(ALLOWED, 0, np.finfo(np.float32).min).astype(np.float32),
+    "the smallest float16": lambda: np.where(ALLOWED, 0, np.finfo(np.float16).min).astype(np.float16),
+    "minus ten thousand": lambda: np.where(ALLOWED, 0, -1e4),
+    "minus ten thousand in integers": lambda: np.where(ALLOWED, 0, -10_000),
+    "minus a billion": lambda: np.where(ALLOWED, 0, -1e9).astype(np.float32),
+    "two fills at once": lambda: np.array([[-0.0, -1e9, 0], [-np.inf, 0, 0]]),
+}
+
+
+@pytest.mark.parametrize("ending", [".npy", ".json", ".csv", ".NPY"])
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_mask_file_is_read_whichever_way_it_says_forbidden(tmp_path: Path, ending: str, encoding: str) -> None:
+    path = written(tmp_path / f"mask{ending.lower()}", ENCODINGS[encoding]()).rename(tmp_path / f"mask{ending}")
+    allowed = read_mask(path)
+    assert allowed.dtype == bool
+    assert allowed.tolist() == ALLOWED
+    assert cells(str(path), 2, 3) == ALLOWED
+    assert cells(f'file("{path}") & causal', 2, 3) == [[True, False, False], [False, True, False]]
+
+
+def test_files_of_other_byte_orders_and_layouts_are_read(tmp_path: Path) -> None:
+    big_endian = np.where(ALLOWED, 0, -np.inf).astype(">f8")
+    assert read_mask(written(tmp_path / "big.npy", big_endian)).tolist() == ALLOWED
+    assert read_mask(written(tmp_path / "fortran.npy", np.asfortranarray(ALLOWED))).tolist() == ALLOWED
+    assert read_mask(written(tmp_path / "bytes.npy", np.array(ALLOWED, np.uint8))).tolist() == ALLOWED
+
+
+@pytest.mark.parametrize("ending", [".npy", ".json"])
+def test_a_mask_file_may_hold_a_mask_for_each_head(tmp_path: Path, ending: str) -> None:
+    per_head = np.arange(3 * 2 * 4).reshape(3, 2, 4) % 3 == 0
+    path = written(tmp_path / f"mask{ending}", per_head)
+    mask = RuleMask(parse(str(path)), 2, 4, heads=3)
+    np.testing.assert_array_equal(mask.rows([2, 0], np.array([1, 0])), per_head[[2, 0]][:, [1, 0]])
+    both = RuleMask(parse(f'~file("{path}") | keys(0,1)'), 2, 4, heads=3)
+    expected = ~per_head | (np.arange(4) < 1)
+    np.testing.assert_array_equal(both.rows([0, 1, 2], np.arange(2)), expected)
+    shared = written(tmp_path / f"shared{ending}", per_head[1:2])
+    np.testing.assert_array_equal(RuleMask(parse(str(shared)), 2, 4, heads=3).rows([2], np.arange(2)), per_head[1:2])
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (2, 2), (1, 3), (4, 2, 3), (3, 3, 2)])
+def test_a_mask_of_the_wrong_shape_is_refused_with_both_shapes(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    path = written(tmp_path / "mask.npy", np.ones(shape, bool))
+    with pytest.raises(InputError) as refused:
+        RuleMask(parse(str(path)), 2, 3, heads=3).rows([0], np.arange(0))
+    assert f"has shape {list(shape)}; expected [queries, keys] = [2, 3]" in str(refused.value)
+    assert "with 3 heads" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("mask.json", "[[0.5, 0]]", "holds the values 0, 0.5…; expected booleans, 0/1 (1 = attend) or an additive"),
+        ("mask.json", "[[1, 2]]", "holds the values 1, 2…"),
+        ("mask.json", "[[NaN, 0]]", "holds the values 0, nan…"),
+        ("mask.json", "[[-5, 0]]", "holds the values -5, 0…"),
+        ("mask.json", "[[1, -Infinity]]", "holds the values -inf, 1…"),
+        ("mask.json", '[["a", "b"]]', "expected booleans, 0/1 or additive floats of shape [queries, keys]"),
+        ("mask.json", "[[1, null]]", "expected booleans, 0/1 or additive floats of shape [queries, keys]"),
+        ("mask.json", "{}", "expected booleans, 0/1 or additive floats of shape [queries, keys]"),
+        ("mask.json", "[1, 0]", "holds int64 of shape [2]; expected booleans"),
+        ("mask.json", "[[[[1]]]]", "holds int64 of shape [1, 1, 1, 1]; expected booleans"),
+        ("mask.json", "[]", "holds float64 of shape [0]; expected booleans"),
+        ("mask.json", f"[[{'9' * 30}]]", "holds object of shape [1, 1]; expected booleans"),
+        ("mask.json", "[[1], [1, 0]]", "cannot be read"),
+        ("mask.json", "[[1, 0]", "cannot be read"),
+        ("mask.json", "", "cannot be read"),
+        ("mask.json", "[" * 100_000, "cannot be read"),
+        ("mask.json", "[" * 80 + "1" + "]" * 80, "cannot be read"),
+        ("mask.json", "9" * 5_000, "cannot be read"),
+        ("mask.csv", "1,0\n1", "cannot be read"),
+        ("mask.csv", "a,b", "cannot be read: could not convert string to float: 'a'"),
+        ("mask.csv", "1,\x1b[31m", r"could not convert string to float: '\x1b[31m'"),
+        ("mask.csv", "", "holds float64 of shape [0]; expected booleans"),
+        ("mask.csv", "1,0.25", "holds the values 0.25, 1…"),
+        ("mask.npy", "1,0", "cannot be read"),
+        ("mask.npy", "", "cannot be read"),
+    ],
+)
+def test_a_file_that_holds_no_mask_is_refused(tmp_path: Path, name: str, content: str, message: str) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(InputError) as refused:
+        cells(str(path), 2, 2)
+    assert name in str(refused.value)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize("values", [np.zeros((0, 2)), np.zeros((2, 2), complex), np.zeros((2, 2), "S1"), np.zeros(())])
+def test_an_array_that_is_no_mask_is_refused(tmp_path: Path, values: np.ndarray) -> None:
+    with pytest.raises(InputError, match="expected booleans, 0/1 or additive floats"):
+        read_mask(written(tmp_path / "mask.npy", values))
+
+
+class Bomb:
+    """Pickled, it leaves a file behind when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("is_array", [True, False])
+def test_a_pickle_is_refused_and_not_run(tmp_path: Path, is_array: bool) -> None:
+    trap, path = tmp_path / "executed", tmp_path / "mask.npy"
+    if is_array:
+        np.save(path, np.array([Bomb(trap)], dtype=object), allow_pickle=True)
+    else:
+        import pickle
+
+        path.write_bytes(pickle.dumps(Bomb(trap)))
+    with pytest.raises(InputError, match=r"mask\.npy cannot be read"):
+        read_mask(path)
+    assert not trap.exists()
+
+
+def test_a_file_cut_short_anywhere_is_refused(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    np.save(buffer, np.array(ALLOWED))
+    whole, path = buffer.getvalue(), tmp_path / "mask.npy"
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(InputError, match=r"mask\.npy cannot be read"):
+            read_mask(path)
+    path.write_bytes(whole)
+    assert read_mask(path).tolist() == ALLOWED
+
+
+def forged(path: Path, header: str) -> Path:
+    """Write an .npy file with this header and no data."""
+    encoded = header.encode("latin1")
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(encoded).to_bytes(2, "little") + encoded)
+    return path
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (-1, 2), }",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (2, 2), }",
+        "{'descr': 'xx', 'fortran_order': False, 'shape': (2, 2), }",
+        "{'descr': '|O', 'fortran_order': False, 'shape': (2, 2), }",
+        "{'shape': (2, 2), }",
+        "[]",
+        pytest.param(
+            "(((",
+            marks=pytest.mark.xfail(strict=True, reason="tokenize.TokenError is neither ValueError nor OSError"),
+        ),
+        pytest.param(
+            "{'descr': '<f8', 'fortran_order': False, 'shape': (1000000, 10000000), }",
+            marks=pytest.mark.xfail(strict=True, raises=MemoryError, reason="NumPy believes the size in the header"),
+        ),
+    ],
+)
+def test_a_damaged_header_is_refused(tmp_path: Path, header: str) -> None:
+    with pytest.raises(InputError, match=r"mask\.npy"):
+        read_mask(forged(tmp_path / "mask.npy", header))
+
+
+@pytest.mark.xfail(strict=True, reason="TokenError, SyntaxError and TypeError come through from NumPy's header reader")
+@pytest.mark.parametrize("byte", [b"(", b",", b"B", b"\x01"])
+def test_a_file_with_one_damaged_byte_is_read_or_refused(tmp_path: Path, byte: bytes) -> None:
+    buffer = io.BytesIO()
+    np.save(buffer, np.array(ALLOWED))
+    whole, path, refused = buffer.getvalue(), tmp_path / "mask.npy", 0
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + byte + whole[place + 1 :])
+        try:
+            assert read_mask(path).dtype == bool
+        except InputError:
+            refused += 1
+    assert refused > 10
+
+
+@pytest.mark.xfail(strict=True, reason="np.load opens it as an archive, which is no array")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_archive_under_the_name_of_an_array_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mask.npy"
+    with path.open("wb") as stream:
+        np.savez(stream, mask=np.array(ALLOWED))
+    with pytest.raises(InputError):
+        read_mask(path)
+
+
+def test_a_file_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+    for name in ("gone.npy", "gone.json", "gone.csv"):
+        with pytest.raises(InputError, match=f"mask file .*{name} does not exist"):
+            cells(str(tmp_path / name), 2, 2)
+    (tmp_path / "folder.npy").mkdir()
+    with pytest.raises(InputError, match=r"folder\.npy cannot be read: .*[Dd]irectory"):
+        cells(str(tmp_path / "folder.npy"), 2, 2)
+    (tmp_path / "mask.txt").write_text("1")
+    with pytest.raises(InputError, match=r"mask.txt cannot be read: its ending is none of .npy, .json, .csv"):
+        cells(f'file("{tmp_path}/mask.txt")', 2, 2)
+
+
+def test_a_file_name_is_shown_without_its_control_characters() -> None:
+    with pytest.raises(InputError) as refused:
+        cells("no\x1b[31msuch\u202e.npy", 2, 2)
+    assert str(refused.value) == r"mask file no\x1b[31msuch\u202e.npy does not exist"
+
+
+@pytest.mark.parametrize("name", ["no\0such.npy", "\ud800.json", "x" * 5_000 + ".csv"])
+def test_a_name_that_no_file_can_have_is_refused(name: str) -> None:
+    with pytest.raises(AttnError):
+        cells(name, 2, 2)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param("1, 0\n0, 1\n", id="a space after the comma"),
+        pytest.param("True,False\nFalse,True\n", id="booleans"),
+        pytest.param("\ufeff1,0\n0,1\n", id="a byte order mark"),
+    ],
+)
+@pytest.mark.xfail(strict=True, raises=InputError, reason="cells are split at every space and read as plain floats")
+def test_csv_as_other_programs_write_it_is_read(tmp_path: Path, content: str) -> None:
+    (tmp_path / "mask.csv").write_text(content, encoding="utf-8")
+    assert read_mask(tmp_path / "mask.csv").tolist() == [[True, False], [False, True]]
+
+
+@pytest.mark.xfail(strict=True, reason="what was read once is kept for the life of the process")
+def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
+    path = written(tmp_path / "mask.npy", np.ones((2, 2), bool))
+    assert cells(str(path), 2, 2) == [[True, True], [True, True]]
+    written(path, np.eye(2, dtype=bool))
+    assert cells(str(path), 2, 2) == [[True, False], [False, True]]
+
+
+def test_zeros_and_ones_say_attend_even_where_all_are_alike() -> None:
+    assert as_allowed(np.ones((2, 2)), "m").all()
+    assert not as_allowed(np.zeros((2, 2), int), "m").any()
+    assert not as_allowed(np.zeros((2, 2), bool), "m").any()
+
+
+@given(
+    st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=4),
+    st.sampled_from([-math.inf, -1e4, -1e9, float(np.finfo(np.float32).min), -65504.0]),
+)
+@quickly
+def test_an_additive_mask_says_the_same_as_its_booleans(rows: list[list[bool]], fill: float) -> None:
+    allowed = np.array(rows)
+    additive = np.where(allowed, 0, fill)
+    if allowed.any() and not allowed.all():
+        np.testing.assert_array_equal(as_allowed(additive, "m"), allowed)
+    np.testing.assert_array_equal(as_allowed(allowed.astype(float), "m"), allowed)

@@ -1,0 +1,131 @@
+"""Which layers and heads a user means by `0`, `2-4`, `0,3,-1` or `all`."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attncli.errors import UsageError
+from attncli.selection import Indices
+
+
+def chosen(given: object, count: int = 6) -> tuple[int, ...]:
+    return Indices.of("head", given).among(count, "layer 2")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("0", (0,)),
+        ("5", (5,)),
+        ("-1", (5,)),
+        ("-6", (0,)),
+        ("2-4", (2, 3, 4)),
+        ("3-3", (3,)),
+        ("0-5", (0, 1, 2, 3, 4, 5)),
+        ("-3-5", (3, 4, 5)),
+        ("0,3,-1", (0, 3, 5)),
+        ("4,0-1", (4, 0, 1)),
+        ("2,1-3,2,-5", (2, 1, 3)),
+        (" 1 , 3-4 ", (1, 3, 4)),
+        ("005", (5,)),
+        ("all", (0, 1, 2, 3, 4, 5)),
+        (None, (0, 1, 2, 3, 4, 5)),
+        (4, (4,)),
+        (-2, (4,)),
+        ([3, -1, 3], (3, 5)),
+        ((0,), (0,)),
+        (range(2, 4), (2, 3)),
+    ],
+)
+def test_a_choice_is_expanded_in_the_order_asked_and_each_once(written: object, expected: tuple[int, ...]) -> None:
+    assert chosen(written) == expected
+
+
+@given(st.lists(st.tuples(st.integers(-6, 5), st.integers(0, 5)), min_size=1, max_size=5))
+@settings(max_examples=100, deadline=None)
+def test_lists_of_ranges_are_what_plain_python_counts(ends: list[tuple[int, int]]) -> None:
+    ranges = [(first, last) for first, last in ends if list(range(6))[first] <= last]
+    if not ranges:
+        ranges = [(0, 0)]
+    expected: list[int] = []
+    for first, last in ranges:
+        expected += [index for index in range(list(range(6))[first], last + 1) if index not in expected]
+    assert chosen(",".join(f"{first}-{last}" for first, last in ranges)) == tuple(expected)
+
+
+@pytest.mark.parametrize("written", ["4-2", "0,4-2", "-2-2", "5-0"])
+def test_a_range_that_runs_backwards_says_how_to_write_it(written: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        chosen(written)
+    said = str(refused.value)
+    assert f"--head {written.removeprefix('0,')}: the range runs backwards; write " in said
+    start, stop = map(int, said.rpartition(" ")[2].split("-"))
+    assert chosen(f"{start}-{stop}") == tuple(range(start, stop + 1))
+
+
+@pytest.mark.parametrize(
+    ("written", "end"),
+    [("6", 6), ("-7", -7), ("0-6", 6), ("3,99", 99), ("-9-2", -9), (6, 6), ([0, -7], -7), ("999999999", 999999999)],
+)
+def test_an_index_out_of_range_is_refused_with_the_range(written: object, end: int) -> None:
+    with pytest.raises(UsageError) as refused:
+        chosen(written)
+    assert str(refused.value) == f"--head {end} is out of range: layer 2 has 6 heads, 0..5"
+
+
+def test_the_range_of_one_is_said_in_the_singular() -> None:
+    with pytest.raises(UsageError) as refused:
+        Indices.of("layer", "1").among(1, "the toy layer")
+    assert str(refused.value) == "--layer 1 is out of range: the toy layer has 1 layer, 0"
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["", " ", ",", "1,", ",1", "1,,2", "-", "1-", "--1", "1--2", "1-2-3", "a", "1.5", "+1", "0x1", "1 2", "ALL", "1e3"]
+    + ["all,1", "9999999999", "1-" + "9" * 5000, "1\n2"],
+)
+def test_what_is_no_choice_is_refused_with_examples(written: str) -> None:
+    with pytest.raises(UsageError, match=r"expected a number, a range, a list or all: 0, 2-4, 0,3,-1$"):
+        chosen(written)
+
+
+def test_a_refusal_shows_control_characters_and_sends_none() -> None:
+    with pytest.raises(UsageError) as refused:
+        chosen("\x1b[2J\u202e")
+    assert str(refused.value).startswith(r"--head '\x1b[2J\u202e': expected")
+
+
+@given(st.text())
+@settings(max_examples=100, deadline=None)
+def test_any_text_is_a_choice_or_a_usage_error(written: str) -> None:
+    try:
+        indices = chosen(written)
+    except UsageError:
+        indices = (0,)
+    assert set(indices) <= set(range(6))
+
+
+def test_an_empty_list_is_refused() -> None:
+    with pytest.raises(UsageError, match="no head was chosen; leave it out to have all of them"):
+        chosen([])
+
+
+def test_a_choice_of_many_stays_small_until_it_is_known_how_many_there_are() -> None:
+    with pytest.raises(UsageError, match="out of range"):
+        chosen("0-999999999")
+    assert chosen("0-99999", 100_000) == tuple(range(100_000))
+
+
+@pytest.mark.xfail(strict=True, raises=(TypeError, ValueError), reason="only int and plain sequences are told apart")
+@pytest.mark.parametrize("number_or_array", ["np.int64(1)", "np.arange(2)"])
+def test_numpys_integers_are_integers(number_or_array: str) -> None:
+    import numpy as np
+
+    assert chosen({"np.int64(1)": np.int64(1), "np.arange(2)": np.arange(2)}[number_or_array])[-1] == 1
+
+
+@pytest.mark.xfail(strict=True, raises=TypeError, reason="what is neither number, text nor sequence is not checked")
+@pytest.mark.parametrize("written", [1.5, ["a"]])
+def test_what_is_no_integer_is_a_usage_error_in_python_too(written: object) -> None:
+    with pytest.raises(UsageError):
+        chosen(written)
