@@ -57,6 +57,17 @@ def program(*arguments: str | Path, **options: Any) -> subprocess.CompletedProce
     return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False, **options)
 
 
+def hub_cache(home: Path, name: str, folder: str) -> dict[str, str]:
+    """Lay a checkpoint out as the hub's local cache does; return the environment in which it is found there."""
+    commit = "0" * 40
+    repository = home / "hub" / ("models--" + name.replace("/", "--"))
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text(commit)
+    (repository / "snapshots").mkdir()
+    (repository / "snapshots" / commit).symlink_to(folder, target_is_directory=True)
+    return os.environ | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
+
+
 @pytest.fixture(scope="session")
 def minilm() -> str:
     """The folder of all-MiniLM-L6-v2, without importing the package that carries it."""

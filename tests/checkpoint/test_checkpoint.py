@@ -1,0 +1,148 @@
+"""Checkpoints against transformers itself: eager attention with `output_attentions=True`, run on its own."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import attncli
+from attncli.errors import LoadError, NotExposedError
+
+SENTENCE = "time flies like an arrow"
+
+
+def eager(folder: str, *texts: str, special: bool = True, **arguments: Any) -> list[np.ndarray]:
+    """Every layer's weights, `[H, Q, K]`, as transformers returns them."""
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    with torch.no_grad():
+        encoding = tokenizer(*texts, return_tensors="pt", add_special_tokens=special)
+        attentions = model(**encoding, output_attentions=True, **arguments).attentions
+    return [layer[0].numpy() for layer in attentions]
+
+
+def weights(layer: Any) -> np.ndarray:
+    return np.stack([layer.head(head).weights for head in range(layer.num_heads)])
+
+
+def test_minilm_is_exact_in_every_layer_and_head(minilm: str) -> None:
+    trace = attncli.inspect(SENTENCE, model=minilm, layers="all")
+    expected = eager(minilm, SENTENCE)
+    assert len(trace.layers) == len(expected) == 6
+    for layer, attentions in zip(trace.layers, expected, strict=True):
+        assert layer.shapes["weights"] == [12, 7, 7]
+        np.testing.assert_allclose(weights(layer), attentions, atol=1e-6)
+        assert layer.proof is not None
+        assert layer.proof.max_abs_error < 1e-5
+
+
+def test_a_causal_decoder_with_grouped_keys_and_rotary_positions_is_exact(tiny_llama: str) -> None:
+    trace = attncli.inspect(SENTENCE, model=tiny_llama, layers="all")
+    for layer, attentions in zip(trace.layers, eager(tiny_llama, SENTENCE), strict=True):
+        assert (layer.shapes["q"], layer.shapes["k"]) == ([6, 5, 4], [2, 5, 4])
+        np.testing.assert_allclose(weights(layer), attentions, atol=1e-6)
+        assert (np.triu(weights(layer), 1) == 0).all()
+        assert layer.head(0).mask.tolist() == np.tri(5, dtype=bool).tolist()
+        assert layer.proof is not None
+        assert layer.proof.max_abs_error < 1e-5
+
+
+def test_the_ids_of_the_sentence_without_special_tokens(attn: Callable[..., Any], minilm: str) -> None:
+    document = attn("inspect", SENTENCE, "-m", minilm, "--no-special", "-F", "json").json
+    assert [token["id"] for token in document["key_tokens"]] == [2051, 10029, 2066, 2019, 8612]
+    found = np.array([head["weights"] for head in document["layers"][0]["heads"]])
+    np.testing.assert_allclose(found, eager(minilm, SENTENCE, special=False)[0], atol=1e-6)
+
+
+def test_a_pair_shares_one_sequence_and_the_view_marks_the_boundary(attn: Callable[..., Any], minilm: str) -> None:
+    pair = "fruit flies like a banana"
+    trace = attncli.inspect(SENTENCE, pair=pair, model=minilm)
+    np.testing.assert_allclose(weights(trace.layer(0)), eager(minilm, SENTENCE, pair)[0], atol=1e-6)
+    assert [token.segment for token in trace.key_tokens] == [0] * 7 + [1] * 6
+    table = attn("inspect", SENTENCE, "--pair", pair, "-m", minilm).out
+    assert "│ 7 fruit" in table  # in the list of tokens
+    assert "──┼──" in table  # in the maps
+
+
+def test_a_mask_replaces_the_models_own_in_every_layer(minilm: str) -> None:
+    trace = attncli.inspect(SENTENCE, model=minilm, layers="all", mask="causal & window(3)")
+    allowed = torch.ones(7, 7, dtype=torch.bool).tril().triu(-2)
+    expected = eager_with_mask(minilm, allowed)
+    for layer, attentions in zip(trace.layers, expected, strict=True):
+        np.testing.assert_allclose(weights(layer), attentions, atol=1e-6)
+        assert str(layer.mask) == "causal & window(3)"
+        assert layer.proof is not None
+        assert layer.proof.max_abs_error < 1e-5
+
+
+def eager_with_mask(folder: str, allowed: torch.Tensor) -> list[np.ndarray]:
+    from transformers import AutoModel, AutoTokenizer
+
+    encoding = AutoTokenizer.from_pretrained(folder)(SENTENCE, return_tensors="pt")
+    model = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    added = torch.zeros(1, 1, *allowed.shape).masked_fill(~allowed, torch.finfo(torch.float32).min)
+    with torch.no_grad():
+        attentions = model(encoding["input_ids"], attention_mask=added, output_attentions=True).attentions
+    return [layer[0].numpy() for layer in attentions]
+
+
+def test_a_query_that_a_mask_leaves_without_keys_is_uniform_and_warned_about(
+    attn: Callable[..., Any], minilm: str
+) -> None:
+    ran = attn("inspect", SENTENCE, "-m", minilm, "--mask", "~queries(2,3)", "--head", "0", "-F", "json")
+    head = ran.json["layers"][0]["heads"][0]
+    assert head["weights"][2] == pytest.approx([1 / 7] * 7)
+    assert ran.err == (
+        "attn: warning: layer 0: the mask leaves no key to query 2 'flies'; the softmax of such a row is uniform, "
+        "over masked keys too\n"
+    )
+
+
+def test_half_precision_is_shown_and_its_noise_proven(tiny_llama: str) -> None:
+    trace = attncli.inspect(SENTENCE, model=tiny_llama, dtype="bfloat16")
+    assert trace.source.dtype == "bfloat16"
+    assert trace.layer(0).q.dtype == np.float32
+    assert trace.layer(0).proof is not None
+    assert 0 < trace.layer(0).proof.max_abs_error < 0.1
+
+
+def test_a_word_the_vocabulary_lacks_is_said(attn: Callable[..., Any], minilm: str) -> None:
+    ran = attn("inspect", "time 🦩🦩 flies", "-m", minilm)
+    assert ran.code == 0
+    assert "lacks '🦩🦩', read as [UNK]" in ran.err
+
+
+def test_a_hub_name_is_found_in_the_local_cache(minilm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from conftest import hub_cache, program
+
+    environment = hub_cache(tmp_path, "sentence-transformers/all-MiniLM-L6-v2", minilm)
+    ran = program("inspect", SENTENCE, "-m", "sentence-transformers/all-MiniLM-L6-v2", "--offline", env=environment)
+    assert ran.stderr == ""
+    assert "sentence-transformers/all-MiniLM-L6-v2 · bert · 6 layers" in ran.stdout
+
+
+def test_an_architecture_that_cannot_be_watched_is_refused(tmp_path: Path, tiny_llama: str) -> None:
+    from transformers import AutoTokenizer, BloomConfig, BloomModel
+
+    AutoTokenizer.from_pretrained(tiny_llama).save_pretrained(tmp_path)
+    BloomModel(BloomConfig(vocab_size=16, hidden_size=16, n_layer=2, n_head=2)).save_pretrained(tmp_path)
+    with pytest.raises(NotExposedError, match="bloom"):
+        attncli.inspect(SENTENCE, model=str(tmp_path))
+
+
+def test_weights_that_are_missing_are_never_made_up(tmp_path: Path, tiny_llama: str) -> None:
+    import shutil
+
+    from safetensors.numpy import load_file, save_file
+
+    shutil.copytree(tiny_llama, tmp_path, dirs_exist_ok=True)
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["model.layers.1.self_attn.q_proj.weight"]
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(LoadError, match=r"lack 1 of the model's tensors \(layers\.1\.self_attn\.q_proj\.weight"):
+        attncli.inspect(SENTENCE, model=str(tmp_path))

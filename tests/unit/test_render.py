@@ -1,0 +1,181 @@
+"""The view: exact text, every width and tier, the five marks, and nothing cut without saying so."""
+
+import io
+import re
+
+import numpy as np
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+import attncli
+from attncli.render.heatmap import Picture
+from attncli.render.layout import LONG, Layout
+from attncli.render.palette import COLORMAPS, Palette
+from attncli.trace import Trace
+from attncli.view import View
+
+SENTENCE = "time flies like an arrow"
+TIERS = [Palette("truecolor"), Palette("256"), Palette("blocks"), Palette("ascii", "ascii"), Palette("blocks", "cp437")]
+
+
+DEFAULT, PLAIN = View(), Palette()
+
+
+def drawn(trace: Trace, view: View = DEFAULT, palette: Palette = PLAIN, width: int | None = None) -> str:
+    stream = io.StringIO()
+    console = Console(
+        file=stream,
+        width=width or 100_000,
+        height=100,
+        force_terminal=palette.has_color,
+        color_system="truecolor" if palette.has_color else None,
+        legacy_windows=False,
+        markup=False,
+        emoji=False,
+        highlight=False,
+        _environ={},
+    )
+    for part in Layout(trace, view, palette, width).renderables():
+        console.print(part)
+    return stream.getvalue()
+
+
+def plain(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def test_the_picture_of_a_small_layer_is_exactly_this() -> None:
+    trace = attncli.inspect("a b c", d_model=4, num_heads=2, init="zeros", project="qk")
+    assert drawn(trace, width=80) == (
+        "toy layer · 2 heads · mask causal · zeros weights, seed 0 (numpy) · 64 \n"
+        "parameters\n"
+        "tokens   0 a   1 b   2 c\n"
+        "ids        0     1     2\n"
+        "Q          [head 2, query 3, d_k 2]  X·W_q\n"
+        "K          [head 2, key 3, d_k 2]    X·W_k\n"
+        "V          [head 2, key 3, d_v 4]    the embeddings\n"
+        "scores     [head 2, query 3, key 3]  Q·Kᵀ × 0.7071\n"
+        "weights    [head 2, query 3, key 3]  softmax of the masked scores\n"
+        "output     [head 2, query 3, d_v 4]  weights·V\n"
+        "projected  [query 3, d_model 4]      concatenated heads·W_o\n"
+        "head 0 of 2; --head 1 has another in digits · rows are queries, columns keys\n"
+        "    scores, before the mask   weights\n"
+        "    a b c                          a      b      c\n"
+        "0 a 0 0 0                     1.0000      ·      ·\n"
+        "1 b 0 0 0                     0.5000 0.5000      ·\n"
+        "2 c 0 0 0                     0.3333 0.3333 0.3333\n"
+        "weights of every head   0  ░░░░▒▒▒▒▓▓▓▓███ 1   · masked\n"
+        "    head 0 head 1\n"
+        "    0 1 2  0 1 2\n"
+        "0 a ██ · · ██ · ·\n"
+        "1 b ▒▓▒▓ · ▒▓▒▓ ·\n"
+        "2 c ░▒░▒░▒ ░▒░▒░▒\n"
+    )
+
+
+@pytest.mark.parametrize("palette", TIERS, ids=lambda palette: f"{palette.tier}-{palette.encoding}")
+@pytest.mark.parametrize(
+    "text", [SENTENCE, "時間は矢のように飛ぶ 👩‍👩‍👧 x", "[/INST] :smile: \x1b[31m", "w" * 300 + " b"]
+)
+def test_no_line_is_wider_than_the_output_and_every_character_can_be_written(text: str, palette: Palette) -> None:
+    trace = attncli.inspect(text)
+    for width in (40, 41, 47, 60, 79, 80, 100, 131, 200):
+        shown = drawn(trace, View(), palette, width)
+        assert max(map(cell_len, plain(shown).splitlines())) <= width
+        shown.encode(palette.encoding)
+        assert "\x1b[31m" not in shown
+
+
+@pytest.mark.parametrize("width", [40, 60, 100, 200])
+def test_numbers_are_never_split_and_columns_that_are_left_out_are_named(width: int) -> None:
+    words = " ".join(f"word{index}" for index in range(12))
+    shown = drawn(attncli.inspect(words), View(show=frozenset({"weights"})), width=width)
+    numbers = re.findall(r"\d\.\d+", shown)
+    assert numbers
+    assert len({len(number) for number in numbers}) == 1
+    assert ("do not fit" in shown) == ("⋯" in shown) == (width < 90)
+
+
+def test_every_odd_cell_has_a_mark_of_its_own() -> None:
+    values = np.array([[0.5, 0.0, np.nan, np.inf, -np.inf, 2.0, -1.0, 0.7]])
+    allowed = np.array([[True] * 7 + [False]])
+    for palette in TIERS:
+        for width in (1, 2):
+            glyphs = [glyph.strip() for glyph, _ in palette.cells(values, allowed, 0, 1, width)[0]]
+            assert glyphs[1:] == ["0", "X", "I", "-I"[-width:], "+", "-", palette.fit("·")]
+            assert glyphs[0] not in glyphs[1:]
+
+
+def test_a_blind_row_is_drawn_as_nan_and_never_as_a_small_number() -> None:
+    trace = attncli.inspect(SENTENCE, mask="~queries(1,2)")
+    shown = drawn(trace)
+    assert "1 flies  X X X X X" not in shown  # its cells are masked: nothing may be attended to
+    assert re.search(r"1 flies +· +· +· +· +·", shown)
+
+
+@pytest.mark.parametrize("name", COLORMAPS)
+def test_a_colormap_grows_lighter_and_its_text_stays_readable(name: str) -> None:
+    def luminance(red: int, green: int, blue: int) -> float:
+        linear = [
+            c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (red / 255, green / 255, blue / 255)
+        ]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    previous = -1.0
+    for _, style in Palette("truecolor", colormap=name).ramp(1):
+        assert style is not None
+        background = luminance(*style.bgcolor.get_truecolor())  # type: ignore[union-attr]
+        text = luminance(*style.color.get_truecolor())  # type: ignore[union-attr]
+        assert background >= previous - 1e-9
+        assert (max(background, text) + 0.05) / (min(background, text) + 0.05) >= 4.5  # WCAG 2.2, AA
+        previous = background
+
+
+def test_pooling_keeps_the_largest_weight_and_masks_only_what_is_all_masked() -> None:
+    values = np.array([[0.1, 0.9, 0.3, 0.4], [0.2, 0.2, 0.8, 0.1]])
+    allowed = np.array([[True, False, False, False], [True, True, False, False]])
+    pooled = Picture("", values, allowed).pooled(2, 2)
+    assert pooled.values.tolist() == [[0.2, 0.0]]
+    assert pooled.allowed.tolist() == [[True, False]]
+    nan = Picture("", np.array([[np.nan, 0.2]]), np.ones((1, 2), bool)).pooled(1, 2)
+    assert np.isnan(nan.values[0, 0])
+
+
+def test_a_long_text_is_pooled_and_says_so() -> None:
+    trace = attncli.inspect(" ".join(f"w{index}" for index in range(LONG + 1)))
+    layout = Layout(trace, View(), Palette(), None)
+    assert "largest of 2×2" in drawn(trace)
+    assert "scores, before the mask" not in drawn(trace)
+    (note,) = layout.notes()
+    assert note.startswith("65 tokens: ")
+    assert Layout(trace, View(show=frozenset({"weights"})), Palette(), None).notes() == []
+    assert "w64" in drawn(trace, View(show=frozenset({"weights"})))
+
+
+def test_a_single_query_row_is_walked_through_in_digits() -> None:
+    trace = attncli.inspect(SENTENCE, num_heads=1, d_k=3, d_v=2)
+    shown = drawn(trace, View(queries=("arrow",)))
+    for title in ("embeddings", "q\n", "scores, before the mask", "weights", "output: weights·V"):
+        assert title in shown.replace("   q   ", "\n q\n") or title in shown
+    head = trace.layer(0).head(0, [4])
+    for number in (*head.q[0], *head.scores[0], *head.weights[0], *head.output[0]):
+        assert f"{number:.4f}" in shown
+
+
+def test_cross_attention_lists_both_sides() -> None:
+    shown = drawn(attncli.inspect("a b c", target="x y"))
+    assert re.search(r"queries +0 x +1 y", shown)
+    assert re.search(r"keys +0 a +1 b +2 c", shown)
+
+
+def test_metrics_are_a_row_a_head() -> None:
+    shown = drawn(attncli.inspect(SENTENCE), View(show=frozenset({"metrics"})), width=60)
+    assert shown.count("\n   0  ") == shown.count("head  ")  # the columns go on below, beside the heads again
+    for name in ("entropy", "previous", "max_score"):
+        assert name in shown
+
+
+def test_large_numbers_are_not_padded_with_decimals() -> None:
+    shown = drawn(attncli.inspect("a b", scale="1e7"), View(show=frozenset({"scores"})))
+    assert re.search(r"\d(\.\d+)?e\+0[78]", shown)
