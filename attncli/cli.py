@@ -98,6 +98,7 @@ def _usage(error: typer.TyperException) -> int:
 
 
 app = typer.Typer(
+    name="attn",
     cls=_Group,
     no_args_is_help=True,
     add_completion=False,

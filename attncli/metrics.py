@@ -23,11 +23,11 @@ def head_metrics(trace: Trace, layer: LayerTrace, head: HeadTrace) -> dict[str, 
     weights = head.weights[rows]  # [Q, K]
     queries = head.queries[rows]
     allowed = head.mask[rows]
-    same_sequence = trace.query_tokens == trace.key_tokens
+    same_sequence = layer.kind != "cross"
     special = np.array([token.special for token in trace.key_tokens], dtype=bool)
     ids = np.array(trace.key_tokens.ids)
     with np.errstate(divide="ignore", invalid="ignore"):
-        entropies = -np.where(weights > 0, weights * np.log(weights), 0).sum(axis=-1)
+        entropies = -np.where(weights == 0, 0, weights * np.log(weights)).sum(axis=-1)
     late = queries >= 1
     return {
         "entropy": _mean(entropies),
@@ -45,8 +45,9 @@ def head_metrics(trace: Trace, layer: LayerTrace, head: HeadTrace) -> dict[str, 
     }
 
 
-def _number(value: np.floating | float) -> float | None:
-    return None if np.isnan(value) else float(value)
+def _number(value: np.floating) -> float | None:
+    # By way of its own shortest digits: a float32 has no more to give.
+    return None if np.isnan(value) else float(str(value))
 
 
 def _mean(values: Float[np.ndarray, " Q"]) -> float | None:
@@ -54,7 +55,7 @@ def _mean(values: Float[np.ndarray, " Q"]) -> float | None:
 
 
 def _distances(weights: Float[np.ndarray, "Q K"], queries: Int[np.ndarray, " Q"]) -> Float[np.ndarray, " Q"]:
-    return (weights * np.abs(queries[:, None] - np.arange(weights.shape[1]))).sum(axis=-1)
+    return (weights * np.abs(queries[:, None] - np.arange(weights.shape[1])).astype(weights.dtype)).sum(axis=-1)
 
 
 def _diagonal(weights: Float[np.ndarray, "Q K"], queries: Int[np.ndarray, " Q"], offset: int) -> float | None:

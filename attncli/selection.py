@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -31,12 +32,16 @@ class Indices:
         Raises:
             UsageError: it is neither a number, a range, a list of these, nor `all`.
         """
-        if given is None or given == "all":
+        if given is None or (isinstance(given, str) and given == "all"):
             return cls(what, None)
-        if isinstance(given, int):
-            return cls(what, ((given, given),))
         if not isinstance(given, str):
-            return cls(what, tuple((index, index) for index in given))
+            try:
+                chosen = [operator.index(index) for index in (given if isinstance(given, Iterable) else [given])]
+            except TypeError:
+                raise UsageError(
+                    f"{what}s: expected an index, several, or a text such as '2-4', got {given!r}"
+                ) from None
+            return cls(what, tuple((index, index) for index in chosen))
         matches = [_PART.fullmatch(part.strip()) for part in given.split(",")]
         if not all(matches):
             raise UsageError(f"--{what} '{visible(given)}': expected a number, a range, a list or all: 0, 2-4, 0,3,-1")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -33,7 +33,7 @@ def sentences(texts: Sequence[str], file: Path | None, whole: bool) -> Iterator[
     if from_stdin:
         return _read(stdin_bytes(), "standard input", whole)
     if file is not None:
-        return _read_file(file, whole)
+        return _read(_opened(file), visible(str(file)), whole)
     if not texts:
         raise UsageError('give a sentence: attn inspect "time flies like an arrow"')
     if "-" in texts:
@@ -41,29 +41,26 @@ def sentences(texts: Sequence[str], file: Path | None, whole: bool) -> Iterator[
     return iter(enumerate(texts, start=1))
 
 
-def _read_file(path: Path, whole: bool) -> Iterator[tuple[int, str]]:
-    name = visible(str(path))
+def _opened(path: Path) -> IO[bytes]:
     try:
-        with open(path, "rb") as stream:
-            yield from _read(stream, name, whole)
+        return open(path, "rb")
     except OSError as error:
-        raise InputError(f"cannot read {name}: {error.strerror or error}") from None
+        raise InputError(f"cannot read {visible(str(path))}: {error.strerror or error}") from None
 
 
 def _read(stream: IO[bytes], name: str, whole: bool) -> Iterator[tuple[int, str]]:
     """Yield the lines that are not blank; a byte order mark and the ends of lines are not text."""
-    lines: Iterable[bytes] = [stream.read()] if whole else stream
     found = False
-    for number, line in enumerate(lines, start=1):
-        try:
-            text = (line.removeprefix(_BOM) if number == 1 else line).decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise InputError(
-                f"{name}, line {number}: not UTF-8 at byte {error.start + 1}; convert it to UTF-8 first"
-            ) from None
-        text = text if whole else text.rstrip("\r\n")
-        if text.strip():
-            found = True
-            yield number, text
+    with stream:
+        for number, line in enumerate([stream.read()] if whole else stream, start=1):
+            try:
+                text = (line.removeprefix(_BOM) if number == 1 else line).decode("utf-8")
+            except UnicodeDecodeError as error:
+                place = f"byte {error.start + 1}" if whole else f"line {number}, byte {error.start + 1}"
+                raise InputError(f"{name} is not UTF-8 at {place}; convert it to UTF-8 first") from None
+            text = text if whole else text.rstrip("\r\n")
+            if text.strip():
+                found = True
+                yield number, text
     if not found:
         raise InputError(f"{name} holds no sentence; expected one a line")

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 from attncli.errors import UsageError
 
-# Bidirectional controls reorder what stands beside them; zero-width ones hide a difference between two
-# tokens. The zero-width joiners (U+200C, U+200D) stay: emoji and several scripts are written with them.
-_HIDDEN = frozenset("\u200b\u200e\u200f\u061c\ufeff\u2060\u00ad")
+# Controls, format characters (bidirectional ones reorder what stands beside them, zero-width ones hide a difference
+# between two tokens), halves of characters, line and paragraph separators. The joiners stay: emoji and several
+# scripts are written with them.
+_HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_JOINERS = frozenset("\u200c\u200d")
 _ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 # How vocabularies write "a space stands before this piece": byte-level BPE and SentencePiece.
@@ -32,19 +34,7 @@ def visible(text: str) -> str:
 def _visible_character(character: str) -> str:
     if character in _ESCAPES:
         return _ESCAPES[character]
-    category = unicodedata.category(character)
-    is_bidi = unicodedata.bidirectional(character) in {
-        "LRE",
-        "RLE",
-        "LRO",
-        "RLO",
-        "PDF",
-        "LRI",
-        "RLI",
-        "FSI",
-        "PDI",
-    }
-    if category in {"Cc", "Cs", "Zl", "Zp"} or is_bidi or character in _HIDDEN:
+    if unicodedata.category(character) in _HIDDEN_CATEGORIES and character not in _JOINERS:
         code = ord(character)
         return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
     return character
@@ -78,6 +68,8 @@ class Token:
         text = self.text
         if text.startswith(_SPACE_MARKS):
             text = "␣" + text[1:]
+        if all(unicodedata.category(character) == "Zs" for character in text):
+            text = "␣" * len(text)
         text = visible(text) or "''"
         # A combining mark or a joiner at the front would attach itself to the cell on its left.
         return "◌" + text if unicodedata.category(text[0]) in {"Mn", "Me", "Cf"} else text
@@ -86,7 +78,7 @@ class Token:
     def names(self) -> set[str]:
         """Every spelling under which a user may ask for this token."""
         bare = self.text.removeprefix(_WORD_PIECE)
-        return {self.text, self.label, bare, bare.lstrip("".join(_SPACE_MARKS))}
+        return {self.text, self.label, *filter(None, (bare, bare.lstrip("".join(_SPACE_MARKS))))}
 
 
 class Tokens(tuple[Token, ...]):
@@ -123,7 +115,7 @@ class Tokens(tuple[Token, ...]):
             readable = list(dict.fromkeys(token.label for token in self))
             near = difflib.get_close_matches(wanted, readable, n=1)
             hint = f"did you mean '{near[0]}'?" if near else f"the tokens are: {' '.join(readable[:40])}"
-            raise UsageError(f"--{role} '{wanted}': no such {role} token; {hint}") from None
+            raise UsageError(f"--{role} '{visible(wanted)}': no such {role} token; {hint}") from None
         if not -len(self) <= index < len(self):
             raise UsageError(
                 f"--{role} {index} is out of range: there are {len(self)} {role} tokens, 0..{len(self) - 1}"

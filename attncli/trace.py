@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli import attention
-from attncli.errors import UsageError
+from attncli.errors import InputError, UsageError
 from attncli.masks.algebra import Mask
 from attncli.selection import Indices
 from attncli.tokens import Tokens
@@ -108,6 +108,35 @@ class LayerTrace:
     out_bias: Float[np.ndarray, " E"] | None = None
     capture: str = "exact"
 
+    def __post_init__(self) -> None:
+        """Refuse arrays that do not fit each other, with the names and the numbers of what was expected."""
+        shown = ", ".join(f"{name} {list(getattr(self, name).shape)}" for name in "qkv")
+        if any(getattr(self, name).ndim != 3 for name in "qkv") or 0 in (*self.q.shape, *self.k.shape):
+            raise InputError(f"the shapes {shown} are not [heads, positions, width]")
+        (heads, queries, width), (groups, keys, value_width) = self.q.shape, self.v.shape
+        if self.k.shape != (groups, keys, width) or heads % groups:
+            raise InputError(
+                f"the shapes {shown} do not fit: q and k need one width, k and v one length and one number of heads, "
+                "and the heads of q a multiple of those of k"
+            )
+        concatenated = heads * value_width
+        embedding = 0 if self.out_projection is None else self.out_projection.shape[-1]
+        expected = {
+            "bias": ((1, queries, keys), (heads, queries, keys)),
+            "sinks": ((heads,),),
+            "out_projection": ((concatenated, embedding),),
+            "out_bias": ((embedding,),),
+        }
+        for name, shapes in expected.items():
+            array = getattr(self, name)
+            if array is not None and array.shape not in shapes:
+                wanted = " or ".join(str(list(shape)) for shape in shapes)
+                raise InputError(f"{name} has shape {list(array.shape)}; expected {wanted}")
+        if self.inputs is not None and (self.inputs.ndim != 2 or len(self.inputs) != queries):
+            raise InputError(f"inputs has shape {list(self.inputs.shape)}; expected [{queries}, width]")
+        if not np.isfinite(self.scale):
+            raise InputError(f"the scale is {self.scale}; expected a finite number")
+
     @property
     def num_heads(self) -> int:
         """`H`, how many query heads the layer has."""
@@ -140,11 +169,16 @@ class LayerTrace:
         """Return one head, over all query rows or the given ones.
 
         Raises:
-            UsageError: there is no such head.
+            UsageError: there is no such head, or no such query row.
         """
-        (index,) = Indices.of("head", head).among(self.num_heads, f"layer {self.layer}")
-        rows = np.arange(self.num_queries) if queries is None else np.asarray(queries, dtype=int)
-        return HeadTrace(self, index, rows)
+        (index,) = Indices.of("head", [head]).among(self.num_heads, f"layer {self.layer}")
+        if queries is None:
+            return HeadTrace(self, index, np.arange(self.num_queries))
+        rows = np.asarray(queries, dtype=int)
+        outside = rows[(rows < -self.num_queries) | (rows >= self.num_queries)]
+        if outside.size:
+            raise UsageError(f"query {outside[0]} is out of range: there are {self.num_queries}")
+        return HeadTrace(self, index, rows % self.num_queries)
 
     def projected(self, queries: Sequence[int]) -> Float[np.ndarray, "Q E"] | None:
         """Return the concatenated heads times W_o for the given query rows, or None without a W_o."""
@@ -240,13 +274,25 @@ class Trace:
     target: str | None = None
     notes: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Refuse layers that are not about these tokens."""
+        if not self.layers:
+            raise InputError("the trace holds no layer")
+        for layer in self.layers:
+            tokens, positions = (len(self.query_tokens), len(self.key_tokens)), (layer.num_queries, layer.num_keys)
+            if tokens != positions:
+                raise InputError(
+                    f"layer {layer.layer} has {positions[0]} queries and {positions[1]} keys, but there are "
+                    f"{tokens[0]} query tokens and {tokens[1]} key tokens"
+                )
+
     def layer(self, index: int, kind: str | None = None) -> LayerTrace:
         """Return the recorded layer with this index (negative ones count from the last of the source).
 
         Raises:
             UsageError: that layer was not recorded, or several kinds of it were and `kind` is not given.
         """
-        wanted = index % self.source.layers if index < 0 else index
+        wanted = index + self.source.layers if index < 0 else index
         found = [layer for layer in self.layers if layer.layer == wanted and kind in (None, layer.kind)]
         if len(found) != 1:
             recorded = ", ".join(f"{layer.layer} ({layer.kind})" for layer in self.layers)

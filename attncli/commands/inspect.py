@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -82,9 +84,7 @@ def inspect(
     )
     chosen = choose_format(format_, output)
     traces = _saved(given) if from_ is not None else _computed(given)
-    if save is not None:
-        traces = _kept(traces, given)
-    traces = _with_notes(traces, view)
+    traces = _checked(traces, view, save)
     if chosen == "table":
         _emit_tables(traces, view, given)
     else:
@@ -97,6 +97,8 @@ def _computed(given: dict[str, Any]) -> Iterator[tuple[int, Trace]]:
     from attncli.sources import open_source
 
     texts = sentences(given.get("text", ()), given.get("file"), given.get("whole", False))
+    if "save" in given:
+        texts = _the_only(texts)
     source = open_source(
         layers=given.get("layer", "0"),
         heads=given.get("head"),
@@ -105,6 +107,13 @@ def _computed(given: dict[str, Any]) -> Iterator[tuple[int, Trace]]:
     )
     pair, target = given.get("pair"), given.get("target")
     return ((number, source.trace(text, pair, target)) for number, text in texts)
+
+
+def _the_only(texts: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    first = list(islice(texts, 2))
+    if len(first) > 1:
+        raise UsageError("--save keeps one trace; give one sentence, or save each in a run of its own")
+    return iter(first)
 
 
 def _saved(given: dict[str, Any]) -> Iterator[tuple[int, Trace]]:
@@ -132,23 +141,18 @@ def _source_options() -> list[str]:
     ]
 
 
-def _kept(traces: Iterator[tuple[int, Trace]], given: dict[str, Any]) -> Iterator[tuple[int, Trace]]:
-    """Pass the one trace on, saved."""
-    for count, (number, trace) in enumerate(traces):
-        if count:
-            raise UsageError("--save keeps one trace; give one sentence, or save each in a run of its own")
-        trace.save(given["save"])
-        yield number, trace
-
-
-def _with_notes(traces: Iterable[tuple[int, Trace]], view: View) -> Iterator[tuple[int, Trace]]:
-    """Pass the traces on, saying on stderr what their numbers cannot say themselves."""
+def _checked(traces: Iterable[tuple[int, Trace]], view: View, save: Path | None) -> Iterator[tuple[int, Trace]]:
+    """Pass the traces on once the view fits them, saved if asked, saying on stderr what their numbers cannot."""
     from attncli.terminal import complain
     from attncli.warnings import warnings_of
 
     for number, trace in traces:
+        view.rows(trace)
+        view.columns(trace)
         for warning in warnings_of(trace, view):
             complain(f"warning: {warning}")
+        if save is not None:
+            trace.save(save)
         yield number, trace
 
 

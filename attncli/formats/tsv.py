@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from attncli.formats.numbers import written
 from attncli.tokens import visible
@@ -19,19 +18,24 @@ COLUMNS = (
 
 def write_tsv(traces: Iterable[tuple[int, Trace]], view: View) -> Iterator[str]:
     """Write tab-separated rows, the header first."""
-    yield "\t".join(COLUMNS) + "\n"
-    for number, trace in traces:
-        yield "".join("\t".join(row) + "\n" for row in _rows(number, trace, view))
+    return _written(traces, view, lambda rows: "".join("\t".join(row) + "\n" for row in rows))
 
 
 def write_csv(traces: Iterable[tuple[int, Trace]], view: View) -> Iterator[str]:
     """Write comma-separated rows, quoted where they must be, the header first."""
-    yield _comma_separated([COLUMNS])
+    return _written(traces, view, _comma_separated)
+
+
+def _written(
+    traces: Iterable[tuple[int, Trace]], view: View, join: Callable[[Iterable[Sequence[str]]], str]
+) -> Iterator[str]:
+    header = join([COLUMNS])
     for number, trace in traces:
-        yield _comma_separated(_rows(number, trace, view))
+        yield header + join(_rows(number, trace, view))  # no header where not even the first sentence could be read
+        header = ""
 
 
-def _comma_separated(rows: Iterable[Iterable[Any]]) -> str:
+def _comma_separated(rows: Iterable[Sequence[str]]) -> str:
     stream = io.StringIO()
     csv.writer(stream, lineterminator="\n").writerows(rows)
     return stream.getvalue()

@@ -73,39 +73,44 @@ class NumpyDraws:
 
 
 class TorchDraws:
-    """Draws with torch's global generator, as a notebook does, and leaves the process's own state untouched."""
+    """Draws with torch's default CPU generator, as a notebook does, and leaves its state as it was."""
 
     def __init__(self, seed: int) -> None:
         import torch
 
         self._torch = torch
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self._state = torch.get_rng_state()
+        # Whatever default dtype and device the process has set.
+        self._kind = {"dtype": torch.float32, "device": "cpu"}
+        self._state = torch.Generator().manual_seed(seed).get_state()
 
     def _drawn(self, draw: Callable[[], Any]) -> Any:
-        with self._torch.random.fork_rng(devices=[]), self._torch.no_grad():
-            self._torch.set_rng_state(self._state)
-            result = draw()
-            self._state = self._torch.get_rng_state()
+        generator = self._torch.default_generator
+        before = generator.get_state()
+        generator.set_state(self._state)
+        try:
+            with self._torch.no_grad():
+                result = draw()
+            self._state = generator.get_state()
+        finally:
+            generator.set_state(before)
         return result
 
     def normal(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
         """See `Draws.normal`."""
-        return self._drawn(lambda: self._torch.randn(rows, columns)).numpy()
+        return self._drawn(lambda: self._torch.randn(rows, columns, **self._kind)).numpy()
 
     def uniform(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
         """See `Draws.uniform`."""
-        return self._drawn(lambda: self._torch.rand(rows, columns)).numpy()
+        return self._drawn(lambda: self._torch.rand(rows, columns, **self._kind)).numpy()
 
     def embedding(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
         """See `Draws.embedding`."""
-        table = self._drawn(lambda: self._torch.nn.Embedding(rows, columns))
+        table = self._drawn(lambda: self._torch.nn.Embedding(rows, columns, **self._kind))
         return table.weight.detach().numpy()
 
     def default_linear(self, fan_in: int, fan_out: int) -> Linear:
         """See `Draws.default_linear`."""
-        linear = self._drawn(lambda: self._torch.nn.Linear(fan_in, fan_out))
+        linear = self._drawn(lambda: self._torch.nn.Linear(fan_in, fan_out, **self._kind))
         return Linear(linear.weight.detach().numpy().T, linear.bias.detach().numpy())
 
 

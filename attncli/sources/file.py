@@ -7,24 +7,71 @@ Tensors are named `layers.<index>.<kind>.<q|k|v|mask|bias|sinks|inputs|out_proje
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from attncli.errors import InputError
-from attncli.files import written_aside
-from attncli.masks.algebra import ArrayMask, Atom, Mask, RuleMask, parse
+from attncli.errors import InputError, UsageError
+from attncli.files import read_bfloat16, written_aside
+from attncli.masks.algebra import ArrayMask, Atom, Mask, RuleMask, reads_files
 from attncli.masks.files import as_allowed
+from attncli.masks.parser import parse
 from attncli.selection import Indices
 from attncli.tokens import Token, Tokens, visible
 from attncli.trace import SCHEMA, LayerTrace, Proof, Source, Trace
 
 _ARRAYS = ("q", "k", "v", "bias", "sinks", "inputs", "out_projection", "out_bias")
 _NUMBERS = ("layer", "kind", "scale", "softcap", "capture")
+_READABLE = frozenset({"F16", "F32", "F64", "BOOL", "I8", "I16", "I32", "I64", "U8", "U16", "U32", "U64"})
+
+# What the JSON of a trace file must hold: a file is not trusted, however it was made.
+_TEXT_OR_NONE, _NUMBER, _NUMBER_OR_NONE = str | None, int | float, int | float | None
+_HEADER = {
+    "schema": str,
+    "source": dict,
+    "text": str,
+    "pair": _TEXT_OR_NONE,
+    "target": _TEXT_OR_NONE,
+    "query_tokens": list,
+    "key_tokens": list,
+    "layers": list,
+    "notes": list,
+}
+_SOURCE = {
+    "kind": str,
+    "model": _TEXT_OR_NONE,
+    "architecture": _TEXT_OR_NONE,
+    "dtype": str,
+    "device": str,
+    "seed": int | None,
+    "layers": int,
+}
+_TOKEN = {"index": int, "id": int, "text": str, "start": int | None, "end": int | None, "special": bool, "segment": int}
+_LAYER = {
+    "layer": int,
+    "kind": str,
+    "scale": _NUMBER,
+    "softcap": _NUMBER_OR_NONE,
+    "capture": str,
+    "fill": str,
+    "proof": dict | None,
+}
+_TOY_DETAILS = {
+    "parameters": int,
+    "rng": str,
+    "init": str,
+    "project": str,
+    "positions": str,
+    "d_model": int,
+    "vocab_size": int,
+}
+_PROOF = {"max_abs_error": _NUMBER, "against": str}
 
 
 def save(trace: Trace, path: str | Path) -> None:
@@ -33,7 +80,7 @@ def save(trace: Trace, path: str | Path) -> None:
     Raises:
         InputError: the file cannot be written.
     """
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save as serialize
 
     tensors: dict[str, np.ndarray[Any, Any]] = {}
     layers = []
@@ -43,7 +90,7 @@ def save(trace: Trace, path: str | Path) -> None:
         entry: dict[str, Any] = {name: getattr(layer, name) for name in _NUMBERS}
         entry["fill"] = str(layer.fill)  # −inf is no JSON number
         entry["proof"] = layer.proof and asdict(layer.proof)
-        if isinstance(layer.mask, RuleMask) and not layer.mask.expression.reads_files:
+        if isinstance(layer.mask, RuleMask) and not reads_files(layer.mask.expression):
             entry["mask"] = {"expression": str(layer.mask.expression), "past": layer.mask.past}
         else:
             everything = layer.mask.rows(list(range(layer.num_heads)), np.arange(layer.num_queries))
@@ -59,9 +106,11 @@ def save(trace: Trace, path: str | Path) -> None:
         "query_tokens": [asdict(token) for token in trace.query_tokens],
         "key_tokens": [asdict(token) for token in trace.key_tokens],
         "layers": layers,
+        "notes": trace.notes,
     }
     with written_aside(path) as aside:
-        save_file(tensors, aside, metadata={"attncli": json.dumps(header)})
+        # Through bytes: the library's own errors about a file do not say what the system said.
+        aside.write_bytes(serialize(tensors, metadata={"attncli": json.dumps(header)}))
 
 
 def load(
@@ -84,124 +133,193 @@ def load(
         UsageError: it lacks that layer or head.
     """
     name = visible(str(path))
-    if not Path(path).is_file():
+    if not os.path.isfile(path):
         raise InputError(
-            f"trace file {name} does not exist" if not Path(path).exists() else f"{name} is a folder, not a trace file"
+            f"{name} is a folder, not a trace file" if os.path.isdir(path) else f"trace file {name} does not exist"
         )
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             read = _read_trace if "attncli" in metadata else _read_dump
-            return read(file, metadata, Indices.of("layer", layers), Indices.of("head", heads))
-    except SafetensorError as error:
+            return read(_Tensors(Path(path), file), metadata, Indices.of("layer", layers), Indices.of("head", heads))
+    except (SafetensorError, OSError) as error:
         raise InputError(f"{name} is no whole safetensors file: {visible(str(error))}") from None
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise InputError(f"{name} holds no trace that can be read: {visible(repr(error))}") from None
+    except RecursionError:
+        raise InputError(f"{name} holds no trace that can be read: its JSON is nested too deeply") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{name} holds no trace that can be read: {visible(str(error))}") from None
+
+
+@dataclass(frozen=True)
+class _Tensors:
+    """The tensors of an open safetensors file, read one by one as NumPy arrays."""
+
+    path: Path
+    file: Any
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """What the file holds."""
+        return frozenset(self.file.keys())
+
+    def read(self, name: str) -> np.ndarray[Any, Any]:
+        """Return one tensor; bfloat16, which NumPy lacks, is widened to float32, exactly."""
+        kind = self.file.get_slice(name).get_dtype()
+        if kind == "BF16":
+            return read_bfloat16(self.path, name)
+        if kind not in _READABLE:
+            raise InputError(
+                f"tensor {visible(name)} is {kind}; expected floats of 16 bits or more, integers or booleans"
+            )
+        return self.file.get_tensor(name)
 
 
 # --- traces ------------------------------------------------------------------------------------------------
 
 
-def _read_trace(file: Any, metadata: Mapping[str, str], layers: Indices, heads: Indices) -> Trace:
-    header = json.loads(metadata["attncli"])
+def _read_trace(tensors: _Tensors, metadata: Mapping[str, str], layers: Indices, heads: Indices) -> Trace:
+    header = _record(json.loads(metadata["attncli"]), _HEADER, "header")
     if header["schema"] != SCHEMA:
-        raise InputError(f"the trace file has schema {visible(str(header['schema']))}; this version reads {SCHEMA}")
-    recorded = list(dict.fromkeys(entry["layer"] for entry in header["layers"]))
-    source = _source(header["source"])
+        raise InputError(f"the trace file has schema {visible(header['schema'])}; this version reads {SCHEMA}")
+    source = _source(_record(header["source"], _SOURCE, "source"))
+    entries = [_record(entry, _LAYER, "layer") for entry in header["layers"]]
+    recorded = list(dict.fromkeys(entry["layer"] for entry in entries))
     chosen = recorded if layers.parts is None else layers.among(source.layers, "the saved model")
     missing = [str(layer) for layer in chosen if layer not in recorded]
     if missing:
         kept = ", ".join(map(str, recorded))
         raise InputError(f"the trace file does not hold layer {', '.join(missing)}; it holds {kept}")
-    entries = [entry for index in chosen for entry in header["layers"] if entry["layer"] == index]
     return Trace(
         source=source,
-        query_tokens=Tokens(Token(**token) for token in header["query_tokens"]),
-        key_tokens=Tokens(Token(**token) for token in header["key_tokens"]),
-        layers=tuple(_layer(file, entry, heads) for entry in entries),
+        query_tokens=_tokens(header["query_tokens"]),
+        key_tokens=_tokens(header["key_tokens"]),
+        layers=tuple(_layer(tensors, e, heads) for index in chosen for e in entries if e["layer"] == index),
         text=header["text"],
         pair=header["pair"],
         target=header["target"],
+        notes=tuple(map(str, header["notes"])),
     )
+
+
+def _record(found: Any, types: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Return a JSON object whose fields have the types they should."""
+    if not isinstance(found, dict):
+        raise TypeError(f"its {what} is no object")
+    for name, type_ in types.items():
+        is_bool = isinstance(found.get(name), bool)
+        if name not in found or not isinstance(found[name], type_) or (is_bool and type_ is not bool):
+            raise TypeError(f"'{name}' of its {what} is missing or of the wrong type")
+    return found
 
 
 def _source(recorded: dict[str, Any]) -> Source:
-    named = {field.name for field in fields(Source)} - {"details"}
-    details = {name: value for name, value in recorded.items() if name not in named}
-    return Source(**{name: recorded[name] for name in named}, details=details)
+    if recorded["kind"] == "toy":
+        _record(recorded, _TOY_DETAILS, "source")
+    details = {name: value for name, value in recorded.items() if name not in _SOURCE}
+    return Source(**{name: recorded[name] for name in _SOURCE}, details=details)
 
 
-def _layer(file: Any, entry: dict[str, Any], heads: Indices) -> LayerTrace:
+def _tokens(recorded: list[Any]) -> Tokens:
+    tokens = Tokens(Token(**_record(token, _TOKEN, "token")) for token in recorded)
+    if [token.index for token in tokens] != list(range(len(tokens))):
+        raise ValueError("its tokens are not in order")
+    return tokens
+
+
+def _layer(tensors: _Tensors, entry: dict[str, Any], heads: Indices) -> LayerTrace:
     prefix = f"layers.{entry['layer']}.{entry['kind']}."
-    present = set(file.keys())
-    arrays: dict[str, Any] = {
-        name: file.get_tensor(prefix + name) for name in (*_ARRAYS, "mask") if prefix + name in present
-    }
-    _check_shapes(arrays)
-    num_heads, num_queries, num_keys = len(arrays["q"]), arrays["q"].shape[1], arrays["k"].shape[1]
+    arrays = {name: tensors.read(prefix + name) for name in _ARRAYS if prefix + name in tensors.names}
+    integers = [name for name, array in arrays.items() if array.dtype.kind != "f"]
+    if integers:
+        raise TypeError(f"'{integers[0]}' holds no floats")
+    cells = (len(arrays["q"]), arrays["q"].shape[1], arrays["k"].shape[1])
     mask: Mask
-    if "mask" in arrays:
-        mask = ArrayMask(arrays.pop("mask"))
+    if prefix + "mask" in tensors.names:
+        mask = ArrayMask(_cells("mask", tensors.read(prefix + "mask"), cells))
     else:
-        rule = entry["mask"]
-        mask = RuleMask(parse(rule["expression"]), num_queries, num_keys, num_heads, rule["past"])
+        mask = _saved_mask(entry.get("mask"), cells)
+    fields: dict[str, Any] = {**{name: entry[name] for name in _NUMBERS}, **arrays}
     return LayerTrace(
-        **{name: entry[name] for name in _NUMBERS},
-        **arrays,
+        **fields,
         mask=mask,
-        heads=heads.among(num_heads, f"layer {entry['layer']}"),
+        heads=heads.among(cells[0], f"layer {entry['layer']}"),
         fill=float(entry["fill"]),
-        proof=entry["proof"] and Proof(**entry["proof"]),
+        proof=entry["proof"] and Proof(**_record(entry["proof"], _PROOF, "proof")),
     )
+
+
+def _saved_mask(rule: Any, cells: tuple[int, int, int]) -> RuleMask:
+    _record(rule, {"expression": str, "past": int}, "mask")
+    try:
+        expression = parse(rule["expression"], allow_files=False)
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+    heads, queries, keys = cells
+    return RuleMask(expression, queries, keys, heads, rule["past"])
+
+
+def _cells(name: str, array: np.ndarray[Any, Any], cells: tuple[int, int, int]) -> np.ndarray[Any, Any]:
+    """Return booleans over all cells, `[1 or H, Q, K]`."""
+    heads, queries, keys = cells
+    if array.dtype != bool or array.shape not in ((1, queries, keys), (heads, queries, keys)):
+        raise InputError(
+            f"{name} is {array.dtype} of shape {list(array.shape)}; expected booleans [1 or {heads}, {queries}, {keys}]"
+        )
+    return array
 
 
 # --- dumps of somebody else's tensors ----------------------------------------------------------------------
 
 
-def _read_dump(file: Any, metadata: Mapping[str, str], layers: Indices, heads: Indices) -> Trace:
-    names = set(file.keys())
-    if not {"q", "k"} <= names:
-        raise InputError(
-            f"it holds {', '.join(sorted(map(visible, names))[:8]) or 'no tensors'}; "
-            "expected a saved trace, or tensors q and k"
-        )
-    arrays: dict[str, Any] = {
-        name: _heads_first(name, file.get_tensor(name)) for name in ("q", "k", "v", "bias") if name in names
-    }
+def _read_dump(tensors: _Tensors, metadata: Mapping[str, str], layers: Indices, heads: Indices) -> Trace:
+    if not {"q", "k"} <= tensors.names:
+        found = ", ".join(sorted(map(visible, tensors.names))[:8]) or "no tensors"
+        raise InputError(f"it holds {found}; expected a saved trace, or tensors q and k")
+    present = [name for name in ("q", "k", "v", "bias") if name in tensors.names]
+    arrays: dict[str, Any] = {name: _heads_first(name, tensors.read(name)) for name in present}
     # Without values there are no outputs; a width of zero says so in every shape.
     arrays.setdefault("v", np.zeros((*arrays["k"].shape[:2], 0), np.float32))
-    _check_shapes(arrays)
-    num_heads, num_queries, width = arrays["q"].shape
+    heads_count, num_queries, width = arrays["q"].shape
     num_keys = arrays["k"].shape[1]
     layers.among(1, "a dump of q and k")
-    mask: Mask = RuleMask(Atom("full"), num_queries, num_keys, num_heads)
-    if "mask" in names:
-        allowed = as_allowed(file.get_tensor("mask"), "of the dump")
-        allowed = allowed.reshape((-1, *allowed.shape[-2:]))
-        _check_cells("mask", allowed, num_heads, num_queries, num_keys)
-        mask = ArrayMask(allowed)
+    mask: Mask = RuleMask(Atom("full"), num_queries, num_keys, heads_count)
+    if "mask" in tensors.names:
+        allowed = as_allowed(tensors.read("mask"), "of the dump")
+        mask = ArrayMask(
+            _cells("mask", allowed.reshape((-1, *allowed.shape[-2:])), (heads_count, num_queries, num_keys))
+        )
     layer = LayerTrace(
         layer=0,
         kind="self" if num_queries == num_keys else "cross",
         **arrays,
-        scale=float(metadata.get("scale", width**-0.5)),
+        scale=_dump_scale(metadata.get("scale"), width),
         mask=mask,
-        heads=heads.among(num_heads, "the dump"),
+        heads=heads.among(heads_count, "the dump"),
     )
-    labels = json.loads(metadata["tokens"]) if "tokens" in metadata else [str(i) for i in range(num_keys)]
-    tokens = Tokens(Token(index, 0, str(label), None, None) for index, label in enumerate(labels))
-    if len(tokens) != num_keys:
-        raise InputError(f"metadata tokens lists {len(tokens)} tokens, k has {num_keys} positions")
+    tokens = _dump_tokens(metadata.get("tokens"), num_keys)
     # A cache of keys is longer than its queries, which are its last positions.
-    queries = (
-        tokens[num_keys - num_queries :]
-        if num_queries <= num_keys
-        else (Token(index, 0, str(index), None, None) for index in range(num_queries))
-    )
+    queries = tokens[num_keys - num_queries :] if num_queries <= num_keys else _dump_tokens(None, num_queries)
     query_tokens = Tokens(replace(token, index=index) for index, token in enumerate(queries))
     odd = [name for name, array in arrays.items() if not np.isfinite(array).all()]
     notes = tuple(f"{name} holds NaN or infinite numbers; what follows from them carries their mark" for name in odd)
     return Trace(Source("file"), query_tokens, tokens, (layer,), notes=notes)
+
+
+def _dump_scale(given: str | None, width: int) -> float:
+    try:
+        return width**-0.5 if given is None else float(given)
+    except ValueError:
+        raise InputError(f"its metadata has scale '{visible(given or '')}'; expected a number") from None
+
+
+def _dump_tokens(given: str | None, count: int) -> Tokens:
+    try:
+        labels = [str(index) for index in range(count)] if given is None else json.loads(given)
+    except ValueError:
+        labels = None
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels) or len(labels) != count:
+        raise InputError(f"its metadata 'tokens' is not a JSON list of {count} strings, one for each position of k")
+    return Tokens(Token(index, 0, label, None, None) for index, label in enumerate(labels))
 
 
 def _heads_first(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -214,23 +332,3 @@ def _heads_first(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]
             f"{name} is {array.dtype} of shape {list(array.shape)}; expected floats [T, D], [H, T, D] or [1, H, T, D]"
         )
     return array if array.dtype == np.float64 else array.astype(np.float32)
-
-
-def _check_shapes(arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
-    q, k, v = arrays["q"], arrays["k"], arrays["v"]
-    shown = ", ".join(f"{name} {list(arrays[name].shape)}" for name in "qkv")
-    if any(array.ndim != 3 for array in (q, k, v)) or 0 in (*q.shape, *k.shape):
-        raise InputError(f"the shapes {shown} are not [heads, positions, width]")
-    if q.shape[-1] != k.shape[-1] or k.shape[:2] != v.shape[:2] or len(q) % len(k):
-        raise InputError(
-            f"the shapes {shown} do not fit: q and k need one width, k and v one length, and the heads of q a "
-            "multiple of those of k"
-        )
-    for name in ("bias", "mask"):
-        if name in arrays:
-            _check_cells(name, arrays[name], len(q), q.shape[1], k.shape[1])
-
-
-def _check_cells(name: str, cells: np.ndarray[Any, Any], heads: int, queries: int, keys: int) -> None:
-    if cells.ndim != 3 or len(cells) not in (1, heads) or cells.shape[1:] != (queries, keys):
-        raise InputError(f"{name} has shape {list(cells.shape)}; expected [1 or {heads}, {queries}, {keys}]")

@@ -121,16 +121,14 @@ def _masks(
     heads, queries, keys = cells
     allowed = np.ones((1, queries, keys), bool)
     bias = None
-    for mask, shape in ((attn_mask, (-1, queries, keys)), (key_padding_mask, (1, 1, keys))):
+    shapes = {"attn_mask": ((queries, keys), (heads, queries, keys)), "key_padding_mask": ((keys,), (1, keys))}
+    for name, mask in (("attn_mask", attn_mask), ("key_padding_mask", key_padding_mask)):
         if mask is None:
             continue
-        try:
-            given = _array(mask).reshape(shape)
-        except ValueError:
-            raise InputError(
-                f"a mask has shape {list(mask.shape)}; expected [{queries}, {keys}] or [{heads}, {queries}, {keys}], "
-                f"and [{keys}] for key_padding_mask"
-            ) from None
+        if tuple(mask.shape) not in shapes[name]:
+            wanted = " or ".join(str(list(shape)) for shape in shapes[name])
+            raise InputError(f"{name} has shape {list(mask.shape)}; expected {wanted}")
+        given = _array(mask).reshape((-1, queries, keys) if name == "attn_mask" else (1, 1, keys))
         if given.dtype == bool:
             allowed = allowed & ~given
         else:

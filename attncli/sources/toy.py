@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli.errors import UsageError
-from attncli.masks.algebra import Atom, RuleMask, parse
+from attncli.masks.algebra import Atom, RuleMask
+from attncli.masks.parser import parse
 from attncli.sources.draws import INITS, RNGS, Linear
-from attncli.sources.texts import checked
+from attncli.sources.texts import check_texts
 from attncli.sources.vocabulary import Trained, Vocabulary, Words, load_tokenizer
 from attncli.tokens import Tokens, visible
 from attncli.trace import LayerTrace, Source, Trace
@@ -42,7 +43,7 @@ class ToyOptions:
         num_heads: heads; None is 4, or 1 without projections, where all heads would be the same.
         d_k: query/key width of each head; None is d_model / num_heads.
         d_v: value width of each head; None is d_model / num_heads.
-        init: how weights are drawn: `scaled` N(0, 1/d_model), `normal` N(0, 1), `uniform` U[0, 1), `linear`
+        init: how weights are drawn; None is `scaled`: N(0, 1/d_model), `normal` N(0, 1), `uniform` U[0, 1), `linear`
             nn.Linear's default with its bias, `zeros`.
         project: which of Q, K, V are projected; the rest are the embeddings themselves.
         positions: `sinusoidal` adds the encoding of Vaswani et al. 2017, section 3.5.
@@ -59,7 +60,7 @@ class ToyOptions:
     num_heads: int | None = None
     d_k: int | None = None
     d_v: int | None = None
-    init: str = "scaled"
+    init: str | None = None
     project: str = "qkv"
     positions: str = "none"
     scale: str | float = "sqrt"
@@ -74,10 +75,9 @@ class ToyOptions:
         """Refuse what makes no layer, before anything is drawn."""
         choices: dict[str, Collection[str]] = {"init": INITS, "project": PROJECTS, "positions": POSITIONS, "rng": RNGS}
         for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise UsageError(
-                    f"--{name} '{visible(str(getattr(self, name)))}': expected one of {', '.join(allowed)}"
-                )
+            value = getattr(self, name)
+            if value not in allowed and not (name == "init" and value is None):
+                raise UsageError(f"--{name} '{visible(str(value))}': expected one of {', '.join(allowed)}")
         for name in ("d_model", "num_heads", "d_k", "d_v", "vocab_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -96,10 +96,17 @@ class ToyOptions:
                 f"--d-model {self.d_model} does not divide into {self.heads} heads; give --d-k and --d-v, "
                 "or another --num-heads"
             )
+        if self.init is not None and self.project == "none" and not self.has_out_projection:
+            raise UsageError("--init does not apply to --project none, which has no weights; drop one of them")
         rows = max(self.vocab_size or 1, self.heads * self.key_width, self.heads * self.value_width)
         if rows * self.d_model > _LARGEST:
             raise UsageError(f"these sizes make a matrix of over {_LARGEST:,} numbers; make them smaller")
         self.scale_factor  # noqa: B018  a scale that is no number is refused here
+
+    @property
+    def weights(self) -> str:
+        """How weights are drawn."""
+        return self.init or "scaled"
 
     @property
     def heads(self) -> int:
@@ -130,10 +137,12 @@ class ToyOptions:
             return 1.0
         try:
             factor = float(self.scale)
-        except ValueError:
+        except (TypeError, ValueError):
             factor = math.nan
-        if not math.isfinite(factor):
-            raise UsageError(f"--scale '{visible(str(self.scale))}': expected sqrt, none or a number")
+        if not abs(factor) <= float(np.finfo(np.float32).max):
+            raise UsageError(
+                f"--scale '{visible(str(self.scale))}': expected sqrt, none or a number that float32 holds"
+            )
         return factor
 
 
@@ -160,9 +169,10 @@ class ToyLayer:
     def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
         """Return the attention of one sentence; see `Source.trace`."""
         options = self.options
+        check_texts(text, pair, target)
         vocabulary = self._vocabulary(text, pair, target)
-        key_tokens = vocabulary.encode(checked(text), pair)
-        query_tokens = key_tokens if target is None else vocabulary.encode(checked(target, "the target"), None)
+        key_tokens = vocabulary.encode(text, pair)
+        query_tokens = key_tokens if target is None else vocabulary.encode(target, None)
         embedding = RNGS[options.rng](options.seed).embedding(vocabulary.size, options.d_model)
         x_keys = self._embed(embedding, key_tokens)
         x_queries = x_keys if target is None else self._embed(embedding, query_tokens)
@@ -182,10 +192,12 @@ class ToyLayer:
             out_bias=None if weights.out is None else weights.out.bias,
         )
         layer.mask.rows([0], np.arange(0))  # a mask that does not fit this sentence is refused here
-        details = {name: getattr(options, name) for name in ("rng", "init", "project", "positions", "d_model")}
-        details |= {"vocab_size": vocabulary.size, "parameters": weights.size}
+        details = {name: getattr(options, name) for name in ("rng", "project", "positions", "d_model")}
+        details |= {"init": options.weights, "vocab_size": vocabulary.size, "parameters": weights.size}
         source = Source("toy", seed=options.seed, details=details)
-        notes = vocabulary.notes(text, key_tokens) + (() if target is None else vocabulary.notes(target, query_tokens))
+        notes = vocabulary.notes((text, pair), key_tokens)
+        if target is not None:
+            notes += vocabulary.notes((target, None), query_tokens)
         return Trace(source, query_tokens, key_tokens, (layer,), text, pair, target, notes)
 
     def _vocabulary(self, *texts: str | None) -> Vocabulary:
@@ -213,7 +225,7 @@ class _Weights:
         width = options.d_model
 
         def linear(rows: int, columns: int) -> Linear:
-            return INITS[options.init](draws, rows, columns, width)
+            return INITS[options.weights](draws, rows, columns, width)
 
         columns = {"q": options.key_width, "k": options.key_width, "v": options.value_width}
         projected = PROJECTS[options.project]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attncli.errors import InputError, LoadError, UsageError
-from attncli.sources.texts import checked
 from attncli.tokens import Token, Tokens, visible
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class Vocabulary(Protocol):
     def encode(self, text: str, pair: str | None) -> Tokens:
         """Return the tokens of a text, and of a second one in the same sequence."""
 
-    def notes(self, text: str, tokens: Tokens) -> tuple[str, ...]:
+    def notes(self, texts: tuple[str, str | None], tokens: Tokens) -> tuple[str, ...]:
         """Return what the vocabulary could not express, a sentence each."""
 
 
@@ -43,13 +43,13 @@ class Words:
         """See `Vocabulary.encode`."""
         pieces = [(0, *piece) for piece in self._split(text)]
         if pair is not None:
-            pieces += [(1, *piece) for piece in self._split(checked(pair, "the pair"))]
+            pieces += [(1, *piece) for piece in self._split(pair)]
         return Tokens(
             Token(index, self._ids[word], word, start, end, segment=segment)
             for index, (segment, word, (start, end)) in enumerate(pieces)
         )
 
-    def notes(self, text: str, tokens: Tokens) -> tuple[str, ...]:
+    def notes(self, texts: tuple[str, str | None], tokens: Tokens) -> tuple[str, ...]:
         """Return nothing: the vocabulary is made of these words."""
         return ()
 
@@ -60,32 +60,42 @@ class Trained:
     def __init__(self, tokenizer: Tokenizer, special: bool, size: int | None) -> None:
         self._tokenizer = tokenizer
         self._special = special
-        needed = tokenizer.get_vocab_size(with_added_tokens=True)
+        needed = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0) + 1
         self.size = size or needed
         if self.size < needed:
             raise UsageError(f"--vocab-size {size}: the tokenizer has {needed} tokens; give at least that")
 
     def encode(self, text: str, pair: str | None) -> Tokens:
         """See `Vocabulary.encode`."""
-        if pair is not None:
-            checked(pair, "the pair")
-        encoding = self._tokenizer.encode(text, pair, add_special_tokens=self._special)
+        try:
+            encoding = self._tokenizer.encode(text, pair, add_special_tokens=self._special)
+        except Exception as error:  # the library raises bare Exception, for a word without an unknown token
+            raise InputError(f"the tokenizer cannot read the text: {visible(str(error))}") from None
         return tokens_of(encoding)
 
-    def notes(self, text: str, tokens: Tokens) -> tuple[str, ...]:
+    def notes(self, texts: tuple[str, str | None], tokens: Tokens) -> tuple[str, ...]:
         """See `Vocabulary.notes`."""
-        return unknown_notes(text, tokens, getattr(self._tokenizer.model, "unk_token", None))
+        tokenizer = self._tokenizer
+        unknown = getattr(tokenizer.model, "unk_token", None)
+        if unknown is not None:
+            return unknown_notes(texts, tokens, tokenizer.token_to_id(unknown), unknown)
+        # Unigram does not tell its unknown token, but gives its id to pieces that are spelt otherwise.
+        others = {token.id for token in tokens if tokenizer.id_to_token(token.id) != token.text}
+        return tuple(n for id_ in others for n in unknown_notes(texts, tokens, id_, tokenizer.id_to_token(id_)))
 
 
-def unknown_notes(text: str, tokens: Tokens, unknown: str | None) -> tuple[str, ...]:
+def unknown_notes(
+    texts: tuple[str, str | None], tokens: Tokens, unknown_id: int | None, unknown: str | None
+) -> tuple[str, ...]:
     """Return a sentence about the words that the vocabulary lacks, or none.
 
     Args:
-        text: the sentence.
-        tokens: its tokens; those of a second segment are passed over.
-        unknown: the piece that stands for what the vocabulary lacks.
+        texts: the text and the second one of a pair.
+        tokens: their tokens.
+        unknown_id: the id that stands for what the vocabulary lacks.
+        unknown: the piece of that id.
     """
-    lost = [text[token.start : token.end] for token in tokens if token.text == unknown and not token.segment]
+    lost = [(texts[t.segment] or "")[t.start : t.end] for t in tokens if t.id == unknown_id and not t.special]
     if not lost:
         return ()
     words = ", ".join(f"'{visible(word)}'" for word in dict.fromkeys(lost))
@@ -128,11 +138,11 @@ def load_tokenizer(name: str, offline: bool) -> Tokenizer:
 
     path = Path(name)
     shown = visible(name)
-    if path.is_dir():
+    if os.path.isdir(path):
         path = path / "tokenizer.json"
-    elif not path.exists():
+    elif not os.path.exists(path):
         path = _tokenizer_from_hub(name, offline)
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise LoadError(f"--vocab '{shown}' holds no tokenizer.json; give words, a tokenizer.json or its folder")
     try:
         tokenizer = Tokenizer.from_file(str(path))

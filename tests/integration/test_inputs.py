@@ -109,7 +109,7 @@ def test_the_line_that_is_not_utf_8_is_named(attn: Run, tmp_path: Path) -> None:
     for arguments, name in ((["--file", path], str(path)), (["-"], "standard input")):
         ran = attn("inspect", *arguments, "-F", "json", stdin=path.read_bytes())
         assert (ran.code, ran.out) == (5, "")
-        assert ran.err == f"attn: {name}, line 3: not UTF-8 at byte 3; convert it to UTF-8 first\n"
+        assert ran.err == f"attn: {name} is not UTF-8 at line 3, byte 3; convert it to UTF-8 first\n"
 
 
 def test_a_whole_text_that_is_not_utf_8_does_not_blame_the_wrong_line(attn: Run) -> None:

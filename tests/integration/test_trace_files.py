@@ -303,7 +303,11 @@ WRONG_DUMPS = {
     "a mask of one axis": ({"q": vectors(4, 3), "k": vectors(4, 3), "mask": np.ones(4, bool)}, {}, "mask"),
     "a mask of other numbers": ({"q": vectors(2, 3), "k": vectors(2, 3), "mask": vectors(2, 2)}, {}, "mask"),
     "a bias of another shape": ({"q": vectors(4, 3), "k": vectors(4, 3), "bias": vectors(2, 4, 4)}, {}, "bias"),
-    "tokens of another length": ({"q": vectors(4, 3), "k": vectors(4, 3)}, {"tokens": '["a"]'}, "lists 1 tokens"),
+    "tokens of another length": (
+        {"q": vectors(4, 3), "k": vectors(4, 3)},
+        {"tokens": '["a"]'},
+        "is not a JSON list of 4 strings",
+    ),
     "tokens that are no JSON": ({"q": vectors(1, 3), "k": vectors(1, 3)}, {"tokens": "a"}, "tokens"),
     "tokens that are no list": ({"q": vectors(1, 3), "k": vectors(1, 3)}, {"tokens": '{"a": 1}'}, "tokens"),
     "a scale that is no number": ({"q": vectors(1, 3), "k": vectors(1, 3)}, {"scale": "big"}, "scale"),

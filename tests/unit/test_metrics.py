@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import attncli
-from attncli.masks.algebra import ArrayMask, Mask, RuleMask, parse
+from attncli.masks.algebra import ArrayMask, Mask, RuleMask
+from attncli.masks.parser import parse
 from attncli.metrics import head_metrics
 from attncli.tokens import Token, Tokens
 from attncli.trace import LayerTrace, Source, Trace
@@ -147,7 +148,6 @@ def test_between_two_sequences_positions_are_not_compared(
     assert all(measured(trace, 0)[name] is None for name in OF_ONE_SEQUENCE)
 
 
-@pytest.mark.xfail(strict=True, reason="the tokens are compared, not whether there is one sequence")
 def test_two_sequences_of_the_same_words_are_still_two() -> None:
     trace = attncli.inspect("time flies", target="time flies")
     assert trace.layer(0).kind == "cross"
@@ -220,11 +220,11 @@ def test_max_score_looks_only_where_attention_is_allowed() -> None:
     sequence = tokens([0, 1, 2, 3])
     trace = traced(sequence, sequence, "causal")
     scores = trace.layer(0).head(0).scores
-    assert measured(trace, 0)["max_score"] == max(float(scores[row, key]) for row in range(4) for key in range(row + 1))
-    assert measured(trace, 0, [0])["max_score"] == float(scores[0, 0])
+    highest = max(scores[row, key] for row in range(4) for key in range(row + 1))
+    assert measured(trace, 0)["max_score"] == float(str(highest))
+    assert measured(trace, 0, [0])["max_score"] == float(str(scores[0, 0]))
 
 
-@pytest.mark.xfail(strict=True, reason="NaN weights count as 0 in the entropy: it is 0.0, and effective_keys 1.0")
 def test_what_cannot_be_computed_is_none_and_not_zero() -> None:
     sequence = tokens([0, 1, 0], frozenset({1}))
     trace = traced(sequence, sequence, "full")

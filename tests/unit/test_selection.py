@@ -53,7 +53,7 @@ def test_lists_of_ranges_are_what_plain_python_counts(ends: list[tuple[int, int]
     assert chosen(",".join(f"{first}-{last}" for first, last in ranges)) == tuple(expected)
 
 
-@pytest.mark.parametrize("written", ["4-2", "0,4-2", "-2-2", "5-0"])
+@pytest.mark.parametrize("written", ["4-2", "3-2", "0,4-2", "-2-2", "5-0"])
 def test_a_range_that_runs_backwards_says_how_to_write_it(written: str) -> None:
     with pytest.raises(UsageError) as refused:
         chosen(written)
@@ -118,7 +118,6 @@ def test_a_choice_of_many_stays_small_until_it_is_known_how_many_there_are() -> 
     assert chosen("0-99999", 100_000) == tuple(range(100_000))
 
 
-@pytest.mark.xfail(strict=True, raises=(TypeError, ValueError), reason="only int and plain sequences are told apart")
 @pytest.mark.parametrize("number_or_array", ["np.int64(1)", "np.arange(2)"])
 def test_numpys_integers_are_integers(number_or_array: str) -> None:
     import numpy as np
@@ -126,7 +125,6 @@ def test_numpys_integers_are_integers(number_or_array: str) -> None:
     assert chosen({"np.int64(1)": np.int64(1), "np.arange(2)": np.arange(2)}[number_or_array])[-1] == 1
 
 
-@pytest.mark.xfail(strict=True, raises=TypeError, reason="what is neither number, text nor sequence is not checked")
 @pytest.mark.parametrize("written", [1.5, ["a"]])
 def test_what_is_no_integer_is_a_usage_error_in_python_too(written: object) -> None:
     with pytest.raises(UsageError):

@@ -5,13 +5,14 @@ Importing this package imports neither torch nor transformers; making a `Checkpo
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, fields
 from typing import Any
 
-from attncli.errors import InputError, UsageError
-from attncli.masks.algebra import parse
+from attncli.errors import InputError, LoadError, UsageError
+from attncli.masks.parser import parse
 from attncli.selection import Indices
-from attncli.sources.texts import checked
+from attncli.sources.texts import check_texts
 from attncli.sources.vocabulary import tokens_of, unknown_notes
 from attncli.tokens import Tokens, visible
 from attncli.trace import Source, Trace
@@ -55,6 +56,8 @@ class Checkpoint:
         if unknown:
             names = ", ".join("--" + name.replace("_", "-") for name in sorted(unknown))
             raise UsageError(f"{names}: does not apply to --model; it belongs to the toy layer")
+        if os.path.isdir(model) and "revision" in options:
+            raise UsageError("--revision names a version on the hub; it does not apply to a folder")
         self.name = model
         self.special = special
         self.mask = None if mask is None else parse(mask)
@@ -78,11 +81,18 @@ class Checkpoint:
             raise UsageError(
                 "--target needs an encoder-decoder model or the toy layer; here use --pair for a second text"
             )
-        encoding = self._encode(checked(text), pair if pair is None else checked(pair, "the pair"))
+        check_texts(text, pair)
+        encoding = self._encode(text, pair)
         tokens: Tokens = tokens_of(encoding.encodings[0])
         if self.limit is not None and len(tokens) > self.limit:
             raise InputError(
                 f"the sentence has {len(tokens)} tokens, {visible(self.name)} reads at most {self.limit}; shorten it"
+            )
+        rows = self.model.get_input_embeddings().num_embeddings
+        if max(token.id for token in tokens) >= rows:
+            raise LoadError(
+                f"the tokenizer of {visible(self.name)} has ids beyond the {rows} rows of the model's vocabulary; "
+                "they do not belong together"
             )
         layers = run(self.model, encoding, self.layers, self.heads, self.num_layers, self.mask)
         config = self.model.config
@@ -94,7 +104,7 @@ class Checkpoint:
             device=str(self.model.device),
             layers=self.num_layers,
         )
-        notes = unknown_notes(text, tokens, self.tokenizer.unk_token)
+        notes = unknown_notes((text, pair), tokens, self.tokenizer.unk_token_id, self.tokenizer.unk_token)
         return Trace(source, tokens, tokens, layers, text, pair, None, notes)
 
     def _encode(self, text: str, pair: str | None) -> Any:

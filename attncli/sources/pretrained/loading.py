@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attncli.errors import AttnError, InputError, LoadError
@@ -35,11 +34,13 @@ def load_config(name: str, options: LoadOptions) -> Any:
     Raises:
         LoadError: there is no such checkpoint, or it cannot be read.
     """
-    folder = Path(name)
-    if folder.exists() and not folder.is_dir():
+    if os.path.isfile(name):
         raise LoadError(f"{visible(name)} is a file; --model takes a checkpoint's folder or its name on the hub")
-    if folder.is_dir() and not (folder / "config.json").is_file():
-        raise LoadError(f"the folder {visible(name)} is no checkpoint: it has no config.json")
+    if os.path.isdir(name) and not os.path.isfile(os.path.join(name, "config.json")):
+        raise LoadError(
+            f"the folder {visible(name)} is no checkpoint: it has no config.json; give the folder that "
+            "save_pretrained wrote"
+        )
     with _explained(name, "configuration", options):
         config = AutoConfig.from_pretrained(name, **_hub_arguments(options))
     if not all(isinstance(getattr(config, count, None), int) for count in ("num_hidden_layers", "num_attention_heads")):
@@ -82,7 +83,13 @@ def load_model(name: str, config: Any, options: LoadOptions) -> Any:
             dtype=dtype if dtype == "auto" else getattr(torch, dtype),
             use_safetensors=None if options.allow_pickle else True,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported below, with the names and the shapes
             **_hub_arguments(options),
+        )
+    for key, found, expected in sorted(report["mismatched_keys"]):
+        raise LoadError(
+            f"the weights of {visible(name)} do not fit its config.json: {visible(key)} has shape {list(found)}, "
+            f"the model expects {list(expected)}; check that the files belong together"
         )
     missing = sorted(key for key in report["missing_keys"] if not key.startswith(_AFTER_ATTENTION))
     if missing:
@@ -136,7 +143,7 @@ def _explained(name: str, part: str, options: LoadOptions) -> Iterator[None]:
         raise InputError(f"{visible(name)} does not fit into the memory of this machine") from None
     except Exception as error:  # the libraries below raise nearly everything
         shown = visible(name)
-        if not Path(name).is_dir():
+        if not os.path.isdir(name):
             where = (
                 "in the local cache"
                 if options.offline or os.environ.get("HF_HUB_OFFLINE")
@@ -146,7 +153,9 @@ def _explained(name: str, part: str, options: LoadOptions) -> Iterator[None]:
                 f"the {part} of '{shown}' was not found {where}, and there is no such folder; check the name, or "
                 f"give the folder of a downloaded checkpoint ({_first_sentence(error)})"
             ) from None
-        raise LoadError(f"the {part} of {shown} cannot be loaded: {_first_sentence(error)}") from None
+        raise LoadError(
+            f"the {part} of {shown} cannot be loaded: {_first_sentence(error)}; check that the folder is complete"
+        ) from None
 
 
 def _first_sentence(error: BaseException) -> str:

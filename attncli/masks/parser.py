@@ -1,0 +1,159 @@
+"""The parser of mask expressions: text in, tree out; nothing is ever evaluated as code.
+
+expression := term ('|' term)*        term := factor ('&' factor)*
+factor     := '~' factor | '(' expression ')' | atom
+atom       := name [ '(' argument (',' argument)* ')' ]
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+
+from attncli.errors import UsageError
+from attncli.masks.algebra import ATOMS, And, Atom, AtomKind, Expression, File, Not, Or
+from attncli.masks.files import ENDINGS, read_mask
+from attncli.tokens import visible
+
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<name>[A-Za-z_]\w*)|(?P<number>-?\d+)|(?P<string>"[^"]*"|'[^']*')|(?P<sign>[&|~(),=]))"""
+)
+_DEEPEST = 100  # parentheses and ~ inside one another; keeps a hostile expression from exhausting the stack
+
+
+def parse(text: str, allow_files: bool = True) -> Expression:
+    """Parse a mask expression.
+
+    Args:
+        text: an expression, or a file that holds a mask (told by its ending); `none` is `full`.
+        allow_files: whether it may name files, which are read at once.
+
+    Raises:
+        UsageError: it is not one; the message points at the character.
+        InputError: a file it names cannot be read.
+    """
+    if not isinstance(text, str):
+        raise UsageError("the mask is an expression such as 'causal & window(4)', or the name of a file")
+    if allow_files and text.lower().endswith(ENDINGS):
+        return File(text, read_mask(Path(text)))
+    return _Parser(text, allow_files).whole()
+
+
+class _Parser:
+    """Recursive descent over one expression."""
+
+    def __init__(self, text: str, allow_files: bool) -> None:
+        self.text = text
+        self.allow_files = allow_files
+        self.position = 0
+        self.depth = 0
+
+    def whole(self) -> Expression:
+        expression = self.expression()
+        if self.rest():
+            raise self.error("expected & or | here")
+        return expression
+
+    def expression(self) -> Expression:
+        sides = [self.term()]
+        while self.take("|"):
+            sides.append(self.term())
+        return sides[0] if len(sides) == 1 else Or(tuple(sides))
+
+    def term(self) -> Expression:
+        sides = [self.factor()]
+        while self.take("&"):
+            sides.append(self.factor())
+        return sides[0] if len(sides) == 1 else And(tuple(sides))
+
+    def factor(self) -> Expression:
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise self.error(f"more than {_DEEPEST} nested parentheses")
+        node: Expression
+        if self.take("~"):
+            node = Not(self.factor())
+        elif self.take("("):
+            node = self.expression()
+            self.expect(")")
+        else:
+            node = self.atom()
+        self.depth -= 1
+        return node
+
+    def atom(self) -> Expression:
+        start = self.position
+        name = self.take_kind("name")
+        if name is None:
+            raise self.error("expected a mask such as causal or window(4)")
+        if name == "none":
+            return Atom("full")
+        if name == "file" and self.allow_files:
+            return self.file(start)
+        if name not in ATOMS:
+            known = [*ATOMS, "file"] if self.allow_files else list(ATOMS)
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"the masks are: {', '.join(known)}"
+            raise self.error(f"unknown mask '{name}'; {hint}", start)
+        kind = ATOMS[name]
+        positional: list[int] = []
+        keywords: dict[str, int] = {}
+        if self.take("("):
+            while not self.take(")"):
+                if positional or keywords:
+                    self.expect(",")
+                self.argument(kind, positional, keywords)
+        if len(positional) not in kind.arguments or (kind.keywords and not keywords):
+            takes = f"is written {kind.usage}" if "(" in kind.usage else "takes no number"
+            raise self.error(f"{name} {takes}", start)
+        return Atom(name, tuple(positional), tuple(sorted(keywords.items())))
+
+    def file(self, start: int) -> File:
+        quoted = self.take_kind("string") if self.take("(") else None
+        if quoted is None or not self.take(")"):
+            raise self.error('file is written file("mask.npy")', start)
+        return File(quoted[1:-1], read_mask(Path(quoted[1:-1])))
+
+    def argument(self, kind: AtomKind, positional: list[int], keywords: dict[str, int]) -> None:
+        start = self.position
+        keyword = self.take_kind("name")
+        if keyword is not None and (keyword not in kind.keywords or keyword in keywords or not self.take("=")):
+            raise self.error(f"expected a number: {kind.usage}", start)
+        digits = self.take_kind("number")
+        if digits is None:
+            raise self.error(f"expected a number: {kind.usage}", start)
+        if len(digits) > 9 or int(digits) < kind.least:
+            raise self.error(f"expected a number from {kind.least} to 999999999, got {digits[:20]}", start)
+        if keyword is None:
+            positional.append(int(digits))
+        else:
+            keywords[keyword] = int(digits)
+
+    def rest(self) -> str:
+        return self.text[self.position :].lstrip()
+
+    def take(self, sign: str) -> bool:
+        match = _TOKEN.match(self.text, self.position)
+        if match is None or match["sign"] != sign:
+            return False
+        self.position = match.end()
+        return True
+
+    def take_kind(self, kind: str) -> str | None:
+        match = _TOKEN.match(self.text, self.position)
+        if match is None or match[kind] is None:
+            return None
+        self.position = match.end()
+        return match[kind]
+
+    def expect(self, sign: str) -> None:
+        if not self.take(sign):
+            raise self.error(f"expected '{sign}'")
+
+    def error(self, message: str, position: int | None = None) -> UsageError:
+        at = self.position if position is None else position
+        at += len(self.text[at:]) - len(self.text[at:].lstrip())
+        place = f"at character {at + 1}" if at < len(self.text) else "at the end"
+        shown = self.text if len(self.text) <= 80 else "…" * (at > 40) + self.text[max(at - 40, 0) : at + 40] + "…"
+        return UsageError(f"mask '{visible(shown)}', {place}: {message}")
