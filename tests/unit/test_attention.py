@@ -67,7 +67,7 @@ def test_a_row_that_may_attend_to_nothing_shows_what_the_fill_makes_of_it() -> N
 
 def test_shapes_that_do_not_fit_are_caught_by_the_annotations(random: np.random.Generator) -> None:
     q, k, _ = arrays(random)
-    with pytest.raises(Exception, match="type-check"):
+    with pytest.raises(Exception, match="Type-check"):
         attention.dot_products(q, k[0])
 
 
