@@ -20,7 +20,6 @@ from attncli.render.heatmap import Picture, heatmaps, legend, value_range
 from attncli.render.matrix import Matrix, side_by_side
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.render.summaries import headline, metrics_table, proof_line, shapes_table, token_list
-from attncli.tokens import Tokens
 from attncli.trace import HeadTrace, LayerTrace, Trace
 from attncli.view import View
 
@@ -66,7 +65,7 @@ class Layout:
 
     def notes(self) -> list[str]:
         """Return what was left out of the default view, a sentence each."""
-        if self.view.show is not None or not self._is_long:
+        if self.view.show is not None or not self._is_long or len(self._rows) == 1:
             return []
         tokens = max(len(self._rows), len(self._columns))
         return [
@@ -90,10 +89,10 @@ class Layout:
 
     def _default(self) -> tuple[str, ...]:
         parts: tuple[str, ...] = ("tokens", "shapes")
-        if self._is_long:
-            parts = ("shapes", "heatmap")
-        elif len(self._rows) == 1:
+        if len(self._rows) == 1:
             parts += ("embeddings", "q", "scores", "weights", "output")
+        elif self._is_long:
+            parts = ("shapes", "heatmap")
         elif len(self.trace.layers) == 1:
             parts += ("scores", "weights", "heatmap")
         else:
@@ -111,14 +110,8 @@ class Layout:
         trace = self.trace
         if trace.query_tokens == trace.key_tokens:
             return token_list(trace.key_tokens, "tokens", self.palette, self.width)
-        lists = [
-            self._token_block(trace.query_tokens, "queries"),
-            self._token_block(trace.key_tokens, "keys"),
-        ]
-        return Block([line for block in lists for line in block.lines], max(block.width for block in lists))
-
-    def _token_block(self, tokens: Tokens, title: str) -> Block:
-        return token_list(tokens, title, self.palette, self.width)
+        sides = ((trace.query_tokens, "queries"), (trace.key_tokens, "keys"))
+        return stack([token_list(tokens, title, self.palette, self.width) for tokens, title in sides])
 
     def _numbers(self, layer: LayerTrace, wanted: frozenset[str]) -> Iterator[RenderableType]:
         """Yield the matrices of the heads that are printed in digits, side by side as the width allows."""
