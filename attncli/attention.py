@@ -18,10 +18,18 @@ import numpy as np
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
+HALF_LOWEST = float(np.finfo(np.float16).min)
+
+
+def _odd_numbers_pass() -> np.errstate:
+    """NaN and infinities are results like any other here: they are shown with marks of their own."""
+    return np.errstate(invalid="ignore", over="ignore")
+
 
 def dot_products(query: Float[np.ndarray, "H Q D"], key: Float[np.ndarray, "H K D"]) -> Float[np.ndarray, "H Q K"]:
     """Return q·k of every query with every key."""
-    return query @ key.swapaxes(-1, -2)
+    with _odd_numbers_pass():
+        return query @ key.swapaxes(-1, -2)
 
 
 def attention_scores(
@@ -38,12 +46,13 @@ def attention_scores(
         bias: what a model adds to the scaled products (ALiBi, Press et al. 2022; T5, Raffel et al. 2020).
         softcap: c in c·tanh(scores/c) (Gemma 2, 2024).
     """
-    scores = products * products.dtype.type(scale)
-    if bias is not None:
-        scores = scores + bias
-    if softcap is not None:
-        cap = scores.dtype.type(softcap)
-        scores = cap * np.tanh(scores / cap)
+    with _odd_numbers_pass():
+        scores = products * products.dtype.type(scale)
+        if bias is not None:
+            scores = scores + bias
+        if softcap is not None:
+            cap = scores.dtype.type(softcap)
+            scores = cap * np.tanh(scores / cap)
     return scores
 
 
@@ -52,9 +61,14 @@ def masked_scores(
 ) -> Float[np.ndarray, "H Q K"]:
     """Return the scores with `fill` wherever a query may not attend to a key.
 
-    `fill` is −inf in the formula. Models add the smallest finite number instead, which swallows the score: the
-    two differ only in a row with no allowed key, which becomes NaN with the one and uniform with the other.
+    `fill` is −inf in the formula. Models add the smallest finite number of their dtype instead, which swallows the
+    score, and half precision swallows only part of it. All of them agree but in a row with no allowed key, which
+    becomes NaN with −inf, uniform in float32, and something else in float16.
     """
+    if fill == HALF_LOWEST:
+        with _odd_numbers_pass():
+            added = (scores.astype(np.float16) + np.float16(fill)).astype(scores.dtype)
+        return np.where(allowed, scores, added)
     return np.where(allowed, scores, scores.dtype.type(fill))
 
 
@@ -72,7 +86,7 @@ def attention_weights(
     if sinks is not None:
         highest = np.maximum(highest, sinks[:, None, None])
     # −inf − −inf is the NaN of a row that may attend to nothing, and the caller shows it as such.
-    with np.errstate(invalid="ignore"):
+    with _odd_numbers_pass():
         exponentials = np.exp(masked - highest)
     total = exponentials.sum(axis=-1, keepdims=True)
     if sinks is not None:
@@ -84,4 +98,5 @@ def attention_output(
     weights: Float[np.ndarray, "H Q K"], value: Float[np.ndarray, "H K Dv"]
 ) -> Float[np.ndarray, "H Q Dv"]:
     """Return weights·v, the context vectors of every head."""
-    return weights @ value
+    with _odd_numbers_pass():
+        return weights @ value

@@ -71,6 +71,8 @@ class Token:
         if all(unicodedata.category(character) == "Zs" for character in text):
             text = "␣" * len(text)
         text = visible(text) or "''"
+        if set(text) <= _JOINERS:
+            text = "".join(f"\\u{ord(character):04x}" for character in text)
         # A combining mark or a joiner at the front would attach itself to the cell on its left.
         return "◌" + text if unicodedata.category(text[0]) in {"Mn", "Me", "Cf"} else text
 

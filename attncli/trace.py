@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
 SCHEMA = "attncli.trace/1"
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -134,8 +135,14 @@ class LayerTrace:
                 raise InputError(f"{name} has shape {list(array.shape)}; expected {wanted}")
         if self.inputs is not None and (self.inputs.ndim != 2 or len(self.inputs) != queries):
             raise InputError(f"inputs has shape {list(self.inputs.shape)}; expected [{queries}, width]")
-        if not np.isfinite(self.scale):
-            raise InputError(f"the scale is {self.scale}; expected a finite number")
+        if not abs(self.scale) <= _LARGEST:
+            raise InputError(f"the scale is {self.scale}; expected a number that float32 holds")
+        if self.softcap is not None and not self.softcap > 0:
+            raise InputError(f"the softcap is {self.softcap}; expected a number above 0")
+        if self.fill != -np.inf and not self.fill <= attention.HALF_LOWEST:
+            raise InputError(f"the fill is {self.fill}; expected -inf or a number that no score comes near")
+        if self.capture != "exact":
+            raise InputError(f"the capture is '{self.capture}'; expected 'exact'")
 
     @property
     def num_heads(self) -> int:

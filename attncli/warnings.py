@@ -28,7 +28,7 @@ def _blind(trace: Trace, layer: LayerTrace, rows: list[int]) -> Iterator[str]:
     if blind:
         names = ", ".join(f"{row} '{trace.query_tokens[row].label}'" for row in blind[:5])
         names += f" and {len(blind) - 5} more" if len(blind) > 5 else ""
-        becomes = "uniform, over masked keys too" if math.isfinite(layer.fill) else "NaN"
+        becomes = "spread over masked keys" if math.isfinite(layer.fill) else "NaN"
         yield (f"layer {layer.layer}: the mask leaves no key to query {names}; the softmax of such a row is {becomes}")
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from attncli import options
-from attncli.errors import UsageError
+from attncli.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from attncli.trace import Trace
@@ -83,6 +83,10 @@ def inspect(
         precision=precision,
     )
     chosen = choose_format(format_, output)
+    if save is not None and output is not None and save.absolute() == output.absolute():
+        raise UsageError(f"--save and --output both name {save}; give each a file of its own")
+    if hide_special and from_ is None and model is None and vocab in (None, "words"):
+        raise UsageError("--hide-special does not apply to --vocab words, which adds no special tokens")
     traces = _saved(given) if from_ is not None else _computed(given)
     traces = _checked(traces, view, save)
     if chosen == "table":
@@ -106,7 +110,16 @@ def _computed(given: dict[str, Any]) -> Iterator[tuple[int, Trace]]:
         **{name: given[name] for name in _source_options() if name in given},
     )
     pair, target = given.get("pair"), given.get("target")
-    return ((number, source.trace(text, pair, target)) for number, text in texts)
+    is_alone = len(given.get("text", ())) == 1 and given["text"] != ["-"]
+
+    def traces() -> Iterator[tuple[int, Trace]]:
+        for number, text in texts:
+            try:
+                yield number, source.trace(text, pair, target)
+            except InputError as error:
+                raise error if is_alone else InputError(f"sentence {number}: {error}") from None
+
+    return traces()
 
 
 def _the_only(texts: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:

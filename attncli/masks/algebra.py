@@ -271,10 +271,22 @@ class ArrayMask:
         return _of_heads(self.allowed[:, queries], heads)
 
     def __str__(self) -> str:
-        return "all keys" if self.allowed.all() else "cell by cell"
+        return "cell by cell"
 
 
 Mask = RuleMask | ArrayMask
+
+
+def smallest(allowed: Bool[np.ndarray, "#H Q K"], heads: int) -> Mask:
+    """Return a mask in its smallest exact form: `full`, `causal` or `window(w)` if it is one, else its cells."""
+    queries, keys = allowed.shape[1:]
+    if len(allowed) == 1 and queries <= keys:
+        width = int(allowed[0, -1].sum())
+        for atom in (Atom("full"), Atom("causal"), Atom("window", (width,))):
+            rule = RuleMask(atom, queries, keys, heads, past=keys - queries)
+            if np.array_equal(rule.rows([0], np.arange(queries)), allowed):
+                return rule
+    return ArrayMask(np.array(allowed))
 
 
 def _of_heads(allowed: Bool[np.ndarray, ...], heads: list[int]) -> Bool[np.ndarray, "H Q K"]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import RenderableType
@@ -22,6 +23,9 @@ from attncli.render.palette import BOLD, DIM, Palette
 from attncli.render.summaries import headline, metrics_table, proof_line, shapes_table, token_list
 from attncli.trace import HeadTrace, LayerTrace, Trace
 from attncli.view import View
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool
 
 LONG = 64  # more tokens than this are shown pooled, unless asked for in so many words
 COMFORTABLE = 100  # cells in a line where the output sets no width
@@ -55,9 +59,11 @@ class Layout:
                 yield Text(self.palette.fit(f"layer {layer.layer} · {layer.kind}"), BOLD)
             if "shapes" in wanted:
                 yield shapes_table(trace, layer, self.palette, self.width)
-            yield from self._numbers(layer, wanted)
+            needs_pictures = wanted & {"weights", "heatmap"}
+            pictures = self._pictures(layer) if needs_pictures else []
+            yield from self._numbers(layer, wanted, pictures)
             if "heatmap" in wanted:
-                yield self._maps(layer)
+                yield self._maps(layer, pictures)
             if "metrics" in wanted:
                 yield metrics_table(trace, layer, self.palette, self.width, self.view.precision)
             if "proof" in wanted:
@@ -108,33 +114,35 @@ class Layout:
 
     def _tokens(self) -> RenderableType:
         trace = self.trace
+        has_ids = trace.source.kind in {"toy", "pretrained"}  # elsewhere there is no vocabulary
         if trace.query_tokens == trace.key_tokens:
-            return token_list(trace.key_tokens, "tokens", self.palette, self.width)
+            return token_list(trace.key_tokens, "tokens", self.palette, self.width, has_ids)
         sides = ((trace.query_tokens, "queries"), (trace.key_tokens, "keys"))
-        return stack([token_list(tokens, title, self.palette, self.width) for tokens, title in sides])
+        return stack([token_list(tokens, title, self.palette, self.width, has_ids) for tokens, title in sides])
 
-    def _numbers(self, layer: LayerTrace, wanted: frozenset[str]) -> Iterator[RenderableType]:
+    def _numbers(self, layer: LayerTrace, wanted: frozenset[str], pictures: list[Picture]) -> Iterator[RenderableType]:
         """Yield the matrices of the heads that are printed in digits, side by side as the width allows."""
         rows = Axis.of_tokens(self.trace.query_tokens, self._rows, self.palette)
         if "embeddings" in wanted and layer.inputs is not None:
             yield self._drawn([self._vectors("embeddings", layer.inputs[self._rows], rows)])
-        highest = value_range(self._pictures(layer))[1] if "weights" in wanted else 0.0
+        highest = value_range(pictures)[1]
         for index in self._digit_heads(layer):
             head = layer.head(index, self._rows)
             matrices = list(self._matrices(head, wanted, rows, highest))
             if not matrices:
                 continue
-            yield Text.assemble((f"head {index}", BOLD), (self._head_note(layer), DIM))
+            yield Text.assemble((f"head {index}", BOLD), (self._head_note(layer, wanted), DIM))
             yield self._drawn(matrices)
         projected = layer.projected(self._rows) if "output" in wanted else None
         if projected is not None:
             yield self._drawn([self._vectors("projected: concatenated heads·W_o", projected, rows)])
 
-    def _head_note(self, layer: LayerTrace) -> str:
+    def _head_note(self, layer: LayerTrace, wanted: frozenset[str]) -> str:
         heads = f" of {layer.num_heads}"
         if len(self._digit_heads(layer)) < len(layer.heads):
             heads += f"; --head {layer.heads[1]} has another in digits"
-        return self.palette.fit(heads + " · rows are queries, columns keys")
+        is_cells = wanted & {"scores", "mask", "weights"}
+        return self.palette.fit(heads + (" · rows are queries, columns keys" if is_cells else ""))
 
     def _matrices(self, head: HeadTrace, wanted: frozenset[str], rows: Axis, highest: float) -> Iterator[Matrix]:
         columns = Axis.of_tokens(self.trace.key_tokens, self._columns, self.palette)
@@ -149,9 +157,10 @@ class Layout:
         if "scores" in wanted:
             yield Matrix("scores, before the mask", head.scores[:, keys], rows, columns, allowed)
         if "mask" in wanted:
-            yield Matrix("mask, 1 = attend", allowed.astype(np.float32), rows, columns, allowed, hide_masked=True)
+            yield Matrix("mask, 1 = attend", allowed, rows, columns, allowed, hide_masked=True)
         if "weights" in wanted:
-            yield Matrix("weights", head.weights[:, keys], rows, columns, allowed, hide_masked=True, highest=highest)
+            shown = _shown(head)[:, keys]
+            yield Matrix("weights", head.weights[:, keys], rows, columns, shown, hide_masked=True, highest=highest)
         if "output" in wanted:
             yield self._vectors("output: weights·V", head.output, rows)
 
@@ -165,10 +174,9 @@ class Layout:
     def _pictures(self, layer: LayerTrace) -> list[Picture]:
         keys = self._columns
         heads = (layer.head(index, self._rows) for index in layer.heads)
-        return [Picture(f"head {head.head}", head.weights[:, keys], head.mask[:, keys]) for head in heads]
+        return [Picture(f"head {head.head}", head.weights[:, keys], _shown(head)[:, keys]) for head in heads]
 
-    def _maps(self, layer: LayerTrace) -> RenderableType:
-        pictures = self._pictures(layer)
+    def _maps(self, layer: LayerTrace, pictures: list[Picture]) -> RenderableType:
         rows = Axis.of_tokens(self.trace.query_tokens, self._rows, self.palette)
         columns = Axis.of_tokens(self.trace.key_tokens, self._columns, self.palette)
         maps, pool = heatmaps(pictures, rows, columns, self.palette, self.width or COMFORTABLE, LONG)
@@ -179,3 +187,11 @@ class Layout:
         header = [Block([[Segment(title, BOLD)]], len(title)), legend(pictures, self.palette)]
         is_narrow = self.width is not None and sum(part.width + 3 for part in header) > self.width
         return stack([*header, maps] if is_narrow else [beside(header, 3), maps])
+
+
+def _shown(head: HeadTrace) -> Bool[np.ndarray, "Q K"]:
+    """Return which weights are drawn as numbers: all but the masked ones that are exactly zero.
+
+    A query that may attend to nothing still has weights, NaN or spread over masked keys, and they are not hidden.
+    """
+    return head.mask | (head.weights != 0)

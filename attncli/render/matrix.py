@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.cells import cell_len
@@ -48,46 +49,74 @@ class Matrix:
     highest: float | None = None
     what: str = "key"
 
+    def column_width(self, palette: Palette, digits: int) -> int:
+        """Return how many cells a column takes, its gap left out."""
+        finite = self.values[np.isfinite(self.values)]
+        # With fixed decimals the longest number is the smallest or the largest one.
+        candidates = finite.tolist() if self.is_large else [finite.min(), finite.max()] if finite.size else []
+        longest = max((len(_number(value, digits, self.is_large)) for value in candidates), default=1)
+        if finite.size < self.values.size:
+            longest = max(longest, len("-inf"))
+        labels = (cell_len(palette.shortened(label, max(longest, _COLUMN_LABEL))) for label in self.columns.labels)
+        return max(longest, *labels, 1)
+
+    def columns_kept(self, palette: Palette, width: int | None, digits: int) -> list[int | None]:
+        """Return which columns fit into `width` cells, with None where the rest is left out."""
+        return _kept(len(self.columns), self.column_width(palette, digits) + 1, width)
+
     def body(self, palette: Palette, width: int | None, digits: int) -> Block:
         """Return the matrix without its row labels, in at most `width` cells; None is as wide as it needs."""
+        title = [Segment(" "), Segment(palette.fit(self.title), BOLD)]
+        if not len(self.columns):
+            return block([title, [Segment(" no numbers", DIM)]])
         allowed = np.ones(self.values.shape, bool) if self.allowed is None else self.allowed
-        texts = [[_number(value, digits, self._is_large) for value in row] for row in self.values.tolist()]
+        kept = self.columns_kept(palette, width, digits)
+        shown = [column for column in kept if column is not None]
+        texts = [[_number(value, digits, self.is_large) for value in row] for row in self.values[:, shown].tolist()]
         if self.hide_masked:
             mark = palette.fit("·")
             texts = [
                 [text if ok else mark for text, ok in zip(row, oks, strict=True)]
-                for row, oks in zip(texts, allowed.tolist(), strict=True)
+                for row, oks in zip(texts, allowed[:, shown].tolist(), strict=True)
             ]
-        if not len(self.columns):
-            return block([[Segment(" "), Segment(palette.fit(self.title), BOLD)], [Segment("no numbers", DIM)]])
-        column_width = max(len(text) for row in texts for text in row)
-        names = [palette.shortened(label, max(column_width, _COLUMN_LABEL)) for label in self.columns.labels]
-        column_width = max(column_width, *map(cell_len, names))
-        kept = _kept(len(self.columns), column_width + 1, width)
-        styles = self._styles(palette, allowed)
-        lines = [[Segment(" "), Segment(palette.fit(self.title), BOLD)], _header(names, kept, column_width, palette)]
-        for row, line_texts in enumerate(texts):
+        column_width = self.column_width(palette, digits)
+        styles = self._styles(palette, allowed[:, shown], self.values[:, shown])
+        names = [palette.shortened(self.columns.labels[column], column_width) for column in shown]
+        lines = [title, self._line(kept, column_width, names, [DIM] * len(names), palette, is_header=True)]
+        for row, (line_texts, line_styles) in enumerate(zip(texts, styles, strict=True)):
             if self.rows.boundary and row == self.rows.boundary:
                 lines.append([Segment(palette.fit("─") * ((column_width + 1) * len(kept)), DIM)])
-            lines.append(self._line(kept, column_width, line_texts, styles[row], palette))
+            lines.append(self._line(kept, column_width, line_texts, line_styles, palette))
         return self._with_note(block(lines), kept, palette)
+
+    @cached_property
+    def is_large(self) -> bool:
+        """Whether its numbers are too large for fixed decimals."""
+        finite = self.values[np.isfinite(self.values)]
+        return bool(finite.size) and float(np.abs(finite).max()) >= _WIDEST_FIXED
 
     def _line(
         self,
         kept: list[int | None],
         width: int,
-        texts: list[str],
-        styles: list[Style | None],
+        texts: Sequence[str],
+        styles: Sequence[Style | None],
         palette: Palette,
+        is_header: bool = False,
     ) -> list[Segment]:
+        """Return one line of cells; where a second text begins, or its beginning was left out, stands a bar."""
         line = []
+        shown = iter(zip(texts, styles, strict=True))
+        previous = -1
         for column in kept:
             if column is None:
                 line.append(Segment(" " + palette.fit("⋯"), DIM))
                 continue
-            is_boundary = self.columns.boundary and column == self.columns.boundary
-            line.append(Segment(palette.fit("│") if is_boundary else " ", DIM))
-            line.append(cell(texts[column], width, styles[column]))
+            is_boundary = previous < self.columns.boundary <= column and self.columns.boundary > 0
+            line.append(Segment(palette.fit("│") if is_boundary and not is_header else " ", DIM))
+            text, style = next(shown)
+            line.append(cell(text, width, style))
+            previous = column
         return line
 
     def _with_note(self, body: Block, kept: list[int | None], palette: Palette) -> Block:
@@ -103,15 +132,11 @@ class Matrix:
         note = [Segment(palette.fit(" " + gone), DIM)]
         return Block([*body.lines, note], max(body.width, len(gone) + 1))
 
-    @property
-    def _is_large(self) -> bool:
-        finite = self.values[np.isfinite(self.values)]
-        return bool(finite.size) and float(np.abs(finite).max()) >= _WIDEST_FIXED
-
-    def _styles(self, palette: Palette, allowed: np.ndarray[Any, Any]) -> list[list[Style | None]]:
+    def _styles(
+        self, palette: Palette, allowed: Bool[np.ndarray, "R C"], values: Float[np.ndarray, "R C"]
+    ) -> list[list[Style | None]]:
         if self.highest is not None and palette.has_color:
-            drawn = palette.cells(self.values, allowed, 0.0, self.highest, 1)
-            return [[style for _, style in row] for row in drawn]
+            return [[style for _, style in row] for row in palette.cells(values, allowed, 0.0, self.highest, 1)]
         return [[None if ok else DIM for ok in row] for row in allowed.tolist()]
 
 
@@ -128,14 +153,30 @@ def side_by_side(
         precision: digits after the point; None is as many, 4 to 2, as let all of them stand in one line.
     """
     if precision is None:
-        choices = (DIGITS,) if len(matrices[0].rows) == 1 else range(DIGITS, 1, -1)
-        drawn = [_placed(matrices, palette, width, is_cut, digits) for digits in choices]
-        return next((block for block, lines in drawn if lines == 1), drawn[0][0])
-    return _placed(matrices, palette, width, is_cut, precision)[0]
+        precision = _most_digits(matrices, palette, width, is_cut)
+    return _placed(matrices, palette, width, is_cut, precision)
 
 
-def _placed(matrices: Sequence[Matrix], palette: Palette, width: int, is_cut: bool, digits: int) -> tuple[Block, int]:
-    """Return the matrices in lines, and how many lines they took."""
+def _most_digits(matrices: Sequence[Matrix], palette: Palette, width: int, is_cut: bool) -> int:
+    """Return the most digits with which all stand in one line, or else with which the fewest columns are left out."""
+    if len(matrices[0].rows) == 1:
+        return DIGITS
+    labels = matrices[0].rows.row_labels(2, palette).width
+
+    def needed(digits: int) -> int:
+        columns = sum(len(matrix.columns) * (matrix.column_width(palette, digits) + 1) for matrix in matrices)
+        return labels + columns + GAP * (len(matrices) - 1)
+
+    def left_out(digits: int) -> int:
+        room = max(width - labels, 12) if is_cut else None
+        return sum(len(m.columns) - sum(c is not None for c in m.columns_kept(palette, room, digits)) for m in matrices)
+
+    choices = range(DIGITS, 1, -1)
+    return next((digits for digits in choices if needed(digits) <= width), min(choices, key=left_out))
+
+
+def _placed(matrices: Sequence[Matrix], palette: Palette, width: int, is_cut: bool, digits: int) -> Block:
+    """Return the matrices in lines."""
     lines: list[list[Block]] = []
     used = 0
     rows: Axis | None = None
@@ -154,20 +195,17 @@ def _placed(matrices: Sequence[Matrix], palette: Palette, width: int, is_cut: bo
         used += sum(part.width for part in added)
         rows = matrix.rows
     stacked = [part for line in lines for part in (Block([[]], 0), beside(line, 0))][1:]
-    return stack(stacked), len(lines)
-
-
-def _header(names: Sequence[str], kept: list[int | None], column_width: int, palette: Palette) -> list[Segment]:
-    skipped = Segment(" " + palette.fit("⋯"), DIM)
-    return [skipped if column is None else cell(names[column], column_width + 1, DIM) for column in kept]
+    return stack(stacked)
 
 
 def _number(value: float, digits: int, is_large: bool) -> str:
+    if isinstance(value, bool):
+        return str(int(value))
     if not np.isfinite(value):
         return str(value)
     if value == 0:
         return "0"  # exactly; 0.0000 is a small number rounded
-    return f"{value:.{max(digits, 1)}g}" if is_large else f"{value:.{digits}f}"
+    return f"{value:.{max(digits, 1)}g}" if is_large else f"{value:#.{digits}f}"
 
 
 def _kept(count: int, cell_width: int, room: int | None) -> list[int | None]:

@@ -27,7 +27,8 @@ def headline(trace: Trace, palette: Palette) -> Text:
         facts += [str(source.architecture), _counted(source.layers, "layer")]
     for layer in trace.layers[:1]:
         where = f"layer {layer.layer}, " if source.layers > 1 and len(trace.layers) == 1 else ""
-        facts += [where + _counted(layer.num_heads, "head"), f"mask {layer.mask}"]
+        masks = list(dict.fromkeys(str(each.mask) for each in trace.layers))
+        facts += [where + _counted(layer.num_heads, "head"), f"mask {' and '.join(masks)}"]
     if source.kind == "toy":
         facts += [f"{details['positions']} positions"] if details["positions"] != "none" else []
         facts += [f"{details['init']} weights, seed {source.seed} ({details['rng']})"]
@@ -37,9 +38,10 @@ def headline(trace: Trace, palette: Palette) -> Text:
     return Text.assemble((palette.label(title), BOLD), palette.label("".join(f" · {fact}" for fact in facts)))
 
 
-def token_list(tokens: Tokens, title: str, palette: Palette, width: int | None) -> Block:
-    """Return the tokens with their indices over their ids, in as many lines as they need."""
-    margin = max(len(title), len("ids")) + 3
+def token_list(tokens: Tokens, title: str, palette: Palette, width: int | None, has_ids: bool) -> Block:
+    """Return the tokens with their indices, over their ids if they have some, in as many lines as they need."""
+    margin = len("queries") + 2
+    ids = "ids" if has_ids else ""
     lines: list[list[Block]] = [[]]
     used = margin
     longest = _LONGEST_TOKEN if width is None else width - margin - 8
@@ -52,10 +54,11 @@ def token_list(tokens: Tokens, title: str, palette: Palette, width: int | None) 
         lines[-1].append(block)
         used += block.width + 3
     margins = [
-        Block([[cell(text, margin, BOLD, "left")] for text in (title if number == 0 else "", "ids")], margin)
+        Block([[cell(text, margin, BOLD, "left")] for text in (title if number == 0 else "", ids)], margin)
         for number in range(len(lines))
     ]
-    return stack(beside([left, beside(line, 3)], 0) for left, line in zip(margins, lines, strict=True))
+    drawn = [beside([left, beside(line, 3)], 0) for left, line in zip(margins, lines, strict=True)]
+    return stack(drawn if has_ids else [Block(block.lines[:1], block.width) for block in drawn])
 
 
 def _token_block(token: Token, palette: Palette, mark: str, longest: int) -> Block:
@@ -97,7 +100,8 @@ def shapes_table(trace: Trace, layer: LayerTrace, palette: Palette, width: int |
         rows.append([(label, BOLD), (f"[{named}]", None), (palette.label(made[name]), DIM)])
     widest = max(sum(cell_len(text) + 2 for text, _ in row) for row in rows)
     if width is not None and widest > width:  # where it comes from goes below what it is
-        rows = [line for name, shape, made in rows for line in ([name, shape], [("", None), (" " + made[0], DIM)])]
+        below = [[[name, shape], [("", None), (" " + made[0], DIM)]] for name, shape, made in rows]
+        rows = [line for lines in below for line in lines[: 2 if lines[1][1][0].strip() else 1]]
         return grid(rows, "<<", None)
     return grid(rows, "<<<", width)
 

@@ -7,6 +7,7 @@ Tensors are named `layers.<index>.<kind>.<q|k|v|mask|bias|sinks|inputs|out_proje
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -19,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 
 from attncli.errors import InputError, UsageError
 from attncli.files import read_bfloat16, written_aside
-from attncli.masks.algebra import ArrayMask, Atom, Mask, RuleMask, reads_files
+from attncli.masks.algebra import ArrayMask, Atom, Mask, RuleMask, reads_files, smallest
 from attncli.masks.files import as_allowed
 from attncli.masks.parser import parse
 from attncli.selection import Indices
@@ -28,6 +29,7 @@ from attncli.trace import SCHEMA, LayerTrace, Proof, Source, Trace
 
 _ARRAYS = ("q", "k", "v", "bias", "sinks", "inputs", "out_projection", "out_bias")
 _NUMBERS = ("layer", "kind", "scale", "softcap", "capture")
+_DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 _READABLE = frozenset({"F16", "F32", "F64", "BOOL", "I8", "I16", "I32", "I64", "U8", "U16", "U32", "U64"})
 
 # What the JSON of a trace file must hold: a file is not trusted, however it was made.
@@ -71,7 +73,7 @@ _TOY_DETAILS = {
     "d_model": int,
     "vocab_size": int,
 }
-_PROOF = {"max_abs_error": _NUMBER, "against": str}
+_PROOF = {"max_abs_error": str, "against": str}
 
 
 def save(trace: Trace, path: str | Path) -> None:
@@ -88,8 +90,8 @@ def save(trace: Trace, path: str | Path) -> None:
         prefix = f"layers.{layer.layer}.{layer.kind}."
         arrays = {name: getattr(layer, name) for name in _ARRAYS}
         entry: dict[str, Any] = {name: getattr(layer, name) for name in _NUMBERS}
-        entry["fill"] = str(layer.fill)  # −inf is no JSON number
-        entry["proof"] = layer.proof and asdict(layer.proof)
+        entry["fill"] = str(layer.fill)  # −inf and NaN are no JSON numbers
+        entry["proof"] = layer.proof and {**asdict(layer.proof), "max_abs_error": str(layer.proof.max_abs_error)}
         if isinstance(layer.mask, RuleMask) and not reads_files(layer.mask.expression):
             entry["mask"] = {"expression": str(layer.mask.expression), "past": layer.mask.past}
         else:
@@ -142,6 +144,8 @@ def load(
             metadata = file.metadata() or {}
             read = _read_trace if "attncli" in metadata else _read_dump
             return read(_Tensors(Path(path), file), metadata, Indices.of("layer", layers), Indices.of("head", heads))
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
     except (SafetensorError, OSError) as error:
         raise InputError(f"{name} is no whole safetensors file: {visible(str(error))}") from None
     except RecursionError:
@@ -178,17 +182,20 @@ class _Tensors:
 
 
 def _read_trace(tensors: _Tensors, metadata: Mapping[str, str], layers: Indices, heads: Indices) -> Trace:
-    header = _record(json.loads(metadata["attncli"]), _HEADER, "header")
+    header = _record(_loads(metadata["attncli"]), _HEADER, "header")
     if header["schema"] != SCHEMA:
         raise InputError(f"the trace file has schema {visible(header['schema'])}; this version reads {SCHEMA}")
     source = _source(_record(header["source"], _SOURCE, "source"))
     entries = [_record(entry, _LAYER, "layer") for entry in header["layers"]]
+    names = [(entry["layer"], entry["kind"]) for entry in entries]
+    if len(set(names)) < len(names) or any(not 0 <= index < source.layers for index, _ in names):
+        raise ValueError("a layer stands there twice, or beyond the last layer of its source")
     recorded = list(dict.fromkeys(entry["layer"] for entry in entries))
     chosen = recorded if layers.parts is None else layers.among(source.layers, "the saved model")
     missing = [str(layer) for layer in chosen if layer not in recorded]
     if missing:
         kept = ", ".join(map(str, recorded))
-        raise InputError(f"the trace file does not hold layer {', '.join(missing)}; it holds {kept}")
+        raise UsageError(f"the trace file does not hold layer {', '.join(missing)}; it holds {kept}")
     return Trace(
         source=source,
         query_tokens=_tokens(header["query_tokens"]),
@@ -199,6 +206,22 @@ def _read_trace(tensors: _Tensors, metadata: Mapping[str, str], layers: Indices,
         target=header["target"],
         notes=tuple(map(str, header["notes"])),
     )
+
+
+def _loads(text: str) -> Any:
+    """Read JSON whose numbers a trace can hold: finite ones of a sensible size."""
+
+    def number(digits: str) -> float:
+        if not math.isfinite(value := float(digits)):
+            raise ValueError(f"it holds the number {visible(digits[:20])}")
+        return value
+
+    def integer(digits: str) -> int:
+        if len(digits) > 18:
+            raise ValueError(f"it holds the number {digits[:20]}…")
+        return int(digits)
+
+    return json.loads(text, parse_float=number, parse_int=integer, parse_constant=number)
 
 
 def _record(found: Any, types: Mapping[str, Any], what: str) -> dict[str, Any]:
@@ -221,8 +244,8 @@ def _source(recorded: dict[str, Any]) -> Source:
 
 def _tokens(recorded: list[Any]) -> Tokens:
     tokens = Tokens(Token(**_record(token, _TOKEN, "token")) for token in recorded)
-    if [token.index for token in tokens] != list(range(len(tokens))):
-        raise ValueError("its tokens are not in order")
+    if [token.index for token in tokens] != list(range(len(tokens))) or {token.segment for token in tokens} - {0, 1}:
+        raise ValueError("its tokens are not in order, or of more than two texts")
     return tokens
 
 
@@ -244,8 +267,13 @@ def _layer(tensors: _Tensors, entry: dict[str, Any], heads: Indices) -> LayerTra
         mask=mask,
         heads=heads.among(cells[0], f"layer {entry['layer']}"),
         fill=float(entry["fill"]),
-        proof=entry["proof"] and Proof(**_record(entry["proof"], _PROOF, "proof")),
+        proof=entry["proof"] and _saved_proof(entry["proof"]),
     )
+
+
+def _saved_proof(recorded: Any) -> Proof:
+    _record(recorded, _PROOF, "proof")
+    return Proof(float(recorded["max_abs_error"]), recorded["against"])
 
 
 def _saved_mask(rule: Any, cells: tuple[int, int, int]) -> RuleMask:
@@ -255,6 +283,8 @@ def _saved_mask(rule: Any, cells: tuple[int, int, int]) -> RuleMask:
     except UsageError as error:
         raise ValueError(str(error)) from None
     heads, queries, keys = cells
+    if not 0 <= rule["past"] < 2**31:
+        raise ValueError(f"its mask has past {rule['past']}")
     return RuleMask(expression, queries, keys, heads, rule["past"])
 
 
@@ -282,12 +312,17 @@ def _read_dump(tensors: _Tensors, metadata: Mapping[str, str], layers: Indices, 
     heads_count, num_queries, width = arrays["q"].shape
     num_keys = arrays["k"].shape[1]
     layers.among(1, "a dump of q and k")
+    cells = (heads_count, num_queries, num_keys)
     mask: Mask = RuleMask(Atom("full"), num_queries, num_keys, heads_count)
     if "mask" in tensors.names:
         allowed = as_allowed(tensors.read("mask"), "of the dump")
-        mask = ArrayMask(
-            _cells("mask", allowed.reshape((-1, *allowed.shape[-2:])), (heads_count, num_queries, num_keys))
-        )
+        mask = smallest(_cells("mask", allowed.reshape((-1, *allowed.shape[-2:])), cells), heads_count)
+    if "bias" in arrays and np.isneginf(arrays["bias"]).any():
+        # An infinite bias is a mask by another name.
+        forbidden = np.isneginf(arrays["bias"])
+        allowed = mask.rows(list(range(heads_count)), np.arange(num_queries)) & ~forbidden
+        mask = ArrayMask(_cells("mask", allowed, cells))
+        arrays["bias"] = np.where(forbidden, 0, arrays["bias"])
     layer = LayerTrace(
         layer=0,
         kind="self" if num_queries == num_keys else "cross",
@@ -302,7 +337,11 @@ def _read_dump(tensors: _Tensors, metadata: Mapping[str, str], layers: Indices, 
     query_tokens = Tokens(replace(token, index=index) for index, token in enumerate(queries))
     odd = [name for name, array in arrays.items() if not np.isfinite(array).all()]
     notes = tuple(f"{name} holds NaN or infinite numbers; what follows from them carries their mark" for name in odd)
-    return Trace(Source("file"), query_tokens, tokens, (layer,), notes=notes)
+    unread = sorted(map(visible, tensors.names - {"q", "k", "v", "mask", "bias"}))
+    if unread:
+        notes += (f"of its tensors {', '.join(unread[:5])} are not read; a dump is q, k, v, mask and bias",)
+    kind = str(tensors.file.get_slice("q").get_dtype())
+    return Trace(Source("file", dtype=_DTYPES.get(kind, kind)), query_tokens, tokens, (layer,), notes=notes)
 
 
 def _dump_scale(given: str | None, width: int) -> float:
@@ -319,7 +358,8 @@ def _dump_tokens(given: str | None, count: int) -> Tokens:
         labels = None
     if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels) or len(labels) != count:
         raise InputError(f"its metadata 'tokens' is not a JSON list of {count} strings, one for each position of k")
-    return Tokens(Token(index, 0, label, None, None) for index, label in enumerate(labels))
+    # The same text is the same token; its id is the place where it first stands.
+    return Tokens(Token(index, labels.index(label), label, None, None) for index, label in enumerate(labels))
 
 
 def _heads_first(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

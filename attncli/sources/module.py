@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from attncli.errors import InputError
 from attncli.masks.algebra import ArrayMask
+from attncli.sources.tensors import to_numpy
 from attncli.tokens import Token, Tokens
 from attncli.trace import LayerTrace, Proof, Source, Trace
 
@@ -42,6 +44,8 @@ def from_multihead_attention(
     """
     import torch
 
+    if not isinstance(module, torch.nn.MultiheadAttention):
+        raise InputError(f"expected a torch.nn.MultiheadAttention, got {type(module).__name__}")
     if module.bias_k is not None or module.bias_v is not None or module.add_zero_attn:
         raise InputError(
             "this nn.MultiheadAttention has bias_k, bias_v or add_zero_attn, which attend to a key that is no "
@@ -67,12 +71,11 @@ def from_multihead_attention(
             mask=ArrayMask(allowed),
             heads=tuple(range(module.num_heads)),
             bias=bias,
-            inputs=_array(x[0]),
-            out_projection=_array(module.out_proj.weight).T,
-            out_bias=None if module.out_proj.bias is None else _array(module.out_proj.bias),
+            inputs=to_numpy(x[0]),
+            out_projection=to_numpy(module.out_proj.weight).T,
+            out_bias=None if module.out_proj.bias is None else to_numpy(module.out_proj.bias),
         )
-        arguments = (query, key, value, key_padding_mask, True, attn_mask)
-        proof = _proof(module, layer, arguments)
+        proof = _proof(module, layer, x, attn_mask, key_padding_mask)
     parameter = next(module.parameters())
     source = Source(
         "module",
@@ -80,14 +83,16 @@ def from_multihead_attention(
         dtype=str(parameter.dtype).removeprefix("torch."),
         device=str(parameter.device),
     )
-    from dataclasses import replace
-
     query_tokens, key_tokens = _positions(q.shape[1]), _positions(k.shape[1])
     return Trace(source, query_tokens, key_tokens, (replace(layer, proof=proof),))
 
 
 def _one_sequence(module: torch.nn.MultiheadAttention, tensor: torch.Tensor, name: str) -> torch.Tensor:
-    """Return a sequence as `[positions, features]`."""
+    """Return a sequence as `[positions, features]`, in the module's own dtype."""
+    width = {"query": module.embed_dim, "key": module.kdim, "value": module.vdim}[name]
+    dtype = module.out_proj.weight.dtype
+    if tensor.shape[-1] != width or tensor.dtype != dtype:
+        raise InputError(f"{name} is {tensor.dtype} of width {tensor.shape[-1]}; expected {dtype} of width {width}")
     if tensor.dim() == 2:
         return tensor
     batch_axis = 0 if module.batch_first else 1
@@ -111,7 +116,7 @@ def _projections(module: torch.nn.MultiheadAttention) -> list[tuple[torch.Tensor
 
 def _heads(projected: torch.Tensor, num_heads: int) -> Float[np.ndarray, "H T D"]:
     length, width = projected.shape
-    return _array(projected.view(length, num_heads, width // num_heads).transpose(0, 1))
+    return to_numpy(projected.view(length, num_heads, width // num_heads).transpose(0, 1))
 
 
 def _masks(
@@ -128,7 +133,9 @@ def _masks(
         if tuple(mask.shape) not in shapes[name]:
             wanted = " or ".join(str(list(shape)) for shape in shapes[name])
             raise InputError(f"{name} has shape {list(mask.shape)}; expected {wanted}")
-        given = _array(mask).reshape((-1, queries, keys) if name == "attn_mask" else (1, 1, keys))
+        if not (given_dtype := str(mask.dtype)).endswith("bool") and not mask.is_floating_point():
+            raise InputError(f"{name} is {given_dtype}; expected booleans (True = masked) or floats that are added")
+        given = to_numpy(mask).reshape((-1, queries, keys) if name == "attn_mask" else (1, 1, keys))
         if given.dtype == bool:
             allowed = allowed & ~given
         else:
@@ -140,22 +147,25 @@ def _masks(
     return allowed, bias
 
 
-def _proof(module: torch.nn.MultiheadAttention, layer: LayerTrace, arguments: Any) -> Proof | None:
+def _proof(
+    module: torch.nn.MultiheadAttention,
+    layer: LayerTrace,
+    x: list[torch.Tensor],
+    attn_mask: torch.Tensor | None,
+    key_padding_mask: torch.Tensor | None,
+) -> Proof | None:
     if module.training and module.dropout:
         return None  # the module's own output is random then
-    query, key, value, padding, _, mask = arguments
-    output, _ = module(query, key, value, key_padding_mask=padding, attn_mask=mask, need_weights=True)
+    padding = None if key_padding_mask is None else key_padding_mask.reshape(-1)
+    query, key, value = x
+    output, _ = module(query, key, value, key_padding_mask=padding, attn_mask=attn_mask, need_weights=True)
     projected = layer.projected(range(layer.num_queries))
     assert projected is not None
-    error = np.abs(projected - _array(output).reshape(projected.shape))
-    return Proof(float(np.nanmax(error)), "the module's own output, after out_proj")
+    expected = to_numpy(output)
+    # A query without keys is NaN in both; NaN in one of them alone is an error of no known size.
+    error = np.where(np.isnan(projected) & np.isnan(expected), 0, np.abs(projected - expected))
+    return Proof(float(error.max()), "the module's own output, after out_proj")
 
 
 def _positions(length: int) -> Tokens:
     return Tokens(Token(index, index, str(index), None, None) for index in range(length))
-
-
-def _array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    return np.array(
-        (tensor.float() if tensor.is_floating_point() and tensor.element_size() < 4 else tensor).detach().cpu().numpy()
-    )

@@ -14,6 +14,8 @@ def check_texts(text: str, pair: str | None = None, target: str | None = None) -
     for given, role in ((text, "the sentence"), (pair, "the pair"), (target, "the target")):
         if given is None:
             continue
+        if not isinstance(given, str):
+            raise InputError(f"{role} is {type(given).__name__}; expected text")
         if not given.strip():
             raise InputError(f"{role} is empty; expected at least one word")
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from attncli.errors import UsageError
 from attncli.masks.algebra import Atom, RuleMask
 from attncli.masks.parser import parse
 from attncli.sources.draws import INITS, RNGS, Linear
+from attncli.sources.options import refuse_unknown
 from attncli.sources.texts import check_texts
 from attncli.sources.vocabulary import Trained, Vocabulary, Words, load_tokenizer
 from attncli.tokens import Tokens, visible
@@ -73,6 +74,8 @@ class ToyOptions:
 
     def __post_init__(self) -> None:
         """Refuse what makes no layer, before anything is drawn."""
+        if not isinstance(self.vocab, str):
+            raise UsageError("--vocab: expected words, or a tokenizer.json, its folder or its hub name")
         choices: dict[str, Collection[str]] = {"init": INITS, "project": PROJECTS, "positions": POSITIONS, "rng": RNGS}
         for name, allowed in choices.items():
             value = getattr(self, name)
@@ -80,9 +83,9 @@ class ToyOptions:
                 raise UsageError(f"--{name} '{visible(str(value))}': expected one of {', '.join(allowed)}")
         for name in ("d_model", "num_heads", "d_k", "d_v", "vocab_size"):
             value = getattr(self, name)
-            if value is not None and value < 1:
+            if value is not None and (not isinstance(value, int) or value < 1):
                 raise UsageError(f"--{name.replace('_', '-')} {value}: expected 1 or more")
-        if not 0 <= self.seed < 2**63:
+        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
             raise UsageError(f"--seed {self.seed}: expected 0 to 2^63 - 1")
         for name, is_projected in (("d_k", self.project != "none"), ("d_v", self.project == "qkv")):
             if getattr(self, name) not in (None, self.d_model) and not is_projected:
@@ -150,10 +153,7 @@ class ToyLayer:
     """One attention layer with drawn weights; every sentence draws afresh, for its own vocabulary."""
 
     def __init__(self, layers: Indices, heads: Indices, *, mask: str | None, special: bool, **options: Any) -> None:
-        unknown = options.keys() - {field.name for field in fields(ToyOptions)}
-        if unknown:
-            names = ", ".join("--" + name.replace("_", "-") for name in sorted(unknown))
-            raise UsageError(f"{names}: does not apply to the toy layer; give --model, or leave it out")
+        refuse_unknown(options, ToyOptions, "the toy layer; give --model, or leave it out")
         self.options = ToyOptions(**options)
         layers.among(1, "the toy layer")
         self.heads = heads.among(self.options.heads, "the toy layer")
@@ -161,6 +161,8 @@ class ToyLayer:
         self.special = special
         self._tokenizer: Tokenizer | None = None
         if self.options.vocab == "words":
+            if self.options.offline:
+                raise UsageError("--offline does not apply to --vocab words, for which nothing is looked up")
             if not special:
                 raise UsageError("--no-special does not apply to --vocab words, which adds no special tokens")
         else:

@@ -98,8 +98,8 @@ def test_a_query_that_a_mask_leaves_without_keys_is_uniform_and_warned_about(
     head = ran.json["layers"][0]["heads"][0]
     assert head["weights"][2] == pytest.approx([1 / 7] * 7)
     assert ran.err == (
-        "attn: warning: layer 0: the mask leaves no key to query 2 'flies'; the softmax of such a row is uniform, "
-        "over masked keys too\n"
+        "attn: warning: layer 0: the mask leaves no key to query 2 'flies'; the softmax of such a row is spread "
+        "over masked keys\n"
     )
 
 
@@ -133,6 +133,50 @@ def test_an_architecture_that_cannot_be_watched_is_refused(tmp_path: Path, tiny_
     BloomModel(BloomConfig(vocab_size=16, hidden_size=16, n_layer=2, n_head=2)).save_pretrained(tmp_path)
     with pytest.raises(NotExposedError, match="bloom"):
         attncli.inspect(SENTENCE, model=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "model_type", ["distilbert", "albert", "roberta", "gpt2", "qwen3", "gemma2", "gpt_neox", "opt"]
+)
+def test_architectures_of_plain_stacks_are_exact(model_type: str, tmp_path: Path, tiny_llama: str) -> None:
+    from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+    sizes = {
+        "albert": {"embedding_size": 16, "hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 3},
+        "distilbert": {"dim": 24, "n_heads": 4, "n_layers": 2, "hidden_dim": 32},
+        "gpt2": {"n_embd": 24, "n_head": 4, "n_layer": 2},
+        "opt": {"hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 2, "word_embed_proj_dim": 24},
+        "gemma2": {"head_dim": 8, "num_key_value_heads": 2, "sliding_window": 3, "attn_logit_softcapping": 1.0},
+        "qwen3": {"head_dim": 8, "num_key_value_heads": 2},
+    }
+    plain = {"hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 32}
+    chosen = sizes.get(model_type, {})
+    if model_type not in {"albert", "distilbert", "gpt2", "opt"}:
+        chosen = plain | chosen
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(model_type, vocab_size=16, pad_token_id=0, initializer_range=0.5, **chosen)
+    AutoModel.from_config(config).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(tiny_llama).save_pretrained(tmp_path)
+    folder = str(tmp_path)
+    trace = attncli.inspect(SENTENCE, model=folder, layers="all")
+    for layer, attentions in zip(trace.layers, eager(folder, SENTENCE), strict=True):
+        np.testing.assert_allclose(weights(layer), attentions, atol=2e-6)
+        assert layer.proof is not None
+        assert layer.proof.max_abs_error < 1e-4
+
+
+def test_an_encoder_decoder_is_refused_before_its_weights_are_read(tmp_path: Path, attn: Callable[..., Any]) -> None:
+    from transformers import T5Config
+
+    T5Config().save_pretrained(tmp_path)
+    ran = attn("inspect", SENTENCE, "-m", tmp_path)
+    assert (ran.code, ran.out) == (4, "")
+    assert "t5) is an encoder-decoder, which is not supported yet" in ran.err
+
+
+def test_a_blind_row_in_float16_keeps_what_the_model_computed(minilm: str) -> None:
+    trace = attncli.inspect(SENTENCE, model=minilm, dtype="float16", mask="keys(0,0)", layers="all")
+    assert max(layer.proof.max_abs_error for layer in trace.layers if layer.proof) < 0.02
 
 
 def test_weights_that_are_missing_are_never_made_up(tmp_path: Path, tiny_llama: str) -> None:

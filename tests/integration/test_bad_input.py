@@ -411,3 +411,28 @@ def test_escape_sequences_in_a_trace_file_are_shown(attn: Run, tmp_path: Path) -
         ran = attn("inspect", "--from", path)
         refused(ran, INPUT)
         assert raw(ran.err) == set()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("time", "--offline"),
+        ("time", "--hide-special"),
+        ("time", "-o", "x.json", "--save", "x.json"),
+        ("time", "--project", "none", "--init", "uniform"),
+    ],
+    ids=" ".join,
+)
+def test_nothing_is_silently_ignored(arguments: tuple[str, ...], attn: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = attn("inspect", *arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_among_several_sentences_the_bad_one_is_named(attn: Any) -> None:
+    assert (
+        attn("inspect", "time flies", " ").err
+        == "attn: sentence 2: the sentence is empty; expected at least one word\n"
+    )

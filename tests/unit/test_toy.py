@@ -723,7 +723,7 @@ def test_options_that_are_not_given_have_their_defaults(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dtype": "float16"}, "--dtype: does not apply to the toy layer"),
+        ({"dtype": "float16"}, "--dtype does not apply to the toy layer"),
         ({"layers": 3}, "--layer 3 is out of range: the toy layer has 1 layer, 0"),
         ({"heads": 4}, "--head 4 is out of range: the toy layer has 4 heads, 0..3"),
         ({"heads": 1, "project": "none"}, "--head 1 is out of range: the toy layer has 1 head, 0"),

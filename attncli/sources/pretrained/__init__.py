@@ -6,12 +6,13 @@ Importing this package imports neither torch nor transformers; making a `Checkpo
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from attncli.errors import InputError, LoadError, UsageError
 from attncli.masks.parser import parse
 from attncli.selection import Indices
+from attncli.sources.options import refuse_unknown
 from attncli.sources.texts import check_texts
 from attncli.sources.vocabulary import tokens_of, unknown_notes
 from attncli.tokens import Tokens, visible
@@ -52,10 +53,9 @@ class Checkpoint:
     def __init__(
         self, model: str, layers: Indices, heads: Indices, *, mask: str | None, special: bool, **options: Any
     ) -> None:
-        unknown = options.keys() - {field.name for field in fields(LoadOptions)}
-        if unknown:
-            names = ", ".join("--" + name.replace("_", "-") for name in sorted(unknown))
-            raise UsageError(f"{names}: does not apply to --model; it belongs to the toy layer")
+        refuse_unknown(options, LoadOptions, "--model; it belongs to the toy layer")
+        if not isinstance(model, str):
+            raise UsageError("model: expected a checkpoint's folder or its name on the hub, as text")
         if os.path.isdir(model) and "revision" in options:
             raise UsageError("--revision names a version on the hub; it does not apply to a folder")
         self.name = model

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,11 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
-from attncli.errors import InputError, NotExposedError
-from attncli.masks.algebra import ArrayMask, Expression, Mask, RuleMask
+from attncli.errors import AttnError, InputError, NotExposedError
+from attncli.masks.algebra import Atom, Expression, Mask, RuleMask, smallest
 from attncli.selection import Indices
+from attncli.sources.pretrained.loading import first_sentence
+from attncli.sources.tensors import to_numpy
 from attncli.trace import LayerTrace, Proof
 
 ATTENTION = "attncli"  # the name under which transformers knows our functions
@@ -34,7 +36,7 @@ class _Recorder:
     heads: Indices
     replacement: Expression | None
     layers: dict[int, LayerTrace] = field(default_factory=dict)
-    seen: list[int] = field(default_factory=list)
+    calls: int = 0  # layers run in order, so this is also the index of the next one
 
 
 _recorder: ContextVar[_Recorder] = ContextVar("recorder")
@@ -66,16 +68,21 @@ def run(
     try:
         with torch.inference_mode():
             model(**encoding.to(model.device))
+    except AttnError:
+        raise
     except (torch.OutOfMemoryError, MemoryError):
-        raise InputError(
-            f"the sentence, of {encoding['input_ids'].shape[1]} tokens, does not fit into memory; shorten it"
+        count = encoding["input_ids"].shape[1]
+        raise InputError(f"the sentence, of {count} tokens, does not fit into memory; shorten it") from None
+    except Exception as error:  # a model's own code may raise anything
+        raise NotExposedError(
+            f"{model.config.model_type}: the model did not run on the text alone ({first_sentence(error)})"
         ) from None
     finally:
         _recorder.reset(token)
-    if sorted(recorder.seen) != list(range(num_layers)):
+    if recorder.calls != num_layers:
         raise NotExposedError(
-            f"{model.config.model_type}: {len(recorder.seen)} of {num_layers} attention layers could be watched; "
-            "this architecture is not supported yet"
+            f"{model.config.model_type}: its configuration has {num_layers} attention layers and {recorder.calls} "
+            "could be watched; this architecture is not supported yet"
         )
     return tuple(recorder.layers[index] for index in layers)
 
@@ -118,27 +125,30 @@ def _attend(
     if attention_mask is not None and attention_mask.dtype == torch.bool:
         fill = torch.tensor(torch.finfo(query.dtype).min, dtype=query.dtype, device=query.device)
         attention_mask = torch.where(attention_mask, fill.new_zeros(()), fill)
-    eager = sys.modules[type(module).__module__].eager_attention_forward
+    eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
+    if eager is None:
+        raise NotExposedError(f"{type(module).__name__} has no eager attention; this architecture is not supported yet")
     output, weights = eager(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
-    recorder.seen.append(module.layer_idx)
-    if module.layer_idx in recorder.wanted:
+    index = recorder.calls
+    recorder.calls += 1
+    if index in recorder.wanted:
         sinks = kwargs.get("s_aux")
         mask, bias = _split(attention_mask, shape)
         layer = LayerTrace(
-            layer=module.layer_idx,
+            layer=index,
             kind="self",
-            q=_array(query[0]),
-            k=_array(key[0]),
-            v=_array(value[0]),
+            q=to_numpy(query[0]),
+            k=to_numpy(key[0]),
+            v=to_numpy(value[0]),
             scale=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
             mask=rule or mask,
-            heads=recorder.heads.among(shape[0], f"layer {module.layer_idx}"),
+            heads=recorder.heads.among(shape[0], f"layer {index}"),
             bias=bias,
             softcap=kwargs.get("softcap"),
-            sinks=None if sinks is None else _array(sinks),
+            sinks=None if sinks is None else to_numpy(sinks),
             fill=float(torch.finfo(query.dtype).min),
         )
-        recorder.layers[module.layer_idx] = _proven(layer, _array(output[0]))
+        recorder.layers[index] = _proven(layer, to_numpy(output[0]))
     return output, weights
 
 
@@ -146,28 +156,20 @@ def _split(
     attention_mask: torch.Tensor | None, shape: tuple[int, int, int]
 ) -> tuple[Mask, np.ndarray[Any, Any] | None]:
     """Take an additive mask apart into the cells it forbids and the bias it adds to the others."""
-    _, queries, keys = shape
+    heads, queries, keys = shape
     if attention_mask is None:
-        return ArrayMask(np.ones((1, queries, keys), bool)), None
-    added = _array(attention_mask[0])[..., :keys]  # [1 or H, Q or 1, K]
+        return RuleMask(Atom("full"), queries, keys, heads), None
+    added = to_numpy(attention_mask[0])[..., :keys]  # [1 or H, Q or 1, K]
+    added = np.broadcast_to(added, (len(added), queries, keys))
     allowed = added > np.finfo(np.float16).min / 2
     bias = np.where(allowed, added, 0)
-    mask = ArrayMask(np.array(np.broadcast_to(allowed, (len(allowed), queries, keys))))
-    return mask, np.array(np.broadcast_to(bias, (len(bias), queries, keys))) if bias.any() else None
+    return smallest(allowed, heads), bias if bias.any() else None
 
 
 def _proven(layer: LayerTrace, output: np.ndarray[Any, Any]) -> LayerTrace:
     """Return the layer with its proof: recomputed weights·V against the model's own output, `[Q, H, Dv]`."""
-    from dataclasses import replace
-
     errors = [np.abs(layer.head(head).output - output[:, head]).max() for head in range(layer.num_heads)]
     return replace(layer, proof=Proof(float(max(errors)), "the model's own attention output"))
-
-
-def _array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """Return a NumPy copy; half precision is widened, which changes no number."""
-    wide = tensor.double() if tensor.dtype == torch.float64 else tensor.float()
-    return np.array(wide.detach().cpu().numpy())
 
 
 AttentionInterface.register(ATTENTION, _attend)

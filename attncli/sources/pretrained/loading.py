@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from attncli.errors import AttnError, InputError, LoadError
+from attncli.errors import AttnError, InputError, LoadError, NotExposedError
 from attncli.tokens import visible
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 transformers_logging.set_verbosity_error()
+logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its retries; the outcome is said in one sentence
 transformers_logging.disable_progress_bar()
 
 # What a checkpoint saved with another head may lack: it comes after the last attention layer.
@@ -33,6 +35,7 @@ def load_config(name: str, options: LoadOptions) -> Any:
 
     Raises:
         LoadError: there is no such checkpoint, or it cannot be read.
+        NotExposedError: it is of a kind that cannot be watched.
     """
     if os.path.isfile(name):
         raise LoadError(f"{visible(name)} is a file; --model takes a checkpoint's folder or its name on the hub")
@@ -43,6 +46,10 @@ def load_config(name: str, options: LoadOptions) -> Any:
         )
     with _explained(name, "configuration", options):
         config = AutoConfig.from_pretrained(name, **_hub_arguments(options))
+    if config.is_encoder_decoder:
+        raise NotExposedError(
+            f"{visible(name)} ({visible(str(config.model_type))}) is an encoder-decoder, which is not supported yet"
+        )
     if not all(isinstance(getattr(config, count, None), int) for count in ("num_hidden_layers", "num_attention_heads")):
         raise LoadError(f"{visible(name)} ({visible(str(config.model_type))}) is no text model with attention layers")
     return config
@@ -100,7 +107,7 @@ def load_model(name: str, config: Any, options: LoadOptions) -> Any:
     try:
         return model.eval().to(options.device)
     except (RuntimeError, AssertionError) as error:
-        raise LoadError(f"--device {visible(options.device)}: {_first_sentence(error)}") from None
+        raise LoadError(f"--device {visible(options.device)}: {first_sentence(error)}") from None
 
 
 def position_limit(config: Any) -> int | None:
@@ -151,14 +158,14 @@ def _explained(name: str, part: str, options: LoadOptions) -> Iterator[None]:
             )
             raise LoadError(
                 f"the {part} of '{shown}' was not found {where}, and there is no such folder; check the name, or "
-                f"give the folder of a downloaded checkpoint ({_first_sentence(error)})"
+                f"give the folder of a downloaded checkpoint ({first_sentence(error)})"
             ) from None
         raise LoadError(
-            f"the {part} of {shown} cannot be loaded: {_first_sentence(error)}; check that the folder is complete"
+            f"the {part} of {shown} cannot be loaded: {first_sentence(error)}; check that the folder is complete"
         ) from None
 
 
-def _first_sentence(error: BaseException) -> str:
+def first_sentence(error: BaseException) -> str:
     """Return what a library said, without its advice and its line breaks."""
     text = " ".join(str(error).split()) or type(error).__name__
     return visible(text.partition(". ")[0][:300].rstrip("."))
