@@ -48,6 +48,11 @@ def _sparing(parameter: Any) -> Callable[[Any, Any], Any]:
 class _Group(TyperGroup):
     """A command group whose errors are one line on stderr, and whose unused options cost nothing."""
 
+    def __init__(self, *args: Any, **extra: Any) -> None:
+        super().__init__(*args, **extra)
+        # A list of commands needs no panels, and a third of `attn --help` would be the import of what draws them.
+        self.rich_markup_mode = None
+
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters, `--help` among them."""
         return _spare_unused(super().get_params(ctx))
@@ -89,23 +94,23 @@ class _Command(TyperCommand):
 def _usage(error: typer.TyperException) -> int:
     """Say what Typer found wrong with the command line, in one line and with the way to the help."""
     message = error.format_message() if hasattr(error, "format_message") else str(error)
-    if message:  # a bare `attn` raises after printing its help
-        context = getattr(error, "ctx", None)
-        command = context.command_path if context else "attn"
-        message = " ".join(message.replace("Value error, ", "").split())
-        complain(f"{message[:1].lower()}{message[1:].rstrip('.')}; see {command} --help")
+    message = " ".join(message.replace("Value error, ", "").split())
+    context = getattr(error, "ctx", None)
+    complain(
+        f"{message[:1].lower()}{message[1:].rstrip('.')}; see {context.command_path if context else 'attn'} --help"
+    )
     return getattr(error, "exit_code", ExitCode.USAGE)
 
 
 app = typer.Typer(
     name="attn",
     cls=_Group,
-    no_args_is_help=True,
+    invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(cls=_Command)(inspect)
+app.command(cls=_Command, short_help="Show the attention of a sentence.")(inspect)
 
 
 def _print_version(is_wanted: bool) -> None:
@@ -118,6 +123,7 @@ def _print_version(is_wanted: bool) -> None:
 
 @app.callback()
 def main(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
@@ -126,3 +132,6 @@ def main(
 
     attn inspect "time flies like an arrow"
     """
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(ExitCode.USAGE)

@@ -73,3 +73,12 @@ def test_every_command_is_in_the_readme_and_every_option_has_help() -> None:
 def test_the_changelog_opens_with_this_version() -> None:
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.findall(r"^## (?:\[?(\S+?)\]?)(?: |$)", changelog, re.MULTILINE)[0] == __version__
+
+
+def test_every_benchmark_stands_in_the_readme_with_its_ratio() -> None:
+    source = (ROOT / "benchmarks" / "run.py").read_text(encoding="utf-8")
+    names = re.findall(r'Case\("([^"]+)"', source)
+    assert len(names) >= 8
+    table = README.read_text(encoding="utf-8").split("## Performance")[1].split("\n## ")[0]
+    for name in names:
+        assert re.search(rf"^\| {re.escape(name)} \| [\d.]+ s \| .* \| [\d.]+× \|", table, re.MULTILINE), name
