@@ -10,8 +10,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +18,17 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from attncli.errors import InputError, UsageError
-from attncli.files import read_bfloat16, written_aside
-from attncli.masks.algebra import ArrayMask, Atom, Mask, RuleMask, reads_files, smallest
-from attncli.masks.files import as_allowed
+from attncli.files import written_aside
+from attncli.masks.algebra import ArrayMask, Mask, RuleMask, reads_files
 from attncli.masks.parser import parse
 from attncli.selection import Indices
+from attncli.sources.dump import read_dump
+from attncli.sources.saved import SavedTensors, checked_cells
 from attncli.tokens import Token, Tokens, visible
 from attncli.trace import SCHEMA, LayerTrace, Proof, Source, Trace
 
 _ARRAYS = ("q", "k", "v", "bias", "sinks", "inputs", "out_projection", "out_bias")
 _NUMBERS = ("layer", "kind", "scale", "softcap", "capture")
-_DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
-_READABLE = frozenset({"F16", "F32", "F64", "BOOL", "I8", "I16", "I32", "I64", "U8", "U16", "U32", "U64"})
 
 # What the JSON of a trace file must hold: a file is not trusted, however it was made.
 _TEXT_OR_NONE, _NUMBER, _NUMBER_OR_NONE = str | None, int | float, int | float | None
@@ -142,8 +140,10 @@ def load(
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
-            read = _read_trace if "attncli" in metadata else _read_dump
-            return read(_Tensors(Path(path), file), metadata, Indices.of("layer", layers), Indices.of("head", heads))
+            read = _read_trace if "attncli" in metadata else read_dump
+            return read(
+                SavedTensors(Path(path), file), metadata, Indices.of("layer", layers), Indices.of("head", heads)
+            )
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
     except (SafetensorError, OSError) as error:
@@ -154,34 +154,7 @@ def load(
         raise InputError(f"{name} holds no trace that can be read: {visible(str(error))}") from None
 
 
-@dataclass(frozen=True)
-class _Tensors:
-    """The tensors of an open safetensors file, read one by one as NumPy arrays."""
-
-    path: Path
-    file: Any
-
-    @cached_property
-    def names(self) -> frozenset[str]:
-        """What the file holds."""
-        return frozenset(self.file.keys())
-
-    def read(self, name: str) -> np.ndarray[Any, Any]:
-        """Return one tensor; bfloat16, which NumPy lacks, is widened to float32, exactly."""
-        kind = self.file.get_slice(name).get_dtype()
-        if kind == "BF16":
-            return read_bfloat16(self.path, name)
-        if kind not in _READABLE:
-            raise InputError(
-                f"tensor {visible(name)} is {kind}; expected floats of 16 bits or more, integers or booleans"
-            )
-        return self.file.get_tensor(name)
-
-
-# --- traces ------------------------------------------------------------------------------------------------
-
-
-def _read_trace(tensors: _Tensors, metadata: Mapping[str, str], layers: Indices, heads: Indices) -> Trace:
+def _read_trace(tensors: SavedTensors, metadata: Mapping[str, str], layers: Indices, heads: Indices) -> Trace:
     header = _record(_loads(metadata["attncli"]), _HEADER, "header")
     if header["schema"] != SCHEMA:
         raise InputError(f"the trace file has schema {visible(header['schema'])}; this version reads {SCHEMA}")
@@ -249,7 +222,7 @@ def _tokens(recorded: list[Any]) -> Tokens:
     return tokens
 
 
-def _layer(tensors: _Tensors, entry: dict[str, Any], heads: Indices) -> LayerTrace:
+def _layer(tensors: SavedTensors, entry: dict[str, Any], heads: Indices) -> LayerTrace:
     prefix = f"layers.{entry['layer']}.{entry['kind']}."
     arrays = {name: tensors.read(prefix + name) for name in _ARRAYS if prefix + name in tensors.names}
     integers = [name for name, array in arrays.items() if array.dtype.kind != "f"]
@@ -258,7 +231,7 @@ def _layer(tensors: _Tensors, entry: dict[str, Any], heads: Indices) -> LayerTra
     cells = (len(arrays["q"]), arrays["q"].shape[1], arrays["k"].shape[1])
     mask: Mask
     if prefix + "mask" in tensors.names:
-        mask = ArrayMask(_cells("mask", tensors.read(prefix + "mask"), cells))
+        mask = ArrayMask(checked_cells("mask", tensors.read(prefix + "mask"), cells))
     else:
         mask = _saved_mask(entry.get("mask"), cells)
     fields: dict[str, Any] = {**{name: entry[name] for name in _NUMBERS}, **arrays}
@@ -286,89 +259,3 @@ def _saved_mask(rule: Any, cells: tuple[int, int, int]) -> RuleMask:
     if not 0 <= rule["past"] < 2**31:
         raise ValueError(f"its mask has past {rule['past']}")
     return RuleMask(expression, queries, keys, heads, rule["past"])
-
-
-def _cells(name: str, array: np.ndarray[Any, Any], cells: tuple[int, int, int]) -> np.ndarray[Any, Any]:
-    """Return booleans over all cells, `[1 or H, Q, K]`."""
-    heads, queries, keys = cells
-    if array.dtype != bool or array.shape not in ((1, queries, keys), (heads, queries, keys)):
-        raise InputError(
-            f"{name} is {array.dtype} of shape {list(array.shape)}; expected booleans [1 or {heads}, {queries}, {keys}]"
-        )
-    return array
-
-
-# --- dumps of somebody else's tensors ----------------------------------------------------------------------
-
-
-def _read_dump(tensors: _Tensors, metadata: Mapping[str, str], layers: Indices, heads: Indices) -> Trace:
-    if not {"q", "k"} <= tensors.names:
-        found = ", ".join(sorted(map(visible, tensors.names))[:8]) or "no tensors"
-        raise InputError(f"it holds {found}; expected a saved trace, or tensors q and k")
-    present = [name for name in ("q", "k", "v", "bias") if name in tensors.names]
-    arrays: dict[str, Any] = {name: _heads_first(name, tensors.read(name)) for name in present}
-    # Without values there are no outputs; a width of zero says so in every shape.
-    arrays.setdefault("v", np.zeros((*arrays["k"].shape[:2], 0), np.float32))
-    heads_count, num_queries, width = arrays["q"].shape
-    num_keys = arrays["k"].shape[1]
-    layers.among(1, "a dump of q and k")
-    cells = (heads_count, num_queries, num_keys)
-    mask: Mask = RuleMask(Atom("full"), num_queries, num_keys, heads_count)
-    if "mask" in tensors.names:
-        allowed = as_allowed(tensors.read("mask"), "of the dump")
-        mask = smallest(_cells("mask", allowed.reshape((-1, *allowed.shape[-2:])), cells), heads_count)
-    if "bias" in arrays and np.isneginf(arrays["bias"]).any():
-        # An infinite bias is a mask by another name.
-        forbidden = np.isneginf(arrays["bias"])
-        allowed = mask.rows(list(range(heads_count)), np.arange(num_queries)) & ~forbidden
-        mask = ArrayMask(_cells("mask", allowed, cells))
-        arrays["bias"] = np.where(forbidden, 0, arrays["bias"])
-    layer = LayerTrace(
-        layer=0,
-        kind="self" if num_queries == num_keys else "cross",
-        **arrays,
-        scale=_dump_scale(metadata.get("scale"), width),
-        mask=mask,
-        heads=heads.among(heads_count, "the dump"),
-    )
-    tokens = _dump_tokens(metadata.get("tokens"), num_keys)
-    # A cache of keys is longer than its queries, which are its last positions.
-    queries = tokens[num_keys - num_queries :] if num_queries <= num_keys else _dump_tokens(None, num_queries)
-    query_tokens = Tokens(replace(token, index=index) for index, token in enumerate(queries))
-    odd = [name for name, array in arrays.items() if not np.isfinite(array).all()]
-    notes = tuple(f"{name} holds NaN or infinite numbers; what follows from them carries their mark" for name in odd)
-    unread = sorted(map(visible, tensors.names - {"q", "k", "v", "mask", "bias"}))
-    if unread:
-        notes += (f"of its tensors {', '.join(unread[:5])} are not read; a dump is q, k, v, mask and bias",)
-    kind = str(tensors.file.get_slice("q").get_dtype())
-    return Trace(Source("file", dtype=_DTYPES.get(kind, kind)), query_tokens, tokens, (layer,), notes=notes)
-
-
-def _dump_scale(given: str | None, width: int) -> float:
-    try:
-        return width**-0.5 if given is None else float(given)
-    except ValueError:
-        raise InputError(f"its metadata has scale '{visible(given or '')}'; expected a number") from None
-
-
-def _dump_tokens(given: str | None, count: int) -> Tokens:
-    try:
-        labels = [str(index) for index in range(count)] if given is None else json.loads(given)
-    except ValueError:
-        labels = None
-    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels) or len(labels) != count:
-        raise InputError(f"its metadata 'tokens' is not a JSON list of {count} strings, one for each position of k")
-    # The same text is the same token; its id is the place where it first stands.
-    return Tokens(Token(index, labels.index(label), label, None, None) for index, label in enumerate(labels))
-
-
-def _heads_first(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    if array.ndim == 4 and len(array) == 1:
-        array = array[0]
-    if array.ndim == 2:
-        array = array[None]
-    if array.ndim != 3 or array.dtype.kind != "f":
-        raise InputError(
-            f"{name} is {array.dtype} of shape {list(array.shape)}; expected floats [T, D], [H, T, D] or [1, H, T, D]"
-        )
-    return array if array.dtype == np.float64 else array.astype(np.float32)

@@ -116,11 +116,10 @@ def _attend(
         The output `[B, Q, H, Dv]` and the weights.
     """
     recorder = _recorder.get()
-    shape = (query.shape[1], query.shape[2], key.shape[2])
     rule = None
     if recorder.replacement is not None:
-        rule = RuleMask(recorder.replacement, shape[1], shape[2], shape[0])
-        allowed = rule.rows(list(range(shape[0])), np.arange(shape[1]))
+        rule = RuleMask(recorder.replacement, query.shape[2], key.shape[2], query.shape[1])
+        allowed = rule.rows(list(range(rule.heads)), np.arange(rule.queries))
         attention_mask = torch.from_numpy(np.array(allowed)).to(query.device)[None]
     if attention_mask is not None and attention_mask.dtype == torch.bool:
         fill = torch.tensor(torch.finfo(query.dtype).min, dtype=query.dtype, device=query.device)
@@ -129,27 +128,41 @@ def _attend(
     if eager is None:
         raise NotExposedError(f"{type(module).__name__} has no eager attention; this architecture is not supported yet")
     output, weights = eager(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
-    index = recorder.calls
+    if recorder.calls in recorder.wanted:
+        layer = _layer(recorder, query, key, value, attention_mask, rule, scaling, kwargs)
+        recorder.layers[recorder.calls] = _proven(layer, to_numpy(output[0]))
     recorder.calls += 1
-    if index in recorder.wanted:
-        sinks = kwargs.get("s_aux")
-        mask, bias = _split(attention_mask, shape)
-        layer = LayerTrace(
-            layer=index,
-            kind="self",
-            q=to_numpy(query[0]),
-            k=to_numpy(key[0]),
-            v=to_numpy(value[0]),
-            scale=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
-            mask=rule or mask,
-            heads=recorder.heads.among(shape[0], f"layer {index}"),
-            bias=bias,
-            softcap=kwargs.get("softcap"),
-            sinks=None if sinks is None else to_numpy(sinks),
-            fill=float(torch.finfo(query.dtype).min),
-        )
-        recorder.layers[index] = _proven(layer, to_numpy(output[0]))
     return output, weights
+
+
+def _layer(
+    recorder: _Recorder,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    rule: RuleMask | None,
+    scaling: float | None,
+    kwargs: dict[str, Any],
+) -> LayerTrace:
+    """Return what one call of `_attend` was given, as a LayerTrace."""
+    shape = (query.shape[1], query.shape[2], key.shape[2])
+    sinks = kwargs.get("s_aux")
+    mask, bias = _split(attention_mask, shape)
+    return LayerTrace(
+        layer=recorder.calls,
+        kind="self",
+        q=to_numpy(query[0]),
+        k=to_numpy(key[0]),
+        v=to_numpy(value[0]),
+        scale=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
+        mask=rule or mask,
+        heads=recorder.heads.among(shape[0], f"layer {recorder.calls}"),
+        bias=bias,
+        softcap=kwargs.get("softcap"),
+        sinks=None if sinks is None else to_numpy(sinks),
+        fill=float(torch.finfo(query.dtype).min),
+    )
 
 
 def _split(

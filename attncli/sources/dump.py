@@ -1,0 +1,97 @@
+"""Plain dumps of somebody else's tensors: q and k, perhaps v, mask and bias, perhaps tokens and a scale."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from attncli.errors import InputError
+from attncli.masks.algebra import ArrayMask, Atom, Mask, RuleMask, smallest
+from attncli.masks.files import as_allowed
+from attncli.selection import Indices
+from attncli.sources.saved import DTYPES, SavedTensors, checked_cells
+from attncli.tokens import Token, Tokens, visible
+from attncli.trace import LayerTrace, Source, Trace
+
+
+def read_dump(tensors: SavedTensors, metadata: Mapping[str, str], layers: Indices, heads: Indices) -> Trace:
+    """Return the trace of a dump; see `attncli.sources.file.load`.
+
+    Raises:
+        InputError: its tensors make no attention.
+        UsageError: it lacks that layer or head.
+    """
+    if not {"q", "k"} <= tensors.names:
+        found = ", ".join(sorted(map(visible, tensors.names))[:8]) or "no tensors"
+        raise InputError(f"it holds {found}; expected a saved trace, or tensors q and k")
+    present = [name for name in ("q", "k", "v", "bias") if name in tensors.names]
+    arrays: dict[str, Any] = {name: _heads_first(name, tensors.read(name)) for name in present}
+    # Without values there are no outputs; a width of zero says so in every shape.
+    arrays.setdefault("v", np.zeros((*arrays["k"].shape[:2], 0), np.float32))
+    heads_count, num_queries, width = arrays["q"].shape
+    num_keys = arrays["k"].shape[1]
+    layers.among(1, "a dump of q and k")
+    cells = (heads_count, num_queries, num_keys)
+    mask: Mask = RuleMask(Atom("full"), num_queries, num_keys, heads_count)
+    if "mask" in tensors.names:
+        allowed = as_allowed(tensors.read("mask"), "of the dump")
+        mask = smallest(checked_cells("mask", allowed.reshape((-1, *allowed.shape[-2:])), cells), heads_count)
+    if "bias" in arrays and np.isneginf(arrays["bias"]).any():
+        # An infinite bias is a mask by another name.
+        forbidden = np.isneginf(arrays["bias"])
+        allowed = mask.rows(list(range(heads_count)), np.arange(num_queries)) & ~forbidden
+        mask = ArrayMask(checked_cells("mask", allowed, cells))
+        arrays["bias"] = np.where(forbidden, 0, arrays["bias"])
+    layer = LayerTrace(
+        layer=0,
+        kind="self" if num_queries == num_keys else "cross",
+        **arrays,
+        scale=_scale(metadata.get("scale"), width),
+        mask=mask,
+        heads=heads.among(heads_count, "the dump"),
+    )
+    tokens = _tokens(metadata.get("tokens"), num_keys)
+    # A cache of keys is longer than its queries, which are its last positions.
+    queries = tokens[num_keys - num_queries :] if num_queries <= num_keys else _tokens(None, num_queries)
+    query_tokens = Tokens(replace(token, index=index) for index, token in enumerate(queries))
+    odd = [name for name, array in arrays.items() if not np.isfinite(array).all()]
+    notes = tuple(f"{name} holds NaN or infinite numbers; what follows from them carries their mark" for name in odd)
+    unread = sorted(map(visible, tensors.names - {"q", "k", "v", "mask", "bias"}))
+    if unread:
+        notes += (f"of its tensors {', '.join(unread[:5])} are not read; a dump is q, k, v, mask and bias",)
+    kind = str(tensors.file.get_slice("q").get_dtype())
+    return Trace(Source("file", dtype=DTYPES.get(kind, kind)), query_tokens, tokens, (layer,), notes=notes)
+
+
+def _scale(given: str | None, width: int) -> float:
+    try:
+        return width**-0.5 if given is None else float(given)
+    except ValueError:
+        raise InputError(f"its metadata has scale '{visible(given or '')}'; expected a number") from None
+
+
+def _tokens(given: str | None, count: int) -> Tokens:
+    try:
+        labels = [str(index) for index in range(count)] if given is None else json.loads(given)
+    except ValueError:
+        labels = None
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels) or len(labels) != count:
+        raise InputError(f"its metadata 'tokens' is not a JSON list of {count} strings, one for each position of k")
+    # The same text is the same token; its id is the place where it first stands.
+    return Tokens(Token(index, labels.index(label), label, None, None) for index, label in enumerate(labels))
+
+
+def _heads_first(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if array.ndim == 4 and len(array) == 1:
+        array = array[0]
+    if array.ndim == 2:
+        array = array[None]
+    if array.ndim != 3 or array.dtype.kind != "f":
+        raise InputError(
+            f"{name} is {array.dtype} of shape {list(array.shape)}; expected floats [T, D], [H, T, D] or [1, H, T, D]"
+        )
+    return array if array.dtype == np.float64 else array.astype(np.float32)
