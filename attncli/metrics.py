@@ -1,4 +1,4 @@
-"""Numbers that say what a head does, over the query rows that have at least one key to attend to."""
+"""Numbers that say what a head does, over the query rows that have a key to attend to and are no padding."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ def head_metrics(trace: Trace, layer: LayerTrace, head: HeadTrace) -> dict[str, 
     score. `previous`, `next`, `self`, `distance`, `duplicate` and `induction` compare positions of one sequence,
     so they are None where queries and keys come from two.
     """
-    rows = np.flatnonzero(head.mask.any(axis=-1))
+    same_sequence = layer.kind != "cross"
+    counts = head.mask.any(axis=-1)
+    if same_sequence and layer.num_queries == layer.num_keys:
+        counts &= ~layer.mask.padding()[head.queries]
+    rows = np.flatnonzero(counts)
     weights = head.weights[rows]  # [Q, K]
     queries = head.queries[rows]
     allowed = head.mask[rows]
-    same_sequence = layer.kind != "cross"
     special = np.array([token.special for token in trace.key_tokens], dtype=bool)
     ids = np.array(trace.key_tokens.ids)
     with np.errstate(divide="ignore", invalid="ignore"):

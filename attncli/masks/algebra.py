@@ -234,6 +234,15 @@ ATOMS = {
 }
 
 
+def _padding(expression: Expression, grid: Grid) -> Bool[np.ndarray, " K"]:
+    """Return the keys that `pad` forbids to every query, whatever else the expression says."""
+    if isinstance(expression, And):
+        return np.any([_padding(side, grid) for side in expression.sides], axis=0)
+    if isinstance(expression, Atom) and expression.name == "pad":
+        return ~expression.allowed(grid)[0]
+    return np.zeros(grid.keys, bool)
+
+
 # --- masks -------------------------------------------------------------------------------------------------
 
 
@@ -256,6 +265,11 @@ class RuleMask:
         grid = Grid(queries[:, None], self.keys, self.past, self.queries, self.heads)
         return _of_heads(self.expression.allowed(grid), heads)
 
+    def padding(self) -> Bool[np.ndarray, " K"]:
+        """Return which keys the expression calls padding."""
+        grid = Grid(np.zeros((1, 1), int), self.keys, self.past, self.queries, self.heads)
+        return _padding(self.expression, grid)
+
     def __str__(self) -> str:
         return str(self.expression)
 
@@ -269,6 +283,10 @@ class ArrayMask:
     def rows(self, heads: list[int], queries: Int[np.ndarray, " Q"]) -> Bool[np.ndarray, "H Q K"]:
         """Return which keys the given query rows may attend to; `H` is 1 where all heads agree."""
         return _of_heads(self.allowed[:, queries], heads)
+
+    def padding(self) -> Bool[np.ndarray, " K"]:
+        """Return no key: cells do not say why they are forbidden."""
+        return np.zeros(self.allowed.shape[-1], bool)
 
     def __str__(self) -> str:
         return "cell by cell"

@@ -52,9 +52,10 @@ def by_hand(trace: Trace, head: int, rows: list[int] | None = None) -> dict[str,
     ids = trace.key_tokens.ids
     places = range(len(ids))
     of_rows: dict[str, list[float]] = {name: [] for name in NAMES}
+    is_left_padded = layer.kind == "self" and str(layer.mask) == "pad(left=2)"
     for row in range(layer.num_queries) if rows is None else rows:
         allowed = layer.head(head).mask[row].tolist()
-        if not any(allowed):
+        if not any(allowed) or (is_left_padded and row < 2):
             continue
         products = [sum(map(float.__mul__, layer.q[head, row].tolist(), key.tolist())) for key in layer.k[head]]
         scores = [product * SCALE for product in products]
@@ -230,3 +231,12 @@ def test_what_cannot_be_computed_is_none_and_not_zero() -> None:
     trace = traced(sequence, sequence, "full")
     trace.layer(0).q[:] = math.nan
     assert measured(trace, 0) == dict.fromkeys(NAMES)
+
+
+def test_rows_of_padding_are_left_out() -> None:
+    trace = attncli.inspect("a b c d", project="none", mask="causal & pad(right=2)", d_model=8)
+    unpadded = attncli.inspect("a b c d", project="none", mask="causal", d_model=8)
+    first_rows = unpadded.layer(0).head(0).weights[:2]
+    found = head_metrics(trace, trace.layer(0), trace.layer(0).head(0))
+    assert found["self"] == pytest.approx((first_rows[0, 0] + first_rows[1, 1]) / 2)
+    assert found["max_weight"] == pytest.approx(first_rows.max(axis=1).mean())
