@@ -27,8 +27,9 @@ def head_metrics(trace: Trace, layer: LayerTrace, head: HeadTrace) -> dict[str, 
     weights = head.weights[rows]  # [Q, K]
     queries = head.queries[rows]
     allowed = head.mask[rows]
-    special = np.array([token.special for token in trace.key_tokens], dtype=bool)
-    ids = np.array(trace.key_tokens.ids)
+    _, key_tokens = trace.sides(layer)
+    special = np.array([token.special for token in key_tokens], dtype=bool)
+    ids = np.array(key_tokens.ids)
     with np.errstate(divide="ignore", invalid="ignore"):
         entropies = -np.where(weights == 0, 0, weights * np.log(weights)).sum(axis=-1)
     late = queries >= 1

@@ -156,6 +156,10 @@ Head = Annotated[
     str | None,
     Option("--head", "-H", metavar="HEADS", help="0, 2-4, 0,3,-1 or all. Default: all.", rich_help_panel=_CHOICE),
 ]
+Kind = Annotated[
+    Literal["self", "encoder", "decoder", "cross"] | None,
+    Option(help="Only this kind of attention. Default: every kind that ran.", rich_help_panel=_CHOICE),
+]
 Query = Annotated[
     list[str] | None,
     Option(

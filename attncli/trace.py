@@ -286,12 +286,21 @@ class Trace:
         if not self.layers:
             raise InputError("the trace holds no layer")
         for layer in self.layers:
-            tokens, positions = (len(self.query_tokens), len(self.key_tokens)), (layer.num_queries, layer.num_keys)
+            sides = self.sides(layer)
+            tokens, positions = (len(sides[0]), len(sides[1])), (layer.num_queries, layer.num_keys)
             if tokens != positions:
                 raise InputError(
                     f"layer {layer.layer} has {positions[0]} queries and {positions[1]} keys, but there are "
                     f"{tokens[0]} query tokens and {tokens[1]} key tokens"
                 )
+
+    def sides(self, layer: LayerTrace) -> tuple[Tokens, Tokens]:
+        """Return the tokens of a layer's queries and of its keys: an encoder and a decoder attend to themselves."""
+        if layer.kind == "encoder":
+            return self.key_tokens, self.key_tokens
+        if layer.kind == "decoder":
+            return self.query_tokens, self.query_tokens
+        return self.query_tokens, self.key_tokens
 
     def layer(self, index: int, kind: str | None = None) -> LayerTrace:
         """Return the recorded layer with this index (negative ones count from the last of the source).

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from attncli.errors import UsageError
 from attncli.tokens import Tokens, visible
-from attncli.trace import Trace
+from attncli.trace import LayerTrace, Trace
 
 PARTS = (
     "tokens",
@@ -23,6 +23,23 @@ PARTS = (
     "metrics",
     "proof",
 )
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The cells of one layer that are shown.
+
+    Attributes:
+        row_tokens: the tokens of the layer's queries.
+        rows: which of them are shown, in order.
+        column_tokens: the tokens of its keys.
+        columns: which of them are shown, in order.
+    """
+
+    row_tokens: Tokens
+    rows: list[int]
+    column_tokens: Tokens
+    columns: list[int]
 
 
 @dataclass(frozen=True)
@@ -62,6 +79,22 @@ class View:
             UsageError: a wanted token does not exist, or none is left.
         """
         return self._chosen(trace.key_tokens, self.keys, "key")
+
+    def cells(self, trace: Trace, layer: LayerTrace) -> Cells:
+        """Return which cells of a layer are shown.
+
+        A layer that attends within one of two texts shows the same tokens of it as rows and as columns.
+
+        Raises:
+            UsageError: a wanted token does not exist, or none is left.
+        """
+        rows, columns = self.rows(trace), self.columns(trace)
+        if trace.target is not None and layer.kind == "encoder":
+            rows = columns
+        if trace.target is not None and layer.kind == "decoder":
+            columns = rows
+        row_tokens, column_tokens = trace.sides(layer)
+        return Cells(row_tokens, rows, column_tokens, columns)
 
     def _chosen(self, tokens: Tokens, wanted: tuple[str, ...], role: str) -> list[int]:
         if wanted:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from attncli.trace import LayerTrace, Trace
-from attncli.view import View
+from attncli.view import Cells, View
 
 # Recomputed outputs differ from a model's own by rounding alone. Noise floors: 5e-5 in float32 and 1e-2 in
 # bfloat16 are usual; a tenfold margin keeps large activations quiet.
@@ -17,16 +17,15 @@ _HALF_NOISE = 1e-1
 def warnings_of(trace: Trace, view: View) -> Iterator[str]:
     """Yield a sentence for everything in a trace that its numbers alone do not say."""
     yield from trace.notes
-    rows = view.rows(trace)
     for layer in trace.layers:
-        yield from _blind(trace, layer, rows)
+        yield from _blind(layer, view.cells(trace, layer))
         yield from _unproven(trace, layer)
 
 
-def _blind(trace: Trace, layer: LayerTrace, rows: list[int]) -> Iterator[str]:
-    blind = layer.blind_queries(rows)
+def _blind(layer: LayerTrace, cells: Cells) -> Iterator[str]:
+    blind = layer.blind_queries(cells.rows)
     if blind:
-        names = ", ".join(f"{row} '{trace.query_tokens[row].label}'" for row in blind[:5])
+        names = ", ".join(f"{row} '{cells.row_tokens[row].label}'" for row in blind[:5])
         names += f" and {len(blind) - 5} more" if len(blind) > 5 else ""
         becomes = "spread over masked keys" if math.isfinite(layer.fill) else "NaN"
         yield (f"layer {layer.layer}: the mask leaves no key to query {names}; the softmax of such a row is {becomes}")

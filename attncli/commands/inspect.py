@@ -49,6 +49,7 @@ def inspect(
     mask: options.Mask = None,
     layer: options.Layer = None,
     head: options.Head = None,
+    kind: options.Kind = None,
     query: options.Query = None,
     key: options.Key = None,
     no_special: options.NoSpecial = None,
@@ -106,6 +107,7 @@ def _computed(given: dict[str, Any]) -> Iterator[tuple[int, Trace]]:
     source = open_source(
         layers=given.get("layer", "0"),
         heads=given.get("head"),
+        kind=given.get("kind"),
         special="no_special" not in given,
         **{name: given[name] for name in _source_options() if name in given},
     )
@@ -139,7 +141,7 @@ def _saved(given: dict[str, Any]) -> Iterator[tuple[int, Trace]]:
             raise UsageError(
                 f"{option} does not apply to --from, whose attention is already computed; drop one of them"
             )
-    return iter([(1, load(given["from_"], given.get("layer"), given.get("head")))])
+    return iter([(1, load(given["from_"], given.get("layer"), given.get("head"), given.get("kind")))])
 
 
 def _source_options() -> list[str]:

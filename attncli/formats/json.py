@@ -51,11 +51,13 @@ def document(trace: Trace, view: View) -> dict[str, Any]:
         "target": trace.target,
         "query_tokens": [asdict(trace.query_tokens[row]) for row in rows],
         "key_tokens": [asdict(trace.key_tokens[column]) for column in columns],
-        "layers": [_layer(trace, layer, view, rows, columns) for layer in trace.layers],
+        "layers": [_layer(trace, layer, view) for layer in trace.layers],
     }
 
 
-def _layer(trace: Trace, layer: LayerTrace, view: View, rows: list[int], columns: list[int]) -> dict[str, Any]:
+def _layer(trace: Trace, layer: LayerTrace, view: View) -> dict[str, Any]:
+    cells = view.cells(trace, layer)
+    rows, columns = cells.rows, cells.columns
     parts = view.parts(DEFAULT)
     entry: dict[str, Any] = {
         "layer": layer.layer,

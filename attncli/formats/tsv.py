@@ -42,10 +42,11 @@ def _comma_separated(rows: Iterable[Sequence[str]]) -> str:
 
 
 def _rows(number: int, trace: Trace, view: View) -> Iterator[tuple[str, ...]]:
-    queries, keys = view.rows(trace), view.columns(trace)
-    query_names = [_escaped(trace.query_tokens[query].text) for query in queries]
-    key_names = [_escaped(trace.key_tokens[key].text) for key in keys]
     for layer in trace.layers:
+        cells = view.cells(trace, layer)
+        queries, keys = cells.rows, cells.columns
+        query_names = [_escaped(cells.row_tokens[query].text) for query in queries]
+        key_names = [_escaped(cells.column_tokens[key].text) for key in keys]
         for index in layer.heads:
             head = layer.head(index, queries)
             start = (str(number), str(layer.layer), layer.kind, str(index))

@@ -22,7 +22,7 @@ from attncli.render.matrix import Matrix, side_by_side
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.render.summaries import headline, metrics_table, proof_line, shapes_table, token_list
 from attncli.trace import HeadTrace, LayerTrace, Trace
-from attncli.view import View
+from attncli.view import Cells, View
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
@@ -59,11 +59,12 @@ class Layout:
                 yield Text(self.palette.fit(f"layer {layer.layer} · {layer.kind}"), BOLD)
             if "shapes" in wanted:
                 yield shapes_table(trace, layer, self.palette, self.width)
+            cells = self.view.cells(trace, layer)
             needs_pictures = wanted & {"weights", "heatmap"}
-            pictures = self._pictures(layer) if needs_pictures else []
-            yield from self._numbers(layer, wanted, pictures)
+            pictures = self._pictures(layer, cells) if needs_pictures else []
+            yield from self._numbers(layer, cells, wanted, pictures)
             if "heatmap" in wanted:
-                yield self._maps(layer, pictures)
+                yield self._maps(layer, cells, pictures)
             if "metrics" in wanted:
                 yield metrics_table(trace, layer, self.palette, self.width, self.view.precision)
             if "proof" in wanted:
@@ -120,20 +121,22 @@ class Layout:
         sides = ((trace.query_tokens, "queries"), (trace.key_tokens, "keys"))
         return stack([token_list(tokens, title, self.palette, self.width, has_ids) for tokens, title in sides])
 
-    def _numbers(self, layer: LayerTrace, wanted: frozenset[str], pictures: list[Picture]) -> Iterator[RenderableType]:
+    def _numbers(
+        self, layer: LayerTrace, cells: Cells, wanted: frozenset[str], pictures: list[Picture]
+    ) -> Iterator[RenderableType]:
         """Yield the matrices of the heads that are printed in digits, side by side as the width allows."""
-        rows = Axis.of_tokens(self.trace.query_tokens, self._rows, self.palette)
+        rows = Axis.of_tokens(cells.row_tokens, cells.rows, self.palette)
         if "embeddings" in wanted and layer.inputs is not None:
-            yield self._drawn([self._vectors("embeddings", layer.inputs[self._rows], rows)])
+            yield self._drawn([self._vectors("embeddings", layer.inputs[cells.rows], rows)])
         highest = value_range(pictures)[1]
         for index in self._digit_heads(layer):
-            head = layer.head(index, self._rows)
-            matrices = list(self._matrices(head, wanted, rows, highest))
+            head = layer.head(index, cells.rows)
+            matrices = list(self._matrices(head, cells, wanted, rows, highest))
             if not matrices:
                 continue
             yield Text.assemble((f"head {index}", BOLD), (self._head_note(layer, wanted), DIM))
             yield self._drawn(matrices)
-        projected = layer.projected(self._rows) if "output" in wanted else None
+        projected = layer.projected(cells.rows) if "output" in wanted else None
         if projected is not None:
             yield self._drawn([self._vectors("projected: concatenated heads·W_o", projected, rows)])
 
@@ -144,9 +147,11 @@ class Layout:
         is_cells = wanted & {"scores", "mask", "weights"}
         return self.palette.fit(heads + (" · rows are queries, columns keys" if is_cells else ""))
 
-    def _matrices(self, head: HeadTrace, wanted: frozenset[str], rows: Axis, highest: float) -> Iterator[Matrix]:
-        columns = Axis.of_tokens(self.trace.key_tokens, self._columns, self.palette)
-        keys = self._columns
+    def _matrices(
+        self, head: HeadTrace, cells: Cells, wanted: frozenset[str], rows: Axis, highest: float
+    ) -> Iterator[Matrix]:
+        columns = Axis.of_tokens(cells.column_tokens, cells.columns, self.palette)
+        keys = cells.columns
         if "q" in wanted:
             yield self._vectors("q", head.q, rows)
         if "k" in wanted:
@@ -171,14 +176,14 @@ class Layout:
         width = self.width or COMFORTABLE
         return side_by_side(matrices, self.palette, width, self.width is not None, self.view.precision)
 
-    def _pictures(self, layer: LayerTrace) -> list[Picture]:
-        keys = self._columns
-        heads = (layer.head(index, self._rows) for index in layer.heads)
+    def _pictures(self, layer: LayerTrace, cells: Cells) -> list[Picture]:
+        keys = cells.columns
+        heads = (layer.head(index, cells.rows) for index in layer.heads)
         return [Picture(f"head {head.head}", head.weights[:, keys], _shown(head)[:, keys]) for head in heads]
 
-    def _maps(self, layer: LayerTrace, pictures: list[Picture]) -> RenderableType:
-        rows = Axis.of_tokens(self.trace.query_tokens, self._rows, self.palette)
-        columns = Axis.of_tokens(self.trace.key_tokens, self._columns, self.palette)
+    def _maps(self, layer: LayerTrace, cells: Cells, pictures: list[Picture]) -> RenderableType:
+        rows = Axis.of_tokens(cells.row_tokens, cells.rows, self.palette)
+        columns = Axis.of_tokens(cells.column_tokens, cells.columns, self.palette)
         maps, pool = heatmaps(pictures, rows, columns, self.palette, self.width or COMFORTABLE, LONG)
         title = "weights of every head" if len(pictures) == layer.num_heads > 1 else "weights"
         if pool != (1, 1):

@@ -27,6 +27,7 @@ def open_source(
     model: str | None = None,
     layers: str | int | Iterable[int] | None = 0,
     heads: str | int | Iterable[int] | None = None,
+    kind: str | None = None,
     mask: str | None = None,
     special: bool = True,
     **options: Any,
@@ -37,6 +38,7 @@ def open_source(
         model: a checkpoint's folder or hub name; None is the toy layer.
         layers: which layers to record: an index, several, `"2-4"`, or `"all"`.
         heads: which heads to show and derive; None is all of them.
+        kind: the only kind of attention to record, `self`, `encoder`, `decoder` or `cross`; None is every kind.
         mask: a mask expression or file; None is the toy layer's default or the checkpoint's own mask.
         special: whether the tokenizer adds its special tokens.
         options: fields of `toy.ToyOptions`, or of `pretrained.LoadOptions` with a model.
@@ -51,10 +53,10 @@ def open_source(
     if model is None:
         from attncli.sources.toy import ToyLayer
 
-        return ToyLayer(chosen_layers, chosen_heads, mask=mask, special=special, **options)
+        return ToyLayer(chosen_layers, chosen_heads, kind=kind, mask=mask, special=special, **options)
     from attncli.sources.pretrained import Checkpoint
 
-    return Checkpoint(model, chosen_layers, chosen_heads, mask=mask, special=special, **options)
+    return Checkpoint(model, chosen_layers, chosen_heads, kind=kind, mask=mask, special=special, **options)
 
 
 def inspect(text: str, *, pair: str | None = None, target: str | None = None, **options: Any) -> Trace:

@@ -10,7 +10,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,7 @@ def load(
     path: str | Path,
     layers: str | int | Iterable[int] | None = None,
     heads: str | int | Iterable[int] | None = None,
+    kind: str | None = None,
 ) -> Trace:
     """Read a saved trace, or a plain dump of `q`, `k` and perhaps `v`, `mask`, `bias`.
 
@@ -127,6 +128,7 @@ def load(
             metadata may hold `tokens` (a JSON list of strings) and `scale`.
         layers: which of the recorded layers; None is all of them.
         heads: which heads to show and derive; None is all of them.
+        kind: the only kind of attention to read; None is every kind.
 
     Raises:
         InputError: there is no such file, it is damaged, or it holds neither.
@@ -141,9 +143,14 @@ def load(
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             read = _read_trace if "attncli" in metadata else read_dump
-            return read(
+            trace = read(
                 SavedTensors(Path(path), file), metadata, Indices.of("layer", layers), Indices.of("head", heads)
             )
+        kept = tuple(layer for layer in trace.layers if kind in (None, layer.kind))
+        if not kept:
+            found = ", ".join(dict.fromkeys(layer.kind for layer in trace.layers))
+            raise UsageError(f"--kind {visible(str(kind))}: {name} has {found} attention there")
+        return replace(trace, layers=kept)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
     except (SafetensorError, OSError) as error:

@@ -152,12 +152,22 @@ class ToyOptions:
 class ToyLayer:
     """One attention layer with drawn weights; every sentence draws afresh, for its own vocabulary."""
 
-    def __init__(self, layers: Indices, heads: Indices, *, mask: str | None, special: bool, **options: Any) -> None:
+    def __init__(
+        self,
+        layers: Indices,
+        heads: Indices,
+        *,
+        kind: str | None,
+        mask: str | None,
+        special: bool,
+        **options: Any,
+    ) -> None:
         refuse_unknown(options, ToyOptions, "the toy layer; give --model, or leave it out")
         self.options = ToyOptions(**options)
         layers.among(1, "the toy layer")
         self.heads = heads.among(self.options.heads, "the toy layer")
         self.mask = None if mask is None else parse(mask)
+        self.kind = kind
         self.special = special
         self._tokenizer: Tokenizer | None = None
         if self.options.vocab == "words":
@@ -172,6 +182,9 @@ class ToyLayer:
         """Return the attention of one sentence; see `Source.trace`."""
         options = self.options
         check_texts(text, pair, target)
+        kind = "self" if target is None else "cross"
+        if self.kind not in (None, kind):
+            raise UsageError(f"--kind {visible(str(self.kind))}: the toy layer has {kind} attention here")
         vocabulary = self._vocabulary(text, pair, target)
         key_tokens = vocabulary.encode(text, pair)
         query_tokens = key_tokens if target is None else vocabulary.encode(target, None)
@@ -182,7 +195,7 @@ class ToyLayer:
         default = Atom("causal") if target is None else Atom("full")
         layer = LayerTrace(
             layer=0,
-            kind="self" if target is None else "cross",
+            kind=kind,
             q=weights.project("q", x_queries),
             k=weights.project("k", x_keys),
             v=weights.project("v", x_keys),

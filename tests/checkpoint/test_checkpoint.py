@@ -165,13 +165,117 @@ def test_architectures_of_plain_stacks_are_exact(model_type: str, tmp_path: Path
         assert layer.proof.max_abs_error < 1e-4
 
 
-def test_an_encoder_decoder_is_refused_before_its_weights_are_read(tmp_path: Path, attn: Callable[..., Any]) -> None:
-    from transformers import T5Config
+@pytest.fixture(scope="module", params=["t5", "bart"])
+def translator(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An encoder-decoder: one with relative position biases, one with learned positions."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+    from tokenizers.processors import TemplateProcessing
+    from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 
-    T5Config().save_pretrained(tmp_path)
-    ran = attn("inspect", SENTENCE, "-m", tmp_path)
-    assert (ran.code, ran.out) == (4, "")
-    assert "t5) is an encoder-decoder, which is not supported yet" in ran.err
+    words = ["<pad>", "</s>", "<unk>", *"time flies like an arrow die Zeit fliegt".split()]
+    tokenizer = Tokenizer(WordLevel({word: index for index, word in enumerate(words)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.post_processor = TemplateProcessing("$A </s>", "$A </s> $B </s>", [("</s>", 1)])
+    sizes = {
+        "t5": {"d_kv": 6, "d_ff": 32, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4},
+        "bart": {
+            "encoder_layers": 2,
+            "decoder_layers": 3,
+            "encoder_attention_heads": 4,
+            "decoder_attention_heads": 4,
+            "encoder_ffn_dim": 32,
+            "decoder_ffn_dim": 32,
+            "max_position_embeddings": 16,
+        },
+    }
+    config = AutoConfig.for_model(
+        request.param,
+        vocab_size=16,
+        d_model=24,
+        pad_token_id=0,
+        eos_token_id=1,
+        decoder_start_token_id=0,
+        **sizes[request.param],
+    )
+    torch.manual_seed(0)
+    model = AutoModel.from_config(config)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.5)  # weights that are far from uniform
+    folder = str(tmp_path_factory.mktemp(request.param))
+    model.save_pretrained(folder)
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="<unk>", eos_token="</s>", pad_token="<pad>"
+    ).save_pretrained(folder)
+    return folder
+
+
+def test_an_encoder_decoder_is_exact_in_all_its_kinds(translator: str) -> None:
+    from transformers import AutoModel
+
+    trace = attncli.inspect(SENTENCE, model=translator, target="die Zeit fliegt", layers="all")
+    assert [token.text for token in trace.query_tokens] == ["<pad>", "die", "Zeit", "fliegt"]
+    assert [token.text for token in trace.key_tokens] == [*SENTENCE.split(), "</s>"]
+    model = AutoModel.from_pretrained(translator, attn_implementation="eager").eval()
+    with torch.no_grad():
+        expected = model(
+            input_ids=torch.tensor([trace.key_tokens.ids]),
+            decoder_input_ids=torch.tensor([trace.query_tokens.ids]),
+            output_attentions=True,
+        )
+    of_kind = {
+        "encoder": expected.encoder_attentions,
+        "decoder": expected.decoder_attentions,
+        "cross": expected.cross_attentions,
+    }
+    assert len(trace.layers) == 2 + 3 + 3
+    for layer in trace.layers:
+        np.testing.assert_allclose(weights(layer), of_kind[layer.kind][layer.layer][0].numpy(), atol=2e-6)
+        assert layer.proof is not None
+        assert layer.proof.max_abs_error < 1e-5
+
+
+def test_without_a_target_only_the_encoder_runs(translator: str) -> None:
+    trace = attncli.inspect(SENTENCE, model=translator, layers="all")
+    assert [(layer.layer, layer.kind) for layer in trace.layers] == [(0, "encoder"), (1, "encoder")]
+
+
+def test_a_kind_is_chosen_and_its_rows_and_columns_are_its_own_tokens(
+    translator: str, attn: Callable[..., Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.safetensors"
+    arguments = ("inspect", SENTENCE, "-m", translator, "--target", "die Zeit fliegt", "-F", "json", "-l", "all")
+    whole = attn(*arguments, "--save", path)
+    assert attn("inspect", "--from", path, "-F", "json").out == whole.out
+    for kind, shape in {"encoder": (6, 6), "decoder": (4, 4), "cross": (4, 6)}.items():
+        layers = attn(*arguments, "--kind", kind).json["layers"]
+        assert {layer["kind"] for layer in layers} == {kind}
+        assert np.shape(layers[0]["heads"][0]["weights"]) == shape
+        assert layers == [layer for layer in whole.json["layers"] if layer["kind"] == kind]
+        rows = attn(*arguments[:-4], "-F", "tsv", "--kind", kind, "-H", "0").out.splitlines()[1:]
+        assert len(rows) == shape[0] * shape[1]
+        assert rows[0].split("\t")[5] == ("time" if kind == "encoder" else "<pad>")
+    shown = attn(*arguments[:-4]).out
+    assert "layer 0 · encoder" in shown
+    assert "layer 0 · cross" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--kind", "self"), "has encoder, decoder, cross attention"),
+        (("--kind", "cross"), "--kind cross needs --target, the text of the decoder"),
+        (("-l", "3"), "--layer 3 is out of range"),
+    ],
+)
+def test_what_an_encoder_decoder_does_not_have_is_a_usage_error(
+    arguments: tuple[str, ...], message: str, translator: str, attn: Callable[..., Any]
+) -> None:
+    ran = attn("inspect", SENTENCE, "-m", translator, *arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert message in ran.err
 
 
 def test_a_blind_row_in_float16_keeps_what_the_model_computed(minilm: str) -> None:

@@ -6,7 +6,8 @@ Importing this package imports neither torch nor transformers; making a `Checkpo
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import Any
 
 from attncli.errors import InputError, LoadError, UsageError
@@ -15,7 +16,7 @@ from attncli.selection import Indices
 from attncli.sources.options import refuse_unknown
 from attncli.sources.texts import check_texts
 from attncli.sources.vocabulary import tokens_of, unknown_notes
-from attncli.tokens import Tokens, visible
+from attncli.tokens import Token, Tokens, visible
 from attncli.trace import Source, Trace
 
 DTYPES = ("auto", "float32", "float16", "bfloat16", "float64")
@@ -51,7 +52,15 @@ class Checkpoint:
     """A model and its tokenizer, loaded once; see `attncli.sources.Source`."""
 
     def __init__(
-        self, model: str, layers: Indices, heads: Indices, *, mask: str | None, special: bool, **options: Any
+        self,
+        model: str,
+        layers: Indices,
+        heads: Indices,
+        *,
+        kind: str | None,
+        mask: str | None,
+        special: bool,
+        **options: Any,
     ) -> None:
         refuse_unknown(options, LoadOptions, "--model; it belongs to the toy layer")
         if not isinstance(model, str):
@@ -60,33 +69,70 @@ class Checkpoint:
             raise UsageError("--revision names a version on the hub; it does not apply to a folder")
         self.name = model
         self.special = special
-        self.mask = None if mask is None else parse(mask)
         self.options = LoadOptions(**options)
+        expression = None if mask is None else parse(mask)
         from attncli.sources.pretrained import loading
+        from attncli.sources.pretrained.capture import Request, attention_kinds
 
         config = loading.load_config(model, self.options)
-        self.layers = layers.among(config.num_hidden_layers, visible(model))
-        self.heads = heads
-        heads.among(config.num_attention_heads, f"each layer of {visible(model)}")  # before the weights are read
-        self.num_layers: int = config.num_hidden_layers
+        self.is_encoder_decoder: bool = config.is_encoder_decoder
+        kinds = ("encoder", "decoder", "cross") if self.is_encoder_decoder else ("self",)
+        if kind not in (None, *kinds):
+            raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has {', '.join(kinds)} attention")
+        self.num_layers = loading.layer_count(config)
+        # Before the weights are read.
+        self.request = Request(layers.among(self.num_layers, visible(model)), kind, heads, expression)
+        heads.among(config.num_attention_heads, f"each layer of {visible(model)}")
         self.limit = loading.position_limit(config)
         self.tokenizer = loading.load_tokenizer(model, self.options)
         self.model = loading.load_model(model, config, self.options)
+        # Shared layers run several times, so only an encoder-decoder's modules are counted.
+        self.kinds = attention_kinds(self.model)
+        self.expected = {"self": self.num_layers}
+        if self.is_encoder_decoder:
+            self.expected = dict(Counter(self.kinds.values()))
 
     def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
-        """Return the attention of one sentence; see `Source.trace`."""
+        """Return the attention of one sentence; see `Source.trace`.
+
+        Without a target only the encoder of an encoder-decoder runs.
+        """
         from attncli.sources.pretrained.capture import run
 
-        if target is not None:
+        check_texts(text, pair, target)
+        if target is not None and not self.is_encoder_decoder:
             raise UsageError(
                 "--target needs an encoder-decoder model or the toy layer; here use --pair for a second text"
             )
-        check_texts(text, pair)
         encoding = self._encode(text, pair)
-        tokens: Tokens = tokens_of(encoding.encodings[0])
+        tokens = self._checked(tokens_of(encoding.encodings[0]), "the sentence")
+        notes = self._unknown(tokens, text, pair)
+        model, expected, query_tokens = self.model, self.expected, tokens
+        inputs = dict(encoding)
+        if target is not None:
+            query_tokens = self._checked(self._decoder_tokens(target), "the target")
+            notes += self._unknown(query_tokens, target, None)
+            inputs["decoder_input_ids"] = encoding["input_ids"].new_tensor([query_tokens.ids])
+        elif self.is_encoder_decoder:
+            model, expected = self.model.get_encoder(), {"encoder": self.expected["encoder"]}
+            if self.request.kind in ("decoder", "cross"):
+                raise UsageError(f"--kind {self.request.kind} needs --target, the text of the decoder")
+        layers = run(model, inputs, self.request, self.kinds, expected)
+        source = Source(
+            "pretrained",
+            model=self.name,
+            architecture=self.model.config.model_type,
+            dtype=str(self.model.dtype).removeprefix("torch."),
+            device=str(self.model.device),
+            layers=self.num_layers,
+        )
+        return Trace(source, query_tokens, tokens, layers, text, pair, target, notes)
+
+    def _checked(self, tokens: Tokens, role: str) -> Tokens:
+        """Return tokens that the model has positions and embeddings for."""
         if self.limit is not None and len(tokens) > self.limit:
             raise InputError(
-                f"the sentence has {len(tokens)} tokens, {visible(self.name)} reads at most {self.limit}; shorten it"
+                f"{role} has {len(tokens)} tokens, {visible(self.name)} reads at most {self.limit}; shorten it"
             )
         rows = self.model.get_input_embeddings().num_embeddings
         if max(token.id for token in tokens) >= rows:
@@ -94,18 +140,22 @@ class Checkpoint:
                 f"the tokenizer of {visible(self.name)} has ids beyond the {rows} rows of the model's vocabulary; "
                 "they do not belong together"
             )
-        layers = run(self.model, encoding, self.layers, self.heads, self.num_layers, self.mask)
-        config = self.model.config
-        source = Source(
-            "pretrained",
-            model=self.name,
-            architecture=config.model_type,
-            dtype=str(self.model.dtype).removeprefix("torch."),
-            device=str(self.model.device),
-            layers=self.num_layers,
-        )
-        notes = unknown_notes((text, pair), tokens, self.tokenizer.unk_token_id, self.tokenizer.unk_token)
-        return Trace(source, tokens, tokens, layers, text, pair, None, notes)
+        return tokens
+
+    def _unknown(self, tokens: Tokens, text: str, pair: str | None) -> tuple[str, ...]:
+        return unknown_notes((text, pair), tokens, self.tokenizer.unk_token_id, self.tokenizer.unk_token)
+
+    def _decoder_tokens(self, target: str) -> Tokens:
+        """Return what the decoder reads when it is to write the target: the start token, then all but the last."""
+        encoding = self.tokenizer(text_target=target, add_special_tokens=self.special, truncation=False, verbose=False)
+        tokens = list(tokens_of(encoding.encodings[0]))
+        start = self.model.config.decoder_start_token_id
+        if not self.special or start is None:
+            return Tokens(tokens)
+        if tokens[-1].id == self.tokenizer.eos_token_id:
+            tokens.pop()
+        first = Token(0, start, self.tokenizer.convert_ids_to_tokens(start), None, None, special=True)
+        return Tokens(replace(token, index=index) for index, token in enumerate([first, *tokens]))
 
     def _encode(self, text: str, pair: str | None) -> Any:
         return self.tokenizer(

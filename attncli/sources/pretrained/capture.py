@@ -8,7 +8,8 @@ hands the work to the model's own eager function: the arithmetic stays the model
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -32,46 +33,75 @@ ATTENTION = "attncli"  # the name under which transformers knows our functions
 class _Recorder:
     """What one forward pass is asked for, and what it has given so far."""
 
-    wanted: frozenset[int]
+    request: Request
+    kinds: Mapping[int, str]  # of every attention module, by its identity
+    layers: dict[tuple[int, str], LayerTrace] = field(default_factory=dict)
+    calls: Counter[str] = field(default_factory=Counter)  # of each kind; also the index of its next layer
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asked of a checkpoint.
+
+    Attributes:
+        layers: indices of the layers to record.
+        kind: the only kind of attention to record; None is every kind.
+        heads: the heads that were asked for.
+        mask: a mask in place of the model's own, in every layer.
+    """
+
+    layers: tuple[int, ...]
+    kind: str | None
     heads: Indices
-    replacement: Expression | None
-    layers: dict[int, LayerTrace] = field(default_factory=dict)
-    calls: int = 0  # layers run in order, so this is also the index of the next one
+    mask: Expression | None
 
 
 _recorder: ContextVar[_Recorder] = ContextVar("recorder")
 
 
+def attention_kinds(model: Any) -> dict[int, str]:
+    """Return the kind of every attention module of a model, by `id`: self, or encoder, decoder, cross.
+
+    An attention module is one with no other attention module inside; which side it belongs to is in its name.
+    """
+    named = {name: module for name, module in model.named_modules() if "Attention" in type(module).__name__}
+    inner = {name: m for name, m in named.items() if not any(other.startswith(name + ".") for other in named)}
+    return {id(module): _kind(name, model.config.is_encoder_decoder) for name, module in inner.items()}
+
+
+def _kind(name: str, is_encoder_decoder: bool) -> str:
+    if not is_encoder_decoder:
+        return "self"
+    side = next((part for part in name.split(".") if part in ("encoder", "decoder")), "decoder")
+    own = name.lower().rpartition(side + ".")[2]
+    is_cross = side == "decoder" and any(word in own for word in ("cross", "encoder_attn", "encdec", "enc_dec"))
+    return "cross" if is_cross else side
+
+
 def run(
-    model: Any,
-    encoding: Any,
-    layers: Sequence[int],
-    heads: Indices,
-    num_layers: int,
-    replacement: Expression | None,
+    model: Any, inputs: Mapping[str, Any], request: Request, kinds: Mapping[int, str], expected: Mapping[str, int]
 ) -> tuple[LayerTrace, ...]:
     """Run the model on one encoded sentence and return the recorded layers, in the order asked.
 
     Args:
-        model: a transformers model whose attention implementation is ours.
-        encoding: what its tokenizer returned, a batch of one.
-        layers: the layers to record.
-        heads: the heads that were asked for.
-        num_layers: how many attention layers the model has.
-        replacement: a mask in place of the model's own, in every layer.
+        model: a transformers model (or its encoder) whose attention implementation is ours.
+        inputs: what its forward takes, a batch of one.
+        request: what to record.
+        kinds: of the whole model's attention modules, from `attention_kinds`.
+        expected: how many layers of each kind of attention have to be seen.
 
     Raises:
         NotExposedError: not every attention layer called the attention function.
     """
-    recorder = _Recorder(frozenset(layers), heads, replacement)
+    recorder = _Recorder(request, kinds)
     token = _recorder.set(recorder)
     try:
         with torch.inference_mode():
-            model(**encoding.to(model.device))
+            model(**{name: tensor.to(model.device) for name, tensor in inputs.items()})
     except AttnError:
         raise
     except (torch.OutOfMemoryError, MemoryError):
-        count = encoding["input_ids"].shape[1]
+        count = inputs["input_ids"].shape[1]
         raise InputError(f"the sentence, of {count} tokens, does not fit into memory; shorten it") from None
     except Exception as error:  # a model's own code may raise anything
         raise NotExposedError(
@@ -79,12 +109,19 @@ def run(
         ) from None
     finally:
         _recorder.reset(token)
-    if recorder.calls != num_layers:
+    if dict(recorder.calls) != dict(expected):
         raise NotExposedError(
-            f"{model.config.model_type}: its configuration has {num_layers} attention layers and {recorder.calls} "
-            "could be watched; this architecture is not supported yet"
+            f"{model.config.model_type}: its configuration has {_counted(expected)} attention layers and "
+            f"{_counted(recorder.calls)} could be watched; this architecture is not supported yet"
         )
-    return tuple(recorder.layers[index] for index in layers)
+    chosen = [(index, kind) for index in request.layers for kind in expected if request.kind in (None, kind)]
+    return tuple(recorder.layers[key] for key in chosen if key in recorder.layers)
+
+
+def _counted(layers: Mapping[str, int]) -> str:
+    if set(layers) <= {"self"}:
+        return str(layers.get("self", 0))
+    return " and ".join(f"{count} {kind}" for kind, count in sorted(layers.items()))
 
 
 def _mask(*args: Any, **kwargs: Any) -> torch.Tensor:
@@ -116,9 +153,13 @@ def _attend(
         The output `[B, Q, H, Dv]` and the weights.
     """
     recorder = _recorder.get()
+    request = recorder.request
+    kind = recorder.kinds.get(id(module), "self")
+    index = recorder.calls[kind]
+    recorder.calls[kind] += 1
     rule = None
-    if recorder.replacement is not None:
-        rule = RuleMask(recorder.replacement, query.shape[2], key.shape[2], query.shape[1])
+    if request.mask is not None:
+        rule = RuleMask(request.mask, query.shape[2], key.shape[2], query.shape[1])
         allowed = rule.rows(list(range(rule.heads)), np.arange(rule.queries))
         attention_mask = torch.from_numpy(np.array(allowed)).to(query.device)[None]
     if attention_mask is not None and attention_mask.dtype == torch.bool:
@@ -128,55 +169,43 @@ def _attend(
     if eager is None:
         raise NotExposedError(f"{type(module).__name__} has no eager attention; this architecture is not supported yet")
     output, weights = eager(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
-    if recorder.calls in recorder.wanted:
-        layer = _layer(recorder, query, key, value, attention_mask, rule, scaling, kwargs)
-        recorder.layers[recorder.calls] = _proven(layer, to_numpy(output[0]))
-    recorder.calls += 1
+    if index in request.layers and request.kind in (None, kind):
+        shape = (query.shape[1], query.shape[2], key.shape[2])
+        mask, bias = _split(attention_mask, kwargs.get("position_bias"), shape)
+        sinks = kwargs.get("s_aux")
+        layer = LayerTrace(
+            layer=index,
+            kind=kind,
+            q=to_numpy(query[0]),
+            k=to_numpy(key[0]),
+            v=to_numpy(value[0]),
+            scale=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
+            mask=rule or mask,
+            heads=request.heads.among(shape[0], f"layer {index}"),
+            bias=bias,
+            softcap=kwargs.get("softcap"),
+            sinks=None if sinks is None else to_numpy(sinks),
+            fill=float(torch.finfo(query.dtype).min),
+        )
+        recorder.layers[index, kind] = _proven(layer, to_numpy(output[0]))
     return output, weights
 
 
-def _layer(
-    recorder: _Recorder,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    rule: RuleMask | None,
-    scaling: float | None,
-    kwargs: dict[str, Any],
-) -> LayerTrace:
-    """Return what one call of `_attend` was given, as a LayerTrace."""
-    shape = (query.shape[1], query.shape[2], key.shape[2])
-    sinks = kwargs.get("s_aux")
-    mask, bias = _split(attention_mask, shape)
-    return LayerTrace(
-        layer=recorder.calls,
-        kind="self",
-        q=to_numpy(query[0]),
-        k=to_numpy(key[0]),
-        v=to_numpy(value[0]),
-        scale=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
-        mask=rule or mask,
-        heads=recorder.heads.among(shape[0], f"layer {recorder.calls}"),
-        bias=bias,
-        softcap=kwargs.get("softcap"),
-        sinks=None if sinks is None else to_numpy(sinks),
-        fill=float(torch.finfo(query.dtype).min),
-    )
-
-
 def _split(
-    attention_mask: torch.Tensor | None, shape: tuple[int, int, int]
+    attention_mask: torch.Tensor | None, position_bias: torch.Tensor | None, shape: tuple[int, int, int]
 ) -> tuple[Mask, np.ndarray[Any, Any] | None]:
-    """Take an additive mask apart into the cells it forbids and the bias it adds to the others."""
+    """Take what is added to the scores apart into the cells it forbids and the bias of the others."""
     heads, queries, keys = shape
-    if attention_mask is None:
-        return RuleMask(Atom("full"), queries, keys, heads), None
-    added = to_numpy(attention_mask[0])[..., :keys]  # [1 or H, Q or 1, K]
-    added = np.broadcast_to(added, (len(added), queries, keys))
-    allowed = added > np.finfo(np.float16).min / 2
-    bias = np.where(allowed, added, 0)
-    return smallest(allowed, heads), bias if bias.any() else None
+    # A relative position bias (T5), `[1, H, Q, K]`.
+    bias = np.zeros((1, 1, 1), np.float32) if position_bias is None else to_numpy(position_bias[0])
+    mask: Mask = RuleMask(Atom("full"), queries, keys, heads)
+    if attention_mask is not None:
+        added = to_numpy(attention_mask[0])[..., :keys]  # [1 or H, Q or 1, K]
+        added = np.broadcast_to(added, (len(added), queries, keys))
+        allowed = added > np.finfo(np.float16).min / 2
+        mask = smallest(allowed, heads)
+        bias = bias + np.where(allowed, added, 0)
+    return mask, np.array(np.broadcast_to(bias, (len(bias), queries, keys))) if bias.any() else None
 
 
 def _proven(layer: LayerTrace, output: np.ndarray[Any, Any]) -> LayerTrace:

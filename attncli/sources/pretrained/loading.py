@@ -7,7 +7,7 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from attncli.errors import AttnError, InputError, LoadError, NotExposedError
+from attncli.errors import AttnError, InputError, LoadError
 from attncli.tokens import visible
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ def load_config(name: str, options: LoadOptions) -> Any:
 
     Raises:
         LoadError: there is no such checkpoint, or it cannot be read.
-        NotExposedError: it is of a kind that cannot be watched.
     """
     if os.path.isfile(name):
         raise LoadError(f"{visible(name)} is a file; --model takes a checkpoint's folder or its name on the hub")
@@ -46,10 +45,6 @@ def load_config(name: str, options: LoadOptions) -> Any:
         )
     with _explained(name, "configuration", options):
         config = AutoConfig.from_pretrained(name, **_hub_arguments(options))
-    if config.is_encoder_decoder:
-        raise NotExposedError(
-            f"{visible(name)} ({visible(str(config.model_type))}) is an encoder-decoder, which is not supported yet"
-        )
     if not all(isinstance(getattr(config, count, None), int) for count in ("num_hidden_layers", "num_attention_heads")):
         raise LoadError(f"{visible(name)} ({visible(str(config.model_type))}) is no text model with attention layers")
     return config
@@ -108,6 +103,12 @@ def load_model(name: str, config: Any, options: LoadOptions) -> Any:
         return model.eval().to(options.device)
     except (RuntimeError, AssertionError) as error:
         raise LoadError(f"--device {visible(options.device)}: {first_sentence(error)}") from None
+
+
+def layer_count(config: Any) -> int:
+    """Return how many layers the model has, on the deeper side of an encoder-decoder."""
+    decoder = (getattr(config, name, None) for name in ("decoder_layers", "num_decoder_layers"))
+    return max(config.num_hidden_layers, *(count for count in decoder if isinstance(count, int)), 1)
 
 
 def position_limit(config: Any) -> int | None:
