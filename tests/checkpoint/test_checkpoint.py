@@ -278,6 +278,57 @@ def test_what_an_encoder_decoder_does_not_have_is_a_usage_error(
     assert message in ran.err
 
 
+def test_layers_of_a_hybrid_without_attention_are_listed_and_never_silently_missing(
+    tmp_path: Path, tiny_llama: str, attn: Callable[..., Any]
+) -> None:
+    from transformers import AutoModel, AutoTokenizer, MiniMaxConfig
+
+    torch.manual_seed(0)
+    config = MiniMaxConfig(
+        vocab_size=16,
+        hidden_size=24,
+        intermediate_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=6,
+        num_local_experts=2,
+        layer_types=["linear_attention", "full_attention", "full_attention"],
+        initializer_range=0.5,
+    )
+    AutoModel.from_config(config).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(tiny_llama).save_pretrained(tmp_path)
+    ran = attn("inspect", SENTENCE, "-m", tmp_path, "-l", "all", "-F", "json")
+    assert ran.json["source"]["other_layers"] == [{"layer": 0, "kind": "linear_attention"}]
+    assert [layer["layer"] for layer in ran.json["layers"]] == [1, 2]
+    model = AutoModel.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    with torch.no_grad():
+        attentions = model(torch.tensor([[token["id"] for token in ran.json["key_tokens"]]]), output_attentions=True)
+    for layer, expected in zip(
+        ran.json["layers"], [a for a in attentions.attentions if a.dim() == 4][-2:], strict=True
+    ):
+        found = np.array([head["weights"] for head in layer["heads"]])
+        np.testing.assert_allclose(found, expected[0].numpy(), atol=1e-6)
+    ran = attn("inspect", SENTENCE, "-m", tmp_path, "-l", "0")
+    assert (ran.code, ran.out) == (4, "")
+    assert "no softmax attention but linear_attention; layers of" in ran.err
+    assert "with attention: 1, 2" in ran.err
+
+
+def test_an_architecture_with_attention_of_its_own_is_refused(
+    tmp_path: Path, tiny_llama: str, attn: Callable[..., Any]
+) -> None:
+    from transformers import AutoTokenizer, FalconConfig, FalconModel
+
+    FalconModel(
+        FalconConfig(vocab_size=16, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
+    ).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(tiny_llama).save_pretrained(tmp_path)
+    ran = attn("inspect", SENTENCE, "-m", tmp_path)
+    assert (ran.code, ran.out) == (4, "")
+    assert "falcon does not use transformers' attention interface" in ran.err
+
+
 def test_a_blind_row_in_float16_keeps_what_the_model_computed(minilm: str) -> None:
     trace = attncli.inspect(SENTENCE, model=minilm, dtype="float16", mask="keys(0,0)", layers="all")
     assert max(layer.proof.max_abs_error for layer in trace.layers if layer.proof) < 0.02

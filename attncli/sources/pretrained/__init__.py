@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from attncli.errors import InputError, LoadError, UsageError
+from attncli.errors import InputError, LoadError, NotExposedError, UsageError
 from attncli.masks.parser import parse
 from attncli.selection import Indices
 from attncli.sources.options import refuse_unknown
@@ -82,15 +83,24 @@ class Checkpoint:
         self.num_layers = loading.layer_count(config)
         # Before the weights are read.
         self.request = Request(layers.among(self.num_layers, visible(model)), kind, heads, expression)
+        self.other_layers = loading.other_layers(config)
+        attention_layers = [i for i in range(self.num_layers) if i not in self.other_layers]
+        if not set(self.request.layers) & set(attention_layers):
+            kinds_there = ", ".join(dict.fromkeys(self.other_layers[index] for index in self.request.layers))
+            listed = ", ".join(map(str, attention_layers)) or "none"
+            raise NotExposedError(
+                f"the layers asked for have no softmax attention but {kinds_there}; layers of {visible(model)} with "
+                f"attention: {listed}"
+            )
         heads.among(config.num_attention_heads, f"each layer of {visible(model)}")
         self.limit = loading.position_limit(config)
         self.tokenizer = loading.load_tokenizer(model, self.options)
         self.model = loading.load_model(model, config, self.options)
         # Shared layers run several times, so only an encoder-decoder's modules are counted.
         self.kinds = attention_kinds(self.model)
-        self.expected = {"self": self.num_layers}
+        self.places: dict[str, Sequence[int]] = {"self": attention_layers}
         if self.is_encoder_decoder:
-            self.expected = dict(Counter(self.kinds.values()))
+            self.places = {kind: range(count) for kind, count in Counter(self.kinds.values()).items()}
 
     def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
         """Return the attention of one sentence; see `Source.trace`.
@@ -107,17 +117,18 @@ class Checkpoint:
         encoding = self._encode(text, pair)
         tokens = self._checked(tokens_of(encoding.encodings[0]), "the sentence")
         notes = self._unknown(tokens, text, pair)
-        model, expected, query_tokens = self.model, self.expected, tokens
+        model, places, query_tokens = self.model, self.places, tokens
         inputs = dict(encoding)
         if target is not None:
             query_tokens = self._checked(self._decoder_tokens(target), "the target")
             notes += self._unknown(query_tokens, target, None)
             inputs["decoder_input_ids"] = encoding["input_ids"].new_tensor([query_tokens.ids])
         elif self.is_encoder_decoder:
-            model, expected = self.model.get_encoder(), {"encoder": self.expected["encoder"]}
+            model, places = self.model.get_encoder(), {"encoder": self.places["encoder"]}
             if self.request.kind in ("decoder", "cross"):
                 raise UsageError(f"--kind {self.request.kind} needs --target, the text of the decoder")
-        layers = run(model, inputs, self.request, self.kinds, expected)
+        layers = run(model, inputs, self.request, self.kinds, places)
+        others = [{"layer": index, "kind": kind} for index, kind in self.other_layers.items()]
         source = Source(
             "pretrained",
             model=self.name,
@@ -125,6 +136,7 @@ class Checkpoint:
             dtype=str(self.model.dtype).removeprefix("torch."),
             device=str(self.model.device),
             layers=self.num_layers,
+            details={"other_layers": others} if others else {},
         )
         return Trace(source, query_tokens, tokens, layers, text, pair, target, notes)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -34,9 +34,10 @@ class _Recorder:
     """What one forward pass is asked for, and what it has given so far."""
 
     request: Request
+    places: Mapping[str, Sequence[int]]
     kinds: Mapping[int, str]  # of every attention module, by its identity
     layers: dict[tuple[int, str], LayerTrace] = field(default_factory=dict)
-    calls: Counter[str] = field(default_factory=Counter)  # of each kind; also the index of its next layer
+    calls: Counter[str] = field(default_factory=Counter)  # of each kind, in the order of its layers
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,11 @@ def _kind(name: str, is_encoder_decoder: bool) -> str:
 
 
 def run(
-    model: Any, inputs: Mapping[str, Any], request: Request, kinds: Mapping[int, str], expected: Mapping[str, int]
+    model: Any,
+    inputs: Mapping[str, Any],
+    request: Request,
+    kinds: Mapping[int, str],
+    places: Mapping[str, Sequence[int]],
 ) -> tuple[LayerTrace, ...]:
     """Run the model on one encoded sentence and return the recorded layers, in the order asked.
 
@@ -88,12 +93,12 @@ def run(
         inputs: what its forward takes, a batch of one.
         request: what to record.
         kinds: of the whole model's attention modules, from `attention_kinds`.
-        expected: how many layers of each kind of attention have to be seen.
+        places: the indices of the layers that have each kind of attention; all of them have to be seen.
 
     Raises:
         NotExposedError: not every attention layer called the attention function.
     """
-    recorder = _Recorder(request, kinds)
+    recorder = _Recorder(request, places, kinds)
     token = _recorder.set(recorder)
     try:
         with torch.inference_mode():
@@ -109,12 +114,13 @@ def run(
         ) from None
     finally:
         _recorder.reset(token)
-    if dict(recorder.calls) != dict(expected):
+    expected = {kind: len(layers) for kind, layers in places.items()}
+    if dict(recorder.calls) != expected:
         raise NotExposedError(
             f"{model.config.model_type}: its configuration has {_counted(expected)} attention layers and "
             f"{_counted(recorder.calls)} could be watched; this architecture is not supported yet"
         )
-    chosen = [(index, kind) for index in request.layers for kind in expected if request.kind in (None, kind)]
+    chosen = [(index, kind) for index in request.layers for kind in places if request.kind in (None, kind)]
     return tuple(recorder.layers[key] for key in chosen if key in recorder.layers)
 
 
@@ -155,7 +161,9 @@ def _attend(
     recorder = _recorder.get()
     request = recorder.request
     kind = recorder.kinds.get(id(module), "self")
-    index = recorder.calls[kind]
+    known = recorder.places.get(kind, ())
+    # A call beyond the last layer is counted, and refused when all is done.
+    index = known[recorder.calls[kind]] if recorder.calls[kind] < len(known) else -1
     recorder.calls[kind] += 1
     rule = None
     if request.mask is not None:

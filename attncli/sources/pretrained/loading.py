@@ -7,7 +7,7 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from attncli.errors import AttnError, InputError, LoadError
+from attncli.errors import AttnError, InputError, LoadError, NotExposedError
 from attncli.tokens import visible
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ def load_model(name: str, config: Any, options: LoadOptions) -> Any:
 
     Raises:
         LoadError: weights are missing, damaged or of the wrong shape.
+        NotExposedError: the architecture cannot be watched.
     """
     import torch
 
@@ -78,16 +79,23 @@ def load_model(name: str, config: Any, options: LoadOptions) -> Any:
 
     dtype = options.dtype or ("float32" if options.device == "cpu" else "auto")
     with _explained(name, "model", options):
-        model, report = AutoModel.from_pretrained(
-            name,
-            config=config,
-            attn_implementation=ATTENTION,
-            dtype=dtype if dtype == "auto" else getattr(torch, dtype),
-            use_safetensors=None if options.allow_pickle else True,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # reported below, with the names and the shapes
-            **_hub_arguments(options),
-        )
+        try:
+            model, report = AutoModel.from_pretrained(
+                name,
+                config=config,
+                attn_implementation=ATTENTION,
+                dtype=dtype if dtype == "auto" else getattr(torch, dtype),
+                use_safetensors=None if options.allow_pickle else True,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # reported below, with the names and the shapes
+                **_hub_arguments(options),
+            )
+        except KeyError as error:
+            if error.args == (ATTENTION,):  # a table of its own, in place of the attention interface
+                raise NotExposedError(
+                    f"{config.model_type} does not use transformers' attention interface; it is not supported yet"
+                ) from None
+            raise
     for key, found, expected in sorted(report["mismatched_keys"]):
         raise LoadError(
             f"the weights of {visible(name)} do not fit its config.json: {visible(key)} has shape {list(found)}, "
@@ -109,6 +117,19 @@ def layer_count(config: Any) -> int:
     """Return how many layers the model has, on the deeper side of an encoder-decoder."""
     decoder = (getattr(config, name, None) for name in ("decoder_layers", "num_decoder_layers"))
     return max(config.num_hidden_layers, *(count for count in decoder if isinstance(count, int)), 1)
+
+
+def other_layers(config: Any) -> dict[int, str]:
+    """Return the layers of a hybrid that have no softmax attention, with what they have instead."""
+    for name in ("layer_types", "layers_block_type"):
+        types = getattr(config, name, None)
+        if isinstance(types, list | tuple):
+            return {
+                index: str(kind)
+                for index, kind in enumerate(types)
+                if ("attention" not in str(kind) and "sliding" not in str(kind)) or "linear" in str(kind)
+            }
+    return {}
 
 
 def position_limit(config: Any) -> int | None:
