@@ -176,6 +176,8 @@ def _attend(
     eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
     if eager is None:
         raise NotExposedError(f"{type(module).__name__} has no eager attention; this architecture is not supported yet")
+    if kwargs.get("sinks") is not None:  # one logit for every query; a Trace has one for every head
+        raise NotExposedError(f"{type(module).__name__} has a sink for every query, which is not supported yet")
     output, weights = eager(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
     if index in request.layers and request.kind in (None, kind):
         shape = (query.shape[1], query.shape[2], key.shape[2])
