@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,10 @@ transformers_logging.disable_progress_bar()
 
 # What a checkpoint saved with another head may lack: it comes after the last attention layer.
 _AFTER_ATTENTION = ("pooler",)
+
+# How configurations call a layer with softmax attention: full_attention, sliding_attention, chunked_attention,
+# attention, and hybrid where it stands beside a recurrence; linear_attention, mamba, conv and others have none.
+_ATTENTION_TYPE = re.compile(r"^(?!linear).*attention|sliding|^hybrid")
 
 
 def load_config(name: str, options: LoadOptions) -> Any:
@@ -124,11 +129,7 @@ def other_layers(config: Any) -> dict[int, str]:
     for name in ("layer_types", "layers_block_type"):
         types = getattr(config, name, None)
         if isinstance(types, list | tuple):
-            return {
-                index: str(kind)
-                for index, kind in enumerate(types)
-                if ("attention" not in str(kind) and "sliding" not in str(kind)) or "linear" in str(kind)
-            }
+            return {index: str(kind) for index, kind in enumerate(types) if not _ATTENTION_TYPE.search(str(kind))}
     return {}
 
 
