@@ -93,11 +93,6 @@ class Tokens(tuple[Token, ...]):
         """The vocabulary rows, in order."""
         return [token.id for token in self]
 
-    @property
-    def is_pair(self) -> bool:
-        """Whether two texts share the sequence."""
-        return any(token.segment for token in self)
-
     def find(self, wanted: str, role: str) -> list[int]:
         """Return the positions of the tokens called `wanted`: its text, or a (possibly negative) index.
 

@@ -202,8 +202,6 @@ def test_every_token_is_found_by_its_text_and_by_its_label(texts: list[str], dat
     assert index in sequence.find(sequence[index].label, "query")
 
 
-def test_a_sequence_knows_its_ids_and_whether_it_is_a_pair() -> None:
+def test_a_sequence_knows_its_ids() -> None:
     first, second = Token(0, 7, "a", 0, 1), Token(1, 3, "b", 0, 1, special=False, segment=1)
     assert Tokens([first, second]).ids == [7, 3]
-    assert Tokens([first, second]).is_pair
-    assert not Tokens([first]).is_pair
