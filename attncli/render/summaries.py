@@ -90,7 +90,7 @@ def shapes_table(trace: Trace, layer: LayerTrace, palette: Palette, width: int |
     shapes = layer.shapes
     if layer.out_projection is not None:
         shapes["projected"] = [layer.num_queries, layer.out_projection.shape[1]]
-    is_grouped = len(layer.k) < layer.num_heads
+    is_grouped = layer.num_groups < layer.num_heads
     rows: list[list[tuple[str, Style | None]]] = []
     for name, sizes in shapes.items():
         named = ", ".join(f"{axis} {size}" for axis, size in zip(axes[name], sizes, strict=True))
@@ -108,7 +108,7 @@ def shapes_table(trace: Trace, layer: LayerTrace, palette: Palette, width: int |
 
 def _made_of(trace: Trace, layer: LayerTrace) -> dict[str, str]:
     drawn = trace.source.details.get("project", "")
-    scores = f"Q·Kᵀ × {layer.scale:.4g}"
+    scores = "Q·Kᵀ and what the model adds" if layer.scale is None else f"Q·Kᵀ × {layer.scale:.4g}"
     scores += " + bias" if layer.bias is not None else ""
     scores += f", softcap {layer.softcap:g}" if layer.softcap is not None else ""
     made = {
@@ -118,11 +118,11 @@ def _made_of(trace: Trace, layer: LayerTrace) -> dict[str, str]:
         "projected": "concatenated heads·W_o" + (" + bias" if layer.out_bias is not None else ""),
     }
     for name in "qkv":
-        grouped = name != "q" and len(layer.k) < layer.num_heads
+        grouped = name != "q" and layer.num_groups < layer.num_heads
         if trace.source.kind == "toy":
             made[name] = f"X·W_{name}" if name in drawn else "the embeddings"
         else:
-            made[name] = f"each read by {layer.num_heads // len(layer.k)} heads" if grouped else ""
+            made[name] = f"each read by {layer.num_heads // layer.num_groups} heads" if grouped else ""
     return made
 
 

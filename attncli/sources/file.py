@@ -1,7 +1,7 @@
 """Saved traces, and dumps of somebody else's tensors: safetensors in, safetensors out.
 
-Tensors are named `layers.<index>.<kind>.<q|k|v|mask|bias|sinks|inputs|out_projection|out_bias>`; the metadata key
-`attncli` holds everything else as JSON. A mask that is a rule stays one, in the JSON.
+Tensors are named `layers.<index>.<kind>.<q|k|v|mask|bias|sinks|inputs|out_projection|out_bias|scores|weights>`; the
+metadata key `attncli` holds everything else as JSON. A mask that is a rule stays one, in the JSON.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from attncli.sources.saved import SavedTensors, checked_cells
 from attncli.tokens import Token, Tokens, visible
 from attncli.trace import SCHEMA, LayerTrace, Proof, Source, Trace
 
-_ARRAYS = ("q", "k", "v", "bias", "sinks", "inputs", "out_projection", "out_bias")
-_NUMBERS = ("layer", "kind", "scale", "softcap", "capture")
+_ARRAYS = ("q", "k", "v", "bias", "sinks", "inputs", "out_projection", "out_bias", "scores", "weights")
+_NUMBERS = ("layer", "kind", "scale", "softcap")
 
 # What the JSON of a trace file must hold: a file is not trusted, however it was made.
-_TEXT_OR_NONE, _NUMBER, _NUMBER_OR_NONE = str | None, int | float, int | float | None
+_TEXT_OR_NONE, _NUMBER_OR_NONE = str | None, int | float | None
 _HEADER = {
     "schema": str,
     "source": dict,
@@ -56,9 +56,8 @@ _TOKEN = {"index": int, "id": int, "text": str, "start": int | None, "end": int 
 _LAYER = {
     "layer": int,
     "kind": str,
-    "scale": _NUMBER,
+    "scale": _NUMBER_OR_NONE,
     "softcap": _NUMBER_OR_NONE,
-    "capture": str,
     "fill": str,
     "proof": dict | None,
 }
@@ -235,20 +234,28 @@ def _layer(tensors: SavedTensors, entry: dict[str, Any], heads: Indices) -> Laye
     integers = [name for name, array in arrays.items() if array.dtype.kind != "f"]
     if integers:
         raise TypeError(f"'{integers[0]}' holds no floats")
-    cells = (len(arrays["q"]), arrays["q"].shape[1], arrays["k"].shape[1])
+    cells = _cells(arrays)
     mask: Mask
     if prefix + "mask" in tensors.names:
         mask = ArrayMask(checked_cells("mask", tensors.read(prefix + "mask"), cells))
     else:
         mask = _saved_mask(entry.get("mask"), cells)
-    fields: dict[str, Any] = {**{name: entry[name] for name in _NUMBERS}, **arrays}
+    fields: dict[str, Any] = dict.fromkeys("qkv") | {name: entry[name] for name in _NUMBERS} | arrays
     return LayerTrace(
-        **fields,
+        **dict.fromkeys("qkv") | fields,
         mask=mask,
         heads=heads.among(cells[0], f"layer {entry['layer']}"),
         fill=float(entry["fill"]),
         proof=entry["proof"] and _saved_proof(entry["proof"]),
     )
+
+
+def _cells(arrays: Mapping[str, np.ndarray[Any, Any]]) -> tuple[int, int, int]:
+    """Return H, Q and K of a saved layer."""
+    if "weights" in arrays:
+        heads, queries, keys = arrays["weights"].shape
+        return heads, queries, keys
+    return len(arrays["q"]), arrays["q"].shape[1], arrays["k"].shape[1]
 
 
 def _saved_proof(recorded: Any) -> Proof:

@@ -6,18 +6,18 @@ Importing this package imports neither torch nor transformers; making a `Checkpo
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from inspect import signature
 from typing import Any
 
-from attncli.errors import InputError, LoadError, NotExposedError, UsageError
+from attncli.errors import AttnError, NotExposedError, UsageError
 from attncli.masks.parser import parse
 from attncli.selection import Indices
 from attncli.sources.options import refuse_unknown
-from attncli.sources.texts import check_texts
-from attncli.sources.vocabulary import tokens_of, unknown_notes
-from attncli.tokens import Token, Tokens, visible
+from attncli.sources.pretrained.reading import Reader, Sentence
+from attncli.tokens import visible
 from attncli.trace import Source, Trace
 
 DTYPES = ("auto", "float32", "float16", "bfloat16", "float64")
@@ -34,6 +34,8 @@ class LoadOptions:
         offline: use the local cache only.
         trust_remote_code: run the Python code that the checkpoint brings.
         allow_pickle: read .bin weights too, with torch's restricted unpickler.
+        device_map: how accelerate spreads the model over several devices, such as `auto`.
+        truncate: cut a text to the tokens that the model has positions for.
     """
 
     revision: str | None = None
@@ -42,9 +44,16 @@ class LoadOptions:
     offline: bool = False
     trust_remote_code: bool = False
     allow_pickle: bool = False
+    device_map: str | None = None
+    truncate: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse an unknown dtype before anything is loaded."""
+        """Refuse what cannot be before anything is loaded."""
+        if self.device_map is not None:
+            if self.device != "cpu":
+                raise UsageError("--device and --device-map both say where the model runs; drop one of them")
+            if find_spec("accelerate") is None:
+                raise UsageError("--device-map needs the accelerate library: pip install 'attncli[accelerate]'")
         if self.dtype not in (None, *DTYPES):
             raise UsageError(f"--dtype '{visible(str(self.dtype))}': expected one of {', '.join(DTYPES)}")
 
@@ -69,11 +78,11 @@ class Checkpoint:
         if os.path.isdir(model) and "revision" in options:
             raise UsageError("--revision names a version on the hub; it does not apply to a folder")
         self.name = model
-        self.special = special
         self.options = LoadOptions(**options)
         expression = None if mask is None else parse(mask)
         from attncli.sources.pretrained import loading
-        from attncli.sources.pretrained.capture import Request, attention_kinds
+        from attncli.sources.pretrained.places import attention_places
+        from attncli.sources.pretrained.recording import Request
 
         config = loading.load_config(model, self.options)
         self.is_encoder_decoder: bool = config.is_encoder_decoder
@@ -93,41 +102,78 @@ class Checkpoint:
                 f"attention: {listed}"
             )
         heads.among(config.num_attention_heads, f"each layer of {visible(model)}")
-        self.limit = loading.position_limit(config)
-        self.tokenizer = loading.load_tokenizer(model, self.options)
-        self.model = loading.load_model(model, config, self.options)
-        # Shared layers run several times, so only an encoder-decoder's modules are counted.
-        self.kinds = attention_kinds(self.model)
-        self.places: dict[str, Sequence[int]] = {"self": attention_layers}
-        if self.is_encoder_decoder:
-            self.places = {kind: range(count) for kind, count in Counter(self.kinds.values()).items()}
+        tokenizer = loading.load_tokenizer(model, self.options)
+        self.model = loading.load_model(model, config, self.options, max(self.request.layers) + 1, attention_layers)
+        self.places = attention_places(self.model, attention_layers)
+        self.padding_side = "right"
+        self.reader = Reader(
+            name=model,
+            tokenizer=tokenizer,
+            special=special,
+            limit=loading.position_limit(config),
+            truncate=self.options.truncate,
+            rows=self.model.get_input_embeddings().num_embeddings,
+            start_id=config.decoder_start_token_id if self.is_encoder_decoder else None,
+        )
 
     def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
-        """Return the attention of one sentence; see `Source.trace`.
+        """Return the attention of one sentence; see `Source.trace`."""
+        return next(self.traces([text], pair, target))
 
-        Without a target only the encoder of an encoder-decoder runs.
+    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
+        """Yield the attention of each sentence, in order; sentences of nearly one length run together.
+
+        Without a target only the encoder of an encoder-decoder runs. A sentence that cannot be read ends the
+        iteration with its error, after all those before it.
         """
-        from attncli.sources.pretrained.capture import run
+        from attncli.sources.pretrained.batch import batches
 
-        check_texts(text, pair, target)
         if target is not None and not self.is_encoder_decoder:
             raise UsageError(
                 "--target needs an encoder-decoder model or the toy layer; here use --pair for a second text"
             )
-        encoding = self._encode(text, pair)
-        tokens = self._checked(tokens_of(encoding.encodings[0]), "the sentence")
-        notes = self._unknown(tokens, text, pair)
-        model, places, query_tokens = self.model, self.places, tokens
-        inputs = dict(encoding)
-        if target is not None:
-            query_tokens = self._checked(self._decoder_tokens(target), "the target")
-            notes += self._unknown(query_tokens, target, None)
-            inputs["decoder_input_ids"] = encoding["input_ids"].new_tensor([query_tokens.ids])
-        elif self.is_encoder_decoder:
-            model, places = self.model.get_encoder(), {"encoder": self.places["encoder"]}
-            if self.request.kind in ("decoder", "cross"):
-                raise UsageError(f"--kind {self.request.kind} needs --target, the text of the decoder")
-        layers = run(model, inputs, self.request, self.kinds, places)
+        if self.is_encoder_decoder and target is None and self.request.kind in ("decoder", "cross"):
+            raise UsageError(f"--kind {self.request.kind} needs --target, the text of the decoder")
+        sentences: list[Sentence] = []
+        failure = None
+        for text in texts:
+            try:
+                sentences.append(self.reader.read(text, pair, target))
+            except AttnError as error:
+                failure = error
+                break
+        done: dict[int, Trace] = {}
+        for batch in batches([sentence.inputs for sentence in sentences]) if sentences else ():
+            is_alone = self.request.mask is not None or "attention_mask" not in self._parameters
+            for some in [[index] for index in batch] if is_alone else [batch]:
+                done.update(zip(some, self._run([sentences[index] for index in some]), strict=True))
+        for index in range(len(sentences)):
+            yield done.pop(index)
+        if failure is not None:
+            raise failure
+
+    @property
+    def _parameters(self) -> Any:
+        return signature(self.model.forward).parameters
+
+    def _run(self, sentences: list[Sentence]) -> list[Trace]:
+        """Return the traces of sentences that run side by side."""
+        from attncli.sources.pretrained.batch import padded
+        from attncli.sources.pretrained.capture import run
+        from attncli.sources.pretrained.interface import ATTENTION
+        from attncli.sources.pretrained.memory import check_fits
+
+        kinds: tuple[str, ...] = ("self",)
+        model = self.model
+        if self.is_encoder_decoder:
+            kinds = ("encoder",) if sentences[0].target is None else ("encoder", "decoder", "cross")
+            model = model if len(kinds) > 1 else model.get_encoder()
+        longest = max(max(len(one.tokens), len(one.query_tokens)) for one in sentences)
+        is_watched = model.config._attn_implementation != ATTENTION
+        check_fits(model, len(sentences), longest, len(self.request.layers), is_watched)
+        pad_id = self.reader.tokenizer.pad_token_id or 0
+        inputs, spans = padded([one.inputs for one in sentences], pad_id, self.padding_side, self._parameters)
+        layers = run(model, inputs, self.request, self.places, kinds, spans)
         others = [{"layer": index, "kind": kind} for index, kind in self.other_layers.items()]
         source = Source(
             "pretrained",
@@ -138,44 +184,7 @@ class Checkpoint:
             layers=self.num_layers,
             details={"other_layers": others} if others else {},
         )
-        return Trace(source, query_tokens, tokens, layers, text, pair, target, notes)
-
-    def _checked(self, tokens: Tokens, role: str) -> Tokens:
-        """Return tokens that the model has positions and embeddings for."""
-        if self.limit is not None and len(tokens) > self.limit:
-            raise InputError(
-                f"{role} has {len(tokens)} tokens, {visible(self.name)} reads at most {self.limit}; shorten it"
-            )
-        rows = self.model.get_input_embeddings().num_embeddings
-        if max(token.id for token in tokens) >= rows:
-            raise LoadError(
-                f"the tokenizer of {visible(self.name)} has ids beyond the {rows} rows of the model's vocabulary; "
-                "they do not belong together"
-            )
-        return tokens
-
-    def _unknown(self, tokens: Tokens, text: str, pair: str | None) -> tuple[str, ...]:
-        return unknown_notes((text, pair), tokens, self.tokenizer.unk_token_id, self.tokenizer.unk_token)
-
-    def _decoder_tokens(self, target: str) -> Tokens:
-        """Return what the decoder reads when it is to write the target: the start token, then all but the last."""
-        encoding = self.tokenizer(text_target=target, add_special_tokens=self.special, truncation=False, verbose=False)
-        tokens = list(tokens_of(encoding.encodings[0]))
-        start = self.model.config.decoder_start_token_id
-        if not self.special or start is None:
-            return Tokens(tokens)
-        if tokens[-1].id == self.tokenizer.eos_token_id:
-            tokens.pop()
-        first = Token(0, start, self.tokenizer.convert_ids_to_tokens(start), None, None, special=True)
-        return Tokens(replace(token, index=index) for index, token in enumerate([first, *tokens]))
-
-    def _encode(self, text: str, pair: str | None) -> Any:
-        return self.tokenizer(
-            text,
-            pair,
-            add_special_tokens=self.special,
-            truncation=False,
-            padding=False,
-            return_tensors="pt",
-            verbose=False,  # a text that is too long is refused by us, with the numbers
-        )
+        return [
+            Trace(source, one.query_tokens, one.tokens, own, one.text, one.pair, one.target, one.notes)
+            for one, own in zip(sentences, layers, strict=True)
+        ]

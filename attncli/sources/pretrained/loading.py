@@ -8,11 +8,11 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from attncli.errors import AttnError, InputError, LoadError, NotExposedError
+from attncli.errors import AttnError, InputError, LoadError
 from attncli.tokens import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from attncli.sources.pretrained import LoadOptions
 
@@ -71,36 +71,64 @@ def load_tokenizer(name: str, options: LoadOptions) -> Any:
     return tokenizer
 
 
-def load_model(name: str, config: Any, options: LoadOptions) -> Any:
+def load_model(name: str, config: Any, options: LoadOptions, keep: int, attention_layers: Sequence[int]) -> Any:
     """Load a checkpoint's weights into the model without its head, with our attention function in every layer.
+
+    A model with a table of attention classes of its own, which has no place for our function, gets its eager one.
+
+    Args:
+        name: folder or hub name.
+        config: from `load_config`.
+        options: how to load.
+        keep: how many layers are needed; the rest is left out where an architecture can be cut.
+        attention_layers: the layers that have softmax attention.
 
     Raises:
         LoadError: weights are missing, damaged or of the wrong shape.
-        NotExposedError: the architecture cannot be watched.
     """
     import torch
+    from transformers import MODEL_MAPPING
 
-    from attncli.sources.pretrained.capture import ATTENTION
+    from attncli.sources.pretrained.interface import ATTENTION
+    from attncli.sources.pretrained.places import without_layers
 
-    dtype = options.dtype or ("float32" if options.device == "cpu" else "auto")
+    dtype = options.dtype or ("auto" if options.device_map or options.device != "cpu" else "float32")
+    config.use_cache = False  # one pass, no generation: keys and values need not be kept
+    model_class = MODEL_MAPPING.get(type(config), None)
+    is_cut = keep < layer_count(config) and isinstance(model_class, type) and not options.trust_remote_code
+    loader: Any = without_layers(model_class, keep, attention_layers) if is_cut else AutoModel
+
+    def loaded(attention: str) -> Any:
+        return loader.from_pretrained(
+            name,
+            config=config,
+            attn_implementation=attention,
+            dtype=dtype if dtype == "auto" else getattr(torch, dtype),
+            device_map=options.device_map,
+            use_safetensors=None if options.allow_pickle else True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported below, with the names and the shapes
+            **_hub_arguments(options),
+        )
+
     with _explained(name, "model", options):
         try:
-            model, report = AutoModel.from_pretrained(
-                name,
-                config=config,
-                attn_implementation=ATTENTION,
-                dtype=dtype if dtype == "auto" else getattr(torch, dtype),
-                use_safetensors=None if options.allow_pickle else True,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # reported below, with the names and the shapes
-                **_hub_arguments(options),
-            )
+            model, report = loaded(ATTENTION)
         except KeyError as error:
-            if error.args == (ATTENTION,):  # a table of its own, in place of the attention interface
-                raise NotExposedError(
-                    f"{config.model_type} does not use transformers' attention interface; it is not supported yet"
-                ) from None
-            raise
+            if error.args != (ATTENTION,):
+                raise
+            model, report = loaded("eager")
+    _check_weights(name, report)
+    if options.device_map:
+        return model.eval()
+    try:
+        return model.eval().to(options.device)
+    except (RuntimeError, AssertionError) as error:
+        raise LoadError(f"--device {visible(options.device)}: {first_sentence(error)}") from None
+
+
+def _check_weights(name: str, report: Mapping[str, Any]) -> None:
+    """Raise LoadError if a tensor of the model did not come from the checkpoint."""
     for key, found, expected in sorted(report["mismatched_keys"]):
         raise LoadError(
             f"the weights of {visible(name)} do not fit its config.json: {visible(key)} has shape {list(found)}, "
@@ -112,10 +140,6 @@ def load_model(name: str, config: Any, options: LoadOptions) -> Any:
             f"the weights of {visible(name)} lack {len(missing)} of the model's tensors ({visible(missing[0])}, …), "
             "which would be random numbers; check that the files belong to this config.json"
         )
-    try:
-        return model.eval().to(options.device)
-    except (RuntimeError, AssertionError) as error:
-        raise LoadError(f"--device {visible(options.device)}: {first_sentence(error)}") from None
 
 
 def layer_count(config: Any) -> int:

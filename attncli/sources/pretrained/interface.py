@@ -1,0 +1,285 @@
+"""The first way in: the attention function that most models of transformers call.
+
+`AttentionInterface` lets a model run with an attention function of our own, which receives queries and keys as
+the dot product takes them, the values, the scale, and the mask that our mask function made. The layers that were
+asked for go through the model's own eager function, a block of rows at a time: the arithmetic stays the model's.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from attncli.errors import NotExposedError
+from attncli.masks.algebra import Atom, Mask, RuleMask, smallest
+from attncli.sources.pretrained.recording import Finished, Recorder, proven, recorder
+from attncli.sources.tensors import to_numpy
+from attncli.trace import LayerTrace
+
+ATTENTION = "attncli"  # the name under which transformers knows our functions
+
+_BLOCK = 2**22  # scores that exist at a time, over all heads
+_NOT_IN_SDPA = ("softcap", "s_aux", "position_bias")  # what the fused kernel drops, or has to make a [Q, K] of
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One layer's attention, as its module asks for it.
+
+    Attributes:
+        module: the attention layer.
+        query: `[B, H, Q, D]`.
+        key: `[B, Hkv, K, D]`.
+        value: `[B, Hkv, K, Dv]`.
+        mask: booleans from `_mask`, `[B, 1, Q, K]`; or what the model made itself.
+        scaling: what multiplies q·k; None is 1/√D.
+        more: what else the module hands to its attention function.
+    """
+
+    module: Any
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    mask: torch.Tensor | None
+    scaling: float | None
+    more: Mapping[str, Any]
+
+    @property
+    def bias(self) -> torch.Tensor | None:
+        """A relative position bias (T5), `[1, H, Q, K]`."""
+        return self.more.get("position_bias")
+
+    @property
+    def sinks(self) -> torch.Tensor | None:
+        """One more logit for every head (GPT-OSS), `[H]`."""
+        return self.more.get("s_aux")
+
+    def of_heads(self, heads: tuple[int, ...]) -> tuple[_Call, list[int]]:
+        """Return the call for the key/value groups of some heads alone, and which heads these are."""
+        group = self.query.shape[1] // self.key.shape[1]
+        groups = sorted({head // group for head in heads})
+        chosen = [head for head in range(self.query.shape[1]) if head // group in groups]
+        if len(chosen) == self.query.shape[1] or self.sinks is not None:  # a module brings the sinks of all heads
+            return self, list(range(self.query.shape[1]))
+        more = dict(self.more)
+        if self.bias is not None:
+            more["position_bias"] = _heads_of(self.bias, chosen)
+        part = replace(
+            self,
+            query=self.query[:, chosen],
+            key=self.key[:, groups],
+            value=self.value[:, groups],
+            mask=None if self.mask is None else _heads_of(self.mask, chosen),
+            more=more,
+        )
+        return part, chosen
+
+
+def _heads_of(cells: torch.Tensor, heads: list[int]) -> torch.Tensor:
+    return cells if cells.shape[1] == 1 else cells[:, heads]
+
+
+def _rows_of(cells: torch.Tensor, rows: slice) -> torch.Tensor:
+    return cells if cells.shape[2] == 1 else cells[:, :, rows]
+
+
+def _mask(
+    batch_size: int, q_length: int, kv_length: int, q_offset: int = 0, attention_mask: Any = None, **options: Any
+) -> torch.Tensor:
+    """Make the mask a model asks for, as booleans, even where every key is allowed; a block of rows at a time."""
+    options |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    if attention_mask is not None and attention_mask.all():
+        attention_mask = None
+    rows = max(_BLOCK // (batch_size * kv_length), 1)
+    if rows >= q_length:
+        return sdpa_mask(batch_size, q_length, kv_length, q_offset, attention_mask=attention_mask, **options)
+    blocks = (
+        sdpa_mask(
+            batch_size,
+            min(rows, q_length - start),
+            kv_length,
+            q_offset + start,
+            attention_mask=attention_mask,
+            **options,
+        )
+        for start in range(0, q_length, rows)
+    )
+    first = next(blocks)
+    mask = first.new_empty((batch_size, first.shape[1], q_length, kv_length))
+    mask[:, :, :rows] = first
+    for number, block in enumerate(blocks, 1):
+        mask[:, :, number * rows : (number + 1) * rows] = block
+    return mask
+
+
+def _attend(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Compute one layer's attention `[B, Q, H, Dv]`, and record it if it was asked for; see `_Call`."""
+    run = recorder.get()
+    if kwargs.get("sinks") is not None:  # one logit for every query; a Trace has one for every head
+        raise NotExposedError(f"{type(module).__name__} has a sink for every query, which is not supported yet")
+    place = run.arrive(module)
+    call = _Call(module, query, key, value, attention_mask, scaling, kwargs)
+    rule = None
+    if run.request.mask is not None:
+        rule = RuleMask(run.request.mask, query.shape[2], key.shape[2], query.shape[1])
+        allowed = rule.rows(list(range(rule.heads)), np.arange(rule.queries))
+        call = replace(call, mask=torch.from_numpy(np.array(allowed)).to(query.device)[None])
+    if place not in run.wanted:
+        return _fastest(call)
+    heads = run.request.heads.among(query.shape[1], f"layer {place[0]}")
+    is_last = run.is_last(place)
+    part, computed = call.of_heads(heads) if is_last else (call, list(range(query.shape[1])))
+    output, weights = _eager(part)
+    for number, span in enumerate(run.spans):
+        rows, columns = span.of(place[1])
+        layer = _recorded(call, number, rows, columns, place, heads, rule)
+        proof = proven(layer, to_numpy(output[number, rows]), computed)
+        run.layers[number][place] = replace(layer, proof=proof)
+    if is_last:
+        raise Finished
+    return output, weights
+
+
+def _eager(call: _Call) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Call the model's own eager function, on as many rows at a time as are cheap to hold."""
+    function = getattr(sys.modules[type(call.module).__module__], "eager_attention_forward", None)
+    if function is None:
+        raise NotExposedError(f"{type(call.module).__name__} has no eager attention; it is not supported yet")
+    batch, heads, queries, _ = call.query.shape
+    size = max(_BLOCK // (batch * heads * call.key.shape[2]), 1)
+    outputs = []
+    weights = None
+    for start in range(0, queries, size):
+        rows = slice(start, start + size)
+        more = dict(call.more)
+        if call.bias is not None:
+            more["position_bias"] = _rows_of(call.bias, rows)
+        mask = None if call.mask is None else _added(_rows_of(call.mask, rows), call.query.dtype)
+        output, weights = function(
+            call.module, call.query[:, :, rows], call.key, call.value, mask, scaling=call.scaling, **more
+        )
+        if recorder.get().request.mask is not None and call.mask is not None:
+            _check_arrived(call, weights, _rows_of(call.mask, rows))
+        outputs.append(output)
+    if len(outputs) == 1:
+        return outputs[0], weights
+    return torch.cat(outputs, dim=1), None
+
+
+def _check_arrived(call: _Call, weights: torch.Tensor, allowed: torch.Tensor) -> None:
+    """Raise NotExposedError if a query that has keys looks at another one all the same."""
+    if (weights * (~allowed & allowed.any(dim=-1, keepdim=True))).any():
+        raise NotExposedError(f"{type(call.module).__name__} does not follow --mask; its mask cannot be replaced")
+
+
+def _added(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return what a mask adds to the scores."""
+    if mask.dtype != torch.bool:
+        return mask
+    lowest = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=mask.device)
+    return torch.where(mask, lowest.new_zeros(()), lowest)
+
+
+def _fastest(call: _Call) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Compute a layer that nobody looks at: with the fused kernel where it drops nothing and keeps no [Q, K]."""
+    run = recorder.get()
+    drops = any(call.more.get(name) is not None for name in _NOT_IN_SDPA) or hasattr(call.module, "sinks")
+    form = _form(run, call.mask)
+    if drops or not run.has_sdpa or form == "blind" or call.value.shape[-1] != call.query.shape[-1]:
+        return _eager(call)
+    more = {name: option for name, option in call.more.items() if name != "is_causal"}
+    mask = None if form in ("full", "causal") else call.mask
+    return sdpa_attention_forward(
+        call.module, call.query, call.key, call.value, mask, scaling=call.scaling, is_causal=form == "causal", **more
+    )
+
+
+def _form(run: Recorder, mask: torch.Tensor | None) -> str:
+    """Return what the fused kernel needs to know of a mask: full, causal, or cells; blind if a query has no key."""
+    if mask is None:
+        return "full"
+    if mask.dtype != torch.bool:
+        return "cells"
+    if id(mask) not in run.forms:
+        # A query without keys is a row of zeros to the fused kernel, a mean of all values to the eager function.
+        form = "cells" if bool(mask.any(dim=-1).all()) else "blind"
+        if form == "cells" and mask.shape[:2] == (1, 1):
+            form = str(smallest(mask[0].cpu().numpy(), 1))
+        run.forms[id(mask)] = (mask, form)  # with the mask, lest another one gets its id
+    return run.forms[id(mask)][1]
+
+
+def _recorded(
+    call: _Call,
+    number: int,
+    rows: slice,
+    columns: slice,
+    place: tuple[int, str],
+    heads: tuple[int, ...],
+    rule: RuleMask | None,
+) -> LayerTrace:
+    """Return the layer of one sentence of the batch."""
+    query, key, value = call.query[number, :, rows], call.key[number, :, columns], call.value[number, :, columns]
+    shape = (query.shape[0], query.shape[1], key.shape[1])
+    mask, bias = _split(call, number, rows, columns, shape)
+    return LayerTrace(
+        layer=place[0],
+        kind=place[1],
+        q=to_numpy(query),
+        k=to_numpy(key),
+        v=to_numpy(value),
+        scale=query.shape[-1] ** -0.5 if call.scaling is None else float(call.scaling),
+        mask=rule or mask,
+        heads=heads,
+        bias=bias,
+        softcap=call.more.get("softcap"),
+        sinks=None if call.sinks is None else to_numpy(call.sinks),
+        fill=float(torch.finfo(query.dtype).min),
+    )
+
+
+def _split(
+    call: _Call, number: int, rows: slice, columns: slice, shape: tuple[int, int, int]
+) -> tuple[Mask, np.ndarray[Any, Any] | None]:
+    """Take what is added to the scores apart into the cells it forbids and the bias of the others."""
+    heads, queries, keys = shape
+    mask: Mask = RuleMask(Atom("full"), queries, keys, heads)
+    bias = None if call.bias is None else to_numpy(_cells(call.bias, number, rows, columns))
+    if call.mask is not None:
+        given = _cells(call.mask, number, rows, columns)[..., :keys]  # [1 or H, Q or 1, K]
+        added = given.cpu().numpy() if given.dtype == torch.bool else to_numpy(given)
+        added = np.broadcast_to(added, (len(added), queries, keys))
+        allowed = added if added.dtype == bool else added > np.finfo(np.float16).min / 2
+        mask = smallest(allowed, heads)
+        if added.dtype != bool:
+            kept = np.where(allowed, added, 0)
+            bias = kept if bias is None else bias + kept
+    if bias is None or not bias.any():
+        return mask, None
+    return mask, np.array(np.broadcast_to(bias, (len(bias), queries, keys)))
+
+
+def _cells(cells: torch.Tensor, number: int, rows: slice, columns: slice) -> torch.Tensor:
+    """Return one sentence's part of `[1 or B, 1 or H, 1 or Q, K]`."""
+    own = cells[number if len(cells) > 1 else 0]
+    return (own if own.shape[1] == 1 else own[:, rows])[..., columns]
+
+
+AttentionInterface.register(ATTENTION, _attend)
+AttentionMaskInterface.register(ATTENTION, _mask)

@@ -1,0 +1,112 @@
+"""Which module of a model is the attention of which layer, and a model without the layers nobody asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_KEPT = "attncli_kept_layers"  # an attribute of a model that was cut
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an attention module stands.
+
+    Attributes:
+        kind: `self`, or `encoder`, `decoder`, `cross`.
+        layers: name of the list of layers it is in.
+        index: its number there; None outside of any list.
+    """
+
+    kind: str
+    layers: str
+    index: int | None
+
+
+@dataclass(frozen=True)
+class Places:
+    """The attention modules of a model.
+
+    Attributes:
+        modules: where each one stands, by its `id`.
+        layers: the layers that have softmax attention, of each kind.
+    """
+
+    modules: Mapping[int, Place]
+    layers: Mapping[str, Sequence[int]]
+
+    @property
+    def is_named(self) -> bool:
+        """Whether a module's name tells its layer: not where layers share one, nor where one layer has two."""
+        for kind, layers in self.layers.items():
+            indices = [place.index for place in self.modules.values() if place.kind == kind]
+            if len(set(indices)) < len(indices) or not set(layers) <= set(indices):
+                return False
+        return True
+
+    def kind(self, module: Any) -> str:
+        """Return the kind of an attention module."""
+        place = self.modules.get(id(module))
+        return place.kind if place else next(iter(self.layers))
+
+    def layer(self, module: Any, calls: int) -> int:
+        """Return the layer of a module that calls after `calls` others of its kind; −1 if there are no more."""
+        if self.is_named:
+            place = self.modules.get(id(module))
+            return -1 if place is None or place.index is None else place.index
+        known = self.layers[self.kind(module)]
+        return known[calls] if calls < len(known) else -1
+
+
+def attention_places(model: Any, attention_layers: Sequence[int]) -> Places:
+    """Find a model's attention modules: those with no other attention module inside.
+
+    Args:
+        model: a torch module.
+        attention_layers: of a model that is no encoder-decoder, the layers that have softmax attention.
+    """
+    named = {name: module for name, module in model.named_modules() if "Attention" in type(module).__name__}
+    inner = {name: m for name, m in named.items() if not any(other.startswith(name + ".") for other in named)}
+    is_encoder_decoder = model.config.is_encoder_decoder
+    modules = {id(module): _place(name, is_encoder_decoder) for name, module in inner.items()}
+    if not is_encoder_decoder:
+        kept = getattr(model, _KEPT, None)
+        return Places(modules, {"self": [layer for layer in attention_layers if kept is None or layer < kept]})
+    kinds = [place.kind for place in modules.values()]
+    return Places(modules, {kind: range(kinds.count(kind)) for kind in ("encoder", "decoder", "cross")})
+
+
+def _place(name: str, is_encoder_decoder: bool) -> Place:
+    # Its layer is the first number in a module's name: encoder.layer.3.attention.self
+    number = re.search(r"\.(\d+)\.", name)
+    layers, index = (name[: number.start()], int(number[1])) if number else ("", None)
+    if not is_encoder_decoder:
+        return Place("self", layers, index)
+    side = next((part for part in name.split(".") if part in ("encoder", "decoder")), "decoder")
+    own = name.lower().rpartition(side + ".")[2]
+    is_cross = side == "decoder" and any(word in own for word in ("cross", "encoder_attn", "encdec", "enc_dec"))
+    return Place("cross" if is_cross else side, layers, index)
+
+
+def without_layers(model_class: type, keep: int, attention_layers: Sequence[int]) -> type:
+    """Return a model class whose models have only the first `keep` layers, and the configuration of all of them.
+
+    Loading such a model reads only the tensors it has. The configuration stays whole because some models compute
+    with it: residuals are scaled by the number of layers (MiniCPM), the last layers share keys (Gemma 3n).
+    A model whose layers share their modules stays whole.
+    """
+
+    class Shortened(model_class):  # type: ignore[misc]
+        def __init__(self, config: Any, *arguments: Any, **options: Any) -> None:
+            super().__init__(config, *arguments, **options)
+            places = attention_places(self, attention_layers)
+            if places.is_named:
+                for name in {place.layers for place in places.modules.values() if place.index is not None}:
+                    del self.get_submodule(name)[keep:]
+                setattr(self, _KEPT, keep)
+
+    for name in ("__name__", "__qualname__", "__module__", "__doc__"):
+        setattr(Shortened, name, getattr(model_class, name))
+    return Shortened

@@ -1,0 +1,136 @@
+"""What one forward pass of a checkpoint is asked for, and what it has given so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from attncli.errors import NotExposedError
+from attncli.masks.algebra import Expression
+from attncli.selection import Indices
+from attncli.sources.pretrained.places import Places
+from attncli.trace import LayerTrace, Proof
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asked of a checkpoint.
+
+    Attributes:
+        layers: indices of the layers to record.
+        kind: the only kind of attention to record; None is every kind.
+        heads: the heads that were asked for.
+        mask: a mask in place of the model's own, in every layer.
+    """
+
+    layers: tuple[int, ...]
+    kind: str | None
+    heads: Indices
+    mask: Expression | None
+
+
+@dataclass(frozen=True)
+class Span:
+    """Where one sentence of a batch stands in the padded tensors."""
+
+    text: slice  # of the encoder's text, or of the only one
+    target: slice  # of the decoder's
+
+    def of(self, kind: str) -> tuple[slice, slice]:
+        """Return the rows and the columns of one kind of attention."""
+        rows = self.target if kind in ("decoder", "cross") else self.text
+        return rows, self.target if kind == "decoder" else self.text
+
+
+class Finished(Exception):  # noqa: N818
+    """The last layer that was asked for has been recorded: no error, but the only way out of a forward pass."""
+
+
+@dataclass
+class Recorder:
+    """One forward pass.
+
+    Attributes:
+        request: what to record.
+        places: which attention module is which layer.
+        kinds: the kinds of attention that run.
+        spans: the sentences of the batch.
+        layers: what was recorded, of each sentence.
+        has_sdpa: whether transformers' fused kernel computes the same attention as the model's eager function.
+        seen: the layers of each kind that have called, in that order.
+        forms: what is known of the masks of this pass, by their `id`.
+    """
+
+    request: Request
+    places: Places
+    kinds: Sequence[str]
+    spans: Sequence[Span]
+    has_sdpa: bool
+    forms: dict[int, tuple[Any, str]] = field(default_factory=dict)
+    layers: list[dict[tuple[int, str], LayerTrace]] = field(init=False)
+    seen: dict[str, list[int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin with nothing seen."""
+        self.layers = [{} for _ in self.spans]
+        self.seen = {kind: [] for kind in self.kinds}
+
+    @property
+    def wanted(self) -> list[tuple[int, str]]:
+        """The attention to record, in the order in which the model runs it."""
+        kinds = [kind for kind in self.kinds if self.request.kind in (None, kind)]
+        found = [(index, kind) for kind in kinds for index in self.places.layers[kind] if index in self.request.layers]
+        # The encoder comes first; a decoder's layer looks at itself, then at the encoder.
+        return sorted(found, key=lambda place: (place[1] != "encoder", place[0]))
+
+    def arrive(self, module: Any) -> tuple[int, str]:
+        """Return which layer of which kind a module is, now that it calls."""
+        kind = self.places.kind(module)
+        seen = self.seen.setdefault(kind, [])
+        seen.append(self.places.layer(module, len(seen)))
+        return seen[-1], kind
+
+    def is_last(self, place: tuple[int, str]) -> bool:
+        """Whether nothing that comes after this layer is needed, not even to know which layer this one is."""
+        return self.places.is_named and place == self.wanted[-1]
+
+    def check(self, architecture: str) -> None:
+        """Raise NotExposedError unless every layer called once, in order, as far as the pass went."""
+        wanted = self.wanted
+        for kind, seen in self.seen.items():
+            expected = list(self.places.layers.get(kind, ()))
+            # Where names tell the layers, the pass may have ended early.
+            is_right = seen == (expected[: len(seen)] if self.places.is_named else expected)
+            if not is_right or any(place not in layers for layers in self.layers for place in wanted):
+                counts = f"{len(expected)} {kind if kind != 'self' else ''} attention layers".replace("  ", " ")
+                raise NotExposedError(
+                    f"{architecture}: its configuration has {counts} and {len(seen)} could be watched"
+                )
+
+    def traces(self) -> list[tuple[LayerTrace, ...]]:
+        """Return the recorded layers of each sentence, in the order asked."""
+        order = [(index, kind) for index in self.request.layers for kind in self.kinds]
+        return [tuple(layers[place] for place in order if place in layers) for layers in self.layers]
+
+
+recorder: ContextVar[Recorder] = ContextVar("recorder")
+
+
+def proven(layer: LayerTrace, output: np.ndarray[Any, Any], heads: Sequence[int]) -> Proof:
+    """Compare recomputed weights·V with the model's own attention output.
+
+    Args:
+        layer: what was recorded.
+        output: the model's own, `[Q, h, Dv]`.
+        heads: which heads the h ones of `output` are.
+    """
+    error = 0.0
+    for head in layer.heads:
+        own = output[:, heads.index(head)]
+        for block in layer.head(head).blocks():
+            error = float(np.maximum(error, np.abs(block.output - own[block.queries]).max()))
+    return Proof(error, "the model's own attention output")

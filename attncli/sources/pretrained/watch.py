@@ -1,0 +1,188 @@
+"""The second way in: the softmax of models that never call the attention function.
+
+Such a model runs eagerly, unchanged, while every function it calls inside an attention module is watched: the
+product of queries and keys, whatever is done to it, the softmax that takes it and gives the weights, and the
+product of the weights with the values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+
+from attncli.errors import NotExposedError
+from attncli.masks.algebra import smallest
+from attncli.sources.pretrained.places import Places
+from attncli.sources.pretrained.recording import Finished, Recorder, proven
+from attncli.sources.tensors import to_numpy
+from attncli.trace import LayerTrace
+
+# What a model adds to a forbidden score is −1e4 at the least, and no score comes near: below this it is masked.
+_FORBIDDEN = -5e3
+
+_PRODUCTS = {"matmul", "__matmul__", "bmm", "baddbmm", "einsum"}
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A matrix product of two tensors, with its operands as `[…, rows, width]` and `[…, width, columns]`."""
+
+    left: torch.Tensor
+    right: torch.Tensor
+    result: torch.Tensor
+
+
+@dataclass
+class _Watched:
+    """What happened in one call of one attention module.
+
+    Attributes:
+        origins: of a tensor, by its `id`, the product of queries and keys or the weights that it was made of; with
+            the tensor itself, lest another one gets its id.
+        softmax: the scores and the weights of every softmax over the keys, and what the scores were made of.
+        outputs: the products of the weights with the values.
+    """
+
+    origins: dict[int, tuple[torch.Tensor, _Product | str]] = field(default_factory=dict)
+    softmax: list[tuple[torch.Tensor, torch.Tensor, _Product | None]] = field(default_factory=list)
+    outputs: list[_Product] = field(default_factory=list)
+
+    def origin(self, tensors: list[torch.Tensor], numel: int) -> _Product | str | None:
+        """Return where the first of some tensors comes from that has as many numbers as what is made of them."""
+        found = (self.origins.get(id(tensor)) for tensor in tensors if tensor.numel() == numel)
+        return next((entry[1] for entry in found if entry is not None), None)
+
+
+class _Watcher(TorchFunctionMode):
+    """Follows scores and weights through every function while an attention module runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.call: _Watched | None = None
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """See torch.overrides."""
+        kwargs = kwargs or {}
+        result = function(*args, **kwargs)
+        if self.call is not None and isinstance(result, torch.Tensor) and result.ndim >= 3:
+            self._follow(self.call, getattr(function, "__name__", ""), args, kwargs, result)
+        return result
+
+    def _follow(self, call: _Watched, name: str, args: Any, kwargs: Any, result: torch.Tensor) -> None:
+        tensors = [tensor for tensor in (*args, *kwargs.values()) if isinstance(tensor, torch.Tensor)]
+        if name == "softmax" and kwargs.get("dim", args[1] if len(args) > 1 else -1) in (-1, result.ndim - 1):
+            origin = call.origin(tensors[:1], result.numel())
+            if origin != "weights":
+                call.softmax.append((tensors[0], result, origin if isinstance(origin, _Product) else None))
+                call.origins[id(result)] = (result, "weights")
+        elif name in _PRODUCTS:
+            product = _product(name, args, result)
+            if any(call.origins.get(id(tensor), (None, None))[1] == "weights" for tensor in tensors):
+                call.outputs.append(product)
+            else:
+                call.origins[id(result)] = (result, product)
+        elif origin := call.origin(tensors, result.numel()):
+            call.origins[id(result)] = (result, origin)
+
+
+def _product(name: str, args: Any, result: torch.Tensor) -> _Product:
+    if name == "einsum":
+        return _einsum(args[0], args[1], args[2], result)
+    return _Product(args[-2], args[-1], result)
+
+
+def _einsum(equation: str, left: torch.Tensor, right: torch.Tensor, result: torch.Tensor) -> _Product:
+    """Return a sum as a product: batch and heads first, then rows, columns, and what is summed over."""
+    (first, second), output = equation.replace(" ", "").split("->")[0].split(","), equation.split("->")[1].strip()
+    shared = "".join(letter for letter in output if letter in first and letter in second)
+    summed = "".join(letter for letter in first if letter in second and letter not in output)
+    rows = "".join(letter for letter in output if letter not in second)
+    columns = "".join(letter for letter in output if letter not in first)
+    return _Product(
+        torch.einsum(f"{first}->{shared}{rows}{summed}", left),
+        torch.einsum(f"{second}->{shared}{summed}{columns}", right),
+        torch.einsum(f"{output}->{shared}{rows}{columns}", result),
+    )
+
+
+@contextmanager
+def watching(run: Recorder, model: Any, places: Places) -> Iterator[None]:
+    """Record the attention of a model's next forward pass by watching its softmax."""
+    watcher = _Watcher()
+
+    def begin(module: Any, *_: Any) -> None:
+        watcher.call = _Watched()
+
+    def end(module: Any, *_: Any) -> None:
+        call, watcher.call = watcher.call, None
+        if call is None or not call.softmax:
+            return
+        place = run.arrive(module)
+        if place in run.wanted:
+            _record(run, place, call)
+            if run.is_last(place):
+                raise Finished
+
+    modules = [module for module in model.modules() if id(module) in places.modules]
+    hooks = [module.register_forward_pre_hook(begin) for module in modules]
+    hooks += [module.register_forward_hook(end) for module in modules]
+    try:
+        with watcher:
+            yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _record(run: Recorder, place: tuple[int, str], call: _Watched) -> None:
+    if len(call.softmax) > 1:
+        raise NotExposedError(f"layer {place[0]} makes its weights of {len(call.softmax)} softmax, no single one")
+    scores, weights, product = call.softmax[0]
+    batch = len(run.spans)
+    if scores.ndim > 4 or (scores.ndim == 3 and len(scores) % batch):
+        raise NotExposedError(f"the scores of layer {place[0]} have shape {list(scores.shape)}, no [heads, Q, K]")
+    output = call.outputs[0] if len(call.outputs) == 1 else None
+    for number, span in enumerate(run.spans):
+        rows, columns = span.of(place[1])
+
+        def own(tensor: torch.Tensor, number: int = number) -> torch.Tensor:
+            """One sentence of `[B, heads, …]` or `[B·heads, …]`."""
+            return tensor.reshape(batch, -1, *tensor.shape[-2:])[number]
+
+        masked = to_numpy(own(scores)[:, rows, columns])
+        heads = len(masked)
+        allowed = masked > _FORBIDDEN
+        q = None if product is None else to_numpy(own(product.left)[:, rows])
+        k = None if product is None else to_numpy(own(product.right).transpose(-1, -2)[:, columns])
+        layer = LayerTrace(
+            layer=place[0],
+            kind=place[1],
+            q=q,
+            k=k,
+            v=None if output is None else to_numpy(own(output.right)[:, columns]),
+            scale=_scale(q, k, masked, allowed),
+            mask=smallest(allowed[:1] if (allowed == allowed[:1]).all() else allowed, heads),
+            heads=run.request.heads.among(heads, f"layer {place[0]}"),
+            scores=np.where(allowed, masked, -np.inf).astype(masked.dtype),
+            weights=to_numpy(own(weights)[:, rows, columns]),
+        )
+        proof = None
+        if output is not None:
+            proof = proven(layer, to_numpy(own(output.result)[:, rows].transpose(0, 1)), range(heads))
+        run.layers[number][place] = replace(layer, proof=proof)
+
+
+def _scale(q: Any, k: Any, scores: np.ndarray[Any, Any], allowed: np.ndarray[Any, Any]) -> float | None:
+    """Return the number that makes q·k the scores, or None if more was done to them."""
+    if q is None:
+        return None
+    products = (q @ np.repeat(k, len(q) // len(k), axis=0).swapaxes(-1, -2))[allowed]
+    known = scores[allowed]
+    scale = float(np.vdot(products, known) / max(np.vdot(products, products), np.finfo(np.float32).tiny))
+    return scale if np.allclose(known, products * scale, rtol=1e-4, atol=1e-5) else None
