@@ -49,31 +49,37 @@ NOT_BUILT = {
 }
 
 LAYERS = (
-    "num_hidden_layers n_layer n_layers num_layers encoder_layers decoder_layers num_encoder_layers num_decoder_layers"
+    "num_hidden_layers n_layer n_layers num_layers encoder_layers decoder_layers num_encoder_layers num_decoder_layers "
+    "speech_encoder_layers t2u_encoder_layers t2u_decoder_layers"
 ).split()
 
 SIZES: dict[int, str] = {
     1: "n_group topk_group first_k_dense_replace num_dense_layers max_window_layers mamba_n_groups n_groups "
-    "num_layers_per_stack num_self_attends_per_block mamba_num_heads mamba_n_heads n_mamba_heads",
+    "mamba_num_heads mamba_n_heads n_mamba_heads",
     2: "num_key_value_heads num_kv_heads n_head_kv num_experts_per_tok num_experts_per_token moe_topk top_k moe_k "
     "swa_num_key_value_heads kv_n_heads moe_top_k",
     3: "sliding_window sliding_window_size attention_window_size window_size",
     4: "num_attention_heads n_head n_heads num_heads encoder_attention_heads decoder_attention_heads attention_heads "
     "num_encoder_attention_heads num_decoder_attention_heads num_experts n_routed_experts num_local_experts "
-    "moe_num_experts index_n_heads linear_num_key_heads linear_num_value_heads swa_num_attention_heads "
-    "attention_window",
+    "moe_num_experts index_n_heads linear_num_key_heads linear_num_value_heads linear_num_heads "
+    "swa_num_attention_heads attention_window speech_encoder_attention_heads t2u_encoder_attention_heads "
+    "t2u_decoder_attention_heads",
     8: "head_dim d_kv d_head attention_head_size kv_channels dim_head qk_nope_head_dim qk_rope_head_dim v_head_dim "
-    "linear_key_head_dim linear_value_head_dim mamba_d_state index_head_dim state_size ssm_state_size swa_head_dim "
-    "hidden_size_per_layer_input rotary_dim max_depth hc_lowrank",
+    "linear_key_head_dim linear_value_head_dim linear_head_dim mamba_d_state index_head_dim state_size ssm_state_size "
+    "swa_head_dim hidden_size_per_layer_input rotary_dim hc_lowrank query_pre_attn_scalar ",
     16: "q_lora_rank kv_lora_rank o_lora_rank mamba_dt_rank time_step_rank entity_emb_size pronunciation_embed_dim "
-    "shape_embed_dim max_xpath_tag_unit_embeddings max_xpath_subs_unit_embeddings",
-    32: "hidden_size d_model n_embd dim emb_dim embedding_size lru_width",
+    "shape_embed_dim unit_embed_dim lang_embed_dim spkr_embed_dim t2u_variance_predictor_embed_dim "
+    "t2u_variance_predictor_hidden_dim",
+    32: "hidden_size d_model n_embd dim emb_dim embedding_size hidden_size_global router_hidden_size lru_width",
     48: "intermediate_size ffn_dim d_ff n_inner encoder_ffn_dim decoder_ffn_dim d_inner ffn_hidden_size hidden_dim "
     "moe_intermediate_size shared_expert_intermediate_size intermediate_size_mlp dim_ff dff feed_forward_size "
-    "expert_ffn_hidden_size shared_intermediate_size dense_intermediate_size moe_shared_expert_intermediate_size",
-    64: "max_position_embeddings n_positions max_seq_len mamba_d_head mamba_head_dim mamba_d_ssm",
+    "expert_ffn_hidden_size shared_intermediate_size dense_intermediate_size moe_shared_expert_intermediate_size "
+    "speech_encoder_intermediate_size t2u_encoder_ffn_dim t2u_decoder_ffn_dim",
+    64: "max_position_embeddings n_positions max_seq_len max_encoder_position_embeddings "
+    "max_decoder_position_embeddings mamba_d_head mamba_head_dim mamba_d_ssm",
     128: "vocab_size src_vocab_size tgt_vocab_size decoder_vocab_size vocab_size_per_layer_input entity_vocab_size "
-    "shape_vocab_size pronunciation_vocab_size num_hash_buckets encoder_hash_byte_group_vocab",
+    "shape_vocab_size pronunciation_vocab_size num_hash_buckets t2u_vocab_size char_vocab_size "
+    "unit_hifi_gan_vocab_size upsample_initial_channel encoder_hash_byte_group_vocab",
 }
 
 SMALL: dict[str, Any] = {name: size for size, names in SIZES.items() for name in names.split()} | {
@@ -95,13 +101,17 @@ PER_LAYER = (
 """Lists with an entry for each layer. A few layers, even two, hold each kind of the default's many, in turn."""
 
 MORE: dict[str, dict[str, Any]] = {
+    "bailing_hybrid": {"head_dim": 8},
+    "bamba": {"attn_layer_indices": [1]},
+    "blt": {"use_cache": False},
     "cohere_compass_text": {
         "rope_parameters": {
             kind: {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
             for kind in ("full_attention", "sliding_attention")
         }
     },
-    "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0}},
+    "dbrx": {"attn_config": {"clip_qkv": 8.0, "kv_n_heads": 2, "rope_theta": 10000.0}},
+    "deepseek_v2": {"num_experts_per_tok": 2},
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
     "dots3_note_text": {
         "num_key_value_heads": 4,
@@ -121,6 +131,8 @@ MORE: dict[str, dict[str, Any]] = {
     "gemma4_text": {"global_head_dim": 8},
     "gemma4_unified_text": {"global_head_dim": 8},
     "gpt_neo": {"attention_types": [[["global"], 1], [["local"], 1]]},
+    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"]},
+    "hrm_text": {"H_cycles": 1, "L_cycles": 2},
     "hunyuan_v1_dense": {"head_dim": 8},
     "hunyuan_v1_moe": {"head_dim": 8, "num_experts": 4, "moe_topk": 2},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
@@ -128,6 +140,8 @@ MORE: dict[str, dict[str, Any]] = {
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "lilt": {"hidden_size": 48},
     "longt5": {"local_radius": 2},
+    "longcat_flash": {"head_dim": 8, "zero_expert_num": 2},
+    "markuplm": {"xpath_unit_hidden_size": 4, "max_depth": 2},
     "ministral": {"head_dim": 8},
     "nemotron": {"num_key_value_heads": 2},
     "nemotron_h": {"layers_block_type": ["linear_attention", "full_attention", "moe", "mlp"]},
@@ -172,17 +186,14 @@ def tiny_config(name: str, layers: int = 3) -> PreTrainedConfig:
 
 
 def _small(config: PreTrainedConfig, layers: int) -> dict[str, Any]:
-    own = {
-        name: vars(config)[name]
-        for name in inspect.signature(type(config).__init__).parameters
-        if vars(config).get(name) is not None
-    }
+    names = inspect.signature(type(config).__init__).parameters
+    own = {name: vars(config).get(config.attribute_map.get(name, name)) for name in names}
+    own = {name: value for name, value in own.items() if value is not None}
     small = {name: size for name, size in SMALL.items() if name in own}
     small |= {name: layers for name in LAYERS if name in own}
     if "kv_lora_rank" in own:
-        # Keys and values come out of one small vector, for each head: none are shared, and no size is given twice.
+        # Every head's keys and values come out of one small vector: there are no groups.
         small["num_key_value_heads"] = SMALL["num_attention_heads"]
-        small.pop("head_dim", None)
     for name, value in own.items():
         if isinstance(value, PreTrainedConfig):
             small[name] = _small(value, layers)
@@ -198,7 +209,13 @@ def tiny_model(name: str, layers: int = 3, attn_implementation: str = "eager") -
     """The same weights at every call: random, and large enough that attention is far from uniform."""
     torch.manual_seed(0)
     config = tiny_config(name, layers)
-    return AutoModel.from_config(config, attn_implementation=attn_implementation, dtype=torch.float32).eval()
+    model = AutoModel.from_config(config, attn_implementation=attn_implementation, dtype=torch.float32).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            # Biases start at nought and norms at one: what is done with them would not be seen.
+            if parameter.var(correction=0) < 0.02:
+                parameter += 0.4 * torch.randn_like(parameter)
+    return model
 
 
 def tiny_inputs(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
