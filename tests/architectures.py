@@ -62,8 +62,8 @@ SIZES: dict[int, str] = {
     4: "num_attention_heads n_head n_heads num_heads encoder_attention_heads decoder_attention_heads attention_heads "
     "num_encoder_attention_heads num_decoder_attention_heads num_experts n_routed_experts num_local_experts "
     "moe_num_experts index_n_heads linear_num_key_heads linear_num_value_heads linear_num_heads "
-    "swa_num_attention_heads attention_window speech_encoder_attention_heads t2u_encoder_attention_heads "
-    "t2u_decoder_attention_heads",
+    "swa_num_attention_heads attention_window local_attention speech_encoder_attention_heads "
+    "t2u_encoder_attention_heads t2u_decoder_attention_heads",
     8: "head_dim d_kv d_head attention_head_size kv_channels dim_head qk_nope_head_dim qk_rope_head_dim v_head_dim "
     "linear_key_head_dim linear_value_head_dim linear_head_dim mamba_d_state index_head_dim state_size ssm_state_size "
     "swa_head_dim hidden_size_per_layer_input rotary_dim hc_lowrank query_pre_attn_scalar ",
@@ -82,6 +82,7 @@ SIZES: dict[int, str] = {
     "unit_hifi_gan_vocab_size upsample_initial_channel encoder_hash_byte_group_vocab",
 }
 
+# `initializer_range` and its like: at the usual 0.02, so small a model attends to everything alike.
 SMALL: dict[str, Any] = {name: size for size, names in SIZES.items() for name in names.split()} | {
     "use_sliding_window": True,
     "initializer_range": 0.4,
@@ -100,11 +101,18 @@ PER_LAYER = (
 )
 """Lists with an entry for each layer. A few layers, even two, hold each kind of the default's many, in turn."""
 
+WINDOWS = {"sliding_window": 3, "layer_types": ["full_attention", "sliding_attention"]}
+"""For those that know sliding windows but have them in no layer by default."""
+
+# What the tables above cannot say: values that only fit one architecture, or that its defaults leave out.
 MORE: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("laguna", "mellum", "qwen2", "qwen2_moe", "qwen3"), WINDOWS),
+    "qwen3_moe": {"sliding_window": 3},
     "bailing_hybrid": {"head_dim": 8},
     "bamba": {"attn_layer_indices": [1]},
     "blt": {"use_cache": False},
-    "cohere_compass_text": {
+    "cohere_compass_text": WINDOWS
+    | {
         "rope_parameters": {
             kind: {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
             for kind in ("full_attention", "sliding_attention")
@@ -112,7 +120,7 @@ MORE: dict[str, dict[str, Any]] = {
     },
     "dbrx": {"attn_config": {"clip_qkv": 8.0, "kv_n_heads": 2, "rope_theta": 10000.0}},
     "deepseek_v2": {"num_experts_per_tok": 2},
-    "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
+    "dots1": WINDOWS | {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
     "dots3_note_text": {
         "num_key_value_heads": 4,
         "head_dim": 16,
@@ -238,10 +246,10 @@ def main() -> None:
             output = model(**tiny_inputs(model.config), output_attentions=True)
         seconds = time.perf_counter() - start
         size = sum(parameter.numel() for parameter in model.parameters())
-        layers = model.config.num_hidden_layers
+        layers = getattr(model.config, "num_hidden_layers", "several stacks of")
         kinds = ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions")
         shapes = {
-            kind: [None if layer is None else tuple(layer.shape) for layer in output[kind]]
+            kind: [None if layer is None else tuple(getattr(layer, "shape", layer)) for layer in output[kind]]
             for kind in kinds
             if output.get(kind) is not None
         }
