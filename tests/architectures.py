@@ -91,6 +91,7 @@ SMALL: dict[str, Any] = {name: size for size, names in SIZES.items() for name in
 }
 
 PER_LAYER = (
+    "attn_layers",
     "attention_types",
     "block_sizes",
     "indexer_types",
@@ -149,6 +150,7 @@ MORE: dict[str, dict[str, Any]] = {
     "lilt": {"hidden_size": 48},
     "longt5": {"local_radius": 2},
     "longcat_flash": {"head_dim": 8, "zero_expert_num": 2},
+    "mamba2": {"head_dim": 16},
     "markuplm": {"xpath_unit_hidden_size": 4, "max_depth": 2},
     "ministral": {"head_dim": 8},
     "nemotron": {"num_key_value_heads": 2},
@@ -162,7 +164,7 @@ MORE: dict[str, dict[str, Any]] = {
         "indexer_compress_ratio": 2,
     },
     "recurrent_gemma": {"block_types": ["recurrent", "attention"]},
-    "reformer": {"axial_pos_shape": [8, 8], "axial_pos_embds_dim": [16, 16], "attn_layers": ["local", "lsh", "local"]},
+    "reformer": {"axial_pos_shape": [8, 8], "axial_pos_embds_dim": [16, 16]},
     "xmod": {"default_language": "en_XX"},
     "zamba": {"layers_block_type": ["hybrid", "hybrid", "linear_attention"]},
     "zaya": {"num_experts_per_tok": 1},
