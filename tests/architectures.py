@@ -1,0 +1,263 @@
+"""A tiny random model of every text architecture that the installed transformers knows.
+
+What the inspector shows has to be true of any checkpoint, and the way to find an architecture of which it is not
+is to try them all. Nothing is downloaded: each model is built from its own config class, shrunk.
+"""
+
+import inspect
+import time
+from typing import Any
+
+import torch
+from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto import modeling_auto
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+TASKS = (
+    "CAUSAL_LM",
+    "MASKED_LM",
+    "MULTIPLE_CHOICE",
+    "NEXT_SENTENCE_PREDICTION",
+    "PRETRAINING",
+    "QUESTION_ANSWERING",
+    "SEQUENCE_CLASSIFICATION",
+    "SEQ_TO_SEQ_CAUSAL_LM",
+    "TEXT_ENCODING",
+    "TOKEN_CLASSIFICATION",
+)
+
+OTHER_SENSES = ("audio", "image", "protein", "tokenizer_encoder", "vision", "vq_config")
+"""A sub-config with one of these in its name says that the model reads more than text."""
+
+OTHER_INPUTS = ("audio_token_index", "conv_stride", "image_size", "num_frames", "num_mel_bins")
+"""A config with one of these attributes does so as well, even if it has no sub-config for it."""
+
+WITHOUT_ATTENTION = {
+    "falcon_mamba": "state spaces",
+    "fnet": "Fourier transforms",
+    "mamba": "state spaces",
+    "mamba2": "state spaces",
+    "rwkv": "time mixing",
+    "xlstm": "matrix memories",
+}
+
+NOT_BUILT = {
+    "bros": "needs the boxes of its words beside them",
+    "layoutlmv2": "needs detectron2",
+    "lxmert": "needs the features of an image",
+    "t5gemma2": "its encoder reads images",
+}
+
+LAYERS = (
+    "num_hidden_layers n_layer n_layers num_layers encoder_layers decoder_layers num_encoder_layers num_decoder_layers "
+    "speech_encoder_layers t2u_encoder_layers t2u_decoder_layers"
+).split()
+
+SIZES: dict[int, str] = {
+    1: "n_group topk_group first_k_dense_replace num_dense_layers max_window_layers mamba_n_groups n_groups "
+    "mamba_num_heads mamba_n_heads n_mamba_heads",
+    2: "num_key_value_heads num_kv_heads n_head_kv num_experts_per_tok num_experts_per_token moe_topk top_k moe_k "
+    "swa_num_key_value_heads kv_n_heads moe_top_k",
+    3: "sliding_window sliding_window_size attention_window_size window_size",
+    4: "num_attention_heads n_head n_heads num_heads encoder_attention_heads decoder_attention_heads attention_heads "
+    "num_encoder_attention_heads num_decoder_attention_heads num_experts n_routed_experts num_local_experts "
+    "moe_num_experts index_n_heads linear_num_key_heads linear_num_value_heads linear_num_heads "
+    "swa_num_attention_heads attention_window local_attention speech_encoder_attention_heads "
+    "t2u_encoder_attention_heads t2u_decoder_attention_heads",
+    8: "head_dim d_kv d_head attention_head_size kv_channels dim_head qk_nope_head_dim qk_rope_head_dim v_head_dim "
+    "linear_key_head_dim linear_value_head_dim linear_head_dim mamba_d_state index_head_dim state_size ssm_state_size "
+    "swa_head_dim hidden_size_per_layer_input rotary_dim hc_lowrank query_pre_attn_scalar ",
+    16: "q_lora_rank kv_lora_rank o_lora_rank mamba_dt_rank time_step_rank entity_emb_size pronunciation_embed_dim "
+    "shape_embed_dim unit_embed_dim lang_embed_dim spkr_embed_dim t2u_variance_predictor_embed_dim "
+    "t2u_variance_predictor_hidden_dim",
+    32: "hidden_size d_model n_embd dim emb_dim embedding_size hidden_size_global router_hidden_size lru_width",
+    48: "intermediate_size ffn_dim d_ff n_inner encoder_ffn_dim decoder_ffn_dim d_inner ffn_hidden_size hidden_dim "
+    "moe_intermediate_size shared_expert_intermediate_size intermediate_size_mlp dim_ff dff feed_forward_size "
+    "expert_ffn_hidden_size shared_intermediate_size dense_intermediate_size moe_shared_expert_intermediate_size "
+    "speech_encoder_intermediate_size t2u_encoder_ffn_dim t2u_decoder_ffn_dim",
+    64: "max_position_embeddings n_positions max_seq_len max_encoder_position_embeddings "
+    "max_decoder_position_embeddings mamba_d_head mamba_head_dim mamba_d_ssm",
+    128: "vocab_size src_vocab_size tgt_vocab_size decoder_vocab_size vocab_size_per_layer_input entity_vocab_size "
+    "shape_vocab_size pronunciation_vocab_size num_hash_buckets t2u_vocab_size char_vocab_size "
+    "unit_hifi_gan_vocab_size upsample_initial_channel encoder_hash_byte_group_vocab",
+}
+
+# `initializer_range` and its like: at the usual 0.02, so small a model attends to everything alike.
+SMALL: dict[str, Any] = {name: size for size, names in SIZES.items() for name in names.split()} | {
+    "use_sliding_window": True,
+    "initializer_range": 0.4,
+    "init_std": 0.4,
+    "initializer_factor": 6.0,
+}
+
+PER_LAYER = (
+    "attn_layers",
+    "attention_types",
+    "block_sizes",
+    "indexer_types",
+    "layer_types",
+    "layers_block_type",
+    "mlp_layer_types",
+    "no_rope_layers",
+)
+"""Lists with an entry for each layer. A few layers, even two, hold each kind of the default's many, in turn."""
+
+WINDOWS = {"sliding_window": 3, "layer_types": ["full_attention", "sliding_attention"]}
+"""For those that know sliding windows but have them in no layer by default."""
+
+# What the tables above cannot say: values that only fit one architecture, or that its defaults leave out.
+MORE: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("laguna", "mellum", "qwen2", "qwen2_moe", "qwen3"), WINDOWS),
+    "qwen3_moe": {"sliding_window": 3},
+    "bailing_hybrid": {"head_dim": 8},
+    "bamba": {"attn_layer_indices": [1]},
+    "blt": {"use_cache": False},
+    "cohere_compass_text": WINDOWS
+    | {
+        "rope_parameters": {
+            kind: {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
+            for kind in ("full_attention", "sliding_attention")
+        }
+    },
+    "dbrx": {"attn_config": {"clip_qkv": 8.0, "kv_n_heads": 2, "rope_theta": 10000.0}},
+    "deepseek_v2": {"num_experts_per_tok": 2},
+    "dots1": WINDOWS | {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
+    "dots3_note_text": {
+        "num_key_value_heads": 4,
+        "head_dim": 16,
+        "swa_num_attention_heads": 4,
+        "swa_num_key_value_heads": 4,
+        "swa_q_lora_rank": 16,
+        "swa_kv_lora_rank": 16,
+        "swa_head_dim": 16,
+        "swa_qk_nope_head_dim": 8,
+        "swa_v_head_dim": 8,
+    },
+    "esm": {"vocab_size": 128, "pad_token_id": 1, "mask_token_id": 2, "position_embedding_type": "rotary"},
+    "esmc": {"num_key_value_heads": 4},
+    "funnel": {"architectures": ["FunnelModel"], "block_sizes": [1]},
+    "gemma3n_text": {"intermediate_size": 48, "num_kv_shared_layers": 0, "activation_sparsity_pattern": None},
+    "gemma4_text": {"global_head_dim": 8},
+    "gemma4_unified_text": {"global_head_dim": 8},
+    "gpt_neo": {"attention_types": [[["global"], 1], [["local"], 1]]},
+    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"]},
+    "hrm_text": {"H_cycles": 1, "L_cycles": 2},
+    "hunyuan_v1_dense": {"head_dim": 8},
+    "hunyuan_v1_moe": {"head_dim": 8, "num_experts": 4, "moe_topk": 2},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "layoutlmv3": {"coordinate_size": 6, "shape_size": 4, "visual_embed": False},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "lilt": {"hidden_size": 48},
+    "longt5": {"local_radius": 2},
+    "longcat_flash": {"head_dim": 8, "zero_expert_num": 2},
+    "mamba2": {"head_dim": 16},
+    "markuplm": {"xpath_unit_hidden_size": 4, "max_depth": 2},
+    "ministral": {"head_dim": 8},
+    "nemotron": {"num_key_value_heads": 2},
+    "nemotron_h": {"layers_block_type": ["linear_attention", "full_attention", "moe", "mlp"]},
+    "neomme": {"head_dim": 16},
+    "qwen4_exp_text": {
+        "indexer_n_heads": 2,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 8,
+        "indexer_budget": 4,
+        "indexer_compress_ratio": 2,
+    },
+    "recurrent_gemma": {"block_types": ["recurrent", "attention"]},
+    "reformer": {"axial_pos_shape": [8, 8], "axial_pos_embds_dim": [16, 16]},
+    "xmod": {"default_language": "en_XX"},
+    "zamba": {"layers_block_type": ["hybrid", "hybrid", "linear_attention"]},
+    "zaya": {"num_experts_per_tok": 1},
+}
+
+
+def architectures() -> list[str]:
+    """The model types that read text and have attention, those of `NOT_BUILT` left out."""
+    tasks = (getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES") for task in TASKS)
+    names = {name for task in tasks for name in task}
+    names -= WITHOUT_ATTENTION.keys() | NOT_BUILT.keys()
+    return sorted(
+        name for name in names & modeling_auto.MODEL_MAPPING_NAMES.keys() if _reads_text(CONFIG_MAPPING[name])
+    )
+
+
+def _reads_text(config_class: type[PreTrainedConfig]) -> bool:
+    subs = any(sense in sub for sense in OTHER_SENSES for sub in config_class.sub_configs)
+    return not subs and not any(hasattr(config_class, name) for name in OTHER_INPUTS)
+
+
+def tiny_config(name: str, layers: int = 3) -> PreTrainedConfig:
+    """The architecture's own defaults, with everything that makes a model large made small."""
+    config_class = CONFIG_MAPPING[name]
+    more = MORE.get(name, {})
+    small = _small(config_class(), layers) | more
+    small |= {key: (more[key] * layers)[:layers] for key in PER_LAYER if key in more}
+    return config_class(**small)
+
+
+def _small(config: PreTrainedConfig, layers: int) -> dict[str, Any]:
+    names = inspect.signature(type(config).__init__).parameters
+    own = {name: vars(config).get(config.attribute_map.get(name, name)) for name in names}
+    own = {name: value for name, value in own.items() if value is not None}
+    small = {name: size for name, size in SMALL.items() if name in own}
+    small |= {name: layers for name in LAYERS if name in own}
+    if "kv_lora_rank" in own:
+        # Every head's keys and values come out of one small vector: there are no groups.
+        small["num_key_value_heads"] = SMALL["num_attention_heads"]
+    for name, value in own.items():
+        if isinstance(value, PreTrainedConfig):
+            small[name] = _small(value, layers)
+        elif name.endswith("token_id") and isinstance(value, int) and value >= SMALL["vocab_size"]:
+            small[name] = 1
+        elif name in PER_LAYER:
+            kinds = [kind for index, kind in enumerate(value) if kind not in value[:index]]
+            small[name] = (kinds * layers)[:layers]
+    return small
+
+
+def tiny_model(name: str, layers: int = 3, attn_implementation: str = "eager") -> PreTrainedModel:
+    """The same weights at every call: random, and large enough that attention is far from uniform."""
+    torch.manual_seed(0)
+    config = tiny_config(name, layers)
+    model = AutoModel.from_config(config, attn_implementation=attn_implementation, dtype=torch.float32).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            # Biases start at nought and norms at one: what is done with them would not be seen.
+            if parameter.var(correction=0) < 0.02:
+                parameter += 0.4 * torch.randn_like(parameter)
+    return model
+
+
+def tiny_inputs(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
+    """Seven tokens, none of them special, and five for a decoder that has an encoder beside it."""
+    ids = torch.tensor([[23, 42, 17, 88, 23, 64, 31]])
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = ids[:, 1:6] + 1
+    return inputs
+
+
+def main() -> None:
+    """What each architecture returns when it is asked for its attentions, one line for each."""
+    torch.set_num_threads(1)
+    begin = time.perf_counter()
+    for name in architectures():
+        start = time.perf_counter()
+        model = tiny_model(name)
+        with torch.no_grad():
+            output = model(**tiny_inputs(model.config), output_attentions=True)
+        seconds = time.perf_counter() - start
+        size = sum(parameter.numel() for parameter in model.parameters())
+        layers = getattr(model.config, "num_hidden_layers", "several stacks of")
+        kinds = ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions")
+        shapes = {
+            kind: [None if layer is None else tuple(getattr(layer, "shape", layer)) for layer in output[kind]]
+            for kind in kinds
+            if output.get(kind) is not None
+        }
+        print(f"{name} {size} parameters, {layers} layers, {shapes}, {seconds:.1f} s", flush=True)
+    print(f"{len(architectures())} architectures, {time.perf_counter() - begin:.1f} s")
+
+
+if __name__ == "__main__":
+    main()
