@@ -161,6 +161,7 @@ def long(material: Material, length: int, bare: float | None) -> list[Case]:
     cases = [
         Case("interface loop, summary", script("interface.py", *loop, "--map")),
         Case("the model loaded, nothing run", script("loaded.py", folder), is_loaded=True),
+        Case("the model loaded, every weight read", script("loaded.py", folder, "--read")),
         Case("attn, summary", inspect(*options, "--show", "heatmap"), bare, beside_loaded=BESIDE_LOADED),
         Case("attn, whole matrix", whole, beside_loaded=BESIDE_LOADED + matrix),
     ]

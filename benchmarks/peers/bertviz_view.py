@@ -3,7 +3,7 @@
 The file is not called bertviz.py, or ``import bertviz`` would find it instead of the package. Its environment:
 
     python -m venv FOLDER/bertviz
-    FOLDER/bertviz/bin/pip install -c constraints.txt torch==2.13.0 bertviz
+    FOLDER/bertviz/bin/pip install -c constraints.txt torch==2.13.0 bertviz==1.4.1
 """
 
 import sys
