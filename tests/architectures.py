@@ -87,7 +87,7 @@ SMALL: dict[str, Any] = {name: size for size, names in SIZES.items() for name in
     "use_sliding_window": True,
     "initializer_range": 0.4,
     "init_std": 0.4,
-    "initializer_factor": 6.0,
+    "initializer_factor": 1.0,
 }
 
 PER_LAYER = (
@@ -107,6 +107,8 @@ WINDOWS = {"sliding_window": 3, "layer_types": ["full_attention", "sliding_atten
 
 # What the tables above cannot say: values that only fit one architecture, or that its defaults leave out.
 MORE: dict[str, dict[str, Any]] = {
+    "albert": {"initializer_range": 0.2},
+    "mt5": {"initializer_factor": 0.7},
     **dict.fromkeys(("laguna", "mellum", "qwen2", "qwen2_moe", "qwen3"), WINDOWS),
     "qwen3_moe": {"sliding_window": 3},
     "bailing_hybrid": {"head_dim": 8},

@@ -242,7 +242,7 @@ def _layer(tensors: SavedTensors, entry: dict[str, Any], heads: Indices) -> Laye
         mask = _saved_mask(entry.get("mask"), cells)
     fields: dict[str, Any] = dict.fromkeys("qkv") | {name: entry[name] for name in _NUMBERS} | arrays
     return LayerTrace(
-        **dict.fromkeys("qkv") | fields,
+        **fields,
         mask=mask,
         heads=heads.among(cells[0], f"layer {entry['layer']}"),
         fill=float(entry["fill"]),

@@ -253,7 +253,10 @@ def test_a_kind_is_chosen_and_its_rows_and_columns_are_its_own_tokens(
         layers = attn(*arguments, "--kind", kind).json["layers"]
         assert {layer["kind"] for layer in layers} == {kind}
         assert np.shape(layers[0]["heads"][0]["weights"]) == shape
-        assert layers == [layer for layer in whole.json["layers"] if layer["kind"] == kind]
+        expected = [layer for layer in whole.json["layers"] if layer["kind"] == kind]
+        for ours, theirs in zip(layers, expected, strict=True):  # the other kinds ran on the fast backend
+            for head, same in zip(ours["heads"], theirs["heads"], strict=True):
+                np.testing.assert_allclose(head["weights"], same["weights"], atol=1e-5)
         rows = attn(*arguments[:-4], "-F", "tsv", "--kind", kind, "-H", "0").out.splitlines()[1:]
         assert len(rows) == shape[0] * shape[1]
         assert rows[0].split("\t")[5] == ("time" if kind == "encoder" else "<pad>")

@@ -81,7 +81,6 @@ class Checkpoint:
         self.options = LoadOptions(**options)
         expression = None if mask is None else parse(mask)
         from attncli.sources.pretrained import loading
-        from attncli.sources.pretrained.places import attention_places
         from attncli.sources.pretrained.recording import Request
 
         config = loading.load_config(model, self.options)
@@ -103,8 +102,8 @@ class Checkpoint:
             )
         heads.among(config.num_attention_heads, f"each layer of {visible(model)}")
         tokenizer = loading.load_tokenizer(model, self.options)
-        self.model = loading.load_model(model, config, self.options, max(self.request.layers) + 1, attention_layers)
-        self.places = attention_places(self.model, attention_layers)
+        self.model = loading.load_model(model, config, self.options, self.request, attention_layers)
+        self.attention_layers = attention_layers
         self.padding_side = "right"
         self.reader = Reader(
             name=model,
@@ -112,8 +111,8 @@ class Checkpoint:
             special=special,
             limit=loading.position_limit(config),
             truncate=self.options.truncate,
-            rows=self.model.get_input_embeddings().num_embeddings,
-            start_id=config.decoder_start_token_id if self.is_encoder_decoder else None,
+            rows=loading.vocabulary_rows(self.model),
+            start_id=getattr(config, "decoder_start_token_id", None),
         )
 
     def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
@@ -164,16 +163,16 @@ class Checkpoint:
         from attncli.sources.pretrained.memory import check_fits
 
         kinds: tuple[str, ...] = ("self",)
-        model = self.model
+        part = self.model
         if self.is_encoder_decoder:
             kinds = ("encoder",) if sentences[0].target is None else ("encoder", "decoder", "cross")
-            model = model if len(kinds) > 1 else model.get_encoder()
+            part = part if len(kinds) > 1 else part.get_encoder()
         longest = max(max(len(one.tokens), len(one.query_tokens)) for one in sentences)
-        is_watched = model.config._attn_implementation != ATTENTION
-        check_fits(model, len(sentences), longest, len(self.request.layers), is_watched)
+        is_watched = self.model.config._attn_implementation != ATTENTION
+        check_fits(self.model, len(sentences), longest, len(self.request.layers), is_watched)
         pad_id = self.reader.tokenizer.pad_token_id or 0
-        inputs, spans = padded([one.inputs for one in sentences], pad_id, self.padding_side, self._parameters)
-        layers = run(model, inputs, self.request, self.places, kinds, spans)
+        inputs, spans, whole = padded([one.inputs for one in sentences], pad_id, self.padding_side, self._parameters)
+        layers = run(self.model, part, inputs, self.request, self.attention_layers, kinds, spans, whole)
         others = [{"layer": index, "kind": kind} for index, kind in self.other_layers.items()]
         source = Source(
             "pretrained",

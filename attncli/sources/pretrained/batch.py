@@ -30,8 +30,8 @@ def batches(encoded: Sequence[Encoded]) -> Iterator[list[int]]:
 
 def padded(
     encoded: Sequence[Encoded], pad_id: int, side: str, parameters: Mapping[str, Any]
-) -> tuple[dict[str, torch.Tensor], list[Span]]:
-    """Return the inputs of a batch, `[B, longest]` each, and where its sentences stand.
+) -> tuple[dict[str, torch.Tensor], list[Span], Span]:
+    """Return the inputs of a batch, `[B, longest]` each, where its sentences stand, and the whole of it.
 
     Args:
         encoded: what the tokenizer gave for each sentence.
@@ -39,26 +39,27 @@ def padded(
         side: `right` or `left`, where padding goes.
         parameters: names that the model's forward pass takes.
     """
-    if len(encoded) == 1:
-        inputs = {name: torch.tensor([ids]) for name, ids in encoded[0].items()}
-        return inputs, [Span(slice(None), slice(None))]
     inputs = {}
     for name in encoded[0]:
         fill = pad_id if name.endswith("input_ids") else 0
         rows = [torch.tensor(one[name]) for one in encoded]
         inputs[name] = torch.nn.utils.rnn.pad_sequence(rows, True, fill, side)
         mask = name.replace("input_ids", "attention_mask")
-        if name.endswith("input_ids") and mask not in encoded[0]:
+        if name.endswith("input_ids") and mask not in encoded[0] and len(rows) > 1:
             ones = [torch.ones_like(row) for row in rows]
             inputs[mask] = torch.nn.utils.rnn.pad_sequence(ones, True, 0, side)
-    if side == "left" and "position_ids" in parameters:
+    if side == "left" and len(encoded) > 1 and "position_ids" in parameters:
         inputs["position_ids"] = (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
-    texts = _slices(encoded, "input_ids", side)
-    targets = _slices(encoded, _TARGET + "input_ids", side) if _TARGET + "input_ids" in inputs else texts
-    return inputs, [Span(*both) for both in zip(texts, targets, strict=True)]
+    sides = [_slices(encoded, name, side) for name in ("input_ids", _TARGET + "input_ids") if name in inputs]
+    texts, targets = sides[0], sides[-1]
+    return inputs, [Span(*both) for both in zip(texts, targets, strict=True)], _whole(texts, targets)
 
 
 def _slices(encoded: Sequence[Encoded], name: str, side: str) -> list[slice]:
     lengths = [len(one[name]) for one in encoded]
     longest = max(lengths)
     return [slice(0, n) if side == "right" else slice(longest - n, longest) for n in lengths]
+
+
+def _whole(texts: list[slice], targets: list[slice]) -> Span:
+    return Span(*(slice(0, max(one.stop for one in side)) for side in (texts, targets)))

@@ -10,14 +10,21 @@ import torch
 from attncli.errors import AttnError, InputError, NotExposedError
 from attncli.sources.pretrained import interface
 from attncli.sources.pretrained.loading import first_sentence
-from attncli.sources.pretrained.places import Places
+from attncli.sources.pretrained.places import attention_places
 from attncli.sources.pretrained.recording import Finished, Recorder, Request, Span, recorder
 from attncli.sources.pretrained.watch import watching
 from attncli.trace import LayerTrace
 
 
 def run(
-    model: Any, inputs: Mapping[str, Any], request: Request, places: Places, kinds: Sequence[str], spans: Sequence[Span]
+    model: Any,
+    part: Any,
+    inputs: Mapping[str, Any],
+    request: Request,
+    attention_layers: Sequence[int],
+    kinds: Sequence[str],
+    spans: Sequence[Span],
+    whole: Span,
 ) -> list[tuple[LayerTrace, ...]]:
     """Run a model on a batch and return the recorded layers of each sentence.
 
@@ -25,49 +32,67 @@ def run(
     is switched to its own eager attention, and stays there.
 
     Args:
-        model: a model from `load_model`, or its encoder.
+        model: from `load_model`.
+        part: what runs: the model, or its encoder.
         inputs: what the tokenizer made of the texts.
         request: what to record.
-        places: the model's attention modules.
+        attention_layers: of a model that is no encoder-decoder, the layers that have softmax attention.
         kinds: the kinds of attention that run.
         spans: where each sentence stands.
+        whole: the padded batch.
 
     Raises:
         NotExposedError: an attention layer could be watched in neither way.
         InputError: the batch does not fit into memory.
     """
     if model.config._attn_implementation == interface.ATTENTION:
-        this = Recorder(request, places, kinds, spans, model._supports_sdpa)
-        token = recorder.set(this)
+        places = attention_places(model, attention_layers)
+        token = recorder.set(Recorder(request, places, kinds, spans, whole, model._supports_sdpa))
         try:
-            _forward(model, inputs)
+            return _forward(part, inputs, recorder.get())
+        except NotExposedError:
+            if request.mask is not None:
+                raise
         finally:
             recorder.reset(token)
-        if any(this.seen.values()):
-            this.check(model.config.model_type)
-            return this.traces()
-        model.set_attn_implementation("eager")
+        _make_eager(model)
     if request.mask is not None:
         raise NotExposedError(f"{model.config.model_type} makes its own mask, which --mask cannot replace")
-    this = Recorder(request, places, kinds, spans, False)
-    with watching(this, model, places):
-        _forward(model, inputs)
-    this.check(model.config.model_type)
-    return this.traces()
+    while True:
+        places = attention_places(model, attention_layers)
+        this = Recorder(request, places, kinds, spans, whole, False)
+        try:
+            with watching(this, model):
+                return _forward(part, inputs, this)
+        except NotExposedError:
+            # BigBird exchanges its attention modules when it first sees a short text.
+            if attention_places(model, attention_layers) == places:
+                raise
 
 
-def _forward(model: Any, inputs: Mapping[str, Any]) -> None:
+def _make_eager(model: Any) -> None:
+    """Switch a model to its own eager attention, also one that transformers does not switch."""
+    for module in model.modules():
+        if hasattr(getattr(module, "config", None), "_attn_implementation"):
+            module.config._attn_implementation = "eager"
+
+
+def _forward(model: Any, inputs: Mapping[str, Any], this: Recorder) -> list[tuple[LayerTrace, ...]]:
+    """Run a model and return what was recorded, once every layer is accounted for."""
+    architecture = model.config.model_type
     try:
         with torch.inference_mode():
             model(**{name: tensor.to(model.device) for name, tensor in inputs.items()})
     except Finished:
-        return
+        pass
     except AttnError:
         raise
     except (torch.OutOfMemoryError, MemoryError):
         batch, count = inputs["input_ids"].shape
-        raise InputError(f"{batch} × {count} tokens do not fit into memory; shorten the sentence") from None
+        raise InputError(f"{batch} × {count} tokens do not fit into memory; shorten the text") from None
     except Exception as error:  # a model's own code may raise anything
         raise NotExposedError(
-            f"{model.config.model_type}: the model did not run on the text alone ({first_sentence(error)})"
+            f"{architecture}: the model did not run on the text alone ({first_sentence(error)})"
         ) from None
+    this.check(architecture)
+    return this.traces()

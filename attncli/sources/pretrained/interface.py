@@ -142,6 +142,7 @@ def _attend(
         call = replace(call, mask=torch.from_numpy(np.array(allowed)).to(query.device)[None])
     if place not in run.wanted:
         return _fastest(call)
+    run.check_cells(place, query.shape[2], key.shape[2])
     heads = run.request.heads.among(query.shape[1], f"layer {place[0]}")
     is_last = run.is_last(place)
     part, computed = call.of_heads(heads) if is_last else (call, list(range(query.shape[1])))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from attncli.sources.pretrained import LoadOptions
+    from attncli.sources.pretrained.recording import Request
 
 # Before transformers is imported: its progress bars and the tokenizers' fork warning would talk into our stderr.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -71,7 +72,7 @@ def load_tokenizer(name: str, options: LoadOptions) -> Any:
     return tokenizer
 
 
-def load_model(name: str, config: Any, options: LoadOptions, keep: int, attention_layers: Sequence[int]) -> Any:
+def load_model(name: str, config: Any, options: LoadOptions, request: Request, attention_layers: Sequence[int]) -> Any:
     """Load a checkpoint's weights into the model without its head, with our attention function in every layer.
 
     A model with a table of attention classes of its own, which has no place for our function, gets its eager one.
@@ -80,7 +81,7 @@ def load_model(name: str, config: Any, options: LoadOptions, keep: int, attentio
         name: folder or hub name.
         config: from `load_config`.
         options: how to load.
-        keep: how many layers are needed; the rest is left out where an architecture can be cut.
+        request: what will be recorded; the layers above are left out where an architecture can be cut.
         attention_layers: the layers that have softmax attention.
 
     Raises:
@@ -95,8 +96,11 @@ def load_model(name: str, config: Any, options: LoadOptions, keep: int, attentio
     dtype = options.dtype or ("auto" if options.device_map or options.device != "cpu" else "float32")
     config.use_cache = False  # one pass, no generation: keys and values need not be kept
     model_class = MODEL_MAPPING.get(type(config), None)
+    keep = max(request.layers) + 1
     is_cut = keep < layer_count(config) and isinstance(model_class, type) and not options.trust_remote_code
-    loader: Any = without_layers(model_class, keep, attention_layers) if is_cut else AutoModel
+    loader: Any = (
+        without_layers(model_class, keep, attention_layers, request.kind != "encoder") if is_cut else AutoModel
+    )
 
     def loaded(attention: str) -> Any:
         return loader.from_pretrained(
@@ -155,6 +159,14 @@ def other_layers(config: Any) -> dict[int, str]:
         if isinstance(types, list | tuple):
             return {index: str(kind) for index, kind in enumerate(types) if not _ATTENTION_TYPE.search(str(kind))}
     return {}
+
+
+def vocabulary_rows(model: Any) -> int | None:
+    """Return how many token ids a model has embeddings for, or None where it hashes them (CANINE)."""
+    try:
+        return model.get_input_embeddings().num_embeddings
+    except (NotImplementedError, AttributeError):
+        return None
 
 
 def position_limit(config: Any) -> int | None:

@@ -39,6 +39,7 @@ def estimate(config: Any, itemsize: int, batch: int, tokens: int, layers: int, i
     """Return about how many bytes a forward pass takes beside the weights."""
     hidden = config.hidden_size
     inner = getattr(config, "intermediate_size", None) or 4 * hidden
+    inner = max(inner) if isinstance(inner, list | tuple) else inner
     activations = batch * tokens * (8 * hidden + 4 * inner) * itemsize
     recorded = batch * tokens * 3 * hidden * 4 * layers
     mask = batch * tokens**2

@@ -18,11 +18,13 @@ class Place:
         kind: `self`, or `encoder`, `decoder`, `cross`.
         layers: name of the list of layers it is in.
         index: its number there; None outside of any list.
+        is_outermost: whether it is inside no other one, as BERT's self-attention is in its attention.
     """
 
     kind: str
     layers: str
     index: int | None
+    is_outermost: bool
 
 
 @dataclass(frozen=True)
@@ -40,11 +42,9 @@ class Places:
     @property
     def is_named(self) -> bool:
         """Whether a module's name tells its layer: not where layers share one, nor where one layer has two."""
-        for kind, layers in self.layers.items():
-            indices = [place.index for place in self.modules.values() if place.kind == kind]
-            if len(set(indices)) < len(indices) or not set(layers) <= set(indices):
-                return False
-        return True
+        outer = [(place.kind, place.index) for place in self.modules.values() if place.is_outermost]
+        known = {(kind, layer) for kind, layers in self.layers.items() for layer in layers}
+        return len(set(outer)) == len(outer) and known <= set(outer)
 
     def kind(self, module: Any) -> str:
         """Return the kind of an attention module."""
@@ -61,41 +61,43 @@ class Places:
 
 
 def attention_places(model: Any, attention_layers: Sequence[int]) -> Places:
-    """Find a model's attention modules: those with no other attention module inside.
+    """Find a model's attention modules, by the names of their classes.
 
     Args:
         model: a torch module.
         attention_layers: of a model that is no encoder-decoder, the layers that have softmax attention.
     """
     named = {name: module for name, module in model.named_modules() if "Attention" in type(module).__name__}
-    inner = {name: m for name, m in named.items() if not any(other.startswith(name + ".") for other in named)}
     is_encoder_decoder = model.config.is_encoder_decoder
-    modules = {id(module): _place(name, is_encoder_decoder) for name, module in inner.items()}
+    modules = {}
+    for name, module in named.items():
+        is_outermost = not any(name.startswith(other + ".") for other in named)
+        modules[id(module)] = _place(name, type(module).__name__, is_outermost, is_encoder_decoder)
     if not is_encoder_decoder:
         kept = getattr(model, _KEPT, None)
         return Places(modules, {"self": [layer for layer in attention_layers if kept is None or layer < kept]})
-    kinds = [place.kind for place in modules.values()]
+    kinds = [place.kind for place in modules.values() if place.is_outermost]
     return Places(modules, {kind: range(kinds.count(kind)) for kind in ("encoder", "decoder", "cross")})
 
 
-def _place(name: str, is_encoder_decoder: bool) -> Place:
+def _place(name: str, class_name: str, is_outermost: bool, is_encoder_decoder: bool) -> Place:
     # Its layer is the first number in a module's name: encoder.layer.3.attention.self
-    number = re.search(r"\.(\d+)\.", name)
+    number = re.search(r"\.(\d+)(?=\.|$)", name)
     layers, index = (name[: number.start()], int(number[1])) if number else ("", None)
     if not is_encoder_decoder:
-        return Place("self", layers, index)
+        return Place("self", layers, index, is_outermost)
     side = next((part for part in name.split(".") if part in ("encoder", "decoder")), "decoder")
-    own = name.lower().rpartition(side + ".")[2]
+    own = (name.rpartition(side + ".")[2] + class_name).lower()
     is_cross = side == "decoder" and any(word in own for word in ("cross", "encoder_attn", "encdec", "enc_dec"))
-    return Place("cross" if is_cross else side, layers, index)
+    return Place("cross" if is_cross else side, layers, index, is_outermost)
 
 
-def without_layers(model_class: type, keep: int, attention_layers: Sequence[int]) -> type:
+def without_layers(model_class: type, keep: int, attention_layers: Sequence[int], whole_encoder: bool) -> type:
     """Return a model class whose models have only the first `keep` layers, and the configuration of all of them.
 
     Loading such a model reads only the tensors it has. The configuration stays whole because some models compute
     with it: residuals are scaled by the number of layers (MiniCPM), the last layers share keys (Gemma 3n).
-    A model whose layers share their modules stays whole.
+    A model whose layers share their modules stays whole, and so does an encoder whose output a decoder reads.
     """
 
     class Shortened(model_class):  # type: ignore[misc]
@@ -103,7 +105,8 @@ def without_layers(model_class: type, keep: int, attention_layers: Sequence[int]
             super().__init__(config, *arguments, **options)
             places = attention_places(self, attention_layers)
             if places.is_named:
-                for name in {place.layers for place in places.modules.values() if place.index is not None}:
+                cut = [place for place in places.modules.values() if not (whole_encoder and place.kind == "encoder")]
+                for name in {place.layers for place in cut if place.index is not None}:
                     del self.get_submodule(name)[keep:]
                 setattr(self, _KEPT, keep)
 

@@ -44,7 +44,7 @@ class Reader:
         special: whether special tokens are added.
         limit: how many positions the model has; None is no limit.
         truncate: cut what is longer instead of refusing it.
-        rows: how many ids the model has embeddings for.
+        rows: how many ids the model has embeddings for; None is any.
         start_id: the id that a decoder begins with.
     """
 
@@ -53,7 +53,7 @@ class Reader:
     special: bool
     limit: int | None
     truncate: bool
-    rows: int
+    rows: int | None
     start_id: int | None
 
     def read(self, text: str, pair: str | None, target: str | None) -> Sentence:
@@ -92,7 +92,7 @@ class Reader:
         return encoding, (f"{role} has {count} tokens and is cut to the {self.limit} that {visible(self.name)} reads",)
 
     def _known(self, tokens: Tokens) -> Tokens:
-        if max(token.id for token in tokens) >= self.rows:
+        if self.rows is not None and max(token.id for token in tokens) >= self.rows:
             raise LoadError(
                 f"the tokenizer of {visible(self.name)} has ids beyond the {self.rows} rows of the model's vocabulary; "
                 "they do not belong together"

@@ -59,6 +59,7 @@ class Recorder:
         places: which attention module is which layer.
         kinds: the kinds of attention that run.
         spans: the sentences of the batch.
+        whole: all of it, padding included.
         layers: what was recorded, of each sentence.
         has_sdpa: whether transformers' fused kernel computes the same attention as the model's eager function.
         seen: the layers of each kind that have called, in that order.
@@ -69,6 +70,7 @@ class Recorder:
     places: Places
     kinds: Sequence[str]
     spans: Sequence[Span]
+    whole: Span
     has_sdpa: bool
     forms: dict[int, tuple[Any, str]] = field(default_factory=dict)
     layers: list[dict[tuple[int, str], LayerTrace]] = field(init=False)
@@ -115,6 +117,15 @@ class Recorder:
         """Return the recorded layers of each sentence, in the order asked."""
         order = [(index, kind) for index in self.request.layers for kind in self.kinds]
         return [tuple(layers[place] for place in order if place in layers) for layers in self.layers]
+
+    def check_cells(self, place: tuple[int, str], queries: int, keys: int) -> None:
+        """Raise NotExposedError unless a layer has one query and one key for every token of the padded batch."""
+        rows, columns = (side.stop for side in self.whole.of(place[1]))
+        if (queries, keys) != (rows, columns):
+            raise NotExposedError(
+                f"layer {place[0]} has {queries} queries and {keys} keys for {rows} and {columns} tokens; positions "
+                "that are no tokens are not supported"
+            )
 
 
 recorder: ContextVar[Recorder] = ContextVar("recorder")

@@ -18,7 +18,6 @@ from torch.overrides import TorchFunctionMode
 
 from attncli.errors import NotExposedError
 from attncli.masks.algebra import smallest
-from attncli.sources.pretrained.places import Places
 from attncli.sources.pretrained.recording import Finished, Recorder, proven
 from attncli.sources.tensors import to_numpy
 from attncli.trace import LayerTrace
@@ -64,14 +63,14 @@ class _Watcher(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.call: _Watched | None = None
+        self.calls: list[_Watched] = []  # of the modules that are running, one inside the other
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """See torch.overrides."""
         kwargs = kwargs or {}
         result = function(*args, **kwargs)
-        if self.call is not None and isinstance(result, torch.Tensor) and result.ndim >= 3:
-            self._follow(self.call, getattr(function, "__name__", ""), args, kwargs, result)
+        if self.calls and isinstance(result, torch.Tensor) and result.ndim >= 3:
+            self._follow(self.calls[-1], getattr(function, "__name__", ""), args, kwargs, result)
         return result
 
     def _follow(self, call: _Watched, name: str, args: Any, kwargs: Any, result: torch.Tensor) -> None:
@@ -81,8 +80,8 @@ class _Watcher(TorchFunctionMode):
             if origin != "weights":
                 call.softmax.append((tensors[0], result, origin if isinstance(origin, _Product) else None))
                 call.origins[id(result)] = (result, "weights")
-        elif name in _PRODUCTS:
-            product = _product(name, args, result)
+        elif name in _PRODUCTS and len(tensors) > 1:
+            product = _product(name, args, kwargs, result)
             if any(call.origins.get(id(tensor), (None, None))[1] == "weights" for tensor in tensors):
                 call.outputs.append(product)
             else:
@@ -91,10 +90,11 @@ class _Watcher(TorchFunctionMode):
             call.origins[id(result)] = (result, origin)
 
 
-def _product(name: str, args: Any, result: torch.Tensor) -> _Product:
+def _product(name: str, args: Any, kwargs: Any, result: torch.Tensor) -> _Product:
     if name == "einsum":
         return _einsum(args[0], args[1], args[2], result)
-    return _Product(args[-2], args[-1], result)
+    left, right = [argument for argument in (*args, *kwargs.values()) if isinstance(argument, torch.Tensor)][-2:]
+    return _Product(left, right, result)
 
 
 def _einsum(equation: str, left: torch.Tensor, right: torch.Tensor, result: torch.Tensor) -> _Product:
@@ -112,16 +112,16 @@ def _einsum(equation: str, left: torch.Tensor, right: torch.Tensor, result: torc
 
 
 @contextmanager
-def watching(run: Recorder, model: Any, places: Places) -> Iterator[None]:
+def watching(run: Recorder, model: Any) -> Iterator[None]:
     """Record the attention of a model's next forward pass by watching its softmax."""
     watcher = _Watcher()
 
     def begin(module: Any, *_: Any) -> None:
-        watcher.call = _Watched()
+        watcher.calls.append(_Watched())
 
     def end(module: Any, *_: Any) -> None:
-        call, watcher.call = watcher.call, None
-        if call is None or not call.softmax:
+        call = watcher.calls.pop()
+        if not call.softmax:
             return
         place = run.arrive(module)
         if place in run.wanted:
@@ -129,7 +129,7 @@ def watching(run: Recorder, model: Any, places: Places) -> Iterator[None]:
             if run.is_last(place):
                 raise Finished
 
-    modules = [module for module in model.modules() if id(module) in places.modules]
+    modules = [module for module in model.modules() if id(module) in run.places.modules]
     hooks = [module.register_forward_pre_hook(begin) for module in modules]
     hooks += [module.register_forward_hook(end) for module in modules]
     try:
@@ -147,6 +147,7 @@ def _record(run: Recorder, place: tuple[int, str], call: _Watched) -> None:
     batch = len(run.spans)
     if scores.ndim > 4 or (scores.ndim == 3 and len(scores) % batch):
         raise NotExposedError(f"the scores of layer {place[0]} have shape {list(scores.shape)}, no [heads, Q, K]")
+    run.check_cells(place, *scores.shape[-2:])
     output = call.outputs[0] if len(call.outputs) == 1 else None
     for number, span in enumerate(run.spans):
         rows, columns = span.of(place[1])
