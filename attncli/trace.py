@@ -7,7 +7,7 @@ the bias stay in their smallest exact form: a rule, booleans, or one array share
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli import attention
+from attncli.blocks import row_blocks
 from attncli.errors import InputError, UsageError
-from attncli.masks.algebra import Mask
+from attncli.masks.algebra import Mask, RuleMask
 from attncli.selection import Indices
 from attncli.tokens import Tokens
 
@@ -197,18 +198,34 @@ class LayerTrace:
 
     def blind_queries(self, queries: Sequence[int]) -> list[int]:
         """Return those of the given query rows that may attend to no key, in any head that was asked for."""
-        allowed = self.mask.rows(list(self.heads), np.asarray(queries, dtype=int))  # [1 or H, Q, K]
-        blind = ~allowed.any(axis=-1)
-        return [queries[row] for row in np.flatnonzero(blind.any(axis=0)).tolist()]
+        if isinstance(self.mask, RuleMask) and self.mask.allows_own:
+            return []
+        heads = list(self.heads)
+        blocks = row_blocks(np.asarray(queries, dtype=int), self.num_keys * len(heads))
+        blind = [rows[~self.mask.rows(heads, rows).any(axis=-1).all(axis=0)] for rows in blocks]
+        return np.concatenate(blind).tolist()
 
 
 @dataclass(frozen=True)
 class HeadTrace:
-    """One head of a layer, for some of its query rows; every array is derived when it is first asked for."""
+    """One head of a layer, for some of its query rows; every array is derived when it is first asked for.
+
+    `scores`, `mask` and `weights` have a row for every query and a column for every key. Long sentences are read
+    through `blocks`, which never makes them whole.
+    """
 
     layer: LayerTrace
     head: int
     queries: Int[np.ndarray, " Q"]
+
+    def blocks(self) -> Iterator[HeadTrace]:
+        """Yield the head in consecutive blocks of its rows; a short sentence is one block, the head itself."""
+        blocks = row_blocks(self.queries, self.layer.num_keys)
+        if len(blocks) == 1:
+            yield self
+            return
+        for queries in blocks:
+            yield HeadTrace(self.layer, self.head, queries)
 
     @property
     def key_head(self) -> int:
@@ -254,7 +271,8 @@ class HeadTrace:
     @cached_property
     def output(self) -> Float[np.ndarray, "Q Dv"]:
         """Weights·V, the context vectors."""
-        return attention.attention_output(self.weights[None], self.v[None])[0]
+        outputs = [attention.attention_output(block.weights[None], self.v[None])[0] for block in self.blocks()]
+        return np.concatenate(outputs)
 
 
 @dataclass(frozen=True)
