@@ -297,7 +297,8 @@ class ArrayMask:
 
     def rows(self, heads: list[int], queries: Int[np.ndarray, " Q"]) -> Bool[np.ndarray, "H Q K"]:
         """Return which keys the given query rows may attend to; `H` is 1 where all heads agree."""
-        return self.allowed[np.ix_([0] if len(self.allowed) == 1 else heads, queries)]
+        shown = [0] if len(self.allowed) == 1 else heads
+        return self.allowed[np.ix_(np.array(shown), queries)]
 
     def padding(self) -> Bool[np.ndarray, " K"]:
         """Return no key: cells do not say why they are forbidden."""
