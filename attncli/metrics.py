@@ -29,8 +29,9 @@ def head_metrics(trace: Trace, layer: LayerTrace, head: HeadTrace) -> dict[str, 
     parts = [_of_rows(layer, block, ids, special) for block in head.blocks()]
     numbers = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     numbers["effective_keys"] = np.exp(numbers["entropy"])
+    max_scores = numbers.pop("max_score")
     measured = {name: _mean(numbers[name]) if name in numbers else None for name in NAMES}
-    return measured | {"max_score": _number(numbers["max_score"].max()) if numbers["max_score"].size else None}
+    return {**measured, "max_score": _number(max_scores.max()) if max_scores.size else None}
 
 
 def _of_rows(
