@@ -29,8 +29,14 @@ def written_rows(values: Float[np.ndarray, "R C"] | Bool[np.ndarray, "R C"], pre
     """Return a matrix as JSON; what JSON has no number for is a string."""
     if values.dtype == bool or (precision is None and np.isfinite(values).all()):
         return _dumped(values)
-    rows = [[float(text) if text[-1].isdigit() else text for text in written(row, precision)] for row in values]
-    return orjson.dumps(rows).decode()
+    rows = (",".join(_json(text, precision) for text in written(row, precision)) for row in values)
+    return "[" + ",".join(f"[{row}]" for row in rows) + "]"
+
+
+def _json(text: str, precision: int | None) -> str:
+    if not text[-1].isdigit():
+        return f'"{text}"'
+    return text if precision is None else str(float(text))  # a float stays one, and needs no zeros at its end
 
 
 def _dumped(values: np.ndarray[tuple[int, ...], np.dtype[np.floating | np.bool_]]) -> str:
