@@ -62,6 +62,10 @@ class Token:
     special: bool = False
     segment: int = 0
 
+    def as_dict(self) -> dict[str, str | int | None]:
+        """Return the token as the JSON document spells it."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
     @property
     def label(self) -> str:
         """The token as people read it: spaces marked `␣`, nothing that a terminal would obey."""

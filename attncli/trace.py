@@ -17,7 +17,7 @@ import numpy as np
 from attncli import attention
 from attncli.blocks import row_blocks
 from attncli.errors import InputError, NotExposedError, UsageError
-from attncli.masks.algebra import Mask
+from attncli.masks.algebra import Mask, RuleMask
 from attncli.selection import Indices
 from attncli.tokens import Tokens
 
@@ -239,14 +239,21 @@ class LayerTrace:
 
     def blind_queries(self, queries: Sequence[int]) -> list[int]:
         """Return those of the given query rows that may attend to no key, in any head that was asked for."""
-        allowed = self.mask.rows(list(self.heads), np.asarray(queries, dtype=int))  # [1 or H, Q, K]
-        blind = ~allowed.any(axis=-1)
-        return [queries[row] for row in np.flatnonzero(blind.any(axis=0)).tolist()]
+        if isinstance(self.mask, RuleMask) and self.mask.allows_own:
+            return []
+        heads = list(self.heads)
+        blocks = row_blocks(np.asarray(queries, dtype=int), self.num_keys * len(heads))
+        blind = [rows[~self.mask.rows(heads, rows).any(axis=-1).all(axis=0)] for rows in blocks]
+        return np.concatenate(blind).tolist()
 
 
 @dataclass(frozen=True)
 class HeadTrace:
-    """One head of a layer, for some of its query rows; every array is derived when it is first asked for."""
+    """One head of a layer, for some of its query rows; every array is derived when it is first asked for.
+
+    `scores`, `mask` and `weights` have a row for every query and a column for every key. Long sentences are read
+    through `blocks`, which never makes them whole.
+    """
 
     layer: LayerTrace
     head: int

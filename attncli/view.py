@@ -25,6 +25,9 @@ PARTS = (
 )
 
 
+Columns = slice | list[int]
+
+
 @dataclass(frozen=True)
 class Cells:
     """The cells of one layer that are shown.
@@ -40,6 +43,11 @@ class Cells:
     rows: list[int]
     column_tokens: Tokens
     columns: list[int]
+
+    @property
+    def of_columns(self) -> Columns:
+        """What takes the shown columns out of an array; where all of them are shown nothing is copied."""
+        return slice(None) if self.columns == list(range(len(self.column_tokens))) else self.columns
 
 
 @dataclass(frozen=True)

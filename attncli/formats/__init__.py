@@ -1,7 +1,7 @@
 """Machine formats: writers over Traces, in one registry.
 
 A writer is a function from numbered traces to pieces of text; it is a generator, so what it has written can be
-flushed while the next sentence is still being computed.
+flushed while the next rows, or the next sentence, are still being computed.
 """
 
 from __future__ import annotations
@@ -31,11 +31,27 @@ _WRITERS = {
 FORMATS = ("table", *_WRITERS)
 STREAMS = frozenset({"jsonl", "tsv", "csv"})  # whole lines at any moment, so an interrupted file is still of use
 
+_PIECE = 1_000_000  # characters
+
 
 def writer(name: str) -> Writer:
     """Return the writer of a format other than `table`."""
     module, function = _WRITERS[name].split(":")
     return getattr(import_module(module), function)
+
+
+def gathered(pieces: Iterable[str]) -> Iterator[str]:
+    """Join small pieces, each of which would be flushed by itself, to large ones; one sentence is often one of them."""
+    waiting: list[str] = []
+    size = 0
+    for piece in pieces:
+        waiting.append(piece)
+        size += len(piece)
+        if size >= _PIECE:
+            yield "".join(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield "".join(waiting)
 
 
 def choose_format(given: str | None, output: Path | None) -> str:

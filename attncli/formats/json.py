@@ -1,65 +1,72 @@
-"""The JSON document of a trace, schema `attncli.trace/1`: one document, an array of them, or one a line."""
+"""The JSON document of a trace, schema `attncli.trace/1`: one document, an array of them, or one a line.
+
+A document is written piece by piece, its matrices a block of rows at a time, so none of it is ever held whole.
+"""
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from attncli.formats.numbers import written
+import numpy as np
+
+from attncli.blocks import row_blocks
+from attncli.formats import gathered
+from attncli.formats.numbers import written_rows
 from attncli.metrics import head_metrics
 from attncli.trace import SCHEMA, HeadTrace, LayerTrace, Trace
-from attncli.view import View
+from attncli.view import Cells, View
 
 if TYPE_CHECKING:
-    import numpy as np
-    from jaxtyping import Float
+    from jaxtyping import Bool, Float
+
+    Matrix = Float[np.ndarray, "R C"] | Bool[np.ndarray, "R C"]
 
 DEFAULT = ("scores", "mask", "weights", "metrics")
 
 
 def write_json(traces: Iterable[tuple[int, Trace]], view: View) -> Iterator[str]:
     """Write one document for one sentence, an array of documents for several."""
-    documents = (_dumped(document(trace, view)) for _, trace in traces)
-    first = list(itertools.islice(documents, 2))
-    if len(first) < 2:
-        yield from (one + "\n" for one in first)
-        return
-    yield "[" + ",\n".join(first)
-    for another in documents:
-        yield ",\n" + another
-    yield "]\n"
+    waiting = iter(traces)
+    first = list(islice(waiting, 2))  # traces, not documents: those of long sentences are too large to wait
+    opening, closing = ("[", "]\n") if len(first) > 1 else ("", "\n")
+    for _, trace in chain(first, waiting):
+        yield from gathered(chain([opening], _document(trace, view)))
+        opening = ",\n"
+    if first:
+        yield closing
 
 
 def write_lines(traces: Iterable[tuple[int, Trace]], view: View) -> Iterator[str]:
     """Write one document a line."""
     for _, trace in traces:
-        yield _dumped(document(trace, view)) + "\n"
+        yield from gathered(chain(_document(trace, view), ["\n"]))
 
 
-def document(trace: Trace, view: View) -> dict[str, Any]:
-    """Return the document of one trace; rows are query tokens, columns key tokens, in the order listed."""
-    rows, columns = view.rows(trace), view.columns(trace)
-    return {
+def _document(trace: Trace, view: View) -> Iterator[str]:
+    """Yield the document of one trace; rows are query tokens, columns key tokens, in the order listed."""
+    yield _opened({
         "schema": SCHEMA,
         "source": trace.source.as_dict(),
         "text": trace.text,
         "pair": trace.pair,
         "target": trace.target,
-        "query_tokens": [asdict(trace.query_tokens[row]) for row in rows],
-        "key_tokens": [asdict(trace.key_tokens[column]) for column in columns],
-        "layers": [_layer(trace, layer, view) for layer in trace.layers],
-    }
+        "query_tokens": [trace.query_tokens[row].as_dict() for row in view.rows(trace)],
+        "key_tokens": [trace.key_tokens[column].as_dict() for column in view.columns(trace)],
+    })  # fmt: skip
+    yield ', "layers": '
+    yield from _array(_layer(trace, layer, view) for layer in trace.layers)
+    yield "}"
 
 
-def _layer(trace: Trace, layer: LayerTrace, view: View) -> dict[str, Any]:
+def _layer(trace: Trace, layer: LayerTrace, view: View) -> Iterator[str]:
     cells = view.cells(trace, layer)
-    rows, columns = cells.rows, cells.columns
     parts = view.parts(DEFAULT)
-    entry: dict[str, Any] = {
+    yield _opened({
         "layer": layer.layer,
         "kind": layer.kind,
         "scale": layer.scale,
@@ -67,39 +74,39 @@ def _layer(trace: Trace, layer: LayerTrace, view: View) -> dict[str, Any]:
         "capture": layer.capture,
         "shapes": layer.shapes,
         "proof": layer.proof and asdict(layer.proof),
-    }
+    })  # fmt: skip
     if "embeddings" in parts and layer.inputs is not None:
-        entry["embeddings"] = _numbers(layer.inputs[rows], view)
-    entry["heads"] = [_head(trace, layer, head, view, rows, columns) for head in layer.heads]
-    projected = layer.projected(rows) if "output" in parts else None
+        yield from _matrix("embeddings", _blocks(layer.inputs[cells.rows]), view)
+    yield ', "heads": '
+    yield from _array(_head(trace, layer, head, view, cells) for head in layer.heads)
+    projected = layer.projected(cells.rows) if "output" in parts else None
     if projected is not None:
-        entry["projected"] = _numbers(projected, view)
-    return entry
+        yield from _matrix("projected", _blocks(projected), view)
+    yield "}"
 
 
-def _head(
-    trace: Trace, layer: LayerTrace, index: int, view: View, rows: list[int], columns: list[int]
-) -> dict[str, Any]:
+def _head(trace: Trace, layer: LayerTrace, index: int, view: View, cells: Cells) -> Iterator[str]:
     parts = view.parts(DEFAULT)
-    head = layer.head(index, rows)
-    entry: dict[str, Any] = {"head": index}
+    head = layer.head(index, cells.rows)
+    columns = cells.of_columns
+    yield _opened({"head": index})
     if "q" in parts:
-        entry["q"] = _numbers(head.q, view)
+        yield from _matrix("q", _blocks(head.q), view)
     if "k" in parts:
-        entry["k"] = _numbers(head.k[columns], view)
+        yield from _matrix("k", _blocks(head.k[columns]), view)
     if "v" in parts:
-        entry["v"] = _numbers(head.v[columns], view)
+        yield from _matrix("v", _blocks(head.v[columns]), view)
     if "scores" in parts:
-        entry["scores"] = _numbers(head.scores[:, columns], view)
+        yield from _matrix("scores", (block.scores[:, columns] for block in head.blocks()), view)
     if "mask" in parts:
-        entry["mask"] = head.mask[:, columns].tolist()
+        yield from _matrix("mask", (block.mask[:, columns] for block in head.blocks()), view)
     if "weights" in parts:
-        entry["weights"] = _numbers(head.weights[:, columns], view)
+        yield from _matrix("weights", (block.weights[:, columns] for block in head.blocks()), view)
     if "output" in parts:
-        entry["output"] = _numbers(head.output, view)
+        yield from _matrix("output", _blocks(head.output), view)
     if "metrics" in parts:
-        entry["metrics"] = _metrics(trace, layer, head, view)
-    return entry
+        yield f', "metrics": {_dumped(_metrics(trace, layer, head, view))}'
+    yield "}"
 
 
 def _metrics(trace: Trace, layer: LayerTrace, head: HeadTrace, view: View) -> dict[str, Any]:
@@ -117,13 +124,35 @@ def _number(value: float | None, view: View) -> float | str | None:
     return value if view.precision is None else round(value, view.precision)
 
 
-def _numbers(values: Float[np.ndarray, ...], view: View) -> Any:
-    """Return nested lists of numbers; what JSON has no number for is a string."""
-    if values.ndim > 1:
-        return [_numbers(row, view) for row in values]
-    return [float(text) if text[-1].isdigit() else text for text in written(values, view.precision).tolist()]
+def _matrix(name: str, blocks: Iterable[Matrix], view: View) -> Iterator[str]:
+    """Yield an array under its name, as a member of an object that has some already."""
+    yield f', "{name}": '
+    opening = "["
+    for block in blocks:
+        yield opening
+        yield written_rows(block, view.precision)[1:-1]
+        opening = ","
+    yield "]"
 
 
-def _dumped(document: dict[str, Any]) -> str:
+def _blocks(values: Float[np.ndarray, "R C"]) -> Iterator[Float[np.ndarray, "R C"]]:
+    return (values[rows] for rows in row_blocks(np.arange(len(values)), values.shape[1]))
+
+
+def _array(items: Iterable[Iterator[str]]) -> Iterator[str]:
+    opening = "["
+    for item in items:
+        yield opening
+        yield from item
+        opening = ", "
+    yield "]"
+
+
+def _opened(members: dict[str, Any]) -> str:
+    """Return an object that more members are to follow in."""
+    return _dumped(members)[:-1]
+
+
+def _dumped(value: Any) -> str:
     # ASCII alone: no control or bidirectional character of a token reaches a terminal, and every stdout takes it.
-    return json.dumps(document, allow_nan=False)
+    return json.dumps(value, allow_nan=False)

@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+import orjson
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Bool, Float
 
 
-def written(values: Float[np.ndarray, ...], precision: int | None) -> np.ndarray[Any, Any]:
-    """Return the numbers as strings, in the shape they came in.
+def written(values: Float[np.ndarray, " N"], precision: int | None) -> list[str]:
+    """Return numbers as texts.
 
     Without a precision a float32 gets the fewest digits that read back as the same float32. NaN and the
     infinities are `nan`, `inf` and `-inf`.
     """
-    if precision is None:
-        return values.astype("U32")
-    return np.array([f"{value:.{precision}f}" for value in values.ravel().tolist()], "U").reshape(values.shape)
+    if precision is not None:
+        return [f"{value:.{precision}f}" for value in values.tolist()]
+    texts = _dumped(values)[1:-1].split(",")
+    for place in np.flatnonzero(~np.isfinite(values)).tolist():
+        texts[place] = str(values[place])
+    return texts
+
+
+def written_rows(values: Float[np.ndarray, "R C"] | Bool[np.ndarray, "R C"], precision: int | None) -> str:
+    """Return a matrix as JSON; what JSON has no number for is a string."""
+    if values.dtype == bool or (precision is None and np.isfinite(values).all()):
+        return _dumped(values)
+    rows = (",".join(_json(text, precision) for text in written(row, precision)) for row in values)
+    return "[" + ",".join(f"[{row}]" for row in rows) + "]"
+
+
+def _json(text: str, precision: int | None) -> str:
+    if not text[-1].isdigit():
+        return f'"{text}"'
+    return text if precision is None else str(float(text))  # a float stays one, and needs no zeros at its end
+
+
+def _dumped(values: np.ndarray[tuple[int, ...], np.dtype[np.floating | np.bool_]]) -> str:
+    return orjson.dumps(np.ascontiguousarray(values), option=orjson.OPT_SERIALIZE_NUMPY).decode()

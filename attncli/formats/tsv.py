@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
+from attncli.formats import gathered
 from attncli.formats.numbers import written
 from attncli.tokens import visible
 from attncli.trace import Trace
@@ -16,52 +17,57 @@ COLUMNS = (
 )  # fmt: skip
 
 
+Join = Callable[[Iterable[str]], str]  # fields to a line, without its end
+
+
 def write_tsv(traces: Iterable[tuple[int, Trace]], view: View) -> Iterator[str]:
     """Write tab-separated rows, the header first."""
-    return _written(traces, view, lambda rows: "".join("\t".join(row) + "\n" for row in rows))
+    return _written(traces, view, "\t".join, "\t")
 
 
 def write_csv(traces: Iterable[tuple[int, Trace]], view: View) -> Iterator[str]:
     """Write comma-separated rows, quoted where they must be, the header first."""
-    return _written(traces, view, _comma_separated)
+    return _written(traces, view, _comma_separated, ",")
 
 
-def _written(
-    traces: Iterable[tuple[int, Trace]], view: View, join: Callable[[Iterable[Sequence[str]]], str]
-) -> Iterator[str]:
-    header = join([COLUMNS])
+def _written(traces: Iterable[tuple[int, Trace]], view: View, join: Join, comma: str) -> Iterator[str]:
+    header = join(COLUMNS) + "\n"
     for number, trace in traces:
-        yield header + join(_rows(number, trace, view))  # no header where not even the first sentence could be read
-        header = ""
+        for piece in gathered(_rows(number, trace, view, join, comma)):
+            yield header + piece  # no header where not even the first sentence could be read
+            header = ""
 
 
-def _comma_separated(rows: Iterable[Sequence[str]]) -> str:
+def _comma_separated(fields: Iterable[str]) -> str:
     stream = io.StringIO()
-    csv.writer(stream, lineterminator="\n").writerows(rows)
+    csv.writer(stream, lineterminator="").writerow(fields)
     return stream.getvalue()
 
 
-def _rows(number: int, trace: Trace, view: View) -> Iterator[tuple[str, ...]]:
+def _rows(number: int, trace: Trace, view: View, join: Join, comma: str) -> Iterator[str]:
+    """Yield the lines of one query row of one head at a time."""
     for layer in trace.layers:
         cells = view.cells(trace, layer)
-        queries, keys = cells.rows, cells.columns
-        query_names = [_escaped(cells.row_tokens[query].text) for query in queries]
-        key_names = [_escaped(cells.column_tokens[key].text) for key in keys]
+        columns = cells.of_columns
+        # What repeats is joined once: there is a line a cell.
+        keys = [f"{comma}{join((str(key), _escaped(cells.column_tokens[key].text)))}{comma}" for key in cells.columns]
+        flags = {False: f"{comma}false{comma}", True: f"{comma}true{comma}"}
         for index in layer.heads:
-            head = layer.head(index, queries)
-            start = (str(number), str(layer.layer), layer.kind, str(index))
-            scores = written(head.scores[:, keys], view.precision).tolist()
-            weights = written(head.weights[:, keys], view.precision).tolist()
-            allowed = head.mask[:, keys].tolist()
-            for row, query in enumerate(queries):
-                asks = (str(query), query_names[row])
-                for column, key in enumerate(keys):
-                    answer = (
-                        scores[row][column],
-                        "true" if allowed[row][column] else "false",
-                        weights[row][column],
+            for block in layer.head(index, cells.rows).blocks():
+                rows = zip(block.queries.tolist(), block.scores, block.mask, block.weights, strict=True)
+                for query, scores, allowed, weights in rows:
+                    token = _escaped(cells.row_tokens[query].text)
+                    start = join((str(number), str(layer.layer), layer.kind, str(index), str(query), token))
+                    answers = zip(
+                        keys,
+                        written(scores[columns], view.precision),
+                        allowed[columns].tolist(),
+                        written(weights[columns], view.precision),
+                        strict=True,
                     )
-                    yield (*start, *asks, str(key), key_names[column], *answer)
+                    yield "".join([
+                        f"{start}{key}{score}{flags[may]}{weight}\n" for key, score, may, weight in answers
+                    ])  # fmt: skip
 
 
 def _escaped(token: str) -> str:

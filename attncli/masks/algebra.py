@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from attncli.blocks import row_blocks
 from attncli.errors import InputError
 from attncli.tokens import visible
 
@@ -214,19 +215,20 @@ class AtomKind:
     arguments: range = range(1)  # how many positional arguments it takes
     keywords: frozenset[str] = frozenset()
     least: int = 0  # the smallest argument that makes sense
+    allows_own: bool = False  # whether every query may attend to the key at its own position
 
 
 _MANY = range(1, 1_000_000)
 
 ATOMS = {
-    "full": AtomKind(_full, "full"),
-    "causal": AtomKind(_causal, "causal"),
-    "window": AtomKind(_window, "window(w)", range(1, 2), least=1),
-    "band": AtomKind(_band, "band(left,right)", range(2, 3)),
-    "prefix": AtomKind(_prefix, "prefix(n)", range(1, 2)),
-    "docs": AtomKind(_docs, "docs(3,2,…)", _MANY, least=1),
-    "chunk": AtomKind(_chunk, "chunk(c)", range(1, 2), least=1),
-    "dilated": AtomKind(_dilated, "dilated(w,step)", range(2, 3), least=1),
+    "full": AtomKind(_full, "full", allows_own=True),
+    "causal": AtomKind(_causal, "causal", allows_own=True),
+    "window": AtomKind(_window, "window(w)", range(1, 2), least=1, allows_own=True),
+    "band": AtomKind(_band, "band(left,right)", range(2, 3), allows_own=True),
+    "prefix": AtomKind(_prefix, "prefix(n)", range(1, 2), allows_own=True),
+    "docs": AtomKind(_docs, "docs(3,2,…)", _MANY, least=1, allows_own=True),
+    "chunk": AtomKind(_chunk, "chunk(c)", range(1, 2), least=1, allows_own=True),
+    "dilated": AtomKind(_dilated, "dilated(w,step)", range(2, 3), least=1, allows_own=True),
     "global": AtomKind(_global, "global(a,…)", _MANY),
     "pad": AtomKind(_pad, "pad(left=n) or pad(right=n)", keywords=frozenset({"left", "right"})),
     "keys": AtomKind(_keys, "keys(a,b)", range(2, 3)),
@@ -241,6 +243,14 @@ def _padding(expression: Expression, grid: Grid) -> Bool[np.ndarray, " K"]:
     if isinstance(expression, Atom) and expression.name == "pad":
         return ~expression.allowed(grid)[0]
     return np.zeros(grid.keys, bool)
+
+
+def _allows_own(expression: Expression) -> bool:
+    """Return whether the shape of an expression says that every query may attend to its own position."""
+    if isinstance(expression, And | Or):
+        own = map(_allows_own, expression.sides)
+        return all(own) if isinstance(expression, And) else any(own)
+    return isinstance(expression, Atom) and ATOMS[expression.name].allows_own
 
 
 # --- masks -------------------------------------------------------------------------------------------------
@@ -270,6 +280,11 @@ class RuleMask:
         grid = Grid(np.zeros((1, 1), int), self.keys, self.past, self.queries, self.heads)
         return _padding(self.expression, grid)
 
+    @property
+    def allows_own(self) -> bool:
+        """Whether it is plain without a look at cells that every query has a key: the one at its own position."""
+        return self.past + self.queries <= self.keys and _allows_own(self.expression)
+
     def __str__(self) -> str:
         return str(self.expression)
 
@@ -282,7 +297,8 @@ class ArrayMask:
 
     def rows(self, heads: list[int], queries: Int[np.ndarray, " Q"]) -> Bool[np.ndarray, "H Q K"]:
         """Return which keys the given query rows may attend to; `H` is 1 where all heads agree."""
-        return _of_heads(self.allowed[:, queries], heads)
+        shown = [0] if len(self.allowed) == 1 else heads
+        return self.allowed[np.ix_(np.array(shown), queries)]
 
     def padding(self) -> Bool[np.ndarray, " K"]:
         """Return no key: cells do not say why they are forbidden."""
@@ -302,7 +318,8 @@ def smallest(allowed: Bool[np.ndarray, "#H Q K"], heads: int) -> Mask:
         width = int(allowed[0, -1].sum())
         for atom in (Atom("full"), Atom("causal"), Atom("window", (width,))):
             rule = RuleMask(atom, queries, keys, heads, past=keys - queries)
-            if np.array_equal(rule.rows([0], np.arange(queries)), allowed):
+            blocks = row_blocks(np.arange(queries), keys)
+            if all(np.array_equal(rule.rows([0], rows), allowed[:, rows]) for rows in blocks):
                 return rule
     return ArrayMask(np.array(allowed))
 

@@ -57,10 +57,19 @@ class Axis:
             boundary if boundary < len(kept) else 0,
         )
 
+    @property
+    def digits(self) -> int:
+        """How many digits the longest index has."""
+        return len(str(max(self.indices)))
+
+    @property
+    def width(self) -> int:
+        """How many cells the row labels take."""
+        return self.digits + 1 + max(map(cell_len, self.labels))
+
     def row_labels(self, header_lines: int, palette: Palette) -> Block:
         """Return `index label` for every row, below as many blank lines as the matrix has headers."""
-        digits = max(len(str(index)) for index in self.indices)
-        width = digits + 1 + max(map(cell_len, self.labels))
+        digits, width = self.digits, self.width
         lines = [
             [cell(f"{index:>{digits}} {label}", width, align="left")]
             for index, label in zip(self.indices, self.labels, strict=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,12 +15,44 @@ from rich.segment import Segment
 from attncli.render.axes import Axis
 from attncli.render.block import Block, beside, block, cell, stack
 from attncli.render.palette import BOLD, DIM, Palette
+from attncli.trace import HeadTrace
+from attncli.view import Columns
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
 GAP = 1
 _STRIPS = 2  # more strips than this are narrowed to one cell a column
+_MARKS = ("· masked", "0 exactly zero", "X NaN", "I infinite")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What all the cells behind a picture are like, pooled or not.
+
+    Attributes:
+        highest: the largest finite value of the allowed cells, or 0.
+        marks: which of the odd cells that have a mark of their own there are.
+    """
+
+    highest: float = 0.0
+    marks: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, values: Float[np.ndarray, "Q K"], allowed: Bool[np.ndarray, "Q K"]) -> Scale:
+        """Return the scale of these cells."""
+        finite = np.isfinite(values)
+        found = (
+            not allowed.all(),
+            (allowed & (values == 0)).any(),
+            (allowed & np.isnan(values)).any(),
+            (allowed & np.isinf(values)).any(),
+        )
+        marks = frozenset(mark for mark, is_found in zip(_MARKS, found, strict=True) if is_found)
+        return cls(float(np.where(allowed & finite, values, 0).max(initial=0.0)), marks)
+
+    def __or__(self, other: Scale) -> Scale:
+        return Scale(max(self.highest, other.highest), self.marks | other.marks)
 
 
 @dataclass(frozen=True)
@@ -28,6 +62,7 @@ class Picture:
     title: str
     values: Float[np.ndarray, "Q K"]
     allowed: Bool[np.ndarray, "Q K"]
+    scale: Scale = Scale()
 
     def pooled(self, rows: int, columns: int) -> Picture:
         """Return the picture in blocks of rows × columns cells, each its largest allowed value.
@@ -43,71 +78,87 @@ class Picture:
         with np.errstate(invalid="ignore"):
             highest = values.reshape(blocks).max(axis=(1, 3))
         some = np.asarray(allowed.reshape(blocks).any(axis=(1, 3)))
-        return Picture(self.title, np.where(some, highest, 0), some)
+        return Picture(self.title, np.where(some, highest, 0), some, self.scale)
 
 
-def value_range(pictures: Sequence[Picture]) -> tuple[float, float]:
-    """Return 0 and the largest finite value of the allowed cells: one scale for all the pictures."""
-    highest = 0.0
-    for picture in pictures:
-        shown = picture.values[picture.allowed]
-        shown = shown[np.isfinite(shown)]
-        highest = max(highest, float(shown.max(initial=0.0)))
-    return 0.0, highest
+def picture_of(head: HeadTrace, columns: Columns, pool: tuple[int, int]) -> Picture:
+    """Return the weights of a head as a picture; its rows are pooled as they are derived, and only that is kept."""
+    kept = []
+    for part in head.blocks():
+        weights, allowed = part.weights[:, columns], drawn_cells(part)[:, columns]
+        kept.append(Picture("", weights, allowed, Scale.of(weights, allowed)).pooled(1, pool[1]))
+    values = np.concatenate([picture.values for picture in kept])
+    allowed = np.concatenate([picture.allowed for picture in kept])
+    return Picture(f"head {head.head}", values, allowed, scale_of(kept)).pooled(pool[0], 1)
+
+
+def drawn_cells(head: HeadTrace) -> Bool[np.ndarray, "Q K"]:
+    """Return which weights are drawn as numbers: all but the masked ones that are exactly zero.
+
+    A query that may attend to nothing still has weights, NaN or spread over masked keys, and they are not hidden.
+    """
+    return head.mask | (head.weights != 0)
+
+
+def scale_of(pictures: Sequence[Picture]) -> Scale:
+    """Return one scale for all the pictures."""
+    return reduce(operator.or_, (picture.scale for picture in pictures), Scale())
+
+
+def pooling(rows: Axis, columns: Axis, width: int, most: int) -> tuple[int, int]:
+    """Return how many rows and columns are pooled into one cell of a picture, `(1, 1)` where none are.
+
+    Args:
+        rows: the query axis.
+        columns: the key axis.
+        width: how many cells a strip may take.
+        most: rows and columns of a picture at the most.
+    """
+    room = _room(rows, columns, width)
+    return -(-len(rows) // most), max(-(-len(columns) // most), -(-len(columns) // room))
 
 
 def heatmaps(
-    pictures: Sequence[Picture], rows: Axis, columns: Axis, palette: Palette, width: int, most: int
-) -> tuple[Block, tuple[int, int]]:
+    pictures: Sequence[Picture], rows: Axis, columns: Axis, pool: tuple[int, int], palette: Palette, width: int
+) -> Block:
     """Return the pictures in strips, each strip with the row labels at its left.
 
     Args:
         pictures: all of one shape.
-        rows: the query axis.
-        columns: the key axis.
+        rows: the query axis, before pooling.
+        columns: the key axis, before pooling.
+        pool: how many rows and columns of them each cell of the pictures stands for.
         palette: how cells look.
         width: how many cells a strip may take.
-        most: rows and columns of a picture at the most; a larger one is pooled.
-
-    Returns:
-        The block, and how many rows and columns were pooled into one cell, `(1, 1)` where none were.
     """
-    low, high = value_range(pictures)
-    labels_width = rows.row_labels(0, palette).width
-    room = max(width - labels_width - GAP - (1 if columns.boundary else 0), 4)
-    pool = (-(-len(rows) // most), max(-(-len(columns) // most), -(-len(columns) // room)))
+    highest = scale_of(pictures).highest
     row_axis = _pooled_axis(rows, pool[0])
     column_axis = _pooled_axis(columns, pool[1])
-    panels = _panels([picture.pooled(*pool) for picture in pictures], row_axis, column_axis, palette, 2, (low, high))
-    per_strip = max(1, (width - labels_width) // (panels[0].width + GAP))
-    if panels[0].width > room or len(panels) > per_strip * _STRIPS:
-        panels = _panels(
-            [picture.pooled(*pool) for picture in pictures], row_axis, column_axis, palette, 1, (low, high)
-        )
-        per_strip = max(1, (width - labels_width) // (panels[0].width + GAP))
+    panels = _panels(pictures, row_axis, column_axis, palette, 2, highest)
+    per_strip = max(1, (width - rows.width) // (panels[0].width + GAP))
+    if panels[0].width > _room(rows, columns, width) or len(panels) > per_strip * _STRIPS:
+        panels = _panels(pictures, row_axis, column_axis, palette, 1, highest)
+        per_strip = max(1, (width - rows.width) // (panels[0].width + GAP))
     labels = row_axis.row_labels(2, palette)
     strips = [beside([labels, *panels[start : start + per_strip]], GAP) for start in range(0, len(panels), per_strip)]
-    return stack([part for strip in strips for part in (strip, Block([[]], 0))][:-1]), pool
+    return stack([part for strip in strips for part in (strip, Block([[]], 0))][:-1])
 
 
 def legend(pictures: Sequence[Picture], palette: Palette) -> Block:
     """Return the scale of the pictures, and the marks that occur in them."""
-    low, high = value_range(pictures)
+    scale = scale_of(pictures)
     ramp = palette.ramp(2)
     shown = [ramp[round(step * (len(ramp) - 1) / 8)] for step in range(9)] if palette.has_color else ramp
-    line = [Segment(f"{low:g} ", DIM)]
+    line = [Segment("0 ", DIM)]
     line += [Segment(glyph, style) for glyph, style in shown]
-    line.append(Segment(f" {high:.4g}", DIM))
-    values = np.stack([picture.values for picture in pictures])
-    allowed = np.stack([picture.allowed for picture in pictures])
-    marks = {
-        palette.fit("·") + " masked": ~allowed,
-        "0 exactly zero": allowed & (values == 0),
-        "X NaN": allowed & np.isnan(values),
-        "I infinite": allowed & np.isinf(values),
-    }
-    line += [Segment(f"   {mark}", DIM) for mark, where in marks.items() if where.any()]
+    line.append(Segment(f" {scale.highest:.4g}", DIM))
+    line += [Segment(f"   {palette.fit(mark)}", DIM) for mark in _MARKS if mark in scale.marks]
     return block([line])
+
+
+def _room(rows: Axis, columns: Axis, width: int) -> int:
+    """Return how many cells a strip has for pictures."""
+    return max(width - rows.width - GAP - (1 if columns.boundary else 0), 4)
 
 
 def _pooled_axis(axis: Axis, step: int) -> Axis:
@@ -122,17 +173,17 @@ def _panels(
     columns: Axis,
     palette: Palette,
     cell_width: int,
-    ends: tuple[float, float],
+    highest: float,
 ) -> list[Block]:
     """Return a block for each picture, all of one width."""
     width = max(len(columns) * cell_width + (1 if columns.boundary else 0), *(cell_len(p.title) for p in pictures))
-    return [Block(_panel(picture, rows, columns, palette, cell_width, ends), width) for picture in pictures]
+    return [Block(_panel(picture, rows, columns, palette, cell_width, highest), width) for picture in pictures]
 
 
 def _panel(
-    picture: Picture, rows: Axis, columns: Axis, palette: Palette, cell_width: int, ends: tuple[float, float]
+    picture: Picture, rows: Axis, columns: Axis, palette: Palette, cell_width: int, highest: float
 ) -> list[list[Segment]]:
-    drawn = palette.cells(picture.values, picture.allowed, *ends, cell_width)
+    drawn = palette.cells(picture.values, picture.allowed, 0.0, highest, cell_width)
     lines = [[Segment(palette.fit(picture.title), BOLD)], columns.ticks(cell_width, palette)]
     for place, row in enumerate(drawn):
         if rows.boundary and place == rows.boundary:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import RenderableType
@@ -17,15 +16,12 @@ from rich.text import Text
 
 from attncli.render.axes import Axis
 from attncli.render.block import Block, beside, stack
-from attncli.render.heatmap import Picture, heatmaps, legend, value_range
+from attncli.render.heatmap import Picture, drawn_cells, heatmaps, legend, picture_of, pooling, scale_of
 from attncli.render.matrix import Matrix, side_by_side
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.render.summaries import headline, metrics_table, proof_line, shapes_table, token_list
 from attncli.trace import HeadTrace, LayerTrace, Trace
-from attncli.view import Cells, View
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool
+from attncli.view import Cells, Columns, View
 
 LONG = 64  # more tokens than this are shown pooled, unless asked for in so many words
 COMFORTABLE = 100  # cells in a line where the output sets no width
@@ -60,11 +56,16 @@ class Layout:
             if "shapes" in wanted:
                 yield shapes_table(trace, layer, self.palette, self.width)
             cells = self.view.cells(trace, layer)
-            needs_pictures = wanted & {"weights", "heatmap"}
-            pictures = self._pictures(layer, cells) if needs_pictures else []
-            yield from self._numbers(layer, cells, wanted, pictures)
+            rows = Axis.of_tokens(cells.row_tokens, cells.rows, self.palette)
+            columns = Axis.of_tokens(cells.column_tokens, cells.columns, self.palette)
+            pool = pooling(rows, columns, self.width or COMFORTABLE, LONG)
+            heads = (layer.head(index, cells.rows) for index in layer.heads)
+            # The matrices share the colours of the maps.
+            is_drawn = "heatmap" in wanted or ("weights" in wanted and self.palette.has_color)
+            pictures = [picture_of(head, cells.of_columns, pool) for head in heads] if is_drawn else []
+            yield from self._numbers(layer, cells, wanted, (rows, columns), scale_of(pictures).highest)
             if "heatmap" in wanted:
-                yield self._maps(layer, cells, pictures)
+                yield self._maps(layer, pictures, (rows, columns), pool)
             if "metrics" in wanted:
                 yield metrics_table(trace, layer, self.palette, self.width, self.view.precision)
             if "proof" in wanted:
@@ -122,16 +123,15 @@ class Layout:
         return stack([token_list(tokens, title, self.palette, self.width, has_ids) for tokens, title in sides])
 
     def _numbers(
-        self, layer: LayerTrace, cells: Cells, wanted: frozenset[str], pictures: list[Picture]
+        self, layer: LayerTrace, cells: Cells, wanted: frozenset[str], axes: tuple[Axis, Axis], highest: float
     ) -> Iterator[RenderableType]:
         """Yield the matrices of the heads that are printed in digits, side by side as the width allows."""
-        rows = Axis.of_tokens(cells.row_tokens, cells.rows, self.palette)
+        rows = axes[0]
         if "embeddings" in wanted and layer.inputs is not None:
             yield self._drawn([self._vectors("embeddings", layer.inputs[cells.rows], rows)])
-        highest = value_range(pictures)[1]
         for index in self._digit_heads(layer):
             head = layer.head(index, cells.rows)
-            matrices = list(self._matrices(head, cells, wanted, rows, highest))
+            matrices = list(self._matrices(head, cells.of_columns, wanted, axes, highest))
             if not matrices:
                 continue
             yield Text.assemble((f"head {index}", BOLD), (self._head_note(layer, wanted), DIM))
@@ -148,23 +148,22 @@ class Layout:
         return self.palette.fit(heads + (" · rows are queries, columns keys" if is_cells else ""))
 
     def _matrices(
-        self, head: HeadTrace, cells: Cells, wanted: frozenset[str], rows: Axis, highest: float
+        self, head: HeadTrace, keys: Columns, wanted: frozenset[str], axes: tuple[Axis, Axis], highest: float
     ) -> Iterator[Matrix]:
-        columns = Axis.of_tokens(cells.column_tokens, cells.columns, self.palette)
-        keys = cells.columns
+        rows, columns = axes
         if "q" in wanted:
             yield self._vectors("q", head.q, rows)
         if "k" in wanted:
             yield self._vectors("k", head.k[keys], columns)
         if "v" in wanted:
             yield self._vectors("v", head.v[keys], columns)
-        allowed = head.mask[:, keys]
         if "scores" in wanted:
-            yield Matrix("scores, before the mask", head.scores[:, keys], rows, columns, allowed)
+            yield Matrix("scores, before the mask", head.scores[:, keys], rows, columns, head.mask[:, keys])
         if "mask" in wanted:
+            allowed = head.mask[:, keys]
             yield Matrix("mask, 1 = attend", allowed, rows, columns, allowed, hide_masked=True)
         if "weights" in wanted:
-            shown = _shown(head)[:, keys]
+            shown = drawn_cells(head)[:, keys]
             yield Matrix("weights", head.weights[:, keys], rows, columns, shown, hide_masked=True, highest=highest)
         if "output" in wanted:
             yield self._vectors("output: weights·V", head.output, rows)
@@ -176,15 +175,10 @@ class Layout:
         width = self.width or COMFORTABLE
         return side_by_side(matrices, self.palette, width, self.width is not None, self.view.precision)
 
-    def _pictures(self, layer: LayerTrace, cells: Cells) -> list[Picture]:
-        keys = cells.columns
-        heads = (layer.head(index, cells.rows) for index in layer.heads)
-        return [Picture(f"head {head.head}", head.weights[:, keys], _shown(head)[:, keys]) for head in heads]
-
-    def _maps(self, layer: LayerTrace, cells: Cells, pictures: list[Picture]) -> RenderableType:
-        rows = Axis.of_tokens(cells.row_tokens, cells.rows, self.palette)
-        columns = Axis.of_tokens(cells.column_tokens, cells.columns, self.palette)
-        maps, pool = heatmaps(pictures, rows, columns, self.palette, self.width or COMFORTABLE, LONG)
+    def _maps(
+        self, layer: LayerTrace, pictures: list[Picture], axes: tuple[Axis, Axis], pool: tuple[int, int]
+    ) -> RenderableType:
+        maps = heatmaps(pictures, *axes, pool, self.palette, self.width or COMFORTABLE)
         title = "weights of every head" if len(pictures) == layer.num_heads > 1 else "weights"
         if pool != (1, 1):
             title += f", largest of {pool[0]}×{pool[1]}"
@@ -192,11 +186,3 @@ class Layout:
         header = [Block([[Segment(title, BOLD)]], len(title)), legend(pictures, self.palette)]
         is_narrow = self.width is not None and sum(part.width + 3 for part in header) > self.width
         return stack([*header, maps] if is_narrow else [beside(header, 3), maps])
-
-
-def _shown(head: HeadTrace) -> Bool[np.ndarray, "Q K"]:
-    """Return which weights are drawn as numbers: all but the masked ones that are exactly zero.
-
-    A query that may attend to nothing still has weights, NaN or spread over masked keys, and they are not hidden.
-    """
-    return head.mask | (head.weights != 0)

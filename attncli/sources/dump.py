@@ -82,7 +82,8 @@ def _tokens(given: str | None, count: int) -> Tokens:
     if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels) or len(labels) != count:
         raise InputError(f"its metadata 'tokens' is not a JSON list of {count} strings, one for each position of k")
     # The same text is the same token; its id is the place where it first stands.
-    return Tokens(Token(index, labels.index(label), label, None, None) for index, label in enumerate(labels))
+    first = {label: count - 1 - index for index, label in enumerate(reversed(labels))}
+    return Tokens(Token(index, first[label], label, None, None) for index, label in enumerate(labels))
 
 
 def _heads_first(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -102,8 +102,8 @@ def save(trace: Trace, path: str | Path) -> None:
         "text": trace.text,
         "pair": trace.pair,
         "target": trace.target,
-        "query_tokens": [asdict(token) for token in trace.query_tokens],
-        "key_tokens": [asdict(token) for token in trace.key_tokens],
+        "query_tokens": [token.as_dict() for token in trace.query_tokens],
+        "key_tokens": [token.as_dict() for token in trace.key_tokens],
         "layers": layers,
         "notes": trace.notes,
     }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -150,7 +151,7 @@ class ToyOptions:
 
 
 class ToyLayer:
-    """One attention layer with drawn weights; every sentence draws afresh, for its own vocabulary."""
+    """One attention layer with drawn weights; every sentence draws embeddings afresh, for its own vocabulary."""
 
     def __init__(
         self,
@@ -191,7 +192,7 @@ class ToyLayer:
         embedding = RNGS[options.rng](options.seed).embedding(vocabulary.size, options.d_model)
         x_keys = self._embed(embedding, key_tokens)
         x_queries = x_keys if target is None else self._embed(embedding, query_tokens)
-        weights = _Weights.draw(options)
+        weights = self._weights
         default = Atom("causal") if target is None else Atom("full")
         layer = LayerTrace(
             layer=0,
@@ -214,6 +215,10 @@ class ToyLayer:
         if target is not None:
             notes += vocabulary.notes((target, None), query_tokens)
         return Trace(source, query_tokens, key_tokens, (layer,), text, pair, target, notes)
+
+    @cached_property
+    def _weights(self) -> _Weights:
+        return _Weights.draw(self.options)
 
     def _vocabulary(self, *texts: str | None) -> Vocabulary:
         if self._tokenizer is None:
