@@ -258,14 +258,14 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
 def test_a_damaged_checkpoint_is_named_with_what_is_wrong(attn: Run, checkpoint: Path, folder: Path, name: str) -> None:
     damage, words = DAMAGE[name]
     damage(checkpoint)
-    refused(attn("inspect", TEXT, "-m", checkpoint, "-o", "out.json"), LOAD, str(checkpoint), *words)
+    refused(attn("inspect", TEXT, "-m", checkpoint, "-l", "all", "-o", "out.json"), LOAD, str(checkpoint), *words)
     assert left_in(folder) == []
 
 
 def test_the_libraries_below_add_nothing_to_stderr(checkpoint: Path) -> None:
     damage, _ = DAMAGE["a tensor of another shape"]
     damage(checkpoint)
-    ran = program("inspect", TEXT, "-m", checkpoint)
+    ran = program("inspect", TEXT, "-m", checkpoint, "-l", "1")
     assert (ran.returncode, ran.stdout) == (LOAD, "")
     assert ran.stderr.startswith("attn: ")
     assert ran.stderr.count("\n") == 1

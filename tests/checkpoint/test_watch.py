@@ -1,0 +1,158 @@
+"""Models that never call transformers' attention function: their softmax is watched."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conformance import save
+
+import attncli
+from attncli.errors import InputError, NotExposedError
+from attncli.trace import LayerTrace
+
+SENTENCE = "w23 w42 w17 w88 w23"
+
+
+@pytest.fixture(scope="module")
+def bloom(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A decoder with ALiBi that makes its scores in one `baddbmm`, read with a tokenizer that AutoTokenizer keeps."""
+    from transformers import BloomConfig, BloomModel, PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("bloom")
+    torch.manual_seed(0)
+    save(BloomModel(BloomConfig(vocab_size=128, hidden_size=32, n_layer=3, n_head=4, initializer_range=0.4)), folder)
+    PreTrainedTokenizerFast(
+        tokenizer_file=str(folder / "tokenizer.json"), unk_token="<unk>", pad_token="<pad>"
+    ).save_pretrained(folder)
+    return str(folder)
+
+
+def test_masked_scores_are_minus_infinity_and_the_mask_is_read_from_them(bloom: str, attn: Callable[..., Any]) -> None:
+    ran = attn("inspect", SENTENCE, "-m", bloom, "-l", "all", "-F", "json", "--show", "q,k,scores,mask,weights")
+    assert (ran.code, ran.err) == (0, "")
+    assert [layer["capture"] for layer in ran.json["layers"]] == ["exact"] * 3
+    for layer in ran.json["layers"]:
+        assert layer["scale"] is None  # ALiBi is in the scores too
+        assert layer["proof"]["max_abs_error"] < 1e-5
+        for head in layer["heads"]:
+            assert np.shape(head["q"]) == np.shape(head["k"]) == (5, 8)
+            assert head["mask"] == np.tril(np.ones((5, 5), bool)).tolist()
+            hidden = [score for row, cells in enumerate(head["scores"]) for score in cells[row + 1 :]]
+            assert hidden == ["-inf"] * 10
+
+
+def test_queries_and_keys_explain_the_scores(bloom: str) -> None:
+    from transformers.models.bloom.modeling_bloom import build_alibi_tensor
+
+    layer = attncli.inspect(SENTENCE, model=bloom, layers=1).layer(1)
+    alibi = build_alibi_tensor(torch.ones(1, 5), 4, torch.float32).reshape(4, 1, 5).numpy()
+    assert layer.q is not None
+    assert layer.k is not None
+    expected = layer.q @ layer.k.swapaxes(1, 2) / np.sqrt(8) + alibi
+    allowed = np.tril(np.ones((5, 5), bool))
+    assert layer.scores is not None
+    np.testing.assert_allclose(layer.scores[:, allowed], expected[:, allowed], atol=1e-4)
+
+
+def test_a_scale_is_stated_where_scores_are_scaled_products(tmp_path: Path) -> None:
+    from architectures import tiny_model
+    from conformance import opened
+
+    save(tiny_model("gptj"), tmp_path)
+    layer = opened(tmp_path, "0").trace(SENTENCE).layers[0]
+    assert layer.q is not None
+    assert layer.scale == pytest.approx(layer.q.shape[-1] ** -0.5, rel=1e-5)
+
+
+def test_a_saved_trace_gives_the_same_document(bloom: str, attn: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "trace.safetensors"
+    arguments = ("-F", "json", "--show", "q,v,scores,weights,output,metrics")
+    whole = attn("inspect", SENTENCE, "-m", bloom, "-l", "0,2", *arguments, "--save", path)
+    assert attn("inspect", "--from", path, *arguments).out == whole.out
+
+
+def test_the_table_says_what_is_in_the_scores(bloom: str, attn: Callable[..., Any]) -> None:
+    ran = attn("inspect", SENTENCE, "-m", bloom)
+    assert ran.code == 0
+    assert "Q·Kᵀ and what the model adds" in ran.out
+
+
+def test_its_mask_cannot_be_replaced(bloom: str, attn: Callable[..., Any]) -> None:
+    ran = attn("inspect", SENTENCE, "-m", bloom, "--mask", "full")
+    assert (ran.code, ran.out) == (4, "")
+    assert "bloom makes its own mask, which --mask cannot replace" in ran.err
+
+
+def test_a_batch_gives_what_each_sentence_gives_alone(bloom: str) -> None:
+    from attncli.sources import open_source
+
+    texts = [SENTENCE, "w9 w8", "w5 w6 w7 w8 w9 w10 w11"]
+    source = open_source(model=bloom, layers="all")
+    for together, text in zip(source.traces(texts), texts, strict=True):
+        alone = source.trace(text)
+        for ours, theirs in zip(together.layers, alone.layers, strict=True):
+            assert str(ours.mask) == "causal"
+            np.testing.assert_allclose(ours.head(1).weights, theirs.head(1).weights, atol=1e-5)
+            np.testing.assert_allclose(ours.v, theirs.v, atol=1e-5)
+
+
+def test_a_layer_above_a_reformer_like_attention_is_refused(tmp_path: Path) -> None:
+    from architectures import tiny_model
+    from conformance import opened
+
+    save(tiny_model("longformer"), tmp_path)
+    with pytest.raises(NotExposedError, match="positions that are no tokens are not supported"):
+        opened(tmp_path, "0").trace(SENTENCE)
+
+
+@pytest.fixture
+def weights_only(bloom: str) -> LayerTrace:
+    layer = attncli.inspect(SENTENCE, model=bloom).layer(0)
+    return replace(layer, q=None, k=None, v=None, scale=None, proof=None)
+
+
+def test_a_layer_may_have_its_weights_alone(
+    weights_only: LayerTrace, bloom: str, attn: Callable[..., Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.safetensors"
+    trace = attncli.inspect(SENTENCE, model=bloom)
+    replace(trace, layers=(weights_only,)).save(path)
+    ran = attn("inspect", "--from", path, "-F", "json", "--show", "q,k,v,scores,weights,output")
+    assert ran.code == 0
+    (layer,) = ran.json["layers"]
+    assert layer["capture"] == "weights-only"
+    assert set(layer["shapes"]) == {"scores", "weights"}
+    assert set(layer["heads"][0]) == {"head", "scores", "weights"}
+    assert "layer 0 gives its weights alone: k, output, q and v are left out" in ran.err
+    np.testing.assert_allclose(layer["heads"][0]["weights"], trace.layer(0).head(0).weights)
+
+
+@pytest.mark.parametrize("arguments", [(), ("--show", "shapes,weights"), ("-q", "1"), ("--show", "q,metrics,proof")])
+def test_the_table_shows_what_there_is(
+    weights_only: LayerTrace, bloom: str, attn: Callable[..., Any], tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    path = tmp_path / "trace.safetensors"
+    replace(attncli.inspect(SENTENCE, model=bloom), layers=(weights_only,)).save(path)
+    ran = attn("inspect", "--from", path, *arguments)
+    assert ran.code == 0
+    assert "weights-only" in ran.out
+
+
+def test_nothing_left_to_show_is_an_error(
+    weights_only: LayerTrace, bloom: str, attn: Callable[..., Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.safetensors"
+    replace(attncli.inspect(SENTENCE, model=bloom), layers=(weights_only,)).save(path)
+    for form in ("table", "json"):
+        ran = attn("inspect", "--from", path, "--show", "q,output", "-F", form)
+        assert (ran.code, ran.out) == (4, "")
+        assert "layer 0 gives its weights alone" in ran.err
+
+
+def test_a_layer_without_weights_or_what_they_are_made_of_is_refused(weights_only: LayerTrace) -> None:
+    with pytest.raises(InputError, match="needs q, k, v and a scale, or recorded scores and weights"):
+        replace(weights_only, scores=None)
