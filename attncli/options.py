@@ -80,6 +80,14 @@ TrustRemoteCode = Annotated[
     bool | None,
     Option("--trust-remote-code", help="Run the Python code that the checkpoint brings.", rich_help_panel=_SOURCE),
 ]
+DeviceMap = Annotated[
+    str | None,
+    Option(metavar="auto", help="Spread the model over several devices, with accelerate.", rich_help_panel=_SOURCE),
+]
+Truncate = Annotated[
+    bool | None,
+    Option("--truncate", help="Cut a text to the tokens that the model has positions for.", rich_help_panel=_SOURCE),
+]
 AllowPickle = Annotated[
     bool | None,
     Option("--allow-pickle", help="Read .bin weights too, without running code in them.", rich_help_panel=_SOURCE),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -39,6 +39,28 @@ def sentences(texts: Sequence[str], file: Path | None, whole: bool) -> Iterator[
     if "-" in texts:
         raise UsageError("- reads the sentences from standard input; it cannot stand beside other sentences")
     return iter(enumerate(texts, start=1))
+
+
+def windows(numbered: Iterable[tuple[int, str]], most: int = 256) -> Iterator[list[tuple[int, str]]]:
+    """Yield sentences in groups that a source may compute side by side.
+
+    The first groups are small, so that the first sentences need not wait for the last; which group a sentence is in
+    depends on its place alone.
+    """
+    window: list[tuple[int, str]] = []
+    size = 1
+    try:
+        for one in numbered:
+            window.append(one)
+            if len(window) == size:
+                yield window
+                window, size = [], min(2 * size, most)
+    except InputError:  # a line that cannot be read: those before it can
+        if window:
+            yield window
+        raise
+    if window:
+        yield window
 
 
 def _opened(path: Path) -> IO[bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attncli.errors import UsageError
+from attncli.errors import NotExposedError, UsageError
 from attncli.tokens import Tokens, visible
 from attncli.trace import LayerTrace, Trace
 
@@ -71,6 +71,20 @@ class View:
     def parts(self, default: tuple[str, ...]) -> frozenset[str]:
         """Return the parts to show, given a format's default."""
         return frozenset(default) if self.show is None else self.show
+
+    def check(self, trace: Trace) -> None:
+        """Make sure that there is something to show.
+
+        Raises:
+            UsageError: a wanted token does not exist, or none is left.
+            NotExposedError: the layers can give nothing of what was asked for.
+        """
+        self.rows(trace)
+        self.columns(trace)
+        if self.show and all(self.show <= layer.missing for layer in trace.layers):
+            raise NotExposedError(
+                f"layer {trace.layers[0].layer} gives its weights alone; show scores, mask, weights or metrics"
+            )
 
     def rows(self, trace: Trace) -> list[int]:
         """Return the query rows to show.

@@ -18,6 +18,9 @@ def warnings_of(trace: Trace, view: View) -> Iterator[str]:
     """Yield a sentence for everything in a trace that its numbers alone do not say."""
     yield from trace.notes
     for layer in trace.layers:
+        if left_out := (view.show or frozenset()) & layer.missing:
+            verb = "are" if len(left_out) > 1 else "is"
+            yield f"layer {layer.layer} gives its weights alone: {', '.join(sorted(left_out))} {verb} left out"
         yield from _blind(layer, view.cells(trace, layer))
         yield from _unproven(trace, layer)
 

@@ -33,6 +33,8 @@ def inspect(
     offline: options.Offline = None,
     trust_remote_code: options.TrustRemoteCode = None,
     allow_pickle: options.AllowPickle = None,
+    device_map: options.DeviceMap = None,
+    truncate: options.Truncate = None,
     d_model: options.DModel = None,
     num_heads: options.NumHeads = None,
     d_k: options.DK = None,
@@ -98,7 +100,7 @@ def inspect(
 
 def _computed(given: dict[str, Any]) -> Iterator[tuple[int, Trace]]:
     """Yield the traces of the sentences; a bad request is refused before the first one."""
-    from attncli.sentences import sentences
+    from attncli.sentences import sentences, windows
     from attncli.sources import open_source
 
     texts = sentences(given.get("text", ()), given.get("file"), given.get("whole", False))
@@ -115,9 +117,13 @@ def _computed(given: dict[str, Any]) -> Iterator[tuple[int, Trace]]:
     is_alone = len(given.get("text", ())) == 1 and given["text"] != ["-"]
 
     def traces() -> Iterator[tuple[int, Trace]]:
-        for number, text in texts:
+        for window in windows(texts):
+            numbers = iter([number for number, _ in window])
+            number = window[0][0]
             try:
-                yield number, source.trace(text, pair, target)
+                found = source.traces([text for _, text in window], pair, target)
+                for number in numbers:
+                    yield number, next(found)
             except InputError as error:
                 raise error if is_alone else InputError(f"sentence {number}: {error}") from None
 
@@ -162,8 +168,7 @@ def _checked(traces: Iterable[tuple[int, Trace]], view: View, save: Path | None)
     from attncli.warnings import warnings_of
 
     for number, trace in traces:
-        view.rows(trace)
-        view.columns(trace)
+        view.check(trace)
         for warning in warnings_of(trace, view):
             complain(f"warning: {warning}")
         if save is not None:

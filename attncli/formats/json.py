@@ -86,7 +86,7 @@ def _layer(trace: Trace, layer: LayerTrace, view: View) -> Iterator[str]:
 
 
 def _head(trace: Trace, layer: LayerTrace, index: int, view: View, cells: Cells) -> Iterator[str]:
-    parts = view.parts(DEFAULT)
+    parts = view.parts(DEFAULT) - layer.missing
     head = layer.head(index, cells.rows)
     columns = cells.of_columns
     yield _opened({"head": index})

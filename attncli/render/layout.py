@@ -63,7 +63,7 @@ class Layout:
             # The matrices share the colours of the maps.
             is_drawn = "heatmap" in wanted or ("weights" in wanted and self.palette.has_color)
             pictures = [picture_of(head, cells.of_columns, pool) for head in heads] if is_drawn else []
-            yield from self._numbers(layer, cells, wanted, (rows, columns), scale_of(pictures).highest)
+            yield from self._numbers(layer, cells, wanted - layer.missing, (rows, columns), scale_of(pictures).highest)
             if "heatmap" in wanted:
                 yield self._maps(layer, pictures, (rows, columns), pool)
             if "metrics" in wanted:
@@ -158,7 +158,8 @@ class Layout:
         if "v" in wanted:
             yield self._vectors("v", head.v[keys], columns)
         if "scores" in wanted:
-            yield Matrix("scores, before the mask", head.scores[:, keys], rows, columns, head.mask[:, keys])
+            title = "scores, before the mask" if head.layer.scores is None else "scores, masked"
+            yield Matrix(title, head.scores[:, keys], rows, columns, head.mask[:, keys])
         if "mask" in wanted:
             allowed = head.mask[:, keys]
             yield Matrix("mask, 1 = attend", allowed, rows, columns, allowed, hide_masked=True)

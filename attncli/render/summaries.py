@@ -35,6 +35,7 @@ def headline(trace: Trace, palette: Palette) -> Text:
         facts += [f"{details['parameters']:,} parameters"]
     else:
         facts += [f"{source.dtype} on {source.device}"]
+    facts += sorted({layer.capture for layer in trace.layers} - {"exact"})
     return Text.assemble((palette.label(title), BOLD), palette.label("".join(f" · {fact}" for fact in facts)))
 
 

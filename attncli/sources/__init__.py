@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -19,6 +19,12 @@ class Source(Protocol):
             text: the sentence.
             pair: a second text in the same sequence.
             target: the text whose queries attend to the sentence's keys.
+        """
+
+    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
+        """Yield the attention of several sentences, in order; they may be computed side by side.
+
+        A sentence that cannot be read ends the iteration with its error, after all those before it.
         """
 
 

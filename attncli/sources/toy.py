@@ -7,7 +7,7 @@ published notebooks come out digit for digit with torch's random numbers, and Nu
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -178,6 +178,11 @@ class ToyLayer:
                 raise UsageError("--no-special does not apply to --vocab words, which adds no special tokens")
         else:
             self._tokenizer = load_tokenizer(self.options.vocab, self.options.offline)
+
+    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
+        """Yield the attention of each sentence; see `Source.traces`."""
+        for text in texts:
+            yield self.trace(text, pair, target)
 
     def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
         """Return the attention of one sentence; see `Source.trace`."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import attncli
-from attncli.errors import LoadError, NotExposedError
+from attncli.errors import LoadError
 
 SENTENCE = "time flies like an arrow"
 

@@ -127,7 +127,7 @@ def test_a_layer_may_have_its_weights_alone(
     assert layer["capture"] == "weights-only"
     assert set(layer["shapes"]) == {"scores", "weights"}
     assert set(layer["heads"][0]) == {"head", "scores", "weights"}
-    assert "layer 0 gives its weights alone: k, output, q and v are left out" in ran.err
+    assert "layer 0 gives its weights alone: k, output, q, v are left out" in ran.err
     np.testing.assert_allclose(layer["heads"][0]["weights"], trace.layer(0).head(0).weights)
 
 

@@ -47,11 +47,12 @@ def run(
     """
     if model.config._attn_implementation == interface.ATTENTION:
         places = attention_places(model, attention_layers)
-        token = recorder.set(Recorder(request, places, kinds, spans, whole, model._supports_sdpa))
+        this = Recorder(request, places, kinds, spans, whole, model._supports_sdpa)
+        token = recorder.set(this)
         try:
-            return _forward(part, inputs, recorder.get())
+            return _forward(part, inputs, this)
         except NotExposedError:
-            if request.mask is not None:
+            if request.mask is not None and any(this.seen.values()):
                 raise
         finally:
             recorder.reset(token)
