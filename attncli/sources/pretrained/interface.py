@@ -26,7 +26,7 @@ from attncli.trace import LayerTrace
 
 ATTENTION = "attncli"  # the name under which transformers knows our functions
 
-_BLOCK = 2**22  # scores that exist at a time, over all heads
+_BLOCK = 2**21  # scores that exist at a time, over all heads
 _NOT_IN_SDPA = ("softcap", "s_aux", "position_bias")  # what the fused kernel drops, or has to make a [Q, K] of
 
 

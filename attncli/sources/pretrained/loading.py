@@ -91,6 +91,7 @@ def load_model(name: str, config: Any, options: LoadOptions, request: Request, a
     from transformers import MODEL_MAPPING
 
     from attncli.sources.pretrained.interface import ATTENTION
+    from attncli.sources.pretrained.memory import feed_forward_in_blocks
     from attncli.sources.pretrained.places import without_layers
 
     dtype = options.dtype or ("auto" if options.device_map or options.device != "cpu" else "float32")
@@ -123,6 +124,7 @@ def load_model(name: str, config: Any, options: LoadOptions, request: Request, a
                 raise
             model, report = loaded("eager")
     _check_weights(name, report)
+    feed_forward_in_blocks(model)
     if options.device_map:
         return model.eval()
     try:

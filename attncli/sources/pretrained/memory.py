@@ -1,16 +1,43 @@
-"""Whether a run fits into memory, before it starts: an estimate from the configuration, and what there is."""
+"""Memory: what a run will take, said before it starts, and feed-forward layers that take less of it."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
 from attncli.errors import InputError
 
+ROWS = 1024  # tokens that go through a feed-forward layer at a time
+
 _ROOM = 200e6  # blocks of scores and what the libraries hold besides
 _QUADRATIC = 4  # [H, Q, K] arrays that a model's own eager attention holds at a time, at the most
+
+
+def feed_forward_in_blocks(model: Any) -> None:
+    """Let long sentences pass a model's feed-forward layers a block of tokens at a time.
+
+    Each token passes alone there, but the wide layer inside (four times the model's width, and several copies of it
+    in some activations) is what a long sentence needs most memory for.
+    """
+    for module in model.modules():
+        if type(module).__name__.endswith("MLP"):
+            module.forward = partial(_in_blocks, module.forward)
+
+
+def _in_blocks(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    hidden = args[0] if len(args) == 1 and not kwargs else None
+    if not isinstance(hidden, torch.Tensor) or hidden.ndim != 3 or hidden.shape[1] <= ROWS:
+        return forward(*args, **kwargs)
+    blocks = []
+    for block in torch.split(hidden, ROWS, dim=1):
+        blocks.append(forward(block))
+        if not isinstance(blocks[-1], torch.Tensor):  # a mixture of experts may return how it chose as well
+            return forward(hidden)
+    return torch.cat(blocks, dim=1)
 
 
 def check_fits(model: Any, batch: int, tokens: int, layers: int, is_watched: bool) -> None:
@@ -40,7 +67,7 @@ def estimate(config: Any, itemsize: int, batch: int, tokens: int, layers: int, i
     hidden = config.hidden_size
     inner = getattr(config, "intermediate_size", None) or 4 * hidden
     inner = max(inner) if isinstance(inner, list | tuple) else inner
-    activations = batch * tokens * (8 * hidden + 4 * inner) * itemsize
+    activations = batch * (tokens * 12 * hidden + min(tokens, ROWS) * 4 * inner) * itemsize
     recorded = batch * tokens * 3 * hidden * 4 * layers
     mask = batch * tokens**2
     if is_watched:
