@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.trace import HeadTrace, LayerTrace, Trace
+from attncli.layer import HeadTrace, LayerTrace
+from attncli.trace import Trace
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

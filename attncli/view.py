@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from attncli.errors import NotExposedError, UsageError
+from attncli.layer import LayerTrace
 from attncli.tokens import Tokens, visible
-from attncli.trace import LayerTrace, Trace
+from attncli.trace import Trace
 
 PARTS = (
     "tokens",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from attncli.trace import LayerTrace, Trace
+from attncli.layer import LayerTrace
+from attncli.trace import Trace
 from attncli.view import Cells, View
 
 # Recomputed outputs differ from a model's own by rounding alone. Noise floors: 5e-5 in float32 and 1e-2 in

@@ -17,8 +17,9 @@ import numpy as np
 from attncli.blocks import row_blocks
 from attncli.formats import gathered
 from attncli.formats.numbers import written_rows
+from attncli.layer import HeadTrace, LayerTrace
 from attncli.metrics import head_metrics
-from attncli.trace import SCHEMA, HeadTrace, LayerTrace, Trace
+from attncli.trace import SCHEMA, Trace
 from attncli.view import Cells, View
 
 if TYPE_CHECKING:

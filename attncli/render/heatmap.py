@@ -12,10 +12,10 @@ import numpy as np
 from rich.cells import cell_len
 from rich.segment import Segment
 
+from attncli.layer import HeadTrace
 from attncli.render.axes import Axis
 from attncli.render.block import Block, beside, block, cell, stack
 from attncli.render.palette import BOLD, DIM, Palette
-from attncli.trace import HeadTrace
 from attncli.view import Columns
 
 if TYPE_CHECKING:

@@ -14,13 +14,14 @@ from rich.console import RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
+from attncli.layer import HeadTrace, LayerTrace
 from attncli.render.axes import Axis
 from attncli.render.block import Block, beside, stack
 from attncli.render.heatmap import Picture, drawn_cells, heatmaps, legend, picture_of, pooling, scale_of
 from attncli.render.matrix import Matrix, side_by_side
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.render.summaries import headline, metrics_table, proof_line, shapes_table, token_list
-from attncli.trace import HeadTrace, LayerTrace, Trace
+from attncli.trace import Trace
 from attncli.view import Cells, Columns, View
 
 LONG = 64  # more tokens than this are shown pooled, unless asked for in so many words

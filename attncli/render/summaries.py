@@ -7,12 +7,13 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
+from attncli.layer import LayerTrace
 from attncli.metrics import head_metrics
 from attncli.render.block import Block, beside, cell, grid, stack
 from attncli.render.matrix import DIGITS
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.tokens import Token, Tokens
-from attncli.trace import LayerTrace, Trace
+from attncli.trace import Trace
 
 _LONGEST_TOKEN = 200  # cells, where the output sets no width
 

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from attncli.errors import InputError
+from attncli.layer import LayerTrace
 from attncli.masks.algebra import ArrayMask, Atom, Mask, RuleMask, smallest
 from attncli.masks.files import as_allowed
 from attncli.selection import Indices
 from attncli.sources.saved import DTYPES, SavedTensors, checked_cells
 from attncli.tokens import Token, Tokens, visible
-from attncli.trace import LayerTrace, Source, Trace
+from attncli.trace import Source, Trace
 
 
 def read_dump(tensors: SavedTensors, metadata: Mapping[str, str], layers: Indices, heads: Indices) -> Trace:

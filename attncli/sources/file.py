@@ -19,13 +19,14 @@ from safetensors import SafetensorError, safe_open
 
 from attncli.errors import InputError, UsageError
 from attncli.files import written_aside
+from attncli.layer import LayerTrace, Proof
 from attncli.masks.algebra import ArrayMask, Mask, RuleMask, reads_files
 from attncli.masks.parser import parse
 from attncli.selection import Indices
 from attncli.sources.dump import read_dump
 from attncli.sources.saved import SavedTensors, checked_cells
 from attncli.tokens import Token, Tokens, visible
-from attncli.trace import SCHEMA, LayerTrace, Proof, Source, Trace
+from attncli.trace import SCHEMA, Source, Trace
 
 _ARRAYS = ("q", "k", "v", "bias", "sinks", "inputs", "out_projection", "out_bias", "scores", "weights")
 _NUMBERS = ("layer", "kind", "scale", "softcap")

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli.errors import InputError
+from attncli.layer import LayerTrace, Proof
 from attncli.masks.algebra import ArrayMask
 from attncli.sources.tensors import to_numpy
 from attncli.tokens import Token, Tokens
-from attncli.trace import LayerTrace, Proof, Source, Trace
+from attncli.trace import Source, Trace
 
 if TYPE_CHECKING:
     import torch

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli.errors import UsageError
+from attncli.layer import LayerTrace
 from attncli.masks.algebra import Atom, RuleMask
 from attncli.masks.parser import parse
 from attncli.sources.draws import INITS, RNGS, Linear
@@ -22,7 +23,7 @@ from attncli.sources.options import refuse_unknown
 from attncli.sources.texts import check_texts
 from attncli.sources.vocabulary import Trained, Vocabulary, Words, load_tokenizer
 from attncli.tokens import Tokens, visible
-from attncli.trace import LayerTrace, Source, Trace
+from attncli.trace import Source, Trace
 
 if TYPE_CHECKING:
     from jaxtyping import Float

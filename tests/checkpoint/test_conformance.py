@@ -40,6 +40,10 @@ def test_every_architecture_is_exact_or_refused_for_a_known_reason(
     for name, reason in NOT_REACHED.items():
         assert reason in others[name]
     assert len(exact) >= 174
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    assert f"{len(exact)} of the {len(rows)} text architectures" in readme
+    for way in ("interface", "softmax"):
+        assert f" | {sum(row.way == way for row in exact)} | queries, keys" in readme
 
 
 def test_working_in_blocks_of_rows_moves_the_last_digits_alone(rows: list[Row]) -> None:

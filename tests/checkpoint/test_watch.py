@@ -12,7 +12,7 @@ from conformance import save
 
 import attncli
 from attncli.errors import InputError, NotExposedError
-from attncli.trace import LayerTrace
+from attncli.layer import LayerTrace
 
 SENTENCE = "w23 w42 w17 w88 w23"
 

@@ -15,12 +15,13 @@ import attncli
 from attncli import blocks
 from attncli.formats import FORMATS, gathered, writer
 from attncli.formats.numbers import written, written_rows
+from attncli.layer import LayerTrace
 from attncli.masks.algebra import ArrayMask, Mask, RuleMask, smallest
 from attncli.masks.parser import parse
 from attncli.metrics import head_metrics
 from attncli.render.heatmap import picture_of
 from attncli.tokens import Token, Tokens
-from attncli.trace import LayerTrace, Source, Trace
+from attncli.trace import Source, Trace
 from attncli.view import View
 
 QUERIES = 13

@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import attncli
+from attncli.layer import LayerTrace
 from attncli.masks.algebra import ArrayMask, Mask, RuleMask
 from attncli.masks.parser import parse
 from attncli.metrics import head_metrics
 from attncli.tokens import Token, Tokens
-from attncli.trace import LayerTrace, Source, Trace
+from attncli.trace import Source, Trace
 
 HEADS, WIDTH, SCALE = 2, 3, 0.7
 

@@ -16,8 +16,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import attncli
 from attncli.errors import AttnError, InputError, LoadError, UsageError
+from attncli.layer import LayerTrace
 from attncli.sources.toy import ToyOptions
-from attncli.trace import LayerTrace, Trace
+from attncli.trace import Trace
 
 SENTENCE = "Life is short eat dessert first"
 IDS = [0, 4, 5, 2, 1, 3]

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from attncli.errors import AttnError, InputError, NotExposedError
+from attncli.layer import LayerTrace
 from attncli.sources.pretrained import interface
 from attncli.sources.pretrained.loading import first_sentence
 from attncli.sources.pretrained.places import attention_places
 from attncli.sources.pretrained.recording import Finished, Recorder, Request, Span, recorder
 from attncli.sources.pretrained.watch import watching
-from attncli.trace import LayerTrace
 
 
 def run(

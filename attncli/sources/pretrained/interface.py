@@ -19,10 +19,10 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from attncli.errors import NotExposedError
+from attncli.layer import LayerTrace
 from attncli.masks.algebra import Atom, Mask, RuleMask, smallest
 from attncli.sources.pretrained.recording import Finished, Recorder, proven, recorder
 from attncli.sources.tensors import to_numpy
-from attncli.trace import LayerTrace
 
 ATTENTION = "attncli"  # the name under which transformers knows our functions
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from attncli.errors import NotExposedError
+from attncli.layer import LayerTrace, Proof
 from attncli.masks.algebra import Expression
 from attncli.selection import Indices
 from attncli.sources.pretrained.places import Places
-from attncli.trace import LayerTrace, Proof
 
 
 @dataclass(frozen=True)

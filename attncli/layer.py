@@ -1,0 +1,299 @@
+"""One layer of a Trace: what a source recorded of it, and the heads derived from that.
+
+What is linear in the sequence (queries, keys, values) is recorded whole. What is quadratic (scores, weights) is
+derived by `attncli.attention` when it is asked for, for the heads and query rows that are asked for. The mask and
+the bias stay in their smallest exact form: a rule, booleans, or one array shared over heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attncli import attention
+from attncli.blocks import row_blocks
+from attncli.errors import InputError, NotExposedError, UsageError
+from attncli.masks.algebra import Mask, RuleMask
+from attncli.selection import Indices
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True)
+class Proof:
+    """How far weights·V, recomputed from the recorded arrays, is from what the model itself produced.
+
+    Attributes:
+        max_abs_error: largest absolute difference over all heads, positions and dimensions.
+        against: what it was compared with.
+    """
+
+    max_abs_error: float
+    against: str
+
+
+@dataclass(frozen=True)
+class LayerTrace:
+    """One layer's attention.
+
+    Most layers are known by what their attention is made of, and scores and weights are derived. A model whose
+    softmax was watched gives these two as they were; then q, k and v may be missing, and so may the scale, where
+    scores are more than scaled products.
+
+    Attributes:
+        layer: index of the layer in the model.
+        kind: `self`, or `encoder`, `decoder`, `cross`.
+        q: queries as the dot product takes them (after any rotation), `[H, Q, D]`.
+        k: keys, `[Hkv, K, D]`.
+        v: values, `[Hkv, K, Dv]`.
+        scale: what multiplies q·k; None where that does not give the recorded scores.
+        mask: which query may attend to which key.
+        heads: the heads that were asked for; every head is recorded.
+        bias: what is added to the scaled products, `[1, Q, K]` or `[H, Q, K]`.
+        softcap: c in c·tanh(scores/c).
+        sinks: one more logit per head in the softmax, `[H]`.
+        fill: what a forbidden cell holds when the softmax comes.
+        proof: how well the recorded arrays explain the model's own output.
+        inputs: what the queries are projected from, `[Q, E]` (toy layers).
+        out_projection: W_o, `[H·Dv, E]`.
+        out_bias: its bias, `[E]`.
+        scores: as the softmax received them, −inf where masked, `[H, Q, K]`; None where they are derived.
+        weights: as the softmax gave them, `[H, Q, K]`; None where they are derived.
+    """
+
+    layer: int
+    kind: str
+    q: Float[np.ndarray, "H Q D"] | None
+    k: Float[np.ndarray, "Hkv K D"] | None
+    v: Float[np.ndarray, "Hkv K Dv"] | None
+    scale: float | None
+    mask: Mask
+    heads: tuple[int, ...]
+    bias: Float[np.ndarray, "#H Q K"] | None = None
+    softcap: float | None = None
+    sinks: Float[np.ndarray, " H"] | None = None
+    fill: float = -np.inf
+    proof: Proof | None = None
+    inputs: Float[np.ndarray, "Q E"] | None = None
+    out_projection: Float[np.ndarray, "HDv E"] | None = None
+    out_bias: Float[np.ndarray, " E"] | None = None
+    scores: Float[np.ndarray, "H Q K"] | None = None
+    weights: Float[np.ndarray, "H Q K"] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse arrays that do not fit each other, with the names and the numbers of what was expected."""
+        heads, queries, keys = self._checked_cells()
+        concatenated = heads * (0 if self.v is None else self.v.shape[-1])
+        embedding = 0 if self.out_projection is None else self.out_projection.shape[-1]
+        cells = (heads, queries, keys)
+        expected = {
+            "bias": ((1, queries, keys), cells),
+            "scores": (cells,),
+            "weights": (cells,),
+            "sinks": ((heads,),),
+            "out_projection": ((concatenated, embedding),),
+            "out_bias": ((embedding,),),
+        }
+        for name, shapes in expected.items():
+            array = getattr(self, name)
+            if array is not None and array.shape not in shapes:
+                wanted = " or ".join(str(list(shape)) for shape in shapes)
+                raise InputError(f"{name} has shape {list(array.shape)}; expected {wanted}")
+        if self.inputs is not None and (self.inputs.ndim != 2 or len(self.inputs) != queries):
+            raise InputError(f"inputs has shape {list(self.inputs.shape)}; expected [{queries}, width]")
+        if self.scale is not None and not abs(self.scale) <= _LARGEST:
+            raise InputError(f"the scale is {self.scale}; expected a number that float32 holds")
+        if self.softcap is not None and not self.softcap > 0:
+            raise InputError(f"the softcap is {self.softcap}; expected a number above 0")
+        if self.fill != -np.inf and not self.fill <= attention.HALF_LOWEST:
+            raise InputError(f"the fill is {self.fill}; expected -inf or a number that no score comes near")
+
+    def _checked_cells(self) -> tuple[int, int, int]:
+        """Return H, Q and K, once q, k and v agree on them; without these, those of the weights."""
+        derives = self.scores is None or self.weights is None
+        if derives and (self.q is None or self.k is None or self.v is None or self.scale is None):
+            raise InputError("a layer needs q, k, v and a scale, or recorded scores and weights")
+        given = {name: array for name in "qkv" if (array := getattr(self, name)) is not None}
+        shown = ", ".join(f"{name} {list(array.shape)}" for name, array in given.items())
+        if any(array.ndim != 3 or 0 in array.shape[: 3 if name in "qk" else 2] for name, array in given.items()):
+            raise InputError(f"the shapes {shown} are not [heads, positions, width]")
+        heads, queries, keys = self.cells
+        groups = {len(given[name]) for name in "kv" if name in given}
+        fits = (self.q is None) == (self.k is None) and len(groups) <= 1 and not any(heads % each for each in groups)
+        fits &= self.k is None or self.q is None or self.k.shape[2] == self.q.shape[2]
+        fits &= self.v is None or self.v.shape[1] == keys
+        if not fits:
+            raise InputError(
+                f"the shapes {shown} do not fit: q and k need one width, k and v one length and one number of heads, "
+                "and the heads of q a multiple of those of k"
+            )
+        return heads, queries, keys
+
+    @property
+    def cells(self) -> tuple[int, int, int]:
+        """`(H, Q, K)`, how many heads, query positions and key positions."""
+        if self.q is not None and self.k is not None:
+            return len(self.q), self.q.shape[1], self.k.shape[1]
+        assert self.weights is not None
+        heads, queries, keys = self.weights.shape
+        return heads, queries, keys
+
+    @property
+    def capture(self) -> str:
+        """`exact`, or `weights-only` where the queries, keys or values that gave the weights are not known."""
+        return "weights-only" if self.missing else "exact"
+
+    @property
+    def missing(self) -> frozenset[str]:
+        """Names of the arrays that the layer cannot give."""
+        names = {name for name in "qkv" if getattr(self, name) is None}
+        return frozenset(names | {"output"} if "v" in names else names)
+
+    @property
+    def num_heads(self) -> int:
+        """`H`, how many query heads the layer has."""
+        return self.cells[0]
+
+    @property
+    def num_queries(self) -> int:
+        """`Q`, how many query positions."""
+        return self.cells[1]
+
+    @property
+    def num_keys(self) -> int:
+        """`K`, how many key positions."""
+        return self.cells[2]
+
+    @property
+    def num_groups(self) -> int:
+        """`Hkv`, how many key/value heads the layer has."""
+        grouped = self.k if self.v is None else self.v
+        return self.num_heads if grouped is None else len(grouped)
+
+    @property
+    def shapes(self) -> dict[str, list[int]]:
+        """The shape of every array of the layer, with grouped key/value heads as they are."""
+        cells = list(self.cells)
+        shapes = {name: list(array.shape) for name in "qkv" if (array := getattr(self, name)) is not None}
+        shapes |= {"scores": cells, "weights": cells}
+        return shapes if self.v is None else shapes | {"output": [*cells[:2], self.v.shape[-1]]}
+
+    def head(self, head: int, queries: Sequence[int] | None = None) -> HeadTrace:
+        """Return one head, over all query rows or the given ones.
+
+        Raises:
+            UsageError: there is no such head, or no such query row.
+        """
+        (index,) = Indices.of("head", [head]).among(self.num_heads, f"layer {self.layer}")
+        if queries is None:
+            return HeadTrace(self, index, np.arange(self.num_queries))
+        rows = np.asarray(queries, dtype=int)
+        outside = rows[(rows < -self.num_queries) | (rows >= self.num_queries)]
+        if outside.size:
+            raise UsageError(f"query {outside[0]} is out of range: there are {self.num_queries}")
+        return HeadTrace(self, index, rows % self.num_queries)
+
+    def projected(self, queries: Sequence[int]) -> Float[np.ndarray, "Q E"] | None:
+        """Return the concatenated heads times W_o for the given query rows, or None without a W_o."""
+        if self.out_projection is None:
+            return None
+        outputs = [self.head(head, queries).output for head in range(self.num_heads)]
+        projected = np.concatenate(outputs, axis=-1) @ self.out_projection
+        return projected if self.out_bias is None else projected + self.out_bias
+
+    def blind_queries(self, queries: Sequence[int]) -> list[int]:
+        """Return those of the given query rows that may attend to no key, in any head that was asked for."""
+        if isinstance(self.mask, RuleMask) and self.mask.allows_own:
+            return []
+        heads = list(self.heads)
+        blocks = row_blocks(np.asarray(queries, dtype=int), self.num_keys * len(heads))
+        blind = [rows[~self.mask.rows(heads, rows).any(axis=-1).all(axis=0)] for rows in blocks]
+        return np.concatenate(blind).tolist()
+
+
+@dataclass(frozen=True)
+class HeadTrace:
+    """One head of a layer, for some of its query rows; every array is derived when it is first asked for.
+
+    `scores`, `mask` and `weights` have a row for every query and a column for every key. Long sentences are read
+    through `blocks`, which never makes them whole.
+    """
+
+    layer: LayerTrace
+    head: int
+    queries: Int[np.ndarray, " Q"]
+
+    def blocks(self) -> Iterator[HeadTrace]:
+        """Yield the head in consecutive blocks of its rows; a short sentence is one block, the head itself."""
+        blocks = row_blocks(self.queries, self.layer.num_keys)
+        if len(blocks) == 1:
+            yield self
+            return
+        for queries in blocks:
+            yield HeadTrace(self.layer, self.head, queries)
+
+    @property
+    def key_head(self) -> int:
+        """The key/value head this head reads (grouped-query attention, Ainslie et al. 2023)."""
+        return self.head // (self.layer.num_heads // self.layer.num_groups)
+
+    @property
+    def q(self) -> Float[np.ndarray, "Q D"]:
+        """Queries."""
+        return self._known("q")[self.head, self.queries]
+
+    @property
+    def k(self) -> Float[np.ndarray, "K D"]:
+        """Keys that this head reads."""
+        return self._known("k")[self.key_head]
+
+    @property
+    def v(self) -> Float[np.ndarray, "K Dv"]:
+        """Values that this head reads."""
+        return self._known("v")[self.key_head]
+
+    def _known(self, name: str) -> Float[np.ndarray, "_ _ _"]:
+        array = getattr(self.layer, name)
+        if array is None:
+            raise NotExposedError(f"layer {self.layer.layer} shows its weights alone, not its {name.upper()}")
+        return array
+
+    @cached_property
+    def scores(self) -> Float[np.ndarray, "Q K"]:
+        """Scaled, biased and softcapped, before the mask; recorded ones are −inf where masked."""
+        layer = self.layer
+        if layer.scores is not None:
+            return layer.scores[self.head, self.queries]
+        assert layer.scale is not None
+        bias = layer.bias
+        if bias is not None:
+            bias = bias[self.head if len(bias) > 1 else 0, self.queries][None]
+        products = attention.dot_products(self.q[None], self.k[None])
+        return attention.attention_scores(products, layer.scale, bias, layer.softcap)[0]
+
+    @cached_property
+    def mask(self) -> Bool[np.ndarray, "Q K"]:
+        """True where the query may attend to the key."""
+        return self.layer.mask.rows([self.head], self.queries)[0]
+
+    @cached_property
+    def weights(self) -> Float[np.ndarray, "Q K"]:
+        """Softmax of the masked scores over the keys."""
+        if self.layer.weights is not None:
+            return self.layer.weights[self.head, self.queries]
+        masked = attention.masked_scores(self.scores[None], self.mask[None], self.layer.fill)
+        sinks = None if self.layer.sinks is None else self.layer.sinks[[self.head]]
+        return attention.attention_weights(masked, sinks)[0]
+
+    @cached_property
+    def output(self) -> Float[np.ndarray, "Q Dv"]:
+        """Weights·V, the context vectors."""
+        outputs = [attention.attention_output(block.weights[None], self.v[None])[0] for block in self.blocks()]
+        return np.concatenate(outputs)
