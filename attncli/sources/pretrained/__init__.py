@@ -168,9 +168,7 @@ class Checkpoint:
             kinds = ("encoder",) if sentences[0].target is None else ("encoder", "decoder", "cross")
             part = part if len(kinds) > 1 else part.get_encoder()
         longest = max(max(len(one.tokens), len(one.query_tokens)) for one in sentences)
-        is_watched = (
-            self.model.config._attn_implementation != ATTENTION or not self.model._can_set_attn_implementation()
-        )
+        is_watched = self.model.config._attn_implementation != ATTENTION
         check_fits(self.model, len(sentences), longest, len(self.request.layers), is_watched)
         pad_id = self.reader.tokenizer.pad_token_id or 0
         inputs, spans, whole = padded([one.inputs for one in sentences], pad_id, self.padding_side, self._parameters)

@@ -10,7 +10,7 @@ import torch
 from attncli.errors import AttnError, InputError, NotExposedError
 from attncli.layer import LayerTrace
 from attncli.sources.pretrained import interface
-from attncli.sources.pretrained.loading import first_sentence
+from attncli.sources.pretrained.loading import first_sentence, make_eager
 from attncli.sources.pretrained.places import attention_places
 from attncli.sources.pretrained.recording import Finished, Recorder, Request, Span, recorder
 from attncli.sources.pretrained.watch import watching
@@ -56,7 +56,7 @@ def run(
                 raise
         finally:
             recorder.reset(token)
-        _make_eager(model)
+        make_eager(model)
     if request.mask is not None:
         raise NotExposedError(f"{model.config.model_type} makes its own mask, which --mask cannot replace")
     while True:
@@ -69,13 +69,6 @@ def run(
             # BigBird exchanges its attention modules when it first sees a short text.
             if attention_places(model, attention_layers) == places:
                 raise
-
-
-def _make_eager(model: Any) -> None:
-    """Switch a model to its own eager attention, also one that transformers does not switch."""
-    for module in model.modules():
-        if hasattr(getattr(module, "config", None), "_attn_implementation"):
-            module.config._attn_implementation = "eager"
 
 
 def _forward(model: Any, inputs: Mapping[str, Any], this: Recorder) -> list[tuple[LayerTrace, ...]]:

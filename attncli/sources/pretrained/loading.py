@@ -75,7 +75,8 @@ def load_tokenizer(name: str, options: LoadOptions) -> Any:
 def load_model(name: str, config: Any, options: LoadOptions, request: Request, attention_layers: Sequence[int]) -> Any:
     """Load a checkpoint's weights into the model without its head, with our attention function in every layer.
 
-    A model with a table of attention classes of its own, which has no place for our function, gets its eager one.
+    A model that never calls such a function gets its eager attention; so does one with a table of attention classes
+    of its own, which has no place for ours.
 
     Args:
         name: folder or hub name.
@@ -124,6 +125,8 @@ def load_model(name: str, config: Any, options: LoadOptions, request: Request, a
                 raise
             model, report = loaded("eager")
     _check_weights(name, report)
+    if not model._can_set_attn_implementation():
+        make_eager(model)
     feed_forward_in_blocks(model)
     if options.device_map:
         return model.eval()
@@ -131,6 +134,13 @@ def load_model(name: str, config: Any, options: LoadOptions, request: Request, a
         return model.eval().to(options.device)
     except (RuntimeError, AssertionError) as error:
         raise LoadError(f"--device {visible(options.device)}: {first_sentence(error)}") from None
+
+
+def make_eager(model: Any) -> None:
+    """Switch a model to its own eager attention, also one that transformers does not switch."""
+    for module in model.modules():
+        if hasattr(getattr(module, "config", None), "_attn_implementation"):
+            module.config._attn_implementation = "eager"
 
 
 def _check_weights(name: str, report: Mapping[str, Any]) -> None:
