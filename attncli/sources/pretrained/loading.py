@@ -88,42 +88,18 @@ def load_model(name: str, config: Any, options: LoadOptions, request: Request, a
     Raises:
         LoadError: weights are missing, damaged or of the wrong shape.
     """
-    import torch
-    from transformers import MODEL_MAPPING
-
     from attncli.sources.pretrained.interface import ATTENTION
     from attncli.sources.pretrained.memory import feed_forward_in_blocks
-    from attncli.sources.pretrained.places import without_layers
 
-    dtype = options.dtype or ("auto" if options.device_map or options.device != "cpu" else "float32")
     config.use_cache = False  # one pass, no generation: keys and values need not be kept
-    model_class = MODEL_MAPPING.get(type(config), None)
-    keep = max(request.layers) + 1
-    is_cut = keep < layer_count(config) and isinstance(model_class, type) and not options.trust_remote_code
-    loader: Any = (
-        without_layers(model_class, keep, attention_layers, request.kind != "encoder") if is_cut else AutoModel
-    )
-
-    def loaded(attention: str) -> Any:
-        return loader.from_pretrained(
-            name,
-            config=config,
-            attn_implementation=attention,
-            dtype=dtype if dtype == "auto" else getattr(torch, dtype),
-            device_map=options.device_map,
-            use_safetensors=None if options.allow_pickle else True,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # reported below, with the names and the shapes
-            **_hub_arguments(options),
-        )
-
+    loader = _loader(config, options, request, attention_layers)
     with _explained(name, "model", options):
         try:
-            model, report = loaded(ATTENTION)
+            model, report = _loaded(loader, name, config, options, ATTENTION)
         except KeyError as error:
             if error.args != (ATTENTION,):
                 raise
-            model, report = loaded("eager")
+            model, report = _loaded(loader, name, config, options, "eager")
     _check_weights(name, report)
     if not model._can_set_attn_implementation():
         make_eager(model)
@@ -134,6 +110,38 @@ def load_model(name: str, config: Any, options: LoadOptions, request: Request, a
         return model.eval().to(options.device)
     except (RuntimeError, AssertionError) as error:
         raise LoadError(f"--device {visible(options.device)}: {first_sentence(error)}") from None
+
+
+def _loader(config: Any, options: LoadOptions, request: Request, attention_layers: Sequence[int]) -> Any:
+    """Return the class whose models have the layers that were asked for, and as few others as can be."""
+    from transformers import MODEL_MAPPING
+
+    from attncli.sources.pretrained.places import without_layers
+
+    keep = max(request.layers) + 1
+    model_class = MODEL_MAPPING.get(type(config), None)
+    # Some architectures have several classes, and code that a checkpoint brings has its own.
+    if keep == layer_count(config) or not isinstance(model_class, type) or options.trust_remote_code:
+        return AutoModel
+    return without_layers(model_class, keep, attention_layers, whole_encoder=request.kind != "encoder")
+
+
+def _loaded(loader: Any, name: str, config: Any, options: LoadOptions, attention: str) -> tuple[Any, Mapping[str, Any]]:
+    """Return the model and what transformers reports of its weights."""
+    import torch
+
+    dtype = options.dtype or ("auto" if options.device_map or options.device != "cpu" else "float32")
+    return loader.from_pretrained(
+        name,
+        config=config,
+        attn_implementation=attention,
+        dtype=dtype if dtype == "auto" else getattr(torch, dtype),
+        device_map=options.device_map,
+        use_safetensors=None if options.allow_pickle else True,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # reported by us, with the names and the shapes
+        **_hub_arguments(options),
+    )
 
 
 def make_eager(model: Any) -> None:
