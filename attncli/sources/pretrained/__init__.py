@@ -104,7 +104,7 @@ class Checkpoint:
         tokenizer = loading.load_tokenizer(model, self.options)
         self.model = loading.load_model(model, config, self.options, self.request, attention_layers)
         self.attention_layers = attention_layers
-        self.padding_side = "right"
+        self.padding_side: str | None = None  # where sentences of one batch are padded; None: all have one length
         self.reader = Reader(
             name=model,
             tokenizer=tokenizer,
@@ -120,12 +120,12 @@ class Checkpoint:
         return next(self.traces([text], pair, target))
 
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
-        """Yield the attention of each sentence, in order; sentences of nearly one length run together.
+        """Yield the attention of each sentence, in order; sentences of one length run together.
 
         Without a target only the encoder of an encoder-decoder runs. A sentence that cannot be read ends the
         iteration with its error, after all those before it.
         """
-        from attncli.sources.pretrained.batch import batches
+        from attncli.sources.pretrained import batch
 
         if target is not None and not self.is_encoder_decoder:
             raise UsageError(
@@ -135,21 +135,33 @@ class Checkpoint:
             raise UsageError(f"--kind {self.request.kind} needs --target, the text of the decoder")
         sentences: list[Sentence] = []
         failure = None
+        limit = batch.MOST_TOKENS
         for text in texts:
             try:
-                sentences.append(self.reader.read(text, pair, target))
+                sentence = self.reader.read(text, pair, target)
+                longest = max(len(sentence.tokens), len(sentence.query_tokens))
+                limit = min(limit, longest * self._room_for(longest))
             except AttnError as error:
                 failure = error
                 break
+            sentences.append(sentence)
+        if self.request.mask is not None or "attention_mask" not in self._parameters:
+            limit = 1
         done: dict[int, Trace] = {}
-        for batch in batches([sentence.inputs for sentence in sentences]) if sentences else ():
-            is_alone = self.request.mask is not None or "attention_mask" not in self._parameters
-            for some in [[index] for index in batch] if is_alone else [batch]:
-                done.update(zip(some, self._run([sentences[index] for index in some]), strict=True))
+        for some in batch.batches([one.inputs for one in sentences], self.padding_side is not None, limit):
+            done.update(zip(some, self._run([sentences[index] for index in some]), strict=True))
         for index in range(len(sentences)):
             yield done.pop(index)
         if failure is not None:
             raise failure
+
+    def _room_for(self, tokens: int) -> int:
+        """Return how many sentences of one length fit into memory together."""
+        from attncli.sources.pretrained.interface import ATTENTION
+        from attncli.sources.pretrained.memory import room_for
+
+        is_watched = self.model.config._attn_implementation != ATTENTION
+        return room_for(self.model, tokens, len(self.request.layers), is_watched)
 
     @property
     def _parameters(self) -> Any:
@@ -159,19 +171,16 @@ class Checkpoint:
         """Return the traces of sentences that run side by side."""
         from attncli.sources.pretrained.batch import padded
         from attncli.sources.pretrained.capture import run
-        from attncli.sources.pretrained.interface import ATTENTION
-        from attncli.sources.pretrained.memory import check_fits
 
         kinds: tuple[str, ...] = ("self",)
         part = self.model
         if self.is_encoder_decoder:
             kinds = ("encoder",) if sentences[0].target is None else ("encoder", "decoder", "cross")
             part = part if len(kinds) > 1 else part.get_encoder()
-        longest = max(max(len(one.tokens), len(one.query_tokens)) for one in sentences)
-        is_watched = self.model.config._attn_implementation != ATTENTION
-        check_fits(self.model, len(sentences), longest, len(self.request.layers), is_watched)
         pad_id = self.reader.tokenizer.pad_token_id or 0
-        inputs, spans, whole = padded([one.inputs for one in sentences], pad_id, self.padding_side, self._parameters)
+        inputs, spans, whole = padded(
+            [one.inputs for one in sentences], pad_id, self.padding_side or "right", self._parameters
+        )
         layers = run(self.model, part, inputs, self.request, self.attention_layers, kinds, spans, whole)
         others = [{"layer": index, "kind": kind} for index, kind in self.other_layers.items()]
         source = Source(

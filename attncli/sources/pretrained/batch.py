@@ -9,23 +9,34 @@ import torch
 
 from attncli.sources.pretrained.recording import Span
 
-_MOST_TOKENS = 4096  # of a batch, padding included: more gains nothing on a CPU
+MOST_TOKENS = 4096  # of a batch, padding included: more gains nothing on a CPU
 _TARGET = "decoder_"  # what the names of a decoder's inputs begin with
 
 Encoded = Mapping[str, Sequence[int]]
 
 
-def batches(encoded: Sequence[Encoded]) -> Iterator[list[int]]:
-    """Yield the indices of sentences that run together, of nearly one length so that there is little padding."""
-    lengths = [sum(map(len, one.values())) for one in encoded]
+def batches(encoded: Sequence[Encoded], is_padded: bool, limit: int = MOST_TOKENS) -> Iterator[list[int]]:
+    """Yield the indices of sentences that run together.
+
+    Args:
+        encoded: the sentences.
+        is_padded: whether sentences of different lengths may stand in one batch, up to twice the shortest; a model
+            that mixes neighbours (a convolution, landmarks) would see the padding.
+        limit: how many tokens a batch has at most.
+    """
+    lengths = [tuple(len(one[name]) for name in ("input_ids", _TARGET + "input_ids") if name in one) for one in encoded]
     batch: list[int] = []
     for index in sorted(range(len(encoded)), key=lengths.__getitem__):
-        longest = len(encoded[index]["input_ids"])
-        if batch and (len(batch) + 1) * longest > _MOST_TOKENS:
-            yield batch
-            batch = []
+        longest = max(lengths[index])
+        if batch:
+            first = lengths[batch[0]]
+            fits = (len(batch) + 1) * longest <= limit
+            if not fits or not (longest <= 2 * min(first) if is_padded else lengths[index] == first):
+                yield batch
+                batch = []
         batch.append(index)
-    yield batch
+    if batch:
+        yield batch
 
 
 def padded(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -40,26 +41,28 @@ def _in_blocks(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return torch.cat(blocks, dim=1)
 
 
-def check_fits(model: Any, batch: int, tokens: int, layers: int, is_watched: bool) -> None:
-    """Refuse a batch that would not fit.
+def room_for(model: Any, tokens: int, layers: int, is_watched: bool) -> int:
+    """Return how many sentences of one length may run together.
 
     Args:
         model: the loaded model.
-        batch: how many sentences.
-        tokens: length of the longest.
+        tokens: length of the sentences.
         layers: how many layers are recorded.
         is_watched: whether the model runs its own eager attention, whole matrices and all.
 
     Raises:
-        InputError: the estimate is above what is available, with both numbers.
+        InputError: not even one fits; with the estimate and what is available.
     """
-    needed = estimate(model.config, model.dtype.itemsize, batch, tokens, layers, is_watched)
     there = _available(model.device)
-    if there is not None and needed > there:
+    if there is None:
+        return sys.maxsize
+    one, two = (estimate(model.config, model.dtype.itemsize, batch, tokens, layers, is_watched) for batch in (1, 2))
+    if one > there:
         raise InputError(
-            f"{tokens} tokens would take about {_gigabytes(needed)} and {_gigabytes(there)} are free; "
+            f"{tokens} tokens would take about {_gigabytes(one)} and {_gigabytes(there)} are free; "
             "shorten the text, cut it with --truncate, or ask for fewer layers"
         )
+    return 1 + int((there - one) // (two - one))
 
 
 def estimate(config: Any, itemsize: int, batch: int, tokens: int, layers: int, is_watched: bool) -> float:
