@@ -164,7 +164,7 @@ def long(material: Material, length: int, bare: float | None) -> list[Case]:
         # transformers maps weights and reads them when they are used: only now is the model in memory.
         Case("the model loaded, every weight read", script("loaded.py", folder, "--read"), is_loaded=True),
         Case("attn, summary", inspect(*options, "--show", "heatmap"), bare, beside_loaded=BESIDE_LOADED),
-        Case("attn, whole matrix", whole, beside_loaded=BESIDE_LOADED + matrix),
+        Case("attn, whole matrix", whole, beside_loaded=matrix),
     ]
     if bare is not None:
         cases.insert(0, Case("bare script, summary", script("bare.py", *loop, "--map")))

@@ -73,6 +73,7 @@ class Row:
         difference: the largest of any weight.
         capture: whether queries, keys and values were had too.
         reason: why it was refused.
+        proof: the largest difference of weights·V from the model's own attention output.
         in_blocks: the largest difference of any weight that comes of working in small blocks of rows.
     """
 
@@ -83,6 +84,7 @@ class Row:
     capture: str = ""
     reason: str = ""
     in_blocks: float = np.nan
+    proof: float = np.nan
 
     @property
     def is_exact(self) -> bool:
@@ -121,8 +123,9 @@ def conform(name: str, folder: Path) -> Row:
         return Row(name, way, len(differences), reason=f"returns {len(differences)} of {len(trace.layers)} layers")
     capture = ", ".join(dict.fromkeys(layer.capture for layer in trace.layers))
     pairs = zip(blocks.layers, trace.layers, strict=True)
+    proof = max(layer.proof.max_abs_error if layer.proof else np.inf for layer in trace.layers)
     in_blocks = max(float(np.abs(stacked(block) - stacked(layer)).max()) for block, layer in pairs)
-    return Row(name, way, len(differences), max(differences), capture, in_blocks=in_blocks)
+    return Row(name, way, len(differences), max(differences), capture, in_blocks=in_blocks, proof=proof)
 
 
 def opened(folder: Path, layers: str) -> Checkpoint:

@@ -135,14 +135,16 @@ class Layout:
             matrices = list(self._matrices(head, cells.of_columns, wanted, axes, highest))
             if not matrices:
                 continue
-            yield Text.assemble((f"head {index}", BOLD), (self._head_note(layer, wanted), DIM))
+            yield Text.assemble((f"head {index}", BOLD), (self._head_note(layer, index, wanted), DIM))
             yield self._drawn(matrices)
         projected = layer.projected(cells.rows) if "output" in wanted else None
         if projected is not None:
             yield self._drawn([self._vectors("projected: concatenated heads·W_o", projected, rows)])
 
-    def _head_note(self, layer: LayerTrace, wanted: frozenset[str]) -> str:
+    def _head_note(self, layer: LayerTrace, head: int, wanted: frozenset[str]) -> str:
         heads = f" of {layer.num_heads}"
+        if layer.num_groups < layer.num_heads:
+            heads += f", reads kv head {layer.head(head).key_head} of {layer.num_groups}"
         if len(self._digit_heads(layer)) < len(layer.heads):
             heads += f"; --head {layer.heads[1]} has another in digits"
         is_cells = wanted & {"scores", "mask", "weights"}

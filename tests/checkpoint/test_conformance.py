@@ -51,6 +51,11 @@ def test_working_in_blocks_of_rows_moves_the_last_digits_alone(rows: list[Row]) 
     assert {row.name: row.in_blocks for row in rows if row.is_exact and not row.in_blocks <= 1e-4} == {}
 
 
+def test_every_layer_proves_its_weights_with_the_output_of_the_model(rows: list[Row]) -> None:
+    # Outputs of these random models go up to a hundred.
+    assert {row.name: row.proof for row in rows if row.is_exact and not row.proof <= 1e-4} == {}
+
+
 def test_both_ways_in_are_taken(rows: list[Row]) -> None:
     ways = {row.name: row.way for row in rows if row.is_exact}
     assert {ways[name] for name in ("bert", "llama", "gpt2", "gpt_oss", "deepseek_v3", "t5", "qwen3_next")} == {
@@ -83,7 +88,7 @@ def test_leaving_out_the_layers_above_changes_no_bit_and_the_fast_ones_below_nex
         chosen = [layer for layer in whole.layers if layer.layer < whole.source.layers - 1][-1].layer
         short = opened(folder, str(chosen))
         cut = short.trace(text, target=target)
-        with patch.object(places, "without_layers", lambda model_class, *_: model_class):
+        with patch.object(places, "without_layers", lambda model_class, *_, **__: model_class):
             long = opened(folder, str(chosen))
         size, full = (sum(p.numel() for p in one.model.parameters()) for one in (short, long))
         if size == full:

@@ -247,10 +247,6 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
         ["frobnicator"],
     ),
     "no configuration": (lambda f: (f / "config.json").unlink(), ["no config.json"]),
-    "a model without attention layers": (
-        lambda f: (f / "config.json").write_text('{"model_type": "resnet"}'),
-        ["no text model"],
-    ),
 }
 
 

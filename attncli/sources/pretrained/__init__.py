@@ -100,7 +100,13 @@ class Checkpoint:
                 f"the layers asked for have no softmax attention but {kinds_there}; layers of {visible(model)} with "
                 f"attention: {listed}"
             )
-        heads.among(config.num_attention_heads, f"each layer of {visible(model)}")
+        asked = [index for index in self.request.layers if index in self.other_layers]
+        # Said once, with the first sentence.
+        self.notes = tuple(
+            f"layer {index} has {visible(self.other_layers[index])}, no softmax attention; it is not shown"
+            for index in asked
+        )
+        heads.among(loading.head_count(config), f"each layer of {visible(model)}")
         tokenizer = loading.load_tokenizer(model, self.options)
         self.model = loading.load_model(model, config, self.options, self.request, attention_layers)
         self.attention_layers = attention_layers
@@ -109,7 +115,7 @@ class Checkpoint:
             name=model,
             tokenizer=tokenizer,
             special=special,
-            limit=loading.position_limit(config),
+            limit=loading.position_limit(self.model),
             truncate=self.options.truncate,
             rows=loading.vocabulary_rows(self.model),
             start_id=getattr(config, "decoder_start_token_id", None),
@@ -192,7 +198,9 @@ class Checkpoint:
             layers=self.num_layers,
             details={"other_layers": others} if others else {},
         )
+        once, self.notes = self.notes, ()
+        notes = [once + sentences[0].notes, *(one.notes for one in sentences[1:])]
         return [
-            Trace(source, one.query_tokens, one.tokens, own, one.text, one.pair, one.target, one.notes)
-            for one, own in zip(sentences, layers, strict=True)
+            Trace(source, one.query_tokens, one.tokens, own, one.text, one.pair, one.target, note)
+            for one, own, note in zip(sentences, layers, notes, strict=True)
         ]

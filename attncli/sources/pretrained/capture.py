@@ -10,7 +10,8 @@ import torch
 from attncli.errors import AttnError, InputError, NotExposedError
 from attncli.layer import LayerTrace
 from attncli.sources.pretrained import interface
-from attncli.sources.pretrained.loading import first_sentence, make_eager
+from attncli.sources.pretrained.explain import first_sentence, is_exhausted
+from attncli.sources.pretrained.loading import make_eager
 from attncli.sources.pretrained.places import attention_places
 from attncli.sources.pretrained.recording import Finished, Recorder, Request, Span, recorder
 from attncli.sources.pretrained.watch import watching
@@ -45,6 +46,7 @@ def run(
         NotExposedError: an attention layer could be watched in neither way.
         InputError: the batch does not fit into memory.
     """
+    _as_loaded(model)
     if model.config._attn_implementation == interface.ATTENTION:
         places = attention_places(model, attention_layers)
         this = Recorder(request, places, kinds, spans, whole, model._supports_sdpa)
@@ -71,6 +73,14 @@ def run(
                 raise
 
 
+def _as_loaded(model: Any) -> None:
+    """Undo what an earlier sentence did: BigBird leaves its sparse attention for good at the first short one."""
+    for module in (model, getattr(model, "encoder", model)):
+        if hasattr(module, "set_attention_type"):
+            module.set_attention_type(model.config.attention_type)
+            return
+
+
 def _forward(model: Any, inputs: Mapping[str, Any], this: Recorder) -> list[tuple[LayerTrace, ...]]:
     """Run a model and return what was recorded, once every layer is accounted for."""
     architecture = model.config.model_type
@@ -81,10 +91,10 @@ def _forward(model: Any, inputs: Mapping[str, Any], this: Recorder) -> list[tupl
         pass
     except AttnError:
         raise
-    except (torch.OutOfMemoryError, MemoryError):
-        batch, count = inputs["input_ids"].shape
-        raise InputError(f"{batch} × {count} tokens do not fit into memory; shorten the text") from None
     except Exception as error:  # a model's own code may raise anything
+        if is_exhausted(error):
+            batch, count = inputs["input_ids"].shape
+            raise InputError(f"{batch} × {count} tokens do not fit into memory; shorten the text") from None
         raise NotExposedError(
             f"{architecture}: the model did not run on the text alone ({first_sentence(error)})"
         ) from None

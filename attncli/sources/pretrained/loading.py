@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import re
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from attncli.errors import AttnError, InputError, LoadError
+from attncli.errors import LoadError, NotExposedError
+from attncli.sources.pretrained.explain import explained, first_sentence
 from attncli.tokens import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from attncli.sources.pretrained import LoadOptions
     from attncli.sources.pretrained.recording import Request
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
-from transformers import AutoConfig, AutoModel, AutoTokenizer
+from transformers import MODEL_MAPPING, AutoConfig, AutoModel, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 transformers_logging.set_verbosity_error()
@@ -41,6 +41,7 @@ def load_config(name: str, options: LoadOptions) -> Any:
 
     Raises:
         LoadError: there is no such checkpoint, or it cannot be read.
+        NotExposedError: it is no text model with attention.
     """
     if os.path.isfile(name):
         raise LoadError(f"{visible(name)} is a file; --model takes a checkpoint's folder or its name on the hub")
@@ -49,10 +50,16 @@ def load_config(name: str, options: LoadOptions) -> Any:
             f"the folder {visible(name)} is no checkpoint: it has no config.json; give the folder that "
             "save_pretrained wrote"
         )
-    with _explained(name, "configuration", options):
+    with explained(name, "configuration", options):
         config = AutoConfig.from_pretrained(name, **_hub_arguments(options))
+    model_class = MODEL_MAPPING.get(type(config), None)
+    if getattr(model_class, "main_input_name", "input_ids") != "input_ids":
+        raise NotExposedError(f"{visible(name)} ({config.model_type}) reads {model_class.main_input_name}, not text")
     if not all(isinstance(getattr(config, count, None), int) for count in ("num_hidden_layers", "num_attention_heads")):
-        raise LoadError(f"{visible(name)} ({visible(str(config.model_type))}) is no text model with attention layers")
+        raise NotExposedError(
+            f"{visible(name)} ({visible(str(config.model_type))}) is no text model with attention layers: its "
+            "configuration counts no layers or no heads; Mamba, RWKV and models of several parts are not supported"
+        )
     return config
 
 
@@ -62,8 +69,12 @@ def load_tokenizer(name: str, options: LoadOptions) -> Any:
     Raises:
         LoadError: it has none, or it cannot be read, or it cannot say where its pieces stand in the text.
     """
-    with _explained(name, "tokenizer", options):
+    with explained(name, "tokenizer", options):
         tokenizer = AutoTokenizer.from_pretrained(name, **_hub_arguments(options))
+    if len(tokenizer) < 100 and set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
+        raise LoadError(  # transformers makes one up, of special tokens alone
+            f"{visible(name)} has no tokenizer; put its tokenizer.json beside config.json"
+        )
     if not tokenizer.is_fast:
         raise LoadError(
             f"the tokenizer of {visible(name)} is a pure Python one, which cannot say where its pieces stand; "
@@ -91,9 +102,15 @@ def load_model(name: str, config: Any, options: LoadOptions, request: Request, a
     from attncli.sources.pretrained.interface import ATTENTION
     from attncli.sources.pretrained.memory import feed_forward_in_blocks
 
+    _check_device(options)
+    if not options.allow_pickle and _has_pickle_alone(name):
+        raise LoadError(
+            f"{visible(name)} has its weights in a pickle, which may hold code; --allow-pickle reads the tensors in it "
+            "and nothing else, or save it again as safetensors"
+        )
     config.use_cache = False  # one pass, no generation: keys and values need not be kept
     loader = _loader(config, options, request, attention_layers)
-    with _explained(name, "model", options):
+    with explained(name, "model", options):
         try:
             model, report = _loaded(loader, name, config, options, ATTENTION)
         except KeyError as error:
@@ -104,18 +121,31 @@ def load_model(name: str, config: Any, options: LoadOptions, request: Request, a
     if not model._can_set_attn_implementation():
         make_eager(model)
     feed_forward_in_blocks(model)
-    if options.device_map:
-        return model.eval()
+    return model.eval() if options.device_map else model.eval().to(options.device)
+
+
+def _check_device(options: LoadOptions) -> None:
+    """Raise LoadError before anything is read for a device that is not there."""
+    import torch
+
+    option, device = "--device", options.device
+    if options.device_map is not None:
+        option, device = "--device-map", options.device_map
+        if device in ("auto", "balanced", "balanced_low_0", "sequential"):
+            return
     try:
-        return model.eval().to(options.device)
+        torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise LoadError(f"--device {visible(options.device)}: {first_sentence(error)}") from None
+        raise LoadError(f"{option} {visible(device) or 'with no name'}: {first_sentence(error)}") from None
+
+
+def _has_pickle_alone(name: str) -> bool:
+    files = os.listdir(name) if os.path.isdir(name) else []
+    return any(file.endswith(".bin") for file in files) and not any(file.endswith(".safetensors") for file in files)
 
 
 def _loader(config: Any, options: LoadOptions, request: Request, attention_layers: Sequence[int]) -> Any:
     """Return the class whose models have the layers that were asked for, and as few others as can be."""
-    from transformers import MODEL_MAPPING
-
     from attncli.sources.pretrained.places import without_layers
 
     keep = max(request.layers) + 1
@@ -130,7 +160,9 @@ def _loaded(loader: Any, name: str, config: Any, options: LoadOptions, attention
     """Return the model and what transformers reports of its weights."""
     import torch
 
-    dtype = options.dtype or ("auto" if options.device_map or options.device != "cpu" else "float32")
+    is_spread = options.device_map not in (None, "cpu") and torch.accelerator.is_available()
+    is_on_cpu = options.device == "cpu" and not is_spread
+    dtype = options.dtype or ("float32" if is_on_cpu else "auto")
     return loader.from_pretrained(
         name,
         config=config,
@@ -166,6 +198,12 @@ def _check_weights(name: str, report: Mapping[str, Any]) -> None:
         )
 
 
+def head_count(config: Any) -> int:
+    """Return how many heads the layers have, on the wider side of an encoder-decoder."""
+    names = ("num_attention_heads", "encoder_attention_heads", "decoder_attention_heads", "num_decoder_attention_heads")
+    return max(count for name in names if isinstance(count := getattr(config, name, None), int))
+
+
 def layer_count(config: Any) -> int:
     """Return how many layers the model has, on the deeper side of an encoder-decoder."""
     decoder = (getattr(config, name, None) for name in ("decoder_layers", "num_decoder_layers"))
@@ -189,25 +227,16 @@ def vocabulary_rows(model: Any) -> int | None:
         return None
 
 
-def position_limit(config: Any) -> int | None:
+def position_limit(model: Any) -> int | None:
     """Return how many positions the model has, or None where the configuration sets no limit."""
-    limit = getattr(config, "max_position_embeddings", None)
-    if not isinstance(limit, int) or limit < 1:
+    limits = (getattr(model.config, name, None) for name in ("max_position_embeddings", "max_seq_len"))
+    limit = next((limit for limit in limits if isinstance(limit, int) and limit > 0), None)
+    if limit is None:
         return None
-    # RoBERTa and its kin count positions from pad_token_id + 1.
-    is_offset = config.model_type in {
-        "roberta",
-        "xlm-roberta",
-        "camembert",
-        "xlm-roberta-xl",
-        "roberta-prelayernorm",
-        "data2vec-text",
-        "xmod",
-        "mpnet",
-        "longformer",
-        "esm",
-    }
-    return limit - (config.pad_token_id or 0) - 1 if is_offset else limit
+    # RoBERTa and its kin count positions from the one after the padding's.
+    tables = (module for name, module in model.named_modules() if name.endswith("position_embeddings"))
+    padding = next((index for table in tables if (index := getattr(table, "padding_idx", None)) is not None), -1)
+    return limit - padding - 1
 
 
 def _hub_arguments(options: LoadOptions) -> dict[str, Any]:
@@ -216,35 +245,3 @@ def _hub_arguments(options: LoadOptions) -> dict[str, Any]:
         "local_files_only": options.offline,
         "trust_remote_code": options.trust_remote_code,
     }
-
-
-@contextmanager
-def _explained(name: str, part: str, options: LoadOptions) -> Iterator[None]:
-    """Turn whatever the libraries raise while a checkpoint is read into one sentence."""
-    try:
-        yield
-    except AttnError:
-        raise
-    except MemoryError:
-        raise InputError(f"{visible(name)} does not fit into the memory of this machine") from None
-    except Exception as error:  # the libraries below raise nearly everything
-        shown = visible(name)
-        if not os.path.isdir(name):
-            where = (
-                "in the local cache"
-                if options.offline or os.environ.get("HF_HUB_OFFLINE")
-                else "on the hub or in the local cache"
-            )
-            raise LoadError(
-                f"the {part} of '{shown}' was not found {where}, and there is no such folder; check the name, or "
-                f"give the folder of a downloaded checkpoint ({first_sentence(error)})"
-            ) from None
-        raise LoadError(
-            f"the {part} of {shown} cannot be loaded: {first_sentence(error)}; check that the folder is complete"
-        ) from None
-
-
-def first_sentence(error: BaseException) -> str:
-    """Return what a library said, without its advice and its line breaks."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return visible(text.partition(". ")[0][:300].rstrip("."))

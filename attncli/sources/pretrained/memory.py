@@ -14,6 +14,7 @@ from attncli.errors import InputError
 
 ROWS = 1024  # tokens that go through a feed-forward layer at a time
 
+_LINEAR = {"Linear", "Conv1D"}  # Conv1D is GPT-2's name for one
 _ROOM = 200e6  # blocks of scores and what the libraries hold besides
 _QUADRATIC = 4  # [H, Q, K] arrays that a model's own eager attention holds at a time, at the most
 
@@ -25,7 +26,9 @@ def feed_forward_in_blocks(model: Any) -> None:
     in some activations) is what a long sentence needs most memory for.
     """
     for module in model.modules():
-        if type(module).__name__.endswith("MLP"):
+        # An expert mixture that counts along the sequence (Switch) is no such layer, whatever its name says.
+        parts = (type(part).__name__ in _LINEAR or next(part.parameters(), None) is None for part in module.children())
+        if type(module).__name__.endswith("MLP") and all(parts):
             module.forward = partial(_in_blocks, module.forward)
 
 
@@ -33,12 +36,7 @@ def _in_blocks(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     hidden = args[0] if len(args) == 1 and not kwargs else None
     if not isinstance(hidden, torch.Tensor) or hidden.ndim != 3 or hidden.shape[1] <= ROWS:
         return forward(*args, **kwargs)
-    blocks = []
-    for block in torch.split(hidden, ROWS, dim=1):
-        blocks.append(forward(block))
-        if not isinstance(blocks[-1], torch.Tensor):  # a mixture of experts may return how it chose as well
-            return forward(hidden)
-    return torch.cat(blocks, dim=1)
+    return torch.cat([forward(block.contiguous()) for block in torch.split(hidden, ROWS, dim=1)], dim=1)
 
 
 def room_for(model: Any, tokens: int, layers: int, is_watched: bool) -> int:
@@ -73,6 +71,8 @@ def estimate(config: Any, itemsize: int, batch: int, tokens: int, layers: int, i
     activations = batch * (tokens * 12 * hidden + min(tokens, ROWS) * 4 * inner) * itemsize
     recorded = batch * tokens * 3 * hidden * 4 * layers
     mask = batch * tokens**2
+    if hasattr(config, "relative_attention_num_buckets"):  # T5's bias, and the copy that is recorded
+        mask += 3 * config.num_attention_heads * tokens**2 * itemsize
     if is_watched:
         cells = batch * config.num_attention_heads * tokens**2
         return float(activations + recorded + mask + cells * (_QUADRATIC * itemsize + 2 * 4 * layers) + _ROOM)
@@ -89,12 +89,19 @@ def _available(device: torch.device) -> float | None:
             kilobytes = next(line.split()[1] for line in file if line.startswith("MemAvailable"))
         found.append(float(kilobytes) * 1024)
         with open("/sys/fs/cgroup/memory.max") as limit, open("/sys/fs/cgroup/memory.current") as current:
-            found.append(float(limit.read()) - float(current.read()))
+            used = float(current.read())
+            found.append(float(limit.read()) - used + _read_only("/sys/fs/cgroup/memory.stat"))
     except (OSError, StopIteration, ValueError):  # another system, or no limit ("max")
         pass
     if not found and hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         found.append(float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")))
     return min(found, default=None)
+
+
+def _read_only(path: str) -> float:
+    """Return how many bytes of a group's memory hold files, which give way when somebody needs it."""
+    with open(path) as file:
+        return float(next(line.split()[1] for line in file if line.startswith("inactive_file ")))
 
 
 def _gigabytes(count: float) -> str:

@@ -70,26 +70,38 @@ class Reader:
         inputs = {name: list(ids) for name, ids in encoding.items()}
         query_tokens = tokens
         if target is not None:
-            encoding, cut = self._encoded("the target", text_target=target)
-            query_tokens = self._known(self._decoder_tokens(list(tokens_of(encoding.encodings[0]))))
-            notes += cut + self._unknown(query_tokens, target, None)
+            encoding = self.tokenizer(text_target=target, **self._plainly(), truncation=False)
+            shifted = self._known(self._decoder_tokens(list(tokens_of(encoding.encodings[0]))))
+            query_tokens = Tokens(shifted[: self.limit])
+            notes += self._cut("the target", len(shifted)) + self._unknown(query_tokens, target, None)
             inputs["decoder_input_ids"] = query_tokens.ids
         return Sentence(text, pair, target, tokens, query_tokens, inputs, notes)
 
-    def _encoded(self, role: str, *texts: str | None, **more: str) -> tuple[Any, tuple[str, ...]]:
+    def _plainly(self) -> dict[str, Any]:
+        return {"add_special_tokens": self.special, "padding": False, "verbose": False}
+
+    def _encoded(self, role: str, text: str, pair: str | None) -> tuple[Any, tuple[str, ...]]:
         """Return what the tokenizer made, and a note if it had to be cut."""
-        given = {**more, "add_special_tokens": self.special, "padding": False, "verbose": False}
-        encoding = self.tokenizer(*texts, truncation=False, **given)
-        count = len(encoding["input_ids"])
+        encoding = self.tokenizer(text, pair, truncation=False, **self._plainly())
+        note = self._cut(role, len(encoding["input_ids"]))
+        if note:
+            encoding = self.tokenizer(text, pair, truncation=True, max_length=self.limit, **self._plainly())
+        return encoding, note
+
+    def _cut(self, role: str, count: int) -> tuple[str, ...]:
+        """Return a note if so many tokens have to be cut.
+
+        Raises:
+            InputError: they may not be.
+        """
         if self.limit is None or count <= self.limit:
-            return encoding, ()
+            return ()
+        name = visible(self.name)
         if not self.truncate:
             raise InputError(
-                f"{role} has {count} tokens, {visible(self.name)} reads at most {self.limit}; shorten it, or cut it "
-                "with --truncate"
+                f"{role} has {count} tokens, {name} reads at most {self.limit}; shorten it, or cut it with --truncate"
             )
-        encoding = self.tokenizer(*texts, truncation=True, max_length=self.limit, **given)
-        return encoding, (f"{role} has {count} tokens and is cut to the {self.limit} that {visible(self.name)} reads",)
+        return (f"{role} has {count} tokens and is cut to the {self.limit} that {name} reads",)
 
     def _known(self, tokens: Tokens) -> Tokens:
         if self.rows is not None and max(token.id for token in tokens) >= self.rows:
@@ -106,8 +118,7 @@ class Reader:
         """Return what the decoder reads when it is to write the target: the start token, then all but the last."""
         if not self.special or self.start_id is None:
             return Tokens(tokens)
-        # Room for the start token: a target that was cut has lost its end already.
-        if tokens[-1].id == self.tokenizer.eos_token_id or len(tokens) == self.limit:
+        if tokens[-1].id == self.tokenizer.eos_token_id:
             tokens = tokens[:-1]
         piece = self.tokenizer.convert_ids_to_tokens(self.start_id)
         first = Token(0, self.start_id, piece, None, None, special=True)

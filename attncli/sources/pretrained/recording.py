@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from attncli.errors import NotExposedError
+from attncli.errors import NotExposedError, UsageError
 from attncli.layer import LayerTrace, Proof
 from attncli.masks.algebra import Expression
 from attncli.selection import Indices
@@ -64,6 +65,7 @@ class Recorder:
         has_sdpa: whether transformers' fused kernel computes the same attention as the model's eager function.
         seen: the layers of each kind that have called, in that order.
         forms: what is known of the masks of this pass, by their `id`.
+        replaced: masks in place of the model's own, by the `[H, Q, K]` they are for.
     """
 
     request: Request
@@ -73,6 +75,7 @@ class Recorder:
     whole: Span
     has_sdpa: bool
     forms: dict[int, tuple[Any, str]] = field(default_factory=dict)
+    replaced: dict[tuple[int, int, int], Any] = field(default_factory=dict)
     layers: list[dict[tuple[int, str], LayerTrace]] = field(init=False)
     seen: dict[str, list[int]] = field(init=False)
 
@@ -80,8 +83,11 @@ class Recorder:
         """Begin with nothing seen."""
         self.layers = [{} for _ in self.spans]
         self.seen = {kind: [] for kind in self.kinds}
+        if not self.wanted:
+            there = " and ".join(f"{len(self.places.layers[kind])} {kind}" for kind in self.kinds)
+            raise UsageError(f"--layer {', '.join(map(str, self.request.layers))}: there are {there} layers here")
 
-    @property
+    @cached_property
     def wanted(self) -> list[tuple[int, str]]:
         """The attention to record, in the order in which the model runs it."""
         kinds = [kind for kind in self.kinds if self.request.kind in (None, kind)]

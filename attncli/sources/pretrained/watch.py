@@ -83,7 +83,8 @@ class _Watcher(TorchFunctionMode):
         elif name in _PRODUCTS and len(tensors) > 1:
             product = _product(name, args, kwargs, result)
             if any(call.origins.get(id(tensor), (None, None))[1] == "weights" for tensor in tensors):
-                call.outputs.append(product)
+                # A copy of the result: Nystromformer adds to it in place.
+                call.outputs.append(replace(product, result=product.result.clone()))
             else:
                 call.origins[id(result)] = (result, product)
         elif origin := call.origin(tensors, result.numel()):
@@ -148,6 +149,8 @@ def _record(run: Recorder, place: tuple[int, str], call: _Watched) -> None:
     if scores.ndim > 4 or (scores.ndim == 3 and len(scores) % batch):
         raise NotExposedError(f"the scores of layer {place[0]} have shape {list(scores.shape)}, no [heads, Q, K]")
     run.check_cells(place, *scores.shape[-2:])
+    if any(not _same(product.left, weights) for product in call.outputs):
+        raise NotExposedError(f"layer {place[0]} changes its weights after the softmax; that is not supported")
     output = call.outputs[0] if len(call.outputs) == 1 else None
     for number, span in enumerate(run.spans):
         rows, columns = span.of(place[1])
@@ -158,7 +161,7 @@ def _record(run: Recorder, place: tuple[int, str], call: _Watched) -> None:
 
         masked = to_numpy(own(scores)[:, rows, columns])
         heads = len(masked)
-        allowed = masked > _FORBIDDEN
+        allowed = ~(masked <= _FORBIDDEN)  # NaN is no mask
         q = None if product is None else to_numpy(own(product.left)[:, rows])
         k = None if product is None else to_numpy(own(product.right).transpose(-1, -2)[:, columns])
         layer = LayerTrace(
@@ -179,6 +182,14 @@ def _record(run: Recorder, place: tuple[int, str], call: _Watched) -> None:
         run.layers[number][place] = replace(layer, proof=proof)
 
 
+def _same(left: torch.Tensor, weights: torch.Tensor) -> bool:
+    """Whether what the values are multiplied with are the weights, in whatever shape and precision."""
+    shapes = left.reshape(-1, *left.shape[-2:]), weights.reshape(-1, *weights.shape[-2:])
+    if shapes[0].shape != shapes[1].shape:
+        return False
+    return torch.allclose(shapes[0].float(), shapes[1].float(), atol=1e-2, equal_nan=True)
+
+
 def _scale(q: Any, k: Any, scores: np.ndarray[Any, Any], allowed: np.ndarray[Any, Any]) -> float | None:
     """Return the number that makes q·k the scores, or None if more was done to them."""
     if q is None:
@@ -186,4 +197,6 @@ def _scale(q: Any, k: Any, scores: np.ndarray[Any, Any], allowed: np.ndarray[Any
     products = (q @ np.repeat(k, len(q) // len(k), axis=0).swapaxes(-1, -2))[allowed]
     known = scores[allowed]
     scale = float(np.vdot(products, known) / max(np.vdot(products, products), np.finfo(np.float32).tiny))
+    usual = (1.0, q.shape[-1] ** -0.5)
+    scale = next((each for each in usual if abs(scale / each - 1) < 1e-4), scale)
     return scale if np.allclose(known, products * scale, rtol=1e-4, atol=1e-5) else None

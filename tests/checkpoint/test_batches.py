@@ -1,0 +1,440 @@
+"""Sentences of different lengths side by side: the numbers, and the order, of every sentence on its own."""
+
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from architectures import tiny_model
+from conformance import opened, save, stacked
+from transformers import PreTrainedTokenizerFast
+
+from attncli.errors import InputError
+from attncli.layer import LayerTrace
+from attncli.sentences import windows
+from attncli.sources import open_source
+from attncli.sources.pretrained import Checkpoint, batch, memory
+from attncli.trace import Trace
+
+Run = Callable[..., Any]
+# Padded, they are one batch: the longest has twice the tokens of the shortest.
+TEXTS = ["w23 w42 w17 w88 w23 w64 w31", "w9 w8 w7 w6", "w5 w6 w7 w8 w9 w10 w11 w12", "w99 w2 w99 w2 w3"]
+# Unpadded, those of one length are: 7, 2, 7, 1, 11, 2, 7.
+MIXED = [
+    TEXTS[0],
+    "w9 w8",
+    "w31 w3 w31 w4 w5 w6 w2",
+    "w99",
+    "w5 w6 w7 w8 w9 w10 w11 w12 w13 w14 w15",
+    "w2 w9",
+    "w7 " * 7,
+]
+TARGET = "w5 w6 w7 w8"
+EXACT = 1e-5
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """The models are too small to be shared between threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Checkpoint]:
+    """A tiny model of an architecture, every layer recorded."""
+    made: dict[str, Checkpoint] = {}
+
+    def get(name: str) -> Checkpoint:
+        if name not in made:
+            folder = tmp_path_factory.mktemp(name)
+            save(tiny_model(name), folder)
+            made[name] = opened(folder, "all")
+        made[name].padding_side = None
+        return made[name]
+
+    return get
+
+
+def arrays(layer: LayerTrace) -> dict[str, Any]:
+    """All that is compared; the weights of every head."""
+    return {"q": layer.q, "k": layer.k, "v": layer.v, "weights": stacked(layer)}
+
+
+def check_same(together: Trace, alone: Trace) -> None:
+    """Check that two traces show the same."""
+    assert together.key_tokens == alone.key_tokens
+    assert together.query_tokens == alone.query_tokens
+    assert (together.text, together.pair, together.target) == (alone.text, alone.pair, alone.target)
+    assert [(one.layer, one.kind) for one in together.layers] == [(one.layer, one.kind) for one in alone.layers]
+    for ours, theirs in zip(together.layers, alone.layers, strict=True):
+        assert str(ours.mask) == str(theirs.mask)
+        assert ours.scale == pytest.approx(theirs.scale)
+        shown = arrays(ours)
+        for name, array in arrays(theirs).items():
+            # Random models have queries and keys that are far from 1; weights are compared as they are.
+            largest = max(1.0, float(np.abs(array).max()))
+            np.testing.assert_allclose(
+                shown[name], array, rtol=0, atol=EXACT * largest, err_msg=f"{name} of {ours.kind} {ours.layer}"
+            )
+        assert ours.proof is not None
+        assert theirs.proof is not None
+        assert ours.proof.max_abs_error <= 1e-4 + 2 * theirs.proof.max_abs_error
+
+
+def sizes_and_traces(source: Checkpoint, texts: Sequence[str], *more: str | None) -> tuple[list[int], list[Trace]]:
+    """Return how many sentences each batch had, and the traces."""
+    sizes = []
+    run = source._run
+
+    def counted(sentences: Any) -> Any:
+        sizes.append(len(sentences))
+        return run(sentences)
+
+    with patch.object(source, "_run", counted):
+        return sizes, list(source.traces(texts, *more))
+
+
+def check_batch(source: Checkpoint, side: str, texts: Sequence[str], *more: str | None) -> list[Trace]:
+    """Check sentences of different lengths in one padded batch against each one alone."""
+    source.padding_side = side
+    sizes, together = sizes_and_traces(source, texts, *more)
+    assert sizes == [len(texts)]
+    for trace, text in zip(together, texts, strict=True):
+        check_same(trace, source.trace(text, *more))
+    return together
+
+
+# Absolute positions, rotary ones, encoders, softcap and windows, hybrids, and two whose softmax is watched.
+ONE_STACK = ["gpt2", "llama", "bert", "roberta", "gemma2", "qwen3_next", "jamba", "bloom", "gptj"]
+
+# ConvBERT and Nystromformer have a convolution beside their attention, MobileBERT puts three embeddings side by side:
+# no mask would keep padding out of a sentence's last tokens.
+MIXES_NEIGHBOURS = ["convbert", "mobilebert", "nystromformer"]
+
+
+@pytest.mark.parametrize("name", ONE_STACK)
+def test_a_padded_batch_shows_what_each_sentence_shows_alone(
+    name: str, checkpoint: Callable[[str], Checkpoint]
+) -> None:
+    check_batch(checkpoint(name), "right", TEXTS)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "gemma2", "jamba", "bloom", "t5", *MIXES_NEIGHBOURS])
+def test_by_default_sentences_of_one_length_run_together_and_show_what_each_shows_alone(
+    name: str, checkpoint: Callable[[str], Checkpoint]
+) -> None:
+    source = checkpoint(name)
+    target = TARGET if source.is_encoder_decoder else None
+    sizes, together = sizes_and_traces(source, MIXED, None, target)
+    assert sizes == [1, 2, 3, 1]
+    for trace, text in zip(together, MIXED, strict=True):
+        check_same(trace, source.trace(text, None, target))
+
+
+@pytest.mark.parametrize("name", ["bart", "t5"])
+def test_a_batch_of_an_encoder_decoder_shows_all_kinds_of_each_sentence(
+    name: str, checkpoint: Callable[[str], Checkpoint]
+) -> None:
+    source = checkpoint(name)
+    (first, *_) = check_batch(source, "right", TEXTS, None, TARGET)
+    assert {layer.kind for layer in first.layers} == {"encoder", "decoder", "cross"}
+    assert first.layer(0, "cross").shapes["weights"][1:] == [4, 7]
+    (first, *_) = check_batch(source, "right", TEXTS)
+    assert {layer.kind for layer in first.layers} == {"encoder"}
+
+
+# Left padding moves every token. Rotary positions do not mind, and GPT-2 and BERT are told where their tokens stand.
+# Not here: BART counts positions from the left end and cannot be told; RoBERTa counts from its pad_token_id + 1 and
+# finds its positions itself; recurrent layers (Jamba, Qwen3-Next) read the padding first; Bloom and T5 have no
+# positions to be moved, and GPT-J and Gemma 2 have those of Llama.
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
+def test_padding_on_the_left_changes_nothing(name: str, checkpoint: Callable[[str], Checkpoint]) -> None:
+    source = checkpoint(name)
+    right = check_batch(source, "right", TEXTS)
+    for one, other in zip(check_batch(source, "left", TEXTS), right, strict=True):
+        check_same(one, other)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
+def test_a_batch_of_pairs_shows_what_each_pair_shows_alone(
+    name: str, side: str, checkpoint: Callable[[str], Checkpoint]
+) -> None:
+    for trace, text in zip(check_batch(checkpoint(name), side, TEXTS, "w3 w4 w5"), TEXTS, strict=True):
+        assert [token.segment for token in trace.key_tokens] == [0] * len(text.split()) + [1] * 3
+
+
+@pytest.mark.parametrize("pair", [None, "fruit flies like a banana"])
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_real_encoder_with_segments_and_special_tokens_is_the_same_in_a_batch(
+    pair: str | None, side: str, minilm: str
+) -> None:
+    source = open_source(model=minilm, layers="all")
+    assert isinstance(source, Checkpoint)
+    texts = ["time flies like an arrow", "time flies like bananas too often", "the quick brown fox jumps over"]
+    for trace in check_batch(source, side, texts, pair):
+        assert (trace.key_tokens[0].text, trace.key_tokens[-1].text) == ("[CLS]", "[SEP]")
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("name", ["gpt2", "bert", "llama"])
+def test_a_batch_shows_what_the_model_itself_returns_for_the_batch(
+    name: str, side: str, checkpoint: Callable[[str], Checkpoint]
+) -> None:
+    source = checkpoint(name)
+    source.padding_side = side
+    ids = [[int(word[1:]) for word in text.split()] for text in TEXTS]
+    longest = max(map(len, ids))
+    padding = [[0] * (longest - len(own)) for own in ids]
+    ones = [[1] * len(own) for own in ids]
+    both = [list(zip(part, padding, strict=True)) for part in (ids, ones)]
+    tokens, mask = (torch.tensor([a + b if side == "right" else b + a for a, b in part]) for part in both)
+    model = tiny_model(name)
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    with torch.no_grad():
+        expected = model(tokens, attention_mask=mask, position_ids=positions, output_attentions=True).attentions
+    sizes, traces = sizes_and_traces(source, TEXTS)
+    assert sizes == [len(TEXTS)]
+    for number, trace in enumerate(traces):
+        own = mask[number].bool()
+        assert len(trace.layers) == len(expected)
+        for layer, attentions in zip(trace.layers, expected, strict=True):
+            theirs = attentions[number][:, own][:, :, own].numpy()
+            np.testing.assert_allclose(stacked(layer), theirs, rtol=0, atol=EXACT)
+
+
+def test_the_order_of_the_sentences_does_not_show_in_their_numbers(checkpoint: Callable[[str], Checkpoint]) -> None:
+    source = checkpoint("gpt2")
+    source.padding_side = "right"
+    forwards = list(source.traces(TEXTS))
+    backwards = list(source.traces(TEXTS[::-1]))[::-1]
+    assert [trace.text for trace in forwards] == [trace.text for trace in backwards] == TEXTS
+    for one, other in zip(forwards, backwards, strict=True):
+        check_same(one, other)
+
+
+# --- which sentences run together --------------------------------------------------------------------------
+
+
+def encoded(lengths: Sequence[int], target: int = 0) -> list[dict[str, list[int]]]:
+    more = {"decoder_input_ids": [7] * target} if target else {}
+    return [{"input_ids": [7] * length, "attention_mask": [1] * length, **more} for length in lengths]
+
+
+LENGTHS = {
+    "one": [5],
+    "all alike": [16] * 700,
+    "mixed": [random.Random(0).randint(1, 512) for _ in range(300)],
+    "some longer than a batch": [3, 5000, 4, 9000, 4096, 4097, 5],
+    "exactly a batch": [2048, 2048, 1024, 1024, 1024],
+}
+
+
+@pytest.mark.parametrize("is_padded", [True, False], ids=["padded", "unpadded"])
+@pytest.mark.parametrize("target", [0, 9], ids=["", "with a target"])
+@pytest.mark.parametrize("name", LENGTHS)
+def test_every_sentence_is_in_one_batch_and_none_is_too_large(name: str, target: int, is_padded: bool) -> None:
+    lengths = LENGTHS[name]
+    found = list(batch.batches(encoded(lengths, target), is_padded))
+    assert sorted(index for own in found for index in own) == list(range(len(lengths)))
+    for own in found:
+        shortest, longest = (choose(lengths[index] for index in own) for choose in (min, max))
+        assert len(own) == 1 or len(own) * max(longest, target) <= batch.MOST_TOKENS
+        assert longest <= 2 * shortest if is_padded else longest == shortest
+    # They go from short to long: no batch could exchange a sentence with another one and need less padding.
+    ends = [(min(lengths[i] for i in own), max(lengths[i] for i in own)) for own in found]
+    assert all(before[1] <= after[0] for before, after in pairwise(ends))
+
+
+@pytest.mark.parametrize("is_padded", [True, False], ids=["padded", "unpadded"])
+def test_sentences_of_one_length_share_as_few_batches_as_there_can_be(is_padded: bool) -> None:
+    assert [len(own) for own in batch.batches(encoded([16] * 700), is_padded)] == [256, 256, 188]
+    assert [len(own) for own in batch.batches(encoded([16] * 7), is_padded, 50)] == [3, 3, 1]
+    assert list(batch.batches(encoded([4097, 4097]), is_padded)) == [[0], [1]]
+    assert list(batch.batches(encoded([4, 4]), is_padded, 1)) == [[0], [1]]
+    assert list(batch.batches([], is_padded)) == []
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [[2, 2, 2, 2, 800], [1] * 60 + [64], [random.Random(0).randint(1, 60) for _ in range(256)]],
+    ids=["one long one", "many short ones", "mixed"],
+)
+def test_a_batch_is_of_nearly_one_length_so_that_most_of_it_is_no_padding(lengths: list[int]) -> None:
+    found = list(batch.batches(encoded(lengths), True))
+    padded = sum(len(own) * max(lengths[index] for index in own) for own in found)
+    assert padded < 2 * sum(lengths)
+
+
+def test_padding_is_masked_and_every_sentence_is_found_again() -> None:
+    for side in ("right", "left"):
+        inputs, spans, whole = batch.padded(encoded([3, 1, 2]), 9, side, {"position_ids": None})
+        assert inputs["attention_mask"].sum(dim=1).tolist() == [3, 1, 2]
+        assert (inputs["input_ids"] == 9).tolist() == (inputs["attention_mask"] == 0).tolist()
+        for number, span in enumerate(spans):
+            assert (inputs["input_ids"][number, span.text] == 7).all()
+            assert span.text == span.target
+        assert whole.text == slice(0, 3)
+        assert ("position_ids" in inputs) == (side == "left")
+
+
+# --- windows -----------------------------------------------------------------------------------------------
+
+
+def numbered(count: int, bad: int | None = None) -> Iterator[tuple[int, str]]:
+    for number in range(1, count + 1):
+        if number == bad:
+            raise InputError(f"line {number} cannot be read")
+        yield number, f"sentence {number}"
+
+
+def test_windows_double_until_the_largest() -> None:
+    found = list(windows(numbered(30), most=8))
+    assert [len(window) for window in found] == [1, 2, 4, 8, 8, 7]
+    assert [one for window in found for one in window] == list(numbered(30))
+    assert [len(window) for window in windows(numbered(600))] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 89]
+    assert list(windows(iter(()))) == []
+    assert [len(window) for window in windows(numbered(3))] == [1, 2]
+
+
+def test_the_first_window_needs_the_first_sentence_alone() -> None:
+    found = windows(numbered(9, bad=2))
+    assert next(found) == [(1, "sentence 1")]
+
+
+@pytest.mark.parametrize("bad", [1, 2, 3, 4, 6, 8, 9])
+def test_a_line_that_cannot_be_read_comes_after_all_those_before_it(bad: int) -> None:
+    found = windows(numbered(20, bad=bad))
+    before: list[tuple[int, str]] = []
+    while len(before) < bad - 1:
+        before += next(found)
+    with pytest.raises(InputError, match=f"line {bad} cannot be read"):
+        next(found)
+    assert before == list(numbered(bad - 1))
+
+
+# --- the program -------------------------------------------------------------------------------------------
+
+
+WORDS = "time flies like an arrow fruit banana a the".split()
+
+
+def many(count: int, longest: int) -> list[str]:
+    """Sentences of mixed length, no two alike."""
+    chance = random.Random(count)
+    found: dict[str, None] = {}
+    while len(found) < count:
+        found[" ".join(chance.choices(WORDS, k=chance.choice([2, 3, 4, 7, longest])))] = None
+    return list(found)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "tsv"])
+def test_sentences_come_out_in_the_order_of_the_file(form: str, attn: Run, tiny_llama: str, tmp_path: Path) -> None:
+    texts = many(260, 32)
+    path = tmp_path / "sentences.txt"
+    path.write_text("\n\n".join(texts), encoding="utf-8")
+    show = ("--show", "tokens") if form != "tsv" else ("-q", "1", "-k", "0", "-H", "0")
+    ran = attn("inspect", "-m", tiny_llama, "-F", form, *show, "--file", path)
+    assert (ran.code, ran.err) == (0, "")
+    if form == "tsv":
+        header, *rows = (line.split("\t") for line in ran.out.splitlines())
+        column = next(index for index, title in enumerate(header) if title in ("q_token", "query_token", "query_text"))
+        assert [row[column] for row in rows] == [text.split()[1] for text in texts]
+        return
+    found = [json.loads(line) for line in ran.out.splitlines()]
+    assert [trace["text"] for trace in found] == texts
+    for trace, text in zip(found, texts, strict=True):
+        assert [token["text"] for token in trace["key_tokens"]] == text.split()
+
+
+def test_a_file_gives_the_numbers_of_one_sentence_after_the_other(attn: Run, minilm: str, tmp_path: Path) -> None:
+    texts = many(8, 20)
+    path = tmp_path / "sentences.txt"
+    path.write_text("\n".join(texts), encoding="utf-8")
+    arguments = ("-m", minilm, "-F", "jsonl", "-l", "0,5", "-H", "3", "--show", "q,k,v,weights")
+    lines = attn("inspect", *arguments, "--file", path).out.splitlines()
+    for line, text in zip(lines, texts, strict=True):
+        (alone,) = attn("inspect", *arguments, text).out.splitlines()
+        for ours, theirs in zip(json.loads(line)["layers"], json.loads(alone)["layers"], strict=True):
+            for one, other in zip(ours["heads"], theirs["heads"], strict=True):
+                for name in ("q", "k", "v", "weights"):
+                    np.testing.assert_allclose(one[name], other[name], rtol=EXACT, atol=EXACT)
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2, 5, 11])
+def test_a_sentence_that_is_too_long_comes_after_all_those_before_it(
+    bad: int, attn: Run, tiny_llama: str, tmp_path: Path
+) -> None:
+    texts = many(12, 20)
+    texts[bad] = "time " * 33
+    path = tmp_path / "sentences.txt"
+    path.write_text("\n".join(texts), encoding="utf-8")
+    ran = attn("inspect", "-m", tiny_llama, "-F", "jsonl", "--show", "tokens", "--file", path)
+    assert ran.code == 5
+    assert [json.loads(line)["text"] for line in ran.out.splitlines()] == texts[:bad]
+    assert ran.err.startswith(f"attn: sentence {bad + 1}: ")
+    assert "33 tokens" in ran.err
+    assert "at most 32" in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_a_line_of_other_bytes_comes_after_all_those_before_it(attn: Run, tiny_llama: str, tmp_path: Path) -> None:
+    texts = many(6, 20)
+    path = tmp_path / "sentences.txt"
+    path.write_bytes("\n".join(texts).encode() + b"\ntime \xff flies\n" + texts[0].encode())
+    ran = attn("inspect", "-m", tiny_llama, "-F", "jsonl", "--show", "tokens", "--file", path)
+    assert ran.code == 5
+    assert [json.loads(line)["text"] for line in ran.out.splitlines()] == texts
+    assert "line 7, byte 6" in ran.err
+
+
+def needed(model: Any, count: int, tokens: int) -> float:
+    return memory.estimate(model.config, 4, count, tokens, 1, False)
+
+
+@pytest.fixture
+def model(tiny_llama: str) -> Any:
+    source = open_source(model=tiny_llama)
+    assert isinstance(source, Checkpoint)
+    return source.model
+
+
+def test_a_sentence_that_does_not_fit_into_memory_comes_after_all_those_before_it(
+    attn: Run, tiny_llama: str, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ["time flies", "like an", "time " * 32, "an arrow"]
+    monkeypatch.setattr(memory, "_available", lambda _: needed(model, 1, 31))
+    ran = attn("inspect", "-m", tiny_llama, "-F", "jsonl", "--show", "tokens", *texts)
+    assert ran.code == 5
+    assert ran.err.startswith("attn: sentence 3: 32 tokens would take ")
+    assert [json.loads(line)["text"] for line in ran.out.splitlines()] == texts[:2]
+
+
+def test_sentences_that_fit_one_at_a_time_are_not_refused_for_their_number(
+    attn: Run, tiny_llama: str, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = many(20, 20)
+    monkeypatch.setattr(memory, "_available", lambda _: needed(model, 2, 20))
+    ran = attn("inspect", "-m", tiny_llama, "-F", "jsonl", "--show", "tokens", *texts)
+    assert (ran.code, ran.err) == (0, "")
+    assert [json.loads(line)["text"] for line in ran.out.splitlines()] == texts
+
+
+def test_a_batch_warns_of_each_sentence_in_its_turn(tmp_path: Path, attn: Run) -> None:
+    save(tiny_model("bloom"), tmp_path)
+    PreTrainedTokenizerFast(
+        tokenizer_file=str(tmp_path / "tokenizer.json"), unk_token="<unk>", pad_token="<pad>"
+    ).save_pretrained(tmp_path)
+    ran = attn("inspect", "-m", tmp_path, "-F", "jsonl", "--show", "tokens", "w7", "first w8", "w9 w9 w9", "w7 second")
+    assert ran.code == 0
+    assert len(ran.out.splitlines()) == 4
+    assert [line.partition("lacks '")[2].partition("'")[0] for line in ran.err.splitlines()] == ["first", "second"]

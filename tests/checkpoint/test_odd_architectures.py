@@ -1,0 +1,150 @@
+"""Architectures with a way of their own, in which a general method could go wrong without a word."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from conformance import opened, save, tokenizer_in
+from transformers import (
+    BartConfig,
+    BartModel,
+    BigBirdConfig,
+    BigBirdModel,
+    BloomConfig,
+    BloomModel,
+    DebertaConfig,
+    DebertaModel,
+    LukeConfig,
+    LukeModel,
+    MptConfig,
+    MptModel,
+    SwitchTransformersConfig,
+    SwitchTransformersModel,
+)
+
+from attncli.errors import InputError, NotExposedError, UsageError
+from attncli.layer import LayerTrace
+from attncli.sources import open_source
+from attncli.sources.pretrained import memory
+
+BERT = {"vocab_size": 128, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48}
+BERT |= {"num_hidden_layers": 2, "max_position_embeddings": 64, "initializer_range": 0.4}
+
+
+def weights(layer: LayerTrace) -> Any:
+    return np.stack([layer.head(head).weights for head in layer.heads])
+
+
+def test_experts_that_count_along_the_sequence_are_not_cut_into_blocks(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = SwitchTransformersConfig(
+        vocab_size=128, d_model=32, d_kv=8, d_ff=48, num_layers=4, num_decoder_layers=1, num_heads=4,
+        num_experts=2, expert_capacity=4, num_sparse_encoder_layers=2, num_sparse_decoder_layers=1,
+    )  # fmt: skip
+    save(SwitchTransformersModel(config), tmp_path)
+    text = " ".join(f"w{5 + 7 * index % 100}" for index in range(40))
+    source = opened(tmp_path, "3")
+    whole = source.trace(text).layers[0]
+    with patch.object(memory, "ROWS", 8):
+        np.testing.assert_array_equal(weights(source.trace(text).layers[0]), weights(whole))
+
+
+def test_what_bigbird_shows_does_not_depend_on_what_ran_before(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = BigBirdConfig(**BERT | {"max_position_embeddings": 256}, block_size=4, num_random_blocks=1)
+    save(BigBirdModel(config), tmp_path)
+    long, short = " ".join(["w7"] * 120), "w7 w8 w9"
+    source = opened(tmp_path, "0")
+    first = source.trace(short).layers[0]
+    with pytest.raises(NotExposedError, match="softmax"):  # it attends to blocks
+        source.trace(long)
+    np.testing.assert_array_equal(weights(source.trace(short).layers[0]), weights(first))
+
+
+def test_weights_that_are_mixed_after_the_softmax_are_refused(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    save(
+        DebertaModel(DebertaConfig(**BERT, relative_attention=True, pos_att_type=["c2p"], talking_head=True)), tmp_path
+    )
+    with pytest.raises(NotExposedError, match="changes its weights after the softmax"):
+        opened(tmp_path, "0").trace("w7 w8 w9")
+
+
+@pytest.mark.parametrize("kinds", [["c2p"], ["p2c"], ["c2p", "p2c"]])
+def test_disentangled_attention_is_exact(kinds: list[str], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = DebertaModel(DebertaConfig(**BERT, relative_attention=True, pos_att_type=kinds)).eval()
+    save(model, tmp_path)
+    layer = opened(tmp_path, "1").trace("w7 w8 w9 w7").layers[0]
+    with torch.no_grad():
+        expected = model(torch.tensor([[7, 8, 9, 7]]), output_attentions=True).attentions[1][0]
+    np.testing.assert_allclose(weights(layer), expected.numpy(), atol=1e-6)
+    assert layer.scale is None  # positions are in the scores too
+
+
+def test_a_nan_in_a_watched_model_is_a_nan_and_no_mask(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = BloomModel(BloomConfig(vocab_size=128, hidden_size=32, n_layer=1, n_head=4))
+    with torch.no_grad():
+        model.h[0].self_attention.query_key_value.weight[0, 0] = torch.nan
+    save(model, tmp_path)
+    layer = opened(tmp_path, "0").trace("w7 w8 w9").layers[0]
+    assert layer.scores is not None
+    assert np.isnan(layer.scores[0][np.tril_indices(3)]).all()
+    assert str(layer.mask) == "causal"
+
+
+def bart(folder: Path, **sizes: int) -> Path:
+    torch.manual_seed(0)
+    small = {"encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    save(
+        BartModel(BartConfig(**{"vocab_size": 128, "d_model": 32, "max_position_embeddings": 64} | small | sizes)),
+        folder,
+    )
+    return folder
+
+
+def test_a_layer_that_only_the_decoder_has_is_asked_of_the_decoder(tmp_path: Path) -> None:
+    source = opened(bart(tmp_path, encoder_layers=2, decoder_layers=4), "3")
+    assert {layer.kind for layer in source.trace("w7 w8", target="w9 w10").layers} == {"decoder", "cross"}
+    with pytest.raises(UsageError, match="--layer 3: there are 2 encoder layers here"):
+        source.trace("w7 w8")
+
+
+def test_heads_are_those_of_the_side_that_is_shown(tmp_path: Path) -> None:
+    folder = bart(tmp_path, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2, decoder_attention_heads=4)
+    with patch("attncli.sources.pretrained.loading.load_tokenizer", tokenizer_in):
+        source = open_source(model=str(folder), heads=3, kind="decoder", special=False)
+        assert source.trace("w7 w8", target="w9 w10").layers[0].heads == (3,)
+        with pytest.raises(UsageError, match="2 heads"):
+            open_source(model=str(folder), heads=3, kind="encoder", special=False).trace("w7 w8")
+
+
+def test_positions_are_counted_as_the_model_counts_them(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    luke = LukeModel(LukeConfig(**BERT, entity_vocab_size=8, entity_emb_size=8, pad_token_id=1))
+    mpt = MptModel(MptConfig(vocab_size=128, d_model=32, n_layers=1, n_heads=4, max_seq_len=64))
+    for name, model, limit in (("luke", luke, 62), ("mpt", mpt, 64)):
+        folder = tmp_path / name
+        folder.mkdir()
+        save(model, folder)
+        source = opened(folder, "0")
+        assert source.trace(" ".join(["w7"] * limit)).layers[0].num_queries == limit
+        with pytest.raises(InputError, match=f"reads at most {limit}"):
+            source.trace(" ".join(["w7"] * (limit + 1)))
+
+
+def test_a_layer_of_a_hybrid_without_attention_is_said_to_be_missing(tmp_path: Path, attn: Callable[..., Any]) -> None:
+    from architectures import tiny_model
+
+    save(tiny_model("qwen3_next"), tmp_path)
+    with patch("attncli.sources.pretrained.loading.load_tokenizer", tokenizer_in):
+        ran = attn("inspect", "w7 w8", "w9 w7", "-m", tmp_path, "-l", "0,1", "-F", "jsonl", "--show", "metrics")
+    assert ran.code == 0
+    assert ran.err.splitlines() == [
+        "attn: warning: layer 0 has linear_attention, no softmax attention; it is not shown"
+    ]  # once, not with every sentence
