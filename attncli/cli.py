@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from attncli.commands import mask
 from attncli.commands.inspect import inspect
 from attncli.errors import AttnError, ExitCode
 from attncli.terminal import complain
@@ -111,6 +112,23 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(cls=_Command, short_help="Show the attention of a sentence.")(inspect)
+
+masks = typer.Typer(
+    cls=_Group,
+    no_args_is_help=True,
+    help="""Draw, check, compare and convert attention masks.
+
+    attn mask show "causal & window(4)" --size 12
+    """,
+)
+app.add_typer(masks, name="mask", short_help="Draw, check, compare and convert masks.")
+for _function, _short in (
+    (mask.show, "Draw a mask."),
+    (mask.check, "Say what is wrong with a mask."),
+    (mask.diff, "Show where two masks differ."),
+    (mask.convert, "Write a mask for another API."),
+):
+    masks.command(cls=_Command, short_help=_short)(_function)
 
 
 def _print_version(is_wanted: bool) -> None:

@@ -1,0 +1,69 @@
+"""The usual mistakes that explain many wrong cells at once: a window off by one, another alignment, a transpose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attncli.masks.algebra import And, Atom, Expression, Not, Or
+from attncli.masks.subject import Size, laid_out, single_rows
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool
+
+_FURTHEST = 8  # keys that a window is looked for to either side
+
+
+def explained(allowed: Bool[np.ndarray, "Q K"], expected: Expression, size: Size) -> dict[str, str]:
+    """Return what explains the wrong cells, by the code of the finding that it belongs to.
+
+    Each is tried on the whole mask and named only where it explains every cell.
+    """
+    for changed, said in _other_windows(expected):
+        if _is_laid_out(changed, size, allowed):
+            return dict.fromkeys(("window", "missing", "leak"), said)
+    wanted = laid_out(expected, size)[0]
+    if wanted.shape[0] == wanted.shape[1] and np.array_equal(wanted.T, allowed):
+        return {"shape": "the mask is the transpose of what is expected: queries and keys are swapped"}
+    for past, side in ((0, "top-left"), (allowed.shape[1] - allowed.shape[0], "bottom-right")):
+        if past >= 0 and past != size.past and _is_laid_out(expected, replace(size, past=past), allowed):
+            return {"shape": f"the mask is aligned {side} (past {past}), expected past {size.past}"}
+    return {}
+
+
+def _is_laid_out(expression: Expression, size: Size, allowed: Bool[np.ndarray, "Q K"]) -> bool:
+    """Return whether an expression is exactly these cells; a few rows tell most others apart."""
+    rows = np.linspace(0, len(allowed) - 1, min(len(allowed), 16)).astype(int)
+    told = expression.allowed(single_rows(expression, size, rows))
+    return bool((told == allowed[rows]).all()) and np.array_equal(laid_out(expression, size)[0], allowed)
+
+
+def _other_windows(expression: Expression) -> Iterator[tuple[Expression, str]]:
+    """Yield the expression with a window of it wider, narrower or shifted, the smallest change first."""
+    for window in dict.fromkeys(_windows(expression)):
+        width = window.arguments[0]
+        for step in (sign * size for size in range(1, _FURTHEST + 1) for sign in (1, -1)):
+            if width + step > 0:
+                wider = Atom("window", (width + step,))
+                yield _with(expression, window, wider), f"the window has {width + step} keys, not {width} ({step:+d})"
+            moved = Atom("band", (width - 1 - step, step))
+            yield _with(expression, window, moved), f"the window is shifted by {step:+d}"
+
+
+def _windows(expression: Expression) -> list[Atom]:
+    if isinstance(expression, And | Or):
+        return [window for side in expression.sides for window in _windows(side)]
+    if isinstance(expression, Not):
+        return _windows(expression.inner)
+    return [expression] if isinstance(expression, Atom) and expression.name == "window" else []
+
+
+def _with(expression: Expression, old: Atom, new: Atom) -> Expression:
+    if isinstance(expression, And | Or):
+        return type(expression)(tuple(_with(side, old, new) for side in expression.sides))
+    if isinstance(expression, Not):
+        return Not(_with(expression.inner, old, new))
+    return new if expression == old else expression
