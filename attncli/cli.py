@@ -103,6 +103,13 @@ def _usage(error: typer.TyperException) -> int:
     return getattr(error, "exit_code", ExitCode.USAGE)
 
 
+def _help_alone(context: typer.Context) -> None:
+    """Print the help of a group that is called without a command."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(ExitCode.USAGE)
+
+
 app = typer.Typer(
     name="attn",
     cls=_Group,
@@ -113,14 +120,18 @@ app = typer.Typer(
 )
 app.command(cls=_Command, short_help="Show the attention of a sentence.")(inspect)
 
-masks = typer.Typer(
-    cls=_Group,
-    no_args_is_help=True,
-    help="""Draw, check, compare and convert attention masks.
+masks = typer.Typer(cls=_Group, invoke_without_command=True)
+
+
+@masks.callback()
+def _masks(context: typer.Context) -> None:
+    """Draw, check, compare and convert attention masks.
 
     attn mask show "causal & window(4)" --size 12
-    """,
-)
+    """
+    _help_alone(context)
+
+
 app.add_typer(masks, name="mask", short_help="Draw, check, compare and convert masks.")
 for _function, _short in (
     (mask.show, "Draw a mask."),
@@ -150,6 +161,4 @@ def main(
 
     attn inspect "time flies like an arrow"
     """
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-        raise typer.Exit(ExitCode.USAGE)
+    _help_alone(context)

@@ -111,13 +111,13 @@ def _cells(subject: Subject, expected: Expression) -> Iterator[Finding]:
         return
     hints = explained(subject.allowed[planes[0]], expected, subject.size)
     for code, place in found.items():
-        said = " and ".join(part for part in (_SAYS[code], hints.get(code)) if part)
-        yield Finding(code, "error", f"{_cells_in_rows(place)} {said}", place.count, tuple(place.cells))
+        hint = f": {hints[code]}" if code in hints else ""
+        yield Finding(code, "error", f"{_SAYS[code]} in {_in_words(place)}{hint}", place.count, tuple(place.cells))
     if "shape" in hints:
         yield Finding("shape", "error", hints["shape"], sum(place.count for place in found.values()))
 
 
-def _cells_in_rows(place: _Place) -> str:
+def _in_words(place: _Place) -> str:
     return "1 cell" if place.count == 1 else f"{place.count} cells"
 
 
@@ -161,7 +161,7 @@ def _ambiguous(subject: Subject) -> Iterator[Finding]:
     if reading is not None and reading.is_ambiguous:
         other = "True = masked" if reading.convention != "masked" else "True = attend"
         meant = {"attend": "True = attend", "masked": "True = masked", "additive": "additive"}[reading.convention]
-        message = f"{reading.why}; read as {meant}, it may be {other}: --true attend or --true masked decides"
+        message = f"{reading.why}; read as {meant} here, it may be {other}: --true attend or --true masked decides"
         yield Finding("ambiguous", "error", message)
 
 
@@ -177,7 +177,7 @@ def _varies(subject: Subject, is_one_expected: bool) -> Iterator[Finding]:
         yield Finding(
             "varies",
             "error" if is_one_expected else "note",
-            f"{names} {verb} from {subject.planes[0]}, in {_cells_in_rows(place)}",
+            f"{names} {verb} from {subject.planes[0]}, in {_in_words(place)}",
             len(different),
             tuple(place.cells),
         )

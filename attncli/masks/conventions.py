@@ -9,11 +9,13 @@ Three conventions are in use, and a mask read in the wrong one is wrong everywhe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from attncli.blocks import row_blocks
 from attncli.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ def read_convention(
     name: str,
     true: Literal["attend", "masked"] | None = None,
     past: int | None = None,
-    expected: Bool[np.ndarray, "Q K"] | None = None,
+    expected: Callable[[], Bool[np.ndarray, "Q K"]] | None = None,
 ) -> Reading:
     """Return what the values of a mask say.
 
@@ -73,7 +75,7 @@ def read_convention(
         name: of the mask, for errors.
         true: what True and 1 mean; None is to be found out.
         past: how many keys stand before the first query; None is as many as there are more keys than queries.
-        expected: what the mask should say, which decides where its shape does not.
+        expected: gives what the mask should say, which decides where its shape does not.
 
     Raises:
         InputError: the values are those of no mask.
@@ -95,7 +97,7 @@ def read_convention(
     if len(set(votes.values())) == 1:
         return _as_read(is_true, next(iter(votes.values())), ", ".join(votes))
     if expected is not None:
-        return _nearer(is_true, expected)
+        return _nearer(is_true, expected())
     return Reading("attend", "nothing in the cells tells it from True = masked", is_true, is_ambiguous=True)
 
 
@@ -169,24 +171,36 @@ def _as_read(is_true: Bool[np.ndarray, "P Q K"], true: Convention, why: str) -> 
 
 def _votes(is_true: Bool[np.ndarray, "P Q K"], past: int) -> dict[str, Convention]:
     """Return what the cells say about True: by the queries' own positions, and by the future."""
-    queries, keys = is_true.shape[1:]
     votes: dict[str, Convention] = {}
-    if past < 0 or past >= keys:
+    if not 0 <= past < is_true.shape[2]:
         return votes
     own = np.diagonal(is_true, past, axis1=1, axis2=2)
     if own.all():
         votes["every query attends to itself"] = "attend"
     elif not own.any():
         votes["every query attends to itself"] = "masked"
-    until_now, before = (np.tri(queries, keys, offset, dtype=bool) for offset in (past, past - 1))
-    if until_now.all() or not before.any():
-        return votes
-    has_future = (is_true & ~until_now).any()
-    if not has_future and (is_true & before).any():
+    future, before = _found(is_true, past)
+    if future == {False} and True in before:
         votes["none attends to the future"] = "attend"
-    if has_future and (is_true | until_now).all() and not (is_true | ~before).all():
+    if future == {True} and False in before:
         votes["none attends to the future"] = "masked"
     return votes
+
+
+def _found(is_true: Bool[np.ndarray, "P Q K"], past: int) -> tuple[set[bool], set[bool]]:
+    """Return which values there are among the future cells, and among the past ones, the queries' own left out."""
+    queries, keys = is_true.shape[1:]
+    future: set[bool] = set()
+    before: set[bool] = set()
+    position = np.arange(keys)[None, :]
+    for rows in row_blocks(np.arange(queries), len(is_true) * keys):
+        block, own = is_true[:, rows[0] : rows[-1] + 1], rows[:, None] + past
+        for found, side in ((future, position > own), (before, position < own)):
+            if (block & side).any():
+                found.add(True)
+            if (~block & side).any():
+                found.add(False)
+    return future, before
 
 
 def _nearer(is_true: Bool[np.ndarray, "P Q K"], expected: Bool[np.ndarray, "Q K"]) -> Reading:

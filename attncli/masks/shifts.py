@@ -25,8 +25,7 @@ def explained(allowed: Bool[np.ndarray, "Q K"], expected: Expression, size: Size
     for changed, said in _other_windows(expected):
         if _is_laid_out(changed, size, allowed):
             return dict.fromkeys(("window", "missing", "leak"), said)
-    wanted = laid_out(expected, size)[0]
-    if wanted.shape[0] == wanted.shape[1] and np.array_equal(wanted.T, allowed):
+    if allowed.shape[0] == allowed.shape[1] and _is_laid_out(expected, size, allowed.T):
         return {"shape": "the mask is the transpose of what is expected: queries and keys are swapped"}
     for past, side in ((0, "top-left"), (allowed.shape[1] - allowed.shape[0], "bottom-right")):
         if past >= 0 and past != size.past and _is_laid_out(expected, replace(size, past=past), allowed):

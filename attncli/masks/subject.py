@@ -130,7 +130,7 @@ def subject_of_file(
     planes = loaded.values.reshape(-1, *loaded.values.shape[-2:])
     queries, keys = planes.shape[1:]
     offset = max(keys - queries, 0) if past is None else past
-    wanted = None if expected is None else laid_out(expected, Size(queries, keys, offset))[0]
+    wanted = None if expected is None else lambda: laid_out(expected, Size(queries, keys, offset))[0]
     reading = read_convention(planes, visible(given), true, past, wanted)
     return Subject(given, reading.allowed, _plane_names(loaded.values.shape[:-2]), offset, None, loaded, reading)
 
