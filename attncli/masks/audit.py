@@ -109,7 +109,8 @@ def _cells(subject: Subject, expected: Expression) -> Iterator[Finding]:
     found = {code: place for code, place in places.items() if place.count}
     if not found:
         return
-    hints = explained(subject.allowed[planes[0]], expected, subject.size)
+    wrong = sorted({row for place in found.values() for row, _ in place.cells})
+    hints = explained(subject.allowed[planes[0]], expected, subject.size, wrong)
     for code, place in found.items():
         hint = f": {hints[code]}" if code in hints else ""
         yield Finding(code, "error", f"{_SAYS[code]} in {_in_words(place)}{hint}", place.count, tuple(place.cells))

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attncli.blocks import row_blocks
 from attncli.masks.algebra import And, Atom, Expression, Not, Or
-from attncli.masks.subject import Size, laid_out, single_rows
+from attncli.masks.subject import Size, single_rows
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
@@ -17,27 +18,33 @@ if TYPE_CHECKING:
 _FURTHEST = 8  # keys that a window is looked for to either side
 
 
-def explained(allowed: Bool[np.ndarray, "Q K"], expected: Expression, size: Size) -> dict[str, str]:
+def explained(allowed: Bool[np.ndarray, "Q K"], expected: Expression, size: Size, wrong: list[int]) -> dict[str, str]:
     """Return what explains the wrong cells, by the code of the finding that it belongs to.
 
     Each is tried on the whole mask and named only where it explains every cell.
+
+    Args:
+        allowed: the mask.
+        expected: what it should say.
+        size: how it is laid out.
+        wrong: some rows that are not as expected.
     """
     for changed, said in _other_windows(expected):
-        if _is_laid_out(changed, size, allowed):
+        if _is_laid_out(changed, size, allowed, wrong):
             return dict.fromkeys(("window", "missing", "leak"), said)
-    if allowed.shape[0] == allowed.shape[1] and _is_laid_out(expected, size, allowed.T):
+    if allowed.shape[0] == allowed.shape[1] and _is_laid_out(expected, size, allowed.T, wrong):
         return {"shape": "the mask is the transpose of what is expected: queries and keys are swapped"}
     for past, side in ((0, "top-left"), (allowed.shape[1] - allowed.shape[0], "bottom-right")):
-        if past >= 0 and past != size.past and _is_laid_out(expected, replace(size, past=past), allowed):
+        if past >= 0 and past != size.past and _is_laid_out(expected, replace(size, past=past), allowed, wrong):
             return {"shape": f"the mask is aligned {side} (past {past}), expected past {size.past}"}
     return {}
 
 
-def _is_laid_out(expression: Expression, size: Size, allowed: Bool[np.ndarray, "Q K"]) -> bool:
-    """Return whether an expression is exactly these cells; a few rows tell most others apart."""
-    rows = np.linspace(0, len(allowed) - 1, min(len(allowed), 16)).astype(int)
-    told = expression.allowed(single_rows(expression, size, rows))
-    return bool((told == allowed[rows]).all()) and np.array_equal(laid_out(expression, size)[0], allowed)
+def _is_laid_out(expression: Expression, size: Size, allowed: Bool[np.ndarray, "Q K"], wrong: list[int]) -> bool:
+    """Return whether an expression is exactly these cells; the rows that are known to be wrong tell most apart."""
+    queries, keys = allowed.shape
+    blocks = [np.array(wrong), *row_blocks(np.arange(queries), keys)]
+    return all((expression.allowed(single_rows(expression, size, rows)) == allowed[rows]).all() for rows in blocks)
 
 
 def _other_windows(expression: Expression) -> Iterator[tuple[Expression, str]]:

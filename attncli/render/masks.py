@@ -219,18 +219,18 @@ def _pooled_codes(comparison: Comparison, pool: tuple[int, int]) -> Int[np.ndarr
 
 
 def _any(cells: Bool[np.ndarray, "Q K"], pool: tuple[int, int]) -> Bool[np.ndarray, "R C"]:
-    return _shares(cells, pool) > 0
+    if pool == (1, 1):
+        return cells
+    rows = [cells[start : start + pool[0]].any(axis=0) for start in range(0, len(cells), pool[0])]
+    return np.logical_or.reduceat(np.array(rows), np.arange(0, cells.shape[1], pool[1]), axis=1)
 
 
 def _shares(cells: Bool[np.ndarray, "Q K"], pool: tuple[int, int]) -> Float[np.ndarray, "R C"]:
     """Return the share of each block of cells that is true; blocks at the edges may be smaller."""
-    if pool == (1, 1):
-        return cells.astype(float)
     starts = [np.arange(0, size, step) for size, step in zip(cells.shape, pool, strict=True)]
-    # Rows first, in a narrow type: a picture of 8192 × 8192 cells is 64 × 64.
-    counts = np.add.reduceat(np.add.reduceat(cells, starts[0], axis=0, dtype=np.int32), starts[1], axis=1)
+    rows = np.array([cells[start : start + pool[0]].sum(axis=0, dtype=np.int32) for start in starts[0]])
     sizes = [np.diff(np.append(start, size)) for start, size in zip(starts, cells.shape, strict=True)]
-    return counts / np.outer(*sizes)
+    return np.add.reduceat(rows, starts[1], axis=1) / np.outer(*sizes)
 
 
 def _picture(title: str, allowed: Bool[np.ndarray, "Q K"], pool: tuple[int, int]) -> Picture:
