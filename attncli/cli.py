@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,6 +19,7 @@ from attncli.terminal import complain
 
 # Types that need no validation to be made from what stands on the command line.
 _CONVERTED_HERE: dict[Any, Callable[[Any], Any]] = {str: str, list[str]: list, Path: Path}
+_PLAIN_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 def _spare_unused(parameters: list[Any]) -> list[Any]:
@@ -37,13 +39,24 @@ def _sparing(parameter: Any) -> Callable[[Any, Any], Any]:
     coerced = parameter.process_value
 
     convert = _CONVERTED_HERE.get(parameter.type_descriptor.annotation)
+    is_number = parameter.type_descriptor.annotation is int
 
     def process_value(context: Any, value: Any) -> Any:
         if value is None and not parameter.required:
             return () if parameter.multiple or parameter.nargs == -1 else None
-        return convert(value) if convert and parameter.callback is None else coerced(context, value)
+        if convert and parameter.callback is None:
+            return convert(value)
+        return int(value) if is_number and _is_plainly_in_range(parameter, value) else coerced(context, value)
 
     return process_value
+
+
+def _is_plainly_in_range(parameter: Any, value: Any) -> bool:
+    """Return whether a value is digits alone and a number that the option takes: there is nothing to complain about."""
+    if not (isinstance(value, str) and _PLAIN_NUMBER.fullmatch(value)):
+        return False
+    low, high = parameter.min, parameter.max
+    return (low is None or int(value) >= low) and (high is None or int(value) <= high)
 
 
 class _Group(TyperGroup):
