@@ -48,13 +48,15 @@ def _is_laid_out(expression: Expression, size: Size, allowed: Bool[np.ndarray, "
 
 
 def _other_windows(expression: Expression) -> Iterator[tuple[Expression, str]]:
-    """Yield the expression with a window of it wider, narrower or shifted, the smallest change first."""
+    """Yield the expression with a window of it wider or narrower, then shifted, the smallest change first."""
     for window in dict.fromkeys(_windows(expression)):
         width = window.arguments[0]
-        for step in (sign * size for size in range(1, _FURTHEST + 1) for sign in (1, -1)):
+        steps = [sign * size for size in range(1, _FURTHEST + 1) for sign in (1, -1)]
+        for step in steps:
             if width + step > 0:
                 wider = Atom("window", (width + step,))
                 yield _with(expression, window, wider), f"the window has {width + step} keys, not {width} ({step:+d})"
+        for step in steps:
             moved = Atom("band", (width - 1 - step, step))
             yield _with(expression, window, moved), f"the window is shifted by {step:+d}"
 
