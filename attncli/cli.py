@@ -44,7 +44,7 @@ def _sparing(parameter: Any) -> Callable[[Any, Any], Any]:
     def process_value(context: Any, value: Any) -> Any:
         if value is None and not parameter.required:
             return () if parameter.multiple or parameter.nargs == -1 else None
-        if convert and parameter.callback is None:
+        if convert and value is not None and parameter.callback is None:
             return convert(value)
         return int(value) if is_number and _is_plainly_in_range(parameter, value) else coerced(context, value)
 

@@ -229,7 +229,7 @@ def _size(
             raise UsageError(f"{name} {value} contradicts --size {size}; drop one of them")
     if tokens is not None:
         return Size(queries, len(tokens), past)
-    return Size(queries or size, keys, past)
+    return Size(queries, keys, past) if size is None else Size(size, size + (past or 0), past)
 
 
 def _words(text: str) -> list[str]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool
 
 DEFAULT_SIZE = 8  # positions, where nothing says how many
+_MOST_HEADS = 1024  # of a bias
 _MOST_CELLS = 2**31  # held at once, a byte each
 
 
@@ -195,6 +196,8 @@ def subjects_of_expression(expression: Expression, size: Size, heads: int = 1) -
     """
     assert size.queries is not None
     assert size.keys is not None
+    if (bias_heads(expression) or 0) > _MOST_HEADS:
+        raise InputError(f"a bias of {bias_heads(expression)} heads is too many to draw; give at most {_MOST_HEADS}")
     heads = max(heads, _file_heads(expression))
     pasts = [size.past] if size.past is not None else sorted({0, max(size.keys - size.queries, 0)})
     subjects = []
