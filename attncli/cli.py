@@ -12,7 +12,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from attncli.commands import mask
 from attncli.commands.inspect import inspect
 from attncli.errors import AttnError, ExitCode
 from attncli.terminal import complain
@@ -97,6 +96,20 @@ class _Group(TyperGroup):
         sys.exit(code or ExitCode.OK)
 
 
+class _Root(_Group):
+    """The program: `mask` and its commands are built when one of them, or the help, is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands."""
+        return [*dict.fromkeys([*super().list_commands(ctx), "mask"])]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command by its name."""
+        if cmd_name == "mask" and cmd_name not in self.commands:
+            self.add_command(_mask_group(), cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+
 class _Command(TyperCommand):
     """A command whose unused options cost nothing."""
 
@@ -125,7 +138,7 @@ def _help_alone(context: typer.Context) -> None:
 
 app = typer.Typer(
     name="attn",
-    cls=_Group,
+    cls=_Root,
     invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -133,26 +146,29 @@ app = typer.Typer(
 )
 app.command(cls=_Command, short_help="Show the attention of a sentence.")(inspect)
 
-masks = typer.Typer(cls=_Group, invoke_without_command=True)
 
+def _mask_group() -> Any:
+    """Return `attn mask`."""
+    from attncli.commands import mask
 
-@masks.callback()
-def _masks(context: typer.Context) -> None:
-    """Draw, check, compare and convert attention masks.
+    masks = typer.Typer(name="mask", cls=_Group, invoke_without_command=True, add_completion=False)
 
-    attn mask show "causal & window(4)" --size 12
-    """
-    _help_alone(context)
+    @masks.callback(short_help="Draw, check, compare and convert masks.")
+    def _masks(context: typer.Context) -> None:
+        """Draw, check, compare and convert attention masks.
 
+        attn mask show "causal & window(4)" --size 12
+        """
+        _help_alone(context)
 
-app.add_typer(masks, name="mask", short_help="Draw, check, compare and convert masks.")
-for _function, _short in (
-    (mask.show, "Draw a mask."),
-    (mask.check, "Say what is wrong with a mask."),
-    (mask.diff, "Show where two masks differ."),
-    (mask.convert, "Write a mask for another API."),
-):
-    masks.command(cls=_Command, short_help=_short)(_function)
+    for function, short in (
+        (mask.show, "Draw a mask."),
+        (mask.check, "Say what is wrong with a mask."),
+        (mask.diff, "Show where two masks differ."),
+        (mask.convert, "Write a mask for another API."),
+    ):
+        masks.command(cls=_Command, short_help=short)(function)
+    return typer.main.get_command(masks)
 
 
 def _print_version(is_wanted: bool) -> None:
