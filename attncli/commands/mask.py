@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from attncli.masks.subject import Size, Subject
     from attncli.render.masks import MaskView
 
-_SIZE, _VIEW, _OUTPUT = "Size", "View", "Output"
+_SIZE, _OUTPUT = "Size", "Output"
 
 Mask = Annotated[str, Argument(metavar="EXPR|FILE", help="'causal & window(4)', mask.npy or file.py:function.")]
 Other = Annotated[str, Argument(metavar="EXPR|FILE", help="What it is compared with.")]
@@ -132,9 +132,9 @@ def check(
     findings = [*audit(subject, expected, given), *audit_fills(subject, dtype)]
     failed = fails(findings, codes)
     if _chosen_format(format_, output) == "json":
-        from attncli.formats.documents import write_findings
+        from attncli.formats.documents import what_was_read, write_findings
 
-        _write([write_findings(not failed, findings, _what_was_read(subject))], output)
+        _write([write_findings(not failed, findings, what_was_read(subject))], output)
     else:
         comparison = _against(subject, expected, findings)
         _draw(lambda view: view.checked(subject, findings, comparison), [subject], (color, width, None, output))
@@ -254,9 +254,9 @@ def _warn_of_ambiguity(subjects: Iterable[Subject]) -> None:
     from attncli.masks.conventions import WRITTEN
     from attncli.terminal import complain
 
-    for reading in (subject.reading for subject in subjects):
-        if reading is not None and reading.is_ambiguous:
-            complain(f"warning: {reading.why}; read as {WRITTEN[reading.convention]}; --true decides")
+    for subject in subjects:
+        if subject.reading and subject.reading.is_ambiguous:
+            complain(f"warning: {subject.reading.why}; read as {WRITTEN[subject.reading.convention]}; --true decides")
 
 
 def _against(subject: Subject, expected: Expression | None, findings: Sequence[Finding]) -> Comparison | None:
@@ -267,16 +267,6 @@ def _against(subject: Subject, expected: Expression | None, findings: Sequence[F
     if expected is None or not any(finding.cells for finding in findings if finding.code != "varies"):
         return None
     return compare(subject, subjects_of_expression(expected, subject.size)[-1])
-
-
-def _what_was_read(subject: Subject) -> dict[str, object]:
-    """Return what the document of a check says besides the findings."""
-    reading, loaded = subject.reading, subject.loaded
-    return {
-        "convention": None if reading is None else reading.convention,
-        "dtype": None if loaded is None else loaded.dtype,
-        "shape": list(subject.shape),
-    }
 
 
 def _write(pieces: Iterable[str], path: Path | None) -> None:

@@ -24,6 +24,15 @@ def write_findings(is_ok: bool, findings: Sequence[Finding], extra: dict[str, An
     return json.dumps({"schema": "attncli.findings/1", "ok": is_ok, **extra, "findings": listed}) + "\n"
 
 
+def what_was_read(subject: Subject) -> dict[str, Any]:
+    """Return what the document of a mask's check says besides the findings."""
+    return {
+        "convention": subject.reading and subject.reading.convention,
+        "dtype": subject.loaded and subject.loaded.dtype,
+        "shape": list(subject.shape),
+    }
+
+
 def write_masks(subjects: Sequence[Subject]) -> Iterator[str]:
     """Yield one document for one mask; an array of them for two alignments, or masks that differ by head."""
     planes = [(subject, plane) for subject in subjects for plane in range(len(subject.allowed))]

@@ -20,6 +20,7 @@ from attncli.masks.subject import Subject
 from attncli.masks.summary import Summary, summary
 from attncli.render.axes import LONGEST_LABEL, Axis
 from attncli.render.block import Block, beside, block, cell, grid, stack
+from attncli.render.findings import finding_lines, tally
 from attncli.render.heatmap import Picture, Scale, heatmaps, legend, pooling
 from attncli.render.palette import BOLD, DIM, Palette
 
@@ -30,7 +31,6 @@ MOST = 64  # rows and columns of a picture; more are pooled
 COMFORTABLE = 100  # cells in a line where the output sets no width
 _GAP = 4
 _LISTED = 12
-_PLACES = 5  # of a finding, in its line
 
 # Cells of a comparison: neither allows, both do, one does, and a pooled cell in which each does somewhere.
 _NEITHER, _BOTH, _FIRST, _SECOND, _EITHER = range(5)
@@ -83,7 +83,8 @@ class MaskView:
         if subject.bias_heads is not None:
             pictures = list(_biases(subject, pool))
         drawn = heatmaps(pictures, rows, columns, pool, self.palette, self.room)
-        parts = [drawn if any(picture.title for picture in pictures) else _without_title(drawn)]
+        # Without titles the first line is empty.
+        parts = [drawn if any(picture.title for picture in pictures) else Block(drawn.lines[1:], drawn.width)]
         if not is_one:
             parts.insert(0, block([[Segment(self.palette.fit(_alignment(subject)), BOLD)]]))
         if subject.bias_heads is not None:
@@ -173,18 +174,11 @@ class MaskView:
         """Yield what a check found, and where."""
         yield Text(self.palette.label(_read_as(subject)))
         if findings:
-            yield Text("\n").join(self._lines(findings))
+            yield finding_lines(findings, self.palette)
         if comparison is not None:
             names = (comparison.names[0], "expected")
             yield self.difference(replace(comparison, names=names))
-        yield Text(_tally(findings))
-
-    def _lines(self, findings: Sequence[Finding]) -> Iterator[Text]:
-        for finding in findings:
-            line = Text.assemble((f"{finding.severity:<5}  ", BOLD), (f"{finding.code}  ", BOLD))
-            line.append(self.palette.label(finding.message))
-            line.append(_places(finding), DIM)
-            yield line
+        yield Text(tally(findings))
 
     def _glyphs(self, width: int) -> list[tuple[str, Style | None]]:
         colors = (_FIRST_STYLE, _SECOND_STYLE, BOLD) if self.palette.has_color else (BOLD, BOLD, BOLD)
@@ -267,11 +261,6 @@ def _named(subject: Subject, kind: Sequence[int]) -> str:
     return f"{subject.planes[kind[0]]} and {len(kind) - 1} more" if len(_kinds(subject)) > 1 else ""
 
 
-def _without_title(drawn: Block) -> Block:
-    """Return a picture without the empty line that its title would stand in."""
-    return Block(drawn.lines[1:], drawn.width)
-
-
 def _headline(subjects: Sequence[Subject]) -> str:
     subject = subjects[0]
     _, queries, keys = subject.allowed.shape
@@ -311,23 +300,3 @@ def _read_as(subject: Subject) -> str:
     if subject.reading.is_ambiguous:
         return said + "ambiguous"
     return f"{said}{WRITTEN[subject.reading.convention]} ({subject.reading.why})"
-
-
-def _places(finding: Finding) -> str:
-    """Return the first places of a finding: (query, key), or query rows."""
-    shown = [f"({query},{key})" for query, key in finding.cells[:_PLACES]] + [
-        str(row) for row in finding.rows[:_PLACES]
-    ]
-    if not shown:
-        return ""
-    listed = max(len(finding.cells), len(finding.rows))
-    return f"; {'cells' if finding.cells else 'rows'} {' '.join(shown)}" + (" …" if listed > _PLACES else "")
-
-
-def _tally(findings: Sequence[Finding]) -> str:
-    errors = sum(finding.severity == "error" for finding in findings)
-    notes = len(findings) - errors
-    parts = [
-        f"{count} {name}{'s' if count > 1 else ''}" for count, name in ((errors, "error"), (notes, "note")) if count
-    ]
-    return ", ".join(parts) or "ok: nothing found"
