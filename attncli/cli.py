@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,6 +18,7 @@ from attncli.terminal import complain
 
 # Types that need no validation to be made from what stands on the command line.
 _CONVERTED_HERE: dict[Any, Callable[[Any], Any]] = {str: str, list[str]: list, Path: Path}
+_PLAIN_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 def _spare_unused(parameters: list[Any]) -> list[Any]:
@@ -36,13 +38,24 @@ def _sparing(parameter: Any) -> Callable[[Any, Any], Any]:
     coerced = parameter.process_value
 
     convert = _CONVERTED_HERE.get(parameter.type_descriptor.annotation)
+    is_number = parameter.type_descriptor.annotation is int
 
     def process_value(context: Any, value: Any) -> Any:
         if value is None and not parameter.required:
             return () if parameter.multiple or parameter.nargs == -1 else None
-        return convert(value) if convert and parameter.callback is None else coerced(context, value)
+        if convert and value is not None and parameter.callback is None:
+            return convert(value)
+        return int(value) if is_number and _is_plainly_in_range(parameter, value) else coerced(context, value)
 
     return process_value
+
+
+def _is_plainly_in_range(parameter: Any, value: Any) -> bool:
+    """Return whether a value is digits alone and a number that the option takes: there is nothing to complain about."""
+    if not (isinstance(value, str) and _PLAIN_NUMBER.fullmatch(value)):
+        return False
+    low, high = parameter.min, parameter.max
+    return (low is None or int(value) >= low) and (high is None or int(value) <= high)
 
 
 class _Group(TyperGroup):
@@ -83,6 +96,20 @@ class _Group(TyperGroup):
         sys.exit(code or ExitCode.OK)
 
 
+class _Root(_Group):
+    """The program: `mask` and its commands are built when one of them, or the help, is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands."""
+        return [*dict.fromkeys([*super().list_commands(ctx), "mask"])]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command by its name."""
+        if cmd_name == "mask" and cmd_name not in self.commands:
+            self.add_command(_mask_group(), cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+
 class _Command(TyperCommand):
     """A command whose unused options cost nothing."""
 
@@ -102,15 +129,46 @@ def _usage(error: typer.TyperException) -> int:
     return getattr(error, "exit_code", ExitCode.USAGE)
 
 
+def _help_alone(context: typer.Context) -> None:
+    """Print the help of a group that is called without a command."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(ExitCode.USAGE)
+
+
 app = typer.Typer(
     name="attn",
-    cls=_Group,
+    cls=_Root,
     invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(cls=_Command, short_help="Show the attention of a sentence.")(inspect)
+
+
+def _mask_group() -> Any:
+    """Return `attn mask`."""
+    from attncli.commands import mask
+
+    masks = typer.Typer(name="mask", cls=_Group, invoke_without_command=True, add_completion=False)
+
+    @masks.callback(short_help="Draw, check, compare and convert masks.")
+    def _masks(context: typer.Context) -> None:
+        """Draw, check, compare and convert attention masks.
+
+        attn mask show "causal & window(4)" --size 12
+        """
+        _help_alone(context)
+
+    for function, short in (
+        (mask.show, "Draw a mask."),
+        (mask.check, "Say what is wrong with a mask."),
+        (mask.diff, "Show where two masks differ."),
+        (mask.convert, "Write a mask for another API."),
+    ):
+        masks.command(cls=_Command, short_help=short)(function)
+    return typer.main.get_command(masks)
 
 
 def _print_version(is_wanted: bool) -> None:
@@ -132,6 +190,4 @@ def main(
 
     attn inspect "time flies like an arrow"
     """
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-        raise typer.Exit(ExitCode.USAGE)
+    _help_alone(context)

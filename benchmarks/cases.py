@@ -101,6 +101,7 @@ def start(material: Material) -> list[Case]:
         Case("attn --version", [ATTN, "--version"], 1.0),
         Case("attn inspect TEXT", inspect(TEXT), 1.8),
         Case("attn inspect --from TRACE", inspect("--from", material.trace()), 1.8),
+        Case("attn mask show 'causal & window(4)'", [ATTN, "mask", "show", "causal & window(4)", "--size", "12"], 1.7),
     ]
 
 

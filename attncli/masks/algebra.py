@@ -206,6 +206,10 @@ def _queries(grid: Grid, start: int, stop: int) -> Bool[np.ndarray, ...]:
     return np.broadcast_to((start <= grid.i) & (grid.i < stop), (len(grid.queries), grid.keys))
 
 
+def _alibi(grid: Grid, heads: int) -> Bool[np.ndarray, ...]:
+    return _full(grid)  # a bias forbids nothing
+
+
 @dataclass(frozen=True)
 class AtomKind:
     """What the parser and the help need to know of an atom."""
@@ -216,6 +220,7 @@ class AtomKind:
     keywords: frozenset[str] = frozenset()
     least: int = 0  # the smallest argument that makes sense
     allows_own: bool = False  # whether every query may attend to the key at its own position
+    is_bias: bool = False  # whether it adds to the scores and forbids nothing
 
 
 _MANY = range(1, 1_000_000)
@@ -233,6 +238,7 @@ ATOMS = {
     "pad": AtomKind(_pad, "pad(left=n) or pad(right=n)", keywords=frozenset({"left", "right"})),
     "keys": AtomKind(_keys, "keys(a,b)", range(2, 3)),
     "queries": AtomKind(_queries, "queries(a,b)", range(2, 3)),
+    "alibi": AtomKind(_alibi, "alibi(heads)", range(1, 2), least=1, allows_own=True, is_bias=True),
 }
 
 

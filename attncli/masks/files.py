@@ -1,65 +1,116 @@
-"""Masks in files: read, checked, and turned into `True` = this query may attend to this key."""
+"""Masks in files: read as what they hold, and written whole. Nothing in a file is ever executed."""
 
 from __future__ import annotations
 
 import json
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.errors import InputError
+from attncli.errors import InputError, UsageError
+from attncli.files import read_bfloat16, written_aside
+from attncli.masks.conventions import as_allowed
 from attncli.tokens import visible
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
-ENDINGS = (".npy", ".json", ".csv")
+ENDINGS = (".npy", ".json", ".csv", ".npz", ".safetensors", ".pt")
+_NAMES = ("mask", "attention_mask", "attn_mask")  # of the mask, in a file that holds several arrays
+_WITH_BFLOAT16 = (".safetensors", ".pt")
 
-# An additive mask forbids with −inf, finfo.min, or the −1e4 (−9984 in bfloat16) and −1e9 of older code; a bias is far
-# smaller.
-_FORBIDDEN_BELOW = -9_000.0
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a mask file holds.
+
+    Attributes:
+        values: booleans or numbers, two to four axes; bfloat16 comes as float32, which holds it exactly.
+        dtype: what the file calls their type; None where it has no types.
+    """
+
+    values: np.ndarray[Any, Any]
+    dtype: str | None
 
 
 def read_mask(path: Path) -> Bool[np.ndarray, "*H Q K"]:
-    """Read a mask file.
+    """Read a mask file whose booleans say True = attend.
 
     Args:
-        path: `.npy`, `.json` (nested lists) or `.csv`; two axes `[Q, K]`, or three `[H, Q, K]`. Booleans and
-            0/1 say True = attend; floats that hold 0 and very negative values are additive.
+        path: two axes `[Q, K]`, or three `[H, Q, K]`. Booleans and 0/1 say True = attend; floats that hold 0 and
+            very negative values are additive.
 
     Raises:
         InputError: there is no such file, or it holds no mask.
+    """
+    values = read_values(path, most_axes=3).values
+    return as_allowed(values, f"file {visible(str(path))}")
+
+
+def read_values(path: Path, most_axes: int = 4) -> Loaded:
+    """Read a mask file as it is.
+
+    Args:
+        path: a file with one of `ENDINGS`.
+        most_axes: how many axes it may have; two are the least.
+
+    Raises:
+        InputError: there is no such file, or it cannot hold a mask.
     """
     name = visible(str(path))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # NumPy's, about what a damaged header looks like
-            values = _read_array(path)
+            loaded = _read(path)
     except FileNotFoundError:
         raise InputError(f"mask file {name} does not exist") from None
     except Exception as error:  # a damaged header is read as Python literals, which raises nearly anything
         raise InputError(f"mask file {name} cannot be read: {visible(str(error))[:200]}") from None
-    if values.ndim not in (2, 3) or not values.size or values.dtype.kind not in "biuf":
+    values = loaded.values
+    if not 2 <= values.ndim <= most_axes or not values.size or values.dtype.kind not in "biuf":
+        axes = ", [batch, heads, queries, keys]" if most_axes == 4 else ""
         raise InputError(
-            f"mask file {name} holds {values.dtype} of shape {list(values.shape)}; expected booleans, 0/1 or "
-            "additive floats of shape [queries, keys] or [heads, queries, keys]"
+            f"mask file {name} holds {loaded.dtype or values.dtype} of shape {list(values.shape)}; expected booleans, "
+            f"0/1 or additive floats of shape [queries, keys] or [heads, queries, keys]{axes}"
         )
-    return as_allowed(values, f"file {name}")
+    return loaded
 
 
-def _read_array(path: Path) -> np.ndarray[Any, Any]:
+def _read(path: Path) -> Loaded:
     match path.suffix.lower():
         case ".npy":
             # Mapped, so that a header that claims more than the file holds is refused before memory is taken.
-            return np.array(np.load(path, mmap_mode="r", allow_pickle=False))
+            return _typed(np.array(np.load(path, mmap_mode="r", allow_pickle=False)))
+        case ".npz":
+            with np.load(path, allow_pickle=False) as arrays:
+                return _typed(arrays[_the_mask(arrays.files)])
         case ".json":
-            return np.array(_json_numbers(json.loads(path.read_text(encoding="utf-8-sig"))))
+            return Loaded(np.array(_json_numbers(json.loads(path.read_text(encoding="utf-8-sig")))), None)
         case ".csv":
             lines = path.read_text(encoding="utf-8-sig").splitlines()
-            return np.array([[_csv_number(cell) for cell in line.split(",")] for line in lines if line.strip()])
+            return Loaded(
+                np.array([[_csv_number(cell) for cell in line.split(",")] for line in lines if line.strip()]), None
+            )
+        case ".safetensors":
+            return _read_safetensors(path)
+        case ".pt":
+            return _read_torch(path)
     raise ValueError(f"its ending is none of {', '.join(ENDINGS)}")
+
+
+def _typed(values: np.ndarray[Any, Any]) -> Loaded:
+    return Loaded(values, values.dtype.name)
+
+
+def _the_mask(names: list[str]) -> str:
+    """Return which of several arrays is the mask: the only one, or the one that is called so."""
+    named = names if len(names) == 1 else [name for name in _NAMES if name in names]
+    if not named:
+        raise ValueError(f"it holds {', '.join(names[:8]) or 'no array'}; expected one array, or one called mask")
+    return named[0]
 
 
 def _json_numbers(value: Any) -> Any:
@@ -74,26 +125,88 @@ def _csv_number(cell: str) -> float:
     return float({"true": "1", "false": "0"}.get(word, word))
 
 
-def as_allowed(values: np.ndarray[Any, Any], name: str) -> Bool[np.ndarray, "*H Q K"]:
-    """Return a mask as `True` = attend, from booleans, 0/1 or additive floats.
+def _read_safetensors(path: Path) -> Loaded:
+    from safetensors import safe_open
+
+    with safe_open(path, "numpy") as tensors:
+        name = _the_mask(list(tensors.keys()))
+        if tensors.get_slice(name).get_dtype() != "BF16":
+            return _typed(tensors.get_tensor(name))
+    return Loaded(read_bfloat16(path, name), "bfloat16")
+
+
+def _read_torch(path: Path) -> Loaded:
+    import torch
+
+    path.open("rb").close()  # a file that is not there is said so before torch says it at length
+    try:
+        held = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception:  # torch's own advice is to switch the protection off
+        raise ValueError("it holds no tensors, or more than tensors, and nothing else is unpickled") from None
+    if isinstance(held, dict):
+        held = held[_the_mask([name for name, value in held.items() if isinstance(value, torch.Tensor)])]
+    if not isinstance(held, torch.Tensor):
+        raise ValueError(f"it holds a {type(held).__name__}, not a tensor")
+    dtype = str(held.dtype).removeprefix("torch.")
+    return Loaded((held.float() if dtype == "bfloat16" else held).detach().numpy(), dtype)
+
+
+# --- writing -----------------------------------------------------------------------------------------------
+
+
+def write_values(path: Path, values: np.ndarray[Any, Any], dtype: str) -> None:
+    """Write a mask into a file that appears when it is whole.
+
+    Args:
+        path: a file with one of `ENDINGS`.
+        values: two to four axes; bfloat16 as float32.
+        dtype: what the file is to hold.
 
     Raises:
-        InputError: its values are none of these.
+        UsageError: the format cannot hold such a mask.
+        InputError: the file cannot be written.
     """
-    if values.dtype == bool:
-        return values
-    distinct = np.unique(values)
-    if values.dtype.kind == "f" and not distinct.any():
-        raise InputError(
-            f"the mask {name} is all 0.0, which forbids nothing if it is additive and everything if 1 means attend; "
-            "write it with booleans"
-        )
-    if np.isin(distinct, (0, 1)).all():
-        return values == 1
-    if np.isin(distinct[~(distinct <= _FORBIDDEN_BELOW)], 0).all():
-        return values == 0
-    shown = ", ".join(f"{value:g}" for value in distinct[:5])
-    raise InputError(
-        f"the mask {name} holds the values {shown}…; expected booleans, 0/1 (1 = attend) or an additive mask of "
-        "0 and −inf (or another very negative number)"
-    )
+    ending, name = path.suffix.lower(), visible(str(path))
+    if ending not in ENDINGS:
+        raise UsageError(f"--output {name}: expected a file ending in {', '.join(ENDINGS)}")
+    if dtype == "bfloat16" and ending not in _WITH_BFLOAT16:
+        raise UsageError(f"--output {name}: {ending} has no bfloat16; {' and '.join(_WITH_BFLOAT16)} have")
+    if ending == ".csv" and values.ndim != 2:
+        raise UsageError(f"--output {name}: .csv holds one matrix, the mask has {values.ndim} axes; use .npy")
+    with written_aside(path) as aside:
+        _write(aside, ending, values, dtype)
+
+
+def _write(path: Path, ending: str, values: np.ndarray[Any, Any], dtype: str) -> None:
+    """Write the values; a path that is open already gets no ending added to it."""
+    if ending == ".pt":
+        import torch
+
+        tensor = torch.from_numpy(np.array(values))
+        torch.save(tensor.bfloat16() if dtype == "bfloat16" else tensor, path)
+        return
+    with open(path, "wb") as stream:
+        match ending:
+            case ".npy":
+                np.save(stream, values)
+            case ".npz":
+                np.savez_compressed(stream, mask=values)
+            case ".safetensors":
+                stream.write(_safetensors(values, dtype))
+            case ".json":
+                stream.write(json.dumps(values.tolist()).encode() + b"\n")
+            case ".csv":
+                numbers = values.astype(int) if dtype == "bool" else values
+                stream.writelines((",".join(map(str, row)) + "\n").encode() for row in numbers.tolist())
+
+
+def _safetensors(values: np.ndarray[Any, Any], dtype: str) -> bytes:
+    """Return a safetensors file: a length, a JSON header of that length, the tensor; NumPy has no bfloat16."""
+    if dtype == "bfloat16":
+        values = (values.astype("<f4").view(np.uint32) >> 16).astype("<u2")
+    data = np.ascontiguousarray(values).tobytes()
+    kind = {"bool": "BOOL", "bfloat16": "BF16"}.get(dtype, f"F{8 * values.itemsize}")
+    entry = {"dtype": kind, "shape": values.shape, "data_offsets": [0, len(data)]}
+    header = json.dumps({"mask": entry}).encode()
+    header += b" " * (-len(header) % 8)  # tensors are aligned
+    return len(header).to_bytes(8, "little") + header + data

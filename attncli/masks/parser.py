@@ -22,12 +22,13 @@ _TOKEN = re.compile(
 _DEEPEST = 100  # parentheses and ~ inside one another; keeps a hostile expression from exhausting the stack
 
 
-def parse(text: str, allow_files: bool = True) -> Expression:
+def parse(text: str, allow_files: bool = True, allow_bias: bool = False) -> Expression:
     """Parse a mask expression.
 
     Args:
         text: an expression, or a file that holds a mask (told by its ending); `none` is `full`.
         allow_files: whether it may name files, which are read at once.
+        allow_bias: whether a bias may stand beside the mask, joined by `&`.
 
     Raises:
         UsageError: it is not one; the message points at the character.
@@ -37,15 +38,17 @@ def parse(text: str, allow_files: bool = True) -> Expression:
         raise UsageError("the mask is an expression such as 'causal & window(4)', or the name of a file")
     if allow_files and text.lower().endswith(ENDINGS):
         return File(text, read_mask(Path(text)))
-    return _Parser(text, allow_files).whole()
+    return _Parser(text, allow_files, allow_bias).whole()
 
 
 class _Parser:
     """Recursive descent over one expression."""
 
-    def __init__(self, text: str, allow_files: bool) -> None:
+    def __init__(self, text: str, allow_files: bool, allow_bias: bool) -> None:
         self.text = text
         self.allow_files = allow_files
+        self.bias_left = int(allow_bias)  # how many biases may still come
+        self.bias_at: int | None = None
         self.position = 0
         self.depth = 0
 
@@ -56,9 +59,12 @@ class _Parser:
         return expression
 
     def expression(self) -> Expression:
+        bias_before = self.bias_at
         sides = [self.term()]
         while self.take("|"):
             sides.append(self.term())
+        if len(sides) > 1:
+            self.refuse_bias(bias_before)
         return sides[0] if len(sides) == 1 else Or(tuple(sides))
 
     def term(self) -> Expression:
@@ -73,7 +79,9 @@ class _Parser:
             raise self.error(f"more than {_DEEPEST} nested parentheses")
         node: Expression
         if self.take("~"):
+            bias_before = self.bias_at
             node = Not(self.factor())
+            self.refuse_bias(bias_before)
         elif self.take("("):
             node = self.expression()
             self.expect(")")
@@ -92,11 +100,16 @@ class _Parser:
         if name == "file" and self.allow_files:
             return self.file(start)
         if name not in ATOMS:
-            known = [*ATOMS, "file"] if self.allow_files else list(ATOMS)
+            known = [atom for atom, kind in ATOMS.items() if self.bias_left or not kind.is_bias]
+            known += ["file"] if self.allow_files else []
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean '{near[0]}'?" if near else f"the masks are: {', '.join(known)}"
             raise self.error(f"unknown mask '{name}'; {hint}", start)
         kind = ATOMS[name]
+        if kind.is_bias:
+            self.bias_at, self.bias_left = start, self.bias_left - 1
+            if self.bias_left < 0:
+                raise self.error(f"{name} is a bias, which `attn mask show` draws, one beside a mask", start)
         positional: list[int] = []
         keywords: dict[str, int] = {}
         if self.take("("):
@@ -129,6 +142,10 @@ class _Parser:
             positional.append(int(digits))
         else:
             keywords[keyword] = int(digits)
+
+    def refuse_bias(self, before: int | None) -> None:
+        if self.bias_at != before:
+            raise self.error("a bias forbids nothing; join it with & to the mask it stands beside", self.bias_at)
 
     def rest(self) -> str:
         return self.text[self.position :].lstrip()

@@ -84,11 +84,11 @@ class Axis:
         last = len(str(self.indices[-1]))
         step = next(step for step in _TICKS if step * cell_width > last)
         line = ""
+        width = len(self) * cell_width + (1 if self.boundary else 0)
         for place, index in enumerate(self.indices):
             if self.boundary and place == self.boundary:
                 line += " "
             start = place * cell_width + (1 if self.boundary and place >= self.boundary else 0)
-            if place % step == 0 and len(line) <= start:
+            if place % step == 0 and len(line) <= start and start + len(str(index)) <= width:
                 line += " " * (start - len(line)) + str(index)
-        width = len(self) * cell_width + (1 if self.boundary else 0)
         return [Segment(line[:width].ljust(width), DIM)]

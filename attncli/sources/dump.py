@@ -12,7 +12,7 @@ import numpy as np
 from attncli.errors import InputError
 from attncli.layer import LayerTrace
 from attncli.masks.algebra import ArrayMask, Atom, Mask, RuleMask, smallest
-from attncli.masks.files import as_allowed
+from attncli.masks.conventions import as_allowed
 from attncli.selection import Indices
 from attncli.sources.saved import DTYPES, SavedTensors, checked_cells
 from attncli.tokens import Token, Tokens, visible

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from attncli.errors import AttnError, InputError, UsageError
 from attncli.masks.algebra import ArrayMask, RuleMask, smallest
-from attncli.masks.files import as_allowed, read_mask
+from attncli.masks.conventions import as_allowed
+from attncli.masks.files import read_mask
 from attncli.masks.parser import parse
 
 Allows = Callable[[int, int, int], bool]  # query position (past included), key position, number of keys

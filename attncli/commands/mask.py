@@ -1,0 +1,303 @@
+"""`attn mask`: draw a mask, check it, compare two, write it for another API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from typer import Argument, Option
+
+from attncli import options
+from attncli.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from attncli.findings import Finding
+    from attncli.masks.algebra import Expression
+    from attncli.masks.comparison import Comparison
+    from attncli.masks.subject import Size, Subject
+    from attncli.render.masks import MaskView
+
+_SIZE, _OUTPUT = "Size", "Output"
+
+Mask = Annotated[str, Argument(metavar="EXPR|FILE", help="'causal & window(4)', mask.npy or file.py:function.")]
+Other = Annotated[str, Argument(metavar="EXPR|FILE", help="What it is compared with.")]
+Text = Annotated[
+    str | None, Argument(metavar="TEXT", help="Its words are the keys, and the queries.", show_default=False)
+]
+SizeOption = Annotated[
+    int | None, Option("--size", min=1, metavar="N", help="Queries, and as many keys.", rich_help_panel=_SIZE)
+]
+Queries = Annotated[int | None, Option(min=1, metavar="N", help="Query rows.", rich_help_panel=_SIZE)]
+Keys = Annotated[int | None, Option(min=1, metavar="N", help="Key columns.", rich_help_panel=_SIZE)]
+Past = Annotated[
+    int | None, Option(min=0, metavar="N", help="Keys before the first query (a KV cache).", rich_help_panel=_SIZE)
+]
+Heads = Annotated[
+    int | None, Option(min=1, metavar="N", help="Heads that a function is asked for.", rich_help_panel=_SIZE)
+]
+TrueOption = Annotated[
+    Literal["attend", "masked"] | None,
+    Option("--true", help="What True means in a file. Default: found out, or said to be ambiguous."),
+]
+Format = Annotated[
+    Literal["table", "json"] | None,
+    Option("--format", "-F", help="Default: table, or what --output ends in.", rich_help_panel=_OUTPUT),
+]
+
+
+def show(
+    mask: Mask,
+    text: Text = None,
+    size: SizeOption = None,
+    queries: Queries = None,
+    keys: Keys = None,
+    past: Past = None,
+    heads: Heads = None,
+    true: TrueOption = None,
+    colormap: options.Colormap = None,
+    color: options.Color = None,
+    width: options.Width = None,
+    format_: Format = None,
+    output: options.Output = None,
+) -> None:
+    """Draw a mask over the words of a text or over positions.
+
+    `file.py:function` runs that file: a function mask_mod(b, h, q, kv) of plain Python operators, as flex attention
+    takes it.
+
+    Examples:
+    attn mask show "causal & window(4)" --size 12
+
+    attn mask show "causal" --queries 3 --keys 8
+    """
+    from attncli.masks.subject import open_subjects
+
+    tokens = None if text is None else _words(text)
+    given = _size(size, queries, keys, past, tokens)
+    subjects = open_subjects(mask, given, true, heads or 1, allow_bias=True)
+    _warn_of_ambiguity(subjects)
+    if _chosen_format(format_, output) == "json":
+        from attncli.formats.documents import write_masks
+
+        _write(write_masks(subjects), output)
+        return
+    _draw(lambda view: view.shown(subjects), subjects, (color, width, colormap, output), tokens)
+
+
+def check(
+    mask: Mask,
+    expect: Annotated[
+        str | None, Option(metavar="EXPR", help="What it should say: 'causal & pad(right=2)', or a file.")
+    ] = None,
+    size: SizeOption = None,
+    queries: Queries = None,
+    keys: Keys = None,
+    past: Past = None,
+    true: TrueOption = None,
+    dtype: Annotated[
+        Literal["float16", "bfloat16", "float32", "float64"] | None,
+        Option(help="What the model computes in; values beyond it are found."),
+    ] = None,
+    fail_on: Annotated[
+        str | None, Option(metavar="CODES", help="Fail on these findings alone: leak,pad,dead-row. Default: errors.")
+    ] = None,
+    color: options.Color = None,
+    width: options.Width = None,
+    format_: Format = None,
+    output: options.Output = None,
+) -> None:
+    """Say what is wrong with a mask; exit with 1 if something is.
+
+    Examples:
+    attn mask check mask.npy --expect "causal & window(4)"
+
+    attn mask check mask.safetensors --expect "causal & pad(left=2)" --fail-on leak,pad
+    """
+    from attncli.findings import fails, parse_fail_on
+    from attncli.masks.audit import audit
+    from attncli.masks.fills import audit_fills
+    from attncli.masks.subject import expression_of, is_file, open_subjects, subject_of_file
+
+    codes = parse_fail_on(fail_on)
+    given = _size(size, queries, keys, past)
+    expected = None if expect is None else expression_of(expect)
+    if is_file(mask):
+        subject = subject_of_file(mask, true, given.past, expected)
+    else:
+        subject = open_subjects(mask, given, true)[-1]
+    findings = [*audit(subject, expected, given), *audit_fills(subject, dtype)]
+    failed = fails(findings, codes)
+    if _chosen_format(format_, output) == "json":
+        from attncli.formats.documents import what_was_read, write_findings
+
+        _write([write_findings(not failed, findings, what_was_read(subject))], output)
+    else:
+        comparison = _against(subject, expected, findings)
+        _draw(lambda view: view.checked(subject, findings, comparison), [subject], (color, width, None, output))
+    if failed:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+def diff(
+    mask: Mask,
+    other: Other,
+    size: SizeOption = None,
+    queries: Queries = None,
+    keys: Keys = None,
+    past: Past = None,
+    true: TrueOption = None,
+    color: options.Color = None,
+    width: options.Width = None,
+    output: options.Output = None,
+) -> None:
+    """Show where two masks differ; exit with 0 if they are equal and with 1 if not.
+
+    Example:
+    attn mask diff mask.npy "causal & window(4)"
+    """
+    from attncli.masks.comparison import compare
+    from attncli.masks.subject import open_pair
+
+    if output is not None and output.suffix.lower() != ".txt":
+        raise UsageError(f"--output {output}: a picture goes into a file ending in .txt")
+    given = _size(size, queries, keys, past)
+    first, second = open_pair(mask, other, given, true)
+    _warn_of_ambiguity([first, second])
+    comparison = compare(first, second)
+    _draw(lambda view: view.compared(comparison), [first], (color, width, None, output))
+    if comparison.count:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+def convert(
+    mask: Mask,
+    to: Annotated[
+        Literal["bool", "inverted", "additive"],
+        Option(
+            help="bool: True = attend (SDPA); inverted: True = masked (nn.MultiheadAttention); additive: 0 and min."
+        ),
+    ],
+    output: Annotated[
+        Path,
+        Option(
+            "--output", "-o", metavar="FILE", help="npy, npz, pt, safetensors, json or csv.", rich_help_panel=_OUTPUT
+        ),
+    ],
+    dtype: Annotated[
+        Literal["float16", "bfloat16", "float32", "float64"] | None,
+        Option(help="Of an additive mask. Default: float32."),
+    ] = None,
+    size: SizeOption = None,
+    queries: Queries = None,
+    keys: Keys = None,
+    past: Past = None,
+    true: TrueOption = None,
+) -> None:
+    """Write a mask as another API expects it.
+
+    Example:
+    attn mask convert mask.npy --to additive --dtype bfloat16 -o mask.safetensors
+    """
+    from attncli.masks.conventions import encoded
+    from attncli.masks.files import write_values
+    from attncli.masks.subject import open_subjects
+
+    if dtype is not None and to != "additive":
+        raise UsageError(f"--dtype {dtype} does not apply to --to {to}, which writes booleans; leave it out")
+    subject = open_subjects(mask, _size(size, queries, keys, past), true)[-1]
+    if subject.reading is not None and subject.reading.is_ambiguous:
+        raise UsageError(f"{mask}: {subject.reading.why}; say it with --true attend or --true masked")
+    kind = (dtype or "float32") if to == "additive" else "bool"
+    write_values(output, encoded(subject.allowed.reshape(subject.shape), to, kind), kind)
+
+
+def _size(
+    size: int | None, queries: int | None, keys: int | None, past: int | None, tokens: Sequence[str] | None = None
+) -> Size:
+    """Return what the size options say; a text says how many keys there are."""
+    from attncli.masks.subject import Size
+
+    for name, value in (("--size", size), ("--keys", keys)):
+        if tokens is not None and value is not None:
+            raise UsageError(f"{name} {value} does not apply to a text, whose {len(tokens)} words are the keys")
+    for name, value in (("--queries", queries), ("--keys", keys)):
+        if size is not None and value is not None:
+            raise UsageError(f"{name} {value} contradicts --size {size}; drop one of them")
+    if tokens is not None:
+        return Size(queries, len(tokens), past)
+    return Size(queries, keys, past) if size is None else Size(size, size + (past or 0), past)
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of a text, as the toy layer splits it."""
+    from attncli.sources.texts import check_texts
+    from attncli.sources.vocabulary import Words
+
+    check_texts(text)
+    return [token.label for token in Words([text], None).encode(text, None)]
+
+
+def _chosen_format(given: str | None, output: Path | None) -> str:
+    from attncli.formats import choose_format
+
+    chosen = choose_format(given, output)
+    if chosen not in ("table", "json"):
+        raise UsageError(f"--output {output}: expected a file ending in .json or .txt")
+    return chosen
+
+
+def _warn_of_ambiguity(subjects: Iterable[Subject]) -> None:
+    from attncli.masks.conventions import WRITTEN
+    from attncli.terminal import complain
+
+    for subject in subjects:
+        if subject.reading and subject.reading.is_ambiguous:
+            complain(f"warning: {subject.reading.why}; read as {WRITTEN[subject.reading.convention]}; --true decides")
+
+
+def _against(subject: Subject, expected: Expression | None, findings: Sequence[Finding]) -> Comparison | None:
+    """Return the mask beside what is expected, where cells are wrong."""
+    from attncli.masks.comparison import compare
+    from attncli.masks.subject import subjects_of_expression
+
+    if expected is None or not any(finding.cells for finding in findings if finding.code != "varies"):
+        return None
+    return compare(subject, subjects_of_expression(expected, subject.size)[-1])
+
+
+def _write(pieces: Iterable[str], path: Path | None) -> None:
+    from attncli.terminal import output
+
+    with output(path, is_stream=False) as stream:
+        for piece in pieces:
+            stream.write(piece)
+
+
+def _draw(
+    renderables: Callable[[MaskView], Iterable[RenderableType]],
+    subjects: Sequence[Subject],
+    how: tuple[str | None, int | None, str | None, Path | None],
+    tokens: Sequence[str] | None = None,
+) -> None:
+    """Print a view of masks, saying on stderr what was pooled.
+
+    Args:
+        renderables: what is drawn, given where.
+        subjects: the masks.
+        how: colour, width, colours of the map, and the file that it goes to.
+        tokens: what the keys are called.
+    """
+    from attncli.render.masks import MaskView
+    from attncli.terminal import Terminal, complain, output
+
+    color, width, colormap, path = how
+    with output(path, is_stream=False) as stream:
+        terminal = Terminal(stream, color or "auto", width)
+        view = MaskView(terminal.palette(colormap or "viridis"), terminal.width, tokens)
+        terminal.show(renderables(view))
+        if (pool := view.pool(subjects[0])) != (1, 1):
+            complain(f"each cell drawn stands for {pool[0]}×{pool[1]}; `attn mask show -F json` has all of them")

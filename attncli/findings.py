@@ -1,0 +1,71 @@
+"""Findings: what a check has to say, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from attncli.errors import UsageError
+from attncli.tokens import visible
+
+Severity = Literal["error", "note"]
+
+CODES = (
+    "leak", "missing", "pad", "document", "dead-row", "window", "shape", "varies", "ambiguous", "mixed-fill",
+    "double-fill", "overflow", "row-sum", "no-mask", "proof", "batch", "padding-side", "cache", "backend", "packing",
+    "tokenizer",
+)  # fmt: skip
+
+MOST_CELLS = 20  # places listed with a finding; its count says how many there are
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong, or worth knowing.
+
+    Attributes:
+        code: one of `CODES`.
+        severity: `error`, or `note`, which does not fail a check.
+        message: a sentence.
+        count: how many cells, rows, heads or values it is about.
+        cells: the first of them, as (query, key), where it is about cells.
+        rows: the first of them, where it is about whole query rows.
+        layer: the layer, where there are layers.
+        kind: the layer's kind of attention.
+        head: the head, where only one is meant.
+    """
+
+    code: str
+    severity: Severity
+    message: str
+    count: int = 1
+    cells: tuple[tuple[int, int], ...] = ()
+    rows: tuple[int, ...] = ()
+    layer: int | None = None
+    kind: str | None = None
+    head: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the finding as the JSON document spells it."""
+        return dict(vars(self))
+
+
+def parse_fail_on(given: str | None) -> frozenset[str] | None:
+    """Return the codes that `--fail-on` names, separated by commas; None is every error.
+
+    Raises:
+        UsageError: one of them does not exist.
+    """
+    if given is None:
+        return None
+    codes = [code.strip() for code in given.split(",")]
+    for code in codes:
+        if code not in CODES:
+            raise UsageError(f"--fail-on '{visible(code)}': expected some of {','.join(CODES)}")
+    return frozenset(codes)
+
+
+def fails(findings: Iterable[Finding], fail_on: frozenset[str] | None) -> bool:
+    """Return whether findings fail a check: those of severity `error`, or those of the codes that are named."""
+    return any(finding.severity == "error" if fail_on is None else finding.code in fail_on for finding in findings)

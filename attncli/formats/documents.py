@@ -1,0 +1,82 @@
+"""The JSON documents of the checks and of masks: `attncli.findings/1` and `attncli.mask/1`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attncli.blocks import row_blocks
+from attncli.findings import Finding
+from attncli.formats.numbers import written_rows
+from attncli.masks.bias import alibi
+from attncli.masks.subject import Subject
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
+
+def write_findings(is_ok: bool, findings: Sequence[Finding], extra: dict[str, Any]) -> str:
+    """Return the document of a check."""
+    listed = [finding.as_dict() for finding in findings]
+    return json.dumps({"schema": "attncli.findings/1", "ok": is_ok, **extra, "findings": listed}) + "\n"
+
+
+def what_was_read(subject: Subject) -> dict[str, Any]:
+    """Return what the document of a mask's check says besides the findings."""
+    return {
+        "convention": subject.reading and subject.reading.convention,
+        "dtype": subject.loaded and subject.loaded.dtype,
+        "shape": list(subject.shape),
+    }
+
+
+def write_masks(subjects: Sequence[Subject]) -> Iterator[str]:
+    """Yield one document for one mask; an array of them for two alignments, or masks that differ by head."""
+    planes = [(subject, plane) for subject in subjects for plane in range(len(subject.allowed))]
+    opening = "[" if len(planes) > 1 else ""
+    for subject, plane in planes:
+        yield opening
+        yield from _mask(subject, plane)
+        opening = ",\n"
+    yield "]\n" if len(planes) > 1 else "\n"
+
+
+def _mask(subject: Subject, plane: int) -> Iterator[str]:
+    allowed = subject.allowed[plane]
+    queries, keys = allowed.shape
+    visible = allowed.sum(axis=1)
+    members = {
+        "schema": "attncli.mask/1",
+        "expression": subject.name,
+        "queries": queries,
+        "keys": keys,
+        "past": subject.past,
+        "plane": subject.planes[plane] or None,
+        "visible": {"min": int(visible.min()), "max": int(visible.max())},
+        "density": int(visible.sum()) / allowed.size,
+    }
+    yield json.dumps(members)[:-1] + ', "mask": '
+    yield from _matrix(allowed)
+    yield ', "bias": '
+    heads = subject.bias_heads
+    if heads is None:
+        yield "null"
+    else:
+        opening = "["
+        for bias in alibi(heads, queries, keys, subject.past):
+            yield opening
+            yield from _matrix(bias)
+            opening = ", "
+        yield "]"
+    yield "}"
+
+
+def _matrix(values: Bool[np.ndarray, "Q K"] | Float[np.ndarray, "Q K"]) -> Iterator[str]:
+    opening = "["
+    for rows in row_blocks(np.arange(len(values)), values.shape[1]):
+        yield opening + written_rows(values[rows], None)[1:-1]
+        opening = ","
+    yield "]"

@@ -1,0 +1,224 @@
+"""Checks of a mask against what it should say, and of the values it says it with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attncli.blocks import row_blocks
+from attncli.findings import MOST_CELLS, Finding, Severity
+from attncli.masks.algebra import And, Atom, Expression, Grid, Or
+from attncli.masks.shifts import explained
+from attncli.masks.subject import Size, Subject, single_rows
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int
+
+# The code of a cell that is allowed and should not be, by the atom that forbids it.
+_CODES = {
+    "causal": "leak", "prefix": "leak", "window": "window", "band": "window", "dilated": "window", "global": "window",
+    "docs": "document", "chunk": "document", "pad": "pad", "keys": "pad", "queries": "pad",
+}  # fmt: skip
+_ONE_SIDED = {"window", "dilated"}  # they forbid the future as well
+
+_ROUNDING = {"float16": 2**-10, "bfloat16": 2**-7}
+_SCORES_APART = 4.0
+
+_SAYS = {
+    "leak": "attends to the future",
+    "window": "attends outside the window",
+    "document": "attends across a document boundary",
+    "pad": "attends to padding",
+    "missing": "misses an allowed key",
+}
+
+
+@dataclass
+class _Place:
+    """Cells of one kind: how many, and where the first ones are."""
+
+    count: int = 0
+    cells: list[tuple[int, int]] = field(default_factory=list)
+
+    def add(self, where: Bool[np.ndarray, "Q K"], first_row: int) -> None:
+        found = int(np.count_nonzero(where))
+        self.count += found
+        room = MOST_CELLS - len(self.cells)
+        if found and room:
+            rows = np.flatnonzero(where.any(axis=1))[:room]
+            cells = np.argwhere(where[rows])[:room].tolist()
+            self.cells += [(int(rows[row]) + first_row, column) for row, column in cells]
+
+
+def audit(subject: Subject, expected: Expression | None, size: Size) -> Iterator[Finding]:
+    """Yield what is wrong with a mask.
+
+    Args:
+        subject: the mask.
+        expected: what it should say; None is not known.
+        size: how many queries and keys it should have; None is not known.
+    """
+    yield from _shape(subject, size)
+    yield from _ambiguous(subject)
+    yield from _varies(subject, is_one_expected=expected is not None)
+    if expected is not None and not _is_misshapen(subject, size):
+        yield from _cells(subject, expected)
+    yield from _dead_rows(subject, expected)
+
+
+def forbidden_by(expression: Expression, grid: Grid) -> dict[str, Bool[np.ndarray, ...]]:
+    """Return the cells that an expression forbids, by the code of the part that does."""
+    if isinstance(expression, And):
+        merged: dict[str, Bool[np.ndarray, ...]] = {}
+        for side in expression.sides:
+            for code, cells in forbidden_by(side, grid).items():
+                merged[code] = merged[code] | cells if code in merged else cells
+        return merged
+    first = expression.sides[0] if isinstance(expression, Or) else expression
+    atom = first.name if isinstance(first, Atom) else ""
+    code = _CODES.get(atom, "leak")
+    forbidden = ~expression.allowed(grid)
+    if atom not in _ONE_SIDED:
+        return {code: forbidden}
+    is_future = grid.j > grid.i
+    return {"leak": forbidden & is_future, code: forbidden & ~is_future}
+
+
+# --- cells -------------------------------------------------------------------------------------------------
+
+
+def _cells(subject: Subject, expected: Expression) -> Iterator[Finding]:
+    """Yield what differs from the expectation, in any plane; a cell counts once however many planes agree."""
+    queries, keys = subject.allowed.shape[1:]
+    places: dict[str, _Place] = {}
+    planes = _distinct(subject.allowed)
+    for rows in row_blocks(np.arange(queries), keys):
+        grid = single_rows(expected, subject.size, rows)
+        wanted = expected.allowed(grid)
+        block = subject.allowed[planes, rows[0] : rows[-1] + 1]
+        if (block == wanted).all():
+            continue
+        extra, lacking = (block & ~wanted).any(axis=0), (~block & wanted).any(axis=0)
+        places.setdefault("missing", _Place()).add(lacking, int(rows[0]))
+        for code, forbidden in forbidden_by(expected, grid).items():
+            told = forbidden if forbidden.ndim == 2 else forbidden.any(axis=0)
+            places.setdefault(code, _Place()).add(extra & told, int(rows[0]))
+    found = {code: place for code, place in places.items() if place.count}
+    if not found:
+        return
+    wrong = sorted({row for place in found.values() for row, _ in place.cells})
+    hints = explained(subject.allowed[planes[0]], expected, subject.size, wrong)
+    for code, place in found.items():
+        hint = f": {hints[code]}" if code in hints else ""
+        yield Finding(code, "error", f"{_SAYS[code]} in {_in_words(place)}{hint}", place.count, tuple(place.cells))
+    if "shape" in hints:
+        yield Finding("shape", "error", hints["shape"], sum(place.count for place in found.values()))
+
+
+def _in_words(place: _Place) -> str:
+    return "1 cell" if place.count == 1 else f"{place.count} cells"
+
+
+def _distinct(allowed: Bool[np.ndarray, "P Q K"]) -> list[int]:
+    """Return one plane of each kind."""
+    kept = [0]
+    for plane in range(1, len(allowed)):
+        if not any(np.array_equal(allowed[plane], allowed[other]) for other in kept):
+            kept.append(plane)
+    return kept
+
+
+# --- shape, planes, rows -----------------------------------------------------------------------------------
+
+
+def _is_misshapen(subject: Subject, size: Size) -> bool:
+    queries, keys = subject.allowed.shape[1:]
+    return (size.queries or queries) != queries or (size.keys or keys) != keys
+
+
+def _shape(subject: Subject, size: Size) -> Iterator[Finding]:
+    queries, keys = subject.allowed.shape[1:]
+    if keys == 1 and queries > 1:
+        message = (
+            f"one column for {queries} queries is the same for every key once it is broadcast: it says which queries "
+            "attend, not which keys are attended; a mask of keys has shape [1, keys]"
+        )
+        yield Finding("shape", "error", message, queries)
+    elif _is_misshapen(subject, size):
+        wanted = [size.queries or queries, size.keys or keys]
+        said = f"the mask is [{queries}, {keys}], expected [queries, keys] = {wanted}"
+        if [keys, queries] == wanted:
+            said += "; it is transposed"
+        elif queries == 1 and keys == wanted[1]:
+            said += "; broadcast, every query gets the same keys"
+        yield Finding("shape", "error", said)
+
+
+def _ambiguous(subject: Subject) -> Iterator[Finding]:
+    reading = subject.reading
+    if reading is not None and reading.is_ambiguous:
+        other = "True = masked" if reading.convention != "masked" else "True = attend"
+        meant = {"attend": "True = attend", "masked": "True = masked", "additive": "additive"}[reading.convention]
+        message = f"{reading.why}; read as {meant} here, it may be {other}: --true attend or --true masked decides"
+        yield Finding("ambiguous", "error", message)
+
+
+def _varies(subject: Subject, is_one_expected: bool) -> Iterator[Finding]:
+    different = [plane for plane in range(1, len(subject.allowed)) if _cells_apart(subject, plane)]
+    if different:
+        where = np.any([subject.allowed[plane] ^ subject.allowed[0] for plane in different], axis=0)
+        place = _Place()
+        place.add(where, 0)
+        names = ", ".join(subject.planes[plane] for plane in different[:5])
+        names += f" and {len(different) - 5} more" if len(different) > 5 else ""
+        verb = "differs" if len(different) == 1 else "differ"
+        yield Finding(
+            "varies",
+            "error" if is_one_expected else "note",
+            f"{names} {verb} from {subject.planes[0]}, in {_in_words(place)}",
+            len(different),
+            tuple(place.cells),
+        )
+
+
+def _cells_apart(subject: Subject, plane: int) -> bool:
+    return not np.array_equal(subject.allowed[plane], subject.allowed[0])
+
+
+def _dead_rows(subject: Subject, expected: Expression | None) -> Iterator[Finding]:
+    """Yield the fully masked rows; those that the expectation masks too are a note."""
+    dead = (~subject.allowed.any(axis=2)).any(axis=0)
+    rows = np.flatnonzero(dead)
+    if not rows.size:
+        return
+    wanted: Bool[np.ndarray, " R"] = np.zeros(len(rows), bool)
+    if expected is not None:
+        attends = expected.allowed(single_rows(expected, subject.size, rows)).any(axis=-1)
+        wanted = np.any(~attends.reshape(-1, len(rows)), axis=0)
+    if not wanted.all():
+        yield _dead(subject, "error", rows[~wanted], "")
+    if wanted.any():
+        yield _dead(subject, "note", rows[wanted], ", as --expect has it")
+
+
+def _dead(subject: Subject, severity: Severity, rows: Int[np.ndarray, " R"], addition: str) -> Finding:
+    who = "1 row is" if len(rows) == 1 else f"{len(rows)} rows are"
+    message = f"{who} fully masked{addition}: {_becomes(subject)}"
+    return Finding("dead-row", severity, message, len(rows), rows=tuple(rows[:MOST_CELLS].tolist()))
+
+
+def _becomes(subject: Subject) -> str:
+    """Return what the APIs make of a fully masked row."""
+    fills = () if subject.reading is None else subject.reading.fills
+    if not fills:
+        return "softmax over −inf gives NaN, finfo.min a uniform row that looks fine, scaled_dot_product_attention 0"
+    if fills == (-np.inf,):
+        return "softmax over −inf gives NaN, scaled_dot_product_attention 0"
+    # A fill hides the scores in its own rounding where neighbouring numbers of its size are further apart than scores.
+    dtype = "" if subject.loaded is None else subject.loaded.dtype
+    if -max(fills) * _ROUNDING.get(dtype or "", 2**-23) < _SCORES_APART:
+        return f"{max(fills):g} added to every score of a row changes no weight: it attends as if nothing were masked"
+    return "adding this fill rounds every score away, so the row is uniform over all keys, which looks fine"

@@ -1,0 +1,80 @@
+"""Masks that are Python functions: `file.py:function`, as flex attention takes them.
+
+The file is executed: it is the user's own, named on purpose. Nothing else here ever runs what it reads.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attncli.errors import InputError
+from attncli.masks.algebra import Grid
+from attncli.tokens import visible
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool
+
+FUNCTION = re.compile(r"(?P<path>.+\.py):(?P<name>[A-Za-z_]\w*)")
+
+
+@dataclass(frozen=True)
+class Function:
+    """A `mask_mod(b, h, q, kv)` of plain Python operators; it gets arrays of indices that broadcast."""
+
+    written: str
+    call: Callable[..., Any]
+
+    def allowed(self, grid: Grid) -> Bool[np.ndarray, ...]:
+        """See `Expression.allowed`; the batch index is 0, the query index counts the past."""
+        shape = (len(grid.queries), grid.keys)
+        heads = np.arange(grid.heads)[:, None, None]
+        try:
+            with redirect_stdout(sys.stderr):  # standard output is data
+                told = np.asarray(self.call(np.int64(0), heads, grid.i[None], grid.j[None]))
+            told = np.broadcast_to(told, (max(told.shape[0] if told.ndim == 3 else 1, 1), *shape))
+        except (Exception, SystemExit) as error:
+            hint = "; write & | ~ instead of and, or, not, if" if "truth value" in str(error) else ""
+            raise InputError(f"{visible(self.written)} fails: {_said(error)}{hint}") from None
+        if told.dtype != bool:
+            raise InputError(f"{visible(self.written)} returns {told.dtype}, not booleans; True = attend")
+        return told
+
+    def __str__(self) -> str:
+        return self.written
+
+
+def load_function(written: str) -> Function:
+    """Execute the file of `file.py:function` and return the function.
+
+    Raises:
+        InputError: the file cannot be executed, or has no such function.
+    """
+    match = FUNCTION.fullmatch(written)
+    assert match is not None
+    shown = visible(match["path"])
+    names: dict[str, Any] = {"__name__": "attn_mask_file", "__file__": match["path"]}
+    try:
+        source = Path(match["path"]).read_bytes()
+    except OSError as error:
+        raise InputError(f"{shown} cannot be read: {error.strerror}") from None
+    try:
+        with redirect_stdout(sys.stderr):
+            exec(compile(source, match["path"], "exec"), names)
+    except (Exception, SystemExit) as error:
+        raise InputError(f"{shown} fails: {_said(error)}") from None
+    call = names.get(match["name"])
+    if not callable(call):
+        raise InputError(f"{shown} has no function '{match['name']}'")
+    return Function(written, call)
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {visible(str(error))[:200]}"

@@ -1,0 +1,77 @@
+"""The usual mistakes that explain many wrong cells at once: a window off by one, another alignment, a transpose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attncli.blocks import row_blocks
+from attncli.masks.algebra import And, Atom, Expression, Not, Or
+from attncli.masks.subject import Size, single_rows
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool
+
+_FURTHEST = 8  # keys that a window is looked for to either side
+
+
+def explained(allowed: Bool[np.ndarray, "Q K"], expected: Expression, size: Size, wrong: list[int]) -> dict[str, str]:
+    """Return what explains the wrong cells, by the code of the finding that it belongs to.
+
+    Each is tried on the whole mask and named only where it explains every cell.
+
+    Args:
+        allowed: the mask.
+        expected: what it should say.
+        size: how it is laid out.
+        wrong: some rows that are not as expected.
+    """
+    for changed, said in _other_windows(expected):
+        if _is_laid_out(changed, size, allowed, wrong):
+            return dict.fromkeys(("window", "missing", "leak"), said)
+    if allowed.shape[0] == allowed.shape[1] and _is_laid_out(expected, size, allowed.T, wrong):
+        return {"shape": "the mask is the transpose of what is expected: queries and keys are swapped"}
+    for past, side in ((0, "top-left"), (allowed.shape[1] - allowed.shape[0], "bottom-right")):
+        if past >= 0 and past != size.past and _is_laid_out(expected, replace(size, past=past), allowed, wrong):
+            return {"shape": f"the mask is aligned {side} (past {past}), expected past {size.past}"}
+    return {}
+
+
+def _is_laid_out(expression: Expression, size: Size, allowed: Bool[np.ndarray, "Q K"], wrong: list[int]) -> bool:
+    """Return whether an expression is exactly these cells; the rows that are known to be wrong tell most apart."""
+    queries, keys = allowed.shape
+    blocks = [np.array(wrong), *row_blocks(np.arange(queries), keys)]
+    return all((expression.allowed(single_rows(expression, size, rows)) == allowed[rows]).all() for rows in blocks)
+
+
+def _other_windows(expression: Expression) -> Iterator[tuple[Expression, str]]:
+    """Yield the expression with a window of it wider or narrower, then shifted, the smallest change first."""
+    for window in dict.fromkeys(_windows(expression)):
+        width = window.arguments[0]
+        steps = [sign * size for size in range(1, _FURTHEST + 1) for sign in (1, -1)]
+        for step in steps:
+            if width + step > 0:
+                wider = Atom("window", (width + step,))
+                yield _with(expression, window, wider), f"the window has {width + step} keys, not {width} ({step:+d})"
+        for step in steps:
+            moved = Atom("band", (width - 1 - step, step))
+            yield _with(expression, window, moved), f"the window is shifted by {step:+d}"
+
+
+def _windows(expression: Expression) -> list[Atom]:
+    if isinstance(expression, And | Or):
+        return [window for side in expression.sides for window in _windows(side)]
+    if isinstance(expression, Not):
+        return _windows(expression.inner)
+    return [expression] if isinstance(expression, Atom) and expression.name == "window" else []
+
+
+def _with(expression: Expression, old: Atom, new: Atom) -> Expression:
+    if isinstance(expression, And | Or):
+        return type(expression)(tuple(_with(side, old, new) for side in expression.sides))
+    if isinstance(expression, Not):
+        return Not(_with(expression.inner, old, new))
+    return new if expression == old else expression

@@ -1,0 +1,53 @@
+"""What a mask looks like in numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One mask in numbers.
+
+    Attributes:
+        fewest: keys that the query with the fewest may attend to.
+        most: keys that the query with the most may attend to.
+        first: the first visible key, the earliest and the latest over the rows that have one; None where none has.
+        density: share of the cells that are allowed.
+        is_symmetric: whether i may attend to j where j may attend to i; None where the mask is not square.
+        is_causal: whether no query may attend to a key after its position.
+        dead_rows: queries that may attend to no key.
+        unseen_keys: keys that no query may attend to.
+    """
+
+    fewest: int
+    most: int
+    first: tuple[int, int] | None
+    density: float
+    is_symmetric: bool | None
+    is_causal: bool
+    dead_rows: tuple[int, ...]
+    unseen_keys: tuple[int, ...]
+
+
+def summary(allowed: Bool[np.ndarray, "Q K"], past: int) -> Summary:
+    """Return a mask in numbers."""
+    queries, keys = allowed.shape
+    visible = allowed.sum(axis=1)
+    first = allowed.argmax(axis=1)[visible > 0]
+    return Summary(
+        fewest=int(visible.min()),
+        most=int(visible.max()),
+        first=(int(first.min()), int(first.max())) if first.size else None,
+        density=int(visible.sum()) / allowed.size,
+        is_symmetric=bool((allowed == allowed.T).all()) if queries == keys else None,
+        is_causal=not (allowed & ~np.tri(queries, keys, past, dtype=bool)).any(),
+        dead_rows=tuple(np.flatnonzero(visible == 0).tolist()),
+        unseen_keys=tuple(np.flatnonzero(~allowed.any(axis=0)).tolist()),
+    )

@@ -1,0 +1,391 @@
+"""`attn mask show`, `check`, `diff` and `convert` as a user runs them."""
+
+import io
+import json
+import pickle
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_bad_input import ESCAPE, INPUT, USAGE, folder, left_in, raw, refused
+from test_start import PROGRAM, imported_by
+
+__all__ = ["folder"]
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def masks(folder: Path) -> Path:
+    """A folder with masks in it."""
+    lower = np.tri(6, dtype=bool)
+    np.save("causal.npy", lower)
+    np.save("leak.npy", lower | (np.arange(36).reshape(6, 6) == 4))
+    np.save("padding.npy", np.broadcast_to(np.arange(6) < 4, (6, 6)))
+    np.save("heads.npy", np.stack([lower, lower, np.triu(lower, -1)]))
+    np.save("additive.npy", np.where(lower, 0, -np.inf))
+    Path("mods.py").write_text(
+        "def sliding(b, h, q, kv):\n    return (q >= kv) & (q - kv < 3 + h)\n"
+        "def branching(b, h, q, kv):\n    return q >= kv and kv > 2\n"
+        "def counting(b, h, q, kv):\n    return q - kv\n"
+        "print('hello')\n"
+    )
+    Path("broken.py").write_text("raise SystemExit(3)\n")
+    return folder
+
+
+# --- show ----------------------------------------------------------------------------------------------------
+
+
+def picture(out: str, rows: int) -> list[str]:
+    """The rows of cells of a drawn mask, a character for each cell."""
+    lines = [line for line in out.splitlines() if line[:1].isdigit() and ("█" in line or "·" in line)]
+    assert len(lines) == rows
+    return [line[-2 * rows :].replace("██", "1").replace(" ·", "0") for line in lines]
+
+
+def test_a_mask_is_drawn_over_positions(attn: Run) -> None:
+    ran = attn("mask", "show", "causal & window(2)", "--size", "4")
+    assert (ran.code, ran.err) == (0, "")
+    assert picture(ran.out, 4) == ["1000", "1100", "0110", "0011"]
+    assert "causal & window(2) · 4 queries × 4 keys" in ran.out
+    for fact in ("1..2, the first one visible 0..2", "density            0.4375", "symmetric          no", "causal  "):
+        assert fact in ran.out
+
+
+def test_a_mask_is_drawn_over_the_words_of_a_text(attn: Run) -> None:
+    ran = attn("mask", "show", "causal & pad(left=1)", "time flies, quickly")
+    assert "0 time !" in ran.out
+    assert "2 ," in ran.out
+    assert "fully masked rows  1: 0" in ran.out
+    assert "keys nobody sees   1: 0" in ran.out
+    with_past = attn("mask", "show", "causal", "time flies like an arrow", "--past", "3")
+    assert "3 an " in with_past.out
+    assert "2 queries × 5 keys, past 3" in with_past.out
+
+
+def test_both_alignments_are_drawn_where_they_differ_and_none_was_chosen(attn: Run) -> None:
+    both = attn("mask", "show", "causal", "--queries", "2", "--keys", "5").out
+    assert "top-left, past 0" in both
+    assert "bottom-right, past 3" in both
+    chosen = attn("mask", "show", "causal", "--queries", "2", "--keys", "5", "--past", "3").out
+    assert "top-left" not in chosen
+    same = attn("mask", "show", "pad(left=1)", "--queries", "2", "--keys", "5").out
+    assert "top-left" not in same
+    documents = attn("mask", "show", "causal", "--queries", "2", "--keys", "5", "-F", "json").json
+    assert [document["past"] for document in documents] == [0, 3]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "queries", "keys", "past"),
+    [
+        (["--size", "3"], 3, 3, 0),
+        (["--size", "3", "--past", "2"], 3, 5, 2),
+        (["--keys", "5", "--past", "2"], 3, 5, 2),
+        (["--queries", "3", "--past", "2"], 3, 5, 2),
+        (["--queries", "3", "--keys", "7", "--past", "2"], 3, 7, 2),
+        (["--queries", "3"], 3, 3, 0),
+        (["--keys", "4"], 4, 4, 0),
+        ([], 8, 8, 0),
+        (["a b c d", "--past", "1"], 3, 4, 1),
+    ],
+)
+def test_the_size_follows_from_what_is_given(
+    attn: Run, arguments: list[str], queries: int, keys: int, past: int
+) -> None:
+    document = attn("mask", "show", "causal", *arguments, "-F", "json").json
+    assert (document["queries"], document["keys"], document["past"]) == (queries, keys, past)
+    assert document["mask"] == [[key <= past + query for key in range(keys)] for query in range(queries)]
+
+
+def test_documents_and_files_bring_their_size(attn: Run, masks: Path) -> None:
+    assert attn("mask", "show", "docs(2,3) & causal", "-F", "json").json["keys"] == 5
+    assert attn("mask", "show", 'causal & file("leak.npy")', "-F", "json").json["queries"] == 6
+
+
+def test_a_bias_is_drawn_as_one(attn: Run) -> None:
+    ran = attn("mask", "show", "causal & alibi(2)", "--size", "4")
+    assert "slope 0.0625" in ran.out
+    assert "slope 0.00391" in ran.out
+    document = attn("mask", "show", "causal & alibi(2)", "--size", "3", "-F", "json").json
+    assert document["bias"][0] == [[0, -0.0625, -0.125], [-0.0625, 0, -0.0625], [-0.125, -0.0625, 0]]
+    assert document["mask"][0] == [True, False, False]
+    for text, place in (("causal | alibi(2)", 10), ("~alibi(2)", 2), ("alibi(2) & alibi(2)", 12), ("alibi", 1)):
+        refused(attn("mask", "show", text), USAGE, f"at character {place}")
+    refused(attn("inspect", "time flies", "--mask", "causal & alibi(2)"), USAGE, "at character 10", "bias")
+
+
+def test_the_document_of_a_mask_has_its_promised_members(attn: Run) -> None:
+    document = attn("mask", "show", "causal", "--size", "2", "-F", "json").json
+    plane = document.pop("plane")
+    assert plane is None
+    assert document == {
+        "schema": "attncli.mask/1", "expression": "causal", "queries": 2, "keys": 2, "past": 0,
+        "mask": [[True, False], [True, True]], "bias": None, "visible": {"min": 1, "max": 2}, "density": 0.75,
+    }  # fmt: skip
+
+
+def test_heads_that_differ_are_drawn_one_by_one(attn: Run, masks: Path) -> None:
+    out = attn("mask", "show", "heads.npy").out
+    assert "head 0 and 1 more" in out
+    assert "head 2" in out
+    assert [document["plane"] for document in attn("mask", "show", "heads.npy", "-F", "json").json] == [
+        "head 0", "head 1", "head 2",
+    ]  # fmt: skip
+
+
+def test_a_function_is_drawn(attn: Run, masks: Path) -> None:
+    ran = attn("mask", "show", "mods.py:sliding", "--size", "4", "-F", "json")
+    assert ran.json["mask"] == attn("mask", "show", "window(3)", "--size", "4", "-F", "json").json["mask"]
+    assert "hello" in ran.err  # standard output is data, whatever the file prints
+    heads = attn("mask", "show", "mods.py:sliding", "--size", "6", "--heads", "2", "-F", "json").json
+    assert [sum(map(sum, document["mask"])) for document in heads] == [15, 18]
+    assert attn("mask", "diff", "mods.py:sliding", "causal & window(3)", "--size", "9").code == 0
+    assert sorted(path.name for path in masks.iterdir() if path.is_dir()) == []  # no __pycache__ beside it
+
+
+@pytest.mark.parametrize("width", [40, 52, 60, 80, 100, 140, 200])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["show", "causal & window(4)", "--size", "12"],
+        ["show", "causal", "--queries", "9", "--keys", "30"],
+        ["show", "causal & alibi(8)", "--size", "24"],
+        ["show", "band(40,3) & pad(left=3)", "--size", "300"],
+        ["show", "heads.npy"],
+        ["diff", "leak.npy", "window(2)"],
+        ["diff", "causal", "full", "--size", "500"],
+        ["check", "leak.npy", "--expect", "causal & pad(right=1)"],
+    ],
+    ids=" ".join,
+)
+def test_no_line_is_wider_than_the_output(attn: Run, masks: Path, arguments: list[str], width: int) -> None:
+    for color in ("never", "always"):
+        ran = attn("mask", *arguments, "--width", width, "--color", color, "-o", "out.txt")
+        assert ran.code in (0, 1)
+        text = Path("out.txt").read_text(encoding="utf-8")
+        if color == "never":
+            assert "\x1b" not in text
+            assert max(map(len, text.splitlines())) <= width
+    ascii_only = attn("mask", *arguments, "--width", width)
+    assert ascii_only.out
+
+
+def test_a_large_mask_is_pooled_and_says_so(attn: Run) -> None:
+    ran = attn("mask", "show", "causal", "--size", "1000")
+    assert len(ran.out.splitlines()) < 80
+    assert "share of 16×16 cells" in ran.out
+    assert "each cell drawn stands for 16×16" in ran.err
+    assert "▓" in ran.out  # half a block is allowed
+
+
+# --- check ---------------------------------------------------------------------------------------------------
+
+
+def test_a_check_ends_with_1_where_something_is_wrong(attn: Run, masks: Path) -> None:
+    healthy = attn("mask", "check", "causal.npy", "--expect", "causal")
+    assert healthy.code == 0
+    assert "True = attend" in healthy.out
+    assert "ok: nothing found" in healthy.out
+    leaking = attn("mask", "check", "leak.npy", "--expect", "causal")
+    assert leaking.code == 1
+    assert "error  leak  attends to the future in 1 cell; cells (0,4)" in leaking.out
+    assert leaking.out.endswith("1 error\n")
+    assert attn("mask", "check", "leak.npy", "--expect", "causal", "--fail-on", "pad,dead-row").code == 0
+    assert attn("mask", "check", "full", "--expect", "causal", "--size", "3").code == 1
+    assert attn("mask", "check", "causal", "--expect", "window(8)").code == 0
+
+
+def test_the_document_of_a_check_has_its_promised_members(attn: Run, masks: Path) -> None:
+    document = attn("mask", "check", "leak.npy", "--expect", "causal", "-F", "json").json
+    assert document["schema"] == "attncli.findings/1"
+    assert document["ok"] is False
+    (finding,) = document["findings"]
+    assert finding.pop("rows") == []
+    assert finding == {
+        "code": "leak", "severity": "error", "message": "attends to the future in 1 cell", "count": 1,
+        "cells": [[0, 4]], "layer": None, "kind": None, "head": None,
+    }  # fmt: skip
+    assert attn("mask", "check", "causal.npy", "-F", "json").json["ok"] is True
+    ignored = attn("mask", "check", "leak.npy", "--expect", "causal", "--fail-on", "pad", "-F", "json")
+    assert (ignored.code, ignored.json["ok"]) == (0, True)
+
+
+def test_an_ambiguous_mask_is_said_to_be_so_and_true_decides(attn: Run, masks: Path) -> None:
+    ran = attn("mask", "check", "padding.npy")
+    assert ran.code == 1
+    assert "--true attend or --true masked decides" in ran.out
+    assert attn("mask", "check", "padding.npy", "--true", "attend").code == 0
+    assert attn("mask", "check", "padding.npy", "--expect", "pad(right=2)").code == 0
+    assert attn("mask", "check", "padding.npy", "--expect", "pad(right=2)", "--true", "masked").code == 1
+    shown = attn("mask", "show", "padding.npy")
+    assert "warning" in shown.err
+    assert "--true decides" in shown.err
+
+
+def test_a_very_large_mask_is_checked_in_little_time_and_memory(tmp_path: Path) -> None:
+    np.save(tmp_path / "mask.npy", np.tri(8192, dtype=bool))
+    command = [sys.executable, "-m", "attncli", "mask", "check", str(tmp_path / "mask.npy"), "--expect", "causal"]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 4  # 1 s; the machine may be busy
+    assert after.ru_maxrss < 1e6 or before.ru_maxrss >= 1e6
+
+
+# --- diff and convert ----------------------------------------------------------------------------------------
+
+
+def test_a_difference_is_drawn_and_counted(attn: Run, masks: Path) -> None:
+    ran = attn("mask", "diff", "leak.npy", "causal & window(5)")
+    assert ran.code == 1
+    assert "2 of 36 cells differ, in 2 of 6 rows" in ran.out
+    assert "A only leak.npy: 2   B only causal & window(5): 0" in ran.out
+    assert ran.out.count("AA") == 2
+    equal = attn("mask", "diff", "additive.npy", "causal")
+    assert (equal.code, equal.out) == (0, "equal: 36 cells\n")
+    assert attn("mask", "diff", "causal", "causal.npy").code == 0
+    assert attn("mask", "diff", "heads.npy", "causal").code == 1
+    refused(attn("mask", "diff", "causal.npy", "heads.npy", "--size", "5"), INPUT, "[6, 6]", "[5, 5]")
+
+
+def test_a_mask_is_converted(attn: Run, masks: Path) -> None:
+    ran = attn("mask", "convert", "causal.npy", "--to", "additive", "--dtype", "bfloat16", "-o", "out.pt")
+    assert (ran.code, ran.out, ran.err) == (0, "", "")
+    written = torch.load("out.pt", weights_only=True)
+    assert written.dtype == torch.bfloat16
+    assert written[0].tolist() == [0.0, *[torch.finfo(torch.bfloat16).min] * 5]
+    assert attn("mask", "convert", "out.pt", "--to", "inverted", "-o", "out.csv").code == 0
+    assert Path("out.csv").read_text().splitlines()[0] == "0,1,1,1,1,1"
+    assert attn("mask", "diff", "out.csv", "causal").code == 0
+    assert attn("mask", "convert", "causal", "--size", "4", "--to", "bool", "-o", "out.json").code == 0
+    assert json.loads(Path("out.json").read_text())[1] == [True, True, False, False]
+    assert attn("mask", "convert", "heads.npy", "--to", "additive", "-o", "out.npz").code == 0
+    assert np.load("out.npz")["mask"].shape == (3, 6, 6)
+
+
+# --- what a user gets wrong ----------------------------------------------------------------------------------
+
+BAD: dict[str, tuple[list[str], int, str]] = {
+    "an unknown atom": (["show", "causal & windw(2)"], USAGE, "at character 10"),
+    "no mask": (["show", ""], USAGE, "mask ''"),
+    "an empty text": (["show", "causal", " "], INPUT, "empty"),
+    "a size of a text": (["show", "causal", "a b", "--size", "3"], USAGE, "--size 3 does not apply to a text"),
+    "keys of a text": (["show", "causal", "a b", "--keys", "3"], USAGE, "--keys 3 does not apply to a text"),
+    "two sizes": (["show", "causal", "--size", "3", "--keys", "4"], USAGE, "--keys 4 contradicts --size 3"),
+    "no size": (["show", "causal", "--size", "0"], USAGE, "--size"),
+    "no query left": (["show", "causal", "--keys", "3", "--past", "3"], USAGE, "--past 3 leaves no query"),
+    "too large": (["show", "causal", "--size", "999999999"], INPUT, "too many"),
+    "too many heads": (["show", "alibi(999999999)"], INPUT, "too many"),
+    "true of an expression": (["show", "causal", "--true", "attend"], USAGE, "--true attend applies"),
+    "true of two expressions": (["diff", "causal", "full", "--true", "attend"], USAGE, "--true attend applies"),
+    "true of numbers": (["show", "additive.npy", "--true", "masked"], USAGE, "additive"),
+    "another size than the file's": (["show", "causal.npy", "--size", "4"], INPUT, "[6, 6]"),
+    "documents that do not add up": (["show", "docs(2,2)", "--size", "5"], INPUT, "covers 4 positions"),
+    "an ending": (["show", "causal", "-o", "mask.tsv"], USAGE, ".json or .txt"),
+    "an unknown ending": (["show", "causal", "-o", "mask.png"], USAGE, "ending in"),
+    "an ending of a difference": (["diff", "causal", "full", "-o", "mask.json"], USAGE, ".txt"),
+    "an unknown finding": (["check", "causal", "--fail-on", "leek"], USAGE, "--fail-on 'leek'"),
+    "a bad expectation": (["check", "causal.npy", "--expect", "casual"], USAGE, "did you mean 'causal'?"),
+    "a file that is not there": (["check", "gone.pt"], INPUT, "gone.pt does not exist"),
+    "a function that branches": (["show", "mods.py:branching"], INPUT, "write & | ~ instead of and"),
+    "a function that counts": (["show", "mods.py:counting"], INPUT, "returns int64, not booleans"),
+    "a function that is not there": (["show", "mods.py:gone"], INPUT, "mods.py has no function 'gone'"),
+    "a file of functions that ends": (["show", "broken.py:mask"], INPUT, "broken.py fails: SystemExit"),
+    "a file of functions that is not there": (["show", "gone.py:mask"], INPUT, "gone.py cannot be read"),
+    "a type of booleans": (
+        ["convert", "causal.npy", "--to", "bool", "--dtype", "float16", "-o", "x.npy"], USAGE, "--dtype float16",
+    ),
+    "bfloat16 in an array": (
+        ["convert", "causal.npy", "--to", "additive", "--dtype", "bfloat16", "-o", "x.npy"], USAGE, "has no bfloat16",
+    ),
+    "an ending for no mask": (["convert", "causal.npy", "--to", "bool", "-o", "x.bin"], USAGE, "ending in .npy"),
+    "three axes as lines": (["convert", "heads.npy", "--to", "bool", "-o", "x.csv"], USAGE, "one matrix"),
+    "no folder": (["convert", "causal.npy", "--to", "bool", "-o", "gone/x.npy"], INPUT, "cannot write"),
+    "what could be either": (["convert", "padding.npy", "--to", "bool", "-o", "x.npy"], USAGE, "--true attend or"),
+    "no output": (["convert", "causal.npy", "--to", "bool"], USAGE, "--output"),
+    "masks of two sizes": (["diff", "causal.npy", "docs(3,4)"], INPUT, "covers 7 positions"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_request_is_one_sentence_and_an_exit_code(attn: Run, masks: Path, name: str) -> None:
+    arguments, code, words = BAD[name]
+    before = left_in(masks)
+    ran = attn("mask", *arguments)
+    ran.err = ran.err.removeprefix("hello\n")
+    refused(ran, code, words)
+    assert left_in(masks) == before
+
+
+@pytest.mark.parametrize("command", ["show", "check", "diff", "convert"])
+def test_an_escape_sequence_is_shown_and_never_sent(attn: Run, folder: Path, command: str) -> None:
+    more = {"diff": ["causal"], "convert": ["--to", "bool", "-o", "x.npy"]}.get(command, [])
+    for mask in (ESCAPE, f"{ESCAPE}.npy", f"{ESCAPE}.py:mask"):
+        ran = attn("mask", command, mask, *more)
+        refused(ran, ran.code)
+        assert raw(ran.err) == set()
+    np.save(f"{ESCAPE}.npy", np.tri(3, dtype=bool))
+    ran = attn("mask", command, f"{ESCAPE}.npy", *more)
+    assert raw(ran.out) == raw(ran.err) == set()
+
+
+class Trap:
+    """Unpickled, it leaves a file behind."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def traps(folder: Path, trap: Path) -> list[str]:
+    """Mask files that run code in whoever unpickles them."""
+    (folder / "pickle.npy").write_bytes(pickle.dumps(Trap(trap)))
+    objects = np.array([[Trap(trap)]], dtype=object)
+    np.save(folder / "objects.npy", objects, allow_pickle=True)
+    np.savez(folder / "objects.npz", mask=objects)
+    torch.save({"mask": Trap(trap)}, folder / "zip.pt")
+    (folder / "pickle.pt").write_bytes(pickle.dumps(Trap(trap)))
+    (folder / "text.pt").write_text("mask")
+    torch.save([torch.ones(2, 2)], folder / "list.pt")
+    torch.save({"a": torch.ones(2, 2), "b": torch.ones(2, 2)}, folder / "two.pt")
+    np.savez(folder / "two.npz", a=np.ones((2, 2)), b=np.ones((2, 2)))
+    (folder / "text.npz").write_text("mask")
+    (folder / "text.safetensors").write_text("mask")
+    (folder / "long.safetensors").write_bytes(b"\xff" * 8 + b"{}")
+    stream = io.BytesIO()
+    np.savez(stream, mask=np.ones((64, 64)))
+    (folder / "cut.npz").write_bytes(stream.getvalue()[:-200])
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_nothing_in_a_file_is_executed(attn: Run, folder: Path, tmp_path: Path) -> None:
+    trap = tmp_path / "executed"
+    for name in traps(folder, trap):
+        refused(attn("mask", "check", name), INPUT, f"mask file {name} cannot be read")
+        refused(attn("inspect", "time flies", "--mask", name), INPUT, name)
+        assert not trap.exists(), name
+
+
+def test_neither_torch_nor_transformers_is_imported(masks: Path) -> None:
+    np.savez(masks / "mask.npz", mask=np.tri(3, dtype=bool))
+    for arguments in (
+        ["show", "causal & window(4)", "--size", "12"],
+        ["show", "causal", "time flies"],
+        ["check", masks / "mask.npz", "--expect", "causal"],
+        ["diff", masks / "causal.npy", "causal"],
+        ["--help"],
+        ["show", "--help"],
+    ):
+        if arguments[0] != "--help":
+            assert not imported_by(PROGRAM, "mask", *arguments) & {"torch", "transformers"}
+    assert "pydantic" not in imported_by(PROGRAM, "mask", "show", "causal", "--size", "12")
