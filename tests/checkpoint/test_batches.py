@@ -22,6 +22,8 @@ from attncli.sources import open_source
 from attncli.sources.pretrained import Checkpoint, batch, memory
 from attncli.trace import Trace
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 Run = Callable[..., Any]
 # Padded, they are one batch: the longest has twice the tokens of the shortest.
 TEXTS = ["w23 w42 w17 w88 w23 w64 w31", "w9 w8 w7 w6", "w5 w6 w7 w8 w9 w10 w11 w12", "w99 w2 w99 w2 w3"]
@@ -37,15 +39,6 @@ MIXED = [
 ]
 TARGET = "w5 w6 w7 w8"
 EXACT = 1e-5
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """The models are too small to be shared between threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

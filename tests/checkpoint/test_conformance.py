@@ -1,12 +1,10 @@
 """Every text architecture of transformers: what is shown is what the model computed, and cutting it changes nothing."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
 import pytest
-import torch
 from architectures import architectures, tiny_inputs, tiny_model
 from conformance import NOT_REACHED, Row, conform, opened, save, words
 
@@ -14,14 +12,7 @@ from attncli.sources.pretrained import places
 from attncli.sources.pretrained.interface import ATTENTION
 from attncli.trace import Trace
 
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """The models are too small to be shared between threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

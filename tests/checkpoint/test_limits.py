@@ -1,7 +1,7 @@
 """What a run of a checkpoint is given and what it may take: length, mask, layers, devices, memory, precision."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -19,6 +19,8 @@ from attncli.sources import open_source, pretrained
 from attncli.sources.pretrained import Checkpoint, interface, memory
 from attncli.trace import Trace
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 Run = Callable[..., Any]
 USAGE, LOAD, INPUT = 2, 3, 5
 TEXT = "w23 w42 w17 w88 w23 w64 w31"
@@ -26,15 +28,6 @@ TARGET = "w5 w6 w7 w8"
 POSITIONS = 64  # of every tiny model
 LONG = " ".join(f"w{2 + index % 90}" for index in range(70))
 EXACT = 1e-5
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """The models are too small to be shared between threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

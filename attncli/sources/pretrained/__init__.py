@@ -92,19 +92,11 @@ class Checkpoint:
         # Before the weights are read.
         self.request = Request(layers.among(self.num_layers, visible(model)), kind, heads, expression)
         self.other_layers = loading.other_layers(config)
-        attention_layers = [i for i in range(self.num_layers) if i not in self.other_layers]
-        if not set(self.request.layers) & set(attention_layers):
-            kinds_there = ", ".join(dict.fromkeys(self.other_layers[index] for index in self.request.layers))
-            listed = ", ".join(map(str, attention_layers)) or "none"
-            raise NotExposedError(
-                f"the layers asked for have no softmax attention but {kinds_there}; layers of {visible(model)} with "
-                f"attention: {listed}"
-            )
-        asked = [index for index in self.request.layers if index in self.other_layers]
-        # Said once, with the first sentence.
-        self.notes = tuple(
+        attention_layers = self._attention_layers()
+        self.notes = tuple(  # said once, with the first sentence
             f"layer {index} has {visible(self.other_layers[index])}, no softmax attention; it is not shown"
-            for index in asked
+            for index in self.request.layers
+            if index in self.other_layers
         )
         heads.among(loading.head_count(config), f"each layer of {visible(model)}")
         tokenizer = loading.load_tokenizer(model, self.options)
@@ -120,6 +112,18 @@ class Checkpoint:
             rows=loading.vocabulary_rows(self.model),
             start_id=getattr(config, "decoder_start_token_id", None),
         )
+
+    def _attention_layers(self) -> list[int]:
+        """Return the layers that have softmax attention, of which one at least has to be asked for."""
+        found = [index for index in range(self.num_layers) if index not in self.other_layers]
+        if not set(self.request.layers) & set(found):
+            kinds = ", ".join(dict.fromkeys(self.other_layers[index] for index in self.request.layers))
+            listed = ", ".join(map(str, found)) or "none"
+            raise NotExposedError(
+                f"the layers asked for have no softmax attention but {kinds}; layers of {visible(self.name)} with "
+                f"attention: {listed}"
+            )
+        return found
 
     def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
         """Return the attention of one sentence; see `Source.trace`."""

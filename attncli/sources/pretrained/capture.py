@@ -46,10 +46,13 @@ def run(
         NotExposedError: an attention layer could be watched in neither way.
         InputError: the batch does not fit into memory.
     """
+
+    def begin(has_sdpa: bool) -> Recorder:
+        return Recorder(request, attention_places(model, attention_layers), kinds, spans, whole, has_sdpa)
+
     _as_loaded(model)
     if model.config._attn_implementation == interface.ATTENTION:
-        places = attention_places(model, attention_layers)
-        this = Recorder(request, places, kinds, spans, whole, model._supports_sdpa)
+        this = begin(model._supports_sdpa)
         token = recorder.set(this)
         try:
             return _forward(part, inputs, this)
@@ -62,14 +65,13 @@ def run(
     if request.mask is not None:
         raise NotExposedError(f"{model.config.model_type} makes its own mask, which --mask cannot replace")
     while True:
-        places = attention_places(model, attention_layers)
-        this = Recorder(request, places, kinds, spans, whole, False)
+        this = begin(has_sdpa=False)
         try:
             with watching(this, model):
                 return _forward(part, inputs, this)
         except NotExposedError:
             # BigBird exchanges its attention modules when it first sees a short text.
-            if attention_places(model, attention_layers) == places:
+            if begin(has_sdpa=False).places == this.places:
                 raise
 
 
