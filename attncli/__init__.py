@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from attncli._version import __version__
 
 if TYPE_CHECKING:
+    from attncli.checks import check
     from attncli.errors import AttnError
     from attncli.sources import inspect, open_source
     from attncli.sources.file import load
@@ -26,6 +27,7 @@ __all__ = [
     "AttnError",
     "Trace",
     "__version__",
+    "check",
     "from_multihead_attention",
     "inspect",
     "load",
@@ -34,6 +36,7 @@ __all__ = [
 
 _HOMES = {
     "AttnError": "attncli.errors",
+    "check": "attncli.checks",
     "Trace": "attncli.trace",
     "from_multihead_attention": "attncli.sources.module",
     "inspect": "attncli.sources",

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from attncli.commands.check import check
 from attncli.commands.inspect import inspect
 from attncli.errors import AttnError, ExitCode
 from attncli.terminal import complain
@@ -145,6 +146,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(cls=_Command, short_help="Show the attention of a sentence.")(inspect)
+app.command(cls=_Command, short_help="Say what is wrong with a checkpoint's attention.")(check)
 
 
 def _mask_group() -> Any:

@@ -14,7 +14,7 @@ Severity = Literal["error", "note"]
 CODES = (
     "leak", "missing", "pad", "document", "dead-row", "window", "shape", "varies", "ambiguous", "mixed-fill",
     "double-fill", "overflow", "row-sum", "no-mask", "proof", "batch", "padding-side", "cache", "backend", "packing",
-    "tokenizer",
+    "dtype", "tokenizer",
 )  # fmt: skip
 
 MOST_CELLS = 20  # places listed with a finding; its count says how many there are
@@ -49,6 +49,60 @@ class Finding:
     def as_dict(self) -> dict[str, Any]:
         """Return the finding as the JSON document spells it."""
         return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class Invariance:
+    """Two ways of running the same text that should give the same numbers.
+
+    Attributes:
+        name: the code of the finding that it would be.
+        ways: what was compared.
+        change: the largest change of any token's hidden state, relative to its length; None if it was not run.
+        layer: where that is, −1 for the embeddings, with the kind of the layer.
+        first: the first layer whose change is above the noise floor.
+        floor: the noise floor.
+        reason: why it was not run.
+    """
+
+    name: str
+    ways: str
+    change: float | None = None
+    layer: tuple[int, str] | None = None
+    first: tuple[int, str] | None = None
+    floor: float | None = None
+    reason: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the comparison as the JSON document spells it."""
+        named = dict(vars(self))
+        for place in ("layer", "first"):
+            index, kind = named[place] or (None, None)
+            named[place] = None if index is None else {"layer": index, "kind": kind}
+        return named
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a check of a checkpoint has to say.
+
+    Attributes:
+        model: folder or hub name.
+        architecture: its model type.
+        dtype: of the weights it was run with.
+        tokens: how many each sentence has.
+        masks: the masks that the configuration implies, with the layers and the kind they are for.
+        findings: what is wrong or worth knowing, the worst first.
+        invariances: what was compared.
+    """
+
+    model: str
+    architecture: str
+    dtype: str
+    tokens: tuple[int, ...]
+    masks: tuple[tuple[str, str, tuple[int, ...]], ...]
+    findings: tuple[Finding, ...]
+    invariances: tuple[Invariance, ...]
 
 
 def parse_fail_on(given: str | None) -> frozenset[str] | None:

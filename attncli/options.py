@@ -253,6 +253,14 @@ Output = Annotated[
         rich_help_panel=_OUTPUT,
     ),
 ]
+FailOn = Annotated[
+    str | None,
+    Option(metavar="CODES", help="Fail on these findings alone: leak,pad,dead-row. Default: errors."),
+]
+Document = Annotated[
+    Literal["table", "json"] | None,
+    Option("--format", "-F", help="Default: table, or what --output ends in.", rich_help_panel=_OUTPUT),
+]
 Save = Annotated[
     Path | None,
     Option(metavar="FILE.safetensors", help="Save the trace, for --from.", rich_help_panel=_OUTPUT),

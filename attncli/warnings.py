@@ -6,13 +6,9 @@ import math
 from collections.abc import Iterator
 
 from attncli.layer import LayerTrace
+from attncli.noise import noise_floor
 from attncli.trace import Trace
 from attncli.view import Cells, View
-
-# Recomputed outputs differ from a model's own by rounding alone. Noise floors: 5e-5 in float32 and 1e-2 in
-# bfloat16 are usual; a tenfold margin keeps large activations quiet.
-_NOISE = {"float64": 1e-6, "float32": 1e-3}
-_HALF_NOISE = 1e-1
 
 
 def warnings_of(trace: Trace, view: View) -> Iterator[str]:
@@ -37,7 +33,7 @@ def _blind(layer: LayerTrace, cells: Cells) -> Iterator[str]:
 
 def _unproven(trace: Trace, layer: LayerTrace) -> Iterator[str]:
     proof = layer.proof
-    if proof is not None and not proof.max_abs_error <= _NOISE.get(trace.source.dtype, _HALF_NOISE):
+    if proof is not None and not proof.max_abs_error <= noise_floor(trace.source.dtype):
         yield (
             f"layer {layer.layer}: what is shown differs from {proof.against} by {proof.max_abs_error:.1e}, more "
             f"than the rounding of {trace.source.dtype}; do not trust it"

@@ -72,3 +72,15 @@ def choose_format(given: str | None, output: Path | None) -> str:
             f"--format {given} contradicts the ending of --output {visible(str(output))}; drop one of them"
         )
     return by_ending
+
+
+def choose_document(given: str | None, output: Path | None) -> str:
+    """Return `table` or `json`, for what has no rows.
+
+    Raises:
+        UsageError: `--format` and the ending of `--output` contradict each other, or the ending is another one.
+    """
+    chosen = choose_format(given, output)
+    if chosen not in ("table", "json"):
+        raise UsageError(f"--output {visible(str(output))}: expected a file ending in .json or .txt")
+    return chosen

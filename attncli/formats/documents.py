@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli.blocks import row_blocks
-from attncli.findings import Finding
+from attncli.findings import Finding, Report
 from attncli.formats.numbers import written_rows
 from attncli.masks.bias import alibi
 from attncli.masks.subject import Subject
@@ -22,6 +22,19 @@ def write_findings(is_ok: bool, findings: Sequence[Finding], extra: dict[str, An
     """Return the document of a check."""
     listed = [finding.as_dict() for finding in findings]
     return json.dumps({"schema": "attncli.findings/1", "ok": is_ok, **extra, "findings": listed}) + "\n"
+
+
+def what_was_run(report: Report) -> dict[str, Any]:
+    """Return what the document of a checkpoint's check says besides the findings."""
+    masks = [{"mask": mask, "kind": kind, "layers": list(layers)} for mask, kind, layers in report.masks]
+    return {
+        "model": report.model,
+        "architecture": report.architecture,
+        "dtype": report.dtype,
+        "tokens": list(report.tokens),
+        "implied": masks,
+        "invariances": [compared.as_dict() for compared in report.invariances],
+    }
 
 
 def what_was_read(subject: Subject) -> dict[str, Any]:

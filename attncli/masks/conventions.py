@@ -25,7 +25,7 @@ Convention = Literal["additive", "attend", "masked"]
 
 # An additive mask forbids with −inf, finfo.min, or the −1e4 (−9984 in bfloat16) and −1e9 of older code; a bias is far
 # smaller.
-_FORBIDDEN_BELOW = -9_000.0
+FORBIDDEN_BELOW = -9_000.0
 _MOST_FILLS = 16
 
 # The least finite number of every float type; NumPy has no bfloat16, the upper half of a float32.
@@ -101,6 +101,16 @@ def read_convention(
     return Reading("attend", "nothing in the cells tells it from True = masked", is_true, is_ambiguous=True)
 
 
+def read_added(values: np.ndarray[Any, Any]) -> Reading:
+    """Return what the values of a mask say that is added to the scores, a bias beside it or not.
+
+    Args:
+        values: `[P, Q, K]`, numbers; NaN forbids nothing.
+    """
+    allowed = ~(values <= FORBIDDEN_BELOW)
+    return Reading("additive", "it is added to the scores", allowed, _fills(np.where(allowed, 0, values)))
+
+
 def as_allowed(values: np.ndarray[Any, Any], name: str) -> Bool[np.ndarray, "*H Q K"]:
     """Return a mask as `True` = attend, from booleans and 0/1 that say so or from additive floats.
 
@@ -144,7 +154,7 @@ def _is_boolean(values: np.ndarray[Any, Any]) -> bool:
 def _is_additive(values: np.ndarray[Any, Any]) -> bool:
     if values.dtype.kind not in "if" or not values.any():
         return False
-    return bool(((values == 0) | (values <= _FORBIDDEN_BELOW)).all())
+    return bool(((values == 0) | (values <= FORBIDDEN_BELOW)).all())
 
 
 def _fills(values: np.ndarray[Any, Any]) -> tuple[float, ...]:

@@ -270,7 +270,7 @@ def test_a_batch_is_of_nearly_one_length_so_that_most_of_it_is_no_padding(length
 
 def test_padding_is_masked_and_every_sentence_is_found_again() -> None:
     for side in ("right", "left"):
-        inputs, spans, whole = batch.padded(encoded([3, 1, 2]), 9, side, {"position_ids": None})
+        inputs, spans, whole = batch.padded(encoded([3, 1, 2]), 9, side, takes_positions=True)
         assert inputs["attention_mask"].sum(dim=1).tolist() == [3, 1, 2]
         assert (inputs["input_ids"] == 9).tolist() == (inputs["attention_mask"] == 0).tolist()
         for number, span in enumerate(spans):

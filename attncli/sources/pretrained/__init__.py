@@ -155,7 +155,7 @@ class Checkpoint:
                 failure = error
                 break
             sentences.append(sentence)
-        if self.request.mask is not None or "attention_mask" not in self._parameters:
+        if self.request.mask is not None or "attention_mask" not in self.parameters:
             limit = 1
         done: dict[int, Trace] = {}
         for some in batch.batches([one.inputs for one in sentences], self.padding_side is not None, limit):
@@ -174,8 +174,16 @@ class Checkpoint:
         return room_for(self.model, tokens, len(self.request.layers), is_watched)
 
     @property
-    def _parameters(self) -> Any:
+    def parameters(self) -> Any:
+        """What the model's forward pass takes, by name."""
         return signature(self.model.forward).parameters
+
+    @property
+    def takes_positions(self) -> bool:
+        """Whether the model is told where its tokens stand, and does not find it by its padding, as RoBERTa does."""
+        from attncli.sources.pretrained.loading import first_position
+
+        return "position_ids" in self.parameters and not first_position(self.model)
 
     def _run(self, sentences: list[Sentence]) -> list[Trace]:
         """Return the traces of sentences that run side by side."""
@@ -189,9 +197,9 @@ class Checkpoint:
             part = part if len(kinds) > 1 else part.get_encoder()
         pad_id = self.reader.tokenizer.pad_token_id or 0
         inputs, spans, whole = padded(
-            [one.inputs for one in sentences], pad_id, self.padding_side or "right", self._parameters
+            [one.inputs for one in sentences], pad_id, self.padding_side or "right", self.takes_positions
         )
-        layers = run(self.model, part, inputs, self.request, self.attention_layers, kinds, spans, whole)
+        recorded = run(self.model, part, inputs, self.request, self.attention_layers, kinds, spans, whole)
         others = [{"layer": index, "kind": kind} for index, kind in self.other_layers.items()]
         source = Source(
             "pretrained",
@@ -206,5 +214,5 @@ class Checkpoint:
         notes = [once + sentences[0].notes, *(one.notes for one in sentences[1:])]
         return [
             Trace(source, one.query_tokens, one.tokens, own, one.text, one.pair, one.target, note)
-            for one, own, note in zip(sentences, layers, notes, strict=True)
+            for one, own, note in zip(sentences, recorded.traces(), notes, strict=True)
         ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import torch
 
@@ -40,7 +39,7 @@ def batches(encoded: Sequence[Encoded], is_padded: bool, limit: int = MOST_TOKEN
 
 
 def padded(
-    encoded: Sequence[Encoded], pad_id: int, side: str, parameters: Mapping[str, Any]
+    encoded: Sequence[Encoded], pad_id: int, side: str, takes_positions: bool
 ) -> tuple[dict[str, torch.Tensor], list[Span], Span]:
     """Return the inputs of a batch, `[B, longest]` each, where its sentences stand, and the whole of it.
 
@@ -48,7 +47,7 @@ def padded(
         encoded: what the tokenizer gave for each sentence.
         pad_id: the id that fills up.
         side: `right` or `left`, where padding goes.
-        parameters: names that the model's forward pass takes.
+        takes_positions: whether the model has to be told where the tokens stand that padding has moved.
     """
     inputs = {}
     for name in encoded[0]:
@@ -59,7 +58,7 @@ def padded(
         if name.endswith("input_ids") and mask not in encoded[0] and len(rows) > 1:
             ones = [torch.ones_like(row) for row in rows]
             inputs[mask] = torch.nn.utils.rnn.pad_sequence(ones, True, 0, side)
-    if side == "left" and len(encoded) > 1 and "position_ids" in parameters:
+    if side == "left" and len(encoded) > 1 and takes_positions:
         inputs["position_ids"] = (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
     sides = [_slices(encoded, name, side) for name in ("input_ids", _TARGET + "input_ids") if name in inputs]
     texts, targets = sides[0], sides[-1]

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from attncli.errors import AttnError, InputError, NotExposedError
-from attncli.layer import LayerTrace
 from attncli.sources.pretrained import interface
 from attncli.sources.pretrained.explain import first_sentence, is_exhausted
 from attncli.sources.pretrained.loading import make_eager
@@ -26,8 +25,8 @@ def run(
     kinds: Sequence[str],
     spans: Sequence[Span],
     whole: Span,
-) -> list[tuple[LayerTrace, ...]]:
-    """Run a model on a batch and return the recorded layers of each sentence.
+) -> Recorder:
+    """Run a model on a batch and return what was recorded.
 
     The model first runs with our attention function. If it never calls it, it is one that has to be watched: it
     is switched to its own eager attention, and stays there.
@@ -51,7 +50,7 @@ def run(
         return Recorder(request, attention_places(model, attention_layers), kinds, spans, whole, has_sdpa)
 
     _as_loaded(model)
-    if model.config._attn_implementation == interface.ATTENTION:
+    if model.config._attn_implementation in (interface.ATTENTION, interface.EAGER_MASKS):
         this = begin(model._supports_sdpa)
         token = recorder.set(this)
         try:
@@ -83,7 +82,7 @@ def _as_loaded(model: Any) -> None:
             return
 
 
-def _forward(model: Any, inputs: Mapping[str, Any], this: Recorder) -> list[tuple[LayerTrace, ...]]:
+def _forward(model: Any, inputs: Mapping[str, Any], this: Recorder) -> Recorder:
     """Run a model and return what was recorded, once every layer is accounted for."""
     architecture = model.config.model_type
     try:
@@ -101,4 +100,4 @@ def _forward(model: Any, inputs: Mapping[str, Any], this: Recorder) -> list[tupl
             f"{architecture}: the model did not run on the text alone ({first_sentence(error)})"
         ) from None
     this.check(architecture)
-    return this.traces()
+    return this

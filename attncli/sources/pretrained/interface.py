@@ -16,15 +16,17 @@ import numpy as np
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
+from transformers.masking_utils import eager_mask, sdpa_mask
 
 from attncli.errors import NotExposedError
 from attncli.layer import LayerTrace
 from attncli.masks.algebra import Atom, Mask, RuleMask, smallest
-from attncli.sources.pretrained.recording import Finished, Recorder, proven, recorder
+from attncli.masks.conventions import read_added
+from attncli.sources.pretrained.recording import Arrival, Finished, Recorder, proven, recorder
 from attncli.sources.tensors import to_numpy
 
 ATTENTION = "attncli"  # the name under which transformers knows our functions
+EAGER_MASKS = "attncli_eager"  # the same, with the masks that transformers makes for eager attention
 
 _BLOCK = 2**21  # scores that exist at a time, over all heads
 _NOT_IN_SDPA = ("softcap", "s_aux", "position_bias")  # what the fused kernel drops, or has to make a [Q, K] of
@@ -149,7 +151,10 @@ def _attend(
     heads = run.request.heads.among(query.shape[1], f"layer {place[0]}")
     is_last = run.is_last(place)
     part, computed = call.of_heads(heads) if is_last else (call, list(range(query.shape[1])))
+    run.sums.clear()
     output, weights = _eager(part)
+    if run.request.audits:
+        run.arrivals[place] = Arrival(call.mask, torch.cat(run.sums, dim=-1))
     for number, span in enumerate(run.spans):
         rows, columns = span.of(place[1])
         layer = _recorded(call, number, rows, columns, place, heads, rule)
@@ -178,8 +183,11 @@ def _eager(call: _Call) -> tuple[torch.Tensor, torch.Tensor | None]:
         output, weights = function(
             call.module, call.query[:, :, rows], call.key, call.value, mask, scaling=call.scaling, **more
         )
-        if recorder.get().request.mask is not None and call.mask is not None:
+        run = recorder.get()
+        if run.request.mask is not None and call.mask is not None:
             _check_arrived(call, weights, _rows_of(call.mask, rows))
+        if run.request.audits:
+            run.sums.append(weights.float().sum(dim=-1))
         outputs.append(output)
     if len(outputs) == 1:
         return outputs[0], weights
@@ -269,7 +277,7 @@ def _split(
         given = _cells(call.mask, number, rows, columns)[..., :keys]  # [1 or H, Q or 1, K]
         added = given.cpu().numpy() if given.dtype == torch.bool else to_numpy(given)
         added = np.broadcast_to(added, (len(added), queries, keys))
-        allowed = added if added.dtype == bool else added > np.finfo(np.float16).min / 2
+        allowed = added if added.dtype == bool else read_added(added).allowed
         mask = smallest(allowed, heads)
         if added.dtype != bool:
             kept = np.where(allowed, added, 0)
@@ -287,3 +295,5 @@ def _cells(cells: torch.Tensor, number: int, rows: slice, columns: slice) -> tor
 
 AttentionInterface.register(ATTENTION, _attend)
 AttentionMaskInterface.register(ATTENTION, _mask)
+AttentionInterface.register(EAGER_MASKS, _attend)
+AttentionMaskInterface.register(EAGER_MASKS, eager_mask)

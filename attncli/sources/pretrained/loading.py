@@ -231,12 +231,13 @@ def position_limit(model: Any) -> int | None:
     """Return how many positions the model has, or None where the configuration sets no limit."""
     limits = (getattr(model.config, name, None) for name in ("max_position_embeddings", "max_seq_len"))
     limit = next((limit for limit in limits if isinstance(limit, int) and limit > 0), None)
-    if limit is None:
-        return None
-    # RoBERTa and its kin count positions from the one after the padding's.
+    return None if limit is None else limit - first_position(model)
+
+
+def first_position(model: Any) -> int:
+    """Return the position of a first token: 0, but RoBERTa and its kin count from the one after the padding's."""
     tables = (module for name, module in model.named_modules() if name.endswith("position_embeddings"))
-    padding = next((index for table in tables if (index := getattr(table, "padding_idx", None)) is not None), -1)
-    return limit - padding - 1
+    return next((index + 1 for table in tables if (index := getattr(table, "padding_idx", None)) is not None), 0)
 
 
 def _hub_arguments(options: LoadOptions) -> dict[str, Any]:

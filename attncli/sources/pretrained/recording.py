@@ -26,12 +26,14 @@ class Request:
         kind: the only kind of attention to record; None is every kind.
         heads: the heads that were asked for.
         mask: a mask in place of the model's own, in every layer.
+        audits: whether to keep what each layer's attention function was handed, and what it made of it.
     """
 
     layers: tuple[int, ...]
     kind: str | None
     heads: Indices
     mask: Expression | None
+    audits: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,19 @@ class Span:
         """Return the rows and the columns of one kind of attention."""
         rows = self.target if kind in ("decoder", "cross") else self.text
         return rows, self.target if kind == "decoder" else self.text
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """What one layer's attention function was handed, and what the model's own code made of it.
+
+    Attributes:
+        mask: the tensor, `[B, 1 or H, Q or 1, K]`; None if no mask came.
+        sums: of the weights of every row, `[B, H, Q]`.
+    """
+
+    mask: Any
+    sums: Any
 
 
 class Finished(Exception):  # noqa: N818
@@ -66,6 +81,8 @@ class Recorder:
         seen: the layers of each kind that have called, in that order.
         forms: what is known of the masks of this pass, by their `id`.
         replaced: masks in place of the model's own, by the `[H, Q, K]` they are for.
+        arrivals: what each layer was handed, if that is asked for.
+        sums: of the weights of each block of rows that the layer at work has computed.
     """
 
     request: Request
@@ -76,6 +93,8 @@ class Recorder:
     has_sdpa: bool
     forms: dict[int, tuple[Any, str]] = field(default_factory=dict)
     replaced: dict[tuple[int, int, int], Any] = field(default_factory=dict)
+    arrivals: dict[tuple[int, str], Arrival] = field(default_factory=dict)
+    sums: list[Any] = field(default_factory=list)
     layers: list[dict[tuple[int, str], LayerTrace]] = field(init=False)
     seen: dict[str, list[int]] = field(init=False)
 

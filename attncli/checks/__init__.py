@@ -1,0 +1,133 @@
+"""`attncli.check`: lint the attention of a checkpoint as it really runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from attncli.findings import Finding, Invariance, Report
+
+if TYPE_CHECKING:
+    from attncli.sources.pretrained.probe import Place, Probe, SeenLayer
+    from attncli.sources.pretrained.reading import Sentence
+
+# Of different lengths, so that a batch of them is padded.
+DEFAULT_TEXTS = (
+    "time flies like an arrow",
+    "fruit flies like a banana, and the green ones are sour, as everyone knows who ever ate one",
+    "the cat sat on the mat because it was tired",
+)
+
+_TOGETHER = 8  # sentences in a batch
+
+
+def check(
+    model: str,
+    texts: Iterable[str] = (),
+    *,
+    target: str | None = None,
+    documents: bool = False,
+    layers: str | int | Iterable[int] | None = "all",
+    special: bool = True,
+    **options: Any,
+) -> Report:
+    """Say what is wrong with the attention of a checkpoint.
+
+    Its layers run on the texts in a padded batch, with the masks that its own code builds; these, the weights and
+    the outputs are held against what its configuration says. Then the same texts run in the ways that should make
+    no difference: alone, padded on either side, with a cache, in another implementation, packed.
+
+    Args:
+        model: a checkpoint's folder or hub name.
+        texts: sentences; none are the built-in ones. With a single length there is no padding to be checked, and
+            the built-in ones stand beside them.
+        target: the decoder's text, for an encoder-decoder; None is each sentence itself.
+        documents: whether the texts are also packed into one sequence, where none may attend to another.
+        layers: which layers to look at.
+        special: whether the tokenizer adds its special tokens.
+        options: fields of `attncli.sources.pretrained.LoadOptions`.
+
+    Raises:
+        UsageError: an option does not exist, or the layers do not.
+        LoadError: the checkpoint cannot be loaded.
+        NotExposedError: its attention cannot be observed.
+        InputError: a text cannot be read, or is too long.
+    """
+    from attncli.checks.invariances import findings_of, invariances
+    from attncli.checks.tokenizer import tokenizer_findings
+    from attncli.selection import Indices
+    from attncli.sources.pretrained import Checkpoint
+    from attncli.sources.pretrained.probe import Probe
+
+    def opened(**more: str) -> Probe:
+        chosen, heads = Indices.of("layer", layers), Indices.of("head", None)
+        return Probe(Checkpoint(model, chosen, heads, kind=None, mask=None, special=special, **{**options, **more}))
+
+    probe = opened()
+    sentences = _sentences(probe, list(texts), target)
+    found: list[Finding] = []
+    compared: list[Invariance] = []
+    for start in range(0, len(sentences), _TOGETHER):
+        some = sentences[start : start + _TOGETHER]
+        found += _layers(probe, some, documents)
+        # Another type needs the checkpoint a second time, which the first sentences have to do for.
+        compared += invariances(probe, some, None if start else opened)
+    worst = _worst(compared)
+    found += findings_of(probe, worst, documents)
+    found += tokenizer_findings(probe.checkpoint.reader.tokenizer, sentences[0].tokens)
+    return Report(
+        model=model,
+        architecture=probe.model.config.model_type,
+        dtype=probe.dtype,
+        tokens=tuple(len(sentence.tokens) for sentence in sentences),
+        masks=_masks(probe),
+        findings=tuple(sorted(found, key=lambda finding: finding.severity == "note")),
+        invariances=tuple(worst),
+    )
+
+
+def _sentences(probe: Probe, texts: list[str], target: str | None) -> list[Sentence]:
+    """Read the texts, and the built-in ones too where nothing would be padded."""
+    sentences = [probe.read(text, target) for text in texts]
+    if len({len(sentence.tokens) for sentence in sentences}) < 2:
+        sentences += [probe.read(text, target) for text in DEFAULT_TEXTS]
+    return sentences
+
+
+def _layers(probe: Probe, sentences: Sequence[Sentence], documents: bool) -> Iterator[Finding]:
+    """Yield what is wrong with the layers: each kind of finding once a layer, of the sentence where it is worst."""
+    from attncli.checks.layers import ADVICE, layer_findings
+
+    # Padding after a sentence is hidden from it by a causal mask, and padding before it by nothing else.
+    seen: list[dict[Place, SeenLayer]] = [*probe.audited(sentences, "right"), *probe.audited(sentences, "left")]
+    if documents:
+        seen.append(probe.audited_documents(sentences))
+    worst: dict[tuple[Any, ...], Finding] = {}
+    for sentence in seen:
+        for (layer, kind), attention in sentence.items():
+            for finding in layer_findings(attention, probe.dtype):
+                key = (layer, kind, finding.code, finding.severity)
+                if key not in worst or finding.count > worst[key].count:
+                    worst[key] = replace(finding, layer=layer, kind=kind)
+    for finding in worst.values():
+        advice = ADVICE.get(finding.code)
+        yield replace(finding, message=f"{finding.message}; {advice}") if advice else finding
+
+
+def _worst(compared: Iterable[Invariance]) -> list[Invariance]:
+    """Return each comparison once, where the change is largest."""
+    found: dict[str, Invariance] = {}
+    for each in compared:
+        before = found.get(each.name)
+        if before is None or not (each.change or 0) <= (before.change or 0):
+            found[each.name] = each
+    return list(found.values())
+
+
+def _masks(probe: Probe) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
+    """Return the masks that the configuration implies, each with its kind and its layers."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for layer, kind in probe.recorded:
+        found.setdefault((str(probe.implied[layer, kind].expression), kind), []).append(layer)
+    return tuple((expression, kind, tuple(layers)) for (expression, kind), layers in found.items())

@@ -1,0 +1,34 @@
+"""What a tokenizer does that has made masks wrong: notes, for a tokenizer alone is never an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from attncli.findings import Finding
+from attncli.tokens import Tokens, visible
+
+
+def tokenizer_findings(tokenizer: Any, tokens: Tokens) -> Iterator[Finding]:
+    """Yield notes about a tokenizer.
+
+    Args:
+        tokenizer: of transformers.
+        tokens: of a sentence that it read.
+    """
+    pad, eos, bos = tokenizer.pad_token, tokenizer.eos_token, tokenizer.bos_token
+    if pad is None:
+        yield _note("it has no pad token; a batch is padded with id 0 here, and the attention mask alone says where")
+    elif pad == eos:
+        yield _note(
+            f"its pad token is its end token {visible(pad)}: a mask made from the ids hides the end of a sentence; "
+            "use the attention mask that the tokenizer returns"
+        )
+    if tokenizer.padding_side == "left":
+        yield _note("it pads on the left: positions have to follow from the attention mask, cumsum − 1")
+    if bos is not None and tokens[0].id != tokenizer.bos_token_id:
+        yield _note(f"it has a token {visible(bos)} for the beginning and does not add it")
+
+
+def _note(message: str) -> Finding:
+    return Finding("tokenizer", "note", message)

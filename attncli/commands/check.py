@@ -1,0 +1,111 @@
+"""`attn check`: lint the attention of a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer import Option
+
+from attncli import options
+from attncli.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from attncli.findings import Report
+
+Layer = Annotated[
+    str | None,
+    Option(
+        "--layer",
+        "-l",
+        metavar="LAYERS",
+        help="0, 2-4, 0,3,-1 or all. Default: all.",
+        rich_help_panel="What to look at",
+    ),
+]
+
+
+def check(
+    context: typer.Context,
+    text: options.Texts = None,
+    file: options.File = None,
+    target: options.Target = None,
+    docs: Annotated[
+        bool | None,
+        Option("--docs", help="Pack the texts into one sequence too; none may attend to another."),
+    ] = None,
+    model: options.Model = None,
+    revision: options.Revision = None,
+    dtype: options.Dtype = None,
+    device: options.Device = None,
+    offline: options.Offline = None,
+    trust_remote_code: options.TrustRemoteCode = None,
+    allow_pickle: options.AllowPickle = None,
+    device_map: options.DeviceMap = None,
+    truncate: options.Truncate = None,
+    layer: Layer = None,
+    no_special: options.NoSpecial = None,
+    fail_on: options.FailOn = None,
+    color: options.Color = None,
+    width: options.Width = None,
+    format_: options.Document = None,
+    output: options.Output = None,
+) -> None:
+    """Say what is wrong with the attention of a checkpoint; exit with 1 if something is.
+
+    Without a text it runs on sentences of its own.
+
+    Examples:
+    attn check -m sentence-transformers/all-MiniLM-L6-v2
+
+    attn check -m ./my-finetune "time flies like an arrow" --fail-on leak,pad
+
+    attn check -m ./my-packed-model --docs "one document" "and another one"
+    """
+    from attncli.checks import check as check_model
+    from attncli.findings import fails, parse_fail_on
+    from attncli.formats import choose_document
+    from attncli.sentences import sentences
+    from attncli.sources.pretrained import LoadOptions
+
+    if model is None:
+        raise UsageError("--model: give the checkpoint to check, a folder or a name on the hub")
+    codes = parse_fail_on(fail_on)
+    chosen = choose_document(format_, output)
+    texts = [one for _, one in sentences(text or (), file, False)] if text or file else []
+    loading = {field.name: context.params[field.name] for field in fields(LoadOptions)}
+    report = check_model(
+        model,
+        texts,
+        target=target,
+        documents=bool(docs),
+        layers=layer or "all",
+        special=not no_special,
+        **{name: value for name, value in loading.items() if value is not None},
+    )
+    failed = fails(report.findings, codes)
+    if chosen == "json":
+        _write(report, not failed, output)
+    else:
+        _draw(report, color, width, output)
+    if failed:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _write(report: Report, is_ok: bool, path: Path | None) -> None:
+    from attncli.formats.documents import what_was_run, write_findings
+    from attncli.terminal import output
+
+    with output(path, is_stream=False) as stream:
+        stream.write(write_findings(is_ok, report.findings, what_was_run(report)))
+
+
+def _draw(report: Report, color: str | None, width: int | None, path: Path | None) -> None:
+    from attncli.render.report import report_parts
+    from attncli.terminal import Terminal, output
+
+    with output(path, is_stream=False) as stream:
+        terminal = Terminal(stream, color or "auto", width)
+        terminal.show(report_parts(report, terminal.palette("viridis"), terminal.width))

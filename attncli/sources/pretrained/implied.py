@@ -1,0 +1,117 @@
+"""What a checkpoint's configuration and code declare about its masks, to be held against the masks they build."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
+
+from attncli.masks.algebra import And, Atom, Expression
+from attncli.sources.pretrained.places import attention_places
+
+# Text towers that are causal though their modules say otherwise, and a permutation model, causal in training alone.
+_EXCEPTIONS = {"clip_text_model": True, "xlnet": False}
+
+# Configurations of layers that choose among the keys they may see: an index, blocks, a learned mask.
+_CHOOSING = ("index_topk", "index_local_blocks", "keep_window_size")
+
+
+@dataclass(frozen=True)
+class Implied:
+    """The mask that a layer should have.
+
+    Attributes:
+        expression: which query may attend to which key.
+        window: how many keys a causal window has, or how many it has to each side; None is no window.
+        is_exact: whether every key that may be seen is; not where a layer chooses among them.
+    """
+
+    expression: Expression
+    window: int | None = None
+    is_exact: bool = True
+
+
+def implied_masks(model: Any, attention_layers: Sequence[int]) -> dict[tuple[int, str], Implied]:
+    """Return the mask that each layer of each kind should have, padding and documents left aside.
+
+    Args:
+        model: a torch module of transformers.
+        attention_layers: of a model that is no encoder-decoder, the layers that have softmax attention.
+    """
+    config = model.config
+    places = attention_places(model, attention_layers)
+    found = {}
+    for kind, layers in places.layers.items():
+        is_causal = kind == "decoder" or (kind == "self" and _is_causal(model, places.modules))
+        for layer in layers:
+            # A configuration of its own for every layer, where they differ; one and the same where not.
+            own = config.per_layer_config[layer] if layer < config.num_hidden_layers else config
+            found[layer, kind] = _implied(own, layer, is_causal) if kind == "self" else _plain(is_causal)
+    return found
+
+
+def _is_causal(model: Any, modules: Any) -> bool:
+    """Return whether a model without a decoder of its own looks at the past alone.
+
+    Said by the configuration (`is_causal`, `is_decoder`), by its attention modules, or by what it is trained for.
+    """
+    config = model.config
+    if config.model_type in _EXCEPTIONS:
+        return _EXCEPTIONS[config.model_type]
+    for name in ("is_causal", "causal"):
+        if isinstance(said := getattr(config, name, None), bool):
+            return said
+    if getattr(config, "is_decoder", False):
+        return True
+    said_by_modules = {getattr(module, "is_causal", None) for module in model.modules() if id(module) in modules}
+    if said_by_modules & {True, False}:
+        return True in said_by_modules
+    writes = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    return writes and config.model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+
+def _implied(config: Any, layer: int, is_causal: bool) -> Implied:
+    is_exact = not any(getattr(config, name, None) is not None for name in _CHOOSING)
+    is_exact &= getattr(config, "attention_type", None) != "block_sparse"  # BigBird
+    layer_type = _layer_type(config, layer)
+    is_exact &= "indexed" not in layer_type
+    if "chunk" in layer_type:
+        chunk = Atom("chunk", (config.attention_chunk_size,))
+        return Implied(And((Atom("causal"), chunk)) if is_causal else chunk, None, is_exact)
+    window = _window(config, layer_type)
+    if window is None:
+        return Implied(_plain(is_causal).expression, None, is_exact)
+    if is_causal:
+        return Implied(Atom("window", (window,)), window, is_exact)
+    side = window - bool(getattr(config, "use_bidirectional_attention", False))  # Gemma 3 counts the query itself
+    return Implied(Atom("band", (side, side)), side, is_exact)
+
+
+def _plain(is_causal: bool) -> Implied:
+    return Implied(Atom("causal" if is_causal else "full"))
+
+
+def _layer_type(config: Any, layer: int) -> str:
+    """Return what a configuration calls a layer; empty if it does not tell layers apart."""
+    for name in ("layer_types", "attention_layers", "layers_block_type"):
+        types = getattr(config, name, None)
+        if isinstance(types, list | tuple) and layer < len(types):
+            return str(types[layer])
+    return ""
+
+
+def _window(config: Any, layer_type: str) -> int | None:
+    """Return the width of a layer's window, in transformers' convention: w keys, the query's own included."""
+    if layer_type and not any(word in layer_type for word in ("sliding", "local")):
+        if layer_type != "attention":  # RecurrentGemma: every attention layer has a window
+            return None
+    elif not layer_type and getattr(config, "use_sliding_window", True) is False:
+        return None
+    names = ("sliding_window", "sliding_window_size", "attention_window_size", "window_size")
+    widths = (getattr(config, name, None) for name in names)
+    return next((width for width in widths if isinstance(width, int) and width > 0), None)

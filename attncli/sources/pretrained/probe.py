@@ -1,0 +1,216 @@
+"""A checkpoint run in the several ways that `attn check` compares, and audited layer by layer.
+
+Everything here runs the model that was loaded, on tokens that its own tokenizer made; nothing is judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from attncli.errors import NotExposedError
+from attncli.layer import LayerTrace
+from attncli.sources.pretrained import interface
+from attncli.sources.pretrained.batch import padded
+from attncli.sources.pretrained.capture import run
+from attncli.sources.pretrained.implied import Implied, implied_masks
+from attncli.sources.pretrained.loading import first_position, load_config, make_eager
+from attncli.sources.pretrained.reading import Sentence
+from attncli.sources.pretrained.recording import Recorder, Span
+from attncli.sources.pretrained.states import states, states_with_cache
+from attncli.sources.tensors import to_numpy
+
+if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Float
+
+    from attncli.sources.pretrained import Checkpoint
+    from attncli.sources.pretrained.states import States
+
+    Place = tuple[int, str]
+
+
+@dataclass(frozen=True)
+class SeenLayer:
+    """One layer's attention to one sentence, which stands in a batch with its padding.
+
+    Attributes:
+        trace: over all rows and columns of the batch.
+        implied: the mask that the configuration implies.
+        queries: which rows are tokens of the sentence, and no padding.
+        keys: which columns are.
+        has_mask: whether a mask reached the layer; true where the softmax was watched and nothing else is known.
+        mask: the values that reached it, `[1 or H, Q, K]`; None if there are none, or they are not known.
+        sums: of the weights that the model itself computed, for every row.
+        documents: lengths of the documents that the sentence is packed of.
+    """
+
+    trace: LayerTrace
+    implied: Implied
+    queries: slice
+    keys: slice
+    has_mask: bool
+    mask: Any
+    sums: Float[np.ndarray, "H Q"]
+    documents: tuple[int, ...] = ()
+
+
+class Probe:
+    """A loaded checkpoint, to be run in several ways."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+        self.model = checkpoint.model
+        self.pad_id: int = checkpoint.reader.tokenizer.pad_token_id or 0
+        self.first_position = first_position(self.model)
+        self.implied = implied_masks(self.model, checkpoint.attention_layers)
+        self.dtype = str(self.model.dtype).removeprefix("torch.")
+        self.recorded: list[Place] = []  # what was audited last
+        is_exchangeable = self.model._can_set_attn_implementation()
+        self.backends = ("sdpa", "eager") if is_exchangeable and self.model._supports_sdpa else ("eager",)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of attention that run."""
+        return ("encoder", "decoder", "cross") if self.checkpoint.is_encoder_decoder else ("self",)
+
+    @property
+    def stored_dtype(self) -> str:
+        """The type that the checkpoint was saved in, as its configuration says."""
+        config = load_config(self.checkpoint.name, self.checkpoint.options)
+        return str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
+
+    def read(self, text: str, target: str | None) -> Sentence:
+        """Return a sentence as the model reads it; without a target, a decoder is given the sentence itself."""
+        own = (text if target is None else target) if self.checkpoint.is_encoder_decoder else None
+        return self.checkpoint.reader.read(text, None, own)
+
+    # --- layer by layer ---
+
+    def audited(self, sentences: Sequence[Sentence], side: str) -> list[dict[Place, SeenLayer]]:
+        """Run sentences in one batch, padded on a side, and return every layer of each."""
+        inputs, spans, whole = self._padded(sentences, side)
+        return self._audited(inputs, spans, whole)
+
+    def audited_documents(self, sentences: Sequence[Sentence]) -> dict[Place, SeenLayer]:
+        """Run sentences as documents of one sequence, told apart by positions that begin again."""
+        inputs = self._packed(sentences)
+        count = inputs["input_ids"].shape[1]
+        whole = Span(slice(0, count), slice(0, count))
+        (found,) = self._audited(inputs, [whole], whole)
+        lengths = tuple(len(sentence.tokens) for sentence in sentences)
+        return {place: replace(layer, documents=lengths) for place, layer in found.items()}
+
+    def _audited(self, inputs: dict[str, Any], spans: Sequence[Span], whole: Span) -> list[dict[Place, SeenLayer]]:
+        self._use(interface.EAGER_MASKS)
+        request = replace(self.checkpoint.request, audits=True)
+        rows = [whole] * len(spans)
+        recorded = run(
+            self.model, self.model, inputs, request, self.checkpoint.attention_layers, self.kinds, rows, whole
+        )
+        self.recorded = list(recorded.layers[0])
+        return [
+            {place: self._seen(recorded, number, place, span) for place in recorded.layers[number]}
+            for number, span in enumerate(spans)
+        ]
+
+    def _seen(self, recorded: Recorder, number: int, place: Place, span: Span) -> SeenLayer:
+        layer = recorded.layers[number][place]
+        rows, columns = span.of(place[1])
+        arrival = recorded.arrivals.get(place)
+        mask = None
+        if arrival is None:  # the softmax was watched: the weights are the model's own
+            assert layer.weights is not None
+            sums = layer.weights.sum(axis=-1)
+        else:
+            sums = to_numpy(arrival.sums[number])
+            if arrival.mask is not None:
+                mask = to_numpy(arrival.mask[number if len(arrival.mask) > 1 else 0])
+        has_mask = arrival is None or mask is not None
+        return SeenLayer(layer, self.implied[place], rows, columns, has_mask, mask, sums)
+
+    # --- in one way and another ---
+
+    def alone(self, sentence: Sentence, backend: int = 0) -> States:
+        """Return what the layers pass on for one sentence.
+
+        Args:
+            sentence: from `read`.
+            backend: which of `backends` computes the attention.
+        """
+        return self._states(self._padded([sentence], "right"), backend)[0]
+
+    def together(self, sentences: Sequence[Sentence], side: str) -> list[States]:
+        """Return what the layers pass on for each sentence of a padded batch."""
+        if "attention_mask" not in self.checkpoint.parameters:
+            raise NotExposedError("it takes no attention mask")
+        return self._states(self._padded(sentences, side))
+
+    def with_cache(self, sentence: Sentence) -> States:
+        """Return what the layers pass on when the first half comes first, then all but the last token, then that.
+
+        The second step has several queries and more keys, which a mask that is aligned at the wrong corner shows.
+        Recurrent layers beside the attention continue by one token at a time.
+        """
+        self._use(self.backends[0])
+        inputs, _, _ = self._padded([sentence], "right")
+        count = len(sentence.query_tokens)
+        half = max(count // 2, 1)
+        steps = range(half, count + 1) if self.checkpoint.other_layers else sorted({half, max(count - 1, half), count})
+        return states_with_cache(self.model, inputs, list(steps), self.checkpoint.takes_positions)
+
+    def packed(self, sentences: Sequence[Sentence], has_mask: bool) -> list[States]:
+        """Return what the layers pass on for each document of one sequence.
+
+        Args:
+            sentences: the documents.
+            has_mask: whether a mask of all documents is given, or positions alone tell them apart.
+        """
+        inputs = self._packed(sentences)
+        ends = list(accumulate(len(sentence.tokens) for sentence in sentences))
+        if has_mask:
+            if any(implied.window for implied in self.implied.values()):
+                raise NotExposedError("one mask would replace those of all its kinds of layers")
+            inputs["attention_mask"] = self._document_mask(ends)
+        whole = Span(slice(0, ends[-1]), slice(0, ends[-1]))
+        (found,) = self._states((inputs, [whole], whole))
+        return [{place: state[start:end] for place, state in found.items()} for start, end in pairwise([0, *ends])]
+
+    # --- inputs ---
+
+    def _states(self, batch: tuple[dict[str, Any], list[Span], Span], backend: int = 0) -> list[States]:
+        self._use(self.backends[backend])
+        return states(self.model, batch[0], batch[1])
+
+    def _padded(self, sentences: Sequence[Sentence], side: str) -> tuple[dict[str, Any], list[Span], Span]:
+        given = [sentence.inputs for sentence in sentences]
+        return padded(given, self.pad_id, side, self.checkpoint.takes_positions)
+
+    def _packed(self, sentences: Sequence[Sentence]) -> dict[str, Any]:
+        if self.checkpoint.is_encoder_decoder:
+            raise NotExposedError("documents of an encoder-decoder are not packed")
+        if "position_ids" not in self.checkpoint.parameters:
+            raise NotExposedError("it takes no position ids")
+        ids = [token for sentence in sentences for token in sentence.inputs["input_ids"]]
+        positions = [self.first_position + i for sentence in sentences for i in range(len(sentence.tokens))]
+        return {"input_ids": torch.tensor([ids]), "position_ids": torch.tensor([positions])}
+
+    def _document_mask(self, ends: Sequence[int]) -> Any:
+        """Return an additive mask `[1, 1, T, T]` of documents, causal if the model is."""
+        document = torch.bucketize(torch.arange(ends[-1]), torch.tensor(ends), right=True)
+        allowed = document[:, None] == document
+        if any(str(implied.expression) == "causal" for implied in self.implied.values()):
+            allowed = allowed.tril()
+        dtype = self.model.dtype
+        return torch.where(allowed, 0.0, torch.finfo(dtype).min).to(dtype)[None, None]
+
+    def _use(self, attention: str) -> None:
+        """Let the model run with this attention, where it can be exchanged."""
+        if self.model._can_set_attn_implementation():
+            self.model.set_attn_implementation(attention)
+        else:
+            make_eager(self.model)

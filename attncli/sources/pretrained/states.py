@@ -1,0 +1,105 @@
+"""What a model's layers pass on, run as its users run it: in its own attention implementation, whole or with a cache.
+
+Where two ways of running the same text should give the same numbers, the hidden states after each layer say whether
+they do, and from which layer on not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from attncli.errors import NotExposedError
+from attncli.sources.pretrained.explain import first_sentence
+from attncli.sources.pretrained.recording import Span
+from attncli.sources.tensors import to_numpy
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+    # After each layer of a kind, `[T, E]`; layer −1 is the embeddings.
+    States = dict[tuple[int, str], Float[np.ndarray, "T E"]]
+
+_SOURCES = (("self", "hidden_states"), ("encoder", "encoder_hidden_states"), ("decoder", "decoder_hidden_states"))
+
+
+def states(model: Any, inputs: Mapping[str, Any], spans: Sequence[Span]) -> list[States]:
+    """Run a model on a batch and return what its layers pass on, for the tokens of each sentence.
+
+    Raises:
+        NotExposedError: the model does not run on these inputs, or does not return its hidden states.
+    """
+    output = _run(model, inputs)
+    found: list[States] = [{} for _ in spans]
+    tokens = max(span.text.stop for span in spans)
+    for kind, name in _SOURCES:
+        for number, hidden in enumerate(output.get(name) or ()):
+            for own, sentence, span in zip(_by_token(hidden, len(spans), tokens), found, spans, strict=True):
+                sentence[number - 1, kind] = to_numpy(own[span.of(kind)[0]])
+    if not all(found):
+        raise NotExposedError("it returns no hidden states")
+    return found
+
+
+def states_with_cache(model: Any, inputs: Mapping[str, Any], steps: Sequence[int], takes_positions: bool) -> States:
+    """Run one sentence piece by piece, keys and values of the earlier pieces kept, as generation does.
+
+    Args:
+        model: the model.
+        inputs: of one sentence.
+        steps: where each piece ends; the last one is the length.
+        takes_positions: whether the model has to be told where its tokens stand.
+
+    Raises:
+        NotExposedError: the model keeps no keys and values, or does not run with them.
+    """
+    name = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
+    kind = "decoder" if model.config.is_encoder_decoder else "self"
+    given = dict(inputs)
+    if model.config.is_encoder_decoder:
+        encoder: dict[str, Any] = {key: given.pop(key) for key in ("input_ids", "attention_mask") if key in given}
+        given = {"encoder_outputs": _run(model.get_encoder(), encoder)} | given
+        given |= {key: mask for key, mask in encoder.items() if key == "attention_mask"}
+    pieces: list[States] = []
+    cache, start = None, 0
+    for end in steps:
+        piece = given | {key: given[key][:, start:end] for key in (name, "token_type_ids") if key in given}
+        if not model.config.is_encoder_decoder and "attention_mask" in given:
+            piece["attention_mask"] = given["attention_mask"][:, :end]
+        piece.pop("decoder_attention_mask", None)
+        if takes_positions:
+            piece["position_ids"] = torch.arange(start, end)[None]
+        output = _run(model, piece | {"past_key_values": cache, "use_cache": True})
+        cache, start = output.get("past_key_values"), end
+        if cache is None:
+            raise NotExposedError("it keeps no cache")
+        hidden = output.get(dict(_SOURCES)[kind]) or ()
+        shaped = [_by_token(one, 1, piece[name].shape[1])[0] for one in hidden]
+        pieces.append({(number - 1, kind): to_numpy(one) for number, one in enumerate(shaped)})
+    return {place: np.concatenate([piece[place] for piece in pieces]) for place in pieces[0]}
+
+
+def _by_token(hidden: torch.Tensor, batch: int, tokens: int) -> torch.Tensor:
+    """Return hidden states as `[B, T, E]`; some models carry several streams, `[S, B, T, E]` or `[B, T, S, E]`.
+
+    Raises:
+        NotExposedError: they have another shape.
+    """
+    if hidden.ndim == 4:
+        hidden = (hidden if hidden.shape[:2] == (batch, tokens) else hidden.movedim(0, 2)).flatten(2)
+    if hidden.ndim != 3 or len(hidden) != batch:
+        raise NotExposedError(f"its hidden states have shape {list(hidden.shape)}, not [batch, tokens, width]")
+    return hidden
+
+
+def _run(model: Any, inputs: Mapping[str, Any]) -> Any:
+    device = next(model.parameters()).device
+    moved = {name: given.to(device) if hasattr(given, "to") else given for name, given in inputs.items()}
+    try:
+        with torch.inference_mode():
+            return model(**moved, output_hidden_states=True, return_dict=True)
+    except Exception as error:  # a model's own code may raise anything
+        raise NotExposedError(f"it does not run so ({first_sentence(error)})") from None

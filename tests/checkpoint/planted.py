@@ -1,0 +1,334 @@
+"""The mistakes that are made with masks, each planted in a healthy tiny model."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any
+
+import pytest
+import torch
+
+Allowed = torch.Tensor  # [B, 1 or H, Q, K], True = attend
+Plant = Callable[[Any, pytest.MonkeyPatch], None]
+
+
+@dataclass(frozen=True)
+class Bug:
+    """One mistake.
+
+    Attributes:
+        name: what is wrong.
+        architecture: of the healthy model it is planted in.
+        plant: changes the model.
+        codes: the findings of severity error that say so.
+        says: what one of their messages contains.
+        documents: whether it shows in packed documents alone.
+        config: what the healthy model's configuration has beside the tiny one's.
+    """
+
+    name: str
+    architecture: str
+    plant: Plant
+    codes: frozenset[str]
+    says: str = ""
+    documents: bool = False
+
+
+def bug(name: str, architecture: str, plant: Plant, *codes: str, says: str = "", documents: bool = False) -> Bug:
+    return Bug(name, architecture, plant, frozenset(codes), says, documents)
+
+
+# --- ways to plant -----------------------------------------------------------------------------------------
+
+
+def attentions(model: Any) -> list[Any]:
+    """The attention module of each layer, those that are handed the mask."""
+    ends = ("self_attn", ".attn", "attention.self", "attn.c", "SelfAttention", "encoder_attn")
+    return [module for name, module in model.named_modules() if name.endswith(ends)]
+
+
+def with_argument(module: Any, name: str, change: Callable[[Any, dict[str, Any]], Any]) -> None:
+    """Change an argument of a module's forward pass whenever it runs."""
+    parameters = signature(module.forward)
+
+    def hook(_: Any, args: Any, kwargs: Any) -> Any:
+        bound = parameters.bind_partial(*args, **kwargs)
+        given = bound.arguments.get(name, bound.arguments.get("kwargs", {}).get(name))
+        bound.arguments[name] = change(given, bound.arguments)
+        return bound.args, bound.kwargs
+
+    module.register_forward_pre_hook(hook, with_kwargs=True)
+
+
+def masks(change: Callable[[Allowed], Allowed], *layers: int, of: Callable[[Any], Any] = lambda model: model) -> Plant:
+    """Change the mask of some layers, or of all, in a part of the model, whatever form it has."""
+
+    def changed(mask: Any, arguments: dict[str, Any]) -> Any:
+        if mask is None:  # the fused kernel is told that it is causal, and makes the mask itself
+            hidden = arguments["hidden_states"]
+            count = hidden.shape[1]
+            allowed = torch.ones(len(hidden), 1, count, count, dtype=torch.bool)
+            return change(allowed.tril())
+        allowed = change(mask if mask.dtype == torch.bool else mask == 0)
+        if mask.dtype == torch.bool:
+            return allowed
+        return torch.where(allowed, 0.0, torch.finfo(mask.dtype).min).to(mask.dtype)
+
+    def plant(model: Any, _: pytest.MonkeyPatch) -> None:
+        found = attentions(of(model))
+        for module in [found[layer] for layer in layers] or found:
+            with_argument(module, "attention_mask", changed)
+
+    return plant
+
+
+def raw_masks(change: Callable[[torch.Tensor], Any], *layers: int) -> Plant:
+    """Change the numbers of an additive mask; booleans stay."""
+
+    def changed(mask: Any, _: dict[str, Any]) -> Any:
+        return mask if mask is None or mask.dtype == torch.bool else change(mask)
+
+    def plant(model: Any, _: pytest.MonkeyPatch) -> None:
+        found = attentions(model)
+        for module in [found[layer] for layer in layers] or found:
+            with_argument(module, "attention_mask", changed)
+
+    return plant
+
+
+def argument(name: str, change: Callable[[Any, dict[str, Any]], Any]) -> Plant:
+    """Change an argument of the whole model."""
+    return lambda model, _: with_argument(model, name, change)
+
+
+def function(name: str, wrap: Callable[[Any], Any]) -> Plant:
+    """Exchange a function in the module that the model's code is in."""
+
+    def plant(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        home = sys.modules[type(model).__module__]
+        monkeypatch.setattr(home, name, wrap(getattr(home, name)))
+
+    return plant
+
+
+def config_of_masks(name: str, **changes: Any) -> Plant:
+    """Let a function that builds masks see another configuration."""
+
+    def wrap(build: Any) -> Any:
+        def built(config: Any, *args: Any, **kwargs: Any) -> Any:
+            kept = {key: getattr(config, key) for key in changes}
+            try:
+                for key, value in changes.items():
+                    setattr(config, key, value)
+                return build(config, *args, **kwargs)
+            finally:
+                for key, value in kept.items():
+                    setattr(config, key, value)
+
+        return built
+
+    return function(name, wrap)
+
+
+def top_left(build: Any) -> Any:
+    """A causal mask that forgets how many keys stand before the first query."""
+
+    def built(*args: Any, **kwargs: Any) -> Any:
+        mask = build(*args, **kwargs)
+        past = kwargs.get("past_key_values")
+        count = kwargs["inputs_embeds"].shape[1]
+        if past is None or not past.get_seq_length():
+            return mask
+        keys = past.get_seq_length() + count
+        allowed = torch.ones(1, 1, count, keys, dtype=torch.bool).tril()
+        if kwargs["config"]._attn_implementation == "sdpa":
+            return allowed
+        return torch.where(allowed, 0.0, torch.finfo(torch.float32).min)
+
+    return built
+
+
+def ones_for_none(mask: Any, arguments: dict[str, Any]) -> Any:
+    return torch.ones_like(arguments["input_ids"]) if mask is None else mask
+
+
+def all_ones(_: Any, arguments: dict[str, Any]) -> Any:
+    return torch.ones_like(arguments["input_ids"])
+
+
+def from_nought(_: Any, arguments: dict[str, Any]) -> Any:
+    return torch.arange(arguments["input_ids"].shape[1])[None]
+
+
+def future(allowed: Allowed, step: int = 0) -> Allowed:
+    queries, keys = allowed.shape[-2:]
+    return torch.ones(queries, keys, dtype=torch.bool).triu(keys - queries + 1 + step)
+
+
+def last_key(allowed: Allowed) -> Allowed:
+    """The next key after each query is allowed too."""
+    return allowed | (future(allowed) & ~future(allowed, 1))
+
+
+def strict(allowed: Allowed) -> Allowed:
+    """No query sees itself."""
+    queries, keys = allowed.shape[-2:]
+    return allowed & torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries - 1)
+
+
+def one_head(allowed: Allowed) -> Allowed:
+    """One of four heads looks ahead."""
+    heads = allowed.expand(-1, 4, -1, -1).clone()
+    heads[:, 2] = True
+    return heads
+
+
+def other_softmax(eager: Any) -> Any:
+    """The weights are normalised over the queries."""
+
+    def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
+        output, weights = eager(module, query, key, value, mask, *args, **kwargs)
+        return output, weights / weights.sum(dim=-2, keepdim=True).clamp(min=1e-9)
+
+    return attend
+
+
+def dropping(eager: Any) -> Any:
+    """Dropout stays on in evaluation."""
+
+    def attend(*args: Any, **kwargs: Any) -> Any:
+        output, weights = eager(*args, **kwargs)
+        kept = torch.rand(weights.shape, generator=torch.Generator().manual_seed(0)) > 0.3
+        return output, weights * kept / 0.7
+
+    return attend
+
+
+def scaled_twice(eager: Any) -> Any:
+    def attend(*args: Any, scaling: float, **kwargs: Any) -> Any:
+        return eager(*args, scaling=scaling * scaling, **kwargs)
+
+    return attend
+
+
+def doubled_padding(model: Any, _: pytest.MonkeyPatch) -> None:
+    """The padding is added to a mask that has it already."""
+    padding: list[torch.Tensor] = []
+
+    def remember(mask: Any, _: dict[str, Any]) -> Any:
+        padding[:] = [] if mask is None or mask.ndim != 2 else [mask]
+        return mask
+
+    def doubled(mask: torch.Tensor) -> torch.Tensor:
+        if not padding:
+            return mask
+        return mask + (1 - padding[0][:, None, None, :].to(mask.dtype)) * torch.finfo(mask.dtype).min
+
+    with_argument(model, "attention_mask", remember)
+    raw_masks(doubled)(model, _)
+
+
+def sdpa_without_mask(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fused kernel is not handed the mask, and is not told that it is causal."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    sdpa = ALL_ATTENTION_FUNCTIONS["sdpa"]
+
+    def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, **kwargs: Any) -> Any:
+        return sdpa(module, query, key, value, None, **{**kwargs, "is_causal": False})
+
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "sdpa", attend)
+
+
+def mixes_the_batch(model: Any, _: pytest.MonkeyPatch) -> None:
+    """What stands beside a sentence changes it."""
+    layer = model.layers[1]
+    layer.register_forward_hook(lambda _, __, output: output + 0.1 * output.mean(dim=0, keepdim=True))
+
+
+def swapped_kinds(model: Any, _: pytest.MonkeyPatch) -> None:
+    """Layers with a window see everything before them, and the others have the window."""
+    kinds = model.config.layer_types
+    others = {"full_attention": "sliding_attention", "sliding_attention": "full_attention"}
+    forward = model.forward
+
+    def swapped(*args: Any, **kwargs: Any) -> Any:
+        model.config.layer_types = [others[kind] for kind in kinds]
+        try:
+            return forward(*args, **kwargs)
+        finally:
+            model.config.layer_types = kinds
+
+    model.forward = swapped
+
+
+def wider_buffer(model: Any, _: pytest.MonkeyPatch) -> None:
+    buffer = model.h[1].attn.attention.bias
+    count = buffer.shape[-1]
+    rows, columns = torch.arange(count)[:, None], torch.arange(count)
+    buffer.copy_((columns <= rows) & (columns > rows - 4))
+
+
+BUGS = [
+    bug(
+        "mask dropped in one layer",
+        "llama",
+        lambda model, _: with_argument(model.layers[1].self_attn, "attention_mask", lambda *_: None),
+        "no-mask",
+        "leak",
+    ),
+    bug("mask dropped everywhere", "gpt2", masks(torch.ones_like), "leak", "pad"),
+    bug("padding attended everywhere", "llama", argument("attention_mask", all_ones), "pad"),
+    bug("padding attended in one layer", "bert", masks(torch.ones_like, 2), "pad"),
+    bug("0 and 1 added to the scores", "bert", raw_masks(lambda mask: (mask == 0).to(mask.dtype)), "ambiguous"),
+    bug("a fill that is too small", "llama", raw_masks(lambda mask: mask.clamp(min=-5.0)), "leak"),
+    bug(
+        "window one too wide",
+        "mistral",
+        config_of_masks("create_sliding_window_causal_mask", sliding_window=4),
+        "window",
+        says="4 keys, not 3 (+1)",
+    ),
+    bug(
+        "window one too narrow",
+        "mistral",
+        config_of_masks("create_sliding_window_causal_mask", sliding_window=2),
+        "window",
+        says="2 keys, not 3 (-1)",
+    ),
+    bug(
+        "window ignored", "mistral", config_of_masks("create_sliding_window_causal_mask", sliding_window=100), "window"
+    ),
+    bug("windows in the wrong layers", "gemma2", swapped_kinds, "window", "missing"),
+    bug("a buffer one too wide", "gpt_neo", wider_buffer, "window", says="4 keys, not 3 (+1)"),
+    bug("the future one key too far", "llama", masks(last_key), "leak"),
+    bug("one head looks ahead", "llama", masks(one_head, 1), "leak", "varies"),
+    bug("mask transposed", "llama", masks(lambda allowed: allowed.mT), "leak"),
+    bug("mask inverted", "llama", masks(lambda allowed: ~allowed), "leak"),
+    bug("no query sees itself", "llama", masks(strict), "missing", "dead-row"),
+    bug("an encoder that is causal", "bert", masks(lambda allowed: allowed & ~future(allowed)), "missing"),
+    bug("a mask of another sentence", "llama", masks(lambda allowed: allowed.roll(1, 0)), "pad", "missing"),
+    bug("fill added twice", "llama", doubled_padding, "double-fill"),
+    bug("documents reach each other", "llama", argument("attention_mask", ones_for_none), "document", documents=True),
+    bug(
+        "documents reach each other in one layer",
+        "qwen2",
+        masks(lambda allowed: allowed | ~future(allowed), 1),
+        "document",
+        documents=True,
+    ),
+    bug("positions not derived", "gpt2", argument("position_ids", from_nought), "padding-side"),
+    bug("positions begin again with a cache", "llama", argument("position_ids", from_nought), "cache"),
+    bug("top-left with a cache", "llama", function("create_causal_mask", top_left), "cache"),
+    bug("top-left with a cache", "gpt2", function("create_causal_mask", top_left), "cache"),
+    bug("sentences of a batch are mixed", "llama", mixes_the_batch, "batch"),
+    bug("sdpa without its mask", "llama", sdpa_without_mask, "backend"),
+    bug("softmax over the queries", "llama", function("eager_attention_forward", other_softmax), "row-sum"),
+    bug("dropout in evaluation", "llama", function("eager_attention_forward", dropping), "row-sum"),
+    bug("scaled twice", "llama", function("eager_attention_forward", scaled_twice), "proof"),
+    bug("a decoder that looks ahead", "bart", masks(torch.ones_like, 2, of=lambda model: model.decoder), "leak"),
+    bug("the padding of the encoder attended", "t5", argument("attention_mask", lambda *_: None), "pad"),
+]
