@@ -208,14 +208,14 @@ class LayerTrace:
         projected = np.concatenate(outputs, axis=-1) @ self.out_projection
         return projected if self.out_bias is None else projected + self.out_bias
 
-    def blind_queries(self, queries: Sequence[int]) -> list[int]:
-        """Return those of the given query rows that may attend to no key, in any head that was asked for."""
-        if isinstance(self.mask, RuleMask) and self.mask.allows_own:
-            return []
+    def blind(self, queries: Sequence[int]) -> Bool[np.ndarray, "H Q"]:
+        """Return which of the given query rows may attend to no key, for each head that was asked for."""
         heads = list(self.heads)
+        if isinstance(self.mask, RuleMask) and self.mask.allows_own:
+            return np.zeros((len(heads), len(queries)), bool)
         blocks = row_blocks(np.asarray(queries, dtype=int), self.num_keys * len(heads))
-        blind = [rows[~self.mask.rows(heads, rows).any(axis=-1).all(axis=0)] for rows in blocks]
-        return np.concatenate(blind).tolist()
+        blind = [~self.mask.rows(heads, rows).any(axis=-1) for rows in blocks]
+        return np.broadcast_to(np.concatenate(blind, axis=1), (len(heads), len(queries)))
 
 
 @dataclass(frozen=True)

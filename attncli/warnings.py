@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from attncli.layer import LayerTrace
 from attncli.noise import noise_floor
 from attncli.trace import Trace
-from attncli.view import Cells, View
+from attncli.view import View
+
+_NAMED = 5  # of the queries or heads that a sentence is about
 
 
 def warnings_of(trace: Trace, view: View) -> Iterator[str]:
@@ -18,17 +21,59 @@ def warnings_of(trace: Trace, view: View) -> Iterator[str]:
         if left_out := (view.show or frozenset()) & layer.missing:
             verb = "are" if len(left_out) > 1 else "is"
             yield f"layer {layer.layer} gives its weights alone: {', '.join(sorted(left_out))} {verb} left out"
-        yield from _blind(layer, view.cells(trace, layer))
         yield from _unproven(trace, layer)
+    yield from _blind(trace, view)
 
 
-def _blind(layer: LayerTrace, cells: Cells) -> Iterator[str]:
-    blind = layer.blind_queries(cells.rows)
-    if blind:
-        names = ", ".join(f"{row} '{cells.row_tokens[row].label}'" for row in blind[:5])
-        names += f" and {len(blind) - 5} more" if len(blind) > 5 else ""
-        becomes = "spread over masked keys" if math.isfinite(layer.fill) else "NaN"
-        yield (f"layer {layer.layer}: the mask leaves no key to query {names}; the softmax of such a row is {becomes}")
+def _blind(trace: Trace, view: View) -> Iterator[str]:
+    """Yield a sentence about the rows that may attend to no key, one for all layers of which it is true."""
+    layers: dict[tuple[str, str], list[int]] = {}
+    for layer in trace.layers:
+        if said := _blind_rows(trace, layer, view):
+            layers.setdefault((said, layer.kind), []).append(layer.layer)
+    has_kinds = len({layer.kind for layer in trace.layers}) > 1
+    for (said, kind), found in layers.items():
+        named = f"layer{'s' * (len(found) > 1)} {_ranges(found)}" + (f" ({kind})" if has_kinds else "")
+        yield f"{named}: {said}"
+
+
+def _blind_rows(trace: Trace, layer: LayerTrace, view: View) -> str:
+    """Return which rows shown may attend to no key, in which heads, and what becomes of them; nothing of none."""
+    cells = view.cells(trace, layer)
+    blind = layer.blind(cells.rows)
+    heads, rows = np.flatnonzero(blind.any(axis=1)), np.flatnonzero(blind.any(axis=0))
+    if not len(rows):
+        return ""
+    queries = [cells.rows[row] for row in rows]
+    named = _named([f"{query} '{cells.row_tokens[query].label}'" for query in queries])
+    if np.array_equal(blind.any(axis=0), blind.all(axis=0)):
+        where = ""
+    elif len(heads) < len(blind):
+        where = f" in head{'s' * (len(heads) > 1)} {_named([str(layer.heads[head]) for head in heads])}"
+    else:
+        where = " in one head or another"
+    row = rows[np.flatnonzero(blind[heads[0], rows])[0]]
+    becomes = _softmax_of(layer, layer.heads[heads[0]], cells.rows[row])
+    return f"the mask leaves no key to query {named}{where}; the softmax of such a row is {becomes}"
+
+
+def _softmax_of(layer: LayerTrace, head: int, query: int) -> str:
+    """Return what becomes of a row without a key, which depends on what its cells are filled with, and on sinks."""
+    weights = layer.head(head, [query]).weights
+    if np.isnan(weights).any():
+        return "NaN"
+    return "spread over masked keys" if weights.any() else "0 for every key"
+
+
+def _named(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _ranges(layers: Sequence[int]) -> str:
+    """Return layers as `--layer` takes them: 0-2,5."""
+    runs = np.split(np.array(layers), np.flatnonzero(np.diff(layers) != 1) + 1)
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def _unproven(trace: Trace, layer: LayerTrace) -> Iterator[str]:

@@ -136,8 +136,11 @@ def check(
 
         _write([write_findings(not failed, findings, what_was_read(subject))], output)
     else:
+        from attncli.render.differences import checked
+
         comparison = _against(subject, expected, findings)
-        _draw(lambda view: view.checked(subject, findings, comparison), [subject], (color, width, None, output))
+        how = (color, width, None, output)
+        _draw(lambda view: checked(subject, findings, comparison, view.palette, view.room), [subject], how)
     if failed:
         raise typer.Exit(ExitCode.FINDINGS)
 
@@ -161,6 +164,7 @@ def diff(
     """
     from attncli.masks.comparison import compare
     from attncli.masks.subject import open_pair
+    from attncli.render.differences import compared
 
     if output is not None and output.suffix.lower() != ".txt":
         raise UsageError(f"--output {output}: a picture goes into a file ending in .txt")
@@ -168,7 +172,7 @@ def diff(
     first, second = open_pair(mask, other, given, true)
     _warn_of_ambiguity([first, second])
     comparison = compare(first, second)
-    _draw(lambda view: view.compared(comparison), [first], (color, width, None, output))
+    _draw(lambda view: compared(comparison, view.palette, view.room), [first], (color, width, None, output))
     if comparison.count:
         raise typer.Exit(ExitCode.FINDINGS)
 
@@ -289,7 +293,7 @@ def _draw(
         renderables: what is drawn, given where.
         subjects: the masks.
         how: colour, width, colours of the map, and the file that it goes to.
-        tokens: what the keys are called.
+        tokens: what the positions are called.
     """
     from attncli.render.masks import MaskView
     from attncli.terminal import Terminal, complain, output
@@ -297,7 +301,7 @@ def _draw(
     color, width, colormap, path = how
     with output(path, is_stream=False) as stream:
         terminal = Terminal(stream, color or "auto", width)
-        view = MaskView(terminal.palette(colormap or "viridis"), terminal.width, tokens)
+        view = MaskView(terminal.palette(colormap or "viridis"), terminal.width, queries=tokens, keys=tokens)
         terminal.show(renderables(view))
         if (pool := view.pool(subjects[0])) != (1, 1):
             complain(f"each cell drawn stands for {pool[0]}×{pool[1]}; `attn mask show -F json` has all of them")

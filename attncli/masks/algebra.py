@@ -301,6 +301,11 @@ class ArrayMask:
 
     allowed: Bool[np.ndarray, "#H Q K"]
 
+    @property
+    def past(self) -> int:
+        """How many keys stand before the first query, if the last query stands at the last key."""
+        return max(self.allowed.shape[2] - self.allowed.shape[1], 0)
+
     def rows(self, heads: list[int], queries: Int[np.ndarray, " Q"]) -> Bool[np.ndarray, "H Q K"]:
         """Return which keys the given query rows may attend to; `H` is 1 where all heads agree."""
         shown = [0] if len(self.allowed) == 1 else heads

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool
+    from jaxtyping import Bool, Int
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One mask in numbers.
+    """One mask in numbers; rows and columns are called by their places.
 
     Attributes:
         fewest: keys that the query with the fewest may attend to.
         most: keys that the query with the most may attend to.
-        first: the first visible key, the earliest and the latest over the rows that have one; None where none has.
+        first: place of the first visible key, the earliest and the latest over the rows that have one; None where
+            none has.
         density: share of the cells that are allowed.
-        is_symmetric: whether i may attend to j where j may attend to i; None where the mask is not square.
+        is_symmetric: whether i may attend to j where j may attend to i; None where rows and columns differ.
         is_causal: whether no query may attend to a key after its position.
-        dead_rows: queries that may attend to no key.
         unseen_keys: keys that no query may attend to.
     """
 
@@ -32,13 +32,17 @@ class Summary:
     density: float
     is_symmetric: bool | None
     is_causal: bool
-    dead_rows: tuple[int, ...]
     unseen_keys: tuple[int, ...]
 
 
-def summary(allowed: Bool[np.ndarray, "Q K"], past: int) -> Summary:
-    """Return a mask in numbers."""
-    queries, keys = allowed.shape
+def summary(allowed: Bool[np.ndarray, "Q K"], queries: Int[np.ndarray, " Q"], keys: Int[np.ndarray, " K"]) -> Summary:
+    """Return a mask in numbers.
+
+    Args:
+        allowed: True = attend.
+        queries: the position of each row, past included.
+        keys: the position of each column.
+    """
     visible = allowed.sum(axis=1)
     first = allowed.argmax(axis=1)[visible > 0]
     return Summary(
@@ -46,8 +50,7 @@ def summary(allowed: Bool[np.ndarray, "Q K"], past: int) -> Summary:
         most=int(visible.max()),
         first=(int(first.min()), int(first.max())) if first.size else None,
         density=int(visible.sum()) / allowed.size,
-        is_symmetric=bool((allowed == allowed.T).all()) if queries == keys else None,
-        is_causal=not (allowed & ~np.tri(queries, keys, past, dtype=bool)).any(),
-        dead_rows=tuple(np.flatnonzero(visible == 0).tolist()),
+        is_symmetric=bool((allowed == allowed.T).all()) if np.array_equal(queries, keys) else None,
+        is_causal=not (allowed & (keys > queries[:, None])).any(),
         unseen_keys=tuple(np.flatnonzero(~allowed.any(axis=0)).tolist()),
     )

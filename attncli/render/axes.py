@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
+import numpy as np
 from rich.cells import cell_len
 from rich.segment import Segment
 
 from attncli.render.block import Block, cell
-from attncli.render.palette import DIM, Palette
+from attncli.render.palette import BOLD, DIM, Palette
 from attncli.tokens import Token, Tokens
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool
+
 LONGEST_LABEL = 12
+MARK = "!"  # of a row that may attend to no key
 _TICKS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 
 
@@ -24,11 +30,13 @@ class Axis:
         labels: what each one is called, fit for the output.
         indices: the position each one stands for.
         boundary: how many of them come before the second text of a pair; 0 where there is no boundary.
+        marked: the places of those that carry `MARK`.
     """
 
     labels: tuple[str, ...]
     indices: tuple[int, ...]
     boundary: int = 0
+    marked: frozenset[int] = frozenset()
 
     @classmethod
     def of_tokens(cls, tokens: Tokens, chosen: Sequence[int], palette: Palette) -> Axis:
@@ -48,13 +56,19 @@ class Axis:
         """How many rows or columns."""
         return len(self.labels)
 
-    def only(self, kept: Sequence[int]) -> Axis:
-        """Return the axis of some of its places, in order."""
+    def marking(self, blind: Bool[np.ndarray, "P Q"]) -> Axis:
+        """Return the axis with a mark at the rows that may attend to no key in one of the planes."""
+        return replace(self, marked=frozenset(np.flatnonzero(blind.any(axis=0)).tolist()))
+
+    def pooled(self, step: int) -> Axis:
+        """Return the axis of every `step`-th place, which carries the mark of any that it stands for."""
+        kept = range(0, len(self), step)
         boundary = sum(1 for place in kept if place < self.boundary)
         return Axis(
             tuple(self.labels[place] for place in kept),
             tuple(self.indices[place] for place in kept),
             boundary if boundary < len(kept) else 0,
+            frozenset(place // step for place in self.marked),
         )
 
     @property
@@ -65,14 +79,19 @@ class Axis:
     @property
     def width(self) -> int:
         """How many cells the row labels take."""
-        return self.digits + 1 + max(map(cell_len, self.labels))
+        return self.digits + 1 + max(map(cell_len, self.labels)) + (2 if self.marked else 0)
 
     def row_labels(self, header_lines: int, palette: Palette) -> Block:
         """Return `index label` for every row, below as many blank lines as the matrix has headers."""
         digits, width = self.digits, self.width
+        # The marks stand in a column of their own, where no token that is called the same is taken for one.
+        margin = 2 if self.marked else 0
         lines = [
-            [cell(f"{index:>{digits}} {label}", width, align="left")]
-            for index, label in zip(self.indices, self.labels, strict=True)
+            [
+                cell(f"{index:>{digits}} {label}", width - margin, align="left"),
+                cell(MARK if place in self.marked else "", margin, BOLD),
+            ]
+            for place, (index, label) in enumerate(zip(self.indices, self.labels, strict=True))
         ]
         if self.boundary:
             lines.insert(self.boundary, [Segment(palette.fit("─") * width, DIM)])
@@ -92,3 +111,11 @@ class Axis:
             if place % step == 0 and len(line) <= start and start + len(str(index)) <= width:
                 line += " " * (start - len(line)) + str(index)
         return [Segment(line[:width].ljust(width), DIM)]
+
+
+def mark_note(blind: Bool[np.ndarray, "P Q"]) -> str:
+    """Return what the mark of an axis means; nothing where no row has it."""
+    if not blind.any():
+        return ""
+    is_everywhere = np.array_equal(blind.any(axis=0), blind.all(axis=0))
+    return f"{MARK} fully masked" + ("" if is_everywhere else " in some of them")

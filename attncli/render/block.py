@@ -61,6 +61,20 @@ def beside(blocks: Sequence[Block], gap: int = 2) -> Block:
     return Block([_trimmed(line) for line in lines], sum(one.width for one in blocks) + gap * (len(blocks) - 1))
 
 
+def flowing(parts: Iterable[Sequence[Segment]], width: int | None) -> Block:
+    """Return parts, none of which is split, in as few lines of `width` cells as they fit in; None is one line."""
+    lines: list[list[Segment]] = [[]]
+    used = 0
+    for part in parts:
+        size = sum(map(segment_width, part))
+        if lines[-1] and width is not None and used + 3 + size > width:
+            lines.append([])
+        gap = [Segment("   ")] if lines[-1] else []
+        used = used + 3 + size if gap else size
+        lines[-1] += [*gap, *part]
+    return block(lines)
+
+
 def cell(text: str, width: int, style: Style | None = None, align: str = "right") -> Segment:
     """Return text padded to `width` cells."""
     padding = " " * (width - cell_len(text))

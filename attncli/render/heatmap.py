@@ -14,7 +14,7 @@ from rich.segment import Segment
 
 from attncli.layer import HeadTrace
 from attncli.render.axes import Axis
-from attncli.render.block import Block, beside, block, cell, stack
+from attncli.render.block import Block, beside, cell, flowing, stack
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.view import Columns
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
 GAP = 1
+MOST = 64  # rows and columns of a picture; more are pooled
+COMFORTABLE = 100  # cells in a line where the output sets no width
 _STRIPS = 2  # more strips than this are narrowed to one cell a column
 _MARKS = ("· masked", "0 exactly zero", "X NaN", "I infinite")
 
@@ -105,17 +107,16 @@ def scale_of(pictures: Sequence[Picture]) -> Scale:
     return reduce(operator.or_, (picture.scale for picture in pictures), Scale())
 
 
-def pooling(rows: Axis, columns: Axis, width: int, most: int) -> tuple[int, int]:
+def pooling(rows: Axis, columns: Axis, width: int) -> tuple[int, int]:
     """Return how many rows and columns are pooled into one cell of a picture, `(1, 1)` where none are.
 
     Args:
         rows: the query axis.
         columns: the key axis.
         width: how many cells a strip may take.
-        most: rows and columns of a picture at the most.
     """
     room = _room(rows, columns, width)
-    return -(-len(rows) // most), max(-(-len(columns) // most), -(-len(columns) // room))
+    return -(-len(rows) // MOST), max(-(-len(columns) // MOST), -(-len(columns) // room))
 
 
 def heatmaps(
@@ -132,8 +133,7 @@ def heatmaps(
         width: how many cells a strip may take.
     """
     highest = scale_of(pictures).highest
-    row_axis = _pooled_axis(rows, pool[0])
-    column_axis = _pooled_axis(columns, pool[1])
+    row_axis, column_axis = rows.pooled(pool[0]), columns.pooled(pool[1])
     panels = _panels(pictures, row_axis, column_axis, palette, 2, highest)
     per_strip = max(1, (width - rows.width) // (panels[0].width + GAP))
     if panels[0].width > _room(rows, columns, width) or len(panels) > per_strip * _STRIPS:
@@ -144,27 +144,21 @@ def heatmaps(
     return stack([part for strip in strips for part in (strip, Block([[]], 0))][:-1])
 
 
-def legend(pictures: Sequence[Picture], palette: Palette) -> Block:
-    """Return the scale of the pictures, and the marks that occur in them."""
+def legend(pictures: Sequence[Picture], palette: Palette, width: int | None, of_rows: str = "") -> Block:
+    """Return the scale of the pictures, the marks that occur in them, and what the mark of their rows means."""
     scale = scale_of(pictures)
     ramp = palette.ramp(2)
     shown = [ramp[round(step * (len(ramp) - 1) / 8)] for step in range(9)] if palette.has_color else ramp
     line = [Segment("0 ", DIM)]
     line += [Segment(glyph, style) for glyph, style in shown]
     line.append(Segment(f" {scale.highest:.4g}", DIM))
-    line += [Segment(f"   {palette.fit(mark)}", DIM) for mark in _MARKS if mark in scale.marks]
-    return block([line])
+    marks = [mark for mark in _MARKS if mark in scale.marks] + ([of_rows] if of_rows else [])
+    return flowing([line, *([Segment(palette.fit(mark), DIM)] for mark in marks)], width)
 
 
 def _room(rows: Axis, columns: Axis, width: int) -> int:
     """Return how many cells a strip has for pictures."""
     return max(width - rows.width - GAP - (1 if columns.boundary else 0), 4)
-
-
-def _pooled_axis(axis: Axis, step: int) -> Axis:
-    if step == 1:
-        return axis
-    return axis.only(range(0, len(axis), step))
 
 
 def _panels(

@@ -7,25 +7,67 @@ sentence has the first head's matrices and every head's map; a long one has pool
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
+from attncli.blocks import row_blocks
 from attncli.layer import HeadTrace, LayerTrace
-from attncli.render.axes import Axis
-from attncli.render.block import Block, beside, stack
-from attncli.render.heatmap import Picture, drawn_cells, heatmaps, legend, picture_of, pooling, scale_of
+from attncli.render.axes import Axis, mark_note
+from attncli.render.block import Block, beside, block, stack
+from attncli.render.heatmap import (
+    COMFORTABLE,
+    MOST,
+    Picture,
+    drawn_cells,
+    heatmaps,
+    legend,
+    picture_of,
+    pooling,
+    scale_of,
+)
 from attncli.render.matrix import Matrix, side_by_side
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.render.summaries import headline, metrics_table, proof_line, shapes_table, token_list
 from attncli.trace import Trace
 from attncli.view import Cells, Columns, View
 
-LONG = 64  # more tokens than this are shown pooled, unless asked for in so many words
-COMFORTABLE = 100  # cells in a line where the output sets no width
+if TYPE_CHECKING:
+    from jaxtyping import Bool
+
+LONG = MOST  # more tokens than this are shown pooled, unless asked for in so many words
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Where one layer is drawn.
+
+    Attributes:
+        layer: the layer.
+        cells: which of its cells are shown.
+        blind: which of the rows shown may attend to no key, for each of its heads.
+        rows: the query axis; a row that is blind in one of the heads is marked.
+        columns: the key axis.
+        pool: how many rows and columns a cell of a map stands for.
+    """
+
+    layer: LayerTrace
+    cells: Cells
+    blind: Bool[np.ndarray, "H Q"]
+    rows: Axis
+    columns: Axis
+    pool: tuple[int, int]
+
+    def of_head(self, head: int) -> tuple[Axis, str]:
+        """Return the query axis as one head marks it, and what its mark means."""
+        place = self.layer.heads.index(head)
+        blind = self.blind[place : place + 1]
+        return self.rows.marking(blind), mark_note(blind)
 
 
 @dataclass(frozen=True)
@@ -51,30 +93,31 @@ class Layout:
         wanted = self.view.parts(self._default())
         if "tokens" in wanted:
             yield self._tokens()
-        for layer in trace.layers:
+        for frame in self._frames:
+            layer = frame.layer
             if len(trace.layers) > 1:
                 yield Text(self.palette.fit(f"layer {layer.layer} · {layer.kind}"), BOLD)
             if "shapes" in wanted:
                 yield shapes_table(trace, layer, self.palette, self.width)
-            cells = self.view.cells(trace, layer)
-            rows = Axis.of_tokens(cells.row_tokens, cells.rows, self.palette)
-            columns = Axis.of_tokens(cells.column_tokens, cells.columns, self.palette)
-            pool = pooling(rows, columns, self.width or COMFORTABLE, LONG)
-            heads = (layer.head(index, cells.rows) for index in layer.heads)
+            if "mask" in wanted:
+                yield from self._mask(frame)
+            heads = (layer.head(index, frame.cells.rows) for index in layer.heads)
             # The matrices share the colours of the maps.
             is_drawn = "heatmap" in wanted or ("weights" in wanted and self.palette.has_color)
-            pictures = [picture_of(head, cells.of_columns, pool) for head in heads] if is_drawn else []
-            yield from self._numbers(layer, cells, wanted - layer.missing, (rows, columns), scale_of(pictures).highest)
+            pictures = [picture_of(head, frame.cells.of_columns, frame.pool) for head in heads] if is_drawn else []
+            yield from self._numbers(frame, wanted - layer.missing, scale_of(pictures).highest)
             if "heatmap" in wanted:
-                yield self._maps(layer, pictures, (rows, columns), pool)
+                yield self._maps(frame, pictures)
             if "metrics" in wanted:
                 yield metrics_table(trace, layer, self.palette, self.width, self.view.precision)
             if "proof" in wanted:
                 yield proof_line(layer, self.palette)
 
     def notes(self) -> list[str]:
-        """Return what was left out of the default view, a sentence each."""
-        if self.view.show is not None or not self._is_long or len(self._rows) == 1:
+        """Return what was left out of the view, a sentence each."""
+        if self.view.show is not None:
+            return self._pooled_masks() if "mask" in self.view.show else []
+        if not self._is_long or len(self._rows) == 1:
             return []
         tokens = max(len(self._rows), len(self._columns))
         return [
@@ -82,7 +125,27 @@ class Layout:
             "--show weights, --query or -F tsv has all of them"
         ]
 
+    def _pooled_masks(self) -> list[str]:
+        pools = dict.fromkeys(f"{frame.pool[0]}×{frame.pool[1]}" for frame in self._frames if frame.pool != (1, 1))
+        said = f"each cell drawn of the mask stands for {' or '.join(pools)}; --query or -F json has all of them"
+        return [said] if pools else []
+
     # --- what is there ---
+
+    @cached_property
+    def _frames(self) -> list[Frame]:
+        return [self._frame(layer) for layer in self.trace.layers]
+
+    def _frame(self, layer: LayerTrace) -> Frame:
+        cells = self.view.cells(self.trace, layer)
+        blind = layer.blind(cells.rows)
+        rows = Axis.of_tokens(cells.row_tokens, cells.rows, self.palette).marking(blind)
+        columns = Axis.of_tokens(cells.column_tokens, cells.columns, self.palette)
+        return Frame(layer, cells, blind, rows, columns, pooling(rows, columns, self._room))
+
+    @property
+    def _room(self) -> int:
+        return self.width or COMFORTABLE
 
     @property
     def _rows(self) -> list[int]:
@@ -123,19 +186,46 @@ class Layout:
         sides = ((trace.query_tokens, "queries"), (trace.key_tokens, "keys"))
         return stack([token_list(tokens, title, self.palette, self.width, has_ids) for tokens, title in sides])
 
-    def _numbers(
-        self, layer: LayerTrace, cells: Cells, wanted: frozenset[str], axes: tuple[Axis, Axis], highest: float
-    ) -> Iterator[RenderableType]:
+    def _mask(self, frame: Frame) -> Iterator[RenderableType]:
+        """Yield the mask as `attn mask show` draws it, once for heads that are alike, and what it is like in numbers.
+
+        What the numbers say of a part of the cells is no fact of the whole mask, so it has a title.
+        """
+        from attncli.render.drawing import MaskDrawing
+
+        layer, cells = frame.layer, frame.cells
+        heads = list(layer.heads)
+        blocks = row_blocks(np.array(cells.rows), layer.num_keys * len(heads))
+        allowed = np.concatenate([layer.mask.rows(heads, rows)[..., cells.of_columns] for rows in blocks], axis=1)
+        names = [f"head {head}" for head in heads] if len(allowed) > 1 else [""]
+        drawing = MaskDrawing(
+            allowed, frame.blind[: len(allowed)], names, frame.rows, frame.columns, past=layer.mask.past
+        )
+        name = "mask"
+        if len(heads) == 1 < layer.num_heads:
+            name += f" of head {heads[0]}"
+        elif len(drawing.kinds) == 1 and len(heads) == layer.num_heads > 1:
+            name += " of every head"
+        said = f" · {layer.num_queries} queries × {layer.num_keys} keys · {layer.mask}"
+        title = block([[Segment(name, BOLD), Segment(self.palette.shortened(said, self._room - len(name)), DIM)]])
+        yield stack([title, drawing.picture(frame.pool, self.palette, self._room)])
+        is_part = allowed.shape[1:] != (layer.num_queries, layer.num_keys)
+        yield from drawing.facts(self.palette, self._room, "of the cells shown" if is_part else "")
+
+    def _numbers(self, frame: Frame, wanted: frozenset[str], highest: float) -> Iterator[RenderableType]:
         """Yield the matrices of the heads that are printed in digits, side by side as the width allows."""
-        rows = axes[0]
+        layer, cells, rows = frame.layer, frame.cells, frame.rows
         if "embeddings" in wanted and layer.inputs is not None:
-            yield self._drawn([self._vectors("embeddings", layer.inputs[cells.rows], rows)])
+            unmarked = replace(rows, marked=frozenset())  # an embedding attends to nothing yet
+            yield self._drawn([self._vectors("embeddings", layer.inputs[cells.rows], unmarked)])
         for index in self._digit_heads(layer):
             head = layer.head(index, cells.rows)
-            matrices = list(self._matrices(head, cells.of_columns, wanted, axes, highest))
+            marked, mark = frame.of_head(index)
+            matrices = list(self._matrices(head, cells.of_columns, wanted, (marked, frame.columns), highest))
             if not matrices:
                 continue
-            yield Text.assemble((f"head {index}", BOLD), (self._head_note(layer, index, wanted), DIM))
+            note = self._head_note(layer, index, wanted) + (f" · {mark}" if mark else "")
+            yield Text.assemble((f"head {index}", BOLD), (self.palette.fit(note), DIM))
             yield self._drawn(matrices)
         projected = layer.projected(cells.rows) if "output" in wanted else None
         if projected is not None:
@@ -147,8 +237,8 @@ class Layout:
             heads += f", reads kv head {layer.head(head).key_head} of {layer.num_groups}"
         if len(self._digit_heads(layer)) < len(layer.heads):
             heads += f"; --head {layer.heads[1]} has another in digits"
-        is_cells = wanted & {"scores", "mask", "weights"}
-        return self.palette.fit(heads + (" · rows are queries, columns keys" if is_cells else ""))
+        is_cells = wanted & {"scores", "weights"}
+        return heads + (" · rows are queries, columns keys" if is_cells else "")
 
     def _matrices(
         self, head: HeadTrace, keys: Columns, wanted: frozenset[str], axes: tuple[Axis, Axis], highest: float
@@ -163,9 +253,6 @@ class Layout:
         if "scores" in wanted:
             title = "scores, before the mask" if head.layer.scores is None else "scores, masked"
             yield Matrix(title, head.scores[:, keys], rows, columns, head.mask[:, keys])
-        if "mask" in wanted:
-            allowed = head.mask[:, keys]
-            yield Matrix("mask, 1 = attend", allowed, rows, columns, allowed, hide_masked=True)
         if "weights" in wanted:
             shown = drawn_cells(head)[:, keys]
             yield Matrix("weights", head.weights[:, keys], rows, columns, shown, hide_masked=True, highest=highest)
@@ -176,17 +263,16 @@ class Layout:
         return Matrix(title, values, rows, Axis.of_dimensions(values.shape[1]), what="dimension")
 
     def _drawn(self, matrices: list[Matrix]) -> Block:
-        width = self.width or COMFORTABLE
-        return side_by_side(matrices, self.palette, width, self.width is not None, self.view.precision)
+        return side_by_side(matrices, self.palette, self._room, self.width is not None, self.view.precision)
 
-    def _maps(
-        self, layer: LayerTrace, pictures: list[Picture], axes: tuple[Axis, Axis], pool: tuple[int, int]
-    ) -> RenderableType:
-        maps = heatmaps(pictures, *axes, pool, self.palette, self.width or COMFORTABLE)
-        title = "weights of every head" if len(pictures) == layer.num_heads > 1 else "weights"
+    def _maps(self, frame: Frame, pictures: list[Picture]) -> RenderableType:
+        pool = frame.pool
+        maps = heatmaps(pictures, frame.rows, frame.columns, pool, self.palette, self._room)
+        title = "weights of every head" if len(pictures) == frame.layer.num_heads > 1 else "weights"
         if pool != (1, 1):
             title += f", largest of {pool[0]}×{pool[1]}"
         title = self.palette.fit(title)
-        header = [Block([[Segment(title, BOLD)]], len(title)), legend(pictures, self.palette)]
+        key = legend(pictures, self.palette, self.width, mark_note(frame.blind))
+        header = [Block([[Segment(title, BOLD)]], len(title)), key]
         is_narrow = self.width is not None and sum(part.width + 3 for part in header) > self.width
         return stack([*header, maps] if is_narrow else [beside(header, 3), maps])

@@ -199,8 +199,6 @@ def _placed(matrices: Sequence[Matrix], palette: Palette, width: int, is_cut: bo
 
 
 def _number(value: float, digits: int, is_large: bool) -> str:
-    if isinstance(value, bool):
-        return str(int(value))
     if not np.isfinite(value):
         return str(value)
     if value == 0:

@@ -1,5 +1,6 @@
 """Checkpoints against transformers itself: eager attention with `output_attentions=True`, run on its own."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -254,6 +255,23 @@ def test_a_kind_is_chosen_and_its_rows_and_columns_are_its_own_tokens(
     shown = attn(*arguments[:-4]).out
     assert "layer 0 · encoder" in shown
     assert "layer 0 · cross" in shown
+
+
+def test_a_row_without_a_key_is_warned_about_once_for_every_kind_of_attention(
+    attn: Callable[..., Any], translator: str
+) -> None:
+    where = ("-m", translator, "--target", "die Zeit", "--layer", "0,1", "--show", "mask")
+    ran = attn("inspect", SENTENCE, *where, "--mask", "~queries(1,2)")
+    assert ran.code == 0, ran.err
+    warnings = [line for line in ran.err.splitlines() if "leaves no key" in line]
+    names = {"encoder": "flies", "decoder": "die", "cross": "die"}
+    assert sorted(warnings) == sorted(
+        f"attn: warning: layers 0-1 ({kind}): the mask leaves no key to query 1 '{name}'; the softmax of such a row is "
+        "spread over masked keys"
+        for kind, name in names.items()
+    )
+    assert [len(re.findall(rf"^1 {name} +! ", ran.out, re.MULTILINE)) for name in ("flies", "die")] == [2, 4]
+    assert ran.out.count("keys   0 time   1 flies") == 2  # the cross layers' columns are not their rows
 
 
 @pytest.mark.parametrize(

@@ -61,13 +61,15 @@ def test_a_mask_is_drawn_over_positions(attn: Run) -> None:
 
 def test_a_mask_is_drawn_over_the_words_of_a_text(attn: Run) -> None:
     ran = attn("mask", "show", "causal & pad(left=1)", "time flies, quickly")
-    assert "0 time !" in ran.out
+    assert "0 time    !  · · · ·\n1 flies      ·██ · ·\n" in ran.out
     assert "2 ," in ran.out
     assert "fully masked rows  1: 0" in ran.out
     assert "keys nobody sees   1: 0" in ran.out
     with_past = attn("mask", "show", "causal", "time flies like an arrow", "--past", "3")
     assert "3 an " in with_past.out
     assert "2 queries × 5 keys, past 3" in with_past.out
+    assert "keys   0 time   1 flies   2 like   3 an   4 arrow\n" in with_past.out  # the rows do not name them all
+    assert "fully masked rows  1: 4\n" in attn("mask", "show", "~queries(4,5)", "a b c d e", "--past", "3").out
 
 
 def test_both_alignments_are_drawn_where_they_differ_and_none_was_chosen(attn: Run) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,10 +10,15 @@ from rich.cells import cell_len
 from rich.console import Console
 
 import attncli
+from attncli.layer import LayerTrace
+from attncli.masks.algebra import ArrayMask
+from attncli.masks.subject import Subject
 from attncli.render.heatmap import Picture
 from attncli.render.layout import LONG, Layout
+from attncli.render.masks import MaskView
 from attncli.render.palette import COLORMAPS, Palette
-from attncli.trace import Trace
+from attncli.tokens import Token, Tokens
+from attncli.trace import Source, Trace
 from attncli.view import View
 
 SENTENCE = "time flies like an arrow"
@@ -110,9 +116,104 @@ def test_every_odd_cell_has_a_mark_of_its_own() -> None:
 def test_a_blind_row_is_drawn_as_nan_and_never_as_a_small_number() -> None:
     trace = attncli.inspect(SENTENCE, mask="~queries(1,2)")
     shown = drawn(trace)
-    assert "1 flies  X X X X X  X X X X X" in shown
-    assert re.search(r"1 flies .* nan +nan +nan +nan +nan\n", shown)
-    assert "X NaN" in shown
+    assert "1 flies !  X X X X X  X X X X X" in shown
+    assert re.search(r"1 flies ! .* nan +nan +nan +nan +nan\n", shown)
+    assert "X NaN   ! fully masked\n" in shown
+    assert "columns keys · ! fully masked\n" in shown
+
+
+def of_heads(*blind: int, heads: int = 3) -> Trace:
+    """Three words under a causal mask whose second row is fully masked in some heads."""
+    allowed = np.tile(np.tri(3, dtype=bool), (heads, 1, 1))
+    allowed[list(blind), 1] = False
+    vectors = np.random.default_rng(0).normal(size=(heads, 3, 2)).astype(np.float32)
+    tokens = Tokens(Token(index, index, text, None, None) for index, text in enumerate("a ! c".split()))
+    layer = LayerTrace(0, "self", vectors, vectors, vectors, 1.0, ArrayMask(allowed), tuple(range(heads)))
+    return Trace(Source("file"), tokens, tokens, (layer,))
+
+
+def test_a_row_that_is_fully_masked_in_one_head_carries_its_mark_there_and_in_what_heads_share() -> None:
+    matrices, maps = (drawn(of_heads(2), View(show=frozenset({part}))) for part in ("weights", "heatmap"))
+    first, second, third = matrices.split("head ")[1:]
+    assert "1 ! 0." in first  # a token that is called so carries no mark
+    assert "1 ! 0." in second
+    assert "· ! fully masked\n" in third
+    assert re.search(r"1 ! ! +nan", third)
+    assert re.search(r"0 a +1.0000", third)
+    assert "! fully masked in some of them\n" in maps
+    assert re.search(r"1 ! ! .* X X X", maps)
+    assert "fully masked" not in drawn(of_heads())
+    assert "! fully masked\n" in drawn(of_heads(0, 1, 2), View(show=frozenset({"heatmap"})))
+
+
+def test_a_mask_is_drawn_once_for_heads_that_are_alike() -> None:
+    mask = View(show=frozenset({"mask"}))
+    alike = drawn(of_heads(), mask)
+    assert "mask of every head · 3 queries × 3 keys · cell by cell\n" in alike
+    assert "head 1" not in alike
+    differing = drawn(of_heads(1), mask)
+    assert re.search(r" +head 0 and 1 more head 1\n +0 1 2 +0 1 2\n", differing)
+    assert differing.count("keys per row") == 2
+    assert "1 ! ! ████ ·             · · ·" in differing
+    assert re.findall(r"fully masked rows +(.*)\n", differing) == ["none", "1: 1"]
+    one = replace(of_heads(1).layers[0], heads=(1,))
+    assert "mask of head 1 · 3 queries" in drawn(replace(of_heads(1), layers=(one,)), mask)
+
+
+def test_what_a_mask_is_like_is_said_of_the_cells_that_are_shown() -> None:
+    trace = attncli.inspect(SENTENCE, mask="causal & pad(left=1)")
+    shown = drawn(trace, View(frozenset({"mask"}), queries=("time", "like"), keys=("an", "like")))
+    assert "0 time !  · ·\n2 like    ·██\n" in shown
+    assert "keys   3 an   2 like\n" in shown
+    assert "of the cells shown\nkeys per row       0..1, the first one visible 2\n" in shown
+    assert "causal             yes\nfully masked rows  1: 0\nkeys nobody sees   1: 3\n" in shown
+    unseen = drawn(trace, View(frozenset({"mask"}), keys=("an",)))
+    assert "fully masked rows  1: 0\n" in unseen  # the others see a key that is not shown
+    assert "of the cells shown" not in drawn(trace, View(frozenset({"mask"})))
+
+
+def test_rows_and_columns_of_a_mask_that_differ_are_both_named() -> None:
+    shown = drawn(attncli.inspect("a b c", target="x y", mask="causal | keys(2,3)"), View(show=frozenset({"mask"})))
+    assert "    0 1 2\n0 x ██ ·██\n1 y ██████\n" in shown
+    assert "keys   0 a   1 b   2 c\n" in shown
+    assert "symmetric          rows and columns differ\n" in shown
+    view = MaskView(Palette(), 80, queries=["x", "[PAD]"], keys=["a", "b", "[PAD]"])
+    allowed = np.array([[[True, True, False], [False] * 3]])
+    stream = io.StringIO()
+    for part in view.shown([Subject("padding", allowed, ("",), 0)]):
+        Console(file=stream, width=80, color_system=None).print(part, markup=False, highlight=False)
+    assert "0 x       ████ ·\n1 [PAD] !  · · ·\n" in stream.getvalue()
+    assert "keys   0 a   1 b   2 [PAD]\n" in stream.getvalue()
+
+
+@pytest.mark.parametrize("palette", TIERS, ids=lambda palette: f"{palette.tier}-{palette.encoding}")
+def test_no_line_of_a_mask_is_wider_than_the_output(palette: Palette) -> None:
+    every_other = " | ".join(f"queries({row},{row + 1})" for row in range(0, 70, 2))
+    traces = [
+        attncli.inspect(" ".join(f"token{index}" for index in range(70)), mask=every_other),
+        attncli.inspect("\x1b[31m 時間 " + "w" * 300, target="a b c d e f g h", mask="~queries(1,3)"),
+        of_heads(1),
+    ]
+    for trace in traces:
+        for width in (40, 41, 60, 80, 131, 200):
+            shown = drawn(trace, View(show=frozenset({"mask", "heatmap"})), palette, width)
+            assert max(map(cell_len, plain(shown).splitlines())) <= width
+            shown.encode(palette.encoding)
+            assert "\x1b[31m" not in shown
+            assert "fully masked" in shown
+            assert all(word in shown for word in ("visible", "symmetric", "nobody sees"))
+
+
+def test_a_pooled_row_carries_the_mark_of_any_row_it_stands_for() -> None:
+    trace = attncli.inspect(" ".join(f"w{index}" for index in range(200)), mask="causal & ~queries(7,8)")
+    view = View(show=frozenset({"mask", "heatmap"}))
+    shown = drawn(trace, view, width=80)
+    assert len(re.findall(r"^  4 w4   ! ", shown, re.MULTILINE)) == 5  # of the mask, and of four heads
+    assert shown.count(" ! ") == 7  # and in two legends
+    (note,) = Layout(trace, view, Palette(), 80).notes()
+    assert note.startswith("each cell drawn of the mask stands for 4×4; ")
+    assert Layout(trace, replace(view, queries=("7",)), Palette(), None).notes() != []
+    assert Layout(of_heads(), view, Palette(), 80).notes() == []
 
 
 @pytest.mark.parametrize("name", COLORMAPS)
