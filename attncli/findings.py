@@ -34,6 +34,7 @@ class Finding:
         layer: the layer, where there are layers.
         kind: the layer's kind of attention.
         head: the head, where only one is meant.
+        advice: what to do.
     """
 
     code: str
@@ -45,6 +46,7 @@ class Finding:
     layer: int | None = None
     kind: str | None = None
     head: int | None = None
+    advice: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the finding as the JSON document spells it."""

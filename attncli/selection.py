@@ -71,3 +71,20 @@ class Indices:
         if not chosen:
             raise UsageError(f"no {self.what} was chosen; leave it out to have all of them")
         return tuple(chosen)
+
+
+def written(indices: Iterable[int]) -> str:
+    """Return indices as `--layer` takes them: 0-2,5."""
+    runs: list[list[int]] = []
+    for index in sorted(indices):
+        if runs and index == runs[-1][-1] + 1:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def layers_named(layers: Iterable[int], kind: str | None = None) -> str:
+    """Return layers as a sentence names them: layers 0-2,5 (cross)."""
+    found = list(layers)
+    return f"layer{'s' * (len(found) > 1)} {written(found)}" + (f" ({kind})" if kind else "")

@@ -8,6 +8,7 @@ import numpy as np
 
 from attncli.layer import LayerTrace
 from attncli.noise import noise_floor
+from attncli.selection import layers_named
 from attncli.trace import Trace
 from attncli.view import View
 
@@ -33,8 +34,7 @@ def _blind(trace: Trace, view: View) -> Iterator[str]:
             layers.setdefault((said, layer.kind), []).append(layer.layer)
     has_kinds = len({layer.kind for layer in trace.layers}) > 1
     for (said, kind), found in layers.items():
-        named = f"layer{'s' * (len(found) > 1)} {_ranges(found)}" + (f" ({kind})" if has_kinds else "")
-        yield f"{named}: {said}"
+        yield f"{layers_named(found, kind if has_kinds else None)}: {said}"
 
 
 def _blind_rows(trace: Trace, layer: LayerTrace, view: View) -> str:
@@ -68,12 +68,6 @@ def _softmax_of(layer: LayerTrace, head: int, query: int) -> str:
 def _named(names: Sequence[str]) -> str:
     more = len(names) - _NAMED
     return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _ranges(layers: Sequence[int]) -> str:
-    """Return layers as `--layer` takes them: 0-2,5."""
-    runs = np.split(np.array(layers), np.flatnonzero(np.diff(layers) != 1) + 1)
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def _unproven(trace: Trace, layer: LayerTrace) -> Iterator[str]:

@@ -74,8 +74,8 @@ def check(
         # Another type needs the checkpoint a second time, which the first sentences have to do for.
         compared += invariances(probe, some, None if start else opened)
     worst = _worst(compared)
-    found += findings_of(probe, worst, documents)
-    found += tokenizer_findings(probe.checkpoint.reader.tokenizer, sentences[0].tokens)
+    found += findings_of(probe, worst, documents, {(finding.layer, finding.kind) for finding in found})
+    found += tokenizer_findings(probe.checkpoint.reader.tokenizer, sentences[0].tokens, probe.known_padding)
     return Report(
         model=model,
         architecture=probe.model.config.model_type,
@@ -111,8 +111,7 @@ def _layers(probe: Probe, sentences: Sequence[Sentence], documents: bool) -> Ite
                 if key not in worst or finding.count > worst[key].count:
                     worst[key] = replace(finding, layer=layer, kind=kind)
     for finding in worst.values():
-        advice = ADVICE.get(finding.code)
-        yield replace(finding, message=f"{finding.message}; {advice}") if advice else finding
+        yield replace(finding, advice=ADVICE.get(finding.code))
 
 
 def _worst(compared: Iterable[Invariance]) -> list[Invariance]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -64,12 +64,12 @@ def invariances(
         return against(lambda: probe.together(sentences, side))
 
     dtype = probe.dtype
-    yield compared("batch", "alone, in a batch padded on the right", together("right"), dtype)
-    yield compared("padding-side", "alone, in a batch padded on the left", together("left"), dtype)
-    yield compared("cache", "whole, in steps with a KV cache", against(in_steps), dtype)
+    yield compared("batch", "alone, padded right", together("right"), dtype)
+    yield compared("padding-side", "alone, padded left", together("left"), dtype)
+    yield compared("cache", "whole, in steps", against(in_steps), dtype)
     yield compared("backend", ", ".join(probe.backends), against(eager), dtype)
-    by_positions = compared("packing", "alone, packed with positions that restart", packed(False), dtype)
-    by_mask = compared("packing", "alone, packed with a document mask", packed(True), dtype)
+    by_positions = compared("packing", "alone, packed by positions", packed(False), dtype)
+    by_mask = compared("packing", "alone, packed by a mask", packed(True), dtype)
     # Either will do: a model that goes by the positions builds the masks of all its layers from them.
     yield by_positions if by_positions.first is None or by_mask.change is None else by_mask
     if reopened is not None:
@@ -83,10 +83,14 @@ def _other_dtype(
 ) -> Invariance:
     """Compare with the type that the checkpoint was saved in, or with float32 where that one runs."""
     other = probe.stored_dtype if probe.stored_dtype != probe.dtype else "float32"
-    ways = f"{probe.dtype}, {other}"
     if other == probe.dtype:
-        return Invariance("dtype", ways, reason=f"the checkpoint is {other}")
-    return compared("dtype", ways, against(lambda: alone_in(other)), probe.dtype if other == "float32" else other)
+        return Invariance("dtype", other, reason=f"it is {other}")
+    return compared(
+        "dtype",
+        f"{probe.dtype}, {other}",
+        against(lambda: alone_in(other)),
+        probe.dtype if other == "float32" else other,
+    )
 
 
 def compared(name: str, ways: str, pairs: Callable[[], Pairs], dtype: str) -> Invariance:
@@ -104,13 +108,16 @@ def compared(name: str, ways: str, pairs: Callable[[], Pairs], dtype: str) -> In
     return Invariance(name, ways, change, layer, first, floor)
 
 
-def findings_of(probe: Probe, compared: Iterable[Invariance], is_packed: bool) -> Iterator[Finding]:
+def findings_of(
+    probe: Probe, compared: Iterable[Invariance], is_packed: bool, known: Collection[tuple[int | None, str | None]]
+) -> Iterator[Finding]:
     """Yield a finding for every comparison whose change is more than rounding.
 
     Args:
         probe: the checkpoint.
         compared: what was compared.
         is_packed: whether the sentences are meant to be documents of one sequence.
+        known: the layers that have findings already, with their kinds.
     """
     for each in compared:
         if each.first is None:
@@ -121,14 +128,16 @@ def findings_of(probe: Probe, compared: Iterable[Invariance], is_packed: bool) -
         if each.name == "padding-side" and layer < 0 and "position_ids" not in probe.checkpoint.parameters:
             is_note = True
             advice = "its positions are absolute and it takes no position ids; pad on the right"
+        elif each.first in known:
+            advice = "see what else is found in this layer"
         elif layer in probe.checkpoint.other_layers:
             advice = (
                 f"layer {layer} has {visible(probe.checkpoint.other_layers[layer])}, which reads what stands before"
             )
         where = f"{'the ' + kind if kind != 'self' else 'the'} embeddings" if layer < 0 else f"{kind} layer {layer}"
-        message = f"{each.ways}: hidden states change by {each.change:.2g} of their length, first in {where}; {advice}"
+        message = f"{each.ways}: hidden states change by {each.change:.2g} of their length, from {where} on"
         place = None if layer < 0 else layer
-        yield Finding(each.name, "note" if is_note else "error", message, layer=place, kind=kind)
+        yield Finding(each.name, "note" if is_note else "error", message, layer=place, kind=kind, advice=advice)
 
 
 def _changes(one: States, other: States) -> Iterator[tuple[float, tuple[int, str]]]:

@@ -101,7 +101,7 @@ def _received(layer: SeenLayer, subject: Subject, expected: Expression) -> Itera
     """Yield what is wrong with what was handed to the layer: nothing, or numbers that forbid nothing."""
     grid = single_rows(expected, subject.size, np.arange(len(subject.allowed[0])))
     if not layer.has_mask and not expected.allowed(grid).all():
-        yield Finding("no-mask", "error", f"no mask reached the layer; it should be {expected}")
+        yield Finding("no-mask", "error", f"no mask reached the layer; it should be {layer.implied.expression}")
     if subject.loaded is not None and subject.loaded.values.dtype != bool:
         values = subject.loaded.values
         if (values == 1).any() and ((values == 0) | (values == 1)).all():

@@ -9,12 +9,13 @@ from attncli.findings import Finding
 from attncli.tokens import Tokens, visible
 
 
-def tokenizer_findings(tokenizer: Any, tokens: Tokens) -> Iterator[Finding]:
+def tokenizer_findings(tokenizer: Any, tokens: Tokens, known_padding: int | None) -> Iterator[Finding]:
     """Yield notes about a tokenizer.
 
     Args:
         tokenizer: of transformers.
         tokens: of a sentence that it read.
+        known_padding: the id by which the model itself finds its padding; None if it does not.
     """
     pad, eos, bos = tokenizer.pad_token, tokenizer.eos_token, tokenizer.bos_token
     if pad is None:
@@ -23,6 +24,11 @@ def tokenizer_findings(tokenizer: Any, tokens: Tokens) -> Iterator[Finding]:
         yield _note(
             f"its pad token is its end token {visible(pad)}: a mask made from the ids hides the end of a sentence; "
             "use the attention mask that the tokenizer returns"
+        )
+    if known_padding not in (None, tokenizer.pad_token_id):
+        yield _note(
+            f"it pads with id {tokenizer.pad_token_id}, and the model counts positions by its padding's id, "
+            f"{known_padding}: a batch moves its tokens"
         )
     if tokenizer.padding_side == "left":
         yield _note("it pads on the left: positions have to follow from the attention mask, cumsum − 1")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
 from attncli import options
 from attncli.errors import ExitCode, UsageError
@@ -15,6 +15,16 @@ from attncli.errors import ExitCode, UsageError
 if TYPE_CHECKING:
     from attncli.findings import Report
 
+Texts = Annotated[
+    list[str] | None,
+    Argument(
+        metavar="TEXT", help="Sentences; - reads them from standard input. Default: built in.", show_default=False
+    ),
+]
+Model = Annotated[
+    str | None,
+    Option("--model", "-m", metavar="NAME_OR_FOLDER", help="The checkpoint to check.", rich_help_panel="Model"),
+]
 Layer = Annotated[
     str | None,
     Option(
@@ -29,14 +39,14 @@ Layer = Annotated[
 
 def check(
     context: typer.Context,
-    text: options.Texts = None,
+    text: Texts = None,
     file: options.File = None,
     target: options.Target = None,
     docs: Annotated[
         bool | None,
         Option("--docs", help="Pack the texts into one sequence too; none may attend to another."),
     ] = None,
-    model: options.Model = None,
+    model: Model = None,
     revision: options.Revision = None,
     dtype: options.Dtype = None,
     device: options.Device = None,

@@ -19,6 +19,8 @@ def finding_lines(findings: Sequence[Finding], palette: Palette) -> Text:
         line = Text.assemble((f"{finding.severity:<5}  ", BOLD), (f"{finding.code}  ", BOLD))
         line.append(palette.label(finding.message))
         line.append(palette.fit(_places(finding)), DIM)
+        if finding.advice:
+            line.append(palette.fit(f"\n       {finding.advice}"), DIM)
         lines.append(line)
     return Text("\n").join(lines)
 

@@ -14,6 +14,7 @@ from attncli.findings import Finding, Invariance, Report
 from attncli.render.block import Block, grid
 from attncli.render.findings import finding_lines, tally
 from attncli.render.palette import BOLD, DIM, Palette
+from attncli.selection import layers_named
 from attncli.tokens import visible
 
 
@@ -35,19 +36,7 @@ def report_parts(report: Report, palette: Palette, width: int | None) -> Iterato
 
 
 def _implied(mask: str, kind: str, layers: Sequence[int]) -> str:
-    return f"{mask} in {'' if kind == 'self' else kind + ' '}{_layers(layers)}"
-
-
-def _layers(layers: Sequence[int]) -> str:
-    """Return layers as `--layer` takes them."""
-    parts: list[list[int]] = []
-    for layer in sorted(layers):
-        if parts and layer == parts[-1][-1] + 1:
-            parts[-1].append(layer)
-        else:
-            parts.append([layer])
-    listed = ",".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
-    return f"layer{'s' * (len(layers) > 1)} {listed}"
+    return f"{mask} in {layers_named(layers, None if kind == 'self' else kind)}"
 
 
 def _by_layers(findings: Sequence[Finding]) -> list[Finding]:
@@ -64,30 +53,28 @@ def _merged(group: Sequence[Finding]) -> Finding:
     if worst.layer is None:
         return worst
     layers = [finding.layer for finding in group if finding.layer is not None]
-    kind = "" if worst.kind in (None, "self") else f"{worst.kind} "
-    where = kind + _layers(layers) + (f" (here {worst.layer})" if len(layers) > 1 else "")
+    where = layers_named(layers, None if worst.kind == "self" else worst.kind)
+    where += f", here {worst.layer}" if len(layers) > 1 else ""
     return replace(worst, message=f"{where}: {worst.message}")
 
 
 def _compared(invariances: Sequence[Invariance], palette: Palette, width: int | None) -> Block:
     """Return the comparisons as a table."""
     rows: list[list[tuple[str, Style | None]]] = [
-        [(title, DIM) for title in ("same text", "largest change", "in", "floor", "")]
+        [(title, DIM) for title in ("the same text", "in two ways", "change", "")]
     ]
     for each in invariances:
         if each.change is None:
-            cells = ("-", "", "", f"not run: {each.reason}")
+            change, verdict = "-", f"not run: {each.reason}"
         else:
-            verdict = "same" if each.first is None else f"differs from {_place(each.first)} on"
-            cells = (f"{each.change:.1e}", _place(each.layer), f"{each.floor:g}", verdict)
+            change = f"{each.change:.1e}"
+            verdict = "rounding" if each.first is None else f"from {_place(each.first)} on"
         style = BOLD if each.first is not None else None
-        rows.append([(palette.label(text), style) for text in (each.ways, *cells)])
-    return grid(rows, "<>><<", width)
+        rows.append([(palette.label(text), style) for text in (each.name, each.ways, change, verdict)])
+    return grid(rows, "<<><", width)
 
 
-def _place(place: tuple[int, str] | None) -> str:
-    if place is None:
-        return ""
+def _place(place: tuple[int, str]) -> str:
     layer, kind = place
     own = "" if kind == "self" else f"{kind} "
     return f"{own}embeddings" if layer < 0 else f"{own}layer {layer}"

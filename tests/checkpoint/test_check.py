@@ -2,29 +2,48 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from architectures import tiny_model
-from conformance import save, tokenizer_in
+import torch
+from architectures import MORE, architectures, tiny_model
+from conformance import NOT_REACHED, opened, save, tokenizer_in
+from conftest import program
 from planted import BUGS, Bug
+from transformers import PreTrainedTokenizerFast
 
 import attncli
-from attncli.findings import Report
+from attncli.checks import DEFAULT_TEXTS
+from attncli.errors import LoadError, UsageError
+from attncli.findings import CODES, Report
 from attncli.sources.pretrained import loading
 
 TEXTS = ["w7 w8 w9 w10 w11", "w21 w22 w23 w24 w25 w26 w27 w28 w29", "w40 w41 w42"]
 
 Checked = Callable[..., Report]
+Run = Callable[..., Any]
+
+# What transformers 5.23 itself computes differently, found by the check.
+KNOWN = {
+    "convbert": ({"batch", "padding-side"}, "its convolutions read the padding"),
+    "markuplm": ({"padding-side"}, "the test's tokenizer pads with another id than the one it counts positions by"),
+    "mobilebert": ({"batch", "padding-side"}, "its embeddings are of three neighbours, padding among them"),
+    "nemotron_h": ({"cache"}, "a recurrent step is not a step of its scan"),
+    "nystromformer": ({"batch", "padding-side"}, "its landmarks are means over segments, padding among them"),
+    "recurrent_gemma": ({"padding-side"}, "its recurrence reads the padding"),
+    "zamba2": ({"cache"}, "a recurrent step is not a step of its scan"),
+}
 
 
 @pytest.fixture
 def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None) -> Checked:
     """Check a tiny model, with something planted in it or nothing."""
 
-    def check(name: str, plant: Any = None, **options: Any) -> Report:
+    def check(name: str, plant: Any = None, texts: list[str] = TEXTS, **options: Any) -> Report:
         save(tiny_model(name), tmp_path)
         monkeypatch.setattr(loading, "load_tokenizer", tokenizer_in)
         load = loading.load_model
@@ -36,7 +55,7 @@ def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None) -
             return model
 
         monkeypatch.setattr(loading, "load_model", planted)
-        return attncli.check(str(tmp_path), TEXTS, special=False, **options)
+        return attncli.check(str(tmp_path), texts, special=False, **options)
 
     return check
 
@@ -45,9 +64,282 @@ def errors(report: Report) -> set[str]:
     return {finding.code for finding in report.findings if finding.severity == "error"}
 
 
+# --- healthy models ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in architectures() if name not in NOT_REACHED])
+def test_a_healthy_model_has_no_finding(name: str, checked: Checked) -> None:
+    report = checked(name)
+    expected, reason = KNOWN.get(name, (set(), ""))
+    assert errors(report) == expected, (reason, report.findings)
+    ran = {each.name for each in report.invariances if each.change is not None}
+    assert "batch" in ran
+    assert all(each.change is not None or each.reason for each in report.invariances)
+    assert {each.name for each in report.invariances} == {
+        "batch", "padding-side", "cache", "backend", "packing", "dtype"
+    }  # fmt: skip
+
+
+def test_there_are_many_of_them() -> None:
+    healthy = [name for name in architectures() if name not in NOT_REACHED and name not in KNOWN]
+    assert len(healthy) >= 186
+    assert len(BUGS) >= 30
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("phi3", {"sliding_window": 3}),
+        ("starcoder2", {"sliding_window": 3}),
+        ("mixtral", {"sliding_window": 3}),
+        ("qwen3_moe", {"use_sliding_window": False}),
+        ("llama4_text", {"attention_chunk_size": 3}),
+        ("gemma3_text", {"use_bidirectional_attention": True}),
+        ("modernbert", {"local_attention": 6}),
+        ("gpt_neo", {"window_size": 4}),
+        ("bert", {"is_decoder": True}),
+        ("llama", {"is_causal": False}),
+        ("xlm", {"causal": True}),
+        ("qwen3", {"layer_types": ["sliding_attention"] * 3}),
+    ],
+    ids=str,
+)
+def test_the_mask_that_a_configuration_implies_is_the_one_its_code_builds(
+    name: str, more: dict[str, Any], checked: Checked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MORE, name, MORE.get(name, {}) | more)
+    report = checked(name)
+    assert errors(report) == set(), report.findings
+    assert any(expression != "full" for expression, _, _ in report.masks) == (name != "llama")
+
+
+def test_half_precision_is_reported_and_not_failed(checked: Checked, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = loading.load_config
+
+    def halved(*arguments: Any) -> Any:
+        config = stored(*arguments)
+        config.dtype = torch.bfloat16
+        return config
+
+    monkeypatch.setattr(loading, "load_config", halved)
+    report = checked("llama")
+    (dtype,) = (each for each in report.invariances if each.name == "dtype")
+    assert dtype.ways == "float32, bfloat16"
+    assert dtype.change is not None
+    assert 1e-4 < dtype.change < 1
+    assert errors(report) == set()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
+def test_a_healthy_model_has_no_finding_in_another_type(dtype: str, checked: Checked) -> None:
+    report = checked("llama", dtype=dtype)
+    assert (report.dtype, errors(report)) == (dtype, set())
+
+
+# --- planted mistakes --------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("bug", BUGS, ids=[f"{bug.architecture}: {bug.name}" for bug in BUGS])
 def test_every_planted_mistake_has_its_own_finding(bug: Bug, checked: Checked) -> None:
     report = checked(bug.architecture, bug.plant, documents=bug.documents)
     assert bug.codes <= errors(report), report.findings
-    messages = [finding.message for finding in report.findings if finding.code in bug.codes]
-    assert any(bug.says in message for message in messages)
+    found = [finding for finding in report.findings if finding.code in bug.codes]
+    assert any(bug.says in finding.message for finding in found)
+    assert all(finding.advice for finding in found if finding.severity == "error" and finding.code in ("leak", "pad"))
+
+
+@pytest.mark.parametrize("name", sorted({bug.architecture for bug in BUGS if bug.documents}))
+def test_packed_documents_of_a_healthy_model_do_not_reach_each_other(name: str, checked: Checked) -> None:
+    assert errors(checked(name, documents=True)) == set()
+
+
+def test_an_encoder_does_not_tell_documents_apart_by_positions(checked: Checked) -> None:
+    report = checked("bert", documents=True)
+    (finding, *_) = (finding for finding in report.findings if finding.code == "document")
+    assert finding.severity == "error"
+    assert "of a row's weight" in finding.message
+
+
+def test_positions_that_cannot_be_told_are_a_note(checked: Checked) -> None:
+    report = checked("bart")
+    (finding,) = (finding for finding in report.findings if finding.code == "padding-side")
+    assert finding.severity == "note"
+    assert "pad on the right" in str(finding.advice)
+
+
+def test_a_finding_says_where_and_how_much(checked: Checked) -> None:
+    (bug,) = (bug for bug in BUGS if bug.name == "mask dropped in one layer")
+    report = checked(bug.architecture, bug.plant)
+    (finding,) = (finding for finding in report.findings if finding.code == "leak")
+    assert (finding.layer, finding.kind) == (1, "self")
+    assert finding.count == 9 * 8 // 2  # every future cell of the longest sentence
+    assert finding.cells[0] == (0, 1)
+    (packing,) = (each for each in report.invariances if each.name == "cache")
+    assert packing.first == (1, "self")
+    # The weight is the model's own: the row of the first token, in the head that looks ahead most.
+    most = float(finding.message.partition("up to ")[2].partition(" ")[0])
+    assert finding.head is not None
+    assert 0 < most <= 1
+
+
+def test_every_code_is_one_that_the_contract_lists(checked: Checked) -> None:
+    assert {code for bug in BUGS for code in bug.codes} <= set(CODES)
+
+
+@pytest.mark.parametrize("bug", [bug for bug in BUGS if bug.name in ("window one too wide", "mask inverted")], ids=str)
+def test_inspect_warns_of_a_mask_that_the_configuration_does_not_imply(
+    bug: Bug, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tiny_model(bug.architecture), tmp_path)
+    source = opened(tmp_path, "all")
+    first = source.trace(TEXTS[1])
+    assert not any("implies" in note for note in first.notes)
+    bug.plant(source.model, monkeypatch)
+    (note,) = (note for note in source.trace(TEXTS[1]).notes if "implies" in note)
+    assert note.startswith("layers 0-2: the mask is not ")
+    assert not any("implies" in note for note in source.trace(TEXTS[1]).notes)  # said once
+
+
+# --- the program -------------------------------------------------------------------------------------------
+
+
+REMOTE = """
+from transformers import LlamaModel
+
+class MineModel(LlamaModel):
+    def __init__(self, config):
+        super().__init__(config)
+
+        def dropped(module, args, kwargs):
+            kwargs["attention_mask"] = None
+            return args, kwargs
+
+        self.layers[1].register_forward_pre_hook(dropped, with_kwargs=True)
+"""
+
+
+@pytest.fixture
+def buggy(tmp_path: Path) -> Path:
+    """A checkpoint that brings its own code, which has lost the mask of one layer."""
+    folder = tmp_path / "buggy"
+    folder.mkdir()
+    save(tiny_model("llama"), folder)
+    PreTrainedTokenizerFast(
+        tokenizer_file=str(folder / "tokenizer.json"), unk_token="<unk>", pad_token="<pad>", eos_token="<pad>"
+    ).save_pretrained(folder)
+    (folder / "modeling_mine.py").write_text(REMOTE, encoding="utf-8")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config["auto_map"] = {"AutoModel": "modeling_mine.MineModel"}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder
+
+
+def test_a_checkpoint_with_a_mistake_in_its_own_code_fails(buggy: Path, tmp_path: Path) -> None:
+    out = tmp_path / "found.json"
+    ran = program("check", "-m", buggy, "--trust-remote-code", *TEXTS, "-o", out)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    found = json.loads(out.read_text(encoding="utf-8"))
+    assert (found["schema"], found["ok"], found["architecture"]) == ("attncli.findings/1", False, "llama")
+    assert {"leak", "no-mask"} <= {finding["code"] for finding in found["findings"] if finding["layer"] == 1}
+    assert found["implied"] == [{"mask": "causal", "kind": "self", "layers": [0, 1, 2]}]
+    assert found["tokens"] == [5, 9, 3]
+
+
+def test_findings_are_a_line_each_with_what_to_do(buggy: Path, attn: Run) -> None:
+    ran = attn("check", "-m", buggy, "--trust-remote-code", *TEXTS, "--width", "200")
+    assert ran.code == 1
+    lines = ran.out.splitlines()
+    (number,) = (i for i, line in enumerate(lines) if line.startswith("error  leak  layer 1: attends to the future"))
+    assert "of a row's weight, in head" in lines[number]
+    assert lines[number + 1].strip().startswith("the mask must forbid every key after the query")
+    assert lines[-1].endswith("errors, 3 notes")
+    assert any(line.startswith("cache") and line.endswith("from layer 1 on") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "code"), [("leak,pad", 1), ("no-mask", 1), ("row-sum", 0), ("tokenizer", 1), ("document,proof", 0)]
+)
+def test_fail_on_chooses_what_fails(fail_on: str, code: int, buggy: Path, attn: Run) -> None:
+    assert attn("check", "-m", buggy, "--trust-remote-code", *TEXTS, "--fail-on", fail_on).code == code
+
+
+def test_a_healthy_checkpoint_is_summed_up(minilm: str, attn: Run) -> None:
+    ran = attn("check", "-m", minilm)
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.splitlines()[-1] == "ok: nothing found"
+    assert "implied masks: full in layers 0-5" in ran.out
+    document = json.loads(attn("check", "-m", minilm, "-F", "json").out)
+    assert document["ok"] is True
+    assert document["findings"] == []
+    assert len(document["tokens"]) == len(DEFAULT_TEXTS)
+
+
+def test_notes_never_fail(tmp_path: Path, attn: Run) -> None:
+    save(tiny_model("bart"), tmp_path)
+    PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"), unk_token="<unk>").save_pretrained(
+        tmp_path
+    )
+    ran = attn("check", "-m", tmp_path, "w5 w6", "w7 w8 w9")
+    assert ran.code == 0
+    assert "note   tokenizer  it has no pad token" in ran.out
+    assert "padding-side" in ran.out
+
+
+def test_one_text_stands_beside_the_built_in_ones(minilm: str, attn: Run) -> None:
+    for texts in (["time flies"], ["time flies", "time waits"]):
+        found = json.loads(attn("check", "-m", minilm, "-F", "json", *texts).out)["tokens"]
+        assert found == [4] * len(texts) + [7, 22, 12]
+
+
+def test_sentences_come_from_a_file_and_from_standard_input(minilm: str, tmp_path: Path) -> None:
+    path = tmp_path / "sentences.txt"
+    path.write_text("time flies\nthe cat sat on the mat\n", encoding="utf-8")
+    for arguments, given in ((("--file", path), None), (("-",), path.read_text(encoding="utf-8"))):
+        ran = program("check", "-m", minilm, "-F", "json", *arguments, given=given)
+        assert ran.returncode == 0
+        assert json.loads(ran.stdout)["tokens"] == [4, 8]
+    # Without a text nothing is read: the command has sentences of its own.
+    ran = program("check", "-m", minilm, "-F", "json", given="time flies\n")
+    assert json.loads(ran.stdout)["tokens"] == [7, 22, 12]
+
+
+def test_many_sentences_are_checked_a_few_at_a_time(minilm: str, attn: Run) -> None:
+    texts = [" ".join(["time"] * (1 + number % 7)) for number in range(19)]
+    ran = attn("check", "-m", minilm, "-F", "json", *texts)
+    assert ran.code == 0
+    assert len(json.loads(ran.out)["tokens"]) == 19
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["check"], 2, "--model: give the checkpoint to check"),
+        (["check", "-m", "nowhere/at-all"], 3, "was not found"),
+        (["check", "-m", "MINILM", "  "], 5, "blank"),
+        (["check", "-m", "MINILM", "--fail-on", "leek"], 2, "--fail-on 'leek'"),
+        (["check", "-m", "MINILM", "--layer", "9"], 2, "out of range"),
+        (["check", "-m", "MINILM", "time " * 600], 5, "reads at most 512"),
+        (["check", "-m", "MINILM", "-o", "found.tsv"], 2, "ending in .json or .txt"),
+        (["check", "-m", "MINILM", "--target", "a b"], 2, "--target needs an encoder-decoder"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_bad_requests_get_one_sentence(arguments: list[str], code: int, said: str, minilm: str, attn: Run) -> None:
+    ran = attn(*[minilm if argument == "MINILM" else argument for argument in arguments])
+    assert (ran.code, ran.out) == (code, "")
+    assert said in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_the_library_gives_what_the_command_prints(minilm: str, attn: Run) -> None:
+    report = attncli.check(minilm, layers="0,5")
+    assert [mask for mask, _, _ in report.masks] == ["full"]
+    assert report.masks[0][2] == (0, 5)
+    with pytest.raises(LoadError):
+        attncli.check("nowhere/at-all")
+    with pytest.raises(UsageError):
+        attncli.check(minilm, d_model=3)
+    document = json.loads(attn("check", "-m", minilm, "-l", "0,5", "-F", "json").out)
+    for ours, theirs in zip(report.invariances, document["invariances"], strict=True):
+        assert (ours.name, ours.reason) == (theirs["name"], theirs["reason"])
+        np.testing.assert_allclose(ours.change or 0, theirs["change"] or 0, atol=1e-5)

@@ -81,6 +81,7 @@ class Checkpoint:
         self.options = LoadOptions(**options)
         expression = None if mask is None else parse(mask)
         from attncli.sources.pretrained import loading
+        from attncli.sources.pretrained.implied import implied_masks
         from attncli.sources.pretrained.recording import Request
 
         config = loading.load_config(model, self.options)
@@ -102,6 +103,7 @@ class Checkpoint:
         tokenizer = loading.load_tokenizer(model, self.options)
         self.model = loading.load_model(model, config, self.options, self.request, attention_layers)
         self.attention_layers = attention_layers
+        self.unseen = implied_masks(self.model, attention_layers)  # but for the layers whose mask was complained of
         self.padding_side: str | None = None  # where sentences of one batch are padded; None: all have one length
         self.reader = Reader(
             name=model,
@@ -189,6 +191,7 @@ class Checkpoint:
         """Return the traces of sentences that run side by side."""
         from attncli.sources.pretrained.batch import padded
         from attncli.sources.pretrained.capture import run
+        from attncli.sources.pretrained.implied import mask_notes
 
         kinds: tuple[str, ...] = ("self",)
         part = self.model
@@ -210,9 +213,11 @@ class Checkpoint:
             layers=self.num_layers,
             details={"other_layers": others} if others else {},
         )
-        once, self.notes = self.notes, ()
-        notes = [once + sentences[0].notes, *(one.notes for one in sentences[1:])]
-        return [
-            Trace(source, one.query_tokens, one.tokens, own, one.text, one.pair, one.target, note)
-            for one, own, note in zip(sentences, recorded.traces(), notes, strict=True)
-        ]
+        traces = []
+        for one, own in zip(sentences, recorded.traces(), strict=True):
+            once, self.notes = self.notes, ()
+            notes = once + one.notes
+            if self.request.mask is None:
+                notes += mask_notes(own, self.unseen)
+            traces.append(Trace(source, one.query_tokens, one.tokens, own, one.text, one.pair, one.target, notes))
+        return traces

@@ -6,12 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 
-from attncli.masks.algebra import And, Atom, Expression
+from attncli.blocks import row_blocks
+from attncli.layer import LayerTrace
+from attncli.masks.algebra import And, Atom, Expression, RuleMask
+from attncli.selection import layers_named
 from attncli.sources.pretrained.places import attention_places
 
 # Text towers that are causal though their modules say otherwise, and a permutation model, causal in training alone.
@@ -53,6 +57,38 @@ def implied_masks(model: Any, attention_layers: Sequence[int]) -> dict[tuple[int
             own = config.per_layer_config[layer] if layer < config.num_hidden_layers else config
             found[layer, kind] = _implied(own, layer, is_causal) if kind == "self" else _plain(is_causal)
     return found
+
+
+def mask_notes(layers: Sequence[LayerTrace], implied: dict[tuple[int, str], Implied]) -> tuple[str, ...]:
+    """Return a sentence for the layers whose mask is another one than the configuration implies.
+
+    Args:
+        layers: of one sentence.
+        implied: the masks that are expected; those of layers that are complained of are taken out.
+    """
+    found: dict[tuple[str, str], list[int]] = {}
+    for layer in layers:
+        place = layer.layer, layer.kind
+        if place in implied and _differs(layer, implied[place]):
+            found.setdefault((str(implied.pop(place).expression), layer.kind), []).append(layer.layer)
+    return tuple(
+        f"{layers_named(which, None if kind == 'self' else kind)}: the mask is not {expected}, which the configuration "
+        "implies; `attn check` says where they differ"
+        for (expected, kind), which in found.items()
+    )
+
+
+def _differs(layer: LayerTrace, implied: Implied) -> bool:
+    """Return whether a mask is not what is implied."""
+    if isinstance(layer.mask, RuleMask) and layer.mask.expression == implied.expression:
+        return False
+    rule = RuleMask(implied.expression, layer.num_queries, layer.num_keys, layer.num_heads)
+    heads = list(range(layer.num_heads))
+    for rows in row_blocks(np.arange(layer.num_queries), layer.num_keys):
+        allowed, expected = layer.mask.rows(heads, rows), rule.rows(heads, rows)
+        if ((allowed ^ expected) if implied.is_exact else (allowed & ~expected)).any():
+            return True
+    return False
 
 
 def _is_causal(model: Any, modules: Any) -> bool:

@@ -79,6 +79,11 @@ class Probe:
         return ("encoder", "decoder", "cross") if self.checkpoint.is_encoder_decoder else ("self",)
 
     @property
+    def known_padding(self) -> int | None:
+        """The id by which the model itself tells padding from tokens, to count their positions; None if it does not."""
+        return self.first_position - 1 if self.first_position else None
+
+    @property
     def stored_dtype(self) -> str:
         """The type that the checkpoint was saved in, as its configuration says."""
         config = load_config(self.checkpoint.name, self.checkpoint.options)
