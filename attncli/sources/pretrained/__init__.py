@@ -100,7 +100,7 @@ class Checkpoint:
         )
         heads.among(loading.head_count(config), f"each layer of {visible(model)}")
         tokenizer = loading.load_tokenizer(model, self.options)
-        self.model = loading.load_model(model, config, self.options, self.request, attention_layers)
+        self.model = self._load(config, attention_layers)
         self.attention_layers = attention_layers
         self.padding_side: str | None = None  # where sentences of one batch are padded; None: all have one length
         self.reader = Reader(
@@ -112,6 +112,11 @@ class Checkpoint:
             rows=loading.vocabulary_rows(self.model),
             start_id=getattr(config, "decoder_start_token_id", None),
         )
+
+    def _load(self, config: Any, attention_layers: list[int]) -> Any:
+        from attncli.sources.pretrained.loading import load_model
+
+        return load_model(self.name, config, self.options, self.request, attention_layers)
 
     def _attention_layers(self) -> list[int]:
         """Return the layers that have softmax attention, of which one at least has to be asked for."""
@@ -137,10 +142,7 @@ class Checkpoint:
         """
         from attncli.sources.pretrained import batch
 
-        if target is not None and not self.is_encoder_decoder:
-            raise UsageError(
-                "--target needs an encoder-decoder model or the toy layer; here use --pair for a second text"
-            )
+        self._check_target(target)
         if self.is_encoder_decoder and target is None and self.request.kind in ("decoder", "cross"):
             raise UsageError(f"--kind {self.request.kind} needs --target, the text of the decoder")
         sentences: list[Sentence] = []
@@ -164,6 +166,12 @@ class Checkpoint:
             yield done.pop(index)
         if failure is not None:
             raise failure
+
+    def _check_target(self, target: str | None) -> None:
+        if target is not None and not self.is_encoder_decoder:
+            raise UsageError(
+                "--target needs an encoder-decoder model or the toy layer; here use --pair for a second text"
+            )
 
     def _room_for(self, tokens: int) -> int:
         """Return how many sentences of one length fit into memory together."""

@@ -40,11 +40,12 @@ class Span:
 
     text: slice  # of the encoder's text, or of the only one
     target: slice  # of the decoder's
+    past: int = 0  # keys before the first query, in a cache
 
     def of(self, kind: str) -> tuple[slice, slice]:
         """Return the rows and the columns of one kind of attention."""
         rows = self.target if kind in ("decoder", "cross") else self.text
-        return rows, self.target if kind == "decoder" else self.text
+        return rows, self.text if kind == "cross" else slice(rows.start, rows.stop + self.past)
 
 
 class Finished(Exception):  # noqa: N818
@@ -127,7 +128,9 @@ class Recorder:
     def check_cells(self, place: tuple[int, str], queries: int, keys: int) -> None:
         """Raise NotExposedError unless a layer has one query and one key for every token of the padded batch."""
         rows, columns = (side.stop for side in self.whole.of(place[1]))
-        if (queries, keys) != (rows, columns):
+        # A cache of a sliding window has dropped what no query will see.
+        is_cut = self.whole.past > 0 and keys < columns
+        if queries != rows or (keys != columns and not is_cut):
             raise NotExposedError(
                 f"layer {place[0]} has {queries} queries and {keys} keys for {rows} and {columns} tokens; positions "
                 "that are no tokens are not supported"
