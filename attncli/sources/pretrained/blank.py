@@ -33,6 +33,7 @@ def blank_model(name: str, config: Any, options: LoadOptions) -> Any:
     Raises:
         LoadError: the configuration does not make a model.
     """
+    config.use_cache = False  # as `load_model` has it
     with explained(name, "model", options):
         model = with_attention(partial(_built, config, options))
         for module in model.modules():

@@ -27,6 +27,7 @@ from attncli.sources.tensors import to_numpy
 ATTENTION = "attncli"  # the name under which transformers knows our functions
 
 _BLOCK = 2**21  # scores that exist at a time, over all heads
+_OLD_FILL = -1e4  # what models of BERT's time add to a forbidden score; no bias is just that
 _NOT_IN_SDPA = ("softcap", "s_aux", "position_bias")  # what the fused kernel drops, or has to make a [Q, K] of
 
 
@@ -269,7 +270,7 @@ def _split(
         given = _cells(call.mask, number, rows, columns)[..., :keys]  # [1 or H, Q or 1, K]
         added = given.cpu().numpy() if given.dtype == torch.bool else to_numpy(given)
         added = np.broadcast_to(added, (len(added), queries, keys))
-        allowed = added if added.dtype == bool else added > np.finfo(np.float16).min / 2
+        allowed = added if added.dtype == bool else (added > np.finfo(np.float16).min / 2) & (added != _OLD_FILL)
         mask = smallest(allowed, heads)
         if added.dtype != bool:
             kept = np.where(allowed, added, 0)
