@@ -149,7 +149,7 @@ app.command(cls=_Command, short_help="Show the attention of a sentence.")(inspec
 
 def _mask_group() -> Any:
     """Return `attn mask`."""
-    from attncli.commands import mask
+    from attncli.commands import mask, mask_model
 
     masks = typer.Typer(name="mask", cls=_Group, invoke_without_command=True, add_completion=False)
 
@@ -166,6 +166,7 @@ def _mask_group() -> Any:
         (mask.check, "Say what is wrong with a mask."),
         (mask.diff, "Show where two masks differ."),
         (mask.convert, "Write a mask for another API."),
+        (mask_model.model, "Show the masks that a checkpoint builds."),
     ):
         masks.command(cls=_Command, short_help=short)(function)
     return typer.main.get_command(masks)

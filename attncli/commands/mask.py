@@ -10,6 +10,7 @@ import typer
 from typer import Argument, Option
 
 from attncli import options
+from attncli.commands.emit_masks import Format, chosen_format, complain_of_pooling, write
 from attncli.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -42,10 +43,6 @@ Heads = Annotated[
 TrueOption = Annotated[
     Literal["attend", "masked"] | None,
     Option("--true", help="What True means in a file. Default: found out, or said to be ambiguous."),
-]
-Format = Annotated[
-    Literal["table", "json"] | None,
-    Option("--format", "-F", help="Default: table, or what --output ends in.", rich_help_panel=_OUTPUT),
 ]
 
 
@@ -80,10 +77,10 @@ def show(
     given = _size(size, queries, keys, past, tokens)
     subjects = open_subjects(mask, given, true, heads or 1, allow_bias=True)
     _warn_of_ambiguity(subjects)
-    if _chosen_format(format_, output) == "json":
+    if chosen_format(format_, output) == "json":
         from attncli.formats.documents import write_masks
 
-        _write(write_masks(subjects), output)
+        write(write_masks(subjects), output)
         return
     _draw(lambda view: view.shown(subjects), subjects, (color, width, colormap, output), tokens)
 
@@ -131,10 +128,10 @@ def check(
         subject = open_subjects(mask, given, true)[-1]
     findings = [*audit(subject, expected, given), *audit_fills(subject, dtype)]
     failed = fails(findings, codes)
-    if _chosen_format(format_, output) == "json":
+    if chosen_format(format_, output) == "json":
         from attncli.formats.documents import what_was_read, write_findings
 
-        _write([write_findings(not failed, findings, what_was_read(subject))], output)
+        write([write_findings(not failed, findings, what_was_read(subject))], output)
     else:
         comparison = _against(subject, expected, findings)
         _draw(lambda view: view.checked(subject, findings, comparison), [subject], (color, width, None, output))
@@ -241,15 +238,6 @@ def _words(text: str) -> list[str]:
     return [token.label for token in Words([text], None).encode(text, None)]
 
 
-def _chosen_format(given: str | None, output: Path | None) -> str:
-    from attncli.formats import choose_format
-
-    chosen = choose_format(given, output)
-    if chosen not in ("table", "json"):
-        raise UsageError(f"--output {output}: expected a file ending in .json or .txt")
-    return chosen
-
-
 def _warn_of_ambiguity(subjects: Iterable[Subject]) -> None:
     from attncli.masks.conventions import WRITTEN
     from attncli.terminal import complain
@@ -269,14 +257,6 @@ def _against(subject: Subject, expected: Expression | None, findings: Sequence[F
     return compare(subject, subjects_of_expression(expected, subject.size)[-1])
 
 
-def _write(pieces: Iterable[str], path: Path | None) -> None:
-    from attncli.terminal import output
-
-    with output(path, is_stream=False) as stream:
-        for piece in pieces:
-            stream.write(piece)
-
-
 def _draw(
     renderables: Callable[[MaskView], Iterable[RenderableType]],
     subjects: Sequence[Subject],
@@ -292,12 +272,11 @@ def _draw(
         tokens: what the keys are called.
     """
     from attncli.render.masks import MaskView
-    from attncli.terminal import Terminal, complain, output
+    from attncli.terminal import Terminal, output
 
     color, width, colormap, path = how
     with output(path, is_stream=False) as stream:
         terminal = Terminal(stream, color or "auto", width)
         view = MaskView(terminal.palette(colormap or "viridis"), terminal.width, tokens)
         terminal.show(renderables(view))
-        if (pool := view.pool(subjects[0])) != (1, 1):
-            complain(f"each cell drawn stands for {pool[0]}×{pool[1]}; `attn mask show -F json` has all of them")
+        complain_of_pooling(view.pool(subjects[0]), "show")

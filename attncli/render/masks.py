@@ -23,6 +23,7 @@ from attncli.render.block import Block, beside, block, cell, grid, stack
 from attncli.render.findings import finding_lines, tally
 from attncli.render.heatmap import Picture, Scale, heatmaps, legend, pooling
 from attncli.render.palette import BOLD, DIM, Palette
+from attncli.render.ranges import listed, span
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 MOST = 64  # rows and columns of a picture; more are pooled
 COMFORTABLE = 100  # cells in a line where the output sets no width
 _GAP = 4
-_LISTED = 12
 
 # Cells of a comparison: neither allows, both do, one does, and a pooled cell in which each does somewhere.
 _NEITHER, _BOTH, _FIRST, _SECOND, _EITHER = range(5)
@@ -116,14 +116,14 @@ class MaskView:
         return block([line])
 
     def _facts(self, facts: Summary, title: str) -> RenderableType:
-        first = "none" if facts.first is None else _range(*facts.first)
+        first = "none" if facts.first is None else span(*facts.first)
         lines = [
-            ("keys per row", f"{_range(facts.fewest, facts.most)}, the first one visible {first}"),
+            ("keys per row", f"{span(facts.fewest, facts.most)}, the first one visible {first}"),
             ("density", f"{facts.density:.4g}"),
             ("symmetric", {None: "not square", True: "yes", False: "no"}[facts.is_symmetric]),
             ("causal", "yes" if facts.is_causal else "no"),
-            ("fully masked rows", _listed(facts.dead_rows)),
-            ("keys nobody sees", _listed(facts.unseen_keys)),
+            ("fully masked rows", listed(facts.dead_rows)),
+            ("keys nobody sees", listed(facts.unseen_keys)),
         ]
         body = grid([((name, DIM), (self.palette.fit(said), None)) for name, said in lines], "<<", None)
         heading = [block([[Segment(self.palette.fit(title), BOLD)]])] if title else []
@@ -276,19 +276,6 @@ def _headline(subjects: Sequence[Subject]) -> str:
 
 def _alignment(subject: Subject) -> str:
     return f"bottom-right, past {subject.past}" if subject.past else "top-left, past 0"
-
-
-def _range(low: int, high: int) -> str:
-    return str(low) if low == high else f"{low}..{high}"
-
-
-def _listed(places: Sequence[int]) -> str:
-    """Return how many there are and which, consecutive ones as a range."""
-    if not places:
-        return "none"
-    runs = np.split(np.array(places), np.flatnonzero(np.diff(places) != 1) + 1)
-    shown = ", ".join(_range(int(run[0]), int(run[-1])) for run in runs[:_LISTED])
-    return f"{len(places)}: {shown}" + (", …" if len(runs) > _LISTED else "")
 
 
 def _read_as(subject: Subject) -> str:

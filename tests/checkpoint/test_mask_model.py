@@ -1,6 +1,5 @@
 """The masks that a checkpoint's own code builds, without its weights: against what the real model attends to."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from transformers.modeling_outputs import BaseModelOutput
 
 from attncli.errors import InputError, NotExposedError, UsageError
 from attncli.layer import LayerTrace
@@ -20,13 +16,13 @@ from attncli.sources.pretrained import Checkpoint
 from attncli.sources.pretrained.batch import padded
 from attncli.sources.pretrained.blank import blank_model, costless
 from attncli.sources.pretrained.capture import run
-from attncli.sources.pretrained.explain import first_sentence
-from attncli.sources.pretrained.loading import make_eager
+from attncli.sources.pretrained.continuation import continued
 from attncli.sources.pretrained.reading import Sentence
 from attncli.sources.pretrained.recording import Span
 from attncli.tokens import Token, Tokens, visible
 
 if TYPE_CHECKING:
+    import torch
     from jaxtyping import Bool
 
 # What a layer that chooses keys by their content calls the number of keys it keeps.
@@ -63,27 +59,6 @@ class SentenceMasks:
 
     sentence: Sentence
     masks: tuple[LayerMask, ...]
-
-
-@dataclass(frozen=True)
-class _Continued:
-    """A model that has already read the beginning of its sentences."""
-
-    model: Any
-    cache: Any
-    more: Mapping[str, Any]
-
-    @property
-    def config(self) -> Any:
-        return self.model.config
-
-    @property
-    def device(self) -> Any:
-        return self.model.device
-
-    def __call__(self, **inputs: Any) -> Any:
-        # A copy: a model that turns out to be one that has to be watched runs twice.
-        return self.model(**inputs, **self.more, past_key_values=deepcopy(self.cache), use_cache=True)
 
 
 class BlankCheckpoint(Checkpoint):
@@ -132,7 +107,7 @@ class BlankCheckpoint(Checkpoint):
         ]
         masks = self._grouped(recorded, rows, past)
         notes = [*self._layer_notes(), *(note for one in sentences for note in one.notes)]
-        notes += _padding_notes(sentences, whole, pad, side, padding)
+        notes += self._padding_notes(sentences, pad, side, padding)
         return [SentenceMasks(*both) for both in zip(sentences, masks, strict=True)], notes
 
     def _check_room(self, sentences: Sequence[Sentence]) -> None:
@@ -164,6 +139,17 @@ class BlankCheckpoint(Checkpoint):
             layers = f"{count} of {self.num_layers} layers" if count > 1 else "1 layer"
             yield f"{layers}: {visible(kind)}, no softmax attention and no mask"
 
+    def _padding_notes(
+        self, sentences: Sequence[Sentence], pad: str | None, side: str, padding: Token
+    ) -> Iterator[str]:
+        is_padded = len({(len(one.tokens), len(one.query_tokens)) for one in sentences}) > 1
+        if pad is not None and not is_padded:
+            yield f"--pad {pad} adds nothing: there are no sentences of different lengths"
+        if pad is None and is_padded:
+            yield f"padded on the {side}, as the tokenizer does it; --pad left or --pad right decides"
+        if is_padded and self.reader.tokenizer.pad_token_id is None:
+            yield f"the tokenizer has no pad token; padded with {padding.label}"
+
     # --- running -------------------------------------------------------------------------------------------
 
     def _recorded(
@@ -182,35 +168,13 @@ class BlankCheckpoint(Checkpoint):
             raise UsageError(f"--past {past} leaves no query; the longest sentence has {tokens} tokens")
         rest = slice(0, tokens - past)
         if not self.is_encoder_decoder:
-            part, given = self._continued(inputs, past, "")
+            part, given = continued(self.model, inputs, past)
             return recorded(part, given, ("self",), Span(rest, rest, past))
         texts = {name: value for name, value in inputs.items() if not name.startswith("decoder_")}
         encoder = recorded(self.model.get_encoder(), texts, ("encoder",), whole)
-        part, given = self._continued(inputs, past, "decoder_")
+        part, given = continued(self.model, inputs, past)
         decoder = recorded(part, given, ("decoder", "cross"), Span(whole.text, rest, past))
         return [first + second for first, second in zip(encoder, decoder, strict=True)]
-
-    def _continued(
-        self, inputs: Mapping[str, torch.Tensor], past: int, prefix: str
-    ) -> tuple[_Continued, dict[str, torch.Tensor]]:
-        """Run the first positions; return the model that goes on from there, and the inputs that are left."""
-        own = [name for name in inputs if name.startswith(prefix)]
-        try:
-            with _eager(self.model), torch.inference_mode():
-                output = self.model(**inputs | {name: inputs[name][:, :past] for name in own}, use_cache=True)
-            cache = output.past_key_values
-        except Exception as error:  # a model's own code may raise anything
-            raise NotExposedError(
-                f"{visible(self.name)} does not run with --past, a KV cache ({first_sentence(error)})"
-            ) from None
-        if cache is None:
-            raise NotExposedError(f"{visible(self.name)} fills no KV cache, so that --past does not apply to it")
-        left = {name: inputs[name] if name.endswith("mask") else inputs[name][:, past:] for name in own}
-        more = {}
-        if prefix:
-            more["encoder_outputs"] = BaseModelOutput(last_hidden_state=output.encoder_last_hidden_state)
-            left |= {name: inputs[name] for name in inputs if name == "attention_mask"}
-        return _Continued(self.model, cache, more), left
 
     # --- putting together -------------------------------------------------------------------------------------
 
@@ -230,7 +194,7 @@ class BlankCheckpoint(Checkpoint):
             before = past if side != "encoder" else 0
             for number, allowed in enumerate(cells):
                 keys = columns[number].get(side, rows[number]["target"])
-                queries = rows[number]["text" if side == "encoder" else "target"][before:]
+                queries = Tokens(rows[number]["text" if side == "encoder" else "target"][before:])
                 dropped = len(keys) - allowed.shape[-1]
                 full = np.pad(allowed, ((0, 0), (0, 0), (dropped, 0)))
                 found[number].append(LayerMask(kind, tuple(indices), full, queries, keys, before, dropped))
@@ -253,19 +217,6 @@ class BlankCheckpoint(Checkpoint):
         return "chunked" if any("chunk" in rule for rule in rules) else "full"
 
 
-@contextmanager
-def _eager(model: Any) -> Iterator[None]:
-    """Let a model run with its own attention, unwatched."""
-    configs = [module.config for module in model.modules() if hasattr(module, "config")]
-    before = [config._attn_implementation for config in configs]
-    make_eager(model)
-    try:
-        yield
-    finally:
-        for config, attention in zip(configs, before, strict=True):
-            config._attn_implementation = attention
-
-
 def _cells(layer: LayerTrace) -> Bool[np.ndarray, "P Q K"]:
     return layer.mask.rows(list(range(layer.num_heads)), np.arange(layer.num_queries))
 
@@ -275,13 +226,3 @@ def _filled(tokens: Tokens, count: int, padding: Token, side: str) -> Tokens:
     more = [padding] * (count - len(tokens))
     both = [*more, *tokens] if side == "left" else [*tokens, *more]
     return Tokens(replace(token, index=index) for index, token in enumerate(both))
-
-
-def _padding_notes(
-    sentences: Sequence[Sentence], whole: Span, pad: str | None, side: str, padding: Token
-) -> Iterator[str]:
-    lengths = {(len(one.tokens), len(one.query_tokens)) for one in sentences}
-    if len(lengths) == 1 and pad is not None:
-        yield f"--pad {pad} adds nothing: the sentences have one length"
-    if len(lengths) > 1 and pad is None:
-        yield f"padded on the {side}, as the tokenizer does it; --pad left or --pad right decides"
