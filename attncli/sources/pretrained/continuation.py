@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers.modeling_outputs import BaseModelOutput
 
 from attncli.errors import NotExposedError
 from attncli.sources.pretrained.explain import first_sentence
@@ -51,16 +50,15 @@ def continued(model: Any, inputs: Mapping[str, torch.Tensor], past: int) -> tupl
         NotExposedError: it has no KV cache.
     """
     is_encoder_decoder = model.config.is_encoder_decoder
-    # Of an encoder-decoder the text runs whole; its mask is what the cross-attention needs.
     own = {name: value for name, value in inputs.items() if name.startswith("decoder_") or not is_encoder_decoder}
-    kept = {name: value for name, value in inputs.items() if name == "attention_mask"}
+    # An encoder's text runs whole, and the cross-attention needs its mask.
+    kept = {name: value for name, value in inputs.items() if name not in own or name == "attention_mask"}
     more: dict[str, Any] = {}
     name = model.config.model_type
     try:
         with _eager(model), torch.inference_mode():
             if is_encoder_decoder:
-                encoded = model.get_encoder()(input_ids=inputs["input_ids"], **kept)
-                more["encoder_outputs"] = BaseModelOutput(last_hidden_state=encoded[0])
+                more["encoder_outputs"] = model.get_encoder()(**kept)
             first = {name: value[:, :past] for name, value in own.items()}
             output = model(**kept | first, **more, use_cache=True)
     except Exception as error:  # a model's own code may raise anything
