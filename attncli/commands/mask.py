@@ -10,8 +10,8 @@ import typer
 from typer import Argument, Option
 
 from attncli import options
-from attncli.commands.emit_masks import Format, chosen_format, complain_of_pooling, write
 from attncli.errors import ExitCode, UsageError
+from attncli.mask_output import Format, chosen_format, complain_of_pooling, write
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

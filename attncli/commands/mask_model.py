@@ -11,7 +11,7 @@ import typer
 from typer import Argument, Option
 
 from attncli import options
-from attncli.commands.emit_masks import Format, chosen_format, complain_of_pooling, write
+from attncli.mask_output import Format, chosen_format, complain_of_pooling, write
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

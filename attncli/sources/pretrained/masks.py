@@ -65,6 +65,7 @@ class BlankCheckpoint(Checkpoint):
     """A checkpoint without its weights: nothing can be asked of it but its masks."""
 
     def _load(self, config: Any, attention_layers: list[int]) -> Any:
+        self.request = replace(self.request, is_blank=True)
         return blank_model(self.name, config, self.options)
 
     def masks(

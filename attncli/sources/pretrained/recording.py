@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -26,12 +26,14 @@ class Request:
         kind: the only kind of attention to record; None is every kind.
         heads: the heads that were asked for.
         mask: a mask in place of the model's own, in every layer.
+        is_blank: whether the model has no weights, so that its masks alone are worth recording.
     """
 
     layers: tuple[int, ...]
     kind: str | None
     heads: Indices
     mask: Expression | None
+    is_blank: bool = False
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,16 @@ class Recorder:
                 f"layer {place[0]} has {queries} queries and {keys} keys for {rows} and {columns} tokens; positions "
                 "that are no tokens are not supported"
             )
+
+
+def with_mask_alone(layer: LayerTrace) -> LayerTrace:
+    """Return the layer of a model without weights, whose numbers take no memory."""
+    zeros: dict[str, Any] = {
+        name: np.broadcast_to(np.float32(0), array.shape)
+        for name in ("q", "k", "v", "bias", "scores", "weights")
+        if (array := getattr(layer, name)) is not None
+    }
+    return replace(layer, **zeros)
 
 
 recorder: ContextVar[Recorder] = ContextVar("recorder")
