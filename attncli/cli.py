@@ -151,7 +151,7 @@ app.command(cls=_Command, short_help="Say what is wrong with a checkpoint's atte
 
 def _mask_group() -> Any:
     """Return `attn mask`."""
-    from attncli.commands import mask
+    from attncli.commands import mask, mask_model
 
     masks = typer.Typer(name="mask", cls=_Group, invoke_without_command=True, add_completion=False)
 
@@ -168,6 +168,7 @@ def _mask_group() -> Any:
         (mask.check, "Say what is wrong with a mask."),
         (mask.diff, "Show where two masks differ."),
         (mask.convert, "Write a mask for another API."),
+        (mask_model.model, "Show the masks that a checkpoint builds."),
     ):
         masks.command(cls=_Command, short_help=short)(function)
     return typer.main.get_command(masks)

@@ -112,6 +112,13 @@ def output(path: Path | None, is_stream: bool) -> Iterator[IO[str]]:
         yield stream
 
 
+def write(pieces: Iterable[str], path: Path | None) -> None:
+    """Write a document to a file, or to standard output."""
+    with output(path, is_stream=False) as stream:
+        for piece in pieces:
+            stream.write(piece)
+
+
 def _measured_width(stream: IO[str]) -> int:
     from rich.console import Console
 

@@ -164,6 +164,11 @@ def words(ids: torch.Tensor | None) -> str | None:
 def save(model: Any, folder: Path) -> None:
     """Save a model with a tokenizer that reads `w7` as 7."""
     model.save_pretrained(folder)
+    save_tokenizer(folder)
+
+
+def save_tokenizer(folder: Path) -> None:
+    """Save the tokenizer alone."""
     vocabulary = {"<unk>": 0, "<pad>": 1} | {f"w{id_}": id_ for id_ in range(2, 128)}
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = WhitespaceSplit()

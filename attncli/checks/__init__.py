@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from attncli.findings import Finding, Invariance, Report
+from attncli.selection import layers_named
 
 if TYPE_CHECKING:
     from attncli.sources.pretrained.probe import Place, Probe, SeenLayer
@@ -73,9 +74,11 @@ def check(
         found += _layers(probe, some, documents)
         # Another type needs the checkpoint a second time, which the first sentences have to do for.
         compared += invariances(probe, some, None if start else opened)
+    longest = max(len(sentence.tokens) for sentence in sentences)
+    found += _unseen_windows(probe, longest)
     worst = _worst(compared)
     found += findings_of(probe, worst, documents, {(finding.layer, finding.kind) for finding in found})
-    found += tokenizer_findings(probe.checkpoint.reader.tokenizer, sentences[0].tokens, probe.known_padding)
+    found += tokenizer_findings(probe.checkpoint.reader, sentences[0].tokens, probe.known_padding)
     return Report(
         model=model,
         architecture=probe.model.config.model_type,
@@ -112,6 +115,20 @@ def _layers(probe: Probe, sentences: Sequence[Sentence], documents: bool) -> Ite
                     worst[key] = replace(finding, layer=layer, kind=kind)
     for finding in worst.values():
         yield replace(finding, advice=ADVICE.get(finding.code))
+
+
+def _unseen_windows(probe: Probe, longest: int) -> Iterator[Finding]:
+    """Yield a note for the windows that no text was long enough to see the edge of."""
+    widths: dict[int, list[int]] = {}
+    for place in probe.recorded:
+        width = probe.implied[place].window
+        if width is not None and width >= longest:
+            widths.setdefault(width, []).append(place[0])
+    for width, layers in widths.items():
+        message = (
+            f"the window of {width} keys in {layers_named(layers)} reaches over the longest text, {longest} tokens"
+        )
+        yield Finding("window", "note", message, advice=f"a text of more than {width} tokens shows its edge")
 
 
 def _worst(compared: Iterable[Invariance]) -> list[Invariance]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -39,7 +39,7 @@ ADVICE = {
 
 
 def layer_findings(layer: SeenLayer, dtype: str) -> Iterator[Finding]:
-    """Yield what is wrong with a layer; cells and rows are counted in the padded batch.
+    """Yield what is wrong with a layer; cells are counted from the sentence's first token, padding after its last.
 
     Args:
         layer: one layer's attention to one sentence.
@@ -53,10 +53,7 @@ def layer_findings(layer: SeenLayer, dtype: str) -> Iterator[Finding]:
             continue  # a layer that chooses among its keys
         weighed = _weighed(finding, layer, subject, expected) if finding.code in _WEIGHED else finding
         # A window that is too narrow misses keys; what is wrong with it is the window.
-        code = "window" if finding.code == "missing" and layer.implied.window else finding.code
-        first = layer.queries.start
-        cells = tuple((query + first, key) for query, key in finding.cells)
-        yield replace(weighed, code=code, cells=cells, rows=tuple(row + first for row in finding.rows))
+        yield replace(weighed, code="window") if finding.code == "missing" and layer.implied.window else weighed
     yield from _rows(layer, subject, dtype)
     proof = layer.trace.proof
     if proof is not None and not proof.max_abs_error <= noise_floor(dtype):
@@ -70,9 +67,8 @@ def layer_findings(layer: SeenLayer, dtype: str) -> Iterator[Finding]:
 def _expected(layer: SeenLayer) -> Expression:
     """Return the mask that the layer should have here: as the configuration implies, padding and documents apart."""
     sides = [layer.implied.expression]
-    for side, padding in (("left", layer.keys.start), ("right", layer.trace.num_keys - layer.keys.stop)):
-        if padding:
-            sides.append(Atom("pad", (), ((side, padding),)))
+    if padding := layer.trace.num_keys - (layer.keys.stop - layer.keys.start):
+        sides.append(Atom("pad", (), (("right", padding),)))
     if layer.documents:
         sides.append(Atom("docs", layer.documents))
     return sides[0] if len(sides) == 1 else And(tuple(sides))
@@ -81,16 +77,21 @@ def _expected(layer: SeenLayer) -> Expression:
 def _subject(layer: SeenLayer, dtype: str) -> Subject:
     """Return the mask of the rows that are no padding, with the values that said so where these are known."""
     trace = layer.trace
-    rows, first = np.arange(trace.num_queries)[layer.queries], layer.queries.start
+    rows = np.arange(trace.num_queries)[layer.queries]
     if layer.mask is None:
         allowed = trace.mask.rows(list(range(trace.num_heads)), rows)
-        alike = allowed[:1] if (allowed == allowed[:1]).all() else allowed
-        return Subject("mask", alike, _planes(alike), first)
+        alike = _sentence_first(allowed[:1] if (allowed == allowed[:1]).all() else allowed, layer)
+        return Subject("mask", alike, _planes(alike), 0)
     planes = len(layer.mask)
     values = layer.mask[..., : trace.num_keys]
-    values = np.broadcast_to(values, (planes, trace.num_queries, trace.num_keys))[:, rows]
+    values = _sentence_first(np.broadcast_to(values, (planes, trace.num_queries, trace.num_keys))[:, rows], layer)
     reading = Reading("attend", "booleans", values) if values.dtype == bool else read_added(values)
-    return Subject("mask", reading.allowed, _planes(values), first, None, Loaded(values, dtype), reading)
+    return Subject("mask", reading.allowed, _planes(values), 0, None, Loaded(values, dtype), reading)
+
+
+def _sentence_first(columns: np.ndarray[Any, Any], layer: SeenLayer) -> np.ndarray[Any, Any]:
+    """Return `[…, K]` with padding before the sentence moved behind it: a chunk begins where the sentence does."""
+    return np.roll(columns, -layer.keys.start, axis=-1)
 
 
 def _planes(values: np.ndarray[tuple[int, int, int], np.dtype[np.generic]]) -> tuple[str, ...]:
@@ -119,6 +120,7 @@ def _weighed(finding: Finding, layer: SeenLayer, subject: Subject, expected: Exp
         rows = np.flatnonzero(cells.any(axis=-1))
         if rows.size:
             weights = layer.trace.head(head, (rows + layer.queries.start).tolist()).weights
+            weights = _sentence_first(weights, layer)
             given = float(np.nansum(np.where(cells[rows], weights, 0), axis=-1).max())
             most, worst = max((most, worst), (given, head))
     message = f"{finding.message}; up to {most:.2g} of a row's weight, in head {worst}"
@@ -135,16 +137,16 @@ def _rows(layer: SeenLayer, subject: Subject, dtype: str) -> Iterator[Finding]:
     is_off = (apart > noise_floor(dtype)) & has_key & ~is_dead
     if is_dead.any():
         kind = "NaN" if np.isnan(sums[is_dead]).any() else "zero"
-        yield _of_rows("dead-row", f"rows of weights are {kind} though the mask leaves them keys", is_dead, layer)
+        yield _of_rows("dead-row", f"rows of weights are {kind} though the mask leaves them keys", is_dead)
     if is_off.any():
         furthest = sums[is_off][np.abs(sums[is_off] - 1).argmax()]
         yield _of_rows(
-            "row-sum", f"rows of weights do not sum to 1 but to {furthest:.4g}, and there is no sink", is_off, layer
+            "row-sum", f"rows of weights do not sum to 1 but to {furthest:.4g}, and there is no sink", is_off
         )
 
 
-def _of_rows(code: str, said: str, where: Bool[np.ndarray, "H Q"], layer: SeenLayer) -> Finding:
-    rows = np.flatnonzero(where.any(axis=0)) + layer.queries.start
+def _of_rows(code: str, said: str, where: Bool[np.ndarray, "H Q"]) -> Finding:
+    rows = np.flatnonzero(where.any(axis=0))
     heads = np.flatnonzero(where.any(axis=1))
     count = int(np.count_nonzero(where))
     message = f"{count} {said}, in {len(heads)} head{'s' * (len(heads) > 1)}"

@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from attncli.findings import Finding
 from attncli.tokens import Tokens, visible
 
+if TYPE_CHECKING:
+    from attncli.sources.pretrained.reading import Reader
 
-def tokenizer_findings(tokenizer: Any, tokens: Tokens, known_padding: int | None) -> Iterator[Finding]:
+
+def tokenizer_findings(reader: Reader, tokens: Tokens, known_padding: int | None) -> Iterator[Finding]:
     """Yield notes about a tokenizer.
 
     Args:
-        tokenizer: of transformers.
+        reader: has the tokenizer.
         tokens: of a sentence that it read.
         known_padding: the id by which the model itself finds its padding; None if it does not.
     """
+    tokenizer = reader.tokenizer
     pad, eos, bos = tokenizer.pad_token, tokenizer.eos_token, tokenizer.bos_token
     if pad is None:
-        yield _note("it has no pad token; a batch is padded with id 0 here, and the attention mask alone says where")
+        yield _note(
+            f"it has no pad token; a batch is padded with id {reader.padding_id} here, and the attention mask alone "
+            "says where"
+        )
     elif pad == eos:
         yield _note(
             f"its pad token is its end token {visible(pad)}: a mask made from the ids hides the end of a sentence; "
             "use the attention mask that the tokenizer returns"
         )
-    if known_padding not in (None, tokenizer.pad_token_id):
+    if known_padding not in (None, reader.padding_id):
         yield _note(
-            f"it pads with id {tokenizer.pad_token_id}, and the model counts positions by its padding's id, "
+            f"it pads with id {reader.padding_id}, and the model counts positions by its padding's id, "
             f"{known_padding}: a batch moves its tokens"
         )
     if tokenizer.padding_side == "left":

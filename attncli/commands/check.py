@@ -77,8 +77,10 @@ def check(
     from attncli.checks import check as check_model
     from attncli.findings import fails, parse_fail_on
     from attncli.formats import choose_document
+    from attncli.formats.documents import what_was_run, write_findings
     from attncli.sentences import sentences
     from attncli.sources.pretrained import LoadOptions
+    from attncli.terminal import write
 
     if model is None:
         raise UsageError("--model: give the checkpoint to check, a folder or a name on the hub")
@@ -97,19 +99,11 @@ def check(
     )
     failed = fails(report.findings, codes)
     if chosen == "json":
-        _write(report, not failed, output)
+        write([write_findings(not failed, report.findings, what_was_run(report))], output)
     else:
         _draw(report, color, width, output)
     if failed:
         raise typer.Exit(ExitCode.FINDINGS)
-
-
-def _write(report: Report, is_ok: bool, path: Path | None) -> None:
-    from attncli.formats.documents import what_was_run, write_findings
-    from attncli.terminal import output
-
-    with output(path, is_stream=False) as stream:
-        stream.write(write_findings(is_ok, report.findings, what_was_run(report)))
 
 
 def _draw(report: Report, color: str | None, width: int | None, path: Path | None) -> None:

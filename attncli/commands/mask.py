@@ -43,10 +43,6 @@ TrueOption = Annotated[
     Literal["attend", "masked"] | None,
     Option("--true", help="What True means in a file. Default: found out, or said to be ambiguous."),
 ]
-Format = Annotated[
-    Literal["table", "json"] | None,
-    Option("--format", "-F", help="Default: table, or what --output ends in.", rich_help_panel=_OUTPUT),
-]
 
 
 def show(
@@ -61,7 +57,7 @@ def show(
     colormap: options.Colormap = None,
     color: options.Color = None,
     width: options.Width = None,
-    format_: Format = None,
+    format_: options.Document = None,
     output: options.Output = None,
 ) -> None:
     """Draw a mask over the words of a text or over positions.
@@ -74,16 +70,18 @@ def show(
 
     attn mask show "causal" --queries 3 --keys 8
     """
+    from attncli.formats import choose_document
     from attncli.masks.subject import open_subjects
+    from attncli.terminal import write
 
     tokens = None if text is None else _words(text)
     given = _size(size, queries, keys, past, tokens)
     subjects = open_subjects(mask, given, true, heads or 1, allow_bias=True)
     _warn_of_ambiguity(subjects)
-    if _chosen_format(format_, output) == "json":
+    if choose_document(format_, output) == "json":
         from attncli.formats.documents import write_masks
 
-        _write(write_masks(subjects), output)
+        write(write_masks(subjects), output)
         return
     _draw(lambda view: view.shown(subjects), subjects, (color, width, colormap, output), tokens)
 
@@ -102,12 +100,10 @@ def check(
         Literal["float16", "bfloat16", "float32", "float64"] | None,
         Option(help="What the model computes in; values beyond it are found."),
     ] = None,
-    fail_on: Annotated[
-        str | None, Option(metavar="CODES", help="Fail on these findings alone: leak,pad,dead-row. Default: errors.")
-    ] = None,
+    fail_on: options.FailOn = None,
     color: options.Color = None,
     width: options.Width = None,
-    format_: Format = None,
+    format_: options.Document = None,
     output: options.Output = None,
 ) -> None:
     """Say what is wrong with a mask; exit with 1 if something is.
@@ -118,9 +114,11 @@ def check(
     attn mask check mask.safetensors --expect "causal & pad(left=2)" --fail-on leak,pad
     """
     from attncli.findings import fails, parse_fail_on
+    from attncli.formats import choose_document
     from attncli.masks.audit import audit
     from attncli.masks.fills import audit_fills
     from attncli.masks.subject import expression_of, is_file, open_subjects, subject_of_file
+    from attncli.terminal import write
 
     codes = parse_fail_on(fail_on)
     given = _size(size, queries, keys, past)
@@ -131,10 +129,10 @@ def check(
         subject = open_subjects(mask, given, true)[-1]
     findings = [*audit(subject, expected, given), *audit_fills(subject, dtype)]
     failed = fails(findings, codes)
-    if _chosen_format(format_, output) == "json":
+    if choose_document(format_, output) == "json":
         from attncli.formats.documents import what_was_read, write_findings
 
-        _write([write_findings(not failed, findings, what_was_read(subject))], output)
+        write([write_findings(not failed, findings, what_was_read(subject))], output)
     else:
         from attncli.render.differences import checked
 
@@ -245,15 +243,6 @@ def _words(text: str) -> list[str]:
     return [token.label for token in Words([text], None).encode(text, None)]
 
 
-def _chosen_format(given: str | None, output: Path | None) -> str:
-    from attncli.formats import choose_format
-
-    chosen = choose_format(given, output)
-    if chosen not in ("table", "json"):
-        raise UsageError(f"--output {output}: expected a file ending in .json or .txt")
-    return chosen
-
-
 def _warn_of_ambiguity(subjects: Iterable[Subject]) -> None:
     from attncli.masks.conventions import WRITTEN
     from attncli.terminal import complain
@@ -273,14 +262,6 @@ def _against(subject: Subject, expected: Expression | None, findings: Sequence[F
     return compare(subject, subjects_of_expression(expected, subject.size)[-1])
 
 
-def _write(pieces: Iterable[str], path: Path | None) -> None:
-    from attncli.terminal import output
-
-    with output(path, is_stream=False) as stream:
-        for piece in pieces:
-            stream.write(piece)
-
-
 def _draw(
     renderables: Callable[[MaskView], Iterable[RenderableType]],
     subjects: Sequence[Subject],
@@ -295,7 +276,7 @@ def _draw(
         how: colour, width, colours of the map, and the file that it goes to.
         tokens: what the positions are called.
     """
-    from attncli.render.masks import MaskView
+    from attncli.render.masks import MaskView, pooling_note
     from attncli.terminal import Terminal, complain, output
 
     color, width, colormap, path = how
@@ -304,4 +285,4 @@ def _draw(
         view = MaskView(terminal.palette(colormap or "viridis"), terminal.width, queries=tokens, keys=tokens)
         terminal.show(renderables(view))
         if (pool := view.pool(subjects[0])) != (1, 1):
-            complain(f"each cell drawn stands for {pool[0]}×{pool[1]}; `attn mask show -F json` has all of them")
+            complain(pooling_note(pool, "show"))

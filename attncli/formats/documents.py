@@ -46,30 +46,39 @@ def what_was_read(subject: Subject) -> dict[str, Any]:
     }
 
 
-def write_masks(subjects: Sequence[Subject]) -> Iterator[str]:
-    """Yield one document for one mask; an array of them for two alignments, or masks that differ by head."""
-    planes = [(subject, plane) for subject in subjects for plane in range(len(subject.allowed))]
-    opening = "[" if len(planes) > 1 else ""
-    for subject, plane in planes:
+def write_masks(subjects: Sequence[Subject], more: Sequence[dict[str, Any]] | None = None) -> Iterator[str]:
+    """Yield one document for one mask; an array of them for two alignments, or masks that differ by head.
+
+    Args:
+        subjects: the masks.
+        more: members that the documents of each mask have besides; with them it is always an array.
+    """
+    extra = [{} for _ in subjects] if more is None else more
+    pairs = zip(subjects, extra, strict=True)
+    planes = [(subject, plane, added) for subject, added in pairs for plane in range(len(subject.allowed))]
+    is_array = more is not None or len(planes) > 1
+    opening = "[" if is_array else ""
+    for subject, plane, added in planes:
         yield opening
-        yield from _mask(subject, plane)
+        yield from _mask(subject, plane, added)
         opening = ",\n"
-    yield "]\n" if len(planes) > 1 else "\n"
+    yield "]\n" if is_array else "\n"
 
 
-def _mask(subject: Subject, plane: int) -> Iterator[str]:
+def _mask(subject: Subject, plane: int, more: dict[str, Any]) -> Iterator[str]:
     allowed = subject.allowed[plane]
     queries, keys = allowed.shape
     visible = allowed.sum(axis=1)
     members = {
         "schema": "attncli.mask/1",
-        "expression": subject.name,
+        "expression": subject.name or None,
         "queries": queries,
         "keys": keys,
         "past": subject.past,
         "plane": subject.planes[plane] or None,
         "visible": {"min": int(visible.min()), "max": int(visible.max())},
         "density": int(visible.sum()) / allowed.size,
+        **more,
     }
     yield json.dumps(members)[:-1] + ', "mask": '
     yield from _matrix(allowed)

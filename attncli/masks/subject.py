@@ -133,7 +133,7 @@ def subject_of_file(
     offset = max(keys - queries, 0) if past is None else past
     wanted = None if expected is None else lambda: laid_out(expected, Size(queries, keys, offset))[0]
     reading = read_convention(planes, visible(given), true, past, wanted)
-    return Subject(given, reading.allowed, _plane_names(loaded.values.shape[:-2]), offset, None, loaded, reading)
+    return Subject(given, reading.allowed, plane_names(loaded.values.shape[:-2]), offset, None, loaded, reading)
 
 
 def open_subjects(
@@ -203,7 +203,7 @@ def subjects_of_expression(expression: Expression, size: Size, heads: int = 1) -
     subjects = []
     for past in pasts:
         allowed = laid_out(expression, replace(size, past=past), heads)
-        subjects.append(Subject(str(expression), allowed, _plane_names(allowed.shape[:1]), past, expression))
+        subjects.append(Subject(str(expression), allowed, plane_names(allowed.shape[:1]), past, expression))
     same = len(subjects) == 2 and np.array_equal(subjects[0].allowed, subjects[1].allowed)
     return subjects[1:] if same and subjects[1].bias_heads is None else subjects
 
@@ -264,7 +264,7 @@ def _file_heads(expression: Expression) -> int:
     return max((len(file.mask) for file in _files(expression) if file.mask.ndim == 3), default=0)
 
 
-def _plane_names(shape: Sequence[int]) -> tuple[str, ...]:
+def plane_names(shape: Sequence[int]) -> tuple[str, ...]:
     """Return what the masks of leading axes are called: heads, or heads of batch rows."""
     if int(np.prod(shape)) == 1:
         return ("",)

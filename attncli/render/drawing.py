@@ -16,11 +16,10 @@ from attncli.render.axes import Axis, mark_note
 from attncli.render.block import Block, block, flowing, grid, stack
 from attncli.render.heatmap import Picture, Scale, heatmaps
 from attncli.render.palette import BOLD, DIM, Palette
+from attncli.render.ranges import listed, span
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
-
-_LISTED = 12
 
 
 @dataclass(frozen=True)
@@ -109,14 +108,14 @@ class MaskDrawing:
     def _numbers(self, plane: int, palette: Palette, room: int) -> Block:
         queries, keys = np.array(self.rows.indices), np.array(self.columns.indices)
         facts = summary(self.allowed[plane], queries + self.past, keys)
-        first = "none" if facts.first is None else _range(*(self.columns.indices[place] for place in facts.first))
+        first = "none" if facts.first is None else span(*(self.columns.indices[place] for place in facts.first))
         lines = [
-            ("keys per row", f"{_range(facts.fewest, facts.most)}, the first one visible {first}"),
+            ("keys per row", f"{span(facts.fewest, facts.most)}, the first one visible {first}"),
             ("density", f"{facts.density:.4g}"),
             ("symmetric", {None: "rows and columns differ", True: "yes", False: "no"}[facts.is_symmetric]),
             ("causal", "yes" if facts.is_causal else "no"),
-            ("fully masked rows", _listed(queries[self.blind[plane]].tolist())),
-            ("keys nobody sees", _listed(keys[list(facts.unseen_keys)].tolist())),
+            ("fully masked rows", listed(queries[self.blind[plane]].tolist())),
+            ("keys nobody sees", listed(keys[list(facts.unseen_keys)].tolist())),
         ]
         margin = max(len(name) for name, _ in lines) + 2
         rows = [
@@ -138,16 +137,3 @@ def _shares(cells: Bool[np.ndarray, "Q K"], pool: tuple[int, int]) -> Float[np.n
 def _picture(title: str, allowed: Bool[np.ndarray, "Q K"], pool: tuple[int, int]) -> Picture:
     shares = _shares(allowed, pool)
     return Picture(title, shares, shares > 0, Scale(1.0))
-
-
-def _range(low: int, high: int) -> str:
-    return str(low) if low == high else f"{low}..{high}"
-
-
-def _listed(indices: Sequence[int]) -> str:
-    """Return how many there are and which, consecutive ones as a range."""
-    if not indices:
-        return "none"
-    runs = np.split(np.array(indices), np.flatnonzero(np.diff(indices) != 1) + 1)
-    shown = ", ".join(_range(int(run[0]), int(run[-1])) for run in runs[:_LISTED])
-    return f"{len(indices)}: {shown}" + (", …" if len(runs) > _LISTED else "")

@@ -80,6 +80,11 @@ class MaskView:
         return stack([*heading, *parts])
 
 
+def pooling_note(pool: tuple[int, int], command: str) -> str:
+    """Return what has to be said of a picture with fewer cells than the mask."""
+    return f"each cell drawn stands for {pool[0]}×{pool[1]}; `attn mask {command} -F json` has all of them"
+
+
 def _biases(subject: Subject, pool: tuple[int, int]) -> Iterator[Picture]:
     """Yield the size of the bias of each head, in the cells that the mask allows."""
     heads = subject.bias_heads

@@ -101,7 +101,7 @@ class Checkpoint:
         )
         heads.among(loading.head_count(config), f"each layer of {visible(model)}")
         tokenizer = loading.load_tokenizer(model, self.options)
-        self.model = loading.load_model(model, config, self.options, self.request, attention_layers)
+        self.model = self._load(config, attention_layers)
         self.attention_layers = attention_layers
         self.unseen = implied_masks(self.model, attention_layers)  # but for the layers whose mask was complained of
         self.padding_side: str | None = None  # where sentences of one batch are padded; None: all have one length
@@ -114,6 +114,11 @@ class Checkpoint:
             rows=loading.vocabulary_rows(self.model),
             start_id=getattr(config, "decoder_start_token_id", None),
         )
+
+    def _load(self, config: Any, attention_layers: list[int]) -> Any:
+        from attncli.sources.pretrained.loading import load_model
+
+        return load_model(self.name, config, self.options, self.request, attention_layers)
 
     def _attention_layers(self) -> list[int]:
         """Return the layers that have softmax attention, of which one at least has to be asked for."""
@@ -139,10 +144,7 @@ class Checkpoint:
         """
         from attncli.sources.pretrained import batch
 
-        if target is not None and not self.is_encoder_decoder:
-            raise UsageError(
-                "--target needs an encoder-decoder model or the toy layer; here use --pair for a second text"
-            )
+        self.check_target(target)
         if self.is_encoder_decoder and target is None and self.request.kind in ("decoder", "cross"):
             raise UsageError(f"--kind {self.request.kind} needs --target, the text of the decoder")
         sentences: list[Sentence] = []
@@ -166,6 +168,13 @@ class Checkpoint:
             yield done.pop(index)
         if failure is not None:
             raise failure
+
+    def check_target(self, target: str | None) -> None:
+        """Raise UsageError for a target that the model has no decoder for."""
+        if target is not None and not self.is_encoder_decoder:
+            raise UsageError(
+                "--target needs an encoder-decoder model or the toy layer; here use --pair for a second text"
+            )
 
     def _room_for(self, tokens: int) -> int:
         """Return how many sentences of one length fit into memory together."""
@@ -198,9 +207,11 @@ class Checkpoint:
         if self.is_encoder_decoder:
             kinds = ("encoder",) if sentences[0].target is None else ("encoder", "decoder", "cross")
             part = part if len(kinds) > 1 else part.get_encoder()
-        pad_id = self.reader.tokenizer.pad_token_id or 0
         inputs, spans, whole = padded(
-            [one.inputs for one in sentences], pad_id, self.padding_side or "right", self.takes_positions
+            [one.inputs for one in sentences],
+            self.reader.padding_id,
+            self.padding_side or "right",
+            self.takes_positions,
         )
         recorded = run(self.model, part, inputs, self.request, self.attention_layers, kinds, spans, whole)
         others = [{"layer": index, "kind": kind} for index, kind in self.other_layers.items()]

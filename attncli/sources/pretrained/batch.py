@@ -62,7 +62,8 @@ def padded(
         inputs["position_ids"] = (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
     sides = [_slices(encoded, name, side) for name in ("input_ids", _TARGET + "input_ids") if name in inputs]
     texts, targets = sides[0], sides[-1]
-    return inputs, [Span(*both) for both in zip(texts, targets, strict=True)], _whole(texts, targets)
+    spans = [Span(text, target) for text, target in zip(texts, targets, strict=True)]
+    return inputs, spans, _whole(texts, targets)
 
 
 def _slices(encoded: Sequence[Encoded], name: str, side: str) -> list[slice]:
@@ -72,4 +73,5 @@ def _slices(encoded: Sequence[Encoded], name: str, side: str) -> list[slice]:
 
 
 def _whole(texts: list[slice], targets: list[slice]) -> Span:
-    return Span(*(slice(0, max(one.stop for one in side)) for side in (texts, targets)))
+    text, target = (slice(0, max(one.stop for one in side)) for side in (texts, targets))
+    return Span(text, target)

@@ -33,7 +33,7 @@ def run(
 
     Args:
         model: from `load_model`.
-        part: what runs: the model, or its encoder.
+        part: what runs: the model, its encoder, or what goes on where a cache ends.
         inputs: what the tokenizer made of the texts.
         request: what to record.
         attention_layers: of a model that is no encoder-decoder, the layers that have softmax attention.
@@ -54,7 +54,7 @@ def run(
         this = begin(model._supports_sdpa)
         token = recorder.set(this)
         try:
-            return _forward(part, inputs, this)
+            return _forward(model, part, inputs, this)
         except NotExposedError:
             if request.mask is not None and any(this.seen.values()):
                 raise
@@ -67,7 +67,7 @@ def run(
         this = begin(has_sdpa=False)
         try:
             with watching(this, model):
-                return _forward(part, inputs, this)
+                return _forward(model, part, inputs, this)
         except NotExposedError:
             # BigBird exchanges its attention modules when it first sees a short text.
             if begin(has_sdpa=False).places == this.places:
@@ -82,12 +82,12 @@ def _as_loaded(model: Any) -> None:
             return
 
 
-def _forward(model: Any, inputs: Mapping[str, Any], this: Recorder) -> Recorder:
-    """Run a model and return what was recorded, once every layer is accounted for."""
+def _forward(model: Any, part: Any, inputs: Mapping[str, Any], this: Recorder) -> Recorder:
+    """Run a model, or a part of it, and return what was recorded, once every layer is accounted for."""
     architecture = model.config.model_type
     try:
         with torch.inference_mode():
-            model(**{name: tensor.to(model.device) for name, tensor in inputs.items()})
+            part(**{name: tensor.to(model.device) for name, tensor in inputs.items()})
     except Finished:
         pass
     except AttnError:

@@ -22,7 +22,7 @@ from attncli.errors import NotExposedError
 from attncli.layer import LayerTrace
 from attncli.masks.algebra import Atom, Mask, RuleMask, smallest
 from attncli.masks.conventions import read_added
-from attncli.sources.pretrained.recording import Arrival, Finished, Recorder, proven, recorder
+from attncli.sources.pretrained.recording import Arrival, Finished, Recorder, proven, recorder, with_mask_alone
 from attncli.sources.tensors import to_numpy
 
 ATTENTION = "attncli"  # the name under which transformers knows our functions
@@ -150,6 +150,12 @@ def _attend(
     run.check_cells(place, query.shape[2], key.shape[2])
     heads = run.request.heads.among(query.shape[1], f"layer {place[0]}")
     is_last = run.is_last(place)
+    if run.request.is_blank:
+        for number, span in enumerate(run.spans):
+            run.layers[number][place] = with_mask_alone(_recorded(call, number, *span.of(place[1]), place, heads, rule))
+        if is_last:
+            raise Finished
+        return query.new_zeros(*query.transpose(1, 2).shape[:3], value.shape[-1]), None
     part, computed = call.of_heads(heads) if is_last else (call, list(range(query.shape[1])))
     run.sums.clear()
     output, weights = _eager(part)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from attncli.errors import LoadError, NotExposedError
@@ -12,7 +13,7 @@ from attncli.sources.pretrained.explain import explained, first_sentence
 from attncli.tokens import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from attncli.sources.pretrained import LoadOptions
     from attncli.sources.pretrained.recording import Request
@@ -99,7 +100,6 @@ def load_model(name: str, config: Any, options: LoadOptions, request: Request, a
     Raises:
         LoadError: weights are missing, damaged or of the wrong shape.
     """
-    from attncli.sources.pretrained.interface import ATTENTION
     from attncli.sources.pretrained.memory import feed_forward_in_blocks
 
     _check_device(options)
@@ -111,17 +111,30 @@ def load_model(name: str, config: Any, options: LoadOptions, request: Request, a
     config.use_cache = False  # one pass, no generation: keys and values need not be kept
     loader = _loader(config, options, request, attention_layers)
     with explained(name, "model", options):
-        try:
-            model, report = _loaded(loader, name, config, options, ATTENTION)
-        except KeyError as error:
-            if error.args != (ATTENTION,):
-                raise
-            model, report = _loaded(loader, name, config, options, "eager")
+        model, report = with_attention(partial(_loaded, loader, name, config, options))
     _check_weights(name, report)
-    if not model._can_set_attn_implementation():
-        make_eager(model)
+    make_ready(model)
     feed_forward_in_blocks(model)
     return model.eval() if options.device_map else model.eval().to(options.device)
+
+
+def with_attention(build: Callable[[str], Any]) -> Any:
+    """Return what is built with our attention function, or with the eager one where a model has no place for ours."""
+    from attncli.sources.pretrained.interface import ATTENTION
+
+    try:
+        return build(ATTENTION)
+    except KeyError as error:
+        if error.args != (ATTENTION,):
+            raise
+        return build("eager")
+
+
+def make_ready(model: Any) -> Any:
+    """Return a model that runs with its own eager attention if it cannot be given another."""
+    if not model._can_set_attn_implementation():
+        make_eager(model)
+    return model
 
 
 def _check_device(options: LoadOptions) -> None:

@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from attncli.errors import NotExposedError
 from attncli.layer import LayerTrace
+from attncli.masks.algebra import Grid
 from attncli.sources.pretrained import interface
 from attncli.sources.pretrained.batch import padded
 from attncli.sources.pretrained.capture import run
@@ -25,7 +27,6 @@ from attncli.sources.pretrained.states import states, states_with_cache
 from attncli.sources.tensors import to_numpy
 
 if TYPE_CHECKING:
-    import numpy as np
     from jaxtyping import Float
 
     from attncli.sources.pretrained import Checkpoint
@@ -65,7 +66,6 @@ class Probe:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
         self.model = checkpoint.model
-        self.pad_id: int = checkpoint.reader.tokenizer.pad_token_id or 0
         self.first_position = first_position(self.model)
         self.implied = implied_masks(self.model, checkpoint.attention_layers)
         self.dtype = str(self.model.dtype).removeprefix("torch.")
@@ -91,6 +91,7 @@ class Probe:
 
     def read(self, text: str, target: str | None) -> Sentence:
         """Return a sentence as the model reads it; without a target, a decoder is given the sentence itself."""
+        self.checkpoint.check_target(target)
         own = (text if target is None else target) if self.checkpoint.is_encoder_decoder else None
         return self.checkpoint.reader.read(text, None, own)
 
@@ -161,6 +162,8 @@ class Probe:
         The second step has several queries and more keys, which a mask that is aligned at the wrong corner shows.
         Recurrent layers beside the attention continue by one token at a time.
         """
+        if not any(_looks_back_alone(implied) for implied in self.implied.values()):
+            raise NotExposedError("its tokens see those after them")
         self._use(self.backends[0])
         inputs, _, _ = self._padded([sentence], "right")
         count = len(sentence.query_tokens)
@@ -193,7 +196,7 @@ class Probe:
 
     def _padded(self, sentences: Sequence[Sentence], side: str) -> tuple[dict[str, Any], list[Span], Span]:
         given = [sentence.inputs for sentence in sentences]
-        return padded(given, self.pad_id, side, self.checkpoint.takes_positions)
+        return padded(given, self.checkpoint.reader.padding_id, side, self.checkpoint.takes_positions)
 
     def _packed(self, sentences: Sequence[Sentence]) -> dict[str, Any]:
         if self.checkpoint.is_encoder_decoder:
@@ -208,10 +211,10 @@ class Probe:
         """Return an additive mask `[1, 1, T, T]` of documents, causal if the model is."""
         document = torch.bucketize(torch.arange(ends[-1]), torch.tensor(ends), right=True)
         allowed = document[:, None] == document
-        if any(str(implied.expression) == "causal" for implied in self.implied.values()):
+        if any(map(_looks_back_alone, self.implied.values())):
             allowed = allowed.tril()
-        dtype = self.model.dtype
-        return torch.where(allowed, 0.0, torch.finfo(dtype).min).to(dtype)[None, None]
+        mask = torch.zeros(allowed.shape, dtype=self.model.dtype)
+        return mask.masked_fill(~allowed, torch.finfo(mask.dtype).min)[None, None]
 
     def _use(self, attention: str) -> None:
         """Let the model run with this attention, where it can be exchanged."""
@@ -219,3 +222,9 @@ class Probe:
             self.model.set_attn_implementation(attention)
         else:
             make_eager(self.model)
+
+
+def _looks_back_alone(implied: Implied) -> bool:
+    """Return whether a layer's queries see no key after them."""
+    ahead = Grid(np.zeros((1, 1), int), 2, 0, 1, 1)  # the first of two positions
+    return not implied.expression.allowed(ahead)[..., 0, 1].any()

@@ -56,6 +56,12 @@ class Reader:
     rows: int | None
     start_id: int | None
 
+    @property
+    def padding_id(self) -> int:
+        """The id that fills up a batch; without a pad token it is the end token's, and only the mask says so."""
+        known = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id, 0)
+        return next(each for each in known if each is not None)
+
     def read(self, text: str, pair: str | None, target: str | None) -> Sentence:
         """Tokenize one sentence and whatever belongs to it.
 

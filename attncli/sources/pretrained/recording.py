@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -27,6 +27,7 @@ class Request:
         heads: the heads that were asked for.
         mask: a mask in place of the model's own, in every layer.
         audits: whether to keep what each layer's attention function was handed, and what it made of it.
+        is_blank: whether the model has no weights, so that its masks alone are worth recording.
     """
 
     layers: tuple[int, ...]
@@ -34,6 +35,7 @@ class Request:
     heads: Indices
     mask: Expression | None
     audits: bool = False
+    is_blank: bool = False
 
 
 @dataclass(frozen=True)
@@ -42,11 +44,12 @@ class Span:
 
     text: slice  # of the encoder's text, or of the only one
     target: slice  # of the decoder's
+    past: int = 0  # keys before the first query, in a cache
 
     def of(self, kind: str) -> tuple[slice, slice]:
         """Return the rows and the columns of one kind of attention."""
         rows = self.target if kind in ("decoder", "cross") else self.text
-        return rows, self.target if kind == "decoder" else self.text
+        return rows, self.text if kind == "cross" else slice(rows.start, rows.stop + self.past)
 
 
 @dataclass(frozen=True)
@@ -146,11 +149,23 @@ class Recorder:
     def check_cells(self, place: tuple[int, str], queries: int, keys: int) -> None:
         """Raise NotExposedError unless a layer has one query and one key for every token of the padded batch."""
         rows, columns = (side.stop for side in self.whole.of(place[1]))
-        if (queries, keys) != (rows, columns):
+        # A cache of a sliding window has dropped what no query will see.
+        is_cut = self.whole.past > 0 and keys < columns
+        if queries != rows or (keys != columns and not is_cut):
             raise NotExposedError(
                 f"layer {place[0]} has {queries} queries and {keys} keys for {rows} and {columns} tokens; positions "
                 "that are no tokens are not supported"
             )
+
+
+def with_mask_alone(layer: LayerTrace) -> LayerTrace:
+    """Return the layer of a model without weights, whose numbers take no memory."""
+    zeros: dict[str, Any] = {
+        name: np.broadcast_to(np.float32(0), array.shape)
+        for name in ("q", "k", "v", "bias", "scores", "weights")
+        if (array := getattr(layer, name)) is not None
+    }
+    return replace(layer, **zeros)
 
 
 recorder: ContextVar[Recorder] = ContextVar("recorder")

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from attncli.errors import NotExposedError
 from attncli.layer import LayerTrace
 from attncli.masks.algebra import smallest
-from attncli.sources.pretrained.recording import Finished, Recorder, proven
+from attncli.sources.pretrained.recording import Finished, Recorder, proven, with_mask_alone
 from attncli.sources.tensors import to_numpy
 
 # What a model adds to a forbidden score is −1e4 at the least, and no score comes near: below this it is masked.
@@ -176,6 +176,9 @@ def _record(run: Recorder, place: tuple[int, str], call: _Watched) -> None:
             scores=np.where(allowed, masked, -np.inf).astype(masked.dtype),
             weights=to_numpy(own(weights)[:, rows, columns]),
         )
+        if run.request.is_blank:
+            run.layers[number][place] = with_mask_alone(layer)
+            continue
         proof = None
         if output is not None:
             proof = proven(layer, to_numpy(own(output.result)[:, rows].transpose(0, 1)), range(heads))

@@ -1,0 +1,92 @@
+"""A model without its weights: every parameter is one and the same zero, and products with it are not computed.
+
+Which key a query may attend to follows from the configuration and the tokens. So the model is built as
+transformers builds it before it reads the weight files, and stays that way: a model of any size takes the memory
+of its activations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
+from transformers import AutoModel, initialization
+
+from attncli.sources.pretrained.explain import explained
+from attncli.sources.pretrained.loading import make_ready, with_attention
+
+if TYPE_CHECKING:
+    from attncli.sources.pretrained import LoadOptions
+
+_ZERO = torch.zeros(())  # what every parameter is a view of
+_PRODUCTS = {"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "addbmm", "baddbmm", "einsum"}
+
+
+def blank_model(name: str, config: Any, options: LoadOptions) -> Any:
+    """Build a checkpoint's model from its configuration alone; it runs inside `costless`.
+
+    Raises:
+        LoadError: the configuration does not make a model.
+    """
+    config.use_cache = False  # as `load_model` has it
+    with explained(name, "model", options):
+        model = with_attention(partial(_built, config, options))
+        for module in model.modules():
+            _fill(module)
+        model.initialize_weights()  # what is left: the buffers that transformers computes
+    return make_ready(model).eval()
+
+
+def _built(config: Any, options: LoadOptions, attention: str) -> Any:
+    """Return the model on a device without memory."""
+    with torch.device("meta"), initialization.no_init_weights(), initialization.meta_device_safe_creation_ops():
+        return AutoModel.from_config(
+            config,
+            attn_implementation=attention,
+            experts_implementation="eager",  # grouped products are none that `costless` knows
+            dtype=torch.float32,
+            trust_remote_code=options.trust_remote_code,
+        )
+
+
+def _fill(module: torch.nn.Module) -> None:
+    """Give a module's own parameters their zero, and its buffers memory."""
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            zero = torch.nn.Parameter(_ZERO.expand(parameter.shape), requires_grad=False)
+            zero._is_hf_initialized = True  # type: ignore[attr-defined]
+            module._parameters[name] = zero
+    for name, buffer in module._buffers.items():
+        if buffer is not None and buffer.is_meta:
+            module._buffers[name] = torch.zeros_like(buffer, device="cpu")
+
+
+@contextmanager
+def costless() -> Iterator[None]:
+    """Let products with a blank parameter be zeros of the right shape, without being computed."""
+    with _Costless():
+        yield
+
+
+class _Costless(TorchFunctionMode):
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """See torch.overrides."""
+        kwargs = kwargs or {}
+        if getattr(function, "__name__", "") in _PRODUCTS and any(map(_is_blank, (*args, *kwargs.values()))):
+            # The shape comes from a run on the device without memory.
+            args, kwargs = tree_map_only(torch.Tensor, _without_memory, (args, kwargs))
+            return torch.zeros_like(function(*args, **kwargs), device="cpu")
+        return function(*args, **kwargs)
+
+
+def _is_blank(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() == _ZERO.data_ptr()
+
+
+def _without_memory(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to("meta")
