@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from attncli import options
-from attncli.errors import InputError, UsageError
+from attncli.errors import UsageError
 
 if TYPE_CHECKING:
     from attncli.trace import Trace
@@ -75,6 +73,7 @@ def inspect(
     attn inspect -F jsonl - < sentences.txt
     """
     from attncli.formats import choose_format
+    from attncli.inputs import traces_of
     from attncli.view import View, parse_show
 
     given = {name: value for name, value in context.params.items() if value not in (None, ())}
@@ -90,76 +89,11 @@ def inspect(
         raise UsageError(f"--save and --output both name {save}; give each a file of its own")
     if hide_special and from_ is None and model is None and vocab in (None, "words"):
         raise UsageError("--hide-special does not apply to --vocab words, which adds no special tokens")
-    traces = _saved(given) if from_ is not None else _computed(given)
-    traces = _checked(traces, view, save)
+    traces = _checked(traces_of(given, layers="0", only=None if save is None else "--save keeps"), view, save)
     if chosen == "table":
         _emit_tables(traces, view, given)
     else:
         _emit(traces, view, chosen, given)
-
-
-def _computed(given: dict[str, Any]) -> Iterator[tuple[int, Trace]]:
-    """Yield the traces of the sentences; a bad request is refused before the first one."""
-    from attncli.sentences import sentences, windows
-    from attncli.sources import open_source
-
-    texts = sentences(given.get("text", ()), given.get("file"), given.get("whole", False))
-    if "save" in given:
-        texts = _the_only(texts)
-    source = open_source(
-        layers=given.get("layer", "0"),
-        heads=given.get("head"),
-        kind=given.get("kind"),
-        special="no_special" not in given,
-        **{name: given[name] for name in _source_options() if name in given},
-    )
-    pair, target = given.get("pair"), given.get("target")
-    is_alone = len(given.get("text", ())) == 1 and given["text"] != ["-"]
-
-    def traces() -> Iterator[tuple[int, Trace]]:
-        for window in windows(texts):
-            numbers = iter([number for number, _ in window])
-            number = window[0][0]
-            try:
-                found = source.traces([text for _, text in window], pair, target)
-                for number in numbers:
-                    yield number, next(found)
-            except InputError as error:
-                raise error if is_alone else InputError(f"sentence {number}: {error}") from None
-
-    return traces()
-
-
-def _the_only(texts: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    first = list(islice(texts, 2))
-    if len(first) > 1:
-        raise UsageError("--save keeps one trace; give one sentence, or save each in a run of its own")
-    return iter(first)
-
-
-def _saved(given: dict[str, Any]) -> Iterator[tuple[int, Trace]]:
-    """Yield the trace of `--from`."""
-    from attncli.sources.file import load
-
-    for name in ("text", "file", "whole", "pair", "target", "no_special", *_source_options()):
-        if name in given:
-            option = "TEXT" if name == "text" else "--" + name.replace("_", "-")
-            raise UsageError(
-                f"{option} does not apply to --from, whose attention is already computed; drop one of them"
-            )
-    return iter([(1, load(given["from_"], given.get("layer"), given.get("head"), given.get("kind")))])
-
-
-def _source_options() -> list[str]:
-    """Return the names of the options that make a source."""
-    from attncli.sources.pretrained import LoadOptions
-    from attncli.sources.toy import ToyOptions
-
-    return [
-        "model",
-        "mask",
-        *(field.name for options in (ToyOptions, LoadOptions) for field in fields(options)),
-    ]
 
 
 def _checked(traces: Iterable[tuple[int, Trace]], view: View, save: Path | None) -> Iterator[tuple[int, Trace]]:
