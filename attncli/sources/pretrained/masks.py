@@ -157,7 +157,9 @@ class BlankCheckpoint(Checkpoint):
         """Return the layers of every sentence, each with the whole padded row."""
 
         def recorded(part: Any, given: Mapping[str, torch.Tensor], kinds: Sequence[str], span: Span) -> Any:
-            return run(self.model, part, given, self.request, self.attention_layers, kinds, [span] * count, span)
+            return run(
+                self.model, part, given, self.request, self.attention_layers, kinds, [span] * count, span
+            ).traces()
 
         if not past:
             kinds = ("encoder", "decoder", "cross") if self.is_encoder_decoder else ("self",)
