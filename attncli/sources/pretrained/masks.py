@@ -114,7 +114,7 @@ class BlankCheckpoint(Checkpoint):
     def _check_room(self, sentences: Sequence[Sentence]) -> None:
         """Raise unless the sentences can run side by side."""
         longest = max(max(len(one.tokens), len(one.query_tokens)) for one in sentences)
-        if self._room_for(longest) < len(sentences):
+        if self.room_for(longest) < len(sentences):
             raise InputError(f"{len(sentences)} × {longest} tokens do not fit into memory; give fewer sentences")
         name = visible(self.name)
         if len(sentences) > 1 and "attention_mask" not in self.parameters:
