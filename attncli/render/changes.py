@@ -1,0 +1,272 @@
+"""Two traces compared, as a person reads it: what they share, which heads and cells changed most, and their maps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from textwrap import wrap
+
+import numpy as np
+from rich.console import RenderableType
+from rich.segment import Segment
+from rich.style import Style
+from rich.text import Text
+
+from attncli.alignment import Alignment
+from attncli.difference import NAMES, Difference, HeadDifference, LayerPair, weights_of
+from attncli.render.axes import LONGEST_LABEL, Axis
+from attncli.render.block import Block, beside, block, grid, stack
+from attncli.render.heatmap import (
+    COMFORTABLE,
+    MOST,
+    Picture,
+    Scale,
+    drawn_cells,
+    heatmaps,
+    legend,
+    picture_of,
+    pooling,
+    scale_of,
+)
+from attncli.render.matrix import DIGITS
+from attncli.render.palette import BOLD, DIM, Palette
+from attncli.render.signed import SignedPalette, signed_legend, strongest
+from attncli.render.summaries import headline, proof_line
+from attncli.tokens import Tokens
+
+_GAP = 3
+_WEIGHTS, _CHANGE = "weights  ", "B − A"
+_LISTED = 12  # tokens that are not shared, of a long sequence
+
+Row = list[tuple[str, Style | None]]
+
+
+@dataclass(frozen=True)
+class Changes:
+    """A comparison laid out for one output.
+
+    Attributes:
+        difference: what is shown.
+        palette: how cells look.
+        width: cells in a line; None is as many as it takes.
+        precision: digits after the point.
+        top: how many heads are listed.
+        maps: how many heads are drawn.
+    """
+
+    difference: Difference
+    palette: Palette
+    width: int | None
+    precision: int = DIGITS
+    top: int = 10
+    maps: int = 1
+
+    def renderables(self) -> Iterator[RenderableType]:
+        """Yield the view, part by part; a blank line belongs between two parts."""
+        difference = self.difference
+        titles = [headline(trace, self.palette) for trace in (difference.first, difference.second)]
+        if titles[0] == titles[1]:
+            yield titles[0]
+        else:
+            yield Text("\n").join(
+                Text.assemble((f"{name}  ", BOLD), title) for name, title in zip(NAMES, titles, strict=True)
+            )
+        if difference.queries == difference.keys:
+            yield self._alignment(difference.keys, "tokens")
+        else:
+            yield stack([self._alignment(difference.queries, "queries"), self._alignment(difference.keys, "keys")])
+        yield from self._heads()
+        yield from self._cells()
+        for head in difference.heads[: self.maps]:
+            if head.jensen_shannon is not None:
+                yield from self._maps(head)
+        proven = [layer for pair in difference.layers for layer in (pair.first, pair.second) if layer.proof]
+        if proven:
+            worst = max(proven, key=lambda layer: layer.proof.max_abs_error if layer.proof else 0)
+            yield proof_line(worst, self.palette)
+
+    @property
+    def _room(self) -> int:
+        return self.width or COMFORTABLE
+
+    # --- what the two share ---
+
+    def _alignment(self, aligned: Alignment, title: str) -> Block:
+        """Return both sequences, tokens that are shared one above the other and marked."""
+        sides = (aligned.first, aligned.second)
+        if max(map(len, sides)) > MOST:
+            return self._shared_in_short(aligned, title)
+        shared = set(aligned.pairs)
+        columns = list(aligned.columns())
+        names: list[Row] = [*([(f"{title} {name}", BOLD)] for name in NAMES), [("shared", DIM)]]
+        for column in columns:
+            is_shared = column in shared
+            for tokens, index, row in zip(sides, column, names[:2], strict=True):
+                label = "" if index is None else f"{index} {self._label(tokens[index].label)}"
+                row.append((label, None if is_shared else DIM))
+            names[2].append(("=" if is_shared else "", DIM))
+        if aligned.is_whole and [text for text, _ in names[0][1:]] == [text for text, _ in names[1][1:]]:
+            names = [[(title, BOLD), *names[0][1:]]]
+        return grid(names, "<" * (len(columns) + 1), self._room)
+
+    def _shared_in_short(self, aligned: Alignment, title: str) -> Block:
+        first, second = ({pair[side] for pair in aligned.pairs} for side in (0, 1))
+        parts = [f"{title}: {len(aligned.pairs)} shared"]
+        for name, tokens, shared in zip(NAMES, (aligned.first, aligned.second), (first, second), strict=True):
+            others = [token for token in tokens if token.index not in shared]
+            listed = "  ".join(f"{token.index} {self._label(token.label)}" for token in others[:_LISTED])
+            more = f" and {len(others) - _LISTED} more" if len(others) > _LISTED else ""
+            said = f"{name}  {len(tokens)} tokens" + (f", only here: {listed}{more}" if others else "")
+            parts += wrap(said, self._room)
+        return block([[Segment(part, BOLD if number == 0 else None)] for number, part in enumerate(parts)])
+
+    def _label(self, label: str) -> str:
+        return self.palette.shortened(label, LONGEST_LABEL)
+
+    # --- which heads and cells ---
+
+    def _heads(self) -> Iterator[RenderableType]:
+        """Yield the ranking of the heads."""
+        difference = self.difference
+        heads = difference.heads
+        rows = [f"{len(heads)} head{'s' * (len(heads) > 1)} by Jensen-Shannon divergence, in bits"]
+        rows += ["0: the same, 1: nothing in common", self._mean_over()]
+        yield Text(self.palette.fit(" · ".join(rows)), DIM)
+        has_kinds = len({each.kind for each in heads}) > 1
+        has_others = any(each.elsewhere and max(each.elsewhere) > 0 for each in heads)
+        names = ["layer", *(["kind"] if has_kinds else []), "head", "divergence"]
+        names += [f"elsewhere {name}" for name in NAMES] if has_others else []
+        table: list[Row] = [[(name, DIM) for name in names]]
+        for each in heads[: self.top]:
+            numbers = [each.jensen_shannon, *((each.elsewhere or (None, None)) if has_others else ())]
+            row: Row = [(str(each.layer), BOLD), *([(each.kind, None)] if has_kinds else []), (str(each.head), BOLD)]
+            table.append([*row, *((self._number(value), None) for value in numbers)])
+        parts = [grid(table, ">" * len(names), self._room)]
+        if has_others:
+            said = "elsewhere: weight on tokens that only one of them has, and in sinks; it counts as one cell"
+            parts.append(self._said(said))
+        yield stack(parts)
+
+    def _mean_over(self) -> str:
+        chosen = {pair.chosen for pair in self.difference.layers}
+        counts = sorted({len(pairs) for pairs in chosen})
+        shown = " or ".join(map(str, counts))
+        if len(chosen) == 1 and counts[0] <= 3:
+            pair = self.difference.layers[0]
+            shown += f" ({', '.join(self._both(pair.rows, place) for place in pair.chosen)})"
+        return f"mean over {shown} query row{'s' * (counts != [1])}"
+
+    def _cells(self) -> Iterator[RenderableType]:
+        """Yield the cells that changed most, or that none did."""
+        cells = self.difference.cells
+        if not cells:
+            yield Text("no cell that both have has changed")
+            return
+        has_kinds = len({pair.first.kind for pair in self.difference.layers}) > 1
+        names = ["layer", *(["kind"] if has_kinds else []), "head", "query", "key", *NAMES]
+        table: list[Row] = [[(name, DIM) for name in [*names, self.palette.fit(_CHANGE)]]]
+        for each in cells:
+            pair = self.difference.pair(each)
+            row: Row = [(str(each.layer), BOLD), *([(each.kind, None)] if has_kinds else []), (str(each.head), BOLD)]
+            row += [(self._both(pair.rows, each.query), None), (self._both(pair.columns, each.key), None)]
+            row += [(self._number(weight), None) for weight in each.weights]
+            table.append([*row, (self.palette.fit(self._number(each.difference, "+")), BOLD)])
+        align = ">" * (len(names) - 4) + "<<" + ">>>"
+        yield Text("the cells that changed most", BOLD)
+        yield grid(table, align, self._room)
+
+    def _both(self, aligned: Alignment, place: tuple[int, int]) -> str:
+        """Return a shared token under its position, or both of them where they differ."""
+        first, second = place
+        index = str(first) if first == second else f"{first}/{second}"
+        return f"{index} {self._label(aligned.first[first].label)}"
+
+    def _number(self, value: float | None, sign: str = "") -> str:
+        return "" if value is None else f"{value:{sign}.{self.precision}f}".replace("-", "−")
+
+    def _said(self, text: str) -> Block:
+        return block([[Segment(line, DIM)] for line in wrap(self.palette.fit(text), self._room)])
+
+    # --- the maps ---
+
+    def _maps(self, head: HeadDifference) -> Iterator[RenderableType]:
+        """Yield the map of a head in A and in B on one scale, and their difference."""
+        pair = self.difference.pair(head)
+        axes = self._axes(pair)
+        room = self._share(axes)
+        pools = [pooling(rows, columns, room) for rows, columns in axes]
+        sides = [pair.first.head(head.head, axes[0][0].indices), pair.second.head(head.head, axes[1][0].indices)]
+        pictures = [picture_of(side, slice(None), pool) for side, pool in zip(sides, pools[:2], strict=True)]
+        common = scale_of(pictures)
+        pictures = [replace(each, title=name, scale=common) for each, name in zip(pictures, NAMES, strict=True)]
+        change = _change(pair, head.head, pools[2])
+        signed = SignedPalette.of(self.palette)
+        palettes: Sequence[Palette] = (self.palette, self.palette, signed)
+        drawn = [
+            heatmaps([each], *axis, pool, palette, room)
+            for each, axis, pool, palette in zip([*pictures, change], axes, pools, palettes, strict=True)
+        ]
+        own = "" if head.kind == "self" else f"{head.kind} "
+        title = f"{own}layer {head.layer} head {head.head}"
+        note = f" · {self._number(head.jensen_shannon)} bits"
+        note += "".join(f" · a cell of {name} is the strongest of {p[0]}×{p[1]}" for name, p in self._pooled(pools))
+        yield Text.assemble((title, BOLD), (self.palette.fit(note), DIM))
+        legends = [legend(pictures, self.palette, self._room - len(_WEIGHTS))]
+        legends.append(signed_legend(change.scale.highest, NAMES, signed, self._room - len(_WEIGHTS)))
+        named = zip((_WEIGHTS, self.palette.fit(_CHANGE)), legends, strict=True)
+        scales = [beside([Block([[Segment(name, BOLD)]], len(_WEIGHTS)), scale], 0) for name, scale in named]
+        yield stack([*scales, _side_by_side(drawn, self._room)])
+
+    def _pooled(self, pools: Sequence[tuple[int, int]]) -> Iterator[tuple[str, tuple[int, int]]]:
+        names = (*NAMES, "the difference")
+        return ((name, pool) for name, pool in zip(names, pools, strict=True) if pool != (1, 1))
+
+    def _axes(self, pair: LayerPair) -> list[tuple[Axis, Axis]]:
+        """Return the rows and the columns of A, of B, and of what both share."""
+        queries, keys = pair.rows, pair.columns
+        mine, theirs = zip(*pair.chosen, strict=True)
+        shared, _ = zip(*keys.pairs, strict=True)
+        return [
+            self._axis_pair(queries.first, mine, keys.first, range(len(keys.first))),
+            self._axis_pair(queries.second, theirs, keys.second, range(len(keys.second))),
+            self._axis_pair(queries.first, mine, keys.first, shared),
+        ]
+
+    def _axis_pair(
+        self, queries: Tokens, rows: Sequence[int], keys: Tokens, columns: Sequence[int]
+    ) -> tuple[Axis, Axis]:
+        return Axis.of_tokens(queries, rows, self.palette), Axis.of_tokens(keys, columns, self.palette)
+
+    def _share(self, axes: Sequence[tuple[Axis, Axis]]) -> int:
+        """Return the width of one map with which the most of them stand side by side: wide cells before narrow ones."""
+        for cell in (2, 1):
+            needed = max(rows.width + 2 + cell * len(columns) for rows, columns in axes)
+            for beside_each_other in (3, 2):
+                share = (self._room - _GAP * (beside_each_other - 1)) // beside_each_other
+                if needed <= share:
+                    return share
+        return self._room
+
+
+def _change(pair: LayerPair, head: int, pool: tuple[int, int]) -> Picture:
+    """Return the difference of a head on the shared tokens; its rows are pooled as they are derived."""
+    kept = []
+    for blocks in pair.blocks(head):
+        first, second = weights_of(pair, blocks)
+        drawn = [drawn_cells(block)[:, keys] for block, keys in zip(blocks, pair.keys, strict=True)]
+        with np.errstate(invalid="ignore"):
+            values = second - first
+        allowed = drawn[0] | drawn[1]
+        kept.append(strongest(Picture("", values, allowed, Scale.of(np.abs(values), allowed)), 1, pool[1]))
+    values, allowed = (np.concatenate([getattr(each, name) for each in kept]) for name in ("values", "allowed"))
+    return strongest(Picture(_CHANGE, values, allowed, scale_of(kept)), pool[0], 1)
+
+
+def _side_by_side(blocks: Sequence[Block], room: int) -> Block:
+    """Return blocks next to each other as far as the room allows."""
+    lines: list[list[Block]] = [[]]
+    for one in blocks:
+        if lines[-1] and sum(each.width + _GAP for each in lines[-1]) + one.width > room:
+            lines.append([])
+        lines[-1].append(one)
+    return stack([part for line in lines for part in (beside(line, _GAP), Block([[]], 0))][:-1])
