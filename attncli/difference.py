@@ -297,4 +297,4 @@ def _left_out(layers: Sequence[LayerPair], heads: Sequence[HeadDifference]) -> I
     fewer = [each for each in heads if each.rows < asked[each.layer, each.kind]]
     if fewer:
         heads_have = "head has" if len(fewer) == 1 else "heads have"
-        yield f"{len(fewer)} {heads_have} rows that are not compared: without a key to attend to, of padding, or with NaN"
+        yield f"{len(fewer)} {heads_have} rows that are not compared: without a key, of padding, or with NaN"

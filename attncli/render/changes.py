@@ -36,6 +36,7 @@ from attncli.tokens import Tokens
 
 _GAP = 3
 _WEIGHTS, _CHANGE = "weights  ", "B − A"
+_FEW = 3  # query rows that are named
 _LISTED = 12  # tokens that are not shared, of a long sequence
 
 Row = list[tuple[str, Style | None]]
@@ -98,7 +99,7 @@ class Changes:
             return self._shared_in_short(aligned, title)
         shared = set(aligned.pairs)
         columns = list(aligned.columns())
-        names: list[Row] = [*([(f"{title} {name}", BOLD)] for name in NAMES), [("shared", DIM)]]
+        names: list[Row] = [[(text, DIM)] for text in (f"{title} {NAMES[0]}", f"{title} {NAMES[1]}", "shared")]
         for column in columns:
             is_shared = column in shared
             for tokens, index, row in zip(sides, column, names[:2], strict=True):
@@ -111,14 +112,14 @@ class Changes:
 
     def _shared_in_short(self, aligned: Alignment, title: str) -> Block:
         first, second = ({pair[side] for pair in aligned.pairs} for side in (0, 1))
-        parts = [f"{title}: {len(aligned.pairs)} shared"]
+        parts: list[str] = [f"{title}: {len(aligned.pairs)} shared"]
         for name, tokens, shared in zip(NAMES, (aligned.first, aligned.second), (first, second), strict=True):
             others = [token for token in tokens if token.index not in shared]
             listed = "  ".join(f"{token.index} {self._label(token.label)}" for token in others[:_LISTED])
             more = f" and {len(others) - _LISTED} more" if len(others) > _LISTED else ""
             said = f"{name}  {len(tokens)} tokens" + (f", only here: {listed}{more}" if others else "")
             parts += wrap(said, self._room)
-        return block([[Segment(part, BOLD if number == 0 else None)] for number, part in enumerate(parts)])
+        return block([[Segment(part, None if number else BOLD)] for number, part in enumerate(parts)])
 
     def _label(self, label: str) -> str:
         return self.palette.shortened(label, LONGEST_LABEL)
@@ -148,13 +149,14 @@ class Changes:
         yield stack(parts)
 
     def _mean_over(self) -> str:
+        """Return which rows the numbers are the mean of."""
         chosen = {pair.chosen for pair in self.difference.layers}
         counts = sorted({len(pairs) for pairs in chosen})
-        shown = " or ".join(map(str, counts))
-        if len(chosen) == 1 and counts[0] <= 3:
+        if len(chosen) == 1 and counts[0] <= _FEW:
             pair = self.difference.layers[0]
-            shown += f" ({', '.join(self._both(pair.rows, place) for place in pair.chosen)})"
-        return f"mean over {shown} query row{'s' * (counts != [1])}"
+            named = ", ".join(self._both(pair.rows, place) for place in pair.chosen)
+            return f"mean over the query rows {named}" if counts[0] > 1 else f"query row {named}"
+        return f"mean over {' or '.join(map(str, counts))} query rows"
 
     def _cells(self) -> Iterator[RenderableType]:
         """Yield the cells that changed most, or that none did."""
