@@ -51,7 +51,8 @@ def align(first: Tokens, second: Tokens, texts: Texts | None = None) -> Alignmen
 
     Tokens are the same if they are spelled the same, but for the mark of a space before them, or, in one text that
     two tokenizers have split, if they are the same characters of it. The longest stretch that both have is matched
-    first, then what stands left and right of it (Ratcliff and Obershelp 1988, as difflib has it).
+    first, the one that begins earliest in the first sequence, then what stands left and right of it (Ratcliff and
+    Obershelp 1988, as difflib has it); where words have changed places, another order may keep others of them.
 
     Args:
         first: the one sequence.

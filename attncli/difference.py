@@ -10,22 +10,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attncli.alignment import Alignment, align
-from attncli.blocks import row_blocks
+from attncli.counterparts import LayerPair, chosen_rows, layer_pairs, not_compared
 from attncli.divergence import jensen_shannon, shared_outcomes
-from attncli.errors import InputError, UsageError
-from attncli.layer import HeadTrace, LayerTrace
+from attncli.errors import InputError
+from attncli.layer import HeadTrace
 from attncli.metrics import counted_rows
-from attncli.selection import layers_named, written
-from attncli.tokens import visible
 from attncli.trace import Trace
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Bool, Float
 
-NAMES = ("A", "B")  # what the two are called, in this order
 TOP = 10
-
-Pairs = tuple[tuple[int, int], ...]  # positions in A and in B
 
 
 @dataclass(frozen=True)
@@ -76,41 +71,6 @@ class CellDifference:
 
 
 @dataclass(frozen=True)
-class LayerPair:
-    """A layer that both traces have, and which of its cells are compared.
-
-    Attributes:
-        first: the layer of A.
-        second: the layer of B.
-        rows: the tokens of the queries of both.
-        chosen: the shared ones of them that are compared.
-        columns: the tokens of the keys of both.
-    """
-
-    first: LayerTrace
-    second: LayerTrace
-    rows: Alignment
-    chosen: Pairs
-    columns: Alignment
-
-    @property
-    def heads(self) -> list[int]:
-        """The heads that were asked for of both."""
-        return [head for head in self.first.heads if head in self.second.heads]
-
-    @property
-    def keys(self) -> tuple[Int[np.ndarray, " S"], Int[np.ndarray, " S"]]:
-        """Where the shared keys stand in A and in B."""
-        return _sides(self.columns.pairs)
-
-    def blocks(self, head: int) -> Iterator[tuple[HeadTrace, HeadTrace]]:
-        """Yield the compared rows of a head in A and in B, a block of rows at a time."""
-        first, second = _sides(self.chosen)
-        for places in row_blocks(np.arange(len(first)), max(self.first.num_keys, self.second.num_keys)):
-            yield self.first.head(head, first[places].tolist()), self.second.head(head, second[places].tolist())
-
-
-@dataclass(frozen=True)
 class Difference:
     """Two traces compared.
 
@@ -136,7 +96,7 @@ class Difference:
 
     def pair(self, of: HeadDifference | CellDifference) -> LayerPair:
         """Return the layer that a head or a cell belongs to."""
-        return next(pair for pair in self.layers if _place(pair.first) == (of.layer, of.kind))
+        return next(pair for pair in self.layers if pair.place == (of.layer, of.kind))
 
 
 def diff(first: Trace, second: Trace, *, queries: Iterable[str | int] = (), top: int = TOP) -> Difference:
@@ -165,8 +125,8 @@ def diff(first: Trace, second: Trace, *, queries: Iterable[str | int] = (), top:
     of_queries = align(first.query_tokens, second.query_tokens, asking if same_text else None)
     if not of_queries.pairs or not of_keys.pairs:
         raise InputError("the two share no token, so there is nothing to compare")
-    chosen = _chosen(of_queries, [str(name) for name in queries])
-    layers = tuple(_layer_pairs(first, second, (of_queries, of_keys), chosen))
+    chosen = chosen_rows(of_queries, [str(name) for name in queries])
+    layers = tuple(layer_pairs(first, second, (of_queries, of_keys), chosen))
     heads: list[HeadDifference] = []
     cells: list[CellDifference] = []
     for pair in layers:
@@ -175,48 +135,10 @@ def diff(first: Trace, second: Trace, *, queries: Iterable[str | int] = (), top:
             heads.append(measured)
             cells = heapq.nlargest(top, [*cells, *changed], key=lambda cell: abs(cell.difference))
     if not heads:
-        raise InputError(f"the two have no head in common: {'; '.join(_not_compared(first, second))}")
+        raise InputError(f"the two have no head in common: {'; '.join(not_compared(first, second))}")
     heads.sort(key=lambda each: -1.0 if each.jensen_shannon is None else each.jensen_shannon, reverse=True)
-    notes = (*_not_compared(first, second), *_left_out(layers, heads))
+    notes = (*not_compared(first, second), *_left_out(layers, heads))
     return Difference(first, second, of_queries, of_keys, layers, tuple(heads), tuple(cells), notes)
-
-
-def _chosen(aligned: Alignment, names: Sequence[str]) -> Pairs:
-    """Return the shared query tokens that are called so; all of them where none is named."""
-    if not names:
-        return aligned.pairs
-    shared = dict(aligned.pairs)
-    chosen: dict[int, int] = {}
-    for name in names:
-        found = [index for index in aligned.first.find(name, "query") if index in shared]
-        if not found:
-            labels = dict.fromkeys(aligned.first[index].label for index in shared)
-            raise UsageError(
-                f"--query '{visible(name)}': only {NAMES[0]} has it; the tokens that both have are: "
-                f"{' '.join(list(labels)[:40])}"
-            )
-        chosen |= {index: shared[index] for index in found}
-    return tuple(sorted(chosen.items()))
-
-
-def _layer_pairs(
-    first: Trace, second: Trace, aligned: tuple[Alignment, Alignment], chosen: Pairs
-) -> Iterator[LayerPair]:
-    """Yield the layers that both have.
-
-    Where an encoder and a decoder read two texts, the chosen queries are the decoder's, as in `View.cells`.
-    """
-    of_queries, of_keys = aligned
-    others = {_place(layer): layer for layer in second.layers}
-    has_target = first.target is not None or second.target is not None
-    for layer in first.layers:
-        other = others.get(_place(layer))
-        if other is None:
-            continue
-        if layer.kind == "encoder":
-            yield LayerPair(layer, other, of_keys, of_keys.pairs if has_target else chosen, of_keys)
-        else:
-            yield LayerPair(layer, other, of_queries, chosen, of_queries if layer.kind == "decoder" else of_keys)
 
 
 def _measured(pair: LayerPair, head: int, top: int) -> tuple[HeadDifference, list[CellDifference]]:
@@ -233,11 +155,10 @@ def _measured(pair: LayerPair, head: int, top: int) -> tuple[HeadDifference, lis
         elsewhere.append(np.stack([each[:, -1] for each in outcomes]))
         cells += _most_changed(pair, head, blocks, top)
     rows = np.concatenate(divergences)
-    first, second = np.concatenate(elsewhere, axis=1).mean(axis=1).tolist() if rows.size else (0.0, 0.0)
-    place = (*_place(pair.first), head)
     if not rows.size:
-        return HeadDifference(*place, None, 0, None), cells
-    return HeadDifference(*place, float(rows.mean()), len(rows), (first, second)), cells
+        return HeadDifference(*pair.place, head, None, 0, None), cells
+    first, second = np.concatenate(elsewhere, axis=1).mean(axis=1).tolist()
+    return HeadDifference(*pair.place, head, float(rows.mean()), len(rows), (first, second)), cells
 
 
 def _counted(first: HeadTrace, second: HeadTrace) -> Bool[np.ndarray, " R"]:
@@ -264,36 +185,12 @@ def _most_changed(
         query = int(blocks[0].queries[row]), int(blocks[1].queries[row])
         # By way of their own shortest digits: a float32 has no more to give.
         weights = float(str(first[row, column])), float(str(second[row, column]))
-        yield CellDifference(*_place(pair.first), head, query, pair.columns.pairs[column], weights)
-
-
-def _place(layer: LayerTrace) -> tuple[int, str]:
-    return layer.layer, layer.kind
-
-
-def _sides(pairs: Pairs) -> tuple[Int[np.ndarray, " S"], Int[np.ndarray, " S"]]:
-    first, second = zip(*pairs, strict=True)
-    return np.array(first), np.array(second)
-
-
-def _not_compared(first: Trace, second: Trace) -> Iterator[str]:
-    """Yield which layers and heads only one of the two has, a sentence each."""
-    sides = [{_place(layer): set(layer.heads) for layer in trace.layers} for trace in (first, second)]
-    for name, mine, other in zip(NAMES, sides, reversed(sides), strict=True):
-        for kind in dict.fromkeys(kind for _, kind in mine):
-            lacking = [index for index, each in mine if each == kind and (index, each) not in other]
-            if lacking:
-                yield f"only {name} has {layers_named(lacking, None if kind == 'self' else kind)}"
-        heads = {frozenset(mine[place] - other[place]) for place in mine if place in other} - {frozenset()}
-        for only in sorted(heads, key=sorted):
-            where = [place[0] for place in mine if place in other and mine[place] - other[place] == only]
-            named = f"head{'s' * (len(only) > 1)} {written(only)}"
-            yield f"only {name} has {named} of {layers_named(dict.fromkeys(where))}"
+        yield CellDifference(*pair.place, head, query, pair.columns.pairs[column], weights)
 
 
 def _left_out(layers: Sequence[LayerPair], heads: Sequence[HeadDifference]) -> Iterator[str]:
     """Yield whether some heads have fewer rows to compare than were asked for."""
-    asked = {_place(pair.first): len(pair.chosen) for pair in layers}
+    asked = {pair.place: len(pair.chosen) for pair in layers}
     fewer = [each for each in heads if each.rows < asked[each.layer, each.kind]]
     if fewer:
         heads_have = "head has" if len(fewer) == 1 else "heads have"

@@ -123,10 +123,8 @@ def diff(
 
     given = {name: value for name, value in context.params.items() if value not in (None, ())}
     chosen = choose_document(format_, output)
-    first, second = _traces(given)
-    _warn(first, second)
-    difference = compare(first, second, queries=query or (), top=top or TOP)
-    for note in difference.notes:
+    difference = compare(*_traces(given), queries=query or (), top=top or TOP)
+    for note in (*_warnings(difference), *difference.notes):
         complain(note)
     if chosen == "json":
         from attncli.formats.difference import write_difference
@@ -158,12 +156,6 @@ def _traces(given: dict[str, Any]) -> tuple[Trace, Trace]:
     if len(models) == 2:
         first, second = ({**given, "model": name} for name in models)
         return _only(traces_of(first, "all")), _only(traces_of(second, "all"))
-    if not models and given.get("vocab", "words") == "words":
-        from attncli.terminal import complain
-
-        complain(
-            "the toy layer draws the words of each sentence afresh; --vocab TOKENIZER gives both the same embeddings"
-        )
     traces = traces_of({**given, **({"model": models[0]} if models else {})}, "all")
     return _only(traces), _only(traces)
 
@@ -189,19 +181,27 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-def _warn(first: Trace, second: Trace) -> None:
-    """Say on stderr what the numbers of the traces cannot, once where it is true of both."""
-    from attncli.difference import NAMES
-    from attncli.terminal import complain
+def _warnings(difference: Difference) -> Iterator[str]:
+    """Yield what the numbers of the traces do not say, once where it is true of both."""
+    from attncli.counterparts import NAMES
     from attncli.view import View
     from attncli.warnings import warnings_of
 
+    first, second = difference.first, difference.second
+    has_toys = first.source.kind == second.source.kind == "toy"
+    if has_toys and any(
+        first.key_tokens[one].id != second.key_tokens[other].id for one, other in difference.keys.pairs
+    ):
+        yield (
+            "the toy layer draws the words of each sentence afresh, so that a word may have two embeddings; "
+            "--vocab TOKENIZER gives it one"
+        )
     said: dict[str, list[str]] = {}
     for name, trace in zip(NAMES, (first, second), strict=True):
         for warning in warnings_of(trace, View()):
             said.setdefault(warning, []).append(name)
     for warning, names in said.items():
-        complain(f"warning: {'' if len(names) == len(NAMES) else f'{names[0]}: '}{warning}")
+        yield f"warning: {'' if len(names) == len(NAMES) else f'{names[0]}: '}{warning}"
 
 
 def _draw(difference: Difference, given: dict[str, Any]) -> None:

@@ -13,7 +13,8 @@ from rich.style import Style
 from rich.text import Text
 
 from attncli.alignment import Alignment
-from attncli.difference import NAMES, Difference, HeadDifference, LayerPair, weights_of
+from attncli.counterparts import NAMES, LayerPair
+from attncli.difference import Difference, HeadDifference, weights_of
 from attncli.render.axes import LONGEST_LABEL, Axis
 from attncli.render.block import Block, beside, block, grid, stack
 from attncli.render.heatmap import (
@@ -79,7 +80,7 @@ class Changes:
         yield from self._heads()
         yield from self._cells()
         for head in difference.heads[: self.maps]:
-            if head.jensen_shannon is not None:
+            if head.jensen_shannon:
                 yield from self._maps(head)
         proven = [layer for pair in difference.layers for layer in (pair.first, pair.second) if layer.proof]
         if proven:
@@ -130,9 +131,9 @@ class Changes:
         """Yield the ranking of the heads."""
         difference = self.difference
         heads = difference.heads
-        rows = [f"{len(heads)} head{'s' * (len(heads) > 1)} by Jensen-Shannon divergence, in bits"]
-        rows += ["0: the same, 1: nothing in common", self._mean_over()]
-        yield Text(self.palette.fit(" · ".join(rows)), DIM)
+        title = f"heads that changed most, of {len(heads)}"
+        said = f" · Jensen-Shannon divergence, 0 to 1 bit · {self._mean_over()}"
+        yield Text.assemble((title, BOLD), (self.palette.fit(said), DIM))
         has_kinds = len({each.kind for each in heads}) > 1
         has_others = any(each.elsewhere and max(each.elsewhere) > 0 for each in heads)
         names = ["layer", *(["kind"] if has_kinds else []), "head", "divergence"]
@@ -144,8 +145,7 @@ class Changes:
             table.append([*row, *((self._number(value), None) for value in numbers)])
         parts = [grid(table, ">" * len(names), self._room)]
         if has_others:
-            said = "elsewhere: weight on tokens that only one of them has, and in sinks; it counts as one cell"
-            parts.append(self._said(said))
+            parts.append(self._elsewhere())
         yield stack(parts)
 
     def _mean_over(self) -> str:
@@ -174,7 +174,7 @@ class Changes:
             row += [(self._number(weight), None) for weight in each.weights]
             table.append([*row, (self.palette.fit(self._number(each.difference, "+")), BOLD)])
         align = ">" * (len(names) - 4) + "<<" + ">>>"
-        yield Text("the cells that changed most", BOLD)
+        yield Text("cells that changed most", BOLD)
         yield grid(table, align, self._room)
 
     def _both(self, aligned: Alignment, place: tuple[int, int]) -> str:
@@ -184,10 +184,19 @@ class Changes:
         return f"{index} {self._label(aligned.first[first].label)}"
 
     def _number(self, value: float | None, sign: str = "") -> str:
-        return "" if value is None else f"{value:{sign}.{self.precision}f}".replace("-", "−")
+        if not value:
+            return "" if value is None else "0"  # exactly; 0.0000 is a small number rounded
+        return f"{value:{sign}.{self.precision}f}".replace("-", "−")
 
-    def _said(self, text: str) -> Block:
-        return block([[Segment(line, DIM)] for line in wrap(self.palette.fit(text), self._room)])
+    def _elsewhere(self) -> Block:
+        """Return what the weight elsewhere is, and what becomes of it."""
+        layers = [layer for pair in self.difference.layers for layer in (pair.first, pair.second)]
+        where = (
+            [] if all(pair.columns.is_whole for pair in self.difference.layers) else ["on tokens that are not shared"]
+        )
+        where += ["taken by sinks"] if any(layer.sinks is not None for layer in layers) else []
+        said = f"elsewhere: weight {' or '.join(where) or 'that rows lack of 1'}; to the divergence it is one more cell"
+        return block([[Segment(line, DIM)] for line in wrap(self.palette.fit(said), self._room)])
 
     # --- the maps ---
 
@@ -214,7 +223,7 @@ class Changes:
         note += "".join(f" · a cell of {name} is the strongest of {p[0]}×{p[1]}" for name, p in self._pooled(pools))
         yield Text.assemble((title, BOLD), (self.palette.fit(note), DIM))
         legends = [legend(pictures, self.palette, self._room - len(_WEIGHTS))]
-        legends.append(signed_legend(change.scale.highest, NAMES, signed, self._room - len(_WEIGHTS)))
+        legends.append(signed_legend(change.scale, common.marks, signed, self._room - len(_WEIGHTS)))
         named = zip((_WEIGHTS, self.palette.fit(_CHANGE)), legends, strict=True)
         scales = [beside([Block([[Segment(name, BOLD)]], len(_WEIGHTS)), scale], 0) for name, scale in named]
         yield stack([*scales, _side_by_side(drawn, self._room)])

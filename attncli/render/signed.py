@@ -8,16 +8,18 @@ import numpy as np
 from rich.segment import Segment
 from rich.style import Style
 
+from attncli.counterparts import NAMES
 from attncli.render.block import Block, flowing
-from attncli.render.heatmap import Picture
+from attncli.render.heatmap import Picture, Scale
 from attncli.render.palette import DIM, Palette, colors
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
 # The orange half of ColorBrewer's PuOr and the blue half of its RdBu (Brewer 2013): both sides are as dark as each
-# other, and nobody who cannot tell red from green takes one for the other.
-_STOPS = ("7f3b08", "b35806", "e08214", "fdb863", "f7f7f7", "92c5de", "4393c3", "2166ac", "053061")
+# other, and nobody who cannot tell red from green takes one for the other. (The darkest blue has a trace less green,
+# 053061 there, so that the nearest of 256 colours is a blue too.)
+_STOPS = ("7f3b08", "b35806", "e08214", "fdb863", "f7f7f7", "92c5de", "4393c3", "2166ac", "052e61")
 _STEPS = {"truecolor": 255, "256": 9}  # odd: the one in the middle is zero's
 # Without colour a sign and a shade, or where there is room for one character alone, two signs for the larger half.
 _RAMPS = {
@@ -65,12 +67,12 @@ def strongest(picture: Picture, rows: int, columns: int) -> Picture:
     return Picture(picture.title, values, highest.allowed, picture.scale)
 
 
-def signed_legend(highest: float, names: tuple[str, str], palette: SignedPalette, width: int) -> Block:
-    """Return the scale of differences, and which sign means what."""
+def signed_legend(scale: Scale, explained: frozenset[str], palette: SignedPalette, width: int) -> Block:
+    """Return the scale of differences, which sign means what, and the marks that nothing has explained yet."""
     ramp = palette.ramp(2)
     shown = [ramp[round(step * (len(ramp) - 1) / 8)] for step in range(9)]
-    line = [Segment(palette.fit(f"−{highest:.4g} "), DIM)]
+    line = [Segment(palette.fit(f"−{scale.highest:.4g} "), DIM)]
     line += [Segment(glyph, style) for glyph, style in shown]
-    line.append(Segment(f" +{highest:.4g}", DIM))
-    said = [f"− more in {names[0]}", f"+ more in {names[1]}"]
+    line.append(Segment(f" +{scale.highest:.4g}", DIM))
+    said = [f"− more in {NAMES[0]}", f"+ more in {NAMES[1]}", *sorted(scale.marks - explained)]
     return flowing([line, *([Segment(palette.fit(part), DIM)] for part in said)], width)
