@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from textwrap import wrap
 
-import numpy as np
 from rich.console import RenderableType
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
 from attncli.alignment import Alignment
-from attncli.counterparts import NAMES, LayerPair
-from attncli.difference import Difference, HeadDifference, weights_of
-from attncli.render.axes import LONGEST_LABEL, Axis
-from attncli.render.block import Block, beside, block, grid, stack
-from attncli.render.heatmap import (
-    COMFORTABLE,
-    MOST,
-    Picture,
-    Scale,
-    drawn_cells,
-    heatmaps,
-    legend,
-    picture_of,
-    pooling,
-    scale_of,
-)
+from attncli.counterparts import NAMES
+from attncli.difference import Difference, HeadDifference
+from attncli.render.axes import LONGEST_LABEL
+from attncli.render.block import Block, block, grid, stack
+from attncli.render.changed_maps import CHANGE, maps_of
+from attncli.render.heatmap import COMFORTABLE, MOST
 from attncli.render.matrix import DIGITS
 from attncli.render.palette import BOLD, DIM, Palette
-from attncli.render.signed import SignedPalette, signed_legend, strongest
 from attncli.render.summaries import headline, proof_line
-from attncli.tokens import Tokens
 
-_GAP = 3
-_WEIGHTS, _CHANGE = "weights  ", "B − A"
 _FEW = 3  # query rows that are named
 _LISTED = 12  # tokens that are not shared, of a long sequence
 
@@ -81,7 +66,8 @@ class Changes:
         yield from self._cells()
         for head in difference.heads[: self.maps]:
             if head.jensen_shannon:
-                yield from self._maps(head)
+                yield self._title(head)
+                yield maps_of(difference.pair(head), head.head, self.palette, self._room)
         proven = [layer for pair in difference.layers for layer in (pair.first, pair.second) if layer.proof]
         if proven:
             worst = max(proven, key=lambda layer: layer.proof.max_abs_error if layer.proof else 0)
@@ -166,7 +152,7 @@ class Changes:
             return
         has_kinds = len({pair.first.kind for pair in self.difference.layers}) > 1
         names = ["layer", *(["kind"] if has_kinds else []), "head", "query", "key", *NAMES]
-        table: list[Row] = [[(name, DIM) for name in [*names, self.palette.fit(_CHANGE)]]]
+        table: list[Row] = [[(name, DIM) for name in [*names, self.palette.fit(CHANGE)]]]
         for each in cells:
             pair = self.difference.pair(each)
             row: Row = [(str(each.layer), BOLD), *([(each.kind, None)] if has_kinds else []), (str(each.head), BOLD)]
@@ -198,86 +184,7 @@ class Changes:
         said = f"elsewhere: weight {' or '.join(where) or 'that rows lack of 1'}; to the divergence it is one more cell"
         return block([[Segment(line, DIM)] for line in wrap(self.palette.fit(said), self._room)])
 
-    # --- the maps ---
-
-    def _maps(self, head: HeadDifference) -> Iterator[RenderableType]:
-        """Yield the map of a head in A and in B on one scale, and their difference."""
-        pair = self.difference.pair(head)
-        axes = self._axes(pair)
-        room = self._share(axes)
-        pools = [pooling(rows, columns, room) for rows, columns in axes]
-        sides = [pair.first.head(head.head, axes[0][0].indices), pair.second.head(head.head, axes[1][0].indices)]
-        pictures = [picture_of(side, slice(None), pool) for side, pool in zip(sides, pools[:2], strict=True)]
-        common = scale_of(pictures)
-        pictures = [replace(each, title=name, scale=common) for each, name in zip(pictures, NAMES, strict=True)]
-        change = _change(pair, head.head, pools[2])
-        signed = SignedPalette.of(self.palette)
-        palettes: Sequence[Palette] = (self.palette, self.palette, signed)
-        drawn = [
-            heatmaps([each], *axis, pool, palette, room)
-            for each, axis, pool, palette in zip([*pictures, change], axes, pools, palettes, strict=True)
-        ]
+    def _title(self, head: HeadDifference) -> Text:
         own = "" if head.kind == "self" else f"{head.kind} "
-        title = f"{own}layer {head.layer} head {head.head}"
         note = f" · {self._number(head.jensen_shannon)} bits"
-        note += "".join(f" · a cell of {name} is the strongest of {p[0]}×{p[1]}" for name, p in self._pooled(pools))
-        yield Text.assemble((title, BOLD), (self.palette.fit(note), DIM))
-        legends = [legend(pictures, self.palette, self._room - len(_WEIGHTS))]
-        legends.append(signed_legend(change.scale, common.marks, signed, self._room - len(_WEIGHTS)))
-        named = zip((_WEIGHTS, self.palette.fit(_CHANGE)), legends, strict=True)
-        scales = [beside([Block([[Segment(name, BOLD)]], len(_WEIGHTS)), scale], 0) for name, scale in named]
-        yield stack([*scales, _side_by_side(drawn, self._room)])
-
-    def _pooled(self, pools: Sequence[tuple[int, int]]) -> Iterator[tuple[str, tuple[int, int]]]:
-        names = (*NAMES, "the difference")
-        return ((name, pool) for name, pool in zip(names, pools, strict=True) if pool != (1, 1))
-
-    def _axes(self, pair: LayerPair) -> list[tuple[Axis, Axis]]:
-        """Return the rows and the columns of A, of B, and of what both share."""
-        queries, keys = pair.rows, pair.columns
-        mine, theirs = zip(*pair.chosen, strict=True)
-        shared, _ = zip(*keys.pairs, strict=True)
-        return [
-            self._axis_pair(queries.first, mine, keys.first, range(len(keys.first))),
-            self._axis_pair(queries.second, theirs, keys.second, range(len(keys.second))),
-            self._axis_pair(queries.first, mine, keys.first, shared),
-        ]
-
-    def _axis_pair(
-        self, queries: Tokens, rows: Sequence[int], keys: Tokens, columns: Sequence[int]
-    ) -> tuple[Axis, Axis]:
-        return Axis.of_tokens(queries, rows, self.palette), Axis.of_tokens(keys, columns, self.palette)
-
-    def _share(self, axes: Sequence[tuple[Axis, Axis]]) -> int:
-        """Return the width of one map with which the most of them stand side by side: wide cells before narrow ones."""
-        for cell in (2, 1):
-            needed = max(rows.width + 2 + cell * len(columns) for rows, columns in axes)
-            for beside_each_other in (3, 2):
-                share = (self._room - _GAP * (beside_each_other - 1)) // beside_each_other
-                if needed <= share:
-                    return share
-        return self._room
-
-
-def _change(pair: LayerPair, head: int, pool: tuple[int, int]) -> Picture:
-    """Return the difference of a head on the shared tokens; its rows are pooled as they are derived."""
-    kept = []
-    for blocks in pair.blocks(head):
-        first, second = weights_of(pair, blocks)
-        drawn = [drawn_cells(block)[:, keys] for block, keys in zip(blocks, pair.keys, strict=True)]
-        with np.errstate(invalid="ignore"):
-            values = second - first
-        allowed = drawn[0] | drawn[1]
-        kept.append(strongest(Picture("", values, allowed, Scale.of(np.abs(values), allowed)), 1, pool[1]))
-    values, allowed = (np.concatenate([getattr(each, name) for each in kept]) for name in ("values", "allowed"))
-    return strongest(Picture(_CHANGE, values, allowed, scale_of(kept)), pool[0], 1)
-
-
-def _side_by_side(blocks: Sequence[Block], room: int) -> Block:
-    """Return blocks next to each other as far as the room allows."""
-    lines: list[list[Block]] = [[]]
-    for one in blocks:
-        if lines[-1] and sum(each.width + _GAP for each in lines[-1]) + one.width > room:
-            lines.append([])
-        lines[-1].append(one)
-    return stack([part for line in lines for part in (beside(line, _GAP), Block([[]], 0))][:-1])
+        return Text.assemble((f"{own}layer {head.layer} head {head.head}", BOLD), (self.palette.fit(note), DIM))

@@ -67,10 +67,13 @@ def strongest(picture: Picture, rows: int, columns: int) -> Picture:
     return Picture(picture.title, values, highest.allowed, picture.scale)
 
 
-def signed_legend(scale: Scale, explained: frozenset[str], palette: SignedPalette, width: int) -> Block:
+def signed_legend(
+    scale: Scale, explained: frozenset[str], palette: SignedPalette, cell_width: int, width: int
+) -> Block:
     """Return the scale of differences, which sign means what, and the marks that nothing has explained yet."""
-    ramp = palette.ramp(2)
-    shown = [ramp[round(step * (len(ramp) - 1) / 8)] for step in range(9)]
+    ramp = palette.ramp(2 if palette.has_color else cell_width)
+    steps = min(len(ramp), 9)
+    shown = [ramp[round(step * (len(ramp) - 1) / (steps - 1))] for step in range(steps)]
     line = [Segment(palette.fit(f"−{scale.highest:.4g} "), DIM)]
     line += [Segment(glyph, style) for glyph, style in shown]
     line.append(Segment(f" +{scale.highest:.4g}", DIM))
