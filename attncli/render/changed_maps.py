@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.segment import Segment
 
 from attncli.counterparts import NAMES, LayerPair
 from attncli.difference import weights_of
-from attncli.render.axes import Axis
+from attncli.render.axes import Axis, mark_note
 from attncli.render.block import Block, beside, stack
 from attncli.render.heatmap import GAP, Picture, Scale, drawn_cells, heatmaps, legend, picture_of, pooling, scale_of
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.render.signed import SignedPalette, signed_legend, strongest
 from attncli.tokens import Tokens
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool
+
+    Blind = Bool[np.ndarray, "1 R"]
 
 CHANGE = "B − A"
 _WEIGHTS = "weights  "
@@ -34,7 +40,8 @@ def maps_of(pair: LayerPair, head: int, palette: Palette, room: int) -> Block:
         palette: how cells look.
         room: cells in a line.
     """
-    axes = _axes(pair, palette)
+    blind = _blind(pair, head)
+    axes = _axes(pair, blind, palette)
     share = _share(axes, room)
     pools = [pooling(rows, columns, share) for rows, columns in axes]
     sides = (pair.first.head(head, axes[0][0].indices), pair.second.head(head, axes[1][0].indices))
@@ -51,7 +58,7 @@ def maps_of(pair: LayerPair, head: int, palette: Palette, room: int) -> Block:
     cell_width = 2 if drawn[2].width >= rows.width + GAP + 2 * len(columns.pooled(pools[2][1])) else 1
     room_of_scales = room - len(_WEIGHTS)
     scales = [
-        _named(_WEIGHTS, legend(pictures, palette, room_of_scales), palette),
+        _named(_WEIGHTS, legend(pictures, palette, room_of_scales, mark_note(blind[0] | blind[1])), palette),
         _named(CHANGE, signed_legend(change.scale, common.marks, signed, cell_width, room_of_scales), palette),
     ]
     return stack([*scales, *_pooled(pools, palette), _side_by_side(drawn, room)])
@@ -70,20 +77,26 @@ def _pooled(pools: Sequence[tuple[int, int]], palette: Palette) -> list[Block]:
     return [Block([[Segment(said, DIM)]], len(said))]
 
 
-def _axes(pair: LayerPair, palette: Palette) -> list[Axes]:
-    """Return the rows and the columns of A, of B, and of what both share."""
+def _axes(pair: LayerPair, blind: Sequence[Blind], palette: Palette) -> list[Axes]:
+    """Return the rows and the columns of A, of B, and of what both share; rows that are blind are marked."""
 
-    def axes(queries: Tokens, rows: Sequence[int], keys: Tokens, columns: Sequence[int]) -> Axes:
-        return Axis.of_tokens(queries, rows, palette), Axis.of_tokens(keys, columns, palette)
+    def axes(queries: Tokens, rows: Sequence[int], marked: Blind, keys: Tokens, columns: Sequence[int]) -> Axes:
+        return Axis.of_tokens(queries, rows, palette).marking(marked), Axis.of_tokens(keys, columns, palette)
 
     queries, keys = pair.rows, pair.columns
     mine, theirs = zip(*pair.chosen, strict=True)
     shared, _ = zip(*keys.pairs, strict=True)
     return [
-        axes(queries.first, mine, keys.first, range(len(keys.first))),
-        axes(queries.second, theirs, keys.second, range(len(keys.second))),
-        axes(queries.first, mine, keys.first, shared),
+        axes(queries.first, mine, blind[0], keys.first, range(len(keys.first))),
+        axes(queries.second, theirs, blind[1], keys.second, range(len(keys.second))),
+        axes(queries.first, mine, blind[0] | blind[1], keys.first, shared),
     ]
+
+
+def _blind(pair: LayerPair, head: int) -> list[Blind]:
+    """Return which of the compared rows may attend to no key, in A and in B."""
+    sides = zip((pair.first, pair.second), zip(*pair.chosen, strict=True), strict=True)
+    return [layer.blind(rows)[[layer.heads.index(head)]] for layer, rows in sides]
 
 
 def _share(axes: Sequence[Axes], room: int) -> int:
