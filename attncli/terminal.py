@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from attncli.render.palette import Palette
 
 NARROWEST = 40  # cells; a narrower terminal wraps what was laid out for this
-PAGE_WIDTH = 100  # cells in a line of a picture
+PAGE_WIDTH = 100  # cells in a line of a picture; only a matrix is wider, rather than cut
 
 # Rich fits lines to the console; where nothing sets a width, nothing is to be wrapped or cut.
 _ENDLESS = 1_000_000
@@ -72,7 +72,10 @@ class Terminal:
         return Palette(tier, encoding, colormap)
 
     def show(self, renderables: Iterable[RenderableType], title: str = "") -> None:
-        """Print the parts of a view with a blank line between them, and before them where another view stands."""
+        """Print the parts of a view with a blank line between them, and before them where another view stands.
+
+        A view's title is for a file that is read by itself; here the command line says it.
+        """
         console = self._console()
         for renderable in renderables:
             if self._shown:
@@ -119,13 +122,22 @@ class Page:
         return Palette(self._tier, colormap=colormap)
 
     def show(self, renderables: Iterable[RenderableType], title: str = "") -> None:
-        """Draw the parts of a view with a blank line between them."""
+        """Draw the parts of a view with a blank line between them, under its title."""
         from rich.console import Console
         from rich.segment import Segment
 
         from attncli.formats.drawn import Drawing, pieces
 
-        console = Console(width=self.width, height=100, force_jupyter=False, legacy_windows=False, _environ={})
+        console = Console(
+            width=self.width,
+            height=100,
+            force_jupyter=False,
+            legacy_windows=False,
+            markup=False,
+            highlight=False,
+            emoji=False,
+            _environ={},
+        )
         lines: list[list[Piece]] = []
         for renderable in renderables:
             drawn = Segment.split_lines(console.render(renderable))

@@ -1,7 +1,7 @@
-"""Machine formats: writers over Traces, in one registry.
+"""Files: machine formats, written from Traces, and pictures, written from what is drawn; in one registry.
 
-A writer is a function from numbered traces to pieces of text; it is a generator, so what it has written can be
-flushed while the next rows, or the next sentence, are still being computed.
+A writer of a machine format is a function from numbered traces to pieces of text; it is a generator, so what it has
+written can be flushed while the next rows, or the next sentence, are still being computed.
 """
 
 from __future__ import annotations
