@@ -18,6 +18,7 @@ from attncli._version import __version__
 if TYPE_CHECKING:
     from attncli.checks import check
     from attncli.errors import AttnError
+    from attncli.explanation import why
     from attncli.sources import inspect, open_source
     from attncli.sources.file import load
     from attncli.sources.module import from_multihead_attention
@@ -32,6 +33,7 @@ __all__ = [
     "inspect",
     "load",
     "open_source",
+    "why",
 ]
 
 _HOMES = {
@@ -42,6 +44,7 @@ _HOMES = {
     "inspect": "attncli.sources",
     "load": "attncli.sources.file",
     "open_source": "attncli.sources",
+    "why": "attncli.explanation",
 }
 
 

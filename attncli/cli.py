@@ -14,6 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from attncli.commands.check import check
 from attncli.commands.inspect import inspect
+from attncli.commands.why import why
 from attncli.errors import AttnError, ExitCode
 from attncli.terminal import complain
 
@@ -147,6 +148,7 @@ app = typer.Typer(
 )
 app.command(cls=_Command, short_help="Show the attention of a sentence.")(inspect)
 app.command(cls=_Command, short_help="Say what is wrong with a checkpoint's attention.")(check)
+app.command(cls=_Command, short_help="Say why a query attends to a key.")(why)
 
 
 def _mask_group() -> Any:

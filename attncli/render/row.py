@@ -1,0 +1,59 @@
+"""One row of the attention as a person reads it: its keys by weight, and what the others sum up to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from attncli.explanation import Row
+from attncli.render.bars import largest_of
+from attncli.render.block import Block
+from attncli.render.heatmap import drawn_cells
+from attncli.render.palette import DIM
+from attncli.render.sheet import Line, Sheet
+
+
+def ranked_keys(row: Row) -> list[int]:
+    """Return the keys by weight, without those that are masked and have none."""
+    drawn = drawn_cells(row.head)[0]
+    return [key for key in row.ranked.tolist() if drawn[key]]
+
+
+def weight_of(row: Row, keys: Sequence[int]) -> float:
+    """Return the weight of some keys together."""
+    return float(row.weights[list(keys)].sum(dtype=np.float64))
+
+
+def keys_by_weight(row: Row, top: int, sheet: Sheet) -> Block:
+    """Return the keys by weight, what the others sum up to, and the sink; weights and shares add up to 1."""
+    ranked = ranked_keys(row)
+    shown, others = ranked[:top], ranked[top:]
+    shares, sink = row.output_shares, row.sink_weight
+    columns = (row.scores, row.weights, row.value_norms, row.contribution_norms, shares)
+    numbers = [sheet.column(values, shown) for values in columns]
+    names = ("key", "score", "weight", "‖v‖", "‖w·v‖", "share")
+    lines: list[Line] = [[(sheet.palette.fit(name), DIM) for name in names]]
+    for key, *listed in zip(shown, *numbers, strict=True):
+        lines.append([(sheet.named(row.keys[key]), None), *((number, None) for number in listed)])
+    weights = [float(row.weights[key]) for key in shown]
+
+    def add(name: str, weight: Any = None, score: Any = None, share: Any = None) -> None:
+        told = (score, weight, None, None, share)
+        lines.append([(name, DIM), *((sheet.known(value), None) for value in told)])
+        weights.append(0.0 if weight is None else float(weight))
+
+    if others:
+        add(f"{len(others)} more", weight_of(row, others), share=_summed(shares, others))
+    if masked := len(row.keys) - len(ranked):
+        add(f"{masked} masked")
+    if sink is not None and row.layer.sinks is not None:
+        add("sink", sink, score=row.layer.sinks[row.head.head])
+    largest = largest_of(weights)
+    add("total", weight_of(row, ranked) + float(sink or 0), share=_summed(shares, ranked))
+    return sheet.with_bars(lines, 3, [*weights[:-1], 0.0], largest)
+
+
+def _summed(values: Any, keys: list[int]) -> Any:
+    return None if values is None else values[keys].sum(dtype=np.float64)
