@@ -86,7 +86,7 @@ def _blind_rows(layer: LayerTrace, tokens: Tokens, queries: Sequence[int]) -> st
     heads, rows = np.flatnonzero(blind.any(axis=1)), np.flatnonzero(blind.any(axis=0))
     if not len(rows):
         return ""
-    named = _named([f"{queries[row]} '{tokens[queries[row]].label}'" for row in rows])
+    named = _named([f"{queries[row]} '{tokens[queries[row]].label}'" for row in rows.tolist()])
     if np.array_equal(blind.any(axis=0), blind.all(axis=0)):
         where = ""
     elif len(heads) < len(blind):

@@ -28,6 +28,8 @@ def dimensions(one: Cell, products: Float[np.ndarray, " D"], top: int, sheet: Sh
     """Return the largest of the products that q·k is the sum of, and what the others sum up to."""
     palette = sheet.palette
     shown, others = np.split(one.ranked, [top])
+    assert one.q is not None
+    assert one.k is not None
     columns = [sheet.column(vector, shown.tolist()) for vector in (products, one.q, one.k)]
     lines: list[Line] = [[(palette.fit(name), DIM) for name in ("dim", "q·k", "q", "k")]]
     for place, *numbers in zip(shown.tolist(), *columns, strict=True):

@@ -31,27 +31,31 @@ def keys_by_weight(row: Row, top: int, sheet: Sheet) -> Block:
     ranked = ranked_keys(row)
     shown, others = ranked[:top], ranked[top:]
     shares, sink = row.output_shares, row.sink_weight
-    columns = (row.scores, row.weights, row.value_norms, row.contribution_norms, shares)
-    numbers = [sheet.column(values, shown) for values in columns]
-    names = ("key", "score", "weight", "‖v‖", "‖w·v‖", "share")
-    lines: list[Line] = [[(sheet.palette.fit(name), DIM) for name in names]]
-    for key, *listed in zip(shown, *numbers, strict=True):
-        lines.append([(sheet.named(row.keys[key]), None), *((number, None) for number in listed)])
+    stages = {
+        "score": row.scores,
+        "weight": row.weights,
+        "‖v‖": row.value_norms,
+        "‖w·v‖": row.contribution_norms,
+        "share": shares,
+    }
+    known = {name: values for name, values in stages.items() if values is not None}
+    lines: list[Line] = [[("key", DIM), *((sheet.palette.fit(name), DIM) for name in known)]]
+    for key, *numbers in zip(shown, *(sheet.column(values, shown) for values in known.values()), strict=True):
+        lines.append([(sheet.named(row.keys[key]), None), *((number, None) for number in numbers)])
     weights = [float(row.weights[key]) for key in shown]
 
-    def add(name: str, weight: Any = None, score: Any = None, share: Any = None) -> None:
-        told = (score, weight, None, None, share)
-        lines.append([(name, DIM), *((sheet.known(value), None) for value in told)])
-        weights.append(0.0 if weight is None else float(weight))
+    def add(name: str, **told: Any) -> None:
+        lines.append([(name, DIM), *((sheet.known(told.get(stage)), None) for stage in known)])
+        weights.append(float(told.get("weight", 0)))
 
     if others:
-        add(f"{len(others)} more", weight_of(row, others), share=_summed(shares, others))
+        add(f"{len(others)} more", weight=weight_of(row, others), share=_summed(shares, others))
     if masked := len(row.keys) - len(ranked):
         add(f"{masked} masked")
     if sink is not None and row.layer.sinks is not None:
-        add("sink", sink, score=row.layer.sinks[row.head.head])
+        add("sink", weight=sink, score=row.layer.sinks[row.head.head])
     largest = largest_of(weights)
-    add("total", weight_of(row, ranked) + float(sink or 0), share=_summed(shares, ranked))
+    add("total", weight=weight_of(row, ranked) + float(sink or 0), share=_summed(shares, ranked))
     return sheet.with_bars(lines, 3, [*weights[:-1], 0.0], largest)
 
 

@@ -60,10 +60,8 @@ class Sheet:
             return f"{number:.{max(digits - 2, 1)}e}"
         return number_text(number, digits, abs(number) >= WIDEST_FIXED)
 
-    def column(self, values: Float[np.ndarray, " N"] | None, places: Sequence[int]) -> list[str]:
-        """Return numbers that stand in a column; blanks where the layer has none."""
-        if values is None:
-            return [""] * len(places)
+    def column(self, values: Float[np.ndarray, " N"], places: Sequence[int]) -> list[str]:
+        """Return numbers that stand in a column."""
         chosen = values[list(places)]
         finite = chosen[np.isfinite(chosen)]
         is_large = bool(finite.size) and float(np.abs(finite).max()) >= WIDEST_FIXED

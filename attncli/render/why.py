@@ -65,10 +65,11 @@ class Page:
         """Return how to see one of several heads taken apart."""
         if len(self.explained) == 1:
             return []
-        row = _row(max(self.explained, key=_prominence))
+        most = max(self.explained, key=_prominence)
+        row, which = _row(most), "the one with the largest weight" if _prominence(most) > 0 else "one"
         facts = {"kind": row.layer.kind, "layer": row.layer.layer, "head": row.head.head}
         options = [f"--{name} {fact}" for name, fact in facts.items() if name in self._facts]
-        return [f"a line for each head; {' '.join(options)} takes the one with the largest weight apart"]
+        return [f"a line for each head; {' '.join(options)} takes {which} apart"]
 
     @cached_property
     def _rows(self) -> list[Row]:
