@@ -15,7 +15,7 @@ from attncli.trace import Trace
 from attncli.view import View
 
 if TYPE_CHECKING:
-    from attncli.explanation import Row
+    from attncli.anatomy import Row
 
 _NAMED = 5  # of the queries or heads that a sentence is about
 

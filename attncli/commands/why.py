@@ -103,7 +103,8 @@ def why(
 
     attn why -m sentence-transformers/all-MiniLM-L6-v2 "time flies like an arrow" --query flies --head 2
     """
-    from attncli.explanation import Row, explain
+    from attncli.anatomy import Row
+    from attncli.explanation import explain
     from attncli.formats import choose_document
     from attncli.inputs import traces_of
     from attncli.terminal import complain, write

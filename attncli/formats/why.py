@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from attncli.explanation import Cell, Explained, Row
+from attncli.anatomy import Cell, Row
+from attncli.explanation import Explained
 from attncli.formats.numbers import number
 from attncli.trace import Trace
 

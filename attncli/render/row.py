@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attncli.explanation import Row
+from attncli.anatomy import Row
 from attncli.render.bars import largest_of
 from attncli.render.block import Block
 from attncli.render.heatmap import drawn_cells

@@ -14,7 +14,8 @@ from architectures import tiny_inputs, tiny_model
 from conformance import opened, save, words
 
 import attncli
-from attncli.explanation import Cell, Row, explain
+from attncli.anatomy import Cell, Row
+from attncli.explanation import explain
 from attncli.trace import Trace
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -14,8 +14,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 import attncli
+from attncli.anatomy import Cell, Row
 from attncli.errors import UsageError
-from attncli.explanation import Cell, Row, explain, why
+from attncli.explanation import explain, why
 from attncli.formats.why import write_why
 from attncli.layer import LayerTrace
 from attncli.masks.algebra import ArrayMask
