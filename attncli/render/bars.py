@@ -33,13 +33,12 @@ def signed_bar(value: float, largest: float, width: int, palette: Palette) -> Ba
     return (drawn.rjust(half) + axis if value < 0 else " " * half + axis + drawn), style
 
 
-def largest_of(values: Iterable[float]) -> float:
+def largest_of(values: Iterable[float | None]) -> float:
     """Return the size of the largest of some values that is finite, or 0."""
-    return max((abs(value) for value in values if math.isfinite(value)), default=0.0)
+    return max((abs(value) for value in values if value is not None and math.isfinite(value)), default=0.0)
 
 
 def _cells(value: float, largest: float, width: int) -> int:
-    # A part of a sum can be beyond the largest of those that have a bar.
     return min(round(value / largest * width), width) if largest > 0 else 0
 
 

@@ -34,14 +34,15 @@ def dimensions(one: Cell, products: Float[np.ndarray, " D"], top: int, sheet: Sh
     lines: list[Line] = [[(palette.fit(name), DIM) for name in ("dim", "q·k", "q", "k")]]
     for place, *numbers in zip(shown.tolist(), *columns, strict=True):
         lines.append([(str(place), BOLD), *((number, None) for number in numbers)])
-    sums = [float(product) for product in products[shown]]
     if len(others):
         with np.errstate(invalid="ignore"):
-            sums.append(float(products[others].sum(dtype=np.float64)))
-        lines.append([(f"{len(others)} more", DIM), (sheet.number(sums[-1]), None), ("", None), ("", None)])
+            rest = products[others].sum(dtype=np.float64)
+        lines.append([(f"{len(others)} more", DIM), (sheet.number(rest), None), ("", None), ("", None)])
     lines.append([(palette.fit("q·k"), BOLD), (sheet.known(one.dot_product), BOLD), ("", None), ("", None)])
     width = sheet.bar_width(lines, 2, _WIDEST_BAR)
-    bars: Line = [("", None), *(signed_bar(value, largest_of(sums), width, palette) for value in sums), ("", None)]
+    values = products[shown].tolist()
+    bars: Line = [("", None), *(signed_bar(value, largest_of(values), width, palette) for value in values)]
+    bars += [("", None)] * (len(lines) - len(bars))  # a sum of many would leave no room for one
     drawn = [[place, product, bar, *factors] for (place, product, *factors), bar in zip(lines, bars, strict=True)]
     if sheet.fits(drawn):  # the factors before their product
         drawn = [[place, *factors, product, bar] for place, product, bar, *factors in drawn]

@@ -42,11 +42,11 @@ def keys_by_weight(row: Row, top: int, sheet: Sheet) -> Block:
     lines: list[Line] = [[("key", DIM), *((sheet.palette.fit(name), DIM) for name in known)]]
     for key, *numbers in zip(shown, *(sheet.column(values, shown) for values in known.values()), strict=True):
         lines.append([(sheet.named(row.keys[key]), None), *((number, None) for number in numbers)])
-    weights = [float(row.weights[key]) for key in shown]
+    bars: list[float | None] = [float(row.weights[key]) for key in shown]
 
     def add(name: str, **told: Any) -> None:
         lines.append([(name, DIM), *((sheet.known(told.get(stage)), None) for stage in known)])
-        weights.append(float(told.get("weight", 0)))
+        bars.append(None)  # a sum of many would leave no room for one
 
     if others:
         add(f"{len(others)} more", weight=weight_of(row, others), share=_summed(shares, others))
@@ -54,9 +54,9 @@ def keys_by_weight(row: Row, top: int, sheet: Sheet) -> Block:
         add(f"{masked} masked")
     if sink is not None and row.layer.sinks is not None:
         add("sink", weight=sink, score=row.layer.sinks[row.head.head])
-    largest = largest_of(weights)
+        bars[-1] = float(sink)
     add("total", weight=weight_of(row, ranked) + float(sink or 0), share=_summed(shares, ranked))
-    return sheet.with_bars(lines, 3, [*weights[:-1], 0.0], largest)
+    return sheet.with_bars(lines, 3, bars, largest_of(bars))
 
 
 def _summed(values: Any, keys: list[int]) -> Any:

@@ -71,17 +71,18 @@ class Sheet:
         """Return a number or a mark; a blank where the layer has none."""
         return "" if value is None else self.palette.fit(value) if isinstance(value, str) else self.number(value)
 
-    def with_bars(self, lines: list[Line], column: int, values: Sequence[float], largest: float) -> Block:
+    def with_bars(self, lines: list[Line], column: int, values: Sequence[float | None], largest: float) -> Block:
         """Return a table with bars in front of a column, one for each line but the header.
 
         Args:
             lines: the table, its header first.
             column: which column is behind the bars; those before it are numbers, but for a first one of keys.
-            values: what the bars say.
+            values: what the bars say; None is no bar.
             largest: the value of a bar as long as can be.
         """
         width = self.bar_width(lines, column, _WIDEST_BAR)
-        bars: Line = [("", None), *(bar(value, largest, width, self.palette) for value in values)]
+        drawn_bars = (("", None) if value is None else bar(value, largest, width, self.palette) for value in values)
+        bars: Line = [("", None), *drawn_bars]
         drawn = [[*line[:column], each, *line[column:]] for line, each in zip(lines, bars, strict=True)]
         align = ">" * column + "<" + ">" * (len(lines[0]) - column)
         return self.grid(drawn, ("<" if lines[0][0][0] == "key" else ">") + align[1:])

@@ -174,7 +174,7 @@ def test_the_page_of_a_cell_is_exactly_this() -> None:
         "   dim       q        k      q·k",
         "     0  2.0000   3.0000   6.0000              │████████████",
         "     1  1.0000  -2.0000  -2.0000          ████│",
-        "1 more                    0.2500              │",
+        "1 more                    0.2500",
         "   q·k                    4.2500",
         "q·k      4.2500  the sum over 3 dimensions",
         "× scale  2.1250  0.5",
