@@ -1,0 +1,135 @@
+// The lines of one head: queries on the left, keys on the right, the darker the larger the weight.
+
+const STRENGTHS = 24;  // lines of about one weight are drawn in one go
+const LINES_WIDTH = 200;
+const shownAlone = { side: null, index: 0, isKept: false };
+
+function buildLines(view) {
+  const longest = Math.max(view.rows.length, view.columns.length);
+  const height = longest <= 64 ? 20 : longest <= 200 ? 16 : 12;
+  element("lines").style.setProperty("--line", `${height}px`);
+  for (const [id, tokens] of [["queries", view.rows], ["keys", view.columns]]) {
+    const hasPair = tokens.some((token) => token.segment === 1);
+    element(id).replaceChildren(...tokens.map((token, index) => {
+      const option = labelled("div", token.label);
+      option.setAttribute("role", "option");
+      option.setAttribute("aria-selected", "false");
+      option.tabIndex = index ? -1 : 0;
+      option.dataset.index = index;
+      if (hasPair && token.segment === 1) option.className = "second";
+      return option;
+    }));
+  }
+  release();
+}
+
+function drawLines(view) {
+  const height = parseInt(element("lines").style.getPropertyValue("--line"));
+  const context = sized(element("lines-canvas"), LINES_WIDTH, height * Math.max(view.rows.length, view.columns.length));
+  context.strokeStyle = themed(shownAlone.side ? "--accent" : "--ink");
+  const paths = Array.from(range(STRENGTHS + 1), () => new Path2D());
+  eachLine(view, (row, column, share) => {
+    const path = paths[Math.ceil(share * STRENGTHS)];
+    path.moveTo(0, (row + 0.5) * height);
+    path.lineTo(LINES_WIDTH, (column + 0.5) * height);
+  });
+  paths.forEach((path, strength) => {
+    context.globalAlpha = strength / STRENGTHS;
+    context.lineWidth = 0.75 + (2 * strength) / STRENGTHS;
+    context.stroke(path);
+  });
+  markOthers(view);
+}
+
+// Calls a function for every line: a number above 0 that the mask allows and the choices keep.
+function eachLine(view, draw) {
+  const { side, index } = shownAlone;
+  const rows = side === "queries" ? [index] : range(view.rows.length);
+  for (const row of rows) {
+    const columns = side === "keys" ? [index] : range(view.columns.length);
+    for (const column of columns) {
+      const code = view.seen(row, column);
+      if (isNumber(code) && code > 0 && view.isChosen(row, column)) draw(row, column, Math.min(1, code / (view.top || 1)));
+    }
+  }
+}
+
+// Shows at the other ends what the lone token gives or gets.
+function markOthers(view) {
+  const { side, index } = shownAlone;
+  for (const id of ["queries", "keys"]) {
+    [...element(id).children].forEach((option, other) => {
+      option.style.removeProperty("--share");
+      delete option.dataset.weight;
+      option.setAttribute("aria-selected", String(id === side && other === index));
+      if (side === null || id === side) return;
+      const [row, column] = side === "queries" ? [index, other] : [other, index];
+      const code = view.seen(row, column);
+      if (!view.isChosen(row, column) || code === 0) return;
+      option.dataset.weight = code === MASKED ? "·" : written(code);
+      if (isNumber(code)) option.style.setProperty("--share", Math.max(0, Math.min(1, code / (view.top || 1))));
+    });
+  }
+}
+
+const release = () => Object.assign(shownAlone, { side: null, index: 0, isKept: false });
+
+// What a screen reader is told of a lone token: its largest links.
+function linksInWords(view) {
+  const { side, index } = shownAlone;
+  const links = [];
+  eachLine(view, (row, column) => links.push([view.code(row, column), side === "queries" ? view.columns[column] : view.rows[row]]));
+  links.sort((one, other) => other[0] - one[0]);
+  const token = (side === "queries" ? view.rows : view.columns)[index];
+  const named = links.slice(0, 3).map(([code, other]) => `${other.index} ${other.label} ${written(code)}`).join(", ");
+  const verb = side === "queries" ? "attends to" : "is attended to by";
+  return `${token.index} ${token.label} ${verb} ${named || "nothing above 0.000"}`;
+}
+
+// `redraw` draws the lines anew, `say` speaks.
+function listenToLines(viewOf, redraw, say) {
+  const alone = (side, index, isKept) => {
+    if (shownAlone.side === side && shownAlone.index === index && shownAlone.isKept === isKept) return;
+    Object.assign(shownAlone, { side, index, isKept });
+    redraw();
+  };
+  const letGo = () => {
+    release();
+    redraw();
+  };
+  for (const side of ["queries", "keys"]) {
+    const list = element(side);
+    const indexOf = (event) => event.target.dataset.index && Number(event.target.dataset.index);
+    list.addEventListener("pointerover", (event) => {
+      if (indexOf(event) !== undefined && !shownAlone.isKept) alone(side, indexOf(event), false);
+    });
+    list.addEventListener("pointerleave", () => shownAlone.isKept || letGo());
+    list.addEventListener("click", (event) => {
+      if (indexOf(event) === undefined) return;
+      const isSame = shownAlone.isKept && shownAlone.side === side && shownAlone.index === indexOf(event);
+      isSame ? letGo() : alone(side, indexOf(event), true);
+    });
+    list.addEventListener("focusin", (event) => {
+      if (!event.target.matches(":focus-visible")) return;
+      alone(side, indexOf(event), true);
+      say(linksInWords(viewOf()));
+    });
+    list.addEventListener("keydown", (event) => {
+      const last = list.children.length - 1, index = Number(event.target.dataset.index);
+      const wanted = { ArrowUp: index - 1, ArrowDown: index + 1, Home: 0, End: last }[event.key];
+      const other = { ArrowLeft: "queries", ArrowRight: "keys" }[event.key];
+      if (event.key === "Escape") letGo();
+      else if (wanted !== undefined) focusOption(list, Math.max(0, Math.min(last, wanted)));
+      else if (other && other !== side) focusOption(element(other), Math.min(index, element(other).children.length - 1));
+      else return;
+      event.preventDefault();
+    });
+  }
+}
+
+// One token of a list takes the tabulator, the one that had the focus last.
+function focusOption(list, index) {
+  for (const option of list.children) option.tabIndex = -1;
+  list.children[index].tabIndex = 0;
+  list.children[index].focus();
+}
