@@ -89,7 +89,9 @@ def _page(trace: Trace, view: View, colormap: str) -> Iterator[str]:
     style, script = _asset("style.css"), "\n".join(_asset(name) for name in _SCRIPTS)
     opening, closing = _asset("template.html").split("<!-- data -->")
     title = visible(f"{trace.text or 'attention'} · attn")
-    policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
+    )
     yield opening.replace("{policy}", policy).replace("{title}", html.escape(title)).replace("{style}", style)
     yield '<script type="application/json" id="document">' + _json(_document(trace, layers, colormap)) + "</script>\n"
     masks: dict[tuple[str, ...], str] = {}

@@ -16,7 +16,12 @@ function showCell(view, row, column) {
   const value = labelled("b", cellInWords(view, row, column));
   value.id = "cell-value";
   element("cell").replaceChildren("query ", query, " → key ", key, ": ", value);
-  element("map").setAttribute("aria-label", `heat map of layer ${view.layer.layer}, head ${view.head}; ${spokenCell(view, row, column)}`);
+  element("map").setAttribute("aria-label", `heat map of ${headInWords(view)}; ${spokenCell(view, row, column)}`);
+}
+
+function headInWords(view) {
+  const hasKinds = new Set(page.layers.map((layer) => layer.kind)).size > 1;
+  return `layer ${view.layer.layer}${hasKinds ? ` (${view.layer.kind})` : ""}, head ${view.head}`;
 }
 
 const spokenCell = (view, row, column) =>

@@ -13,8 +13,11 @@ async function unpacked(id) {
   const text = atob(element(id).textContent);
   const bytes = new Uint8Array(text.length);
   for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
-  const inflated = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new Uint8Array(await new Response(inflated).arrayBuffer());
+  const inflating = new DecompressionStream("deflate");
+  const writer = inflating.writable.getWriter();
+  writer.write(bytes);
+  writer.close();
+  return new Uint8Array(await new Response(inflating.readable).arrayBuffer());
 }
 
 // Keeps the last few results of a function of one text; a page of many heads is never expanded whole.

@@ -1,5 +1,6 @@
 // The lines of one head: queries on the left, keys on the right, the darker the larger the weight.
 
+const MOST_LINES = 1500;  // more are neither told apart nor drawn quickly; a lone token shows all of its own
 const STRENGTHS = 24;  // lines of about one weight are drawn in one go
 const LINES_WIDTH = 200;
 const shownAlone = { side: null, index: 0, isKept: false };
@@ -28,11 +29,12 @@ function drawLines(view) {
   const context = sized(element("lines-canvas"), LINES_WIDTH, height * Math.max(view.rows.length, view.columns.length));
   context.strokeStyle = themed(shownAlone.side ? "--accent" : "--ink");
   const paths = Array.from(range(STRENGTHS + 1), () => new Path2D());
-  eachLine(view, (row, column, share) => {
-    const path = paths[Math.ceil(share * STRENGTHS)];
+  const lines = strongest(linesOf(view));
+  for (const [row, column, code] of lines) {
+    const path = paths[Math.ceil(Math.min(1, code / (view.top || 1)) * STRENGTHS)];
     path.moveTo(0, (row + 0.5) * height);
     path.lineTo(LINES_WIDTH, (column + 0.5) * height);
-  });
+  }
   paths.forEach((path, strength) => {
     context.globalAlpha = strength / STRENGTHS;
     context.lineWidth = 0.75 + (2 * strength) / STRENGTHS;
@@ -41,17 +43,30 @@ function drawLines(view) {
   markOthers(view);
 }
 
-// Calls a function for every line: a number above 0 that the mask allows and the choices keep.
-function eachLine(view, draw) {
+// Every line as row, column and code: a number above 0 that the mask allows and the choices keep.
+function linesOf(view) {
   const { side, index } = shownAlone;
-  const rows = side === "queries" ? [index] : range(view.rows.length);
-  for (const row of rows) {
-    const columns = side === "keys" ? [index] : range(view.columns.length);
-    for (const column of columns) {
+  const lines = [];
+  for (const row of side === "queries" ? [index] : range(view.rows.length)) {
+    for (const column of side === "keys" ? [index] : range(view.columns.length)) {
       const code = view.seen(row, column);
-      if (isNumber(code) && code > 0 && view.isChosen(row, column)) draw(row, column, Math.min(1, code / (view.top || 1)));
+      if (isNumber(code) && code > 0 && view.isChosen(row, column)) lines.push([row, column, code]);
     }
   }
+  return lines;
+}
+
+// The strongest lines, of equal ones at the end every so many; the note says what was left out.
+function strongest(lines) {
+  const note = element("lines-note");
+  note.textContent = `all ${lines.length} lines`;
+  if (lines.length <= MOST_LINES) return lines;
+  const least = lines.map(([, , code]) => code).sort((one, other) => other - one)[MOST_LINES - 1];
+  const above = lines.filter(([, , code]) => code > least), equal = lines.filter(([, , code]) => code === least);
+  const every = equal.length / (MOST_LINES - above.length);
+  const some = equal.filter((_, index) => Math.floor(index / every) !== Math.floor((index - 1) / every));
+  note.textContent = `${above.length + some.length} of ${lines.length} lines, the strongest: from ${written(least)}`;
+  return [...above, ...some];
 }
 
 // Shows at the other ends what the lone token gives or gets.
@@ -77,11 +92,12 @@ const release = () => Object.assign(shownAlone, { side: null, index: 0, isKept: 
 // What a screen reader is told of a lone token: its largest links.
 function linksInWords(view) {
   const { side, index } = shownAlone;
-  const links = [];
-  eachLine(view, (row, column) => links.push([view.code(row, column), side === "queries" ? view.columns[column] : view.rows[row]]));
-  links.sort((one, other) => other[0] - one[0]);
+  const links = linesOf(view).sort((one, other) => other[2] - one[2]).slice(0, 3);
   const token = (side === "queries" ? view.rows : view.columns)[index];
-  const named = links.slice(0, 3).map(([code, other]) => `${other.index} ${other.label} ${written(code)}`).join(", ");
+  const named = links.map(([row, column, code]) => {
+    const other = side === "queries" ? view.columns[column] : view.rows[row];
+    return `${other.index} ${other.label} ${written(code)}`;
+  }).join(", ");
   const verb = side === "queries" ? "attends to" : "is attended to by";
   return `${token.index} ${token.label} ${verb} ${named || "nothing above 0.000"}`;
 }

@@ -15,6 +15,7 @@ async function choose(changes) {
   Object.assign(state, changes);
   if (!page.layers[state.place].heads.includes(state.head)) state.head = page.layers[state.place].heads[0];
   const asked = ++turn;
+  element("map").ariaBusy = "true";
   const head = await headOf(`${state.place}-${state.head}`);
   if (asked !== turn) return;
   view = viewed(head);
@@ -26,6 +27,7 @@ async function choose(changes) {
   drawLines(view);
   checkThumbnail(state.place, state.head);
   moveTo(state.row, state.column);
+  element("map").ariaBusy = "false";
   if (!before || ["scale", "colormap", "theme"].some((name) => name in changes) || before.layer.kind !== view.layer.kind) {
     drawThumbnails(view);
   }
@@ -81,8 +83,8 @@ function showControls() {
   const chosen = { kind: kind(), layer: state.place, head: state.head, sentences: view.sentences, scale: state.scale,
     colormap: state.colormap, part: state.part, size: state.size };
   for (const [id, value] of Object.entries(chosen)) element(id).value = value;
-  element("sentences-label").hidden = !view.hasPair;
-  element("kind-label").hidden = kinds.length < 2;
+  element("sentences-choice").hidden = !view.hasPair;
+  element("kind-choice").hidden = kinds.length < 2;
 }
 
 function listenToControls() {
@@ -102,7 +104,7 @@ function step(name, by) {
   const all = name === "head" ? view.layer.heads : placesOf(kind());
   const wanted = all[all.indexOf(state[name]) + by];
   if (wanted === undefined) return;
-  choose({ [name]: wanted }).then(() => say(`layer ${view.layer.layer}, head ${view.head}; ${spokenCell(view, state.row, state.column)}`));
+  choose({ [name]: wanted }).then(() => say(`${headInWords(view)}; ${spokenCell(view, state.row, state.column)}`));
 }
 
 function listenToMap() {

@@ -57,7 +57,7 @@ def thousandths(weights: Float[np.ndarray, "R C"]) -> Int[np.ndarray, "R C"]:
 
 def _planes(codes: Int[np.ndarray, "R C"]) -> bytes:
     rows, columns = codes.shape
-    return codes.view(np.uint8).reshape(rows, columns, 2).swapaxes(1, 2).tobytes()
+    return np.ascontiguousarray(codes).view(np.uint8).reshape(rows, columns, 2).swapaxes(1, 2).tobytes()
 
 
 def _packed(chunks: Iterable[bytes]) -> Iterator[str]:

@@ -1,6 +1,7 @@
 // All heads of all layers of one kind, small. A picture keeps the largest of the cells that share one of its pixels.
 
 const THUMB_PIXELS = 64;
+const AT_ONCE = 12;  // pictures between two frames
 const pooled = new Map();  // small pictures by "place-head"
 
 async function smallOf(place, head) {
@@ -59,22 +60,23 @@ let drawnThumbnails = 0;
 // Draws every picture, a few at a time so that the page stays quick; a later call overtakes an earlier one.
 async function drawThumbnails(view) {
   const turn = ++drawnThumbnails;
-  let since = performance.now();
-  for (const button of element("heads").querySelectorAll("[data-head]")) {
-    const small = await smallOf(Number(button.dataset.place), Number(button.dataset.head));
+  const buttons = [...element("heads").querySelectorAll("[data-head]")];
+  for (let first = 0; first < buttons.length; first += AT_ONCE) {
+    const some = buttons.slice(first, first + AT_ONCE);
+    const pictures = await Promise.all(some.map(({ dataset }) => smallOf(Number(dataset.place), Number(dataset.head))));
     if (turn !== drawnThumbnails) return;
-    const color = painter(view.colormap, view.scale === "one" ? 1000 : small.largest);
-    const canvas = button.firstChild;
-    canvas.width = small.columns;
-    canvas.height = small.rows;
-    const drawn = picture(small.columns, small.rows, (row, column) => color(small.codes[row * small.columns + column]));
-    canvas.getContext("2d").drawImage(drawn, 0, 0);
-    if (performance.now() - since > 12) {
-      await new Promise(requestAnimationFrame);
-      since = performance.now();
-    }
+    some.forEach((button, index) => drawThumbnail(button.firstChild, pictures[index], view));
+    await new Promise(requestAnimationFrame);
   }
   element("heads").dataset.drawn = "true";
+}
+
+function drawThumbnail(canvas, small, view) {
+  const color = painter(view.colormap, view.scale === "one" ? 1000 : small.largest);
+  canvas.width = small.columns;
+  canvas.height = small.rows;
+  const drawn = picture(small.columns, small.rows, (row, column) => color(small.codes[row * small.columns + column]));
+  canvas.getContext("2d").drawImage(drawn, 0, 0);
 }
 
 function checkThumbnail(place, head) {
