@@ -20,7 +20,7 @@ from attncli.errors import InputError, UsageError
 from attncli.formats import gathered
 from attncli.formats.page.packing import pack_halves, pack_mask, pack_weights
 from attncli.render.palette import COLORMAPS, Palette
-from attncli.render.summaries import headline
+from attncli.render.summaries import headline, proof_line
 from attncli.tokens import Token, Tokens, visible
 from attncli.view import Cells, View
 
@@ -144,7 +144,7 @@ def _document(trace: Trace, layers: list[tuple[LayerTrace, Cells]], colormap: st
                 "scale": layer.scale,
                 "has_bias": layer.bias is not None,
                 "softcap": layer.softcap,
-                "proof": layer.proof and f"{layer.proof.max_abs_error:.1e} from {layer.proof.against}",
+                "proof": proof_line(layer, Palette()).plain,
             }
             for layer, cells in layers
         ],

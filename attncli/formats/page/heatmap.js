@@ -75,17 +75,19 @@ function drawLabels(context, view, font) {
   const { size, left, top } = geometry;
   const step = Math.ceil(12 / size);  // where labels would stand on each other, only some of them
   context.font = font;
-  context.fillStyle = themed("--ink");
+  const inks = [themed("--ink"), themed("--accent")];  // of the first and of the second text
   context.textBaseline = "middle";
   context.textAlign = "right";
   view.rows.forEach((token, row) => {
     if (row % step) return;
+    context.fillStyle = inks[token.segment] ?? inks[0];
     const mark = view.hasKey(row) ? "" : " !";
     context.fillText(clipped(context, token.label) + mark, left - 5, top + (row + 0.5) * size);
   });
   context.textAlign = "left";
   view.columns.forEach((token, column) => {
     if (column % step) return;
+    context.fillStyle = inks[token.segment] ?? inks[0];
     context.save();
     context.translate(left + (column + 0.5) * size, top - 5);
     context.rotate(-Math.PI / 2);

@@ -2,7 +2,7 @@
 
 const MOST_LINES = 1500;  // more are neither told apart nor drawn quickly; a lone token shows all of its own
 const STRENGTHS = 24;  // lines of about one weight are drawn in one go
-const LINES_WIDTH = 200;
+const linesWidth = () => (window.innerWidth < 700 ? 90 : 200);
 const shownAlone = { side: null, index: 0, isKept: false };
 
 function buildLines(view) {
@@ -26,21 +26,28 @@ function buildLines(view) {
 
 function drawLines(view) {
   const height = parseInt(element("lines").style.getPropertyValue("--line"));
-  const context = sized(element("lines-canvas"), LINES_WIDTH, height * Math.max(view.rows.length, view.columns.length));
+  const width = linesWidth();
+  const context = sized(element("lines-canvas"), width, height * Math.max(view.rows.length, view.columns.length));
   context.strokeStyle = themed(shownAlone.side ? "--accent" : "--ink");
   const paths = Array.from(range(STRENGTHS + 1), () => new Path2D());
-  const lines = strongest(linesOf(view));
+  const lines = strongest(linesOf(view)), top = topOf(view, lines);
   for (const [row, column, code] of lines) {
-    const path = paths[Math.ceil(Math.min(1, code / (view.top || 1)) * STRENGTHS)];
+    const path = paths[Math.ceil(Math.min(1, code / top) * STRENGTHS)];
     path.moveTo(0, (row + 0.5) * height);
-    path.lineTo(LINES_WIDTH, (column + 0.5) * height);
+    path.lineTo(width, (column + 0.5) * height);
   }
   paths.forEach((path, strength) => {
     context.globalAlpha = strength / STRENGTHS;
     context.lineWidth = 0.75 + (2 * strength) / STRENGTHS;
     context.stroke(path);
   });
-  markOthers(view);
+  markOthers(view, top);
+}
+
+// The weight of the strongest line: a lone token has a scale of its own, unless all have one.
+function topOf(view, lines) {
+  if (shownAlone.side === null || view.scale === "one") return view.top || 1;
+  return lines.reduce((most, [, , code]) => Math.max(most, code), 1);
 }
 
 // Every line as row, column and code: a number above 0 that the mask allows and the choices keep.
@@ -70,7 +77,7 @@ function strongest(lines) {
 }
 
 // Shows at the other ends what the lone token gives or gets.
-function markOthers(view) {
+function markOthers(view, top) {
   const { side, index } = shownAlone;
   for (const id of ["queries", "keys"]) {
     [...element(id).children].forEach((option, other) => {
@@ -82,7 +89,7 @@ function markOthers(view) {
       const code = view.seen(row, column);
       if (!view.isChosen(row, column) || code === 0) return;
       option.dataset.weight = code === MASKED ? "·" : written(code);
-      if (isNumber(code)) option.style.setProperty("--share", Math.max(0, Math.min(1, code / (view.top || 1))));
+      if (isNumber(code)) option.style.setProperty("--share", Math.max(0, Math.min(1, code / top)));
     });
   }
 }

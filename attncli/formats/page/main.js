@@ -23,6 +23,7 @@ async function choose(changes) {
   if (!before || before.rows !== view.rows || before.columns !== view.columns) arrange();
   view.size = state.size;
   showControls();
+  element("proof").textContent = view.layer.proof;
   drawMap(view);
   drawLines(view);
   checkThumbnail(state.place, state.head);
@@ -153,9 +154,6 @@ function showTexts() {
   element("title").textContent = page.title;
   const texts = [["text", page.text], ["pair", page.pair], ["target", page.target]].filter(([, text]) => text);
   element("texts").replaceChildren(...texts.flatMap(([name, text]) => [labelled("dt", name), labelled("dd", text)]));
-  const proven = page.layers.filter((layer) => layer.proof);
-  element("proof").textContent = proven.length ? `proof: weights·V differs at most by ${proven.map((layer) =>
-    `${layer.proof} (layer ${layer.layer}${kinds.length > 1 ? ` ${layer.kind}` : ""})`).join("; ")}` : "";
 }
 
 showTexts();
