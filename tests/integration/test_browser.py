@@ -290,6 +290,24 @@ def test_of_many_lines_the_strongest_are_drawn_and_the_page_says_so(
     )
 
 
+def test_of_lines_all_alike_some_are_drawn(attn: Run, tmp_path: Path, opened: Callable[..., Page]) -> None:
+    words = " ".join(f"w{index}" for index in range(60))
+    even = ("--init", "zeros", "--project", "qk", "--mask", "none")
+    assert attn("inspect", words, *even, "--interactive", "-o", tmp_path / "page.html").code == 0
+    page = opened(tmp_path / "page.html")
+    assert page.inner_text("#lines-note") == "1500 of 3600 lines, the strongest: from 0.017"
+
+
+def test_a_row_whose_keys_are_not_shown_is_not_called_masked(
+    attn: Run, tmp_path: Path, opened: Callable[..., Page]
+) -> None:
+    arguments = ("inspect", SENTENCE, "-k", "arrow", "--interactive", "-o", tmp_path / "page.html")
+    assert attn(*arguments).code == 0
+    page = opened(tmp_path / "page.html")
+    assert [point_at(page, row, 0) for row in range(5)] == ["masked"] * 4 + ["0.080"]
+    assert "!" not in page.inner_text("#legend")
+
+
 # --- layers of several kinds, the mask, colours ------------------------------------------------------------
 
 

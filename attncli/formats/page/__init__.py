@@ -173,7 +173,7 @@ def _layer(
         has_products: whether q and k are wanted.
     """
     keys: set[int] = set()
-    for index in layer.heads:
+    for index, blind in zip(layer.heads, layer.blind(cells.rows), strict=True):
         head = layer.head(index, cells.rows)
         mask = tuple(pack_mask(block.mask[:, cells.of_columns] for block in head.blocks()))
         if mask not in masks:
@@ -183,6 +183,7 @@ def _layer(
             yield from _products(place, head, cells, keys)
         weights = pack_weights(block.weights[:, cells.of_columns] for block in head.blocks())
         links = f' data-mask="{masks[mask]}" data-key="key-{place}-{head.key_head}"'
+        links += f' data-blind="{" ".join(map(str, blind.nonzero()[0]))}"'
         yield from _block(f"weights-{place}-{index}", weights, links)
 
 

@@ -29,15 +29,24 @@ function painter(colormap, top) {
   return (code) => marks.get(code) ?? colors[Math.max(0, Math.min(255, Math.round((code / (top || 1)) * 255)))];
 }
 
+// A colour with little of it left.
+function faint(color) {
+  const paper = channels(themed("--paper"));
+  return color.map((channel, at) => Math.round(channel + (paper[at] - channel) * 0.8));
+}
+
 // Black or white, whichever is read better on a colour (relative luminance, WCAG 2.2).
 function inkOn(color) {
   const [red, green, blue] = color.map((c) => (c / 255 <= 0.04045 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4));
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.18 ? "#000000" : "#ffffff";
 }
 
+const MOST_PIXELS = 32e6;  // of a canvas, four bytes each
+
 // A canvas of this many CSS pixels, sharp on the screen that it is on; returns its context.
 function sized(canvas, width, height) {
-  const sharpness = Math.min(window.devicePixelRatio || 1, 16000 / Math.max(width, height));
+  const most = Math.min(16000 / Math.max(width, height), Math.sqrt(MOST_PIXELS / (width * height)));
+  const sharpness = Math.min(window.devicePixelRatio || 1, most);
   canvas.width = Math.round(width * sharpness);
   canvas.height = Math.round(height * sharpness);
   canvas.style.width = `${width}px`;

@@ -53,10 +53,11 @@ async function readHead(place, head) {
     }
   }
   const isAllowed = (row, column) => ((mask[row * stride + (column >> 3)] >> (7 - (column & 7))) & 1) === 1;
-  const hasKey = (row) => mask.subarray(row * stride, (row + 1) * stride).some((byte) => byte !== 0);
+  // Rows that may attend to no key at all, those that are not in the page among them.
+  const blind = new Set(block.dataset.blind.split(" ").filter(Boolean).map(Number));
   const code = (row, column) => codes[row * width + column];
   const seen = (row, column) => (isAllowed(row, column) ? code(row, column) : MASKED);
-  return { place, head, layer, rows, columns, largest, isAllowed, hasKey, code, seen, key: block.dataset.key };
+  return { place, head, layer, rows, columns, largest, isAllowed, blind, code, seen, key: block.dataset.key };
 }
 
 // A cell in words, to the digits that the page has.

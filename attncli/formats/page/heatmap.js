@@ -3,8 +3,11 @@
 const LABEL_FONT = "px system-ui, sans-serif", LONGEST_LABEL = 120;
 const geometry = { size: 0, left: 0, top: 0, rows: 0, columns: 0 };
 
-// The size at which a whole map is about 600 pixels wide.
-const fittingSize = (view) => Math.max(2, Math.min(44, Math.floor(600 / Math.max(view.rows.length, view.columns.length))));
+const longest = (view) => Math.max(view.rows.length, view.columns.length);
+
+// The size at which a whole map is about 600 pixels wide, and the largest one.
+const fittingSize = (view) => Math.max(longest(view) > 2000 ? 1 : 2, Math.min(44, Math.floor(600 / longest(view))));
+const largestSize = (view) => Math.max(2, Math.min(48, Math.floor(5600 / longest(view))));
 
 function drawMap(view) {
   const size = view.size, rows = view.rows.length, columns = view.columns.length;
@@ -14,13 +17,19 @@ function drawMap(view) {
   const context = sized(element("map-cells"), left + columns * size, top + rows * size);
   const color = view.part === "mask" ? maskPainter() : painter(view.colormap, view.top);
   const at = view.part === "mask" ? (row, column) => (view.isAllowed(row, column) ? 1 : MASKED) : view.seen;
+  const seen = faded(view, (row, column) => color(at(row, column)));
   context.imageSmoothingEnabled = false;
-  context.drawImage(picture(columns, rows, (row, column) => color(at(row, column))), left, top, columns * size, rows * size);
+  context.drawImage(picture(columns, rows, seen), left, top, columns * size, rows * size);
   drawGrid(context);
   drawGlyphs(context, view, at, color);
-  fade(context, view);
   drawLabels(context, view, font);
   drawLegend(view, color, at);
+}
+
+// What the choice of sentences leaves out is still there, faintly.
+function faded(view, colorAt) {
+  if (view.sentences === "all") return colorAt;
+  return (row, column) => (view.isChosen(row, column) ? colorAt(row, column) : faint(colorAt(row, column)));
 }
 
 const maskPainter = () => (code) => channels(themed(code === MASKED ? "--masked" : "--ink"));
@@ -51,21 +60,9 @@ function drawGlyphs(context, view, at, color) {
       const code = at(row, column), mark = MARKS.get(code);
       if (!mark && !hasDigits) continue;
       context.font = `${mark ? Math.min(size - 2, 16) : 12}${LABEL_FONT}`;
+      context.globalAlpha = view.isChosen(row, column) ? 1 : 0.2;
       context.fillStyle = code === MASKED ? dim : inkOn(color(code));
       context.fillText(mark ? mark.glyph : written(code), left + (column + 0.5) * size, top + (row + 0.5) * size + 0.5);
-    }
-  }
-}
-
-// What the choice of sentences leaves out is still there, faintly.
-function fade(context, view) {
-  if (view.sentences === "all") return;
-  const { size, left, top } = geometry;
-  context.globalAlpha = 0.8;
-  context.fillStyle = themed("--paper");
-  for (const row of range(view.rows.length)) {
-    for (const column of range(view.columns.length)) {
-      if (!view.isChosen(row, column)) context.fillRect(left + column * size, top + row * size, size, size);
     }
   }
   context.globalAlpha = 1;
@@ -81,7 +78,7 @@ function drawLabels(context, view, font) {
   view.rows.forEach((token, row) => {
     if (row % step) return;
     context.fillStyle = inks[token.segment] ?? inks[0];
-    const mark = view.hasKey(row) ? "" : " !";
+    const mark = view.blind.has(row) ? " !" : "";
     context.fillText(clipped(context, token.label) + mark, left - 5, top + (row + 0.5) * size);
   });
   context.textAlign = "left";
@@ -106,9 +103,7 @@ function clipped(context, label) {
 function drawLegend(view, color, at) {
   const parts = [];
   const found = new Set();
-  let blind = 0;
   for (const row of range(view.rows.length)) {
-    if (!view.hasKey(row)) blind++;
     for (const column of range(view.columns.length)) if (MARKS.has(at(row, column))) found.add(at(row, column));
   }
   if (view.part === "mask") {
@@ -117,7 +112,7 @@ function drawLegend(view, color, at) {
     parts.push(scaleBar(color, view.top), labelled("span", view.scale === "one" ? "weights" : "weights of this head"));
   }
   for (const [code, mark] of MARKS) if (found.has(code)) parts.push(swatch(color(code), mark.glyph, mark.name));
-  if (blind) parts.push(labelled("span", `! fully masked: ${blind} of ${view.rows.length} queries`));
+  if (view.blind.size) parts.push(labelled("span", `! fully masked: ${view.blind.size} of ${view.rows.length} queries`));
   parts.push(labelled("span", `mask ${view.layer.mask}`));
   element("legend").replaceChildren(...parts);
 }

@@ -30,7 +30,7 @@ function drawLines(view) {
   const context = sized(element("lines-canvas"), width, height * Math.max(view.rows.length, view.columns.length));
   context.strokeStyle = themed(shownAlone.side ? "--accent" : "--ink");
   const paths = Array.from(range(STRENGTHS + 1), () => new Path2D());
-  const lines = strongest(linesOf(view)), top = topOf(view, lines);
+  const lines = strongest(view), top = topOf(view, lines);
   for (const [row, column, code] of lines) {
     const path = paths[Math.ceil(Math.min(1, code / top) * STRENGTHS)];
     path.moveTo(0, (row + 0.5) * height);
@@ -50,30 +50,35 @@ function topOf(view, lines) {
   return lines.reduce((most, [, , code]) => Math.max(most, code), 1);
 }
 
-// Every line as row, column and code: a number above 0 that the mask allows and the choices keep.
-function linesOf(view) {
+// Calls a function for every line: a number above 0 that the mask allows and the choices keep.
+function eachLine(view, visit) {
   const { side, index } = shownAlone;
-  const lines = [];
   for (const row of side === "queries" ? [index] : range(view.rows.length)) {
     for (const column of side === "keys" ? [index] : range(view.columns.length)) {
       const code = view.seen(row, column);
-      if (isNumber(code) && code > 0 && view.isChosen(row, column)) lines.push([row, column, code]);
+      if (isNumber(code) && code > 0 && view.isChosen(row, column)) visit(row, column, code);
     }
   }
-  return lines;
 }
 
-// The strongest lines, of equal ones at the end every so many; the note says what was left out.
-function strongest(lines) {
-  const note = element("lines-note");
-  note.textContent = `all ${lines.length} lines`;
-  if (lines.length <= MOST_LINES) return lines;
-  const least = lines.map(([, , code]) => code).sort((one, other) => other - one)[MOST_LINES - 1];
-  const above = lines.filter(([, , code]) => code > least), equal = lines.filter(([, , code]) => code === least);
-  const every = equal.length / (MOST_LINES - above.length);
-  const some = equal.filter((_, index) => Math.floor(index / every) !== Math.floor((index - 1) / every));
-  note.textContent = `${above.length + some.length} of ${lines.length} lines, the strongest: from ${written(least)}`;
-  return [...above, ...some];
+// The strongest lines as row, column and code; of equal ones at the end every so many. The note says what was left out.
+function strongest(view) {
+  const counts = new Uint32Array(ABOVE);
+  eachLine(view, (row, column, code) => counts[code]++);
+  const total = counts.reduce((sum, count) => sum + count, 0);
+  let least = ABOVE, above = 0;  // above: how many lines are stronger than the least one
+  while (least > 1 && above + counts[least - 1] <= MOST_LINES) above += counts[--least];
+  least--;
+  const every = counts[least] / (MOST_LINES - above);
+  let equal = 0;
+  const lines = [];
+  eachLine(view, (row, column, code) => {
+    const isDrawn = code > least || (code === least && Math.floor(equal / every) !== Math.floor((equal++ - 1) / every));
+    if (isDrawn) lines.push([row, column, code]);
+  });
+  element("lines-note").textContent = total === lines.length ? `all ${total} lines`
+    : `${lines.length} of ${total} lines, the strongest: from ${written(lines.reduce((low, [, , code]) => Math.min(low, code), ABOVE))}`;
+  return lines;
 }
 
 // Shows at the other ends what the lone token gives or gets.
@@ -99,7 +104,7 @@ const release = () => Object.assign(shownAlone, { side: null, index: 0, isKept: 
 // What a screen reader is told of a lone token: its largest links.
 function linksInWords(view) {
   const { side, index } = shownAlone;
-  const links = linesOf(view).sort((one, other) => other[2] - one[2]).slice(0, 3);
+  const links = strongest(view).sort((one, other) => other[2] - one[2]).slice(0, 3);
   const token = (side === "queries" ? view.rows : view.columns)[index];
   const named = links.map(([row, column, code]) => {
     const other = side === "queries" ? view.columns[column] : view.rows[row];

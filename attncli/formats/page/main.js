@@ -83,6 +83,7 @@ function showControls() {
   options("head", view.layer.heads);
   const chosen = { kind: kind(), layer: state.place, head: state.head, sentences: view.sentences, scale: state.scale,
     colormap: state.colormap, part: state.part, size: state.size };
+  element("size").max = largestSize(view);
   for (const [id, value] of Object.entries(chosen)) element(id).value = value;
   element("sentences-choice").hidden = !view.hasPair;
   element("kind-choice").hidden = kinds.length < 2;
@@ -110,10 +111,12 @@ function step(name, by) {
 
 function listenToMap() {
   const map = element("map");
-  map.addEventListener("pointermove", (event) => {
-    const cell = cellAt(event.clientX, event.clientY);
-    if (cell && (cell[0] !== state.row || cell[1] !== state.column)) moveTo(...cell);
-  });
+  for (const name of ["pointermove", "pointerdown"]) {
+    map.addEventListener(name, (event) => {
+      const cell = cellAt(event.clientX, event.clientY);
+      if (cell && (cell[0] !== state.row || cell[1] !== state.column)) moveTo(...cell);
+    });
+  }
   map.addEventListener("keydown", (event) => {
     const { row, column } = state, lastRow = view.rows.length - 1, lastColumn = view.columns.length - 1;
     const isFar = event.ctrlKey || event.metaKey;
