@@ -188,6 +188,23 @@ Key = Annotated[
         rich_help_panel=_CHOICE,
     ),
 ]
+Rows = Annotated[
+    str | None,
+    Option(
+        metavar="START:STOP",
+        help="Show these query rows, as Python slices: 500:520, -20:, :10.",
+        rich_help_panel=_CHOICE,
+    ),
+]
+TopKeys = Annotated[
+    int | None,
+    Option(
+        min=1,
+        metavar="N",
+        help="Show only the N heaviest keys of each query.",
+        rich_help_panel=_CHOICE,
+    ),
+]
 NoSpecial = Annotated[
     bool | None,
     Option("--no-special", help="Do not add the tokenizer's special tokens.", rich_help_panel=_CHOICE),

@@ -52,6 +52,8 @@ def inspect(
     kind: options.Kind = None,
     query: options.Query = None,
     key: options.Key = None,
+    rows: options.Rows = None,
+    top_keys: options.TopKeys = None,
     no_special: options.NoSpecial = None,
     hide_special: options.HideSpecial = None,
     show: options.Show = None,
@@ -74,6 +76,7 @@ def inspect(
     """
     from attncli.formats import choose_format
     from attncli.inputs import traces_of
+    from attncli.selection import RowRange
     from attncli.view import View, parse_show
 
     given = {name: value for name, value in context.params.items() if value not in (None, ())}
@@ -83,6 +86,8 @@ def inspect(
         keys=tuple(key or ()),
         hide_special=bool(hide_special),
         precision=precision,
+        span=None if rows is None else RowRange.of(rows),
+        top_keys=top_keys,
     )
     chosen = choose_format(format_, output)
     if save is not None and output is not None and save.absolute() == output.absolute():

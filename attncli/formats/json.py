@@ -19,6 +19,7 @@ from attncli.formats import gathered
 from attncli.formats.numbers import written_rows
 from attncli.layer import HeadTrace, LayerTrace
 from attncli.metrics import head_metrics
+from attncli.ranking import top_keys
 from attncli.trace import SCHEMA, Trace
 from attncli.view import Cells, View
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     Matrix = Float[np.ndarray, "R C"] | Bool[np.ndarray, "R C"]
 
 DEFAULT = ("scores", "mask", "weights", "metrics")
+_OF_TOP_KEYS = ("metrics",)  # where the heaviest keys stand in for the matrices
 
 
 def write_json(traces: Iterable[tuple[int, Trace]], view: View) -> Iterator[str]:
@@ -66,7 +68,7 @@ def _document(trace: Trace, view: View) -> Iterator[str]:
 
 def _layer(trace: Trace, layer: LayerTrace, view: View) -> Iterator[str]:
     cells = view.cells(trace, layer)
-    parts = view.parts(DEFAULT)
+    parts = _parts(view)
     yield _opened({
         "layer": layer.layer,
         "kind": layer.kind,
@@ -87,10 +89,13 @@ def _layer(trace: Trace, layer: LayerTrace, view: View) -> Iterator[str]:
 
 
 def _head(trace: Trace, layer: LayerTrace, index: int, view: View, cells: Cells) -> Iterator[str]:
-    parts = view.parts(DEFAULT) - layer.missing
+    parts = _parts(view) - layer.missing
     head = layer.head(index, cells.rows)
     columns = cells.of_columns
     yield _opened({"head": index})
+    if view.top_keys is not None:
+        yield ', "top_keys": '
+        yield from _array(_ranked(head, cells, view.top_keys, view))
     if "q" in parts:
         yield from _matrix("q", _blocks(head.q), view)
     if "k" in parts:
@@ -108,6 +113,17 @@ def _head(trace: Trace, layer: LayerTrace, index: int, view: View, cells: Cells)
     if "metrics" in parts:
         yield f', "metrics": {_dumped(_metrics(trace, layer, head, view))}'
     yield "}"
+
+
+def _parts(view: View) -> frozenset[str]:
+    return view.parts(DEFAULT if view.top_keys is None else _OF_TOP_KEYS)
+
+
+def _ranked(head: HeadTrace, cells: Cells, most: int, view: View) -> Iterator[Iterator[str]]:
+    """Yield the heaviest keys of each query, by their index in the sequence, heaviest first."""
+    for places, weights in top_keys(head, cells.of_columns, most):
+        keys = [cells.columns[place] for place in places.tolist()]
+        yield iter([f'{{"keys": {keys}, "weights": {written_rows(weights[None], view.precision)[1:-1]}}}'])
 
 
 def _metrics(trace: Trace, layer: LayerTrace, head: HeadTrace, view: View) -> dict[str, Any]:

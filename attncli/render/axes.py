@@ -71,6 +71,12 @@ class Axis:
             frozenset(place // step for place in self.marked),
         )
 
+    def first(self, count: int) -> Axis:
+        """Return the axis of the first places."""
+        boundary = self.boundary if self.boundary < count else 0
+        marked = frozenset(place for place in self.marked if place < count)
+        return Axis(self.labels[:count], self.indices[:count], boundary, marked)
+
     @property
     def digits(self) -> int:
         """How many digits the longest index has."""

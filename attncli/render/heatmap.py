@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from rich.segment import Segment
 
 from attncli.layer import HeadTrace
+from attncli.ranking import drawn_cells
 from attncli.render.axes import Axis
 from attncli.render.block import Block, beside, cell, flowing, stack
 from attncli.render.palette import BOLD, DIM, Palette
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 GAP = 1
 MOST = 64  # rows and columns of a picture; more are pooled
 COMFORTABLE = 100  # cells in a line where the output sets no width
-_STRIPS = 2  # more strips than this are narrowed to one cell a column
+STRIPS = 2  # more strips than this are narrowed to one cell a column
 _MARKS = ("· masked", "0 exactly zero", "X NaN", "I infinite")
 
 
@@ -94,14 +95,6 @@ def picture_of(head: HeadTrace, columns: Columns, pool: tuple[int, int]) -> Pict
     return Picture(f"head {head.head}", values, allowed, scale_of(kept)).pooled(pool[0], 1)
 
 
-def drawn_cells(head: HeadTrace) -> Bool[np.ndarray, "Q K"]:
-    """Return which weights are drawn as numbers: all but the masked ones that are exactly zero.
-
-    A query that may attend to nothing still has weights, NaN or spread over masked keys, and they are not hidden.
-    """
-    return head.mask | (head.weights != 0)
-
-
 def scale_of(pictures: Sequence[Picture]) -> Scale:
     """Return one scale for all the pictures."""
     return reduce(operator.or_, (picture.scale for picture in pictures), Scale())
@@ -120,7 +113,13 @@ def pooling(rows: Axis, columns: Axis, width: int) -> tuple[int, int]:
 
 
 def heatmaps(
-    pictures: Sequence[Picture], rows: Axis, columns: Axis, pool: tuple[int, int], palette: Palette, width: int
+    pictures: Sequence[Picture],
+    rows: Axis,
+    columns: Axis,
+    pool: tuple[int, int],
+    palette: Palette,
+    width: int,
+    most_strips: int = STRIPS,
 ) -> Block:
     """Return the pictures in strips, each strip with the row labels at its left.
 
@@ -131,12 +130,13 @@ def heatmaps(
         pool: how many rows and columns of them each cell of the pictures stands for.
         palette: how cells look.
         width: how many cells a strip may take.
+        most_strips: more of them than this are narrowed to one cell a column.
     """
     highest = scale_of(pictures).highest
     row_axis, column_axis = rows.pooled(pool[0]), columns.pooled(pool[1])
     panels = _panels(pictures, row_axis, column_axis, palette, 2, highest)
     per_strip = max(1, (width - rows.width) // (panels[0].width + GAP))
-    if panels[0].width > _room(rows, columns, width) or len(panels) > per_strip * _STRIPS:
+    if panels[0].width > _room(rows, columns, width) or len(panels) > per_strip * most_strips:
         panels = _panels(pictures, row_axis, column_axis, palette, 1, highest)
         per_strip = max(1, (width - rows.width) // (panels[0].width + GAP))
     labels = row_axis.row_labels(2, palette)

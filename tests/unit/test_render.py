@@ -14,9 +14,10 @@ from attncli.layer import LayerTrace
 from attncli.masks.algebra import ArrayMask
 from attncli.masks.subject import Subject
 from attncli.render.heatmap import Picture
-from attncli.render.layout import LONG, Layout
+from attncli.render.layout import Layout
 from attncli.render.masks import MaskView
 from attncli.render.palette import COLORMAPS, Palette
+from attncli.render.screen import LONG
 from attncli.tokens import Token, Tokens
 from attncli.trace import Source, Trace
 from attncli.view import View
