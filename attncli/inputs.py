@@ -92,5 +92,6 @@ def _source_options() -> list[str]:
     return [
         "model",
         "mask",
+        "generate",
         *(field.name for options in (ToyOptions, LoadOptions) for field in fields(options)),
     ]

@@ -156,6 +156,15 @@ Mask = Annotated[
         rich_help_panel=_CHOICE,
     ),
 ]
+Generate = Annotated[
+    int | None,
+    Option(
+        min=1,
+        metavar="N",
+        help="Let a causal model write N more tokens, greedily, and show the rows that predicted them.",
+        rich_help_panel=_INPUT,
+    ),
+]
 Layer = Annotated[
     str | None,
     Option("--layer", "-l", metavar="LAYERS", help="0, 2-4, 0,3,-1 or all. Default: 0.", rich_help_panel=_CHOICE),

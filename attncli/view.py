@@ -93,7 +93,7 @@ class View:
             )
 
     def rows(self, trace: Trace) -> list[int]:
-        """Return the query rows to show.
+        """Return the query rows to show: unless they were chosen, those that predicted what the model wrote, if any.
 
         Raises:
             UsageError: a wanted token does not exist, or none is left.
@@ -109,11 +109,13 @@ class View:
                     + (f"{least}..{most}" if least < most else str(least))
                 )
             return kept
+        if trace.generated and not self.queries:
+            return [row for row in chosen if row in trace.predicted] or chosen
         return chosen
 
     def chooses_rows(self, trace: Trace) -> bool:
         """Return whether the query rows were chosen one by one, or as a range."""
-        return bool(self.queries) or self.span is not None
+        return bool(self.queries) or self.span is not None or trace.generated > 0
 
     def columns(self, trace: Trace) -> list[int]:
         """Return the key columns to show.

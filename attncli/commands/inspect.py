@@ -23,6 +23,7 @@ def inspect(
     whole: options.Whole = None,
     pair: options.Pair = None,
     target: options.Target = None,
+    generate: options.Generate = None,
     from_: options.From = None,
     model: options.Model = None,
     revision: options.Revision = None,

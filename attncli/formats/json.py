@@ -58,12 +58,19 @@ def _document(trace: Trace, view: View) -> Iterator[str]:
         "text": trace.text,
         "pair": trace.pair,
         "target": trace.target,
-        "query_tokens": [trace.query_tokens[row].as_dict() for row in view.rows(trace)],
+        "query_tokens": [_query(trace, row) for row in view.rows(trace)],
         "key_tokens": [trace.key_tokens[column].as_dict() for column in view.columns(trace)],
     })  # fmt: skip
     yield ', "layers": '
     yield from _array(_layer(trace, layer, view) for layer in trace.layers)
     yield "}"
+
+
+def _query(trace: Trace, row: int) -> dict[str, Any]:
+    """Return a query's token, with the one that the model wrote after it."""
+    written = trace.predicted.get(row)
+    token: dict[str, Any] = trace.query_tokens[row].as_dict()
+    return token if written is None else {**token, "predicted": {"id": written.id, "text": written.text}}
 
 
 def _layer(trace: Trace, layer: LayerTrace, view: View) -> Iterator[str]:

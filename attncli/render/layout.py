@@ -132,7 +132,8 @@ class Layout:
     def _frame(self, layer: LayerTrace) -> Frame:
         cells = self.view.cells(self.trace, layer)
         blind = layer.blind(cells.rows)
-        rows = Axis.of_tokens(cells.row_tokens, cells.rows, self.palette).marking(blind)
+        predicted = self.trace.predicted
+        rows = Axis.of_tokens(cells.row_tokens, cells.rows, self.palette, predicted).marking(blind)
         columns = Axis.of_tokens(cells.column_tokens, cells.columns, self.palette)
         return Frame(layer, cells, blind, rows, columns, self._screen.fit(layer, rows, columns))
 

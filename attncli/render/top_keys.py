@@ -51,9 +51,9 @@ def top_keys_table(
             blank = [""] * (places - len(found))
             line = [(text, None) for text in (*found, *blank)]
             rows.append([(f"{head.head:>{widest}}  {name}", None), (total, DIM), *line])
-    keys = f"{places} heaviest keys" if places > 1 else "heaviest key"
-    title = [Segment(f"{keys} of each query", BOLD)]
-    return stack([block([title]), grid(rows, "<" + ">" * (places + 1), width)])
+    counted = f"{places} heaviest keys" if places > 1 else "heaviest key"
+    title = block([[Segment(f"{counted} of each query", BOLD)]])
+    return stack([title, grid(rows, "<" + ">" * (places + 1), width)])
 
 
 def _names(axis: Axis) -> Iterator[str]:

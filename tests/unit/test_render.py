@@ -248,7 +248,7 @@ def test_pooling_keeps_the_largest_weight_and_masks_only_what_is_all_masked() ->
 def test_a_long_text_is_pooled_and_says_so() -> None:
     trace = attncli.inspect(" ".join(f"w{index}" for index in range(LONG + 1)))
     layout = Layout(trace, View(), Palette(), None)
-    assert "largest of 2×2" in drawn(trace)
+    assert "largest of 3×3" in drawn(trace)
     assert "scores, before the mask" not in drawn(trace)
     (note,) = layout.notes()
     assert note.startswith("65 tokens: ")
