@@ -12,6 +12,7 @@ from attncli.layer import HeadTrace
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
+_FAR = 1e300
 Places = np.ndarray[tuple[int], np.dtype[np.intp]]
 
 
@@ -44,8 +45,11 @@ def heaviest(weights: Float[np.ndarray, "Q K"], counted: Bool[np.ndarray, "Q K"]
         counted: the cells that are not left out.
         most: how many of each row.
     """
-    # Negated, so that a stable sort keeps the order of keys that are alike; what does not count comes last.
-    costs = np.where(counted, np.where(np.isnan(weights), -np.inf, -weights), np.inf)
+    # Negated, so that a stable sort keeps the order of keys that are alike. An infinite weight is far below NaN and
+    # far above what does not count.
+    costs = np.clip(-weights.astype(np.float64), -_FAR, _FAR)
+    costs[np.isnan(weights)] = -np.inf
+    costs[~counted] = np.inf
     bound = min(most, costs.shape[1]) - 1
     limits = np.partition(costs, bound, axis=1)[:, bound]
     found = []

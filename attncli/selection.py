@@ -11,7 +11,7 @@ from attncli.errors import UsageError
 from attncli.tokens import visible
 
 _PART = re.compile(r"(-?\d{1,9})(?:-(\d{1,9}))?")
-_RANGE = re.compile(r"(-?\d{1,9})?:(-?\d{1,9})?")
+_RANGE = re.compile(r"(-?[0-9]{1,9})?:(-?[0-9]{1,9})?")
 
 
 @dataclass(frozen=True)
