@@ -41,11 +41,12 @@ def comparable(output: str) -> str:
 
 def main() -> None:
     """Run every example and write what it printed into the README."""
-    from conftest import hub_cache, minilm_folder
+    from conftest import hub_cache, minilm_folder, save_tiny_llama
 
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
         environment = hub_cache(home / "cache", "sentence-transformers/all-MiniLM-L6-v2", minilm_folder())
+        save_tiny_llama(str(home / "tiny-llama"))
         text = README.read_text(encoding="utf-8")
         text = _EXAMPLE.sub(
             lambda match: f"```console\n$ {match['command']}\n{ran(match['command'], home, environment)}```\n", text
