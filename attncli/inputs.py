@@ -15,10 +15,8 @@ if TYPE_CHECKING:
 Given = Mapping[str, Any]  # options by the name of their parameter; those that were not given are left out
 
 # The usual options of a trace, wherever it comes from.
-_OF_SAVED = frozenset(
-    "from_ layer head kind query key rows top_keys hide_special show precision colormap color width format_ output "
-    "save".split()
-)
+_OF_SAVED = {"from_", "layer", "head", "kind", "query", "key", "rows", "top_keys", "hide_special", "show", "precision"}
+_OF_SAVED |= {"colormap", "color", "width", "format_", "output", "save"}
 
 
 def traces_of(given: Given, layers: str, only: str | None = None) -> Iterator[tuple[int, Trace]]:

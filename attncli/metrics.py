@@ -35,15 +35,21 @@ def head_metrics(trace: Trace, layer: LayerTrace, head: HeadTrace) -> dict[str, 
     return {**measured, "max_score": _number(max_scores.max()) if max_scores.size else None}
 
 
+def counted_rows(block: HeadTrace) -> Bool[np.ndarray, " Q"]:
+    """Return which query rows of a head count: those that have a key to attend to and are no padding."""
+    layer = block.layer
+    counts = np.asarray(block.mask.any(axis=-1))
+    if layer.kind != "cross" and layer.num_queries == layer.num_keys:
+        counts &= ~layer.mask.padding()[block.queries]
+    return counts
+
+
 def _of_rows(
     layer: LayerTrace, block: HeadTrace, ids: Int[np.ndarray, " K"], special: Bool[np.ndarray, " K"]
 ) -> dict[str, Float[np.ndarray, " _"]]:
     """Return the numbers of the query rows that count, without those that such a row or sentence does not have."""
     same_sequence = layer.kind != "cross"
-    counts = block.mask.any(axis=-1)
-    if same_sequence and layer.num_queries == layer.num_keys:
-        counts &= ~layer.mask.padding()[block.queries]
-    rows = np.flatnonzero(counts)
+    rows = np.flatnonzero(counted_rows(block))
     weights, queries = block.weights, block.queries
     if len(rows) < len(queries):
         weights, queries = weights[rows], queries[rows]

@@ -169,6 +169,10 @@ Layer = Annotated[
     str | None,
     Option("--layer", "-l", metavar="LAYERS", help="0, 2-4, 0,3,-1 or all. Default: 0.", rich_help_panel=_CHOICE),
 ]
+EveryLayer = Annotated[
+    str | None,
+    Option("--layer", "-l", metavar="LAYERS", help="0, 2-4, 0,3,-1 or all. Default: all.", rich_help_panel=_CHOICE),
+]
 Head = Annotated[
     str | None,
     Option("--head", "-H", metavar="HEADS", help="0, 2-4, 0,3,-1 or all. Default: all.", rich_help_panel=_CHOICE),
@@ -266,7 +270,7 @@ Width = Annotated[
 ]
 
 Format = Annotated[
-    Literal["table", "json", "jsonl", "tsv", "csv"] | None,
+    Literal["table", "json", "jsonl", "tsv", "csv", "svg", "html", "md"] | None,
     Option("--format", "-F", help="Default: table, or what --output ends in.", rich_help_panel=_OUTPUT),
 ]
 Output = Annotated[
@@ -284,7 +288,7 @@ FailOn = Annotated[
     Option(metavar="CODES", help="Fail on these findings alone: leak,pad,dead-row. Default: errors."),
 ]
 Document = Annotated[
-    Literal["table", "json"] | None,
+    Literal["table", "json", "svg", "html", "md"] | None,
     Option("--format", "-F", help="Default: table, or what --output ends in.", rich_help_panel=_OUTPUT),
 ]
 Save = Annotated[

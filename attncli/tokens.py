@@ -31,11 +31,17 @@ def visible(text: str) -> str:
     return "".join(_visible_character(character) for character in text)
 
 
+def _unmarked(text: str) -> str:
+    return text.lstrip("".join(_SPACE_MARKS))
+
+
 def _visible_character(character: str) -> str:
     if character in _ESCAPES:
         return _ESCAPES[character]
-    if unicodedata.category(character) in _HIDDEN_CATEGORIES and character not in _JOINERS:
-        code = ord(character)
+    code = ord(character)
+    # Of the code points that no character has or will have, U+FFFE and U+FFFF may not stand in XML either.
+    is_hidden = unicodedata.category(character) in _HIDDEN_CATEGORIES or code & 0xFFFE == 0xFFFE
+    if is_hidden and character not in _JOINERS:
         return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
     return character
 
@@ -84,7 +90,12 @@ class Token:
     def names(self) -> set[str]:
         """Every spelling under which a user may ask for this token."""
         bare = self.text.removeprefix(_WORD_PIECE)
-        return {self.text, self.label, *filter(None, (bare, bare.lstrip("".join(_SPACE_MARKS))))}
+        return {self.text, self.label, *filter(None, (bare, _unmarked(bare)))}
+
+    @property
+    def spelling(self) -> str:
+        """The token without the mark that says that a space stands before it, if it is more than that mark."""
+        return _unmarked(self.text) or self.text
 
 
 class Tokens(tuple[Token, ...]):

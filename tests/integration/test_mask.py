@@ -212,7 +212,7 @@ def test_the_document_of_a_check_has_its_promised_members(attn: Run, masks: Path
     assert finding.pop("rows") == []
     assert finding == {
         "code": "leak", "severity": "error", "message": "attends to the future in 1 cell", "count": 1,
-        "cells": [[0, 4]], "layer": None, "kind": None, "head": None,
+        "cells": [[0, 4]], "layer": None, "kind": None, "head": None, "advice": None,
     }  # fmt: skip
     assert attn("mask", "check", "causal.npy", "-F", "json").json["ok"] is True
     ignored = attn("mask", "check", "leak.npy", "--expect", "causal", "--fail-on", "pad", "-F", "json")
@@ -290,7 +290,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "true of numbers": (["show", "additive.npy", "--true", "masked"], USAGE, "additive"),
     "another size than the file's": (["show", "causal.npy", "--size", "4"], INPUT, "[6, 6]"),
     "documents that do not add up": (["show", "docs(2,2)", "--size", "5"], INPUT, "covers 4 positions"),
-    "an ending": (["show", "causal", "-o", "mask.tsv"], USAGE, ".json or .txt"),
+    "an ending": (["show", "causal", "-o", "mask.tsv"], USAGE, ".json, .svg, .html, .md or .txt"),
     "an unknown ending": (["show", "causal", "-o", "mask.png"], USAGE, "ending in"),
     "an ending of a difference": (["diff", "causal", "full", "-o", "mask.json"], USAGE, ".txt"),
     "an unknown finding": (["check", "causal", "--fail-on", "leek"], USAGE, "--fail-on 'leek'"),

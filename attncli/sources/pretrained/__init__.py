@@ -165,7 +165,7 @@ class Checkpoint:
                 if self.writer is not None:
                     sentence = self.writer.continued(sentence)
                 longest = max(len(sentence.tokens), len(sentence.query_tokens))
-                limit = min(limit, longest * self._room_for(longest))
+                limit = min(limit, longest * self.room_for(longest))
             except AttnError as error:
                 failure = error
                 break
@@ -187,7 +187,7 @@ class Checkpoint:
                 "--target needs an encoder-decoder model or the toy layer; here use --pair for a second text"
             )
 
-    def _room_for(self, tokens: int) -> int:
+    def room_for(self, tokens: int) -> int:
         """Return how many sentences of one length fit into memory together."""
         from attncli.sources.pretrained.interface import ATTENTION
         from attncli.sources.pretrained.memory import room_for
