@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 Given = Mapping[str, Any]  # options by the name of their parameter; those that were not given are left out
 
+# The usual options of a trace, wherever it comes from.
+_OF_SAVED = {"from_", "layer", "head", "kind", "query", "key", "rows", "top_keys", "hide_special", "show", "precision"}
+_OF_SAVED |= {"colormap", "color", "width", "format_", "output", "save"}
+
 
 def traces_of(given: Given, layers: str, only: str | None = None) -> Iterator[tuple[int, Trace]]:
     """Yield the numbered traces that a command's options ask for; a bad request is refused before the first one.
@@ -75,7 +79,9 @@ def _saved(given: Given) -> Trace:
     """Return the trace of `--from`."""
     from attncli.sources.file import load
 
-    for name in ("text", "file", "whole", "pair", "target", "no_special", *_source_options()):
+    # What the options of the sources are called costs an import of them, for which most runs have no need.
+    others = given.keys() - _OF_SAVED
+    for name in ("text", "file", "whole", "pair", "target", "no_special", *(_source_options() if others else ())):
         if name in given:
             option = "TEXT" if name == "text" else "--" + name.replace("_", "-")
             raise UsageError(
@@ -92,5 +98,6 @@ def _source_options() -> list[str]:
     return [
         "model",
         "mask",
+        "generate",
         *(field.name for options in (ToyOptions, LoadOptions) for field in fields(options)),
     ]

@@ -156,6 +156,15 @@ Mask = Annotated[
         rich_help_panel=_CHOICE,
     ),
 ]
+Generate = Annotated[
+    int | None,
+    Option(
+        min=1,
+        metavar="N",
+        help="Let a causal model write N more tokens, greedily, and show the rows that predicted them.",
+        rich_help_panel=_INPUT,
+    ),
+]
 Layer = Annotated[
     str | None,
     Option("--layer", "-l", metavar="LAYERS", help="0, 2-4, 0,3,-1 or all. Default: 0.", rich_help_panel=_CHOICE),
@@ -189,6 +198,23 @@ Key = Annotated[
         "-k",
         metavar="TOKEN",
         help="Show this key column: a token or its index. May be repeated.",
+        rich_help_panel=_CHOICE,
+    ),
+]
+Rows = Annotated[
+    str | None,
+    Option(
+        metavar="START:STOP",
+        help="Show these query rows, as Python slices: 500:520, -20:, :10.",
+        rich_help_panel=_CHOICE,
+    ),
+]
+TopKeys = Annotated[
+    int | None,
+    Option(
+        min=1,
+        metavar="N",
+        help="Show only the N heaviest keys of each query.",
         rich_help_panel=_CHOICE,
     ),
 ]

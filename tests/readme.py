@@ -56,11 +56,12 @@ def comparable(output: str) -> str:
 
 def main() -> None:
     """Run every example, write what it printed into the README, and draw its pictures."""
-    from conftest import hub_cache, minilm_folder
+    from conftest import hub_cache, minilm_folder, save_tiny_llama
 
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
         environment = hub_cache(home / "cache", "sentence-transformers/all-MiniLM-L6-v2", minilm_folder())
+        save_tiny_llama(str(home / "tiny-llama"))
         text = README.read_text(encoding="utf-8")
         text = _EXAMPLE.sub(
             lambda match: f"```console\n$ {match['command']}\n{ran(match['command'], home, environment)}```\n", text

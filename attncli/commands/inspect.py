@@ -23,6 +23,7 @@ def inspect(
     whole: options.Whole = None,
     pair: options.Pair = None,
     target: options.Target = None,
+    generate: options.Generate = None,
     from_: options.From = None,
     model: options.Model = None,
     revision: options.Revision = None,
@@ -52,6 +53,8 @@ def inspect(
     kind: options.Kind = None,
     query: options.Query = None,
     key: options.Key = None,
+    rows: options.Rows = None,
+    top_keys: options.TopKeys = None,
     no_special: options.NoSpecial = None,
     hide_special: options.HideSpecial = None,
     show: options.Show = None,
@@ -75,6 +78,7 @@ def inspect(
     """
     from attncli.formats import DRAWN, choose_format
     from attncli.inputs import traces_of
+    from attncli.selection import RowRange
     from attncli.view import View, parse_show
 
     given = {name: value for name, value in context.params.items() if value not in (None, ())}
@@ -84,6 +88,8 @@ def inspect(
         keys=tuple(key or ()),
         hide_special=bool(hide_special),
         precision=precision,
+        span=None if rows is None else RowRange.of(rows),
+        top_keys=top_keys,
     )
     chosen = _page_format(format_, output, view) if interactive else choose_format(format_, output)
     if save is not None and output is not None and save.absolute() == output.absolute():

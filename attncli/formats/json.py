@@ -18,6 +18,7 @@ from attncli.formats import gathered
 from attncli.formats.numbers import number, written_rows
 from attncli.layer import HeadTrace, LayerTrace
 from attncli.metrics import head_metrics
+from attncli.ranking import top_keys
 from attncli.trace import SCHEMA, Trace
 from attncli.view import Cells, View
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     Matrix = Float[np.ndarray, "R C"] | Bool[np.ndarray, "R C"]
 
 DEFAULT = ("scores", "mask", "weights", "metrics")
+_OF_TOP_KEYS = ("metrics",)  # where the heaviest keys stand in for the matrices
 
 
 def write_json(traces: Iterable[tuple[int, Trace]], view: View) -> Iterator[str]:
@@ -55,7 +57,7 @@ def _document(trace: Trace, view: View) -> Iterator[str]:
         "text": trace.text,
         "pair": trace.pair,
         "target": trace.target,
-        "query_tokens": [trace.query_tokens[row].as_dict() for row in view.rows(trace)],
+        "query_tokens": [_query(trace, row) for row in view.rows(trace)],
         "key_tokens": [trace.key_tokens[column].as_dict() for column in view.columns(trace)],
     })  # fmt: skip
     yield ', "layers": '
@@ -63,9 +65,16 @@ def _document(trace: Trace, view: View) -> Iterator[str]:
     yield "}"
 
 
+def _query(trace: Trace, row: int) -> dict[str, Any]:
+    """Return a query's token, with the one that the model wrote after it."""
+    written = trace.predicted.get(row)
+    token: dict[str, Any] = trace.query_tokens[row].as_dict()
+    return token if written is None else {**token, "predicted": {"id": written.id, "text": written.text}}
+
+
 def _layer(trace: Trace, layer: LayerTrace, view: View) -> Iterator[str]:
     cells = view.cells(trace, layer)
-    parts = view.parts(DEFAULT)
+    parts = _parts(view)
     yield _opened({
         "layer": layer.layer,
         "kind": layer.kind,
@@ -86,10 +95,13 @@ def _layer(trace: Trace, layer: LayerTrace, view: View) -> Iterator[str]:
 
 
 def _head(trace: Trace, layer: LayerTrace, index: int, view: View, cells: Cells) -> Iterator[str]:
-    parts = view.parts(DEFAULT) - layer.missing
+    parts = _parts(view) - layer.missing
     head = layer.head(index, cells.rows)
     columns = cells.of_columns
     yield _opened({"head": index})
+    if view.top_keys is not None:
+        yield ', "top_keys": '
+        yield from _array(_ranked(head, cells, view.top_keys, view))
     if "q" in parts:
         yield from _matrix("q", _blocks(head.q), view)
     if "k" in parts:
@@ -107,6 +119,17 @@ def _head(trace: Trace, layer: LayerTrace, index: int, view: View, cells: Cells)
     if "metrics" in parts:
         yield f', "metrics": {_dumped(_metrics(trace, layer, head, view))}'
     yield "}"
+
+
+def _parts(view: View) -> frozenset[str]:
+    return view.parts(DEFAULT if view.top_keys is None else _OF_TOP_KEYS)
+
+
+def _ranked(head: HeadTrace, cells: Cells, most: int, view: View) -> Iterator[Iterator[str]]:
+    """Yield the heaviest keys of each query, by their index in the sequence, heaviest first."""
+    for places, weights in top_keys(head, cells.of_columns, most):
+        keys = [cells.columns[place] for place in places.tolist()]
+        yield iter([f'{{"keys": {keys}, "weights": {written_rows(weights[None], view.precision)[1:-1]}}}'])
 
 
 def _metrics(trace: Trace, layer: LayerTrace, head: HeadTrace, view: View) -> dict[str, Any]:

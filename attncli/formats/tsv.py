@@ -6,11 +6,15 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Iterator
 
+import numpy as np
+
 from attncli.formats import gathered
 from attncli.formats.numbers import written
+from attncli.layer import HeadTrace
+from attncli.ranking import Places, top_keys
 from attncli.tokens import visible
 from attncli.trace import Trace
-from attncli.view import View
+from attncli.view import Columns, View
 
 COLUMNS = (
     "sentence", "layer", "kind", "head", "query", "query_token", "key", "key_token", "score", "allowed", "weight",
@@ -50,24 +54,33 @@ def _rows(number: int, trace: Trace, view: View, join: Join, comma: str) -> Iter
         cells = view.cells(trace, layer)
         columns = cells.of_columns
         # What repeats is joined once: there is a line a cell.
-        keys = [f"{comma}{join((str(key), _escaped(cells.column_tokens[key].text)))}{comma}" for key in cells.columns]
+        names = [f"{comma}{join((str(key), _escaped(cells.column_tokens[key].text)))}{comma}" for key in cells.columns]
+        keys = np.array(names, object)
         flags = {False: f"{comma}false{comma}", True: f"{comma}true{comma}"}
         for index in layer.heads:
             for block in layer.head(index, cells.rows).blocks():
-                rows = zip(block.queries.tolist(), block.scores, block.mask, block.weights, strict=True)
-                for query, scores, allowed, weights in rows:
+                kept = _kept(block, columns, view.top_keys)
+                rows = zip(block.queries.tolist(), kept, block.scores, block.mask, block.weights, strict=True)
+                for query, own, scores, allowed, weights in rows:
                     token = _escaped(cells.row_tokens[query].text)
                     start = join((str(number), str(layer.layer), layer.kind, str(index), str(query), token))
                     answers = zip(
-                        keys,
-                        written(scores[columns], view.precision),
-                        allowed[columns].tolist(),
-                        written(weights[columns], view.precision),
+                        keys[own],
+                        written(scores[columns][own], view.precision),
+                        allowed[columns][own].tolist(),
+                        written(weights[columns][own], view.precision),
                         strict=True,
                     )
                     yield "".join([
                         f"{start}{key}{score}{flags[may]}{weight}\n" for key, score, may, weight in answers
                     ])  # fmt: skip
+
+
+def _kept(head: HeadTrace, columns: Columns, most: int | None) -> Iterable[slice | Places]:
+    """Return which of the columns each query has a line for: all of them, or the heaviest ones, heaviest first."""
+    if most is None:
+        return [slice(None)] * len(head.queries)
+    return (places for places, _ in top_keys(head, columns, most))
 
 
 def _escaped(token: str) -> str:

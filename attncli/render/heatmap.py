@@ -6,15 +6,18 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.cells import cell_len
 from rich.segment import Segment
+from rich.style import Style
 
 from attncli.layer import HeadTrace
+from attncli.ranking import drawn_cells
 from attncli.render.axes import Axis
-from attncli.render.block import Block, beside, cell, flowing, stack
+from attncli.render.block import Block, beside, flowing, stack
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.view import Columns
 
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
 GAP = 1
 MOST = 64  # rows and columns of a picture; more are pooled
 COMFORTABLE = 100  # cells in a line where the output sets no width
-_STRIPS = 2  # more strips than this are narrowed to one cell a column
+STRIPS = 2  # more strips than this are narrowed to one cell a column
 _MARKS = ("· masked", "0 exactly zero", "X NaN", "I infinite")
 
 
@@ -94,14 +97,6 @@ def picture_of(head: HeadTrace, columns: Columns, pool: tuple[int, int]) -> Pict
     return Picture(f"head {head.head}", values, allowed, scale_of(kept)).pooled(pool[0], 1)
 
 
-def drawn_cells(head: HeadTrace) -> Bool[np.ndarray, "Q K"]:
-    """Return which weights are drawn as numbers: all but the masked ones that are exactly zero.
-
-    A query that may attend to nothing still has weights, NaN or spread over masked keys, and they are not hidden.
-    """
-    return head.mask | (head.weights != 0)
-
-
 def scale_of(pictures: Sequence[Picture]) -> Scale:
     """Return one scale for all the pictures."""
     return reduce(operator.or_, (picture.scale for picture in pictures), Scale())
@@ -120,7 +115,13 @@ def pooling(rows: Axis, columns: Axis, width: int) -> tuple[int, int]:
 
 
 def heatmaps(
-    pictures: Sequence[Picture], rows: Axis, columns: Axis, pool: tuple[int, int], palette: Palette, width: int
+    pictures: Sequence[Picture],
+    rows: Axis,
+    columns: Axis,
+    pool: tuple[int, int],
+    palette: Palette,
+    width: int,
+    most_strips: int = STRIPS,
 ) -> Block:
     """Return the pictures in strips, each strip with the row labels at its left.
 
@@ -131,14 +132,20 @@ def heatmaps(
         pool: how many rows and columns of them each cell of the pictures stands for.
         palette: how cells look.
         width: how many cells a strip may take.
+        most_strips: more of them than this are narrowed to one cell a column.
     """
     highest = scale_of(pictures).highest
     row_axis, column_axis = rows.pooled(pool[0]), columns.pooled(pool[1])
-    panels = _panels(pictures, row_axis, column_axis, palette, 2, highest)
-    per_strip = max(1, (width - rows.width) // (panels[0].width + GAP))
-    if panels[0].width > _room(rows, columns, width) or len(panels) > per_strip * _STRIPS:
-        panels = _panels(pictures, row_axis, column_axis, palette, 1, highest)
-        per_strip = max(1, (width - rows.width) // (panels[0].width + GAP))
+    cell_width = 2
+    panel_width = _panel_width(pictures, column_axis, cell_width)
+    per_strip = (width - rows.width) // (panel_width + GAP)
+    if panel_width > _room(rows, columns, width) or len(pictures) > per_strip * most_strips:
+        cell_width = 1
+        panel_width = _panel_width(pictures, column_axis, cell_width)
+        per_strip = (width - rows.width) // (panel_width + GAP)
+    per_strip = max(per_strip, 1)
+    drawn = (_panel(picture, row_axis, column_axis, palette, cell_width, highest) for picture in pictures)
+    panels = [Block(lines, panel_width) for lines in drawn]
     labels = row_axis.row_labels(2, palette)
     strips = [beside([labels, *panels[start : start + per_strip]], GAP) for start in range(0, len(panels), per_strip)]
     return stack([part for strip in strips for part in (strip, Block([[]], 0))][:-1])
@@ -161,17 +168,9 @@ def _room(rows: Axis, columns: Axis, width: int) -> int:
     return max(width - rows.width - GAP - (1 if columns.boundary else 0), 4)
 
 
-def _panels(
-    pictures: Sequence[Picture],
-    rows: Axis,
-    columns: Axis,
-    palette: Palette,
-    cell_width: int,
-    highest: float,
-) -> list[Block]:
-    """Return a block for each picture, all of one width."""
-    width = max(len(columns) * cell_width + (1 if columns.boundary else 0), *(cell_len(p.title) for p in pictures))
-    return [Block(_panel(picture, rows, columns, palette, cell_width, highest), width) for picture in pictures]
+def _panel_width(pictures: Sequence[Picture], columns: Axis, cell_width: int) -> int:
+    """Return how wide every picture is drawn: its cells, or the longest of the titles."""
+    return max(len(columns) * cell_width + (1 if columns.boundary else 0), *(cell_len(p.title) for p in pictures))
 
 
 def _panel(
@@ -183,11 +182,17 @@ def _panel(
         if rows.boundary and place == rows.boundary:
             line = palette.fit("─") * (len(columns) * cell_width)
             lines.append([Segment(_crossed(line, columns.boundary * cell_width, palette), DIM)])
-        segments = [cell(glyph, cell_width, style) for glyph, style in row]
+        segments = _merged(row[: columns.boundary])
         if columns.boundary:
-            segments.insert(columns.boundary, Segment(palette.fit("│"), DIM))
-        lines.append(segments)
+            segments.append(Segment(palette.fit("│"), DIM))
+        lines.append(segments + _merged(row[columns.boundary :]))
     return lines
+
+
+def _merged(row: Sequence[tuple[str, Style | None]]) -> list[Segment]:
+    """Return a row's cells, those of one style that stand together as one segment: a map has thousands of cells."""
+    runs = [list(run) for _, run in groupby(row, key=lambda cell: id(cell[1]))]  # comparing styles costs more
+    return [Segment("".join([glyph for glyph, _ in run]), run[0][1]) for run in runs]
 
 
 def _crossed(line: str, boundary: int, palette: Palette) -> str:

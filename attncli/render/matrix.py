@@ -199,8 +199,8 @@ def _placed(matrices: Sequence[Matrix], palette: Palette, width: int, is_cut: bo
     return stack(stacked)
 
 
-def number_text(value: float, digits: int, is_large: bool) -> str:
-    """Return a number with fixed decimals, or with as many significant digits if it stands among large ones."""
+def number_text(value: float, digits: int, is_large: bool = False) -> str:
+    """Return a number with so many decimals, or significant digits where it is large."""
     if not np.isfinite(value):
         return str(value)
     if value == 0:

@@ -98,7 +98,7 @@ class Palette:
         high: float,
         width: int,
     ) -> list[list[tuple[str, Style | None]]]:
-        """Return a glyph and a style for every cell.
+        """Return a glyph, as wide as a cell, and a style for every cell.
 
         Args:
             values: what the colours say.
@@ -122,9 +122,10 @@ class Palette:
         for mark, where in marks:
             for row, column in np.argwhere(where & allowed).tolist():
                 style = drawn[row][column][1] if mark in {"0", "+", "-"} else None
-                drawn[row][column] = (mark, style)
+                drawn[row][column] = (mark.rjust(width), style)
+        masked = (self.fit("·").rjust(width), DIM)
         for row, column in np.argwhere(~allowed).tolist():
-            drawn[row][column] = (self.fit("·"), DIM)
+            drawn[row][column] = masked
         return drawn
 
 

@@ -26,8 +26,9 @@ def needs_debian(command: str) -> bool:
     "command",
     [pytest.param(c, marks=pytest.mark.system if needs_debian(c) else ()) for c in examples()],
 )
-def test_a_command_prints_what_the_readme_shows(command: str, tmp_path: Path, minilm: str) -> None:
+def test_a_command_prints_what_the_readme_shows(command: str, tmp_path: Path, minilm: str, tiny_llama: str) -> None:
     environment = hub_cache(tmp_path / "cache", MODEL, minilm)
+    (tmp_path / "tiny-llama").symlink_to(tiny_llama, target_is_directory=True)
     expected = examples()[command]
     assert expected.strip()
     assert comparable(ran(command, tmp_path, environment)) == comparable(expected)

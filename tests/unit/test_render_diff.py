@@ -169,8 +169,8 @@ def test_the_odd_cells_keep_their_marks() -> None:
     values = np.array([[-0.5, 0.0, 0.001, 0.5, np.nan, 0.3]])
     allowed = np.array([[True, True, True, True, True, False]])
     cells = SignedPalette("blocks").cells(values, allowed, 0.0, 0.5, 2)[0]
-    assert [glyph for glyph, _ in cells] == ["-█", "0", "  ", "+█", "X", "·"]
-    assert SignedPalette("blocks").cells(np.zeros((1, 1)), np.ones((1, 1), bool), 0.0, 0.0, 2)[0][0][0] == "0"
+    assert [glyph for glyph, _ in cells] == ["-█", " 0", "  ", "+█", " X", " ·"]
+    assert SignedPalette("blocks").cells(np.zeros((1, 1)), np.ones((1, 1), bool), 0.0, 0.0, 2)[0][0][0] == " 0"
 
 
 def test_a_pooled_cell_is_the_one_farthest_from_zero() -> None:

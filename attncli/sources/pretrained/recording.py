@@ -28,6 +28,7 @@ class Request:
         mask: a mask in place of the model's own, in every layer.
         audits: whether to keep what each layer's attention function was handed, and what it made of it.
         is_blank: whether the model has no weights, so that its masks alone are worth recording.
+        writes: whether the model needs its head, to write more tokens.
     """
 
     layers: tuple[int, ...]
@@ -36,6 +37,7 @@ class Request:
     mask: Expression | None
     audits: bool = False
     is_blank: bool = False
+    writes: bool = False
 
 
 @dataclass(frozen=True)
