@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from attncli.anatomy import Row
+from attncli.ranking import drawn_cells
 from attncli.render.bars import largest_of
 from attncli.render.block import Block
-from attncli.render.heatmap import drawn_cells
 from attncli.render.palette import DIM
 from attncli.render.sheet import Line, Sheet
 
