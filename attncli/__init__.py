@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from attncli.sources import inspect, open_source
     from attncli.sources.file import load
     from attncli.sources.module import from_multihead_attention
+    from attncli.survey import heads
     from attncli.trace import Trace
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "__version__",
     "check",
     "from_multihead_attention",
+    "heads",
     "inspect",
     "load",
     "open_source",
@@ -39,6 +41,7 @@ _HOMES = {
     "check": "attncli.checks",
     "Trace": "attncli.trace",
     "from_multihead_attention": "attncli.sources.module",
+    "heads": "attncli.survey",
     "inspect": "attncli.sources",
     "load": "attncli.sources.file",
     "open_source": "attncli.sources",

@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from attncli.commands.check import check
+from attncli.commands.heads import heads
 from attncli.commands.inspect import inspect
 from attncli.errors import AttnError, ExitCode
 from attncli.terminal import complain
@@ -146,6 +147,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(cls=_Command, short_help="Show the attention of a sentence.")(inspect)
+app.command(cls=_Command, short_help="Say what every head does, in numbers.")(heads)
 app.command(cls=_Command, short_help="Say what is wrong with a checkpoint's attention.")(check)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from attncli.blocks import CELLS, row_blocks
 from attncli.layer import HeadTrace, LayerTrace
-from attncli.metric_names import NAMES
+from attncli.metric_names import NAMES, Metric
 from attncli.stages import Stages
 from attncli.trace import Trace
 
@@ -87,7 +87,7 @@ def _measured(
 
 def _counted(layer: LayerTrace, block: Stages) -> Bool[np.ndarray, "#H Q"]:
     """Return which rows count: those that have a key to attend to and are no padding."""
-    counted: Bool[np.ndarray, "#H Q"] = block.mask.any(axis=-1)
+    counted = np.asarray(block.mask.any(axis=-1))
     if layer.kind != "cross" and layer.num_queries == layer.num_keys:
         counted &= ~layer.mask.padding()[block.queries]
     return counted
@@ -95,7 +95,7 @@ def _counted(layer: LayerTrace, block: Stages) -> Bool[np.ndarray, "#H Q"]:
 
 def _of_rows(
     layer: LayerTrace, block: Stages, ids: Int[np.ndarray, " K"], special: Bool[np.ndarray, " K"]
-) -> Iterator[tuple[str, Bool[np.ndarray, " Q"] | slice, Float[np.ndarray, "H R"]]]:
+) -> Iterator[tuple[Metric, Bool[np.ndarray, " Q"] | slice, Float[np.ndarray, "H R"]]]:
     """Yield a number for each query row, by its metric, with the rows that have such a number."""
     weights, queries = block.weights, block.queries
     logarithms = np.log(weights, where=weights > 0, out=np.zeros_like(weights))
@@ -111,7 +111,8 @@ def _of_rows(
         return
     positions = np.arange(weights.shape[-1], dtype=weights.dtype)  # exact up to 2^24, and faster than integers
     yield "distance", _EVERY, np.vecdot(weights, np.abs(queries[:, None].astype(weights.dtype) - positions))
-    for name, offset in (("self", 0), ("previous", -1), ("next", 1)):
+    neighbours: dict[Metric, int] = {"self": 0, "previous": -1, "next": 1}
+    for name, offset in neighbours.items():
         keys = queries + offset
         inside = (keys >= 0) & (keys < weights.shape[-1])
         yield name, inside, weights[:, inside, keys[inside]]

@@ -35,7 +35,7 @@ def sentences(texts: Sequence[str], file: Path | None, whole: bool) -> Iterator[
     if file is not None:
         return _read(_opened(file), visible(str(file)), whole)
     if not texts:
-        raise UsageError('give a sentence: attn inspect "time flies like an arrow"')
+        raise UsageError('give a sentence, such as "time flies like an arrow"')
     if "-" in texts:
         raise UsageError("- reads the sentences from standard input; it cannot stand beside other sentences")
     return iter(enumerate(texts, start=1))

@@ -25,16 +25,6 @@ Model = Annotated[
     str | None,
     Option("--model", "-m", metavar="NAME_OR_FOLDER", help="The checkpoint to check.", rich_help_panel="Model"),
 ]
-Layer = Annotated[
-    str | None,
-    Option(
-        "--layer",
-        "-l",
-        metavar="LAYERS",
-        help="0, 2-4, 0,3,-1 or all. Default: all.",
-        rich_help_panel="What to look at",
-    ),
-]
 
 
 def check(
@@ -55,7 +45,7 @@ def check(
     allow_pickle: options.AllowPickle = None,
     device_map: options.DeviceMap = None,
     truncate: options.Truncate = None,
-    layer: Layer = None,
+    layer: options.EveryLayer = None,
     no_special: options.NoSpecial = None,
     fail_on: options.FailOn = None,
     color: options.Color = None,

@@ -74,13 +74,14 @@ def choose_format(given: str | None, output: Path | None) -> str:
     return by_ending
 
 
-def choose_document(given: str | None, output: Path | None) -> str:
-    """Return `table` or `json`, for what has no rows.
+def choose_document(given: str | None, output: Path | None, formats: tuple[str, ...] = ("table", "json")) -> str:
+    """Return one of the formats of what is no trace; without rows these are `table` and `json`.
 
     Raises:
         UsageError: `--format` and the ending of `--output` contradict each other, or the ending is another one.
     """
     chosen = choose_format(given, output)
-    if chosen not in ("table", "json"):
-        raise UsageError(f"--output {visible(str(output))}: expected a file ending in .json or .txt")
+    if chosen not in formats:
+        *endings, last = (f".{name}" for name in (*formats[1:], "txt"))
+        raise UsageError(f"--output {visible(str(output))}: expected a file ending in {', '.join(endings)} or {last}")
     return chosen
