@@ -289,5 +289,5 @@ class HeadTrace:
     @cached_property
     def output(self) -> Float[np.ndarray, "Q Dv"]:
         """Weights·V, the context vectors."""
-        outputs = [attention.attention_output(block.weights[None], self.v[None])[0] for block in self.blocks()]
-        return np.concatenate(outputs)
+        self._known("v")
+        return np.concatenate([block.stages.output[0] for block in self.blocks()])

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.blocks import CELLS, row_blocks
 from attncli.layer import HeadTrace, LayerTrace
 from attncli.metric_names import NAMES, Metric
-from attncli.stages import Stages
+from attncli.stages import Stages, stages_of
 from attncli.trace import Trace
 
 if TYPE_CHECKING:
@@ -53,13 +52,7 @@ def layer_metrics(
         queries: the query rows that count; None is all of them.
     """
     rows = np.arange(layer.num_queries) if queries is None else queries
-    together = max(CELLS // max(len(rows) * layer.num_keys, 1), 1)
-    measured = []
-    for start in range(0, len(layer.heads), together):
-        heads = layer.heads[start : start + together]
-        blocks = row_blocks(rows, layer.num_keys * len(heads))
-        measured.append(_measured(trace, layer, heads, (Stages(layer, heads, block) for block in blocks)))
-    return np.concatenate(measured)
+    return _measured(trace, layer, layer.heads, stages_of(layer, layer.heads, rows))
 
 
 def _measured(
@@ -72,13 +65,15 @@ def _measured(
     counts = {name: np.zeros(len(heads), int) for name in NAMES}
     highest = np.full(len(heads), -np.inf)
     for block in blocks:
+        first = heads.index(block.heads[0])
+        some = slice(first, first + len(block.heads))
         counted = _counted(layer, block)
         for name, rows, values in _of_rows(layer, block, ids, special):
             among = counted[:, rows]
-            totals[name] += (values if among.all() else np.where(among, values, 0)).sum(axis=-1, dtype=float)
-            counts[name] += among.sum(axis=-1)
+            totals[name][some] += (values if among.all() else np.where(among, values, 0)).sum(axis=-1, dtype=float)
+            counts[name][some] += among.sum(axis=-1)
         scores = np.where(block.mask & counted[..., None], block.scores, -np.inf)
-        highest = np.maximum(highest, scores.max(axis=(1, 2), initial=-np.inf))
+        highest[some] = np.maximum(highest[some], scores.max(axis=(1, 2), initial=-np.inf))
     with np.errstate(invalid="ignore"):  # 0/0 is the NaN of what is not defined
         means = {name: totals[name] / counts[name] for name in NAMES}
     means["max_score"] = np.where(counts["entropy"] > 0, highest, np.nan)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -130,7 +129,7 @@ def survey(traces: Iterable[Trace], view: View) -> Survey:
     sentences = 0
     source = None
     for trace in traces:
-        sentences, source = sentences + 1, source or trace.source
+        sentences, source = sentences + 1, _shared(source or trace.source, trace.source)
         if running and [_place(layer) for layer in trace.layers] != list(running):
             raise UsageError("the traces have not the same layers and heads; survey each by itself")
         lengths = [min([*lengths, len(trace.query_tokens)]), max([*lengths, len(trace.query_tokens)])]
@@ -146,6 +145,12 @@ def survey(traces: Iterable[Trace], view: View) -> Survey:
         for index, head in enumerate(heads)
     ]
     return Survey(source, sentences, (lengths[0], lengths[1]), tuple(masks), len(summaries), tuple(summaries))
+
+
+def _shared(source: Source, other: Source) -> Source:
+    """Return what is true of both sources: a toy layer's vocabulary is another one in each sentence."""
+    details = {name: value for name, value in source.details.items() if other.details.get(name) == value}
+    return source if len(details) == len(source.details) else replace(source, details=details)
 
 
 def _place(layer: LayerTrace) -> Place:
@@ -181,7 +186,7 @@ def heads(
         LoadError: the checkpoint cannot be loaded.
         InputError: a sentence cannot be read, or there is none.
     """
-    from attncli.sentences import windows
+    from attncli.inputs import traced
     from attncli.sources import open_source
 
     view = View(queries=tuple(map(str, queries)))
@@ -192,5 +197,5 @@ def heads(
         return survey([texts], view)
     source = open_source(layers=layers, **options)
     numbered = enumerate([texts] if isinstance(texts, str) else texts, start=1)
-    batches = (source.traces([text for _, text in window], pair, target) for window in windows(numbered))
-    return survey(chain.from_iterable(batches), view)
+    is_alone = isinstance(texts, str)
+    return survey((trace for _, trace in traced(source, numbered, pair, target, is_alone)), view)

@@ -78,6 +78,12 @@ class Trace:
                     f"{tokens[0]} query tokens and {tokens[1]} key tokens"
                 )
 
+    @property
+    def nbytes(self) -> int:
+        """How much memory the recorded arrays take."""
+        arrays = (array for layer in self.layers for array in vars(layer).values())
+        return sum(getattr(array, "nbytes", 0) for array in arrays)
+
     def sides(self, layer: LayerTrace) -> tuple[Tokens, Tokens]:
         """Return the tokens of a layer's queries and of its keys: an encoder and a decoder attend to themselves."""
         if layer.kind == "encoder":

@@ -81,10 +81,9 @@ def _table(
         rows[0] += [(name, BOLD if name == sort else DIM) for name in names]
         for head in survey.heads:
             numbers = [palette.fit(_written(head, name, survey.sentences > 1, digits)) for name in names]
-            row: Words = [(place(head.layer, head.kind, head.head), BOLD)]
-            rows.append(
-                row + [(text, BOLD if name == sort else None) for name, text in zip(names, numbers, strict=True)]
-            )
+            styles = [BOLD if name == sort else None for name in names]
+            place_of = place(head.layer, head.kind, head.head)
+            rows.append([(place_of, BOLD), *zip(numbers, styles, strict=True)])
         return grid(rows, ">" * len(rows[0]), width)
 
     if precision is not None:
