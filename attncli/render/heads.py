@@ -130,11 +130,12 @@ def grid_parts(
     title = metric if survey.sentences == 1 else f"{metric}, mean over {survey.sentences:,} sentences"
     values = [value for head in survey.heads if (value := head.metrics[metric]) is not None]
     finite = [value for value in values if math.isfinite(value)] or [0.0]
+    low, high = min(finite), max(finite)
+    ramp = [ramp_line(low, high, palette)] if values else []
     marks = [[Segment(palette.fit(f"{UNDEFINED} not defined"), DIM)]] if len(values) < len(survey.heads) else []
     if 0.0 in values:
         marks.append([Segment("0 exactly zero", DIM)])
-    low, high = min(finite), max(finite)
-    yield flowing([[Segment(title, BOLD)], ramp_line(low, high, palette), *marks], width)
+    yield flowing([[Segment(title, BOLD)], *ramp, *marks], width)
     for kind in dict.fromkeys(head.kind for head in survey.heads):
         heads = [head for head in survey.heads if head.kind == kind]
         name = kind if len(heads) < len(survey.heads) else ""

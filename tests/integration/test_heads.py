@@ -72,7 +72,7 @@ def test_what_is_undefined_is_null_empty_or_a_dash_and_sorts_last(attn: Run) -> 
     assert "– not defined for this sentence" in table
     grid = attn("heads", text, "--grid", "duplicate").out
     assert "layer 0 – – – –" in " ".join(grid.split())
-    assert "highest" in grid
+    assert "highest" not in grid
 
 
 def test_the_table_says_over_how_many_sentences_a_metric_is_defined(attn: Run) -> None:
@@ -100,8 +100,9 @@ def test_in_colour_the_map_has_numbers_where_they_fit(attn: Run) -> None:
     wide = attn("heads", TEXT, "--grid", "entropy", "--color", "always", TERM="xterm-256color").out
     for entry in attn("heads", TEXT, "-F", "json").json["heads"]:
         assert f" {entry['entropy']:.2f}\x1b" in wide
-    many = ("heads", TEXT, "--num-heads", "16", "--grid", "entropy", "--color", "always", "--width", "60")
-    assert "0." not in attn(*many, TERM="xterm-256color").out.split("head")[1].split("layer 0")[1].splitlines()[0]
+    many = attn("heads", TEXT, "--num-heads", "16", "--grid", "entropy", "--color", "always", "--width", "60")
+    (cells,) = [line for line in many.out.splitlines() if line.startswith("layer 0") and ":" not in line]
+    assert "." not in cells
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
@@ -110,7 +111,7 @@ def test_in_colour_the_map_has_numbers_where_they_fit(attn: Run) -> None:
 def test_no_line_is_wider_than_the_output(attn: Run, width: int, view: tuple[str, ...], texts: tuple[str, ...]) -> None:
     ran = attn("heads", *texts, "--num-heads", "40", "--d-model", "40", *view, "--width", width)
     assert all(cell_len(line) <= width for line in ran.out.splitlines())
-    assert all(line == line.rstrip() for line in ran.out.splitlines() if not line.endswith("0 "))
+    assert all(line == line.rstrip() for line in ran.out.splitlines() if line.startswith(("layer ", "    ")))
     if "--grid" not in view:
         assert all(name in ran.out for name in NAMES)
 
@@ -150,7 +151,7 @@ def test_a_warning_is_said_once(attn: Run) -> None:
 
 
 def test_a_thousand_warnings_are_counted(attn: Run) -> None:
-    ran = attn("heads", "--mask", "~causal", stdin="\n".join(f"w{number} x" for number in range(1000)))
+    ran = attn("heads", "--mask", "~causal", stdin="\n".join(f"x w{number}" for number in range(1000)))
     assert len(ran.err.splitlines()) == 21
     assert "980 more" in ran.err
 

@@ -71,7 +71,7 @@ def test_long_sentences_in_blocks_are_what_short_ones_are(monkeypatch: pytest.Mo
         monkeypatch.setattr("attncli.blocks.CELLS", cells)
         monkeypatch.setattr("attncli.stages.CELLS", cells)
         for one, other in zip(survey([trace], View()).heads, whole.heads, strict=True):
-            assert one.metrics == pytest.approx(other.metrics, rel=1e-5, nan_ok=True)
+            agree(dict(one.metrics), dict(other.metrics))
 
 
 def test_some_rows_alone() -> None:
@@ -121,11 +121,11 @@ def test_the_highest_come_first_and_what_is_undefined_last_either_way() -> None:
 
 
 def test_texts_and_a_trace_give_the_same() -> None:
-    one = attncli.heads("the cat saw the dog", num_heads=3)
-    assert one == attncli.heads(attncli.inspect("the cat saw the dog", num_heads=3))
-    assert one == attncli.heads(["the cat saw the dog"], num_heads=3)
-    assert len(one.heads) == 3
-    two = attncli.heads(iter(["the cat saw the dog", "a b"]), num_heads=3)
+    one = attncli.heads("the cat saw the dog", num_heads=2)
+    assert one == attncli.heads(attncli.inspect("the cat saw the dog", num_heads=2))
+    assert one == attncli.heads(["the cat saw the dog"], num_heads=2)
+    assert len(one.heads) == 2
+    two = attncli.heads(iter(["the cat saw the dog", "a b"]), num_heads=2)
     assert (two.sentences, two.tokens) == (2, (2, 5))
     assert "vocab_size" not in two.source.details  # another one in each
     assert attncli.heads("a b c", queries=[-1]).heads[0].metrics["next"] is None
@@ -135,7 +135,7 @@ def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(UsageError, match="no metric 'x'; expected one of entropy"):
         attncli.heads("a b").ranked("x")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="num_heads does not apply to a trace"):
-        attncli.heads(attncli.inspect("a b"), num_heads=3)
+        attncli.heads(attncli.inspect("a b"), num_heads=2)
     with pytest.raises(InputError, match="no sentence"):
         attncli.heads([])
     with pytest.raises(InputError, match="sentence 2"):
@@ -154,4 +154,4 @@ def test_memory_does_not_grow_with_the_number_of_sentences() -> None:
         return most
 
     peak(10)  # what is imported and cached stays
-    assert peak(3000) < 1.2 * peak(600)
+    assert peak(3000) < 500_000  # bytes; the traces alone take ten times that
