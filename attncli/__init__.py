@@ -17,6 +17,7 @@ from attncli._version import __version__
 
 if TYPE_CHECKING:
     from attncli.checks import check
+    from attncli.difference import diff
     from attncli.errors import AttnError
     from attncli.sources import inspect, open_source
     from attncli.sources.file import load
@@ -29,6 +30,7 @@ __all__ = [
     "Trace",
     "__version__",
     "check",
+    "diff",
     "from_multihead_attention",
     "heads",
     "inspect",
@@ -40,6 +42,7 @@ _HOMES = {
     "AttnError": "attncli.errors",
     "check": "attncli.checks",
     "Trace": "attncli.trace",
+    "diff": "attncli.difference",
     "from_multihead_attention": "attncli.sources.module",
     "heads": "attncli.survey",
     "inspect": "attncli.sources",

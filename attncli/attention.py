@@ -61,15 +61,15 @@ def masked_scores(
 ) -> Float[np.ndarray, "H Q K"]:
     """Return the scores with `fill` wherever a query may not attend to a key.
 
-    `fill` is −inf in the formula. Models add the smallest finite number of their dtype instead, which swallows the
-    score, and half precision swallows only part of it. All of them agree but in a row with no allowed key, which
-    becomes NaN with −inf, uniform in float32, and something else in float16.
+    `fill` is −inf in the formula. Models add a finite number instead: the smallest of their dtype, which swallows the
+    score (in half precision only a part of it), or −1e4, which swallows nothing. All of them agree but in a row with
+    no allowed key, which becomes NaN with −inf, uniform in float32, and something else otherwise.
     """
-    if fill == HALF_LOWEST:
-        with _odd_numbers_pass():
-            added = (scores.astype(np.float16) + np.float16(fill)).astype(scores.dtype)
-        return np.where(allowed, scores, added)
-    return np.where(allowed, scores, scores.dtype.type(fill))
+    if np.isinf(fill):
+        return np.where(allowed, scores, scores.dtype.type(fill))
+    adding = np.dtype(np.float16) if fill == HALF_LOWEST else scores.dtype
+    with _odd_numbers_pass():
+        return np.where(allowed, scores, (scores.astype(adding) + adding.type(fill)).astype(scores.dtype))
 
 
 def attention_weights(

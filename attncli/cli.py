@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from attncli.commands.check import check
+from attncli.commands.diff import diff
 from attncli.commands.heads import heads
 from attncli.commands.inspect import inspect
 from attncli.errors import AttnError, ExitCode
@@ -149,6 +150,7 @@ app = typer.Typer(
 app.command(cls=_Command, short_help="Show the attention of a sentence.")(inspect)
 app.command(cls=_Command, short_help="Say what every head does, in numbers.")(heads)
 app.command(cls=_Command, short_help="Say what is wrong with a checkpoint's attention.")(check)
+app.command(cls=_Command, short_help="Show what changed between two sentences, checkpoints or traces.")(diff)
 
 
 def _mask_group() -> Any:

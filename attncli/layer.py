@@ -18,6 +18,8 @@ from attncli import attention
 from attncli.blocks import row_blocks
 from attncli.errors import InputError, NotExposedError, UsageError
 from attncli.masks.algebra import Mask, RuleMask
+from attncli.masks.conventions import FORBIDDEN_BELOW
+from attncli.noise import noise_floor
 from attncli.selection import Indices
 from attncli.stages import Stages
 
@@ -60,7 +62,7 @@ class LayerTrace:
         bias: what is added to the scaled products, `[1, Q, K]` or `[H, Q, K]`.
         softcap: c in c·tanh(scores/c).
         sinks: one more logit per head in the softmax, `[H]`.
-        fill: what a forbidden cell holds when the softmax comes.
+        fill: what is added to a forbidden score; −inf replaces it.
         proof: how well the recorded arrays explain the model's own output.
         inputs: what the queries are projected from, `[Q, E]` (toy layers).
         out_projection: W_o, `[H·Dv, E]`.
@@ -113,7 +115,7 @@ class LayerTrace:
             raise InputError(f"the scale is {self.scale}; expected a number that float32 holds")
         if self.softcap is not None and not self.softcap > 0:
             raise InputError(f"the softcap is {self.softcap}; expected a number above 0")
-        if self.fill != -np.inf and not self.fill <= attention.HALF_LOWEST:
+        if self.fill != -np.inf and not self.fill <= FORBIDDEN_BELOW:
             raise InputError(f"the fill is {self.fill}; expected -inf or a number that no score comes near")
 
     def _checked_cells(self) -> tuple[int, int, int]:
@@ -177,6 +179,16 @@ class LayerTrace:
         """`Hkv`, how many key/value heads the layer has."""
         grouped = self.k if self.v is None else self.v
         return self.num_heads if grouped is None else len(grouped)
+
+    def is_proven(self, dtype: str) -> bool:
+        """Return whether the proof's error is rounding; it grows with the values, of which an output is a mean.
+
+        Args:
+            dtype: what the model computes in.
+        """
+        if self.proof is None or self.v is None:
+            return True
+        return self.proof.max_abs_error <= noise_floor(dtype) * max(float(np.abs(self.v).max()), 1.0)
 
     @property
     def shapes(self) -> dict[str, list[int]]:

@@ -67,7 +67,7 @@ def _measured(
     for block in blocks:
         first = heads.index(block.heads[0])
         some = slice(first, first + len(block.heads))
-        counted = _counted(layer, block)
+        counted = counted_rows(block)
         for name, rows, values in _of_rows(layer, block, ids, special):
             among = counted[:, rows]
             totals[name][some] += (values if among.all() else np.where(among, values, 0)).sum(axis=-1, dtype=float)
@@ -80,8 +80,9 @@ def _measured(
     return np.stack(list(means.values()), axis=1).astype(np.float32)
 
 
-def _counted(layer: LayerTrace, block: Stages) -> Bool[np.ndarray, "#H Q"]:
-    """Return which rows count: those that have a key to attend to and are no padding."""
+def counted_rows(block: Stages) -> Bool[np.ndarray, "#H Q"]:
+    """Return which query rows count: those that have a key to attend to and are no padding."""
+    layer = block.layer
     counted = np.asarray(block.mask.any(axis=-1))
     if layer.kind != "cross" and layer.num_queries == layer.num_keys:
         counted &= ~layer.mask.padding()[block.queries]

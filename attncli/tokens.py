@@ -31,6 +31,10 @@ def visible(text: str) -> str:
     return "".join(_visible_character(character) for character in text)
 
 
+def _unmarked(text: str) -> str:
+    return text.lstrip("".join(_SPACE_MARKS))
+
+
 def _visible_character(character: str) -> str:
     if character in _ESCAPES:
         return _ESCAPES[character]
@@ -84,7 +88,12 @@ class Token:
     def names(self) -> set[str]:
         """Every spelling under which a user may ask for this token."""
         bare = self.text.removeprefix(_WORD_PIECE)
-        return {self.text, self.label, *filter(None, (bare, bare.lstrip("".join(_SPACE_MARKS))))}
+        return {self.text, self.label, *filter(None, (bare, _unmarked(bare)))}
+
+    @property
+    def spelling(self) -> str:
+        """The token without the mark that says that a space stands before it, if it is more than that mark."""
+        return _unmarked(self.text) or self.text
 
 
 class Tokens(tuple[Token, ...]):

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from attncli.layer import LayerTrace
-from attncli.noise import noise_floor
 from attncli.selection import layers_named
 from attncli.trace import Trace
 from attncli.view import View
@@ -72,7 +71,7 @@ def _named(names: Sequence[str]) -> str:
 
 def _unproven(trace: Trace, layer: LayerTrace) -> Iterator[str]:
     proof = layer.proof
-    if proof is not None and not proof.max_abs_error <= noise_floor(trace.source.dtype):
+    if proof is not None and not layer.is_proven(trace.source.dtype):
         yield (
             f"layer {layer.layer}: what is shown differs from {proof.against} by {proof.max_abs_error:.1e}, more "
             f"than the rounding of {trace.source.dtype}; do not trust it"

@@ -142,5 +142,5 @@ def _executed_shapes(module_name: str) -> None:
             setattr(module, name, jaxtyping.jaxtyped(typechecker=beartype)(function))
 
 
-for _module in ("attncli.attention", "attncli.metrics"):
+for _module in ("attncli.attention", "attncli.divergence", "attncli.metrics"):
     _executed_shapes(_module)

@@ -70,7 +70,7 @@ def check(
     from attncli.formats.documents import what_was_run, write_findings
     from attncli.sentences import sentences
     from attncli.sources.pretrained import LoadOptions
-    from attncli.terminal import write
+    from attncli.terminal import complain, write
 
     if model is None:
         raise UsageError("--model: give the checkpoint to check, a folder or a name on the hub")
@@ -87,6 +87,8 @@ def check(
         special=not no_special,
         **{name: value for name, value in loading.items() if value is not None},
     )
+    for note in report.notes:
+        complain(note)
     failed = fails(report.findings, codes)
     if chosen == "json":
         write([write_findings(not failed, report.findings, what_was_run(report))], output)

@@ -68,7 +68,7 @@ class Palette:
         """Return the cells of this width from the lowest to the highest value: a glyph and its style."""
         if not self.has_color:
             return [(glyph, None) for glyph in _RAMPS[self.tier, width]]
-        return [(" " * width, style) for style in _styles(self.colormap, _STEPS[self.tier])]
+        return [(" " * width, style) for style in colors(COLORMAPS[self.colormap], _STEPS[self.tier])]
 
     def fit(self, text: str) -> str:
         """Return text that the output's encoding can write: our own glyphs replaced, everything else escaped."""
@@ -129,11 +129,11 @@ class Palette:
 
 
 @cache
-def _styles(colormap: str, steps: int) -> list[Style]:
+def colors(stops: tuple[str, ...], steps: int) -> list[Style]:
     """Return the colours of a map, interpolated between its stops."""
-    stops = np.array([[int(stop[i : i + 2], 16) for i in (0, 2, 4)] for stop in COLORMAPS[colormap]])
-    at = np.linspace(0, len(stops) - 1, steps)
-    channels = [np.interp(at, np.arange(len(stops)), stops[:, channel]) for channel in range(3)]
+    ends = np.array([[int(stop[i : i + 2], 16) for i in (0, 2, 4)] for stop in stops])
+    at = np.linspace(0, len(ends) - 1, steps)
+    channels = [np.interp(at, np.arange(len(ends)), ends[:, channel]) for channel in range(3)]
     return [_background(color) for color in np.stack(channels, axis=-1)]
 
 

@@ -17,6 +17,7 @@ from attncli.sources.pretrained.batch import padded
 from attncli.sources.pretrained.blank import blank_model, costless
 from attncli.sources.pretrained.capture import run
 from attncli.sources.pretrained.continuation import continued
+from attncli.sources.pretrained.implied import BUDGETS
 from attncli.sources.pretrained.reading import Sentence
 from attncli.sources.pretrained.recording import Span
 from attncli.tokens import Token, Tokens, visible
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     import torch
     from jaxtyping import Bool
 
-# What a layer that chooses keys by their content calls the number of keys it keeps.
-_BUDGETS = ("index_topk", "indexer_budget")
 _TYPE = re.compile(r"(\w+)_attention")
 
 
@@ -114,12 +113,12 @@ class BlankCheckpoint(Checkpoint):
     def _check_room(self, sentences: Sequence[Sentence]) -> None:
         """Raise unless the sentences can run side by side."""
         longest = max(max(len(one.tokens), len(one.query_tokens)) for one in sentences)
-        if self._room_for(longest) < len(sentences):
+        if self.room_for(longest) < len(sentences):
             raise InputError(f"{len(sentences)} × {longest} tokens do not fit into memory; give fewer sentences")
         name = visible(self.name)
         if len(sentences) > 1 and "attention_mask" not in self.parameters:
             raise NotExposedError(f"{name} takes no attention mask, so that it sees padding; give one sentence")
-        for budget in _BUDGETS:
+        for budget in BUDGETS:
             kept = getattr(self.model.config, budget, None)
             if isinstance(kept, int) and kept < longest:
                 raise NotExposedError(
@@ -157,7 +156,9 @@ class BlankCheckpoint(Checkpoint):
         """Return the layers of every sentence, each with the whole padded row."""
 
         def recorded(part: Any, given: Mapping[str, torch.Tensor], kinds: Sequence[str], span: Span) -> Any:
-            return run(self.model, part, given, self.request, self.attention_layers, kinds, [span] * count, span)
+            return run(
+                self.model, part, given, self.request, self.attention_layers, kinds, [span] * count, span
+            ).traces()
 
         if not past:
             kinds = ("encoder", "decoder", "cross") if self.is_encoder_decoder else ("self",)

@@ -60,10 +60,12 @@ class Arrival:
     Attributes:
         mask: the tensor, `[B, 1 or H, Q or 1, K]`; None if no mask came.
         sums: of the weights of every row, `[B, H, Q]`.
+        dtype: of the queries.
     """
 
     mask: Any
     sums: Any
+    dtype: Any
 
 
 class Finished(Exception):  # noqa: N818
