@@ -244,7 +244,7 @@ Width = Annotated[
 ]
 
 Format = Annotated[
-    Literal["table", "json", "jsonl", "tsv", "csv"] | None,
+    Literal["table", "json", "jsonl", "tsv", "csv", "svg", "html", "md"] | None,
     Option("--format", "-F", help="Default: table, or what --output ends in.", rich_help_panel=_OUTPUT),
 ]
 Output = Annotated[
@@ -262,7 +262,7 @@ FailOn = Annotated[
     Option(metavar="CODES", help="Fail on these findings alone: leak,pad,dead-row. Default: errors."),
 ]
 Document = Annotated[
-    Literal["table", "json"] | None,
+    Literal["table", "json", "svg", "html", "md"] | None,
     Option("--format", "-F", help="Default: table, or what --output ends in.", rich_help_panel=_OUTPUT),
 ]
 Save = Annotated[

@@ -38,8 +38,10 @@ def _unmarked(text: str) -> str:
 def _visible_character(character: str) -> str:
     if character in _ESCAPES:
         return _ESCAPES[character]
-    if unicodedata.category(character) in _HIDDEN_CATEGORIES and character not in _JOINERS:
-        code = ord(character)
+    code = ord(character)
+    # Of the code points that no character has or will have, U+FFFE and U+FFFF may not stand in XML either.
+    is_hidden = unicodedata.category(character) in _HIDDEN_CATEGORIES or code & 0xFFFE == 0xFFFE
+    if is_hidden and character not in _JOINERS:
         return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
     return character
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from typer import Argument, Option
 
 from attncli import options
 from attncli.errors import ExitCode, UsageError
-
-if TYPE_CHECKING:
-    from attncli.findings import Report
 
 Texts = Annotated[
     list[str] | None,
@@ -68,9 +64,10 @@ def check(
     from attncli.findings import fails, parse_fail_on
     from attncli.formats import choose_document
     from attncli.formats.documents import what_was_run, write_findings
+    from attncli.render.report import report_parts
     from attncli.sentences import sentences
     from attncli.sources.pretrained import LoadOptions
-    from attncli.terminal import complain, write
+    from attncli.terminal import canvas, complain, write
 
     if model is None:
         raise UsageError("--model: give the checkpoint to check, a folder or a name on the hub")
@@ -93,15 +90,7 @@ def check(
     if chosen == "json":
         write([write_findings(not failed, report.findings, what_was_run(report))], output)
     else:
-        _draw(report, color, width, output)
+        with canvas(chosen, output, color, width, "attn check") as shown:
+            shown.show(report_parts(report, shown.palette("viridis"), shown.width), model)
     if failed:
         raise typer.Exit(ExitCode.FINDINGS)
-
-
-def _draw(report: Report, color: str | None, width: int | None, path: Path | None) -> None:
-    from attncli.render.report import report_parts
-    from attncli.terminal import Terminal, output
-
-    with output(path, is_stream=False) as stream:
-        terminal = Terminal(stream, color or "auto", width)
-        terminal.show(report_parts(report, terminal.palette("viridis"), terminal.width))

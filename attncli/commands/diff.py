@@ -131,7 +131,7 @@ def diff(
 
         write([write_difference(difference, precision)], output)
     else:
-        _draw(difference, given)
+        _draw(difference, given, chosen)
 
 
 def _traces(given: dict[str, Any]) -> tuple[Trace, Trace]:
@@ -204,12 +204,11 @@ def _warnings(difference: Difference) -> Iterator[str]:
         yield f"warning: {'' if len(names) == len(NAMES) else f'{names[0]}: '}{warning}"
 
 
-def _draw(difference: Difference, given: dict[str, Any]) -> None:
+def _draw(difference: Difference, given: dict[str, Any], chosen: str) -> None:
     from attncli.render.changes import Changes
-    from attncli.terminal import Terminal, output
+    from attncli.terminal import canvas
 
-    with output(given.get("output"), is_stream=False) as stream:
-        terminal = Terminal(stream, given.get("color", "auto"), given.get("width"))
-        palette = terminal.palette(given.get("colormap", "viridis"))
+    with canvas(chosen, given.get("output"), given.get("color"), given.get("width"), "attn diff") as shown:
+        palette = shown.palette(given.get("colormap", "viridis"))
         view = {name: given[name] for name in ("precision", "top", "maps") if name in given}
-        terminal.show(Changes(difference, palette, terminal.width, **view).renderables())
+        shown.show(Changes(difference, palette, shown.width, **view).renderables(), difference.first.text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -38,7 +37,7 @@ Top = Annotated[
 ]
 Grid = Annotated[Metric | None, Option(help="Layers × heads as a heat map of one metric.", rich_help_panel=_VIEW)]
 Rows = Annotated[
-    Literal["table", "json", "tsv", "csv"] | None,
+    Literal["table", "json", "tsv", "csv", "svg", "html", "md"] | None,
     Option("--format", "-F", help="Default: table, or what --output ends in.", rich_help_panel="Output"),
 ]
 
@@ -99,7 +98,7 @@ def heads(
 
     attn heads -m gpt2 "time flies like an arrow" --grid sink
     """
-    from attncli.formats import choose_document
+    from attncli.formats import DRAWN, choose_rows
     from attncli.inputs import traces_of
     from attncli.survey import survey
     from attncli.terminal import write
@@ -107,13 +106,13 @@ def heads(
 
     given = {name: value for name, value in context.params.items() if value not in (None, ())}
     _refuse_contradictions(given)
-    chosen = choose_document(format_, output, ("table", "json", "tsv", "csv"))
+    chosen = choose_rows(format_, output)
     view = View(queries=tuple(query or ()))
     found = survey(_warned(traces_of(given, layers="all"), view), view)
     if sort is not None:
         found = found.ranked(sort, reverse=bool(reverse), top=top)
-    if chosen == "table":
-        _draw(found, given)
+    if chosen in DRAWN:
+        _draw(found, chosen, given)
         return
     from attncli.formats.heads import write_json, write_rows
 
@@ -152,15 +151,15 @@ def _warned(traces: Iterable[tuple[int, Trace]], view: View) -> Iterator[Trace]:
         complain(f"warning: {unsaid} more of other sentences; attn inspect says them all")
 
 
-def _draw(found: Survey, given: dict[str, Any]) -> None:
+def _draw(found: Survey, chosen: str, given: dict[str, Any]) -> None:
     from attncli.render.heads import grid_parts, table_parts
-    from attncli.terminal import Terminal, output
+    from attncli.render.summaries import title_of
+    from attncli.terminal import canvas
 
-    path: Path | None = given.get("output")
-    with output(path, is_stream=False) as stream:
-        terminal = Terminal(stream, given.get("color", "auto"), given.get("width"))
-        palette = terminal.palette(given.get("colormap", "viridis"))
+    with canvas(chosen, given.get("output"), given.get("color"), given.get("width"), "attn heads") as shown:
+        how = (shown.palette(given.get("colormap", "viridis")), shown.width, given.get("precision"))
         if "grid" in given:
-            terminal.show(grid_parts(found, given["grid"], palette, terminal.width, given.get("precision")))
+            parts = grid_parts(found, given["grid"], *how)
         else:
-            terminal.show(table_parts(found, given.get("sort"), palette, terminal.width, given.get("precision")))
+            parts = table_parts(found, given.get("sort"), *how)
+        shown.show(parts, title_of(found.source))

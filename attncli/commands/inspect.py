@@ -72,7 +72,7 @@ def inspect(
 
     attn inspect -F jsonl - < sentences.txt
     """
-    from attncli.formats import choose_format
+    from attncli.formats import DRAWN, choose_format
     from attncli.inputs import traces_of
     from attncli.view import View, parse_show
 
@@ -90,8 +90,8 @@ def inspect(
     if hide_special and from_ is None and model is None and vocab in (None, "words"):
         raise UsageError("--hide-special does not apply to --vocab words, which adds no special tokens")
     traces = _checked(traces_of(given, layers="0", only=None if save is None else "--save keeps"), view, save)
-    if chosen == "table":
-        _emit_tables(traces, view, given)
+    if chosen in DRAWN:
+        _draw(traces, view, chosen, given)
     else:
         _emit(traces, view, chosen, given)
 
@@ -110,18 +110,16 @@ def _checked(traces: Iterable[tuple[int, Trace]], view: View, save: Path | None)
         yield number, trace
 
 
-def _emit_tables(traces: Iterable[tuple[int, Trace]], view: View, given: dict[str, Any]) -> None:
+def _draw(traces: Iterable[tuple[int, Trace]], view: View, chosen: str, given: dict[str, Any]) -> None:
     from attncli.render.layout import Layout
-    from attncli.terminal import Terminal, complain, output
+    from attncli.terminal import canvas, complain
 
-    with output(given.get("output"), is_stream=False) as stream:
-        terminal = Terminal(stream, given.get("color", "auto"), given.get("width"))
-        palette = terminal.palette(given.get("colormap", "viridis"))
-        for count, (_, trace) in enumerate(traces):
-            layout = Layout(trace, view, palette, terminal.width)
-            if count:
-                stream.write("\n")
-            terminal.show(layout.renderables())
+    with canvas(chosen, given.get("output"), given.get("color"), given.get("width"), "attn inspect") as shown:
+        palette = shown.palette(given.get("colormap", "viridis"))
+        for _, trace in traces:
+            layout = Layout(trace, view, palette, shown.width, shown.is_cut)
+            title = " / ".join(filter(None, (trace.text, trace.pair, trace.target)))
+            shown.show(layout.renderables(), title)
             for note in layout.notes():
                 complain(note)
 

@@ -79,12 +79,14 @@ class Layout:
         view: what of it is shown.
         palette: how cells look.
         width: cells in a line; None is as many as it takes.
+        is_cut: whether columns of a matrix that is wider than such a line are left out.
     """
 
     trace: Trace
     view: View
     palette: Palette
     width: int | None
+    is_cut: bool = True
 
     def renderables(self) -> Iterator[RenderableType]:
         """Yield the view, part by part; a blank line belongs between two parts."""
@@ -263,7 +265,8 @@ class Layout:
         return Matrix(title, values, rows, Axis.of_dimensions(values.shape[1]), what="dimension")
 
     def _drawn(self, matrices: list[Matrix]) -> Block:
-        return side_by_side(matrices, self.palette, self._room, self.width is not None, self.view.precision)
+        is_cut = self.is_cut and self.width is not None
+        return side_by_side(matrices, self.palette, self._room, is_cut, self.view.precision)
 
     def _maps(self, frame: Frame, pictures: list[Picture]) -> RenderableType:
         pool = frame.pool

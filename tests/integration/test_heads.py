@@ -50,6 +50,17 @@ def test_every_format_has_the_same_numbers(attn: Run, tmp_path: Path) -> None:
         assert f"{entry['entropy']:.3f} ±{entry['std']['entropy']:.3f}" in table
 
 
+@pytest.mark.parametrize("ending", ["svg", "html", "md"])
+def test_a_picture_has_what_the_table_and_the_map_have(attn: Run, tmp_path: Path, ending: str) -> None:
+    for view in ("--sort", "--grid"):
+        path = tmp_path / f"heads.{ending}"
+        assert attn("heads", TEXT, view, "entropy", "-o", path).code == 0
+        assert "entropy" in path.read_text()
+        assert all(
+            f"{entry['entropy']:.2f}" in path.read_text() for entry in attn("heads", TEXT, "-F", "json").json["heads"]
+        )
+
+
 def test_one_sentence_has_neither_deviations_nor_counts(attn: Run) -> None:
     (entry, *_) = attn("heads", TEXT, "-F", "json").json["heads"]
     assert list(entry) == ["layer", "kind", "head", *NAMES]
@@ -167,8 +178,8 @@ def test_a_thousand_warnings_are_counted(attn: Run) -> None:
         (["--layer", "1"], "out of range"),
         (["--query", "nowhere"], "no such query token"),
         (["--truncate"], "--truncate does not apply"),
-        (["-o", "heads.jsonl"], "expected a file ending in .json, .tsv, .csv or .txt"),
-        (["--format", "md"], "md"),
+        (["-o", "heads.jsonl"], "expected a file ending in .json, .tsv, .csv, .svg, .html, .md or .txt"),
+        (["--format", "jsonl"], "jsonl"),
     ],
     ids=str,
 )
