@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from attncli.checks import check
     from attncli.difference import diff
     from attncli.errors import AttnError
+    from attncli.explanation import why
     from attncli.sources import inspect, open_source
     from attncli.sources.file import load
     from attncli.sources.module import from_multihead_attention
@@ -36,6 +37,7 @@ __all__ = [
     "inspect",
     "load",
     "open_source",
+    "why",
 ]
 
 _HOMES = {
@@ -48,6 +50,7 @@ _HOMES = {
     "inspect": "attncli.sources",
     "load": "attncli.sources.file",
     "open_source": "attncli.sources",
+    "why": "attncli.explanation",
 }
 
 

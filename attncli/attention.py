@@ -72,15 +72,14 @@ def masked_scores(
         return np.where(allowed, scores, (scores.astype(adding) + adding.type(fill)).astype(scores.dtype))
 
 
-def attention_weights(
+def softmax_parts(
     masked: Float[np.ndarray, "H Q K"], sinks: Float[np.ndarray, " H"] | None = None
-) -> Float[np.ndarray, "H Q K"]:
-    """Return the softmax over the keys.
+) -> tuple[Float[np.ndarray, "H Q 1"], Float[np.ndarray, "H Q K"], Float[np.ndarray, "H Q 1"]]:
+    """Return each row's highest score, exp(score − highest), and what the softmax divides these by.
 
     Args:
         masked: scores after the mask.
-        sinks: one more logit per head that takes weight and gives no value (GPT-OSS, 2025), so that a row
-            sums to less than 1.
+        sinks: one more logit per head, which counts among a row's scores and in its total.
     """
     highest = masked.max(axis=-1, keepdims=True)
     if sinks is not None:
@@ -91,7 +90,21 @@ def attention_weights(
     total = exponentials.sum(axis=-1, keepdims=True)
     if sinks is not None:
         total = total + np.exp(sinks[:, None, None] - highest)
-    return exponentials / total
+    return highest, exponentials, total
+
+
+def attention_weights(
+    masked: Float[np.ndarray, "H Q K"], sinks: Float[np.ndarray, " H"] | None = None
+) -> Float[np.ndarray, "H Q K"]:
+    """Return the softmax over the keys.
+
+    Args:
+        masked: scores after the mask.
+        sinks: one more logit per head that takes weight and gives no value (GPT-OSS, 2025), so that a row
+            sums to less than 1.
+    """
+    _, exponentials, totals = softmax_parts(masked, sinks)
+    return exponentials / totals
 
 
 def attention_output(

@@ -257,6 +257,14 @@ Output = Annotated[
         rich_help_panel=_OUTPUT,
     ),
 ]
+Interactive = Annotated[
+    bool | None,
+    Option(
+        "--interactive",
+        help="Write a page to look around in, for any browser: -o report.html. --show q,k adds q×k.",
+        rich_help_panel=_OUTPUT,
+    ),
+]
 FailOn = Annotated[
     str | None,
     Option(metavar="CODES", help="Fail on these findings alone: leak,pad,dead-row. Default: errors."),

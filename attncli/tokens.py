@@ -128,8 +128,16 @@ class Tokens(tuple[Token, ...]):
             near = difflib.get_close_matches(wanted, readable, n=1)
             hint = f"did you mean '{near[0]}'?" if near else f"the tokens are: {' '.join(readable[:40])}"
             raise UsageError(f"--{role} '{visible(wanted)}': no such {role} token; {hint}") from None
+        return [self.at(index, role)]
+
+    def at(self, index: int, role: str) -> int:
+        """Return a position of the sequence; a negative one counts from its end.
+
+        Raises:
+            UsageError: it is out of range.
+        """
         if not -len(self) <= index < len(self):
             raise UsageError(
                 f"--{role} {index} is out of range: there are {len(self)} {role} tokens, 0..{len(self) - 1}"
             )
-        return [index % len(self)]
+        return index % len(self)

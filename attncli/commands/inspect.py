@@ -61,6 +61,7 @@ def inspect(
     width: options.Width = None,
     format_: options.Format = None,
     output: options.Output = None,
+    interactive: options.Interactive = None,
     save: options.Save = None,
 ) -> None:
     """Show the attention of a sentence: tokens, Q/K/V shapes, scores, masked weights, a heat map per head.
@@ -84,13 +85,16 @@ def inspect(
         hide_special=bool(hide_special),
         precision=precision,
     )
-    chosen = choose_format(format_, output)
+    chosen = _page_format(format_, output, view) if interactive else choose_format(format_, output)
     if save is not None and output is not None and save.absolute() == output.absolute():
         raise UsageError(f"--save and --output both name {save}; give each a file of its own")
     if hide_special and from_ is None and model is None and vocab in (None, "words"):
         raise UsageError("--hide-special does not apply to --vocab words, which adds no special tokens")
-    traces = _checked(traces_of(given, layers="0", only=None if save is None else "--save keeps"), view, save)
-    if chosen in DRAWN:
+    only = "--save keeps" if save is not None else "--interactive draws" if interactive else None
+    traces = _checked(traces_of(given, layers="0", only=only), view, save)
+    if interactive:
+        _emit_page(traces, view, given)
+    elif chosen in DRAWN:
         _draw(traces, view, chosen, given)
     else:
         _emit(traces, view, chosen, given)
@@ -132,3 +136,17 @@ def _emit(traces: Iterable[tuple[int, Trace]], view: View, chosen: str, given: d
         for piece in writer(chosen)(traces, view):
             stream.write(piece)
             stream.flush()
+
+
+def _page_format(given: str | None, output: Path | None, view: View) -> str:
+    from attncli.formats.page import check_page
+
+    check_page(given, output, view.show)
+    return "html"
+
+
+def _emit_page(traces: Iterable[tuple[int, Trace]], view: View, given: dict[str, Any]) -> None:
+    from attncli.formats.page import write_page
+    from attncli.terminal import write
+
+    write(write_page(traces, view, given.get("colormap", "viridis")), given["output"])

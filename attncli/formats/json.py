@@ -6,7 +6,6 @@ A document is written piece by piece, its matrices a block of rows at a time, so
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from itertools import chain, islice
@@ -16,7 +15,7 @@ import numpy as np
 
 from attncli.blocks import row_blocks
 from attncli.formats import gathered
-from attncli.formats.numbers import written_rows
+from attncli.formats.numbers import number, written_rows
 from attncli.layer import HeadTrace, LayerTrace
 from attncli.metrics import head_metrics
 from attncli.trace import SCHEMA, Trace
@@ -114,15 +113,7 @@ def _metrics(trace: Trace, layer: LayerTrace, head: HeadTrace, view: View) -> di
     # Metrics describe the whole head, whichever of its rows are shown.
     whole = head if len(head.queries) == layer.num_queries else layer.head(head.head)
     metrics = head_metrics(trace, layer, whole)
-    return {name: _number(value, view) for name, value in metrics.items()}
-
-
-def _number(value: float | None, view: View) -> float | str | None:
-    if value is None:
-        return None
-    if not math.isfinite(value):
-        return str(value)
-    return value if view.precision is None else round(value, view.precision)
+    return {name: number(value, view.precision) for name, value in metrics.items()}
 
 
 def _matrix(name: str, blocks: Iterable[Matrix], view: View) -> Iterator[str]:

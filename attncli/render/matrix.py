@@ -54,7 +54,7 @@ class Matrix:
         finite = self.values[np.isfinite(self.values)]
         # With fixed decimals the longest number is the smallest or the largest one.
         candidates = finite.tolist() if self.is_large else [finite.min(), finite.max()] if finite.size else []
-        longest = max((len(number(value, digits, self.is_large)) for value in candidates), default=1)
+        longest = max((len(number_text(value, digits, self.is_large)) for value in candidates), default=1)
         if finite.size < self.values.size:
             longest = max(longest, len("-inf"))
         labels = (cell_len(palette.shortened(label, max(longest, _COLUMN_LABEL))) for label in self.columns.labels)
@@ -72,7 +72,8 @@ class Matrix:
         allowed = np.ones(self.values.shape, bool) if self.allowed is None else self.allowed
         kept = self.columns_kept(palette, width, digits)
         shown = [column for column in kept if column is not None]
-        texts = [[number(value, digits, self.is_large) for value in row] for row in self.values[:, shown].tolist()]
+        large = self.is_large
+        texts = [[number_text(value, digits, large) for value in row] for row in self.values[:, shown].tolist()]
         if self.hide_masked:
             mark = palette.fit("·")
             texts = [
@@ -198,8 +199,8 @@ def _placed(matrices: Sequence[Matrix], palette: Palette, width: int, is_cut: bo
     return stack(stacked)
 
 
-def number(value: float, digits: int, is_large: bool) -> str:
-    """Return a number in `digits` digits after the point, or where it is large in that many altogether."""
+def number_text(value: float, digits: int, is_large: bool) -> str:
+    """Return a number with fixed decimals, or with as many significant digits if it stands among large ones."""
     if not np.isfinite(value):
         return str(value)
     if value == 0:
