@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from attncli.sources import inspect, open_source
     from attncli.sources.file import load
     from attncli.sources.module import from_multihead_attention
+    from attncli.survey import heads
     from attncli.trace import Trace
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "check",
     "diff",
     "from_multihead_attention",
+    "heads",
     "inspect",
     "load",
     "open_source",
@@ -44,6 +46,7 @@ _HOMES = {
     "Trace": "attncli.trace",
     "diff": "attncli.difference",
     "from_multihead_attention": "attncli.sources.module",
+    "heads": "attncli.survey",
     "inspect": "attncli.sources",
     "load": "attncli.sources.file",
     "open_source": "attncli.sources",

@@ -21,6 +21,7 @@ _CONVERTED_HERE: dict[Any, Callable[[Any], Any]] = {str: str, list[str]: list, P
 # The commands, each a function of its own name in a module of its own name, and what they are for.
 _COMMANDS = {
     "inspect": "Show the attention of a sentence.",
+    "heads": "Say what every head does, in numbers.",
     "check": "Say what is wrong with a checkpoint's attention.",
     "why": "Say why a query attends to a key.",
     "diff": "Show what changed between two sentences, checkpoints or traces.",

@@ -164,7 +164,7 @@ def _measured(pair: LayerPair, head: int, top: int) -> tuple[HeadDifference, lis
 def _counted(first: HeadTrace, second: HeadTrace) -> Bool[np.ndarray, " R"]:
     """Return which rows can be compared: those that count in both and hold numbers alone."""
     finite = np.isfinite(first.weights).all(axis=-1) & np.isfinite(second.weights).all(axis=-1)
-    return finite & counted_rows(first) & counted_rows(second)
+    return finite & counted_rows(first.stages)[0] & counted_rows(second.stages)[0]
 
 
 def weights_of(pair: LayerPair, blocks: tuple[HeadTrace, HeadTrace]) -> list[Float[np.ndarray, "R S"]]:

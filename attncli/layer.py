@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli import attention
 from attncli.blocks import row_blocks
 from attncli.errors import InputError, NotExposedError, UsageError
 from attncli.masks.algebra import Mask, RuleMask
 from attncli.masks.conventions import FORBIDDEN_BELOW
 from attncli.noise import noise_floor
 from attncli.selection import Indices
+from attncli.stages import Stages
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -277,35 +277,28 @@ class HeadTrace:
             raise NotExposedError(f"layer {self.layer.layer} shows its weights alone, not its {name.upper()}")
         return array
 
-    @cached_property
+    @property
     def scores(self) -> Float[np.ndarray, "Q K"]:
         """Scaled, biased and softcapped, before the mask; recorded ones are −inf where masked."""
-        layer = self.layer
-        if layer.scores is not None:
-            return layer.scores[self.head, self.queries]
-        assert layer.scale is not None
-        bias = layer.bias
-        if bias is not None:
-            bias = bias[self.head if len(bias) > 1 else 0, self.queries][None]
-        products = attention.dot_products(self.q[None], self.k[None])
-        return attention.attention_scores(products, layer.scale, bias, layer.softcap)[0]
+        return self.stages.scores[0]
 
-    @cached_property
+    @property
     def mask(self) -> Bool[np.ndarray, "Q K"]:
         """True where the query may attend to the key."""
-        return self.layer.mask.rows([self.head], self.queries)[0]
+        return self.stages.mask[0]
 
-    @cached_property
+    @property
     def weights(self) -> Float[np.ndarray, "Q K"]:
         """Softmax of the masked scores over the keys."""
-        if self.layer.weights is not None:
-            return self.layer.weights[self.head, self.queries]
-        masked = attention.masked_scores(self.scores[None], self.mask[None], self.layer.fill)
-        sinks = None if self.layer.sinks is None else self.layer.sinks[[self.head]]
-        return attention.attention_weights(masked, sinks)[0]
+        return self.stages.weights[0]
+
+    @cached_property
+    def stages(self) -> Stages:
+        """The same three with an axis for the head."""
+        return Stages(self.layer, (self.head,), self.queries)
 
     @cached_property
     def output(self) -> Float[np.ndarray, "Q Dv"]:
         """Weights·V, the context vectors."""
-        outputs = [attention.attention_output(block.weights[None], self.v[None])[0] for block in self.blocks()]
-        return np.concatenate(outputs)
+        self._known("v")
+        return np.concatenate([block.stages.output[0] for block in self.blocks()])

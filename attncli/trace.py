@@ -88,6 +88,12 @@ class Trace:
         last = len(self.query_tokens) - 1
         return {row: self.query_tokens[row + 1] for row in range(last - self.generated, last)}
 
+    @property
+    def nbytes(self) -> int:
+        """How much memory the recorded arrays take."""
+        arrays = (array for layer in self.layers for array in vars(layer).values())
+        return sum(getattr(array, "nbytes", 0) for array in arrays)
+
     def sides(self, layer: LayerTrace) -> tuple[Tokens, Tokens]:
         """Return the tokens of a layer's queries and of its keys: an encoder and a decoder attend to themselves."""
         if layer.kind == "encoder":

@@ -87,6 +87,11 @@ def choose_document(given: str | None, output: Path | None) -> str:
     return _chosen(given, output, ("json", *_PICTURES))
 
 
+def choose_rows(given: str | None, output: Path | None) -> str:
+    """Return the same, `json`, `tsv`, `csv` or one of `DRAWN`, for what has rows of its own."""
+    return _chosen(given, output, ("json", "tsv", "csv", *_PICTURES))
+
+
 def choose_picture(output: Path | None) -> str:
     """Return the same, one of `DRAWN`, for what is only drawn."""
     return _chosen(None, output, tuple(_PICTURES))

@@ -154,13 +154,17 @@ def heatmaps(
 def legend(pictures: Sequence[Picture], palette: Palette, width: int | None, of_rows: str = "") -> Block:
     """Return the scale of the pictures, the marks that occur in them, and what the mark of their rows means."""
     scale = scale_of(pictures)
-    ramp = palette.ramp(2)
-    shown = [ramp[round(step * (len(ramp) - 1) / 8)] for step in range(9)] if palette.has_color else ramp
-    line = [Segment("0 ", DIM)]
-    line += [Segment(glyph, style) for glyph, style in shown]
-    line.append(Segment(f" {scale.highest:.4g}", DIM))
+    line = ramp_line(0, scale.highest, palette)
     marks = [mark for mark in _MARKS if mark in scale.marks] + ([of_rows] if of_rows else [])
     return flowing([line, *([Segment(palette.fit(mark), DIM)] for mark in marks)], width)
+
+
+def ramp_line(low: float, high: float, palette: Palette) -> list[Segment]:
+    """Return the colours or shades between two numbers."""
+    ramp = palette.ramp(2)
+    shown = [ramp[round(step * (len(ramp) - 1) / 8)] for step in range(9)] if palette.has_color else ramp
+    colors = [Segment(glyph, style) for glyph, style in shown]
+    return [Segment(f"{low:.4g} ", DIM), *colors, Segment(f" {high:.4g}", DIM)]
 
 
 def _room(rows: Axis, columns: Axis, width: int) -> int:

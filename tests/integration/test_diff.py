@@ -110,7 +110,7 @@ def test_sentences_come_from_a_file_and_from_a_pipe_too(attn: Run, tmp_path: Pat
         (["time flies", "time flew", "-q", "tim"], 2, "--query 'tim': no such query token; did you mean 'time'?"),
         (["time flies", "time flew", "-l", "2"], 2, "--layer 2 is out of range"),
         (["time flies", "time flew", "-F", "tsv"], 2, ""),
-        (["time flies", "time flew", "-o", "x.tsv"], 2, "expected a file ending in .json or .txt"),
+        (["time flies", "time flew", "-o", "x.tsv"], 2, "expected a file ending in .json, .svg"),
         (["time flies", "time flew", "--top", "0"], 2, "--top"),
         (["time flies", " "], 5, "sentence 2: the sentence is empty"),
         (["time flies", "time flew", "--dtype", "float16"], 2, "--dtype does not apply"),

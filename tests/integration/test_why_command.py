@@ -141,7 +141,7 @@ def test_no_escape_of_a_token_reaches_the_terminal(attn: Run, dump: Path, color:
         (("a b", "-q", "a", "-H", "7"), 2, "--head 7 is out of range"),
         (("a b", "-q", "a", "-l", "3"), 2, "--layer 3"),
         (("a b", "-q", "a", "-F", "tsv"), 2, "--format"),
-        (("a b", "-q", "a", "-o", "why.tsv"), 2, "expected a file ending in .json or .txt"),
+        (("a b", "-q", "a", "-o", "why.tsv"), 2, "expected a file ending in .json, .svg"),
         (("", "-q", "a"), 5, "attn: "),
     ],
 )

@@ -15,6 +15,7 @@ from attncli.layer import LayerTrace, Proof
 from attncli.masks.algebra import Expression
 from attncli.selection import Indices
 from attncli.sources.pretrained.places import Places
+from attncli.stages import stages_of
 
 
 @dataclass(frozen=True)
@@ -184,8 +185,8 @@ def proven(layer: LayerTrace, output: np.ndarray[Any, Any], heads: Sequence[int]
         heads: which heads the h ones of `output` are.
     """
     error = 0.0
-    for head in layer.heads:
-        own = output[:, heads.index(head)]
-        for block in layer.head(head).blocks():
-            error = float(np.maximum(error, np.abs(block.output - own[block.queries]).max()))
+    for block in stages_of(layer, layer.heads, np.arange(layer.num_queries)):
+        columns = [heads.index(head) for head in block.heads]
+        own = output[block.queries][:, columns].swapaxes(0, 1)  # [H, Q, Dv]
+        error = float(np.maximum(error, np.abs(block.output - own).max()))
     return Proof(error, "the model's own attention output")
