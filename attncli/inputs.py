@@ -8,8 +8,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from attncli.errors import InputError, UsageError
+from attncli.failure import Failure
+from attncli.stream import refusing
 
 if TYPE_CHECKING:
+    from attncli.sentences import Numbered
     from attncli.sources import Source
     from attncli.trace import Trace
 
@@ -20,10 +23,13 @@ Given = Mapping[str, Any]  # options by the name of their parameter; those that 
 # The usual options of a trace, wherever it comes from.
 _OF_SAVED = {"from_", "layer", "head", "kind", "query", "key", "rows", "top_keys", "hide_special", "show", "precision"}
 _OF_SAVED |= {"colormap", "color", "width", "format_", "output", "save"}
+_OF_SENTENCES = ("text", "file", "whole", "fail_fast", "keep_errors", "pair", "target", "no_special")
 
 
-def traces_of(given: Given, layers: str, only: str | None = None) -> Iterator[tuple[int, Trace]]:
+def answers_of(given: Given, layers: str, only: str | None = None) -> Iterator[tuple[int, Trace | Failure]]:
     """Yield the numbered traces that a command's options ask for; a bad request is refused before the first one.
+
+    A bad sentence among several is answered by a `Failure`, unless `--fail-fast` is given.
 
     Args:
         given: the options.
@@ -33,14 +39,21 @@ def traces_of(given: Given, layers: str, only: str | None = None) -> Iterator[tu
     Raises:
         UsageError: options contradict each other, or do not apply.
         LoadError: the checkpoint cannot be loaded.
-        InputError: a sentence or a file cannot be read.
+        InputError: a file cannot be read, or the only sentence.
     """
     if "from_" in given:
         return iter([(1, _saved(given))])
-    return _computed(given, layers, only)
+    is_alone = "whole" in given or (len(given.get("text", ())) == 1 and given["text"] != ["-"])
+    answers = _computed(given, layers, only)
+    return refusing(answers, is_alone) if is_alone or only is not None or "fail_fast" in given else answers
 
 
-def _computed(given: Given, layers: str, only: str | None) -> Iterator[tuple[int, Trace]]:
+def traces_of(given: Given, layers: str, only: str | None = None) -> Iterator[tuple[int, Trace]]:
+    """Yield the same, up to the first bad sentence, which raises InputError."""
+    return refusing(answers_of(given, layers, only))
+
+
+def _computed(given: Given, layers: str, only: str | None) -> Iterator[tuple[int, Trace | Failure]]:
     from attncli.sentences import sentences
     from attncli.sources import open_source
 
@@ -54,46 +67,60 @@ def _computed(given: Given, layers: str, only: str | None) -> Iterator[tuple[int
         special="no_special" not in given,
         **{name: given[name] for name in _source_options() if name in given},
     )
-    is_alone = len(given.get("text", ())) == 1 and given["text"] != ["-"]
-    return traced(source, texts, given.get("pair"), given.get("target"), is_alone)
+    return traced(source, texts, given.get("pair"), given.get("target"))
 
 
 def traced(
-    source: Source, texts: Iterable[tuple[int, str]], pair: str | None, target: str | None, is_alone: bool = False
-) -> Iterator[tuple[int, Trace]]:
-    """Yield the numbered traces of numbered sentences, a group of them at a time that takes a bounded memory.
+    source: Source, texts: Iterable[Numbered], pair: str | None, target: str | None
+) -> Iterator[tuple[int, Trace | Failure]]:
+    """Yield what numbered sentences are answered by, a group of them at a time that takes a bounded memory.
 
     Args:
-        source: what computes them.
+        source: what computes the traces.
         texts: the sentences.
         pair: a second text in the same sequence as each.
         target: the text whose queries attend to each sentence's keys.
-        is_alone: whether there is only one sentence, so that an error need not name it.
 
     Raises:
-        InputError: a sentence cannot be read.
+        InputError: the pair or the target cannot be read.
     """
     from attncli.sentences import MOST_TOGETHER, windows
+    from attncli.sources.texts import check_texts
 
+    check_texts(None, pair, target)
     largest = 1
 
     def room() -> int:
         return min(max(_ROOM // largest, 1), MOST_TOGETHER)
 
     for window in windows(texts, room):
-        numbers = iter([number for number, _ in window])
-        number = window[0][0]
+        answers = _answers(source, [text for _, text in window if isinstance(text, str)], pair, target)
+        for number, text in window:
+            answer = next(answers) if isinstance(text, str) else text
+            if not isinstance(answer, Failure):
+                largest = max(largest, answer.nbytes)
+            yield number, answer
+
+
+def _answers(source: Source, texts: list[str], pair: str | None, target: str | None) -> Iterator[Trace | Failure]:
+    """Yield what each sentence is answered by; a source ends at the first that it cannot read, and goes on after it."""
+    together = len(texts)
+    while texts:
+        count = 0
         try:
-            found = source.traces([text for _, text in window], pair, target)
-            for number in numbers:
-                trace = next(found)
-                largest = max(largest, trace.nbytes)
-                yield number, trace
+            for trace in source.traces(texts[:together], pair, target):
+                count += 1
+                yield trace
+            texts, together = texts[count:], len(texts)
         except InputError as error:
-            raise error if is_alone else InputError(f"sentence {number}: {error}") from None
+            if count == 0 and together > 1 < len(texts):
+                together = 1  # any of them may be the one that does not fit into memory: the first one is tried alone
+                continue
+            yield Failure(str(error))
+            texts, together = texts[count + 1 :], len(texts)
 
 
-def _the_only(texts: Iterator[tuple[int, str]], what: str) -> Iterator[tuple[int, str]]:
+def _the_only(texts: Iterator[Numbered], what: str) -> Iterator[Numbered]:
     first = list(islice(texts, 2))
     if len(first) > 1:
         raise UsageError(f"{what} one trace; give one sentence, or each in a run of its own")
@@ -106,7 +133,7 @@ def _saved(given: Given) -> Trace:
 
     # What the options of the sources are called costs an import of them, for which most runs have no need.
     others = given.keys() - _OF_SAVED
-    for name in ("text", "file", "whole", "pair", "target", "no_special", *(_source_options() if others else ())):
+    for name in (*_OF_SENTENCES, *(_source_options() if others else ())):
         if name in given:
             option = "TEXT" if name == "text" else "--" + name.replace("_", "-")
             raise UsageError(

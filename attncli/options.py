@@ -40,6 +40,18 @@ Whole = Annotated[
     bool | None,
     Option("--whole", help="The file or standard input is one text, newlines and all.", rich_help_panel=_INPUT),
 ]
+FailFast = Annotated[
+    bool | None,
+    Option("--fail-fast", help="Stop at the first sentence that cannot be read.", rich_help_panel=_INPUT),
+]
+KeepErrors = Annotated[
+    bool | None,
+    Option(
+        "--keep-errors",
+        help="In json and jsonl, put an error document where a sentence cannot be read.",
+        rich_help_panel=_INPUT,
+    ),
+]
 Pair = Annotated[str | None, Option(metavar="TEXT", help="A second text in the same sequence.", rich_help_panel=_INPUT)]
 Target = Annotated[
     str | None,

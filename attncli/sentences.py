@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import IO
 
 from attncli.errors import InputError, UsageError
-from attncli.terminal import is_piped_in, stdin_bytes
+from attncli.failure import Failure
+from attncli.terminal import complain, is_piped_in, stdin_bytes
 from attncli.tokens import visible
 
 MOST_TOGETHER = 256
 
+Numbered = tuple[int, str | Failure]  # a sentence, or why a line is none
+
 _BOM = b"\xef\xbb\xbf"
 
 
-def sentences(texts: Sequence[str], file: Path | None, whole: bool) -> Iterator[tuple[int, str]]:
+def sentences(texts: Sequence[str], file: Path | None, whole: bool) -> Iterator[Numbered]:
     """Yield the sentences with their numbers: their place among the arguments, or their line.
 
     Args:
@@ -25,7 +28,7 @@ def sentences(texts: Sequence[str], file: Path | None, whole: bool) -> Iterator[
 
     Raises:
         UsageError: there is no sentence, or there are two places to look for one.
-        InputError: the file cannot be read, or is not UTF-8.
+        InputError: the file cannot be read, or holds no sentence.
     """
     if texts and file is not None:
         raise UsageError("give sentences or --file, not both")
@@ -43,9 +46,7 @@ def sentences(texts: Sequence[str], file: Path | None, whole: bool) -> Iterator[
     return iter(enumerate(texts, start=1))
 
 
-def windows(
-    numbered: Iterable[tuple[int, str]], most: Callable[[], int] = lambda: MOST_TOGETHER
-) -> Iterator[list[tuple[int, str]]]:
+def windows(numbered: Iterable[Numbered], most: Callable[[], int] = lambda: MOST_TOGETHER) -> Iterator[list[Numbered]]:
     """Yield sentences in groups that a source may compute side by side.
 
     The first groups are small, so that the first sentences need not wait for the last.
@@ -54,18 +55,13 @@ def windows(
         numbered: the sentences.
         most: how many there is room for, asked before each group but the first.
     """
-    window: list[tuple[int, str]] = []
+    window: list[Numbered] = []
     size = 1
-    try:
-        for one in numbered:
-            window.append(one)
-            if len(window) == size:
-                yield window
-                window, size = [], min(2 * size, most())
-    except InputError:  # a line that cannot be read: those before it can
-        if window:
+    for one in numbered:
+        window.append(one)
+        if len(window) == size:
             yield window
-        raise
+            window, size = [], min(2 * size, most())
     if window:
         yield window
 
@@ -77,19 +73,25 @@ def _opened(path: Path) -> IO[bytes]:
         raise InputError(f"cannot read {visible(str(path))}: {error.strerror or error}") from None
 
 
-def _read(stream: IO[bytes], name: str, whole: bool) -> Iterator[tuple[int, str]]:
-    """Yield the lines that are not blank; a byte order mark and the ends of lines are not text."""
-    found = False
+def _read(stream: IO[bytes], name: str, whole: bool) -> Iterator[Numbered]:
+    """Yield the lines that are not empty; a byte order mark and the ends of lines are not text."""
+    number = empty = 0
     with stream:
         for number, line in enumerate([stream.read()] if whole else stream, start=1):
-            try:
-                text = (line.removeprefix(_BOM) if number == 1 else line).decode("utf-8")
-            except UnicodeDecodeError as error:
-                place = f"byte {error.start + 1}" if whole else f"line {number}, byte {error.start + 1}"
-                raise InputError(f"{name} is not UTF-8 at {place}; convert it to UTF-8 first") from None
-            text = text if whole else text.rstrip("\r\n")
-            if text.strip():
-                found = True
-                yield number, text
-    if not found:
+            content = line.removeprefix(_BOM) if number == 1 else line
+            content = content if whole else content.rstrip(b"\r\n")
+            if content and not (whole and content.isspace()):
+                yield number, _decoded(content, name)
+            else:
+                empty += 1
+    if empty == number:
         raise InputError(f"{name} holds no sentence; expected one a line")
+    if empty:
+        complain(f"{name}: {empty} empty line{'s were' if empty > 1 else ' was'} skipped")
+
+
+def _decoded(content: bytes, name: str) -> str | Failure:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return Failure(f"it is not UTF-8 at byte {error.start + 1}; convert {name} to UTF-8 first")

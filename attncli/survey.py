@@ -188,6 +188,7 @@ def heads(
     """
     from attncli.inputs import traced
     from attncli.sources import open_source
+    from attncli.stream import refusing
 
     view = View(queries=tuple(map(str, queries)))
     if isinstance(texts, Trace):
@@ -198,4 +199,4 @@ def heads(
     source = open_source(layers=layers, **options)
     numbered = enumerate([texts] if isinstance(texts, str) else texts, start=1)
     is_alone = isinstance(texts, str)
-    return survey((trace for _, trace in traced(source, numbered, pair, target, is_alone)), view)
+    return survey((trace for _, trace in refusing(traced(source, numbered, pair, target), is_alone)), view)

@@ -67,13 +67,14 @@ def check(
     from attncli.render.report import report_parts
     from attncli.sentences import sentences
     from attncli.sources.pretrained import LoadOptions
+    from attncli.stream import refusing
     from attncli.terminal import canvas, complain, write
 
     if model is None:
         raise UsageError("--model: give the checkpoint to check, a folder or a name on the hub")
     codes = parse_fail_on(fail_on)
     chosen = choose_document(format_, output)
-    texts = [one for _, one in sentences(text or (), file, False)] if text or file else []
+    texts = [one for _, one in refusing(sentences(text or (), file, False))] if text or file else []
     loading = {field.name: context.params[field.name] for field in fields(LoadOptions)}
     report = check_model(
         model,

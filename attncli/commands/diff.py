@@ -167,8 +167,10 @@ def _only(traces: Iterator[tuple[int, Trace]]) -> Trace:
 def _texts(given: dict[str, Any], wanted: int) -> list[str]:
     """Return as many sentences as are wanted, from wherever they are."""
     from attncli.sentences import sentences
+    from attncli.stream import refusing
 
-    texts = [text for _, text in islice(sentences(given.get("text", ()), given.pop("file", None), False), wanted + 1)]
+    lines = refusing(sentences(given.get("text", ()), given.pop("file", None), False))
+    texts = [text for _, text in islice(lines, wanted + 1)]
     if len(texts) == wanted:
         return texts
     if wanted == 1:

@@ -9,7 +9,7 @@ import typer
 from typer import Option
 
 from attncli import options
-from attncli.errors import UsageError
+from attncli.errors import ExitCode, UsageError
 from attncli.metric_names import Metric
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def heads(
     text: options.Texts = None,
     file: options.File = None,
     whole: options.Whole = None,
+    fail_fast: options.FailFast = None,
     pair: options.Pair = None,
     target: options.Target = None,
     from_: options.From = None,
@@ -99,26 +100,25 @@ def heads(
     attn heads -m gpt2 "time flies like an arrow" --grid sink
     """
     from attncli.formats import DRAWN, choose_rows
-    from attncli.inputs import traces_of
+    from attncli.inputs import answers_of
+    from attncli.stream import Answers
     from attncli.survey import survey
-    from attncli.terminal import write
     from attncli.view import View
 
     given = {name: value for name, value in context.params.items() if value not in (None, ())}
     _refuse_contradictions(given)
     chosen = choose_rows(format_, output)
     view = View(queries=tuple(query or ()))
-    found = survey(_warned(traces_of(given, layers="all"), view), view)
+    answers = Answers(answers_of(given, layers="all"))
+    found = survey(_warned(answers.good(), view), view)
     if sort is not None:
         found = found.ranked(sort, reverse=bool(reverse), top=top)
     if chosen in DRAWN:
         _draw(found, chosen, given)
-        return
-    from attncli.formats.heads import write_json, write_rows
-
-    is_json = chosen == "json"
-    comma = "\t" if chosen == "tsv" else ","
-    write([write_json(found, precision) if is_json else write_rows(found, comma, precision)], output)
+    else:
+        _write(found, chosen, given)
+    if answers.failures:
+        raise typer.Exit(ExitCode.INPUT)
 
 
 def _refuse_contradictions(given: dict[str, Any]) -> None:
@@ -163,3 +163,13 @@ def _draw(found: Survey, chosen: str, given: dict[str, Any]) -> None:
         else:
             parts = table_parts(found, given.get("sort"), *how)
         shown.show(parts, title_of(found.source))
+
+
+def _write(found: Survey, chosen: str, given: dict[str, Any]) -> None:
+    from attncli.formats.heads import write_json, write_rows
+    from attncli.terminal import write
+
+    precision = given.get("precision")
+    comma = "\t" if chosen == "tsv" else ","
+    document = write_json(found, precision) if chosen == "json" else write_rows(found, comma, precision)
+    write([document], given.get("output"))

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from attncli import options
-from attncli.errors import UsageError
+from attncli.errors import ExitCode, InputError, UsageError
 
 if TYPE_CHECKING:
+    from attncli.failure import Failure
     from attncli.trace import Trace
     from attncli.view import View
 
@@ -21,6 +22,8 @@ def inspect(
     text: options.Texts = None,
     file: options.File = None,
     whole: options.Whole = None,
+    fail_fast: options.FailFast = None,
+    keep_errors: options.KeepErrors = None,
     pair: options.Pair = None,
     target: options.Target = None,
     generate: options.Generate = None,
@@ -77,8 +80,9 @@ def inspect(
     attn inspect -F jsonl - < sentences.txt
     """
     from attncli.formats import DRAWN, choose_format
-    from attncli.inputs import traces_of
+    from attncli.inputs import answers_of
     from attncli.selection import RowRange
+    from attncli.stream import Answers
     from attncli.view import View, parse_show
 
     given = {name: value for name, value in context.params.items() if value not in (None, ())}
@@ -97,27 +101,41 @@ def inspect(
     if hide_special and from_ is None and model is None and vocab in (None, "words"):
         raise UsageError("--hide-special does not apply to --vocab words, which adds no special tokens")
     only = "--save keeps" if save is not None else "--interactive draws" if interactive else None
-    traces = _checked(traces_of(given, layers="0", only=only), view, save)
+    _refuse_contradictions(given, chosen)
+    answers = Answers(_checked(answers_of(given, layers="0", only=only), view, save), bool(keep_errors))
     if interactive:
-        _emit_page(traces, view, given)
+        _emit_page(answers.good(), view, given)
     elif chosen in DRAWN:
-        _draw(traces, view, chosen, given)
+        _draw(answers.good(), view, chosen, given)
     else:
-        _emit(traces, view, chosen, given)
+        _emit(answers, view, chosen, given)
+    if answers.failures:
+        raise typer.Exit(ExitCode.INPUT)
 
 
-def _checked(traces: Iterable[tuple[int, Trace]], view: View, save: Path | None) -> Iterator[tuple[int, Trace]]:
+def _refuse_contradictions(given: dict[str, Any], chosen: str) -> None:
+    if "keep_errors" in given and "fail_fast" in given:
+        raise UsageError("--keep-errors does not apply to --fail-fast, which stops at an error; drop one of them")
+    if "keep_errors" in given and chosen not in ("json", "jsonl"):
+        raise UsageError(f"--keep-errors does not apply to {chosen}, which has no place for them; give --format jsonl")
+
+
+def _checked(
+    answers: Iterable[tuple[int, Trace | Failure]], view: View, save: Path | None
+) -> Iterator[tuple[int, Trace | Failure]]:
     """Pass the traces on once the view fits them, saved if asked, saying on stderr what their numbers cannot."""
+    from attncli.failure import Failure
     from attncli.terminal import complain
     from attncli.warnings import warnings_of
 
-    for number, trace in traces:
-        view.check(trace)
-        for warning in warnings_of(trace, view):
-            complain(f"warning: {warning}")
-        if save is not None:
-            trace.save(save)
-        yield number, trace
+    for number, answer in answers:
+        if not isinstance(answer, Failure):
+            view.check(answer)
+            for warning in warnings_of(answer, view):
+                complain(f"warning: {warning}")
+            if save is not None:
+                answer.save(save)
+        yield number, answer
 
 
 def _draw(traces: Iterable[tuple[int, Trace]], view: View, chosen: str, given: dict[str, Any]) -> None:
@@ -126,20 +144,23 @@ def _draw(traces: Iterable[tuple[int, Trace]], view: View, chosen: str, given: d
 
     with canvas(chosen, given.get("output"), given.get("color"), given.get("width"), "attn inspect") as shown:
         palette = shown.palette(given.get("colormap", "viridis"))
+        layout = None
         for _, trace in traces:
             layout = Layout(trace, view, palette, shown.width, shown.is_cut)
             title = " / ".join(filter(None, (trace.text, trace.pair, trace.target)))
             shown.show(layout.renderables(), title)
             for note in layout.notes():
                 complain(note)
+        if layout is None:
+            raise InputError("there is nothing to draw: no sentence could be read")
 
 
-def _emit(traces: Iterable[tuple[int, Trace]], view: View, chosen: str, given: dict[str, Any]) -> None:
+def _emit(answers: Iterable[tuple[int, Trace | Failure]], view: View, chosen: str, given: dict[str, Any]) -> None:
     from attncli.formats import STREAMS, writer
     from attncli.terminal import output
 
     with output(given.get("output"), is_stream=chosen in STREAMS) as stream:
-        for piece in writer(chosen)(traces, view):
+        for piece in writer(chosen)(answers, view):
             stream.write(piece)
             stream.flush()
 

@@ -1,7 +1,7 @@
 """Files: machine formats, written from Traces, and pictures, written from what is drawn; in one registry.
 
-A writer of a machine format is a function from numbered traces to pieces of text; it is a generator, so what it has
-written can be flushed while the next rows, or the next sentence, are still being computed.
+A writer of a machine format is a function from numbered traces and failures to pieces of text; it is a generator, so
+what it has written can be flushed while the next rows, or the next sentence, are still being computed.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from attncli.errors import UsageError
 from attncli.tokens import visible
 
 if TYPE_CHECKING:
+    from attncli.failure import Failure
     from attncli.formats.drawn import Drawing
     from attncli.trace import Trace
     from attncli.view import View
 
-    Writer = Callable[[Iterable[tuple[int, Trace]], View], Iterator[str]]
+    Writer = Callable[[Iterable[tuple[int, Trace | Failure]], View], Iterator[str]]
     PictureWriter = Callable[[Sequence[Drawing], str], Iterator[str]]
 
 # name: the function that writes it; the name is also the ending of its files

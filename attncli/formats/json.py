@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli.blocks import row_blocks
+from attncli.failure import Failure
 from attncli.formats import gathered
 from attncli.formats.numbers import number, written_rows
 from attncli.layer import HeadTrace, LayerTrace
@@ -31,22 +32,35 @@ DEFAULT = ("scores", "mask", "weights", "metrics")
 _OF_TOP_KEYS = ("metrics",)  # where the heaviest keys stand in for the matrices
 
 
-def write_json(traces: Iterable[tuple[int, Trace]], view: View) -> Iterator[str]:
-    """Write one document for one sentence, an array of documents for several."""
-    waiting = iter(traces)
+def write_json(answers: Iterable[tuple[int, Trace | Failure]], view: View) -> Iterator[str]:
+    """Write one document for one sentence, an array of documents for several; it may lack those of failures."""
+    waiting = iter(answers)
     first = list(islice(waiting, 2))  # traces, not documents: those of long sentences are too large to wait
-    opening, closing = ("[", "]\n") if len(first) > 1 else ("", "\n")
-    for _, trace in chain(first, waiting):
-        yield from gathered(chain([opening], _document(trace, view)))
-        opening = ",\n"
+    is_array = len(first) > 1 or any(_is_left_out(answer) for _, answer in first)
+    opening, closing = ("[", "]\n") if is_array else ("", "\n")
+    for sentence, answer in chain(first, waiting):
+        if not _is_left_out(answer):
+            yield from gathered(chain([opening], _answered(sentence, answer, view)))
+            opening = ",\n"
     if first:
-        yield closing
+        yield closing if opening != "[" else opening + closing
 
 
-def write_lines(traces: Iterable[tuple[int, Trace]], view: View) -> Iterator[str]:
+def write_lines(answers: Iterable[tuple[int, Trace | Failure]], view: View) -> Iterator[str]:
     """Write one document a line."""
-    for _, trace in traces:
-        yield from gathered(chain(_document(trace, view), ["\n"]))
+    for sentence, answer in answers:
+        if not _is_left_out(answer):
+            yield from gathered(chain(_answered(sentence, answer, view), ["\n"]))
+
+
+def _is_left_out(answer: Trace | Failure) -> bool:
+    return isinstance(answer, Failure) and not answer.is_kept
+
+
+def _answered(sentence: int, answer: Trace | Failure, view: View) -> Iterator[str]:
+    if isinstance(answer, Failure):
+        return iter([_dumped(answer.as_dict(sentence))])
+    return _document(answer, view)
 
 
 def _document(trace: Trace, view: View) -> Iterator[str]:

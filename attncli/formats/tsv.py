@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 
 import numpy as np
 
+from attncli.failure import Failure
 from attncli.formats import gathered
 from attncli.formats.numbers import written
 from attncli.layer import HeadTrace
@@ -24,22 +26,23 @@ COLUMNS = (
 Join = Callable[[Iterable[str]], str]  # fields to a line, without its end
 
 
-def write_tsv(traces: Iterable[tuple[int, Trace]], view: View) -> Iterator[str]:
+def write_tsv(answers: Iterable[tuple[int, Trace | Failure]], view: View) -> Iterator[str]:
     """Write tab-separated rows, the header first."""
-    return _written(traces, view, "\t".join, "\t")
+    return _written(answers, view, "\t".join, "\t")
 
 
-def write_csv(traces: Iterable[tuple[int, Trace]], view: View) -> Iterator[str]:
+def write_csv(answers: Iterable[tuple[int, Trace | Failure]], view: View) -> Iterator[str]:
     """Write comma-separated rows, quoted where they must be, the header first."""
-    return _written(traces, view, _comma_separated, ",")
+    return _written(answers, view, _comma_separated, ",")
 
 
-def _written(traces: Iterable[tuple[int, Trace]], view: View, join: Join, comma: str) -> Iterator[str]:
+def _written(answers: Iterable[tuple[int, Trace | Failure]], view: View, join: Join, comma: str) -> Iterator[str]:
     header = join(COLUMNS) + "\n"
-    for number, trace in traces:
-        for piece in gathered(_rows(number, trace, view, join, comma)):
-            yield header + piece  # no header where not even the first sentence could be read
-            header = ""
+    for number, answer in answers:
+        rows = [] if isinstance(answer, Failure) else _rows(number, answer, view, join, comma)
+        # No header where an error ends the stream before its first sentence.
+        yield from gathered(chain([header], rows))
+        header = ""
 
 
 def _comma_separated(fields: Iterable[str]) -> str:

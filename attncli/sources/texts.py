@@ -5,8 +5,8 @@ from __future__ import annotations
 from attncli.errors import InputError
 
 
-def check_texts(text: str, pair: str | None = None, target: str | None = None) -> None:
-    """Refuse texts that cannot be tokenized.
+def check_texts(text: str | None, pair: str | None = None, target: str | None = None) -> None:
+    """Refuse texts that cannot be tokenized; None is one that was not given.
 
     Raises:
         InputError: one is blank, or holds half of a character (bytes that were not UTF-8).

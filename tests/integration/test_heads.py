@@ -190,10 +190,10 @@ def test_what_does_not_apply_is_one_sentence(attn: Run, arguments: list[str], sa
     assert ran.err.count("\n") == 1
 
 
-def test_a_bad_line_is_named_and_nothing_is_averaged(attn: Run) -> None:
-    ran = attn("heads", "-", stdin=b"time flies\n\xff\xfe\n")
+def test_with_fail_fast_a_bad_line_is_named_and_nothing_is_averaged(attn: Run) -> None:
+    ran = attn("heads", "-", "--fail-fast", stdin=b"time flies\n\xff\xfe\n")
     assert (ran.code, ran.out) == (5, "")
-    assert "line 2" in ran.err
+    assert ran.err.startswith("attn: sentence 2: it is not UTF-8 at byte 1")
 
 
 def test_the_document_is_valid_json_whatever_the_scores_are(attn: Run, tmp_path: Path) -> None:

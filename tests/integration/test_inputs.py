@@ -58,9 +58,10 @@ def test_a_file_is_one_sentence_a_line(attn: Run, tmp_path: Path) -> None:
     assert attn("inspect", "-f", path, "-F", "tsv").out == ran.out
 
 
-def test_blank_lines_are_skipped_and_lines_keep_their_numbers(attn: Run) -> None:
-    ran = attn("inspect", "-F", "tsv", stdin="\n  \ntime flies\n\t\n\nfruit\n\n")
+def test_empty_lines_are_skipped_and_lines_keep_their_numbers(attn: Run) -> None:
+    ran = attn("inspect", "-F", "tsv", stdin="\n\r\ntime flies\n\n\nfruit\n\n")
     assert texts(ran.out) == [("3", "time flies"), ("6", "fruit")]
+    assert (ran.code, ran.err) == (0, "attn: standard input: 5 empty lines were skipped\n")
 
 
 def test_line_ends_of_other_systems_and_a_byte_order_mark_are_not_text(attn: Run) -> None:
@@ -95,7 +96,7 @@ def test_offsets_are_characters_of_the_text(attn: Run) -> None:
         assert document["text"][token["start"] : token["end"]] == token["text"]
 
 
-@pytest.mark.parametrize("stdin", ["", "\n\n \n"], ids=["empty", "blank lines"])
+@pytest.mark.parametrize("stdin", ["", "\n\r\n\n"], ids=["empty", "empty lines"])
 @pytest.mark.parametrize("arguments", [[], ["-"], ["--whole"]], ids=["piped", "dash", "whole"])
 def test_no_sentence_at_all_is_said(attn: Run, arguments: list[str], stdin: str) -> None:
     ran = attn("inspect", *arguments, stdin=stdin)
@@ -105,11 +106,11 @@ def test_no_sentence_at_all_is_said(attn: Run, arguments: list[str], stdin: str)
 
 def test_the_line_that_is_not_utf_8_is_named(attn: Run, tmp_path: Path) -> None:
     path = tmp_path / "latin1.txt"
-    path.write_bytes(b"time flies\n\nna\xefve\n")
+    path.write_bytes(b"time flies\nfruit\nna\xefve\n")
     for arguments, name in ((["--file", path], str(path)), (["-"], "standard input")):
-        ran = attn("inspect", *arguments, "-F", "json", stdin=path.read_bytes())
-        assert (ran.code, ran.out) == (5, "")
-        assert ran.err == f"attn: {name} is not UTF-8 at line 3, byte 3; convert it to UTF-8 first\n"
+        ran = attn("inspect", *arguments, "-F", "tsv", "--fail-fast", stdin=path.read_bytes())
+        assert (ran.code, texts(ran.out)) == (5, [("1", "time flies"), ("2", "fruit")])
+        assert ran.err == f"attn: sentence 3: it is not UTF-8 at byte 3; convert {name} to UTF-8 first\n"
 
 
 def test_a_whole_text_that_is_not_utf_8_does_not_blame_the_wrong_line(attn: Run) -> None:

@@ -1,0 +1,62 @@
+"""A stream of sentences, some of which are bad: each is answered by what was asked for, or by what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+from attncli.errors import InputError
+from attncli.failure import Failure
+from attncli.terminal import complain
+
+Answer = TypeVar("Answer")
+
+
+class Answers(Generic[Answer]):
+    """Numbered answers; those that are failures are said on stderr as they come by.
+
+    Attributes:
+        failures: how many have come by so far.
+    """
+
+    def __init__(self, numbered: Iterable[tuple[int, Answer | Failure]], keeps_errors: bool = False) -> None:
+        self.failures = 0
+        self._numbered = numbered
+        self._keeps_errors = keeps_errors
+
+    def __iter__(self) -> Iterator[tuple[int, Answer | Failure]]:
+        """Yield all of them."""
+        for number, answer in self._numbered:
+            if isinstance(answer, Failure):
+                self.failures += 1
+                complain(_named(number, answer))
+                yield number, replace(answer, is_kept=self._keeps_errors)
+            else:
+                yield number, answer
+
+    def good(self) -> Iterator[tuple[int, Answer]]:
+        """Yield those that are no failures."""
+        for number, answer in self:
+            if not isinstance(answer, Failure):
+                yield number, answer
+
+
+def refusing(numbered: Iterable[tuple[int, Answer | Failure]], is_alone: bool = False) -> Iterator[tuple[int, Answer]]:
+    """Yield numbered answers until one is a failure.
+
+    Args:
+        numbered: the answers.
+        is_alone: whether there is only one sentence, so that an error need not name it.
+
+    Raises:
+        InputError: with the reason of the failure.
+    """
+    for number, answer in numbered:
+        if isinstance(answer, Failure):
+            raise InputError(answer.reason if is_alone else _named(number, answer))
+        yield number, answer
+
+
+def _named(number: int, failure: Failure) -> str:
+    return f"sentence {number}: {failure.reason}"
