@@ -230,6 +230,16 @@ TopKeys = Annotated[
         rich_help_panel=_CHOICE,
     ),
 ]
+MinWeight = Annotated[
+    float | None,
+    Option(
+        min=0,
+        max=1,
+        metavar="W",
+        help="Show only the keys of each query with a weight of W or more.",
+        rich_help_panel=_CHOICE,
+    ),
+]
 NoSpecial = Annotated[
     bool | None,
     Option("--no-special", help="Do not add the tokenizer's special tokens.", rich_help_panel=_CHOICE),

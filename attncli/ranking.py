@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +17,19 @@ _FAR = 1e300
 Places = np.ndarray[tuple[int], np.dtype[np.intp]]
 
 
+@dataclass(frozen=True)
+class Heaviest:
+    """Which keys of a query are listed, the heaviest first.
+
+    Attributes:
+        most: how many at the most; None is any number.
+        least: the smallest weight of one; None is any weight. NaN is never left out.
+    """
+
+    most: int | None = None
+    least: float | None = None
+
+
 def drawn_cells(head: HeadTrace) -> Bool[np.ndarray, "Q K"]:
     """Return which weights are shown as numbers: all but the masked ones that are exactly zero.
 
@@ -25,12 +39,17 @@ def drawn_cells(head: HeadTrace) -> Bool[np.ndarray, "Q K"]:
 
 
 def top_keys(
-    head: HeadTrace, columns: slice | list[int], most: int
+    head: HeadTrace, columns: slice | list[int], wanted: Heaviest
 ) -> Iterator[tuple[Places, Float[np.ndarray, " N"]]]:
     """Yield, for each query of a head, the places of its heaviest keys among the columns, and their weights."""
     for block in head.blocks():
         weights = block.weights[:, columns]
-        for own, places in zip(weights, heaviest(weights, drawn_cells(block)[:, columns], most), strict=True):
+        counted = drawn_cells(block)[:, columns]
+        if wanted.least is not None:
+            # In the type of the weights: 0.7 in float32 is a little less than 0.7, and it is written as 0.7.
+            counted &= ~(weights < weights.dtype.type(wanted.least))
+        most = weights.shape[1] if wanted.most is None else wanted.most
+        for own, places in zip(weights, heaviest(weights, counted, most), strict=True):
             yield places, own[places]
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from attncli.errors import NotExposedError, UsageError
 from attncli.layer import LayerTrace
+from attncli.ranking import Heaviest
 from attncli.selection import RowRange
 from attncli.tokens import Tokens, visible
 from attncli.trace import Trace
@@ -64,6 +65,7 @@ class View:
         precision: digits after the point; None leaves it to the format.
         span: keep the query rows of this range; None keeps all of those that are chosen.
         top_keys: show only this many keys of each query, the heaviest ones; None is all of them.
+        min_weight: show only keys of this weight and more; None is all of them.
     """
 
     show: frozenset[str] | None = None
@@ -73,6 +75,14 @@ class View:
     precision: int | None = None
     span: RowRange | None = None
     top_keys: int | None = None
+    min_weight: float | None = None
+
+    @property
+    def heaviest(self) -> Heaviest | None:
+        """Which keys of each query are shown, if not all of them."""
+        if self.top_keys is None and self.min_weight is None:
+            return None
+        return Heaviest(self.top_keys, self.min_weight)
 
     def parts(self, default: tuple[str, ...]) -> frozenset[str]:
         """Return the parts to show, given a format's default."""

@@ -170,6 +170,17 @@ def sentences(material: Material, count: int) -> list[Case]:
     ]
 
 
+def stream(material: Material, fewer: int, more: int) -> list[Case]:
+    """Compare a stream of many sentences of the toy layer to one of few: whatever their number, memory is the same."""
+    cases = []
+    for count in (fewer, more):
+        options = ["--head", 0, "--show", "weights", "-F", "jsonl", "--file"]
+        file = material.file(f"sentences-{count}.txt", texts.sentences(count))
+        name = f"attn inspect -F jsonl, toy layer, {count:,} sentences"
+        cases.append(Case(name, inspect(*options, file), memory=None if count == fewer else 1.1))
+    return cases
+
+
 def long(material: Material, length: int, bare: float | None) -> list[Case]:
     """Compare one head of GPT-2, as a summary and as the whole matrix, to the bare script if it has a ratio."""
     folder = material.checkpoint("gpt2")
@@ -209,6 +220,7 @@ TABLES: dict[str, Callable[[Material], list[Case]]] = {
     "checkpoint-llama": llama,
     "checkpoint-llama-1024": partial(llama_long, length=1024),
     "sentences": partial(sentences, count=1000),
+    "stream": partial(stream, fewer=1000, more=100_000),
     "long-1024": partial(long, length=1024, bare=0.6),
     "long-4096": partial(long, length=4096, bare=0.18),
     "long-8192": partial(long, length=8192, bare=None),  # the bare script would return 39 GB of matrices

@@ -58,6 +58,7 @@ def inspect(
     key: options.Key = None,
     rows: options.Rows = None,
     top_keys: options.TopKeys = None,
+    min_weight: options.MinWeight = None,
     no_special: options.NoSpecial = None,
     hide_special: options.HideSpecial = None,
     show: options.Show = None,
@@ -94,6 +95,7 @@ def inspect(
         precision=precision,
         span=None if rows is None else RowRange.of(rows),
         top_keys=top_keys,
+        min_weight=min_weight,
     )
     chosen = _page_format(format_, output, view) if interactive else choose_format(format_, output)
     if save is not None and output is not None and save.absolute() == output.absolute():

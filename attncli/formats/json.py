@@ -19,7 +19,7 @@ from attncli.formats import gathered
 from attncli.formats.numbers import number, written_rows
 from attncli.layer import HeadTrace, LayerTrace
 from attncli.metrics import head_metrics
-from attncli.ranking import top_keys
+from attncli.ranking import Heaviest, top_keys
 from attncli.trace import SCHEMA, Trace
 from attncli.view import Cells, View
 
@@ -113,9 +113,9 @@ def _head(trace: Trace, layer: LayerTrace, index: int, view: View, cells: Cells)
     head = layer.head(index, cells.rows)
     columns = cells.of_columns
     yield _opened({"head": index})
-    if view.top_keys is not None:
+    if view.heaviest is not None:
         yield ', "top_keys": '
-        yield from _array(_ranked(head, cells, view.top_keys, view))
+        yield from _array(_ranked(head, cells, view.heaviest, view))
     if "q" in parts:
         yield from _matrix("q", _blocks(head.q), view)
     if "k" in parts:
@@ -136,12 +136,12 @@ def _head(trace: Trace, layer: LayerTrace, index: int, view: View, cells: Cells)
 
 
 def _parts(view: View) -> frozenset[str]:
-    return view.parts(DEFAULT if view.top_keys is None else _OF_TOP_KEYS)
+    return view.parts(DEFAULT if view.heaviest is None else _OF_TOP_KEYS)
 
 
-def _ranked(head: HeadTrace, cells: Cells, most: int, view: View) -> Iterator[Iterator[str]]:
+def _ranked(head: HeadTrace, cells: Cells, wanted: Heaviest, view: View) -> Iterator[Iterator[str]]:
     """Yield the heaviest keys of each query, by their index in the sequence, heaviest first."""
-    for places, weights in top_keys(head, cells.of_columns, most):
+    for places, weights in top_keys(head, cells.of_columns, wanted):
         keys = [cells.columns[place] for place in places.tolist()]
         yield iter([f'{{"keys": {keys}, "weights": {written_rows(weights[None], view.precision)[1:-1]}}}'])
 

@@ -20,7 +20,7 @@ def written(values: Float[np.ndarray, " N"], precision: int | None) -> list[str]
     """
     if precision is not None:
         return [f"{value:.{precision}f}" for value in values.tolist()]
-    texts = _dumped(values)[1:-1].split(",")
+    texts = _dumped(values)[1:-1].split(",") if len(values) else []
     for place in np.flatnonzero(~np.isfinite(values)).tolist():
         texts[place] = str(values[place])
     return texts

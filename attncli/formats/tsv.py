@@ -13,7 +13,7 @@ from attncli.failure import Failure
 from attncli.formats import gathered
 from attncli.formats.numbers import written
 from attncli.layer import HeadTrace
-from attncli.ranking import Places, top_keys
+from attncli.ranking import Heaviest, Places, top_keys
 from attncli.tokens import visible
 from attncli.trace import Trace
 from attncli.view import Columns, View
@@ -62,7 +62,7 @@ def _rows(number: int, trace: Trace, view: View, join: Join, comma: str) -> Iter
         flags = {False: f"{comma}false{comma}", True: f"{comma}true{comma}"}
         for index in layer.heads:
             for block in layer.head(index, cells.rows).blocks():
-                kept = _kept(block, columns, view.top_keys)
+                kept = _kept(block, columns, view.heaviest)
                 rows = zip(block.queries.tolist(), kept, block.scores, block.mask, block.weights, strict=True)
                 for query, own, scores, allowed, weights in rows:
                     token = _escaped(cells.row_tokens[query].text)
@@ -79,11 +79,11 @@ def _rows(number: int, trace: Trace, view: View, join: Join, comma: str) -> Iter
                     ])  # fmt: skip
 
 
-def _kept(head: HeadTrace, columns: Columns, most: int | None) -> Iterable[slice | Places]:
+def _kept(head: HeadTrace, columns: Columns, wanted: Heaviest | None) -> Iterable[slice | Places]:
     """Return which of the columns each query has a line for: all of them, or the heaviest ones, heaviest first."""
-    if most is None:
+    if wanted is None:
         return [slice(None)] * len(head.queries)
-    return (places for places, _ in top_keys(head, columns, most))
+    return (places for places, _ in top_keys(head, columns, wanted))
 
 
 def _escaped(token: str) -> str:

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from attncli.blocks import row_blocks
 from attncli.layer import HeadTrace, LayerTrace
-from attncli.ranking import drawn_cells
+from attncli.ranking import Heaviest, drawn_cells
 from attncli.render.axes import Axis, mark_note
 from attncli.render.block import Block, beside, block, stack
 from attncli.render.fit import Fit
@@ -99,8 +99,8 @@ class Layout:
                 yield shapes_table(trace, layer, self.palette, self.width)
             if "mask" in wanted:
                 yield from self._mask(frame)
-            if (most := self._screen.top_keys) is not None:
-                yield self._ranked(frame, most)
+            if (heaviest := self._screen.heaviest) is not None:
+                yield self._ranked(frame, heaviest)
             heads = (layer.head(index, frame.cells.rows) for index in frame.fit.heads)
             # The matrices share the colours of the maps.
             is_drawn = "heatmap" in wanted or ("weights" in wanted and self.palette.has_color)
@@ -149,7 +149,7 @@ class Layout:
 
     def _default(self) -> tuple[str, ...]:
         parts: tuple[str, ...] = ("tokens", "shapes")
-        if self._screen.top_keys is not None:
+        if self._screen.heaviest is not None:
             parts = ("shapes",) if self._screen.is_long else parts
         elif len(self._screen.rows) == 1:
             parts += ("embeddings", "q", "scores", "weights", "output")
@@ -202,14 +202,14 @@ class Layout:
         is_part = allowed.shape[1:] != (layer.num_queries, layer.num_keys)
         yield from drawing.facts(self.palette, self._room, "of the cells shown" if is_part else "")
 
-    def _ranked(self, frame: Frame, most: int) -> Block:
+    def _ranked(self, frame: Frame, wanted: Heaviest) -> Block:
         """Return the heaviest keys of every query."""
 
         def table(lines_each: int) -> tuple[Block, int]:
             heads, axis = self._screen.listed(frame.layer, frame.rows, lines_each)
             parts = [(frame.layer.head(head, axis.indices), frame.marking(axis, head)) for head in heads]
             room, precision = self.width, self.view.precision
-            drawn = top_keys_table(parts, frame.cells.of_columns, frame.columns, most, room, precision)
+            drawn = top_keys_table(parts, frame.cells.of_columns, frame.columns, wanted, room, precision)
             return drawn, (len(drawn.lines) - 1) // (len(heads) * len(axis) + 1)
 
         drawn, lines_each = table(1)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from attncli.layer import LayerTrace
+from attncli.ranking import Heaviest
 from attncli.render.axes import Axis
 from attncli.render.fit import Fit, fitted, freely
 from attncli.render.heatmap import COMFORTABLE, MOST
@@ -60,7 +61,7 @@ class Screen:
     @property
     def is_summary(self) -> bool:
         """Whether no more is shown than one screen has room for."""
-        is_listed = self.view.top_keys is not None and self.view.chooses_rows(self.trace)
+        is_listed = self.view.heaviest is not None and self.view.chooses_rows(self.trace)
         return self.is_long and self.view.show is None and not is_listed
 
     @property
@@ -69,10 +70,10 @@ class Screen:
         return self.trace.layers[:1] if self.is_summary else self.trace.layers
 
     @property
-    def top_keys(self) -> int | None:
-        """How many keys of each query are listed; of a single query of a long text some are, though nobody asked."""
+    def heaviest(self) -> Heaviest | None:
+        """Which keys of each query are listed; of a single query of a long text some are, though nobody asked."""
         is_one_of_many = self.is_summary and len(self.rows) == 1
-        return self.view.top_keys or (TOP_KEYS if is_one_of_many else None)
+        return self.view.heaviest or (Heaviest(TOP_KEYS) if is_one_of_many else None)
 
     def fit(self, layer: LayerTrace, rows: Axis, columns: Axis) -> Fit:
         """Return how the maps of a layer are drawn."""
@@ -99,9 +100,10 @@ class Screen:
         if not self.is_summary:
             return
         tokens = max(len(self.rows), len(self.columns))
-        if self.top_keys is not None:
+        if self.heaviest is not None:
+            most = f"{self.heaviest.most} " if self.heaviest.most else ""
             yield (
-                f"{tokens} tokens: one screen of the {self.top_keys} heaviest keys of each query; --head and --rows "
+                f"{tokens} tokens: one screen of the {most}heaviest keys of each query; --head and --rows "
                 "choose, --rows 0: has every query, --show weights or -F tsv every key"
             )
         else:

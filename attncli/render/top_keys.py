@@ -8,7 +8,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 from attncli.layer import HeadTrace
-from attncli.ranking import top_keys
+from attncli.ranking import Heaviest, top_keys
 from attncli.render.axes import MARK, Axis
 from attncli.render.block import Block, block, grid, stack
 from attncli.render.matrix import DIGITS, number_text
@@ -22,7 +22,7 @@ def top_keys_table(
     heads: Sequence[tuple[HeadTrace, Axis]],
     keys: Columns,
     columns: Axis,
-    most: int,
+    wanted: Heaviest,
     width: int | None,
     precision: int | None,
 ) -> Block:
@@ -32,17 +32,19 @@ def top_keys_table(
         heads: each with its query axis.
         keys: which key columns count.
         columns: the axis of these.
-        most: how many keys of each query.
+        wanted: which keys of each query.
         width: cells in a line; None is as many as it takes.
         precision: digits after the point; None is as many as the matrices have at the most.
     """
     digits = DIGITS if precision is None else precision
-    places = min(most, len(columns))
+    tops = [list(top_keys(head, keys, wanted)) for head, _ in heads]
+    places = max(len(top) for listed in tops for top, _ in listed)
+    if wanted.most is not None:
+        places = min(wanted.most, len(columns))
     rows: list[Line] = [[(title, DIM) for title in ("head query", "sum", *map(str, range(1, places + 1)))]]
     widest = max(len(str(head.head)) for head, _ in heads)
-    for head, axis in heads:
-        tops = top_keys(head, keys, most)
-        for name, (top, weights) in zip(_names(axis), tops, strict=True):
+    for (head, axis), listed in zip(heads, tops, strict=True):
+        for name, (top, weights) in zip(_names(axis), listed, strict=True):
             total = number_text(float(weights.sum()), digits) if len(top) else ""
             found = [
                 f"{columns.indices[key]} {columns.labels[key]} {number_text(weight, digits)}"
@@ -51,8 +53,9 @@ def top_keys_table(
             blank = [""] * (places - len(found))
             line = [(text, None) for text in (*found, *blank)]
             rows.append([(f"{head.head:>{widest}}  {name}", None), (total, DIM), *line])
-    counted = f"{places} heaviest keys" if places > 1 else "heaviest key"
-    title = block([[Segment(f"{counted} of each query", BOLD)]])
+    counted = "keys" if wanted.most is None else f"{places} heaviest keys" if places > 1 else "heaviest key"
+    bound = "" if wanted.least is None else f" with a weight of {wanted.least} or more"
+    title = block([[Segment(f"{counted} of each query{bound}", BOLD)]])
     return stack([title, grid(rows, "<" + ">" * (places + 1), width)])
 
 
