@@ -44,9 +44,13 @@ class Words:
         pieces = [(0, *piece) for piece in self._split(text)]
         if pair is not None:
             pieces += [(1, *piece) for piece in self._split(pair)]
+        # From a list: a tuple of a generator has not the size that CPython will look for a freed one of, and those of a
+        # stream of sentences pile up.
         return Tokens(
-            Token(index, self._ids[word], word, start, end, segment=segment)
-            for index, (segment, word, (start, end)) in enumerate(pieces)
+            [
+                Token(index, self._ids[word], word, start, end, segment=segment)
+                for index, (segment, word, (start, end)) in enumerate(pieces)
+            ]
         )
 
     def notes(self, texts: tuple[str, str | None], tokens: Tokens) -> tuple[str, ...]:
