@@ -292,7 +292,7 @@ Width = Annotated[
 ]
 
 Format = Annotated[
-    Literal["table", "json", "jsonl", "tsv", "csv", "svg", "html", "md"] | None,
+    Literal["table", "json", "jsonl", "tsv", "csv", "parquet", "svg", "html", "md"] | None,
     Option("--format", "-F", help="Default: table, or what --output ends in.", rich_help_panel=_OUTPUT),
 ]
 Output = Annotated[

@@ -104,11 +104,17 @@ def inspect(
         raise UsageError("--hide-special does not apply to --vocab words, which adds no special tokens")
     only = "--save keeps" if save is not None else "--interactive draws" if interactive else None
     _refuse_contradictions(given, chosen)
+    if chosen == "parquet":
+        from attncli.formats.parquet import check_parquet, write_parquet
+
+        check_parquet(output)
     answers = Answers(_checked(answers_of(given, layers="0", only=only), view, save), bool(keep_errors))
     if interactive:
         _emit_page(answers.good(), view, given)
     elif chosen in DRAWN:
         _draw(answers.good(), view, chosen, given)
+    elif chosen == "parquet":
+        write_parquet(answers, view, given["output"])
     else:
         _emit(answers, view, chosen, given)
     if answers.failures:

@@ -80,7 +80,7 @@ def choose_format(given: str | None, output: Path | None) -> str:
     Raises:
         UsageError: they contradict each other, or the ending is unknown.
     """
-    return _chosen(given, output, (*_WRITERS, *_PICTURES))
+    return _chosen(given, output, (*_WRITERS, "parquet", *_PICTURES))
 
 
 def choose_document(given: str | None, output: Path | None) -> str:

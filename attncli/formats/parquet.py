@@ -1,0 +1,128 @@
+"""Tidy rows with types, for corpora: the columns of TSV in a Parquet file, written in row groups as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attncli.errors import AttnError, UsageError
+from attncli.failure import Failure
+from attncli.files import written_aside
+from attncli.formats.tsv import COLUMNS
+from attncli.ranking import top_keys
+from attncli.trace import Trace
+from attncli.view import Cells, View
+
+if TYPE_CHECKING:
+    from attncli.layer import HeadTrace, LayerTrace
+
+_ROWS = 2**18  # of a row group
+_TYPES = dict(
+    zip(
+        COLUMNS,
+        ("int64", "int32", "string", "int32", "int32", "string", "int32", "string", "float32", "bool_", "float32"),
+        strict=True,
+    )
+)
+
+
+def check_parquet(output: Path | None) -> None:
+    """Make sure that there is a file to write, and what writes it.
+
+    Raises:
+        UsageError: one of the two is missing.
+    """
+    if output is None:
+        raise UsageError("--format parquet writes a file; say where with --output attention.parquet")
+    if find_spec("pyarrow") is None:
+        raise UsageError("parquet needs the pyarrow library: pip install 'attncli[parquet]'")
+
+
+def write_parquet(answers: Iterable[tuple[int, Trace | Failure]], view: View, path: Path) -> None:
+    """Write a row a cell, of all sentences but those that failed.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    import pyarrow
+    from pyarrow.parquet import ParquetWriter
+
+    schema = pyarrow.schema([(name, getattr(pyarrow, kind)()) for name, kind in _TYPES.items()])
+    with written_aside(path, ".part") as aside, ParquetWriter(aside, schema, compression="zstd") as file:
+        for group in _groups(_tables(answers, view, schema)):
+            file.write_table(pyarrow.concat_tables(group), row_group_size=2 * _ROWS)
+
+
+def _groups(tables: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yield tables that are a row group together; the last one may be smaller."""
+    waiting: list[Any] = []
+    rows = 0
+    failure = None
+    try:
+        for table in tables:
+            waiting.append(table)
+            rows += len(table)
+            if rows >= _ROWS:
+                yield waiting
+                waiting, rows = [], 0
+    except AttnError as error:  # after the rows that there are
+        failure = error
+    if waiting:
+        yield waiting
+    if failure is not None:
+        raise failure
+
+
+def _tables(answers: Iterable[tuple[int, Trace | Failure]], view: View, schema: Any) -> Iterator[Any]:
+    """Yield the cells of a block of query rows at a time."""
+    import pyarrow
+
+    for number, answer in answers:
+        if isinstance(answer, Failure):
+            continue
+        for layer in answer.layers:
+            cells = view.cells(answer, layer)
+            for index in layer.heads:
+                for block in layer.head(index, cells.rows).blocks():
+                    found = _columns(number, layer, index, block, cells, view)
+                    yield pyarrow.table(found, schema=schema)
+
+
+def _columns(number: int, layer: LayerTrace, index: int, block: HeadTrace, cells: Cells, view: View) -> dict[str, Any]:
+    """Return the columns of a block: the cells that are shown, query by query."""
+    import pyarrow
+
+    rows, places = _places(block, cells, view)
+    queries, keys = np.array(block.queries)[rows], np.array(cells.columns)[places]
+    count = len(rows)
+
+    def tokens(side: Iterable[Any], indices: np.ndarray[Any, Any]) -> Any:
+        return pyarrow.array([token.text for token in side], pyarrow.string()).take(pyarrow.array(indices))
+
+    return {
+        "sentence": np.full(count, number),
+        "layer": np.full(count, layer.layer, np.int32),
+        "kind": pyarrow.repeat(layer.kind, count),
+        "head": np.full(count, index, np.int32),
+        "query": queries.astype(np.int32),
+        "query_token": tokens(cells.row_tokens, queries),
+        "key": keys.astype(np.int32),
+        "key_token": tokens(cells.column_tokens, keys),
+        "score": block.scores[:, cells.of_columns][rows, places],
+        "allowed": block.mask[:, cells.of_columns][rows, places],
+        "weight": block.weights[:, cells.of_columns][rows, places],
+    }
+
+
+def _places(block: HeadTrace, cells: Cells, view: View) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return the row and the column of each cell that is shown."""
+    if view.heaviest is None:
+        places = [np.arange(len(cells.columns))] * len(block.queries)
+    else:
+        places = [found for found, _ in top_keys(block, cells.of_columns, view.heaviest)]
+    rows = np.repeat(np.arange(len(places)), [len(found) for found in places])
+    return rows, np.concatenate(places)

@@ -1,0 +1,110 @@
+"""Parquet: the rows of TSV with types, read back by pyarrow and by DuckDB."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow.parquet as pq
+import pytest
+
+from attncli.formats import parquet
+
+Run = Callable[..., Any]
+
+TYPES = {
+    "sentence": "int64", "layer": "int32", "kind": "string", "head": "int32", "query": "int32",
+    "query_token": "string", "key": "int32", "key_token": "string", "score": "float", "allowed": "bool",
+    "weight": "float",
+}  # fmt: skip
+READ: dict[str, Callable[[str], Any]] = {
+    "int64": int, "int32": int, "string": str, "float": float, "bool": lambda text: text == "true"
+}  # fmt: skip
+
+
+def as_tsv_has_them(out: str) -> list[dict[str, Any]]:
+    header, *lines = (line.split("\t") for line in out.splitlines())
+    assert header == list(TYPES)
+    return [
+        {name: READ[TYPES[name]](text) for name, text in zip(header, line, strict=True)} for line in lines
+    ]  # fmt: skip
+
+
+def same(ours: Any, theirs: Any) -> bool:
+    if isinstance(theirs, float) and isinstance(ours, float):
+        return ours == pytest.approx(theirs, rel=1e-7, abs=0, nan_ok=True)
+    return bool(ours == theirs)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--top-keys", "2"],
+        ["--min-weight", "0.4", "-H", "1,3"],
+        ["--rows", "1:2", "--key", "flies", "--key", "0"],
+        ["--mask", "causal & ~queries(1,2)"],
+        ["--target", "fruit banana"],
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("most", [1, 7, 2**18])
+def test_the_rows_are_those_of_tsv(
+    attn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], most: int
+) -> None:
+    monkeypatch.setattr(parquet, "_ROWS", most)
+    texts = ["time flies like an arrow", "fruit flies like a banana"]
+    path = tmp_path / "attention.parquet"
+    ran = attn("inspect", *texts, *options, "-o", path)
+    tsv = attn("inspect", *texts, *options, "-F", "tsv")
+    assert (ran.code, ran.out, ran.err) == (0, "", tsv.err)
+    assert list(tmp_path.iterdir()) == [path]
+    table = pq.read_table(path)
+    assert {field.name: str(field.type) for field in table.schema} == TYPES
+    found, expected = table.to_pylist(), as_tsv_has_them(tsv.out)
+    assert len(found) == len(expected) > 0
+    for row, other in zip(found, expected, strict=True):
+        assert all(same(row[name], other[name]) for name in TYPES), (row, other)
+    assert (pq.ParquetFile(path).num_row_groups == 1) == (most > len(found))
+
+
+def test_a_bad_sentence_is_left_out_and_the_exit_code_says_so(attn: Run, tmp_path: Path) -> None:
+    path = tmp_path / "attention.parquet"
+    ran = attn("inspect", "-o", path, stdin=b"a b\n\xff\nc d\n")
+    assert ran.code == 5
+    assert set(pq.read_table(path)["sentence"].to_pylist()) == {1, 3}
+    assert attn("inspect", "-o", path, stdin=b" \n\xff\n").code == 5
+    assert len(pq.read_table(path)) == 0
+
+
+def test_a_run_that_stops_leaves_what_it_has_to_the_side(attn: Run, tmp_path: Path) -> None:
+    path = tmp_path / "attention.parquet"
+    assert attn("inspect", "--fail-fast", "-o", path, stdin=b"a b\n\xff\nc d\n").code == 5
+    assert [file.name for file in tmp_path.iterdir()] == ["attention.parquet.part"]
+    assert set(pq.read_table(tmp_path / "attention.parquet.part")["sentence"].to_pylist()) == {1}
+
+
+def test_duckdb_reads_it(attn: Run, tmp_path: Path) -> None:
+    path = tmp_path / "attention.parquet"
+    attn("inspect", "time flies like an arrow", "-o", path)
+    sums = duckdb.sql(f"SELECT sum(weight) FROM '{path}' GROUP BY head, query").fetchall()
+    assert len(sums) == 20
+    assert all(math.isclose(one, 1, rel_tol=1e-6) for (one,) in sums)
+
+
+def test_a_token_is_what_it_is(attn: Run, tmp_path: Path) -> None:
+    path = tmp_path / "attention.parquet"
+    attn("inspect", "a\\b \x1b 漢字", "-H", "0", "-o", path)
+    assert {"\\", "\x1b", "漢字"} <= set(pq.read_table(path)["key_token"].to_pylist())
+
+
+def test_it_needs_a_file_and_pyarrow(attn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = attn("inspect", "a b", "-F", "parquet")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == "attn: --format parquet writes a file; say where with --output attention.parquet\n"
+    monkeypatch.setattr(parquet, "find_spec", lambda _: None)
+    ran = attn("inspect", "a b", "-o", tmp_path / "x.parquet")
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert "attncli[parquet]" in ran.err
+    assert list(tmp_path.iterdir()) == []
