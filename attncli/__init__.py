@@ -17,6 +17,7 @@ from attncli._version import __version__
 
 if TYPE_CHECKING:
     from attncli.checks import check
+    from attncli.derive import derive
     from attncli.errors import AttnError
     from attncli.sources import inspect, open_source
     from attncli.sources.file import load
@@ -28,6 +29,7 @@ __all__ = [
     "Trace",
     "__version__",
     "check",
+    "derive",
     "from_multihead_attention",
     "inspect",
     "load",
@@ -37,6 +39,7 @@ __all__ = [
 _HOMES = {
     "AttnError": "attncli.errors",
     "check": "attncli.checks",
+    "derive": "attncli.derive",
     "Trace": "attncli.trace",
     "from_multihead_attention": "attncli.sources.module",
     "inspect": "attncli.sources",

@@ -30,7 +30,7 @@ def head_metrics(trace: Trace, layer: LayerTrace, head: HeadTrace) -> dict[str, 
     parts = [_of_rows(layer, block, ids, special) for block in head.blocks()]
     numbers = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     numbers["effective_keys"] = np.exp(numbers["entropy"])
-    max_scores = numbers.pop("max_score")
+    max_scores = numbers.pop("max_score", np.empty(0, np.float32))
     measured = {name: _mean(numbers[name]) if name in numbers else None for name in NAMES}
     return {**measured, "max_score": _number(max_scores.max()) if max_scores.size else None}
 
@@ -53,8 +53,9 @@ def _of_rows(
         "entropy": entropies,
         "sink": weights[queries >= 1, 0],
         "max_weight": weights.max(axis=-1),
-        "max_score": np.where(block.mask, block.scores, -np.inf)[rows].max(axis=-1),
     }
+    if "scores" not in layer.missing:
+        numbers["max_score"] = np.where(block.mask, block.scores, -np.inf)[rows].max(axis=-1)
     if special.any():
         numbers["special"] = weights[:, special].sum(axis=-1)
     if same_sequence:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import unicodedata
 from dataclasses import dataclass
+from typing import Any
 
 from attncli.errors import UsageError
 
@@ -18,6 +19,8 @@ _ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 # How vocabularies write "a space stands before this piece": byte-level BPE and SentencePiece.
 _SPACE_MARKS = ("\u0120", "\u2581")
 _WORD_PIECE = "##"
+
+_WRITTEN = ("index", "id", "text", "start", "end", "special", "segment")  # of a token, in JSON
 
 
 def visible(text: str) -> str:
@@ -52,6 +55,8 @@ class Token:
         end: one past its last character, or None.
         special: whether the tokenizer added it ([CLS], <s>, …).
         segment: 0 for the text, 1 for the second text of a pair.
+        word: which word of its text the tokenizer's own splitting puts it into; None where it does not say.
+        shown: the piece as the text spells it, where the vocabulary spells it byte by byte.
     """
 
     index: int
@@ -61,16 +66,20 @@ class Token:
     end: int | None
     special: bool = False
     segment: int = 0
+    word: int | None = None
+    shown: str | None = None
 
-    def as_dict(self) -> dict[str, str | int | None]:
+    def as_dict(self) -> dict[str, Any]:
         """Return the token as the JSON document spells it."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {name: getattr(self, name) for name in _WRITTEN}
 
     @property
     def label(self) -> str:
         """The token as people read it: spaces marked `␣`, nothing that a terminal would obey."""
-        text = self.text
-        if text.startswith(_SPACE_MARKS):
+        text = self.text if self.shown is None else self.shown
+        if self.shown is not None:
+            text = "␣" * (len(text) - len(text.lstrip(" "))) + text.lstrip(" ")
+        elif text.startswith(_SPACE_MARKS):
             text = "␣" + text[1:]
         if all(unicodedata.category(character) == "Zs" for character in text):
             text = "␣" * len(text)
@@ -84,7 +93,8 @@ class Token:
     def names(self) -> set[str]:
         """Every spelling under which a user may ask for this token."""
         bare = self.text.removeprefix(_WORD_PIECE)
-        return {self.text, self.label, *filter(None, (bare, bare.lstrip("".join(_SPACE_MARKS))))}
+        shown = (self.shown or "").strip()
+        return {self.text, self.label, *filter(None, (bare, bare.lstrip("".join(_SPACE_MARKS)), shown))}
 
 
 class Tokens(tuple[Token, ...]):

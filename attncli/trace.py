@@ -13,6 +13,8 @@ from attncli.tokens import Tokens
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from attncli.derive import Origin
+
 SCHEMA = "attncli.trace/1"
 
 
@@ -54,6 +56,7 @@ class Trace:
         pair: the second text of the same sequence.
         target: the text whose queries attend to the sentence's keys.
         notes: what the source wants the user to know, a sentence each.
+        origin: what its numbers were made of, where they are not those that were recorded.
     """
 
     source: Source
@@ -64,6 +67,7 @@ class Trace:
     pair: str | None = None
     target: str | None = None
     notes: tuple[str, ...] = ()
+    origin: Origin | None = None
 
     def __post_init__(self) -> None:
         """Refuse layers that are not about these tokens."""
@@ -100,7 +104,14 @@ class Trace:
         return found[0]
 
     def save(self, path: str | Path) -> None:
-        """Write the trace to a safetensors file, from which `attncli.load` reads it back unchanged."""
+        """Write the trace to a safetensors file, from which `attncli.load` reads it back unchanged.
+
+        Raises:
+            UsageError: it is a derived one.
+            InputError: the file cannot be written.
+        """
+        if self.origin is not None:
+            raise UsageError("a derived trace is not saved; save the one that it was made of, and derive it again")
         from attncli.sources.file import save
 
         save(self, path)

@@ -61,6 +61,8 @@ class View:
         keys: tokens or indices of the key columns; empty is all of them.
         hide_special: leave the tokenizer's special tokens out of rows and columns.
         precision: digits after the point; None leaves it to the format.
+        no_sink: leave the first key out of the range of colours.
+        log: colours on a logarithmic scale.
     """
 
     show: frozenset[str] | None = None
@@ -68,6 +70,8 @@ class View:
     keys: tuple[str, ...] = ()
     hide_special: bool = False
     precision: int | None = None
+    no_sink: bool = False
+    log: bool = False
 
     def parts(self, default: tuple[str, ...]) -> frozenset[str]:
         """Return the parts to show, given a format's default."""
@@ -82,6 +86,9 @@ class View:
         """
         self.rows(trace)
         self.columns(trace)
+        if trace.origin is not None and (gone := (self.show or frozenset()) & trace.layers[0].missing):
+            left = [part for part in PARTS if part not in trace.layers[0].missing]
+            raise UsageError(f"--show {','.join(sorted(gone))}: derived numbers have none; they have {', '.join(left)}")
         if self.show and all(self.show <= layer.missing for layer in trace.layers):
             raise NotExposedError(
                 f"layer {trace.layers[0].layer} gives its weights alone; show scores, mask, weights or metrics"

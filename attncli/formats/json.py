@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli.blocks import row_blocks
+from attncli.derive.layer import head_label, layer_label, measure_of
 from attncli.formats import gathered
 from attncli.formats.numbers import written_rows
 from attncli.layer import HeadTrace, LayerTrace
@@ -56,6 +57,7 @@ def _document(trace: Trace, view: View) -> Iterator[str]:
         "text": trace.text,
         "pair": trace.pair,
         "target": trace.target,
+        **({} if trace.origin is None else {"derived": trace.origin.as_dict()}),
         "query_tokens": [trace.query_tokens[row].as_dict() for row in view.rows(trace)],
         "key_tokens": [trace.key_tokens[column].as_dict() for column in view.columns(trace)],
     })  # fmt: skip
@@ -68,7 +70,7 @@ def _layer(trace: Trace, layer: LayerTrace, view: View) -> Iterator[str]:
     cells = view.cells(trace, layer)
     parts = view.parts(DEFAULT)
     yield _opened({
-        "layer": layer.layer,
+        "layer": layer_label(layer),
         "kind": layer.kind,
         "scale": layer.scale,
         "softcap": layer.softcap,
@@ -90,7 +92,7 @@ def _head(trace: Trace, layer: LayerTrace, index: int, view: View, cells: Cells)
     parts = view.parts(DEFAULT) - layer.missing
     head = layer.head(index, cells.rows)
     columns = cells.of_columns
-    yield _opened({"head": index})
+    yield _opened({"head": head_label(layer, index)})
     if "q" in parts:
         yield from _matrix("q", _blocks(head.q), view)
     if "k" in parts:
@@ -102,7 +104,7 @@ def _head(trace: Trace, layer: LayerTrace, index: int, view: View, cells: Cells)
     if "mask" in parts:
         yield from _matrix("mask", (block.mask[:, columns] for block in head.blocks()), view)
     if "weights" in parts:
-        yield from _matrix("weights", (block.weights[:, columns] for block in head.blocks()), view)
+        yield from _matrix(measure_of(layer), (block.weights[:, columns] for block in head.blocks()), view)
     if "output" in parts:
         yield from _matrix("output", _blocks(head.output), view)
     if "metrics" in parts:

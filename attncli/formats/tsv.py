@@ -5,12 +5,21 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterable, Iterator
+from itertools import repeat
+from typing import TYPE_CHECKING
 
+import numpy as np
+
+from attncli.derive.layer import head_label, layer_label, measure_of
 from attncli.formats import gathered
 from attncli.formats.numbers import written
+from attncli.layer import HeadTrace
 from attncli.tokens import visible
 from attncli.trace import Trace
 from attncli.view import View
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 COLUMNS = (
     "sentence", "layer", "kind", "head", "query", "query_token", "key", "key_token", "score", "allowed", "weight",
@@ -33,6 +42,8 @@ def write_csv(traces: Iterable[tuple[int, Trace]], view: View) -> Iterator[str]:
 def _written(traces: Iterable[tuple[int, Trace]], view: View, join: Join, comma: str) -> Iterator[str]:
     header = join(COLUMNS) + "\n"
     for number, trace in traces:
+        if measure_of(trace.layers[0]) == "norms":
+            header = header.replace("weight", "norm")
         for piece in gathered(_rows(number, trace, view, join, comma)):
             yield header + piece  # no header where not even the first sentence could be read
             header = ""
@@ -54,13 +65,14 @@ def _rows(number: int, trace: Trace, view: View, join: Join, comma: str) -> Iter
         flags = {False: f"{comma}false{comma}", True: f"{comma}true{comma}"}
         for index in layer.heads:
             for block in layer.head(index, cells.rows).blocks():
-                rows = zip(block.queries.tolist(), block.scores, block.mask, block.weights, strict=True)
+                rows = zip(block.queries.tolist(), _scores(block), block.mask, block.weights, strict=True)
                 for query, scores, allowed, weights in rows:
                     token = _escaped(cells.row_tokens[query].text)
-                    start = join((str(number), str(layer.layer), layer.kind, str(index), str(query), token))
+                    place = (str(number), str(layer_label(layer)), layer.kind, str(head_label(layer, index)))
+                    start = join((*place, str(query), token))
                     answers = zip(
                         keys,
-                        written(scores[columns], view.precision),
+                        repeat("", len(keys)) if scores is None else written(scores[columns], view.precision),
                         allowed[columns].tolist(),
                         written(weights[columns], view.precision),
                         strict=True,
@@ -68,6 +80,11 @@ def _rows(number: int, trace: Trace, view: View, join: Join, comma: str) -> Iter
                     yield "".join([
                         f"{start}{key}{score}{flags[may]}{weight}\n" for key, score, may, weight in answers
                     ])  # fmt: skip
+
+
+def _scores(block: HeadTrace) -> Iterable[Float[np.ndarray, " K"] | None]:
+    """Return the scores of every row, or None for each where numbers are derived."""
+    return repeat(None, len(block.queries)) if "scores" in block.layer.missing else block.scores
 
 
 def _escaped(token: str) -> str:
