@@ -74,6 +74,11 @@ class Token:
         return {name: getattr(self, name) for name in _WRITTEN}
 
     @property
+    def below(self) -> str:
+        """What stands below the token in a list of tokens: its id."""
+        return str(self.id)
+
+    @property
     def label(self) -> str:
         """The token as people read it: spaces marked `␣`, nothing that a terminal would obey."""
         text = self.text if self.shown is None else self.shown
@@ -95,6 +100,29 @@ class Token:
         bare = self.text.removeprefix(_WORD_PIECE)
         shown = (self.shown or "").strip()
         return {self.text, self.label, *filter(None, (bare, bare.lstrip("".join(_SPACE_MARKS)), shown))}
+
+
+@dataclass(frozen=True, slots=True)
+class Word(Token):
+    """A word of the text: the pieces that the tokenizer made of it.
+
+    Its text is what stands in the text; its id is no row of a vocabulary, but the first word of the same pieces.
+
+    Attributes:
+        pieces: the indices of its pieces, which follow each other.
+    """
+
+    pieces: tuple[int, ...] = ()
+
+    @property
+    def below(self) -> str:
+        """See `Token.below`: the indices of its pieces."""
+        first, last = self.pieces[0], self.pieces[-1]
+        return str(first) if first == last else f"{first}-{last}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the word as the JSON document spells it."""
+        return {**Token.as_dict(self), "id": None, "pieces": list(self.pieces)}
 
 
 class Tokens(tuple[Token, ...]):

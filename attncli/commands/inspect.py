@@ -12,6 +12,7 @@ from attncli import options
 from attncli.errors import UsageError
 
 if TYPE_CHECKING:
+    from attncli.derive import Derivation
     from attncli.trace import Trace
     from attncli.view import View
 
@@ -55,6 +56,13 @@ def inspect(
     no_special: options.NoSpecial = None,
     hide_special: options.HideSpecial = None,
     show: options.Show = None,
+    words: options.Words = None,
+    norms: options.Norms = None,
+    rollout: options.Rollout = None,
+    reduce: options.Reduce = None,
+    over: options.Over = None,
+    no_sink: options.NoSink = None,
+    log: options.Log = None,
     precision: options.Precision = None,
     colormap: options.Colormap = None,
     color: options.Color = None,
@@ -72,6 +80,7 @@ def inspect(
 
     attn inspect -F jsonl - < sentences.txt
     """
+    from attncli.derive.asked import derivation_of
     from attncli.formats import choose_format
     from attncli.inputs import traces_of
     from attncli.view import View, parse_show
@@ -83,31 +92,42 @@ def inspect(
         keys=tuple(key or ()),
         hide_special=bool(hide_special),
         precision=precision,
+        no_sink=bool(no_sink),
+        log=bool(log),
     )
+    wish, asked = derivation_of(given)
     chosen = choose_format(format_, output)
     if save is not None and output is not None and save.absolute() == output.absolute():
         raise UsageError(f"--save and --output both name {save}; give each a file of its own")
     if hide_special and from_ is None and model is None and vocab in (None, "words"):
         raise UsageError("--hide-special does not apply to --vocab words, which adds no special tokens")
-    traces = _checked(traces_of(given, layers="0", only=None if save is None else "--save keeps"), view, save)
+    found = traces_of(asked, layers="0", only=None if save is None else "--save keeps")
+    traces = _checked(found, view, save, wish)
     if chosen == "table":
         _emit_tables(traces, view, given)
     else:
         _emit(traces, view, chosen, given)
 
 
-def _checked(traces: Iterable[tuple[int, Trace]], view: View, save: Path | None) -> Iterator[tuple[int, Trace]]:
-    """Pass the traces on once the view fits them, saved if asked, saying on stderr what their numbers cannot."""
+def _checked(
+    traces: Iterable[tuple[int, Trace]], view: View, save: Path | None, wish: Derivation
+) -> Iterator[tuple[int, Trace]]:
+    """Pass the traces on, derived if asked, once the view fits them; what is saved is the trace as it was recorded.
+
+    What their numbers cannot say is said on stderr.
+    """
+    from attncli.derive import derived
     from attncli.terminal import complain
     from attncli.warnings import warnings_of
 
     for number, trace in traces:
-        view.check(trace)
-        for warning in warnings_of(trace, view):
+        shown = trace if wish.is_none else derived(trace, wish)
+        view.check(shown)
+        for warning in warnings_of(shown, view):
             complain(f"warning: {warning}")
         if save is not None:
             trace.save(save)
-        yield number, trace
+        yield number, shown
 
 
 def _emit_tables(traces: Iterable[tuple[int, Trace]], view: View, given: dict[str, Any]) -> None:

@@ -131,5 +131,7 @@ def measure_of(layer: LayerTrace) -> str:
 
 
 def titled(what: str, label: int | str) -> str:
-    """Return the title of a layer or a head: `head 3`, `mean of heads`."""
-    return f"{what} {label}" if isinstance(label, int) else f"{label} of {what}s"
+    """Return the title of a layer or a head: `head 3`, `mean of heads`, `rollout`."""
+    if isinstance(label, int):
+        return f"{what} {label}"
+    return label if label == "rollout" else f"{label} of {what}s"

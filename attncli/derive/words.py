@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,30 +12,13 @@ from attncli.blocks import row_blocks
 from attncli.derive.layer import DerivedLayer, Lazy, collected, derived_from
 from attncli.errors import UsageError
 from attncli.layer import HeadTrace, LayerTrace
-from attncli.tokens import Token, Tokens
+from attncli.tokens import Token, Tokens, Word
 from attncli.trace import Trace
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
 RULE = "words: the weight on a word is the sum over its pieces, the weight from a word the mean over its pieces"
-
-
-@dataclass(frozen=True, slots=True)
-class Word(Token):
-    """A word of the text: the pieces that the tokenizer made of it.
-
-    Its text is what stands in the text; its id is no row of a vocabulary, but the first word of the same pieces.
-
-    Attributes:
-        pieces: the indices of its pieces, which follow each other.
-    """
-
-    pieces: tuple[int, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the word as the JSON document spells it."""
-        return {**Token.as_dict(self), "id": None, "pieces": list(self.pieces)}
 
 
 def words_of(tokens: Tokens, text: str, pair: str | None) -> tuple[Tokens, bool]:

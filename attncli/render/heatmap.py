@@ -12,10 +12,11 @@ import numpy as np
 from rich.cells import cell_len
 from rich.segment import Segment
 
+from attncli.derive.layer import head_label, titled
 from attncli.layer import HeadTrace
 from attncli.render.axes import Axis
 from attncli.render.block import Block, beside, cell, flowing, stack
-from attncli.render.palette import BOLD, DIM, Palette
+from attncli.render.palette import BOLD, DIM, Colors, Palette
 from attncli.view import Columns
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 GAP = 1
 MOST = 64  # rows and columns of a picture; more are pooled
 COMFORTABLE = 100  # cells in a line where the output sets no width
+_WIDEST = 10_000  # ratio of the ends of a logarithmic scale; a softmax has hundreds of powers of ten
 _STRIPS = 2  # more strips than this are narrowed to one cell a column
 _MARKS = ("· masked", "0 exactly zero", "X NaN", "I infinite")
 
@@ -35,14 +37,21 @@ class Scale:
     Attributes:
         highest: the largest finite value of the allowed cells, or 0.
         marks: which of the odd cells that have a mark of their own there are.
+        lowest: the smallest one above 0, or infinity.
     """
 
     highest: float = 0.0
     marks: frozenset[str] = frozenset()
+    lowest: float = np.inf
 
     @classmethod
-    def of(cls, values: Float[np.ndarray, "Q K"], allowed: Bool[np.ndarray, "Q K"]) -> Scale:
-        """Return the scale of these cells."""
+    def of(
+        cls,
+        values: Float[np.ndarray, "Q K"],
+        allowed: Bool[np.ndarray, "Q K"],
+        counted: Bool[np.ndarray, " K"] | None = None,
+    ) -> Scale:
+        """Return the scale of these cells; columns that are not counted have marks, but no colours of their own."""
         finite = np.isfinite(values)
         found = (
             not allowed.all(),
@@ -51,10 +60,19 @@ class Scale:
             (allowed & np.isinf(values)).any(),
         )
         marks = frozenset(mark for mark, is_found in zip(_MARKS, found, strict=True) if is_found)
-        return cls(float(np.where(allowed & finite, values, 0).max(initial=0.0)), marks)
+        drawn = allowed & finite if counted is None else allowed & finite & counted
+        lowest = float(np.where(drawn & (values > 0), values, np.inf).min(initial=np.inf))
+        return cls(float(np.where(drawn, values, 0).max(initial=0.0)), marks, lowest)
 
     def __or__(self, other: Scale) -> Scale:
-        return Scale(max(self.highest, other.highest), self.marks | other.marks)
+        return Scale(max(self.highest, other.highest), self.marks | other.marks, min(self.lowest, other.lowest))
+
+    def colors(self, is_log: bool = False) -> Colors:
+        """Return the range of the colours: from 0, or over at most four powers of ten."""
+        if not is_log or self.highest <= 0:
+            return Colors(0.0, self.highest)
+        low = max(self.lowest, self.highest / _WIDEST)
+        return Colors(low, self.highest, is_log=True, is_cut=self.lowest < low)
 
 
 @dataclass(frozen=True)
@@ -83,15 +101,24 @@ class Picture:
         return Picture(self.title, np.where(some, highest, 0), some, self.scale)
 
 
-def picture_of(head: HeadTrace, columns: Columns, pool: tuple[int, int]) -> Picture:
-    """Return the weights of a head as a picture; its rows are pooled as they are derived, and only that is kept."""
+def picture_of(head: HeadTrace, columns: Columns, pool: tuple[int, int], no_sink: bool = False) -> Picture:
+    """Return the weights of a head as a picture; its rows are pooled as they are derived, and only that is kept.
+
+    Args:
+        head: the head, for the rows shown.
+        columns: the keys shown.
+        pool: how many rows and columns a cell of the picture stands for.
+        no_sink: whether the first key is left out of the scale.
+    """
     kept = []
+    counted = np.arange(head.layer.num_keys)[columns] > 0 if no_sink else None
     for part in head.blocks():
         weights, allowed = part.weights[:, columns], drawn_cells(part)[:, columns]
-        kept.append(Picture("", weights, allowed, Scale.of(weights, allowed)).pooled(1, pool[1]))
+        kept.append(Picture("", weights, allowed, Scale.of(weights, allowed, counted)).pooled(1, pool[1]))
     values = np.concatenate([picture.values for picture in kept])
     allowed = np.concatenate([picture.allowed for picture in kept])
-    return Picture(f"head {head.head}", values, allowed, scale_of(kept)).pooled(pool[0], 1)
+    title = titled("head", head_label(head.layer, head.head))
+    return Picture(title, values, allowed, scale_of(kept)).pooled(pool[0], 1)
 
 
 def drawn_cells(head: HeadTrace) -> Bool[np.ndarray, "Q K"]:
@@ -120,7 +147,13 @@ def pooling(rows: Axis, columns: Axis, width: int) -> tuple[int, int]:
 
 
 def heatmaps(
-    pictures: Sequence[Picture], rows: Axis, columns: Axis, pool: tuple[int, int], palette: Palette, width: int
+    pictures: Sequence[Picture],
+    rows: Axis,
+    columns: Axis,
+    pool: tuple[int, int],
+    palette: Palette,
+    width: int,
+    colors: Colors | None = None,
 ) -> Block:
     """Return the pictures in strips, each strip with the row labels at its left.
 
@@ -131,28 +164,48 @@ def heatmaps(
         pool: how many rows and columns of them each cell of the pictures stands for.
         palette: how cells look.
         width: how many cells a strip may take.
+        colors: their range; None is from 0 to the largest value.
     """
-    highest = scale_of(pictures).highest
+    colors = colors or scale_of(pictures).colors()
     row_axis, column_axis = rows.pooled(pool[0]), columns.pooled(pool[1])
-    panels = _panels(pictures, row_axis, column_axis, palette, 2, highest)
+    panels = _panels(pictures, row_axis, column_axis, palette, 2, colors)
     per_strip = max(1, (width - rows.width) // (panels[0].width + GAP))
     if panels[0].width > _room(rows, columns, width) or len(panels) > per_strip * _STRIPS:
-        panels = _panels(pictures, row_axis, column_axis, palette, 1, highest)
+        panels = _panels(pictures, row_axis, column_axis, palette, 1, colors)
         per_strip = max(1, (width - rows.width) // (panels[0].width + GAP))
     labels = row_axis.row_labels(2, palette)
     strips = [beside([labels, *panels[start : start + per_strip]], GAP) for start in range(0, len(panels), per_strip)]
     return stack([part for strip in strips for part in (strip, Block([[]], 0))][:-1])
 
 
-def legend(pictures: Sequence[Picture], palette: Palette, width: int | None, of_rows: str = "") -> Block:
-    """Return the scale of the pictures, the marks that occur in them, and what the mark of their rows means."""
+def legend(
+    pictures: Sequence[Picture],
+    palette: Palette,
+    width: int | None,
+    of_rows: str = "",
+    colors: Colors | None = None,
+    sink: str = "",
+) -> Block:
+    """Return the scale of the pictures, the marks that occur in them, and what the mark of their rows means.
+
+    Args:
+        pictures: the pictures.
+        palette: how cells look.
+        width: cells in a line; None is as many as it takes.
+        of_rows: what the mark of their rows means.
+        colors: their range; None is from 0 to the largest value.
+        sink: the key that is left out of the range.
+    """
     scale = scale_of(pictures)
+    colors = colors or scale.colors()
     ramp = palette.ramp(2)
     shown = [ramp[round(step * (len(ramp) - 1) / 8)] for step in range(9)] if palette.has_color else ramp
-    line = [Segment("0 ", DIM)]
+    line = [Segment(f"{colors.low:.4g} ", DIM)]
     line += [Segment(glyph, style) for glyph, style in shown]
-    line.append(Segment(f" {scale.highest:.4g}", DIM))
+    line.append(Segment(f" {colors.high:.4g}" + (", logarithmic" if colors.is_log else ""), DIM))
     marks = [mark for mark in _MARKS if mark in scale.marks] + ([of_rows] if of_rows else [])
+    marks += ["- below the range"] if colors.is_cut else []
+    marks += [f"+ beyond the range, which leaves out {sink}"] if sink else []
     return flowing([line, *([Segment(palette.fit(mark), DIM)] for mark in marks)], width)
 
 
@@ -167,17 +220,17 @@ def _panels(
     columns: Axis,
     palette: Palette,
     cell_width: int,
-    highest: float,
+    colors: Colors,
 ) -> list[Block]:
     """Return a block for each picture, all of one width."""
     width = max(len(columns) * cell_width + (1 if columns.boundary else 0), *(cell_len(p.title) for p in pictures))
-    return [Block(_panel(picture, rows, columns, palette, cell_width, highest), width) for picture in pictures]
+    return [Block(_panel(picture, rows, columns, palette, cell_width, colors), width) for picture in pictures]
 
 
 def _panel(
-    picture: Picture, rows: Axis, columns: Axis, palette: Palette, cell_width: int, highest: float
+    picture: Picture, rows: Axis, columns: Axis, palette: Palette, cell_width: int, colors: Colors
 ) -> list[list[Segment]]:
-    drawn = palette.cells(picture.values, picture.allowed, 0.0, highest, cell_width)
+    drawn = palette.cells(picture.values, picture.allowed, colors.low, colors.high, cell_width, colors.is_log)
     lines = [[Segment(palette.fit(picture.title), BOLD)], columns.ticks(cell_width, palette)]
     for place, row in enumerate(drawn):
         if rows.boundary and place == rows.boundary:
