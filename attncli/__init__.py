@@ -17,7 +17,7 @@ from attncli._version import __version__
 
 if TYPE_CHECKING:
     from attncli.checks import check
-    from attncli.derive import derive
+    from attncli.derived import derive
     from attncli.errors import AttnError
     from attncli.sources import inspect, open_source
     from attncli.sources.file import load
@@ -39,7 +39,7 @@ __all__ = [
 _HOMES = {
     "AttnError": "attncli.errors",
     "check": "attncli.checks",
-    "derive": "attncli.derive",
+    "derive": "attncli.derived",
     "Trace": "attncli.trace",
     "from_multihead_attention": "attncli.sources.module",
     "inspect": "attncli.sources",

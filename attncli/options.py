@@ -16,7 +16,7 @@ _SOURCE, _TOY, _CHOICE, _VIEW, _OUTPUT = (
     "View",
     "Output",
 )
-_INPUT, _DERIVED = "Input", "Numbers made of weights"
+_INPUT = "Input"
 
 Texts = Annotated[
     list[str] | None,
@@ -238,45 +238,6 @@ Width = Annotated[
         rich_help_panel=_VIEW,
     ),
 ]
-
-Words = Annotated[
-    bool | None,
-    Option(
-        "--words",
-        help="Merge word pieces: sum over the pieces of a key, mean over those of a query.",
-        rich_help_panel=_DERIVED,
-    ),
-]
-Norms = Annotated[
-    bool | None,
-    Option(
-        "--norms", help="‖weight·value‖ instead of weights: what a key really hands over.", rich_help_panel=_DERIVED
-    ),
-]
-Rollout = Annotated[
-    bool | None,
-    Option(
-        "--rollout",
-        help="Attention through all layers up to --layer. Default: the last one.",
-        rich_help_panel=_DERIVED,
-    ),
-]
-Reduce = Annotated[
-    Literal["mean", "max"] | None, Option(help="One map of many: of the chosen heads.", rich_help_panel=_DERIVED)
-]
-Over = Annotated[
-    str | None,
-    Option(
-        metavar="heads|layers|heads,layers",
-        help="What --reduce merges. Default: heads. Over layers, --layer is all of them unless given.",
-        rich_help_panel=_DERIVED,
-    ),
-]
-NoSink = Annotated[
-    bool | None,
-    Option("--no-sink", help="Leave the first key out of the range of colours.", rich_help_panel=_VIEW),
-]
-Log = Annotated[bool | None, Option("--log", help="Colours on a logarithmic scale.", rich_help_panel=_VIEW)]
 
 Format = Annotated[
     Literal["table", "json", "jsonl", "tsv", "csv"] | None,

@@ -13,7 +13,7 @@ from attncli.tokens import Tokens
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from attncli.derive import Origin
+    from attncli.derived import Origin
 
 SCHEMA = "attncli.trace/1"
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from attncli import options
+from attncli import derive_options, options
 from attncli.errors import UsageError
 
 if TYPE_CHECKING:
-    from attncli.derive import Derivation
+    from attncli.derived import Derivation
     from attncli.trace import Trace
     from attncli.view import View
 
@@ -56,13 +56,13 @@ def inspect(
     no_special: options.NoSpecial = None,
     hide_special: options.HideSpecial = None,
     show: options.Show = None,
-    words: options.Words = None,
-    norms: options.Norms = None,
-    rollout: options.Rollout = None,
-    reduce: options.Reduce = None,
-    over: options.Over = None,
-    no_sink: options.NoSink = None,
-    log: options.Log = None,
+    words: derive_options.Words = None,
+    norms: derive_options.Norms = None,
+    rollout: derive_options.Rollout = None,
+    reduce: derive_options.Reduce = None,
+    over: derive_options.Over = None,
+    no_sink: derive_options.NoSink = None,
+    log: derive_options.Log = None,
     precision: options.Precision = None,
     colormap: options.Colormap = None,
     color: options.Color = None,
@@ -80,7 +80,7 @@ def inspect(
 
     attn inspect -F jsonl - < sentences.txt
     """
-    from attncli.derive.asked import derivation_of
+    from attncli.derived.asked import derivation_of
     from attncli.formats import choose_format
     from attncli.inputs import traces_of
     from attncli.view import View, parse_show
@@ -116,12 +116,12 @@ def _checked(
 
     What their numbers cannot say is said on stderr.
     """
-    from attncli.derive import derived
+    from attncli.derived import derived_trace
     from attncli.terminal import complain
     from attncli.warnings import warnings_of
 
     for number, trace in traces:
-        shown = trace if wish.is_none else derived(trace, wish)
+        shown = trace if wish.is_none else derived_trace(trace, wish)
         view.check(shown)
         for warning in warnings_of(shown, view):
             complain(f"warning: {warning}")

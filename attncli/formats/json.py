@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli.blocks import row_blocks
-from attncli.derive.layer import head_label, layer_label, measure_of
+from attncli.derived.layer import head_label, layer_label, measure_of
 from attncli.formats import gathered
 from attncli.formats.numbers import written_rows
 from attncli.layer import HeadTrace, LayerTrace

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.derive.layer import head_label, layer_label, measure_of
+from attncli.derived.layer import head_label, layer_label, measure_of
 from attncli.formats import gathered
 from attncli.formats.numbers import written
 from attncli.layer import HeadTrace

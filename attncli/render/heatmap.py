@@ -12,7 +12,7 @@ import numpy as np
 from rich.cells import cell_len
 from rich.segment import Segment
 
-from attncli.derive.layer import head_label, titled
+from attncli.derived.layer import head_label, titled
 from attncli.layer import HeadTrace
 from attncli.render.axes import Axis
 from attncli.render.block import Block, beside, cell, flowing, stack

@@ -17,7 +17,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from attncli.blocks import row_blocks
-from attncli.derive.layer import head_label, layer_label, measure_of, titled
+from attncli.derived.layer import head_label, layer_label, measure_of, titled
 from attncli.layer import HeadTrace, LayerTrace
 from attncli.render.axes import Axis, mark_note
 from attncli.render.block import Block, beside, block, stack
@@ -282,7 +282,8 @@ class Layout:
         if pool != (1, 1):
             title += f", largest of {pool[0]}×{pool[1]}"
         title = self.palette.fit(title)
-        sink = f"key 0 {frame.columns.labels[0]}" if self.view.no_sink and frame.columns.indices[0] == 0 else ""
+        keys = frame.columns.indices
+        sink = f"key 0 {frame.columns.labels[keys.index(0)]}" if self.view.no_sink and 0 in keys else ""
         key = legend(pictures, self.palette, self.width, mark_note(frame.blind), colors, sink)
         header = [Block([[Segment(title, BOLD)]], len(title)), key]
         is_narrow = self.width is not None and sum(part.width + 3 for part in header) > self.width

@@ -102,7 +102,7 @@ class Palette:
 
     def label(self, text: str) -> str:
         """Return somebody else's text, harmless and writable."""
-        text = self.fit(visible(text))
+        text = self.fit(visible(text.removesuffix(_LEFT_TO_RIGHT)))  # a label of a label stays as it is
         # Right-to-left letters would draw the numbers and labels that follow to their left; a mark ends their run.
         is_reordered = not text.isascii() and any(unicodedata.bidirectional(each) in _RIGHT_TO_LEFT for each in text)
         return text + _LEFT_TO_RIGHT if is_reordered else text

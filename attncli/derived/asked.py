@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from attncli.derive import Derivation, parse_over
+from attncli.derived import Derivation, parse_over
 from attncli.errors import UsageError
 from attncli.selection import Indices
 

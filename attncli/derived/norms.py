@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.derive.layer import DerivedLayer, Lazy, derived_from
+from attncli.derived.layer import DerivedLayer, Lazy, derived_from
 from attncli.errors import NotExposedError
 from attncli.layer import HeadTrace, LayerTrace
 
@@ -26,7 +26,7 @@ def with_norms(layer: LayerTrace) -> DerivedLayer:
     """
     if layer.v is None or not layer.v.shape[-1]:
         raise NotExposedError(f"--norms needs the values V, which layer {layer.layer} does not show")
-    factors = {head: _value_norms(layer, head) for head in layer.heads}
+    factors = {head: _value_norms(layer, head) for head in range(layer.num_heads)}
 
     def rows(head: int, queries: Int[np.ndarray, " Q"]) -> Float[np.ndarray, "Q K"]:
         with np.errstate(invalid="ignore", over="ignore"):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.derive.layer import DerivedLayer, Lazy, any_mask, derived_from, worst
+from attncli.derived.layer import DerivedLayer, Lazy, any_mask, derived_from, worst
 from attncli.errors import UsageError
 from attncli.layer import HeadTrace, LayerTrace
 from attncli.selection import written
@@ -34,7 +34,7 @@ def reduced(layers: tuple[LayerTrace, ...], how: str, over: frozenset[str]) -> t
     kinds = {kind: [layer for layer in layers if layer.kind == kind] for kind in dict.fromkeys(x.kind for x in layers)}
     for kind, found in kinds.items():
         if len(found) < 2:
-            raise UsageError(f"--over layers needs several layers; {kind} attention is there in layer {found[0].layer}")
+            raise UsageError(f"--over layers needs several layers of {kind} attention; here is layer {found[0].layer}")
         if "heads" not in over and len({layer.heads for layer in found}) > 1:
             raise UsageError("--over layers: they do not have the same heads; merge these too, --over heads,layers")
     return tuple(_merged(found, how, over) for found in kinds.values())
@@ -53,7 +53,7 @@ def _merged(layers: list[LayerTrace], how: str, over: frozenset[str]) -> Derived
     if "heads" in over:
         planes = {0: [(layer, head) for layer in layers for head in layer.heads]}
     else:
-        planes = {head: [(layer, head) for layer in layers] for head in first.heads}
+        planes = {head: [(layer, head) for layer in layers] for head in range(first.num_heads)}
 
     def rows(head: int, queries: Int[np.ndarray, " Q"]) -> Float[np.ndarray, "Q K"]:
         parts = (HeadTrace(layer, index, queries).weights for layer, index in planes[head])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attncli.blocks import row_blocks
-from attncli.derive.layer import DerivedLayer, collected, derived_from, worst
+from attncli.derived.layer import DerivedLayer, collected, derived_from, worst
 from attncli.errors import NotExposedError, UsageError
 from attncli.layer import HeadTrace, LayerTrace
 from attncli.masks.algebra import Atom, Mask, RuleMask

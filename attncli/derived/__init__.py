@@ -119,12 +119,12 @@ def derive(
         raise UsageError("layers: they choose the rollouts to return; give them with rollout=True")
     axes = parse_over(over if isinstance(over, str) else ",".join(over))
     chosen = None if layers is None else Indices.of("layer", layers)
-    return derived(trace, Derivation(norms, rollout, words, reduce, axes, chosen))
+    return derived_trace(trace, Derivation(norms, rollout, words, reduce, axes, chosen))
 
 
-def derived(trace: Trace, wish: Derivation) -> Trace:
+def derived_trace(trace: Trace, wish: Derivation) -> Trace:
     """Return the trace that a derivation makes; see `derive`."""
-    from attncli.derive import norms, reduction, rollout, words
+    from attncli.derived import norms, reduction, rollout, words
 
     layers: tuple[LayerTrace, ...] = trace.layers
     sides = {trace.query_tokens: trace.query_tokens, trace.key_tokens: trace.key_tokens}
