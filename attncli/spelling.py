@@ -1,8 +1,8 @@
 """Pieces of byte-level vocabularies as the text spells them.
 
 A byte-level vocabulary writes every byte as one character (GPT-2, Radford et al. 2019: `Ġflies`, `ä½ł`), and one with
-byte fallback the bytes it has no piece for (SentencePiece: `<0xE4>`). Nobody can read either beyond ASCII. A piece is
-taken for one of these only where its bytes stand in the text that it covers, so no other vocabulary is misread.
+byte fallback the bytes it has no piece for (SentencePiece: `<0xE4>`). Nobody can read either beyond ASCII. They are
+known by their bytes, which stand in the text that the piece covers, so that no other vocabulary is misread.
 """
 
 from __future__ import annotations
@@ -28,20 +28,31 @@ def spelled(tokens: Sequence[Token], text: str, pair: str | None = None) -> Toke
         pair: the text of segment 1.
     """
     places = Counter((token.segment, token.start, token.end) for token in tokens)
-    return Tokens(
-        _spelled(token, (text, pair or "")[token.segment], places[token.segment, token.start, token.end] > 1)
+    certain = [
+        _is_certain(token, (text, pair or "")[token.segment], places[token.segment, token.start, token.end])
         for token in tokens
+    ]
+    # One piece gives the vocabulary away, unless another one could not be in it.
+    is_known = any(certain) and all(token.special or set(token.text) <= _BYTES.keys() for token in tokens)
+    return Tokens(
+        _spelled(token) if is_sure or (is_known and not token.special) else token
+        for token, is_sure in zip(tokens, certain, strict=True)
     )
 
 
-def _spelled(token: Token, text: str, is_part: bool) -> Token:
-    """Return a token with its own characters; `is_part` says that others cover the same ones."""
-    if token.special or token.start is None:
-        return token
-    written, covered = _bytes_of(token.text), text[token.start : token.end]
+def _is_certain(token: Token, text: str, sharing: int) -> bool:
+    """Return whether a piece, one of so many that cover the same characters, can only be bytes of them."""
+    written = _bytes_of(token.text)
+    if token.special or token.start is None or written is None:
+        return False
+    covered = text[token.start : token.end]
     # `½` is itself to most vocabularies, and also how a byte of its own UTF-8 is written.
-    is_plain = token.text == covered and not is_part
-    if written is None or is_plain or not _stands_in(written, covered):
+    return (token.text != covered or sharing > 1) and _stands_in(written, covered)
+
+
+def _spelled(token: Token) -> Token:
+    written = _bytes_of(token.text)
+    if written is None:
         return token
     shown = written.decode("utf-8", "surrogateescape")
     return replace(token, shown=_STRAY.sub(lambda stray: f"<{_hexadecimal(stray[0])}>", shown))
