@@ -61,8 +61,8 @@ class Scale:
         )
         marks = frozenset(mark for mark, is_found in zip(_MARKS, found, strict=True) if is_found)
         drawn = allowed & finite if counted is None else allowed & finite & counted
-        lowest = float(np.where(drawn & (values > 0), values, np.inf).min(initial=np.inf))
-        return cls(float(np.where(drawn, values, 0).max(initial=0.0)), marks, lowest)
+        lowest = float(values.min(initial=np.inf, where=drawn & (values > 0)))
+        return cls(float(values.max(initial=0.0, where=drawn)), marks, lowest)
 
     def __or__(self, other: Scale) -> Scale:
         return Scale(max(self.highest, other.highest), self.marks | other.marks, min(self.lowest, other.lowest))
