@@ -9,7 +9,8 @@ from pathlib import Path
 
 README = Path(__file__).parents[1] / "README.md"
 _EXAMPLE = re.compile(r"```console\n\$ (?P<command>.*)\n(?P<output>(?:.*\n)*?)```\n")
-_MACHINE = re.compile(r"(?<== )\d\.\de-\d\d$", re.MULTILINE)  # a proof's last digits belong to the processor
+# A proof's last digits, and those of a change that is rounding, belong to the processor.
+_MACHINE = re.compile(r"(?<== )\d\.\de-\d\d$|\d\.\de-\d\d(?= +rounding$)", re.MULTILINE)
 
 
 def examples() -> dict[str, str]:

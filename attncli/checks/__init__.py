@@ -20,7 +20,8 @@ DEFAULT_TEXTS = (
     "the cat sat on the mat because it was tired",
 )
 
-_TOGETHER = 8  # sentences in a batch
+# Of a batch: sentences, and tokens with their padding.
+_MOST, _MOST_TOKENS = 8, 4096
 
 
 def check(
@@ -41,8 +42,8 @@ def check(
 
     Args:
         model: a checkpoint's folder or hub name.
-        texts: sentences; none are the built-in ones. With a single length there is no padding to be checked, and
-            the built-in ones stand beside them.
+        texts: sentences; none are the built-in ones. With a single length there would be no padding to be checked,
+            and a built-in one stands beside them.
         target: the decoder's text, for an encoder-decoder; None is each sentence itself.
         documents: whether the texts are also packed into one sequence, where none may attend to another.
         layers: which layers to look at.
@@ -66,18 +67,18 @@ def check(
         return Probe(Checkpoint(model, chosen, heads, kind=None, mask=None, special=special, **{**options, **more}))
 
     probe = opened()
-    sentences = _sentences(probe, list(texts), target)
-    found: list[Finding] = []
-    compared: list[Invariance] = []
-    for start in range(0, len(sentences), _TOGETHER):
-        some = sentences[start : start + _TOGETHER]
-        found += _layers(probe, some, documents)
+    groups = list(_groups(probe, [probe.read(text, target) for text in texts], target))
+    sentences = [sentence for group in groups for sentence in group]
+    found = _worst(finding for group in groups for finding in _layers(probe, group, documents))
+    compared = _furthest(
         # Another type needs the checkpoint a second time, which the first sentences have to do for.
-        compared += invariances(probe, some, None if start else opened)
-    longest = max(len(sentence.tokens) for sentence in sentences)
-    found += _unseen_windows(probe, longest)
-    worst = _worst(compared)
-    found += findings_of(probe, worst, documents, {(finding.layer, finding.kind) for finding in found})
+        each
+        for number, group in enumerate(groups)
+        for each in invariances(probe, group, None if number else opened)
+    )
+    known = {(finding.layer, finding.kind) for finding in found}
+    found += _unseen_windows(probe, max(len(sentence.tokens) for sentence in sentences))
+    found += findings_of(probe, compared, documents, known)
     found += tokenizer_findings(probe.checkpoint.reader, sentences[0].tokens, probe.known_padding)
     return Report(
         model=model,
@@ -86,35 +87,62 @@ def check(
         tokens=tuple(len(sentence.tokens) for sentence in sentences),
         masks=_masks(probe),
         findings=tuple(sorted(found, key=lambda finding: finding.severity == "note")),
-        invariances=tuple(worst),
+        invariances=tuple(compared),
     )
 
 
-def _sentences(probe: Probe, texts: list[str], target: str | None) -> list[Sentence]:
-    """Read the texts, and the built-in ones too where nothing would be padded."""
-    sentences = [probe.read(text, target) for text in texts]
-    if len({len(sentence.tokens) for sentence in sentences}) < 2:
-        sentences += [probe.read(text, target) for text in DEFAULT_TEXTS]
-    return sentences
+def _groups(probe: Probe, sentences: Sequence[Sentence], target: str | None) -> Iterator[list[Sentence]]:
+    """Yield the sentences that stand in one batch; where nothing would be padded, with a built-in one beside them."""
+    group: list[Sentence] = []
+    for sentence in sentences:
+        longest = max(len(one.tokens) for one in (*group, sentence))
+        if len(group) >= min(_MOST, _MOST_TOKENS // longest, probe.checkpoint.room_for(longest)) and group:
+            yield _padded_in_part(probe, group, target)
+            group = []
+        group.append(sentence)
+    yield _padded_in_part(probe, group, target)
+
+
+def _padded_in_part(probe: Probe, group: list[Sentence], target: str | None) -> list[Sentence]:
+    lengths = {len(sentence.tokens) for sentence in group}
+    if len(lengths) > 1:
+        return group
+    built_in = [probe.read(text, target) for text in DEFAULT_TEXTS]
+    return group + [one for one in built_in if len(one.tokens) not in lengths][:1] if group else built_in
 
 
 def _layers(probe: Probe, sentences: Sequence[Sentence], documents: bool) -> Iterator[Finding]:
-    """Yield what is wrong with the layers: each kind of finding once a layer, of the sentence where it is worst."""
+    """Yield what is wrong with the layers, for each sentence."""
     from attncli.checks.layers import ADVICE, layer_findings
 
     # Padding after a sentence is hidden from it by a causal mask, and padding before it by nothing else.
     seen: list[dict[Place, SeenLayer]] = [*probe.audited(sentences, "right"), *probe.audited(sentences, "left")]
     if documents:
         seen.append(probe.audited_documents(sentences))
-    worst: dict[tuple[Any, ...], Finding] = {}
     for sentence in seen:
         for (layer, kind), attention in sentence.items():
             for finding in layer_findings(attention, probe.dtype):
-                key = (layer, kind, finding.code, finding.severity)
-                if key not in worst or finding.count > worst[key].count:
-                    worst[key] = replace(finding, layer=layer, kind=kind)
-    for finding in worst.values():
-        yield replace(finding, advice=ADVICE.get(finding.code))
+                yield replace(finding, layer=layer, kind=kind, advice=ADVICE.get(finding.code))
+
+
+def _worst(findings: Iterable[Finding]) -> list[Finding]:
+    """Return each kind of finding once a layer, of the sentence where it is about most."""
+    found: dict[tuple[Any, ...], Finding] = {}
+    for finding in findings:
+        key = (finding.layer, finding.kind, finding.code, finding.severity)
+        if key not in found or finding.count > found[key].count:
+            found[key] = finding
+    return list(found.values())
+
+
+def _furthest(compared: Iterable[Invariance]) -> list[Invariance]:
+    """Return each comparison once, where the change is largest."""
+    found: dict[str, Invariance] = {}
+    for each in compared:
+        before = found.get(each.name)
+        if before is None or not (each.change or 0) <= (before.change or 0):
+            found[each.name] = each
+    return list(found.values())
 
 
 def _unseen_windows(probe: Probe, longest: int) -> Iterator[Finding]:
@@ -129,16 +157,6 @@ def _unseen_windows(probe: Probe, longest: int) -> Iterator[Finding]:
             f"the window of {width} keys in {layers_named(layers)} reaches over the longest text, {longest} tokens"
         )
         yield Finding("window", "note", message, advice=f"a text of more than {width} tokens shows its edge")
-
-
-def _worst(compared: Iterable[Invariance]) -> list[Invariance]:
-    """Return each comparison once, where the change is largest."""
-    found: dict[str, Invariance] = {}
-    for each in compared:
-        before = found.get(each.name)
-        if before is None or not (each.change or 0) <= (before.change or 0):
-            found[each.name] = each
-    return list(found.values())
 
 
 def _masks(probe: Probe) -> tuple[tuple[str, str, tuple[int, ...]], ...]:

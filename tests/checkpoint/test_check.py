@@ -294,10 +294,10 @@ def test_notes_never_fail(tmp_path: Path, attn: Run) -> None:
     assert "padding-side" in ran.out
 
 
-def test_one_text_stands_beside_the_built_in_ones(minilm: str, attn: Run) -> None:
+def test_one_text_stands_beside_a_built_in_one(minilm: str, attn: Run) -> None:
     for texts in (["time flies"], ["time flies", "time waits"]):
         found = json.loads(attn("check", "-m", minilm, "-F", "json", *texts).out)["tokens"]
-        assert found == [4] * len(texts) + [7, 22, 12]
+        assert found == [4] * len(texts) + [7]
 
 
 def test_sentences_come_from_a_file_and_from_standard_input(minilm: str, tmp_path: Path) -> None:

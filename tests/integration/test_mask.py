@@ -212,7 +212,7 @@ def test_the_document_of_a_check_has_its_promised_members(attn: Run, masks: Path
     assert finding.pop("rows") == []
     assert finding == {
         "code": "leak", "severity": "error", "message": "attends to the future in 1 cell", "count": 1,
-        "cells": [[0, 4]], "layer": None, "kind": None, "head": None,
+        "cells": [[0, 4]], "layer": None, "kind": None, "head": None, "advice": None,
     }  # fmt: skip
     assert attn("mask", "check", "causal.npy", "-F", "json").json["ok"] is True
     ignored = attn("mask", "check", "leak.npy", "--expect", "causal", "--fail-on", "pad", "-F", "json")

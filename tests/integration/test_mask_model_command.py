@@ -59,10 +59,10 @@ def test_a_mask_is_drawn_for_each_kind_of_layer_and_each_sentence(attn: Run, gem
     assert ran.err == "attn: padded on the left, as the tokenizer does it; --pad left or --pad right decides\n"
     for heading in (
         "sentence 1: time flies like",
-        "sliding · layers 0, 2 · window(3) · 4 queries × 4 keys",
-        "full · layers 1, 3 · causal · 4 queries × 4 keys",
+        "sliding · layers 0,2 · window(3) · 4 queries × 4 keys",
+        "full · layers 1,3 · causal · 4 queries × 4 keys",
         "sentence 2: arrow",
-        "full · layers 1, 3 · causal & pad(left=2) · 4 queries × 4 keys",
+        "full · layers 1,3 · causal & pad(left=2) · 4 queries × 4 keys",
         "fully masked rows  2: 0..1",
     ):
         assert heading in ran.out
@@ -104,7 +104,7 @@ def test_the_documents_have_their_promised_members(attn: Run, gemma: str) -> Non
 
 def test_after_a_past_the_queries_are_the_rest(attn: Run, gemma: str) -> None:
     ran = attn("mask", "model", gemma, "time flies like an", "--past", "4")
-    assert "sliding · layers 0, 2 · window(3) · the cache has dropped 2 keys · 1 queries × 5 keys, past 4" in ran.out
+    assert "sliding · layers 0,2 · window(3) · the cache has dropped 2 keys · 1 queries × 5 keys, past 4" in ran.out
     assert pictures(ran.out) == [["4 an 00111"], ["4 an 11111"]]
     document = attn("mask", "model", gemma, "time flies like an", "--past", "4", "-F", "json").json[0]
     assert (document["past"], document["dropped_keys"], document["mask"]) == (4, 2, [[False, False, True, True, True]])
@@ -130,7 +130,7 @@ def test_a_real_checkpoint_needs_no_weights(folder: Path, minilm: str) -> None:
     shutil.copytree(minilm, "minilm", ignore=shutil.ignore_patterns("*.safetensors", "*.bin"))
     ran = program("mask", "model", "minilm", "time flies", "fruit flies like a banana", "--pad", "left", cwd=folder)
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert "bidirectional · layers 0..5 · pad(left=3) · 7 queries × 7 keys" in ran.stdout
+    assert "bidirectional · layers 0-5 · pad(left=3) · 7 queries × 7 keys" in ran.stdout
     assert "0 [PAD] " in ran.stdout
     assert "6 [SEP] " in ran.stdout
     pair = program("mask", "model", "minilm", "time flies", "--pair", "like an arrow", "-F", "json", cwd=folder)

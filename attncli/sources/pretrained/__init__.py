@@ -154,7 +154,7 @@ class Checkpoint:
             try:
                 sentence = self.reader.read(text, pair, target)
                 longest = max(len(sentence.tokens), len(sentence.query_tokens))
-                limit = min(limit, longest * self._room_for(longest))
+                limit = min(limit, longest * self.room_for(longest))
             except AttnError as error:
                 failure = error
                 break
@@ -176,7 +176,7 @@ class Checkpoint:
                 "--target needs an encoder-decoder model or the toy layer; here use --pair for a second text"
             )
 
-    def _room_for(self, tokens: int) -> int:
+    def room_for(self, tokens: int) -> int:
         """Return how many sentences of one length fit into memory together."""
         from attncli.sources.pretrained.interface import ATTENTION
         from attncli.sources.pretrained.memory import room_for

@@ -114,7 +114,7 @@ class BlankCheckpoint(Checkpoint):
     def _check_room(self, sentences: Sequence[Sentence]) -> None:
         """Raise unless the sentences can run side by side."""
         longest = max(max(len(one.tokens), len(one.query_tokens)) for one in sentences)
-        if self._room_for(longest) < len(sentences):
+        if self.room_for(longest) < len(sentences):
             raise InputError(f"{len(sentences)} × {longest} tokens do not fit into memory; give fewer sentences")
         name = visible(self.name)
         if len(sentences) > 1 and "attention_mask" not in self.parameters:
@@ -157,7 +157,9 @@ class BlankCheckpoint(Checkpoint):
         """Return the layers of every sentence, each with the whole padded row."""
 
         def recorded(part: Any, given: Mapping[str, torch.Tensor], kinds: Sequence[str], span: Span) -> Any:
-            return run(self.model, part, given, self.request, self.attention_layers, kinds, [span] * count, span)
+            return run(
+                self.model, part, given, self.request, self.attention_layers, kinds, [span] * count, span
+            ).traces()
 
         if not past:
             kinds = ("encoder", "decoder", "cross") if self.is_encoder_decoder else ("self",)

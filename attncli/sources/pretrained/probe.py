@@ -119,12 +119,15 @@ class Probe:
             self.model, self.model, inputs, request, self.checkpoint.attention_layers, self.kinds, rows, whole
         )
         self.recorded = list(recorded.layers[0])
+        masks: dict[tuple[int, int], Any] = {}  # layers share them
         return [
-            {place: self._seen(recorded, number, place, span) for place in recorded.layers[number]}
+            {place: self._seen(recorded, number, place, span, masks) for place in recorded.layers[number]}
             for number, span in enumerate(spans)
         ]
 
-    def _seen(self, recorded: Recorder, number: int, place: Place, span: Span) -> SeenLayer:
+    def _seen(
+        self, recorded: Recorder, number: int, place: Place, span: Span, masks: dict[tuple[int, int], Any]
+    ) -> SeenLayer:
         layer = recorded.layers[number][place]
         rows, columns = span.of(place[1])
         arrival = recorded.arrivals.get(place)
@@ -135,7 +138,10 @@ class Probe:
         else:
             sums = to_numpy(arrival.sums[number])
             if arrival.mask is not None:
-                mask = to_numpy(arrival.mask[number if len(arrival.mask) > 1 else 0])
+                own = number if len(arrival.mask) > 1 else 0
+                if (id(arrival.mask), own) not in masks:
+                    masks[id(arrival.mask), own] = to_numpy(arrival.mask[own])
+                mask = masks[id(arrival.mask), own]
         has_mask = arrival is None or mask is not None
         return SeenLayer(layer, self.implied[place], rows, columns, has_mask, mask, sums)
 
