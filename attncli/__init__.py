@@ -18,10 +18,13 @@ from attncli._version import __version__
 if TYPE_CHECKING:
     from attncli.checks import check
     from attncli.derived import derive
+    from attncli.difference import diff
     from attncli.errors import AttnError
+    from attncli.explanation import why
     from attncli.sources import inspect, open_source
     from attncli.sources.file import load
     from attncli.sources.module import from_multihead_attention
+    from attncli.survey import heads
     from attncli.trace import Trace
 
 __all__ = [
@@ -30,10 +33,13 @@ __all__ = [
     "__version__",
     "check",
     "derive",
+    "diff",
     "from_multihead_attention",
+    "heads",
     "inspect",
     "load",
     "open_source",
+    "why",
 ]
 
 _HOMES = {
@@ -41,10 +47,13 @@ _HOMES = {
     "check": "attncli.checks",
     "derive": "attncli.derived",
     "Trace": "attncli.trace",
+    "diff": "attncli.difference",
     "from_multihead_attention": "attncli.sources.module",
+    "heads": "attncli.survey",
     "inspect": "attncli.sources",
     "load": "attncli.sources.file",
     "open_source": "attncli.sources",
+    "why": "attncli.explanation",
 }
 
 

@@ -61,15 +61,36 @@ def masked_scores(
 ) -> Float[np.ndarray, "H Q K"]:
     """Return the scores with `fill` wherever a query may not attend to a key.
 
-    `fill` is −inf in the formula. Models add the smallest finite number of their dtype instead, which swallows the
-    score, and half precision swallows only part of it. All of them agree but in a row with no allowed key, which
-    becomes NaN with −inf, uniform in float32, and something else in float16.
+    `fill` is −inf in the formula. Models add a finite number instead: the smallest of their dtype, which swallows the
+    score (in half precision only a part of it), or −1e4, which swallows nothing. All of them agree but in a row with
+    no allowed key, which becomes NaN with −inf, uniform in float32, and something else otherwise.
     """
-    if fill == HALF_LOWEST:
-        with _odd_numbers_pass():
-            added = (scores.astype(np.float16) + np.float16(fill)).astype(scores.dtype)
-        return np.where(allowed, scores, added)
-    return np.where(allowed, scores, scores.dtype.type(fill))
+    if np.isinf(fill):
+        return np.where(allowed, scores, scores.dtype.type(fill))
+    adding = np.dtype(np.float16) if fill == HALF_LOWEST else scores.dtype
+    with _odd_numbers_pass():
+        return np.where(allowed, scores, (scores.astype(adding) + adding.type(fill)).astype(scores.dtype))
+
+
+def softmax_parts(
+    masked: Float[np.ndarray, "H Q K"], sinks: Float[np.ndarray, " H"] | None = None
+) -> tuple[Float[np.ndarray, "H Q 1"], Float[np.ndarray, "H Q K"], Float[np.ndarray, "H Q 1"]]:
+    """Return each row's highest score, exp(score − highest), and what the softmax divides these by.
+
+    Args:
+        masked: scores after the mask.
+        sinks: one more logit per head, which counts among a row's scores and in its total.
+    """
+    highest = masked.max(axis=-1, keepdims=True)
+    if sinks is not None:
+        highest = np.maximum(highest, sinks[:, None, None])
+    # −inf − −inf is the NaN of a row that may attend to nothing, and the caller shows it as such.
+    with _odd_numbers_pass():
+        exponentials = np.exp(masked - highest)
+    total = exponentials.sum(axis=-1, keepdims=True)
+    if sinks is not None:
+        total = total + np.exp(sinks[:, None, None] - highest)
+    return highest, exponentials, total
 
 
 def attention_weights(
@@ -82,16 +103,8 @@ def attention_weights(
         sinks: one more logit per head that takes weight and gives no value (GPT-OSS, 2025), so that a row
             sums to less than 1.
     """
-    highest = masked.max(axis=-1, keepdims=True)
-    if sinks is not None:
-        highest = np.maximum(highest, sinks[:, None, None])
-    # −inf − −inf is the NaN of a row that may attend to nothing, and the caller shows it as such.
-    with _odd_numbers_pass():
-        exponentials = np.exp(masked - highest)
-    total = exponentials.sum(axis=-1, keepdims=True)
-    if sinks is not None:
-        total = total + np.exp(sinks[:, None, None] - highest)
-    return exponentials / total
+    _, exponentials, totals = softmax_parts(masked, sinks)
+    return exponentials / totals
 
 
 def attention_output(

@@ -6,19 +6,26 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from attncli.commands.check import check
-from attncli.commands.inspect import inspect
 from attncli.errors import AttnError, ExitCode
 from attncli.terminal import complain
 
 # Types that need no validation to be made from what stands on the command line.
 _CONVERTED_HERE: dict[Any, Callable[[Any], Any]] = {str: str, list[str]: list, Path: Path}
+# The commands, each a function of its own name in a module of its own name, and what they are for.
+_COMMANDS = {
+    "inspect": "Show the attention of a sentence.",
+    "heads": "Say what every head does, in numbers.",
+    "check": "Say what is wrong with a checkpoint's attention.",
+    "why": "Say why a query attends to a key.",
+    "diff": "Show what changed between two sentences, checkpoints or traces.",
+}
 _PLAIN_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
@@ -98,16 +105,16 @@ class _Group(TyperGroup):
 
 
 class _Root(_Group):
-    """The program: `mask` and its commands are built when one of them, or the help, is asked for."""
+    """The program: a command is imported and built when it, or the help of all of them, is asked for."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the commands."""
-        return [*dict.fromkeys([*super().list_commands(ctx), "mask"])]
+        return [*_COMMANDS, "mask"]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command by its name."""
-        if cmd_name == "mask" and cmd_name not in self.commands:
-            self.add_command(_mask_group(), cmd_name)
+        if cmd_name not in self.commands and cmd_name in self.list_commands(ctx):
+            self.add_command(_mask_group() if cmd_name == "mask" else _built(cmd_name), cmd_name)
         return super().get_command(ctx, cmd_name)
 
 
@@ -145,8 +152,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(cls=_Command, short_help="Show the attention of a sentence.")(inspect)
-app.command(cls=_Command, short_help="Say what is wrong with a checkpoint's attention.")(check)
+
+
+def _built(name: str) -> Any:
+    """Return one of `_COMMANDS`."""
+    alone = typer.Typer(add_completion=False)
+    function = getattr(import_module(f"attncli.commands.{name}"), name)
+    alone.command(name, cls=_Command, short_help=_COMMANDS[name])(function)
+    return typer.main.get_command(alone)
 
 
 def _mask_group() -> Any:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from attncli.errors import UsageError
@@ -64,7 +65,9 @@ class Invariance:
         layer: where that is, −1 for the embeddings, with the kind of the layer.
         first: the first layer whose change is above the noise floor.
         floor: the noise floor.
-        reason: why it was not run.
+        reason: why it was not run, or what went wrong when it was.
+        has_failed: whether the model did not run in this way.
+        changes: the largest change of each layer.
     """
 
     name: str
@@ -74,14 +77,24 @@ class Invariance:
     first: tuple[int, str] | None = None
     floor: float | None = None
     reason: str | None = None
+    has_failed: bool = False
+    changes: Mapping[tuple[int, str], float] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the comparison as the JSON document spells it."""
-        named = dict(vars(self))
+        named = {name: value for name, value in vars(self).items() if name != "has_failed"}
         for place in ("layer", "first"):
             index, kind = named[place] or (None, None)
             named[place] = None if index is None else {"layer": index, "kind": kind}
-        return named
+        changes = [
+            {"layer": layer, "kind": kind, "change": _number(size)} for (layer, kind), size in self.changes.items()
+        ]
+        return named | {"change": _number(self.change), "changes": changes}
+
+
+def _number(value: float | None) -> float | str | None:
+    """Return a number as JSON may hold it."""
+    return value if value is None or math.isfinite(value) else str(value)
 
 
 @dataclass(frozen=True)
@@ -96,6 +109,7 @@ class Report:
         masks: the masks that the configuration implies, with the layers and the kind they are for.
         findings: what is wrong or worth knowing, the worst first.
         invariances: what was compared.
+        notes: what the user should know of the texts and the layers, a sentence each.
     """
 
     model: str
@@ -105,6 +119,7 @@ class Report:
     masks: tuple[tuple[str, str, tuple[int, ...]], ...]
     findings: tuple[Finding, ...]
     invariances: tuple[Invariance, ...]
+    notes: tuple[str, ...] = ()
 
 
 def parse_fail_on(given: str | None) -> frozenset[str] | None:

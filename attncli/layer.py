@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli import attention
 from attncli.blocks import row_blocks
 from attncli.errors import InputError, NotExposedError, UsageError
 from attncli.masks.algebra import Mask, RuleMask
+from attncli.masks.conventions import FORBIDDEN_BELOW
+from attncli.noise import noise_floor
 from attncli.selection import Indices
+from attncli.stages import Stages
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -59,7 +61,7 @@ class LayerTrace:
         bias: what is added to the scaled products, `[1, Q, K]` or `[H, Q, K]`.
         softcap: c in c·tanh(scores/c).
         sinks: one more logit per head in the softmax, `[H]`.
-        fill: what a forbidden cell holds when the softmax comes.
+        fill: what is added to a forbidden score; −inf replaces it.
         proof: how well the recorded arrays explain the model's own output.
         inputs: what the queries are projected from, `[Q, E]` (toy layers).
         out_projection: W_o, `[H·Dv, E]`.
@@ -112,7 +114,7 @@ class LayerTrace:
             raise InputError(f"the scale is {self.scale}; expected a number that float32 holds")
         if self.softcap is not None and not self.softcap > 0:
             raise InputError(f"the softcap is {self.softcap}; expected a number above 0")
-        if self.fill != -np.inf and not self.fill <= attention.HALF_LOWEST:
+        if self.fill != -np.inf and not self.fill <= FORBIDDEN_BELOW:
             raise InputError(f"the fill is {self.fill}; expected -inf or a number that no score comes near")
 
     def _checked_cells(self) -> tuple[int, int, int]:
@@ -176,6 +178,16 @@ class LayerTrace:
         """`Hkv`, how many key/value heads the layer has."""
         grouped = self.k if self.v is None else self.v
         return self.num_heads if grouped is None else len(grouped)
+
+    def is_proven(self, dtype: str) -> bool:
+        """Return whether the proof's error is rounding; it grows with the values, of which an output is a mean.
+
+        Args:
+            dtype: what the model computes in.
+        """
+        if self.proof is None or self.v is None:
+            return True
+        return self.proof.max_abs_error <= noise_floor(dtype) * max(float(np.abs(self.v).max()), 1.0)
 
     @property
     def shapes(self) -> dict[str, list[int]]:
@@ -265,35 +277,28 @@ class HeadTrace:
             raise NotExposedError(f"layer {self.layer.layer} shows its weights alone, not its {name.upper()}")
         return array
 
-    @cached_property
+    @property
     def scores(self) -> Float[np.ndarray, "Q K"]:
         """Scaled, biased and softcapped, before the mask; recorded ones are −inf where masked."""
-        layer = self.layer
-        if layer.scores is not None:
-            return layer.scores[self.head, self.queries]
-        assert layer.scale is not None
-        bias = layer.bias
-        if bias is not None:
-            bias = bias[self.head if len(bias) > 1 else 0, self.queries][None]
-        products = attention.dot_products(self.q[None], self.k[None])
-        return attention.attention_scores(products, layer.scale, bias, layer.softcap)[0]
+        return self.stages.scores[0]
 
-    @cached_property
+    @property
     def mask(self) -> Bool[np.ndarray, "Q K"]:
         """True where the query may attend to the key."""
-        return self.layer.mask.rows([self.head], self.queries)[0]
+        return self.stages.mask[0]
 
-    @cached_property
+    @property
     def weights(self) -> Float[np.ndarray, "Q K"]:
         """Softmax of the masked scores over the keys."""
-        if self.layer.weights is not None:
-            return self.layer.weights[self.head, self.queries]
-        masked = attention.masked_scores(self.scores[None], self.mask[None], self.layer.fill)
-        sinks = None if self.layer.sinks is None else self.layer.sinks[[self.head]]
-        return attention.attention_weights(masked, sinks)[0]
+        return self.stages.weights[0]
+
+    @cached_property
+    def stages(self) -> Stages:
+        """The same three with an axis for the head."""
+        return Stages(self.layer, (self.head,), self.queries)
 
     @cached_property
     def output(self) -> Float[np.ndarray, "Q Dv"]:
         """Weights·V, the context vectors."""
-        outputs = [attention.attention_output(block.weights[None], self.v[None])[0] for block in self.blocks()]
-        return np.concatenate(outputs)
+        self._known("v")
+        return np.concatenate([block.stages.output[0] for block in self.blocks()])

@@ -1,21 +1,24 @@
-"""Numbers that say what a head does, over the query rows that have a key to attend to and are no padding."""
+"""Numbers that say what a head does, over the query rows that have a key to attend to and are no padding.
+
+What is per cell is made for several heads at once and a block of query rows at a time, and only sums are kept.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attncli.layer import HeadTrace, LayerTrace
+from attncli.metric_names import NAMES, Metric
+from attncli.stages import Stages, stages_of
 from attncli.trace import Trace
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
-NAMES = (
-    "entropy", "effective_keys", "distance", "self", "previous", "next", "sink", "duplicate", "induction", "special",
-    "max_weight", "max_score",
-)  # fmt: skip
+_EVERY = slice(None)
 
 
 def head_metrics(trace: Trace, layer: LayerTrace, head: HeadTrace) -> dict[str, float | None]:
@@ -25,85 +28,96 @@ def head_metrics(trace: Trace, layer: LayerTrace, head: HeadTrace) -> dict[str, 
     score. `previous`, `next`, `self`, `distance`, `duplicate` and `induction` compare positions of one sequence,
     so they are None where queries and keys come from two.
     """
+    (values,) = _measured(trace, layer, (head.head,), (block.stages for block in head.blocks()))
+    return by_name(values)
+
+
+def by_name(values: Float[np.ndarray, " M"]) -> dict[str, float | None]:
+    """Return numbers, one a metric in the order of `NAMES`, under their names; NaN is None.
+
+    They come by way of a float32's own shortest digits: it has no more to give.
+    """
+    digits = [str(value) for value in values.astype(np.float32)]
+    return {name: None if text == "nan" else float(text) for name, text in zip(NAMES, digits, strict=True)}
+
+
+def layer_metrics(
+    trace: Trace, layer: LayerTrace, queries: Int[np.ndarray, " Q"] | None = None
+) -> Float[np.ndarray, "H M"]:
+    """Return every metric, in the order of `NAMES`, of the layer's chosen heads; NaN is one that is not defined.
+
+    Args:
+        trace: what the layer belongs to.
+        layer: the layer.
+        queries: the query rows that count; None is all of them.
+    """
+    rows = np.arange(layer.num_queries) if queries is None else queries
+    return _measured(trace, layer, layer.heads, stages_of(layer, layer.heads, rows))
+
+
+def _measured(
+    trace: Trace, layer: LayerTrace, heads: tuple[int, ...], blocks: Iterable[Stages]
+) -> Float[np.ndarray, "H M"]:
+    """Return the metrics of some heads, given block by block."""
     _, key_tokens = trace.sides(layer)
     ids, special = np.array(key_tokens.ids), np.array([token.special for token in key_tokens], dtype=bool)
-    parts = [_of_rows(layer, block, ids, special) for block in head.blocks()]
-    numbers = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    numbers["effective_keys"] = np.exp(numbers["entropy"])
-    max_scores = numbers.pop("max_score", np.empty(0, np.float32))
-    measured = {name: _mean(numbers[name]) if name in numbers else None for name in NAMES}
-    return {**measured, "max_score": _number(max_scores.max()) if max_scores.size else None}
+    totals = {name: np.zeros(len(heads)) for name in NAMES}
+    counts = {name: np.zeros(len(heads), int) for name in NAMES}
+    has_scores = "scores" not in layer.missing
+    highest = np.full(len(heads), -np.inf if has_scores else np.nan)
+    for block in blocks:
+        first = heads.index(block.heads[0])
+        some = slice(first, first + len(block.heads))
+        counted = counted_rows(block)
+        for name, rows, values in _of_rows(layer, block, ids, special):
+            among = counted[:, rows]
+            totals[name][some] += (values if among.all() else np.where(among, values, 0)).sum(axis=-1, dtype=float)
+            counts[name][some] += among.sum(axis=-1)
+        if has_scores:
+            scores = np.where(block.mask & counted[..., None], block.scores, -np.inf)
+            highest[some] = np.maximum(highest[some], scores.max(axis=(1, 2), initial=-np.inf))
+    with np.errstate(invalid="ignore"):  # 0/0 is the NaN of what is not defined
+        means = {name: totals[name] / counts[name] for name in NAMES}
+    means["max_score"] = np.where(counts["entropy"] > 0, highest, np.nan)
+    return np.stack(list(means.values()), axis=1).astype(np.float32)
+
+
+def counted_rows(block: Stages) -> Bool[np.ndarray, "#H Q"]:
+    """Return which query rows count: those that have a key to attend to and are no padding."""
+    layer = block.layer
+    counted = np.asarray(block.mask.any(axis=-1))
+    if layer.kind != "cross" and layer.num_queries == layer.num_keys:
+        counted &= ~layer.mask.padding()[block.queries]
+    return counted
 
 
 def _of_rows(
-    layer: LayerTrace, block: HeadTrace, ids: Int[np.ndarray, " K"], special: Bool[np.ndarray, " K"]
-) -> dict[str, Float[np.ndarray, " _"]]:
-    """Return the numbers of the query rows that count, without those that such a row or sentence does not have."""
-    same_sequence = layer.kind != "cross"
-    counts = block.mask.any(axis=-1)
-    if same_sequence and layer.num_queries == layer.num_keys:
-        counts &= ~layer.mask.padding()[block.queries]
-    rows = np.flatnonzero(counts)
+    layer: LayerTrace, block: Stages, ids: Int[np.ndarray, " K"], special: Bool[np.ndarray, " K"]
+) -> Iterator[tuple[Metric, Bool[np.ndarray, " Q"] | slice, Float[np.ndarray, "H R"]]]:
+    """Yield a number for each query row, by its metric, with the rows that have such a number."""
     weights, queries = block.weights, block.queries
-    if len(rows) < len(queries):
-        weights, queries = weights[rows], queries[rows]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        entropies = -np.where(weights == 0, 0, weights * np.log(weights)).sum(axis=-1)
-    numbers = {
-        "entropy": entropies,
-        "sink": weights[queries >= 1, 0],
-        "max_weight": weights.max(axis=-1),
-    }
-    if "scores" not in layer.missing:
-        numbers["max_score"] = np.where(block.mask, block.scores, -np.inf)[rows].max(axis=-1)
+    logarithms = np.log(weights, where=weights > 0, out=np.zeros_like(weights))
+    entropies = -np.vecdot(weights, logarithms)
+    yield "entropy", _EVERY, entropies
+    yield "effective_keys", _EVERY, np.exp(entropies)
+    yield "max_weight", _EVERY, weights.max(axis=-1)
+    later = queries >= 1
+    yield "sink", later, weights[:, later, 0]
     if special.any():
-        numbers["special"] = weights[:, special].sum(axis=-1)
-    if same_sequence:
-        numbers |= {
-            "distance": _distances(weights, queries),
-            "self": _diagonal(weights, queries, 0),
-            "previous": _diagonal(weights, queries, -1),
-            "next": _diagonal(weights, queries, 1),
-            "duplicate": _mass(weights, _earlier_same(ids, queries)),
-            "induction": _mass(weights, _after_earlier_same(ids, queries)),
-        }
-    return numbers
-
-
-def _number(value: np.floating) -> float | None:
-    # By way of its own shortest digits: a float32 has no more to give.
-    return None if np.isnan(value) else float(str(value))
-
-
-def _mean(values: Float[np.ndarray, " Q"]) -> float | None:
-    return _number(values.mean()) if values.size else None
-
-
-def _distances(weights: Float[np.ndarray, "Q K"], queries: Int[np.ndarray, " Q"]) -> Float[np.ndarray, " Q"]:
-    positions = np.arange(weights.shape[1], dtype=weights.dtype)  # exact up to 2^24, and faster than integers
-    return (weights * np.abs(queries[:, None].astype(weights.dtype) - positions)).sum(axis=-1)
-
-
-def _diagonal(
-    weights: Float[np.ndarray, "Q K"], queries: Int[np.ndarray, " Q"], offset: int
-) -> Float[np.ndarray, " _"]:
-    """Return each row's weight on the key `offset` places from its query, of the rows that have such a key."""
-    keys = queries + offset
-    inside = (keys >= 0) & (keys < weights.shape[1])
-    return weights[inside, keys[inside]]
-
-
-def _mass(weights: Float[np.ndarray, "Q K"], wanted: Bool[np.ndarray, "Q K"]) -> Float[np.ndarray, " _"]:
-    """Return each row's weight on the wanted keys, of the rows that have such a key."""
-    some = wanted.any(axis=-1)
-    return (weights * wanted)[some].sum(axis=-1)
-
-
-def _earlier_same(ids: Int[np.ndarray, " K"], queries: Int[np.ndarray, " Q"]) -> Bool[np.ndarray, "Q K"]:
-    return (ids[queries][:, None] == ids) & (np.arange(len(ids)) < queries[:, None])
-
-
-def _after_earlier_same(ids: Int[np.ndarray, " K"], queries: Int[np.ndarray, " Q"]) -> Bool[np.ndarray, "Q K"]:
-    after = np.zeros((len(queries), len(ids)), bool)
-    after[:, 1:] = _earlier_same(ids, queries)[:, :-1]
-    return after
+        yield "special", _EVERY, weights @ special.astype(weights.dtype)
+    if layer.kind == "cross":
+        return
+    positions = np.arange(weights.shape[-1], dtype=weights.dtype)  # exact up to 2^24, and faster than integers
+    yield "distance", _EVERY, np.vecdot(weights, np.abs(queries[:, None].astype(weights.dtype) - positions))
+    neighbours: dict[Metric, int] = {"self": 0, "previous": -1, "next": 1}
+    for name, offset in neighbours.items():
+        keys = queries + offset
+        inside = (keys >= 0) & (keys < weights.shape[-1])
+        yield name, inside, weights[:, inside, keys[inside]]
+    earlier = (ids[queries][:, None] == ids) & (np.arange(len(ids)) < queries[:, None])
+    repeats = earlier.any(axis=-1)
+    if repeats.any():
+        earlier, of_repeats = earlier[repeats].astype(weights.dtype), weights[:, repeats]
+        yield "duplicate", repeats, np.vecdot(of_repeats, earlier)
+        # An earlier position is never the last one, so every one has a position after it.
+        yield "induction", repeats, np.vecdot(of_repeats[..., 1:], earlier[:, :-1])

@@ -6,10 +6,12 @@ deep models quiet, and what is wrong with a mask is a hundred times larger.
 
 from __future__ import annotations
 
+HALF = ("float16", "bfloat16")
+
 _FLOORS = {"float64": 1e-6, "float32": 1e-3}
-_HALF = 1e-1
+_HALF_FLOOR = 1e-1
 
 
 def noise_floor(dtype: str) -> float:
     """Return the largest difference that rounding explains in a type of number."""
-    return _FLOORS.get(dtype, _HALF)
+    return _FLOORS.get(dtype, _HALF_FLOOR)

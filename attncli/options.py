@@ -156,9 +156,22 @@ Mask = Annotated[
         rich_help_panel=_CHOICE,
     ),
 ]
+Generate = Annotated[
+    int | None,
+    Option(
+        min=1,
+        metavar="N",
+        help="Let a causal model write N more tokens, greedily, and show the rows that predicted them.",
+        rich_help_panel=_INPUT,
+    ),
+]
 Layer = Annotated[
     str | None,
     Option("--layer", "-l", metavar="LAYERS", help="0, 2-4, 0,3,-1 or all. Default: 0.", rich_help_panel=_CHOICE),
+]
+EveryLayer = Annotated[
+    str | None,
+    Option("--layer", "-l", metavar="LAYERS", help="0, 2-4, 0,3,-1 or all. Default: all.", rich_help_panel=_CHOICE),
 ]
 Head = Annotated[
     str | None,
@@ -185,6 +198,23 @@ Key = Annotated[
         "-k",
         metavar="TOKEN",
         help="Show this key column: a token or its index. May be repeated.",
+        rich_help_panel=_CHOICE,
+    ),
+]
+Rows = Annotated[
+    str | None,
+    Option(
+        metavar="START:STOP",
+        help="Show these query rows, as Python slices: 500:520, -20:, :10.",
+        rich_help_panel=_CHOICE,
+    ),
+]
+TopKeys = Annotated[
+    int | None,
+    Option(
+        min=1,
+        metavar="N",
+        help="Show only the N heaviest keys of each query.",
         rich_help_panel=_CHOICE,
     ),
 ]
@@ -240,7 +270,7 @@ Width = Annotated[
 ]
 
 Format = Annotated[
-    Literal["table", "json", "jsonl", "tsv", "csv"] | None,
+    Literal["table", "json", "jsonl", "tsv", "csv", "svg", "html", "md"] | None,
     Option("--format", "-F", help="Default: table, or what --output ends in.", rich_help_panel=_OUTPUT),
 ]
 Output = Annotated[
@@ -253,12 +283,20 @@ Output = Annotated[
         rich_help_panel=_OUTPUT,
     ),
 ]
+Interactive = Annotated[
+    bool | None,
+    Option(
+        "--interactive",
+        help="Write a page to look around in, for any browser: -o report.html. --show q,k adds q×k.",
+        rich_help_panel=_OUTPUT,
+    ),
+]
 FailOn = Annotated[
     str | None,
     Option(metavar="CODES", help="Fail on these findings alone: leak,pad,dead-row. Default: errors."),
 ]
 Document = Annotated[
-    Literal["table", "json"] | None,
+    Literal["table", "json", "svg", "html", "md"] | None,
     Option("--format", "-F", help="Default: table, or what --output ends in.", rich_help_panel=_OUTPUT),
 ]
 Save = Annotated[

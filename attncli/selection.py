@@ -1,4 +1,4 @@
-"""Which layers and heads: `0`, `2-4`, `0,3,-1`, `all`."""
+"""Which layers and heads, `0`, `2-4`, `0,3,-1`, `all`; and which rows, `500:520`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from attncli.errors import UsageError
 from attncli.tokens import visible
 
 _PART = re.compile(r"(-?\d{1,9})(?:-(\d{1,9}))?")
+_RANGE = re.compile(r"(-?[0-9]{1,9})?:(-?[0-9]{1,9})?")
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,42 @@ class Indices:
         if not chosen:
             raise UsageError(f"no {self.what} was chosen; leave it out to have all of them")
         return tuple(chosen)
+
+
+@dataclass(frozen=True)
+class RowRange:
+    """A half-open range of query rows, as Python slices: negative ends count from the last row.
+
+    Attributes:
+        start: the first row; None is the first of all.
+        stop: one past the last row; None is to the end.
+    """
+
+    start: int | None
+    stop: int | None
+
+    @classmethod
+    def of(cls, given: str) -> RowRange:
+        """Return the range that a user wrote.
+
+        Raises:
+            UsageError: it is no range.
+        """
+        match = _RANGE.fullmatch(given.strip())
+        if match is None:
+            raise UsageError(
+                f"--rows '{visible(given)}': expected START:STOP, such as 500:520, :10 or -20: for the last "
+                "20; one row is --query"
+            )
+        return cls(*(None if end is None else int(end) for end in match.groups()))
+
+    def among(self, count: int) -> range:
+        """Return the rows of the range among `count`; like a slice, it ends where they end."""
+        return range(count)[self.start : self.stop]
+
+    def __str__(self) -> str:
+        """Return the range as `--rows` takes it."""
+        return ":".join("" if end is None else str(end) for end in (self.start, self.stop))
 
 
 def written(indices: Iterable[int]) -> str:

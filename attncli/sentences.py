@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
 from attncli.errors import InputError, UsageError
 from attncli.terminal import is_piped_in, stdin_bytes
 from attncli.tokens import visible
+
+MOST_TOGETHER = 256
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -35,17 +37,22 @@ def sentences(texts: Sequence[str], file: Path | None, whole: bool) -> Iterator[
     if file is not None:
         return _read(_opened(file), visible(str(file)), whole)
     if not texts:
-        raise UsageError('give a sentence: attn inspect "time flies like an arrow"')
+        raise UsageError('give a sentence, such as "time flies like an arrow"')
     if "-" in texts:
         raise UsageError("- reads the sentences from standard input; it cannot stand beside other sentences")
     return iter(enumerate(texts, start=1))
 
 
-def windows(numbered: Iterable[tuple[int, str]], most: int = 256) -> Iterator[list[tuple[int, str]]]:
+def windows(
+    numbered: Iterable[tuple[int, str]], most: Callable[[], int] = lambda: MOST_TOGETHER
+) -> Iterator[list[tuple[int, str]]]:
     """Yield sentences in groups that a source may compute side by side.
 
-    The first groups are small, so that the first sentences need not wait for the last; which group a sentence is in
-    depends on its place alone.
+    The first groups are small, so that the first sentences need not wait for the last.
+
+    Args:
+        numbered: the sentences.
+        most: how many there is room for, asked before each group but the first.
     """
     window: list[tuple[int, str]] = []
     size = 1
@@ -54,7 +61,7 @@ def windows(numbered: Iterable[tuple[int, str]], most: int = 256) -> Iterator[li
             window.append(one)
             if len(window) == size:
                 yield window
-                window, size = [], min(2 * size, most)
+                window, size = [], min(2 * size, most())
     except InputError:  # a line that cannot be read: those before it can
         if window:
             yield window

@@ -14,9 +14,11 @@ from attncli.tokens import visible
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from attncli.formats.drawn import Drawing, Piece
     from attncli.render.palette import Palette
 
 NARROWEST = 40  # cells; a narrower terminal wraps what was laid out for this
+PAGE_WIDTH = 100  # cells in a line of a picture; only a matrix is wider, rather than cut
 
 # Rich fits lines to the console; where nothing sets a width, nothing is to be wrapped or cut.
 _ENDLESS = 1_000_000
@@ -44,10 +46,14 @@ class Terminal:
 
     Attributes:
         width: cells in a line; None where the output sets none.
+        is_cut: whether what is wider than such a line, and cannot be wrapped, is left out.
     """
+
+    is_cut = True
 
     def __init__(self, stream: IO[str], color: str = "auto", width: int | None = None) -> None:
         self.stream = stream
+        self._shown = 0
         is_terminal = stream.isatty()
         wants_color = color == "always" or (color == "auto" and bool(os.environ.get("FORCE_COLOR")))
         forbids_color = color == "never" or (color == "auto" and bool(os.environ.get("NO_COLOR")))
@@ -65,13 +71,17 @@ class Terminal:
         tier = self._system if self._system in ("truecolor", "256") else _plain_tier(encoding)
         return Palette(tier, encoding, colormap)
 
-    def show(self, renderables: Iterable[RenderableType]) -> None:
-        """Print the parts of a view with a blank line between them."""
+    def show(self, renderables: Iterable[RenderableType], title: str = "") -> None:
+        """Print the parts of a view with a blank line between them, and before them where another view stands.
+
+        A view's title is for a file that is read by itself; here the command line says it.
+        """
         console = self._console()
-        for number, renderable in enumerate(renderables):
-            if number:
+        for renderable in renderables:
+            if self._shown:
                 console.print()
             console.print(renderable)
+            self._shown += 1
 
     def _console(self) -> Console:
         from rich.console import Console
@@ -90,19 +100,95 @@ class Terminal:
         )
 
 
+class Page:
+    """Where a view goes that is a picture for somebody else: a terminal of its own, whatever the user's is like.
+
+    Attributes:
+        width: cells in a line.
+        is_cut: whether what is wider than a line, and cannot be wrapped, is left out: only if a width was asked for.
+    """
+
+    def __init__(self, chosen: str, color: str = "auto", width: int | None = None) -> None:
+        self._chosen = chosen
+        self._tier = "blocks" if chosen == "md" or color == "never" else "truecolor"
+        self.width = width or PAGE_WIDTH
+        self.is_cut = width is not None
+        self._drawings: list[Drawing] = []
+
+    def palette(self, colormap: str) -> Palette:
+        """Return how cells look here."""
+        from attncli.render.palette import Palette
+
+        return Palette(self._tier, colormap=colormap)
+
+    def show(self, renderables: Iterable[RenderableType], title: str = "") -> None:
+        """Draw the parts of a view with a blank line between them, under its title."""
+        from rich.console import Console
+        from rich.segment import Segment
+
+        from attncli.formats.drawn import Drawing, pieces
+
+        console = Console(
+            width=self.width,
+            height=100,
+            force_jupyter=False,
+            legacy_windows=False,
+            markup=False,
+            highlight=False,
+            emoji=False,
+            _environ={},
+        )
+        lines: list[list[Piece]] = []
+        for renderable in renderables:
+            drawn = Segment.split_lines(console.render(renderable))
+            lines += [*([[]] if lines else []), *map(pieces, drawn)]
+        self._drawings.append(Drawing(self.palette("viridis").shortened(title, self.width), lines))
+
+    def written(self, name: str) -> Iterator[str]:
+        """Yield the document of all views; `name` says what drew them."""
+        from attncli.formats import picture_writer
+
+        return picture_writer(self._chosen)(self._drawings, name)
+
+
 @contextmanager
-def output(path: Path | None, is_stream: bool) -> Iterator[IO[str]]:
+def canvas(
+    chosen: str, path: Path | None, color: str | None, width: int | None, name: str
+) -> Iterator[Terminal | Page]:
+    """Give what views are drawn on; a picture is written once all of them are.
+
+    Args:
+        chosen: one of `formats.DRAWN`.
+        path: the file that it goes to; None is standard output.
+        color: `auto`, `always` or `never`; None is `auto`.
+        width: cells in a line; None leaves it to the output.
+        name: of the command, for the title of a picture.
+    """
+    if chosen == "table":
+        with output(path, is_stream=False) as stream:
+            yield Terminal(stream, color or "auto", width)
+        return
+    with output(path, is_stream=False, encoding="utf-8") as stream:
+        page = Page(chosen, color or "auto", width)
+        yield page
+        for piece in page.written(name):
+            stream.write(piece)
+
+
+@contextmanager
+def output(path: Path | None, is_stream: bool, encoding: str | None = None) -> Iterator[IO[str]]:
     """Give the stream that data goes to: standard output, or a file that appears when it is whole.
 
     Args:
         path: the file; None is standard output.
         is_stream: whether the file grows by whole lines, in `path.part`, as the data comes.
+        encoding: that standard output has to have; None leaves it as it is. A file is UTF-8.
     """
     if path is None:
         # Whatever the encoding lacks is written as an escape; a lone character must not end the program.
         reconfigure = getattr(sys.stdout, "reconfigure", None)
         if reconfigure is not None:
-            reconfigure(errors="backslashreplace")
+            reconfigure(errors="backslashreplace", encoding=encoding)
         yield sys.stdout
         sys.stdout.flush()
         return

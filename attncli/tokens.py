@@ -34,11 +34,17 @@ def visible(text: str) -> str:
     return "".join(_visible_character(character) for character in text)
 
 
+def _unmarked(text: str) -> str:
+    return text.lstrip("".join(_SPACE_MARKS))
+
+
 def _visible_character(character: str) -> str:
     if character in _ESCAPES:
         return _ESCAPES[character]
-    if unicodedata.category(character) in _HIDDEN_CATEGORIES and character not in _JOINERS:
-        code = ord(character)
+    code = ord(character)
+    # Of the code points that no character has or will have, U+FFFE and U+FFFF may not stand in XML either.
+    is_hidden = unicodedata.category(character) in _HIDDEN_CATEGORIES or code & 0xFFFE == 0xFFFE
+    if is_hidden and character not in _JOINERS:
         return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
     return character
 
@@ -99,7 +105,12 @@ class Token:
         """Every spelling under which a user may ask for this token."""
         bare = self.text.removeprefix(_WORD_PIECE)
         shown = (self.shown or "").strip()
-        return {self.text, self.label, *filter(None, (bare, bare.lstrip("".join(_SPACE_MARKS)), shown))}
+        return {self.text, self.label, *filter(None, (bare, _unmarked(bare), shown))}
+
+    @property
+    def spelling(self) -> str:
+        """The token without the mark that says that a space stands before it, if it is more than that mark."""
+        return _unmarked(self.text) or self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +166,16 @@ class Tokens(tuple[Token, ...]):
             near = difflib.get_close_matches(wanted, readable, n=1)
             hint = f"did you mean '{near[0]}'?" if near else f"the tokens are: {' '.join(readable[:40])}"
             raise UsageError(f"--{role} '{visible(wanted)}': no such {role} token; {hint}") from None
+        return [self.at(index, role)]
+
+    def at(self, index: int, role: str) -> int:
+        """Return a position of the sequence; a negative one counts from its end.
+
+        Raises:
+            UsageError: it is out of range.
+        """
         if not -len(self) <= index < len(self):
             raise UsageError(
                 f"--{role} {index} is out of range: there are {len(self)} {role} tokens, 0..{len(self) - 1}"
             )
-        return [index % len(self)]
+        return index % len(self)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attncli.errors import InputError, UsageError
 from attncli.layer import LayerTrace
-from attncli.tokens import Tokens
+from attncli.tokens import Token, Tokens
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,6 +56,7 @@ class Trace:
         pair: the second text of the same sequence.
         target: the text whose queries attend to the sentence's keys.
         notes: what the source wants the user to know, a sentence each.
+        generated: how many of the last tokens the model wrote itself.
         origin: what its numbers were made of, where they are not those that were recorded.
     """
 
@@ -67,12 +68,15 @@ class Trace:
     pair: str | None = None
     target: str | None = None
     notes: tuple[str, ...] = ()
+    generated: int = 0
     origin: Origin | None = None
 
     def __post_init__(self) -> None:
         """Refuse layers that are not about these tokens."""
         if not self.layers:
             raise InputError("the trace holds no layer")
+        if not 0 <= self.generated < max(len(self.key_tokens), 1):
+            raise InputError(f"{self.generated} of {len(self.key_tokens)} tokens are said to be generated")
         for layer in self.layers:
             sides = self.sides(layer)
             tokens, positions = (len(sides[0]), len(sides[1])), (layer.num_queries, layer.num_keys)
@@ -81,6 +85,28 @@ class Trace:
                     f"layer {layer.layer} has {positions[0]} queries and {positions[1]} keys, but there are "
                     f"{tokens[0]} query tokens and {tokens[1]} key tokens"
                 )
+
+    @property
+    def predicted(self) -> dict[int, Token]:
+        """The tokens that the model wrote, by the position of the query that predicted each of them."""
+        last = len(self.query_tokens) - 1
+        return {row: self.query_tokens[row + 1] for row in range(last - self.generated, last)}
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory the recorded arrays take."""
+        arrays = (array for layer in self.layers for array in vars(layer).values())
+        return sum(getattr(array, "nbytes", 0) for array in arrays)
+
+    @property
+    def recorded(self) -> Trace:
+        """The trace as it was recorded: itself, or the one that it was derived from."""
+        return self if self.origin is None else self.origin.trace
+
+    def check_recorded(self, what: str) -> None:
+        """Raise UsageError, saying what needs it, if these are not the numbers that were recorded."""
+        if self.origin is not None:
+            raise UsageError(f"{what} reads a trace as it was recorded; give it the one that this was derived from")
 
     def sides(self, layer: LayerTrace) -> tuple[Tokens, Tokens]:
         """Return the tokens of a layer's queries and of its keys: an encoder and a decoder attend to themselves."""

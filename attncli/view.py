@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from attncli.errors import NotExposedError, UsageError
 from attncli.layer import LayerTrace
+from attncli.selection import RowRange
 from attncli.tokens import Tokens, visible
 from attncli.trace import Trace
 
@@ -61,6 +62,8 @@ class View:
         keys: tokens or indices of the key columns; empty is all of them.
         hide_special: leave the tokenizer's special tokens out of rows and columns.
         precision: digits after the point; None leaves it to the format.
+        span: keep the query rows of this range; None keeps all of those that are chosen.
+        top_keys: show only this many keys of each query, the heaviest ones; None is all of them.
         no_sink: leave the first key out of the range of colours.
         log: colours on a logarithmic scale.
     """
@@ -70,6 +73,8 @@ class View:
     keys: tuple[str, ...] = ()
     hide_special: bool = False
     precision: int | None = None
+    span: RowRange | None = None
+    top_keys: int | None = None
     no_sink: bool = False
     log: bool = False
 
@@ -95,12 +100,29 @@ class View:
             )
 
     def rows(self, trace: Trace) -> list[int]:
-        """Return the query rows to show.
+        """Return the query rows to show: unless they were chosen, those that predicted what the model wrote, if any.
 
         Raises:
             UsageError: a wanted token does not exist, or none is left.
         """
-        return self._chosen(trace.query_tokens, self.queries, "query")
+        chosen = self._chosen(trace.query_tokens, self.queries, "query")
+        if self.span is not None:
+            within = self.span.among(len(trace.query_tokens))
+            kept = [row for row in chosen if row in within]
+            if not kept:
+                least, most = min(chosen), max(chosen)
+                raise UsageError(
+                    f"--rows {self.span} leaves no query to show; without it they are "
+                    + (f"{least}..{most}" if least < most else str(least))
+                )
+            return kept
+        if trace.generated and not self.queries:
+            return [row for row in chosen if row in trace.predicted] or chosen
+        return chosen
+
+    def chooses_rows(self, trace: Trace) -> bool:
+        """Return whether the query rows were chosen one by one, or as a range."""
+        return bool(self.queries) or self.span is not None or trace.generated > 0
 
     def columns(self, trace: Trace) -> list[int]:
         """Return the key columns to show.

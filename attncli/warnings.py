@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attncli.layer import LayerTrace
 from attncli.noise import noise_floor
 from attncli.selection import layers_named
+from attncli.tokens import Tokens
 from attncli.trace import Trace
 from attncli.view import View
+
+if TYPE_CHECKING:
+    from attncli.anatomy import Row
 
 _NAMED = 5  # of the queries or heads that a sentence is about
 
@@ -22,38 +27,75 @@ def warnings_of(trace: Trace, view: View) -> Iterator[str]:
         if left_out := (view.show or frozenset()) & layer.missing:
             verb = "are" if len(left_out) > 1 else "is"
             yield f"layer {layer.layer} gives its weights alone: {', '.join(sorted(left_out))} {verb} left out"
+    for layer in trace.recorded.layers:
         yield from _unproven(trace, layer)
-    yield from _blind(trace, view)
+    shown = ((layer, view.cells(trace, layer)) for layer in trace.layers)
+    yield from _together((layer, _blind_rows(layer, cells.row_tokens, cells.rows)) for layer, cells in shown)
 
 
-def _blind(trace: Trace, view: View) -> Iterator[str]:
-    """Yield a sentence about the rows that may attend to no key, one for all layers of which it is true."""
+def warnings_of_rows(trace: Trace, rows: Sequence[Row]) -> Iterator[str]:
+    """Yield a sentence for everything that a trace's notes say, and the numbers of these rows do not."""
+    yield from trace.notes
+    layers = list({id(row.layer): row for row in rows}.values())
+    for row in layers:
+        yield from _unproven(trace, row.layer)
+    yield from _together((row.layer, said) for row in layers for said in _unknown(row))
+    yield from _together(
+        (row.layer, _blind_rows(row.layer, trace.sides(row.layer)[0], [row.query.index])) for row in layers
+    )
+    yield from _together((row.layer, _unexplained(trace, row)) for row in rows)
+
+
+def _together(said: Iterable[tuple[LayerTrace, str]]) -> Iterator[str]:
+    """Yield what is said of layers, each sentence once, with all the layers of which it is true."""
     layers: dict[tuple[str, str], list[int]] = {}
-    for layer in trace.layers:
-        if said := _blind_rows(trace, layer, view):
-            layers.setdefault((said, layer.kind), []).append(layer.layer)
-    has_kinds = len({layer.kind for layer in trace.layers}) > 1
-    for (said, kind), found in layers.items():
-        yield f"{layers_named(found, kind if has_kinds else None)}: {said}"
+    kinds = set()
+    for layer, sentence in said:
+        kinds.add(layer.kind)
+        if sentence:
+            layers.setdefault((sentence, layer.kind), []).append(layer.layer)
+    for (sentence, kind), found in layers.items():
+        yield f"{layers_named(found, kind if len(kinds) > 1 else None)}: {sentence}"
 
 
-def _blind_rows(trace: Trace, layer: LayerTrace, view: View) -> str:
-    """Return which rows shown may attend to no key, in which heads, and what becomes of them; nothing of none."""
-    cells = view.cells(trace, layer)
-    blind = layer.blind(cells.rows)
+def _unknown(row: Row) -> Iterator[str]:
+    """Yield which stages of a row its layer cannot give."""
+    layer = row.layer
+    if row.products is None:
+        yield "q and k are not known; why the scores are what they are is left out"
+    elif layer.scale is None:
+        yield "more than a scale goes from q·k into the scores; they are what its softmax received"
+    if row.value_norms is None:
+        yield "its values are not known; what the weights carry is left out"
+
+
+def _unexplained(trace: Trace, row: Row) -> str:
+    """Return by how much the weights are not the softmax of the scores, where that is more than rounding."""
+    parts = row.softmax
+    if parts is None or row.layer.weights is None:
+        return ""
+    with np.errstate(invalid="ignore"):
+        error = float(np.nan_to_num(np.abs(parts.exponentials / parts.total - row.weights)).max())
+    if error <= noise_floor(trace.source.dtype):
+        return ""
+    return f"the weights of head {row.head.head} differ from the softmax of its scores by {error:.1e}"
+
+
+def _blind_rows(layer: LayerTrace, tokens: Tokens, queries: Sequence[int]) -> str:
+    """Return which of some rows may attend to no key, in which heads, and what becomes of them; nothing of none."""
+    blind = layer.blind(queries)
     heads, rows = np.flatnonzero(blind.any(axis=1)), np.flatnonzero(blind.any(axis=0))
     if not len(rows):
         return ""
-    queries = [cells.rows[row] for row in rows]
-    named = _named([f"{query} '{cells.row_tokens[query].label}'" for query in queries])
+    named = _named([f"{queries[row]} '{tokens[queries[row]].label}'" for row in rows.tolist()])
     if np.array_equal(blind.any(axis=0), blind.all(axis=0)):
         where = ""
     elif len(heads) < len(blind):
         where = f" in head{'s' * (len(heads) > 1)} {_named([str(layer.heads[head]) for head in heads])}"
     else:
         where = " in one head or another"
-    row = rows[np.flatnonzero(blind[heads[0], rows])[0]]
-    becomes = _softmax_of(layer, layer.heads[heads[0]], cells.rows[row])
+    row = int(rows[np.flatnonzero(blind[heads[0], rows])[0]])
+    becomes = _softmax_of(layer, layer.heads[heads[0]], queries[row])
     return f"the mask leaves no key to query {named}{where}; the softmax of such a row is {becomes}"
 
 
@@ -72,7 +114,7 @@ def _named(names: Sequence[str]) -> str:
 
 def _unproven(trace: Trace, layer: LayerTrace) -> Iterator[str]:
     proof = layer.proof
-    if proof is not None and not proof.max_abs_error <= noise_floor(trace.source.dtype):
+    if proof is not None and not layer.is_proven(trace.source.dtype):
         yield (
             f"layer {layer.layer}: what is shown differs from {proof.against} by {proof.max_abs_error:.1e}, more "
             f"than the rounding of {trace.source.dtype}; do not trust it"

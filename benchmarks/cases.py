@@ -23,11 +23,16 @@ BESIDE_LOADED = 300  # MB, that a summary may take besides the loaded model
 
 @dataclass(frozen=True)
 class Case:
-    """One command, and how much it may take: ratios to its table's first command, or MB more than the loaded model."""
+    """One command, and how much it may take.
+
+    Ratios are to its table's first command; `added` is in seconds more than that one, `beside_loaded` in MB more than
+    the loaded model.
+    """
 
     name: str
     command: list[str]
     time: float | None = None
+    added: float | None = None
     memory: float | None = None
     beside_loaded: float | None = None
     is_loaded: bool = False
@@ -73,10 +78,11 @@ class Material:
         """Return the path of a file that a command writes; it is deleted after each round."""
         return str(self.folder / "out" / name)
 
-    def trace(self) -> str:
-        """Save a trace of the toy layer and return its path."""
-        path = str(self.folder / "trace.safetensors")
-        subprocess.run([ATTN, "inspect", TEXT, "--save", path], check=True, capture_output=True)
+    def trace(self, length: int | None = None) -> str:
+        """Save a trace of 12 layers and so many tokens, or of the toy layer, and return its path."""
+        path = str(self.folder / f"trace-{length}.safetensors")
+        toy, deep = [ATTN, "inspect", TEXT, "--save"], [PYTHON, str(SCRIPTS / "traces.py"), str(length)]
+        subprocess.run([*(toy if length is None else deep), path], check=True, capture_output=True)
         return path
 
     def peer(self, name: str) -> list[str]:
@@ -95,13 +101,26 @@ def inspect(*arguments: object) -> list[str]:
 
 def start(material: Material) -> list[Case]:
     floor = [PYTHON, "-c", "import numpy, typer, rich.console, rich.table"]
+    deep = inspect("--from", material.trace(512), "--layer", 6, "--head", 3)
     return [
         Case("import numpy, typer, rich", floor),
         Case("attn --help", [ATTN, "--help"], 1.0),
         Case("attn --version", [ATTN, "--version"], 1.0),
         Case("attn inspect TEXT", inspect(TEXT), 1.8),
         Case("attn inspect --from TRACE", inspect("--from", material.trace()), 1.8),
+        Case("attn inspect --from 12_LAYERS --layer 6 --head 3, 512 tokens", deep, 1.8),
         Case("attn mask show 'causal & window(4)'", [ATTN, "mask", "show", "causal & window(4)", "--size", "12"], 1.7),
+    ]
+
+
+def heads(material: Material) -> list[Case]:
+    """Compare what 144 heads cost to what one does."""
+    saved = inspect("--from", material.trace(20), "--show", "heatmap")
+    colored = [*saved, "--color", "always"]
+    return [
+        Case("one head of 20 tokens", [*saved, "--layer", "0", "--head", "0"]),
+        Case("all 144 heads", [*saved, "--layer", "all"], added=0.3),
+        Case("all 144 heads, in colour", [*colored, "--layer", "all"], added=0.3),
     ]
 
 
@@ -185,6 +204,7 @@ def longest(material: Material, length: int) -> list[Case]:
 
 TABLES: dict[str, Callable[[Material], list[Case]]] = {
     "start": start,
+    "heads": heads,
     "checkpoint-minilm": minilm,
     "checkpoint-llama": llama,
     "checkpoint-llama-1024": partial(llama_long, length=1024),

@@ -1,6 +1,6 @@
 """How long whole processes take, and how much memory, beside a floor or a peer measured in the same run.
 
-    python benchmarks/run.py [start] [checkpoint] [sentences] [long] [long16k] [--rounds N] [--keep FOLDER]
+    python benchmarks/run.py [start] [heads] [checkpoint] [sentences] [long] [long16k] [--rounds N] [--keep FOLDER]
 
 The commands of a table run in turn, A B C A B C …, so that a machine whose speed drifts slows them alike; the medians
 are compared. The exit code is 1 if something is over its target. Tables may be named too: checkpoint-minilm,
@@ -22,8 +22,8 @@ from pathlib import Path
 
 from cases import TABLES, Case, Material
 
-ROUNDS = {"start": 11, "checkpoint": 5, "sentences": 5, "long": 3, "long16k": 1}
-WARMED = ("start", "checkpoint", "sentences")
+ROUNDS = {"start": 11, "heads": 11, "checkpoint": 5, "sentences": 5, "long": 3, "long16k": 1}
+WARMED = ("start", "heads", "checkpoint", "sentences")
 """The groups that first get a round that does not count; the others run too long for the disk to matter."""
 
 
@@ -91,6 +91,8 @@ def table(name: str, cases: list[Case], results: list[Result]) -> int:
             continue
         seconds, megabytes = median(result.seconds), median(result.megabytes)
         time_target, slow = limit(seconds / first_seconds, case.time, "×")
+        if case.added is not None:
+            time_target, slow = limit(seconds - first_seconds, case.added, " s more")
         if case.beside_loaded is None:
             memory = f"{megabytes / first_megabytes:.2f}×"
             memory_target, big = limit(megabytes / first_megabytes, case.memory, "×")

@@ -85,13 +85,19 @@ def minilm() -> str:
 @pytest.fixture(scope="session")
 def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A causal decoder with rotary positions and grouped keys, random weights, and a word tokenizer."""
+    folder = str(tmp_path_factory.mktemp("tiny-llama"))
+    save_tiny_llama(folder)
+    return folder
+
+
+def save_tiny_llama(folder: str) -> None:
+    """Save the checkpoint of `tiny_llama`."""
     import torch
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Whitespace
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-    folder = str(tmp_path_factory.mktemp("tiny-llama"))
     words = ["<unk>", "<s>", *"time flies like an arrow fruit banana a the".split()]
     tokenizer = Tokenizer(WordLevel({word: index for index, word in enumerate(words)}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = Whitespace()
@@ -108,7 +114,6 @@ def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> str:
         initializer_range=0.5,  # weights that are far from uniform
     )
     LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -142,5 +147,5 @@ def _executed_shapes(module_name: str) -> None:
             setattr(module, name, jaxtyping.jaxtyped(typechecker=beartype)(function))
 
 
-for _module in ("attncli.attention", "attncli.metrics"):
+for _module in ("attncli.attention", "attncli.divergence", "attncli.metrics"):
     _executed_shapes(_module)

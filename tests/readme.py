@@ -1,4 +1,4 @@
-"""The README's examples: found, run, and written anew by `python tests/readme.py`."""
+"""The README's examples and pictures: found, run, and written anew by `python tests/readme.py`."""
 
 import os
 import re
@@ -9,6 +9,7 @@ from pathlib import Path
 
 README = Path(__file__).parents[1] / "README.md"
 _EXAMPLE = re.compile(r"```console\n\$ (?P<command>.*)\n(?P<output>(?:.*\n)*?)```\n")
+_PICTURE = re.compile(r"^(?P<command>attn .* -o (?P<path>docs/\S+))$", re.MULTILINE)
 # A proof's last digits, and those of a change that is rounding, belong to the processor.
 _MACHINE = re.compile(r"(?<== )\d\.\de-\d\d$|\d\.\de-\d\d(?= +rounding$)", re.MULTILINE)
 
@@ -16,6 +17,19 @@ _MACHINE = re.compile(r"(?<== )\d\.\de-\d\d$|\d\.\de-\d\d(?= +rounding$)", re.MU
 def examples() -> dict[str, str]:
     """Every command of the README with the output it shows."""
     return {match["command"]: match["output"] for match in _EXAMPLE.finditer(README.read_text(encoding="utf-8"))}
+
+
+def pictures() -> dict[str, str]:
+    """Every picture of the README, by its path in the repository, with the command that draws it."""
+    return {match["path"]: match["command"] for match in _PICTURE.finditer(README.read_text(encoding="utf-8"))}
+
+
+def drawn(path: str, folder: Path, environment: dict[str, str]) -> bytes:
+    """A picture as its command draws it now, in a folder of its own."""
+    (folder / path).parent.mkdir(exist_ok=True)
+    said = ran(pictures()[path], folder, environment)
+    assert not said, said
+    return (folder / path).read_bytes()
 
 
 def ran(command: str, folder: Path, environment: dict[str, str]) -> str:
@@ -41,17 +55,20 @@ def comparable(output: str) -> str:
 
 
 def main() -> None:
-    """Run every example and write what it printed into the README."""
-    from conftest import hub_cache, minilm_folder
+    """Run every example, write what it printed into the README, and draw its pictures."""
+    from conftest import hub_cache, minilm_folder, save_tiny_llama
 
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
         environment = hub_cache(home / "cache", "sentence-transformers/all-MiniLM-L6-v2", minilm_folder())
+        save_tiny_llama(str(home / "tiny-llama"))
         text = README.read_text(encoding="utf-8")
         text = _EXAMPLE.sub(
             lambda match: f"```console\n$ {match['command']}\n{ran(match['command'], home, environment)}```\n", text
         )
         README.write_text(text, encoding="utf-8")
+        for path in pictures():
+            (README.parent / path).write_bytes(drawn(path, home, environment))
 
 
 if __name__ == "__main__":

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from attncli.errors import InputError
 from attncli.findings import Finding, Invariance, Report
 from attncli.selection import layers_named
 
@@ -88,6 +90,7 @@ def check(
         masks=_masks(probe),
         findings=tuple(sorted(found, key=lambda finding: finding.severity == "note")),
         invariances=tuple(compared),
+        notes=tuple(dict.fromkeys([*probe.checkpoint.notes, *(note for one in sentences for note in one.notes)])),
     )
 
 
@@ -107,8 +110,19 @@ def _padded_in_part(probe: Probe, group: list[Sentence], target: str | None) -> 
     lengths = {len(sentence.tokens) for sentence in group}
     if len(lengths) > 1:
         return group
-    built_in = [probe.read(text, target) for text in DEFAULT_TEXTS]
+    built_in = list(_built_in(probe, target))
     return group + [one for one in built_in if len(one.tokens) not in lengths][:1] if group else built_in
+
+
+def _built_in(probe: Probe, target: str | None) -> Iterator[Sentence]:
+    """Yield the built-in sentences, those that the model has too few positions for cut short."""
+    for text in DEFAULT_TEXTS:
+        words = text.split()
+        while words:
+            with suppress(InputError):
+                yield probe.read(" ".join(words), target)
+                break
+            words.pop()
 
 
 def _layers(probe: Probe, sentences: Sequence[Sentence], documents: bool) -> Iterator[Finding]:
@@ -118,7 +132,7 @@ def _layers(probe: Probe, sentences: Sequence[Sentence], documents: bool) -> Ite
     # Padding after a sentence is hidden from it by a causal mask, and padding before it by nothing else.
     seen: list[dict[Place, SeenLayer]] = [*probe.audited(sentences, "right"), *probe.audited(sentences, "left")]
     if documents:
-        seen.append(probe.audited_documents(sentences))
+        seen += probe.audited_documents(sentences)
     for sentence in seen:
         for (layer, kind), attention in sentence.items():
             for finding in layer_findings(attention, probe.dtype):
@@ -140,7 +154,7 @@ def _furthest(compared: Iterable[Invariance]) -> list[Invariance]:
     found: dict[str, Invariance] = {}
     for each in compared:
         before = found.get(each.name)
-        if before is None or not (each.change or 0) <= (before.change or 0):
+        if before is None or each.has_failed or not (each.change or 0) <= (before.change or 0):
             found[each.name] = each
     return list(found.values())
 

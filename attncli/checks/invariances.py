@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import cache
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attncli.errors import NotExposedError
 from attncli.findings import Finding, Invariance
-from attncli.noise import noise_floor
+from attncli.noise import HALF, noise_floor
+from attncli.sources.pretrained.states import FailedError
 from attncli.tokens import visible
 
 if TYPE_CHECKING:
     from attncli.sources.pretrained.probe import Probe
     from attncli.sources.pretrained.reading import Sentence
     from attncli.sources.pretrained.states import States
-
-    Pairs = Iterable[tuple[States, States]]
 
 # What to do about a change, by its code.
 _ADVICE = {
@@ -29,6 +29,47 @@ _ADVICE = {
     "dtype": "the checkpoint's own type rounds this much",
     "packing": "documents of one sequence reach each other; give a mask of the documents",
 }
+
+_MARGIN = 4  # where one rounding moves a choice, as of experts, another may move it elsewhere
+
+
+@dataclass
+class _Ways:
+    """Sentences that run alone, and in other ways.
+
+    Attributes:
+        probe: a loaded checkpoint.
+        sentences: of different lengths.
+        floor: the largest change that is rounding.
+    """
+
+    probe: Probe
+    sentences: Sequence[Sentence]
+    floor: float
+
+    @cached_property
+    def alone(self) -> list[States]:
+        """What the layers pass on for each sentence alone."""
+        return [self.probe.alone(sentence) for sentence in self.sentences]
+
+    def compare(self, name: str, ways: str, other: Callable[[], Iterable[States]]) -> Invariance:
+        """Return how far the sentences are from themselves alone when they run in another way."""
+        try:
+            alone = self.alone
+        except FailedError as error:
+            return Invariance(name, ways, floor=self.floor, reason=f"alone {error}", has_failed=name == "backend")
+        except NotExposedError as error:
+            return Invariance(name, ways, floor=self.floor, reason=str(error))
+        try:
+            changes = _largest(zip(alone, other(), strict=True))
+        except NotExposedError as error:
+            failed = isinstance(error, FailedError)
+            return Invariance(name, ways, floor=self.floor, reason=str(error), has_failed=failed)
+        if not changes:
+            return Invariance(name, ways, floor=self.floor, reason="there is nothing to compare")
+        place, change = max(changes.items(), key=lambda each: (np.isnan(each[1]), each[1]))
+        first = next((place for place, size in changes.items() if not size <= self.floor), None)
+        return Invariance(name, ways, change, place, first, self.floor, changes=changes)
 
 
 def invariances(
@@ -41,71 +82,56 @@ def invariances(
         sentences: of different lengths.
         reopened: loads the checkpoint once more in another `dtype`; None leaves that out.
     """
-
-    @cache
-    def alone() -> list[States]:
-        return [probe.alone(sentence) for sentence in sentences]
-
-    def against(other: Callable[[], Iterable[States]]) -> Callable[[], Pairs]:
-        return lambda: zip(alone(), other(), strict=True)
-
-    def eager() -> Iterator[States]:
-        if len(probe.backends) == 1:
-            raise NotExposedError(f"it has {probe.backends[0]} attention alone")
-        return (probe.alone(sentence, backend=1) for sentence in sentences)
-
-    def in_steps() -> Iterator[States]:
-        return (probe.with_cache(sentence) for sentence in sentences)
-
-    def packed(has_mask: bool) -> Callable[[], Pairs]:
-        return against(lambda: probe.packed(sentences, has_mask))
-
-    def together(side: str) -> Callable[[], Pairs]:
-        return against(lambda: probe.together(sentences, side))
-
-    dtype = probe.dtype
-    yield compared("batch", "alone, padded right", together("right"), dtype)
-    yield compared("padding-side", "alone, padded left", together("left"), dtype)
-    yield compared("cache", "whole, in steps", against(in_steps), dtype)
-    yield compared("backend", ", ".join(probe.backends), against(eager), dtype)
-    by_positions = compared("packing", "alone, packed by positions", packed(False), dtype)
-    by_mask = compared("packing", "alone, packed by a mask", packed(True), dtype)
+    ways = _Ways(probe, sentences, noise_floor(probe.dtype))
+    dtype = None if reopened is None else _other_dtype(ways, reopened)
+    if probe.dtype in HALF and dtype is not None and dtype.change is not None:
+        # What a type of few digits does to this model is known now; nothing finer can be told apart.
+        ways.floor = max(ways.floor, _MARGIN * dtype.change)
+    right = ways.compare("batch", "alone, padded right", lambda: probe.together(sentences, "right"))
+    left = ways.compare("padding-side", "alone, padded left", lambda: probe.together(sentences, "left"))
+    yield right
+    yield left
+    in_steps = ways.compare("cache", "whole, in steps", lambda: map(probe.with_cache, sentences))
+    yield in_steps
+    # Where padding alone makes no difference.
+    if in_steps.change is not None and (right if probe.checkpoint.is_encoder_decoder else left).first is None:
+        yield ways.compare("cache", "whole, padded in steps", lambda: probe.with_cache_together(sentences))
+    yield ways.compare("backend", ", ".join(probe.backends), lambda: _in_eager(probe, sentences))
+    by_positions = ways.compare("packing", "alone, packed by positions", lambda: probe.packed(sentences, False))
+    by_mask = ways.compare("packing", "alone, packed by a mask", lambda: probe.packed(sentences, True))
     # Either will do: a model that goes by the positions builds the masks of all its layers from them.
     yield by_positions if by_positions.first is None or by_mask.change is None else by_mask
-    if reopened is not None:
-        yield _other_dtype(probe, against, lambda name: map(reopened(dtype=name).alone, sentences))
+    if dtype is not None:
+        yield dtype
 
 
-def _other_dtype(
-    probe: Probe,
-    against: Callable[[Callable[[], Iterable[States]]], Callable[[], Pairs]],
-    alone_in: Callable[[str], Iterable[States]],
-) -> Invariance:
+def _in_eager(probe: Probe, sentences: Sequence[Sentence]) -> Iterator[States]:
+    if len(probe.backends) == 1:
+        raise NotExposedError(f"it has {probe.backends[0]} attention alone")
+    for sentence in sentences:
+        yield probe.alone(sentence, backend=1)
+
+
+def _other_dtype(ways: _Ways, reopened: Callable[..., Probe]) -> Invariance:
     """Compare with the type that the checkpoint was saved in, or with float32 where that one runs."""
-    other = probe.stored_dtype if probe.stored_dtype != probe.dtype else "float32"
-    if other == probe.dtype:
+    own = ways.probe.dtype
+    other = ways.probe.stored_dtype if ways.probe.stored_dtype != own else "float32"
+    if other == own:
         return Invariance("dtype", other, reason=f"it is {other}")
-    return compared(
-        "dtype",
-        f"{probe.dtype}, {other}",
-        against(lambda: alone_in(other)),
-        probe.dtype if other == "float32" else other,
-    )
+    coarser = _Ways(ways.probe, ways.sentences, noise_floor(own if other == "float32" else other))
+    return coarser.compare("dtype", f"{own}, {other}", lambda: map(reopened(dtype=other).alone, ways.sentences))
 
 
-def compared(name: str, ways: str, pairs: Callable[[], Pairs], dtype: str) -> Invariance:
-    """Return how far two ways of running the same sentences are apart, in this type of number."""
-    floor = noise_floor(dtype)
-    try:
-        found = [change for one, other in pairs() for change in _changes(one, other)]
-    except NotExposedError as error:
-        return Invariance(name, ways, floor=floor, reason=str(error))
-    if not found:
-        return Invariance(name, ways, floor=floor, reason="there is nothing to compare")
-    change, layer = max(found, key=lambda each: (np.isnan(each[0]), each[0]))
-    beyond = [place for size, place in found if not size <= floor]
-    first = min(beyond, key=lambda place: (place[1] == "decoder", place[0]), default=None)
-    return Invariance(name, ways, change, layer, first, floor)
+def _largest(pairs: Iterable[tuple[States, States]]) -> dict[tuple[int, str], float]:
+    """Return the largest change of a token in each layer, relative to the length of its hidden state."""
+    found: dict[tuple[int, str], float] = {}
+    for one, other in pairs:
+        for place in one.keys() & other.keys():
+            length = np.linalg.norm(one[place], axis=-1)
+            change = np.linalg.norm(one[place] - other[place], axis=-1)
+            most = float((change / np.maximum(length, np.finfo(np.float32).tiny)).max())
+            found[place] = float(np.maximum(found.get(place, 0.0), most))  # NaN stays
+    return dict(sorted(found.items(), key=lambda each: (each[0][1] == "decoder", each[0][0])))
 
 
 def findings_of(
@@ -120,29 +146,24 @@ def findings_of(
         known: the layers that have findings already, with their kinds.
     """
     for each in compared:
+        is_note = each.name == "dtype" or (each.name == "packing" and not is_packed)
+        if each.has_failed:
+            yield Finding(each.name, "note" if is_note else "error", f"{each.ways}: {each.reason}")
         if each.first is None:
             continue
         layer, kind = each.first
         advice = _ADVICE[each.name]
-        is_note = each.name == "dtype" or (each.name == "packing" and not is_packed)
         if each.name == "padding-side" and layer < 0 and "position_ids" not in probe.checkpoint.parameters:
             is_note = True
             advice = "its positions are absolute and it takes no position ids; pad on the right"
         elif each.first in known:
             advice = "see what else is found in this layer"
+        elif each.change is not None and np.isnan(each.change):
+            advice = "the model itself gives NaN"
         elif layer in probe.checkpoint.other_layers:
-            advice = (
-                f"layer {layer} has {visible(probe.checkpoint.other_layers[layer])}, which reads what stands before"
-            )
+            other = visible(probe.checkpoint.other_layers[layer])
+            advice = f"layer {layer} has {other}, which reads what stands before"
         where = f"{'the ' + kind if kind != 'self' else 'the'} embeddings" if layer < 0 else f"{kind} layer {layer}"
         message = f"{each.ways}: hidden states change by {each.change:.2g} of their length, from {where} on"
         place = None if layer < 0 else layer
         yield Finding(each.name, "note" if is_note else "error", message, layer=place, kind=kind, advice=advice)
-
-
-def _changes(one: States, other: States) -> Iterator[tuple[float, tuple[int, str]]]:
-    """Yield the largest change of a token in each layer, relative to the length of its hidden state."""
-    for place in one.keys() & other.keys():
-        length = np.linalg.norm(one[place], axis=-1)
-        change = np.linalg.norm(one[place] - other[place], axis=-1)
-        yield float((change / np.maximum(length, np.finfo(np.float32).tiny)).max()), place

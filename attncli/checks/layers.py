@@ -9,20 +9,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli.findings import MOST_CELLS, Finding
-from attncli.masks.algebra import And, Atom, Expression
+from attncli.masks.algebra import Grid
 from attncli.masks.audit import audit, forbidden_by
 from attncli.masks.conventions import Reading, read_added
 from attncli.masks.files import Loaded
 from attncli.masks.fills import audit_fills
-from attncli.masks.subject import Subject, single_rows
+from attncli.masks.subject import Subject
 from attncli.noise import noise_floor
+from attncli.selection import written
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
     from attncli.sources.pretrained.probe import SeenLayer
 
-_WEIGHED = {"leak", "pad", "document", "window"}  # cells that should have no weight
+_WEIGHED = {"leak", "document", "window"}  # cells that should have no weight
+_FOREIGN = {"pad": "padding", "document": "other documents"}
+
+_A_CHOICE = 2  # keys; of so few a row may well be even
+_ALIKE = 1e-6
 
 # What to do about a finding, by its code.
 ADVICE = {
@@ -34,97 +39,136 @@ ADVICE = {
     "no-mask": "build the mask before the layers and hand it to each of them",
     "row-sum": "look for a dropout that is on, a softmax over another axis, or a mask applied after it",
     "proof": "the layer does something to its weights or values that is not attention as configured",
+    "dead-row": "look for a mask that leaves nothing, weights that were lost, or a scale of zero",
     "double-fill": "combine masks as booleans, and make numbers of them once",
 }
 
 
 def layer_findings(layer: SeenLayer, dtype: str) -> Iterator[Finding]:
-    """Yield what is wrong with a layer; cells are counted from the sentence's first token, padding after its last.
+    """Yield what is wrong with a layer; cells are counted from the sentence's first token.
 
     Args:
         layer: one layer's attention to one sentence.
         dtype: what the model computes in.
     """
-    expected = _expected(layer)
-    subject = _subject(layer, dtype)
-    yield from _received(layer, subject, expected)
-    for finding in [*audit(subject, expected, subject.size), *audit_fills(subject, dtype)]:
-        if finding.code == "missing" and not layer.implied.is_exact:
-            continue  # a layer that chooses among its keys
-        weighed = _weighed(finding, layer, subject, expected) if finding.code in _WEIGHED else finding
+    expected = layer.implied.expression
+    whole = _subject(layer)
+    own = _columns(whole, layer.keys)
+    yield from _received(layer, own)
+    for finding in [*audit(own, expected, own.size), *audit_fills(whole, dtype)]:
+        if not layer.implied.is_exact and finding.code in ("missing", "varies"):
+            continue  # a layer that chooses among its keys, or one of which nothing is known
+        cells = forbidden_by(expected, _grid(own))
+        weighed = _weighed(finding, layer, own.allowed & cells[finding.code]) if finding.code in _WEIGHED else finding
         # A window that is too narrow misses keys; what is wrong with it is the window.
         yield replace(weighed, code="window") if finding.code == "missing" and layer.implied.window else weighed
-    yield from _rows(layer, subject, dtype)
-    proof = layer.trace.proof
-    if proof is not None and not proof.max_abs_error <= noise_floor(dtype):
-        message = (
-            f"weights·V differs from {proof.against} by {proof.max_abs_error:.2g}, the rounding of {dtype} explains "
-            f"{noise_floor(dtype):g}"
-        )
+    yield from _foreign(layer, whole)
+    yield from _rows(layer, own, dtype)
+    yield from _uniform(layer, own)
+    if not layer.trace.is_proven(dtype):
+        proof = layer.trace.proof
+        assert proof is not None
+        message = f"weights·V differs from {proof.against} by {proof.max_abs_error:.2g}, more than {dtype} rounds"
         yield Finding("proof", "error", message)
 
 
-def _expected(layer: SeenLayer) -> Expression:
-    """Return the mask that the layer should have here: as the configuration implies, padding and documents apart."""
-    sides = [layer.implied.expression]
-    if padding := layer.trace.num_keys - (layer.keys.stop - layer.keys.start):
-        sides.append(Atom("pad", (), (("right", padding),)))
-    if layer.documents:
-        sides.append(Atom("docs", layer.documents))
-    return sides[0] if len(sides) == 1 else And(tuple(sides))
-
-
-def _subject(layer: SeenLayer, dtype: str) -> Subject:
-    """Return the mask of the rows that are no padding, with the values that said so where these are known."""
+def _subject(layer: SeenLayer) -> Subject:
+    """Return the mask of the sentence's rows over all columns, with the values that said so where these are known."""
     trace = layer.trace
     rows = np.arange(trace.num_queries)[layer.queries]
     if layer.mask is None:
         allowed = trace.mask.rows(list(range(trace.num_heads)), rows)
-        alike = _sentence_first(allowed[:1] if (allowed == allowed[:1]).all() else allowed, layer)
+        alike = allowed[:1] if (allowed == allowed[:1]).all() else allowed
         return Subject("mask", alike, _planes(alike), 0)
     planes = len(layer.mask)
     values = layer.mask[..., : trace.num_keys]
-    values = _sentence_first(np.broadcast_to(values, (planes, trace.num_queries, trace.num_keys))[:, rows], layer)
+    values = np.broadcast_to(values, (planes, trace.num_queries, trace.num_keys))[:, rows]
     reading = Reading("attend", "booleans", values) if values.dtype == bool else read_added(values)
-    return Subject("mask", reading.allowed, _planes(values), 0, None, Loaded(values, dtype), reading)
+    return Subject(
+        "mask", reading.allowed, _planes(values), 0, None, Loaded(values, layer.dtypes and layer.dtypes[0]), reading
+    )
 
 
-def _sentence_first(columns: np.ndarray[Any, Any], layer: SeenLayer) -> np.ndarray[Any, Any]:
-    """Return `[…, K]` with padding before the sentence moved behind it: a chunk begins where the sentence does."""
-    return np.roll(columns, -layer.keys.start, axis=-1)
+def _columns(subject: Subject, columns: slice) -> Subject:
+    """Return some columns of a mask."""
+    reading, loaded = subject.reading, subject.loaded
+    if reading is not None and loaded is not None:
+        loaded = replace(loaded, values=loaded.values[..., columns])
+        reading = (
+            read_added(loaded.values)
+            if reading.convention == "additive"
+            else replace(reading, allowed=reading.allowed[..., columns])
+        )
+    return replace(subject, allowed=subject.allowed[..., columns], loaded=loaded, reading=reading)
 
 
-def _planes(values: np.ndarray[tuple[int, int, int], np.dtype[np.generic]]) -> tuple[str, ...]:
+def _planes(values: np.ndarray[Any, Any]) -> tuple[str, ...]:
     return ("",) if len(values) == 1 else tuple(f"head {head}" for head in range(len(values)))
 
 
-def _received(layer: SeenLayer, subject: Subject, expected: Expression) -> Iterator[Finding]:
-    """Yield what is wrong with what was handed to the layer: nothing, or numbers that forbid nothing."""
-    grid = single_rows(expected, subject.size, np.arange(len(subject.allowed[0])))
-    if not layer.has_mask and not expected.allowed(grid).all():
+def _grid(subject: Subject) -> Grid:
+    """Return the cells of a mask whose first query is the sentence's first token."""
+    _, queries, keys = subject.allowed.shape
+    return Grid(np.arange(queries)[:, None], keys, 0, queries, 1)
+
+
+def _received(layer: SeenLayer, own: Subject) -> Iterator[Finding]:
+    """Yield what is wrong with what was handed to the layer: nothing, numbers that forbid nothing, another type."""
+    needed = layer.implied.expression.allowed(_grid(own)).all() and layer.keys == slice(0, layer.trace.num_keys)
+    if not layer.has_mask and not needed:
         yield Finding("no-mask", "error", f"no mask reached the layer; it should be {layer.implied.expression}")
-    if subject.loaded is not None and subject.loaded.values.dtype != bool:
-        values = subject.loaded.values
-        if (values == 1).any() and ((values == 0) | (values == 1)).all():
-            message = "the mask of 0 and 1 is added to the scores as it is, which forbids nothing"
-            yield Finding("ambiguous", "error", message, int((values == 1).sum()))
+    if own.loaded is None or own.loaded.values.dtype == bool:
+        return
+    values = own.loaded.values
+    if (values == 1).any() and ((values == 0) | (values == 1)).all():
+        message = "the mask of 0 and 1 is added to the scores as it is, which forbids nothing"
+        yield Finding("ambiguous", "error", message, int((values == 1).sum()))
+    if layer.dtypes is not None and layer.dtypes[0] != layer.dtypes[1]:
+        message = f"the mask is {layer.dtypes[0]} and the queries are {layer.dtypes[1]}: their sum has the wider type"
+        yield Finding("dtype", "note", message)
 
 
-def _weighed(finding: Finding, layer: SeenLayer, subject: Subject, expected: Expression) -> Finding:
+def _foreign(layer: SeenLayer, whole: Subject) -> Iterator[Finding]:
+    """Yield the cells outside the sentence that it may attend to: padding, or other documents."""
+    cells = whole.allowed.copy()
+    cells[..., layer.keys] = False
+    if not (count := int(cells.any(axis=0).sum())):
+        return
+    places = np.argwhere(cells.any(axis=0))[:MOST_CELLS] - (0, layer.keys.start)
+    message = f"attends to {_FOREIGN[layer.beside]} in {count} cell{'s' * (count > 1)}"
+    finding = Finding(layer.beside, "error", message, count, tuple((int(row), int(key)) for row, key in places))
+    yield _weighed(finding, layer, cells)
+
+
+def _weighed(finding: Finding, layer: SeenLayer, cells: Bool[np.ndarray, "#H Q K"]) -> Finding:
     """Return a finding about cells with the weight that they get in the head that gives them most."""
-    grid = single_rows(expected, subject.size, np.arange(len(subject.allowed[0])))
-    forbidden = forbidden_by(expected, grid)[finding.code]
     most, worst = -1.0, 0
+    columns = slice(None) if cells.shape[-1] == layer.trace.num_keys else layer.keys
     for head in range(layer.trace.num_heads):
-        cells = subject.allowed[head if len(subject.allowed) > 1 else 0] & forbidden
-        rows = np.flatnonzero(cells.any(axis=-1))
+        where = cells[head if len(cells) > 1 else 0]
+        rows = np.flatnonzero(where.any(axis=-1))
         if rows.size:
-            weights = layer.trace.head(head, (rows + layer.queries.start).tolist()).weights
-            weights = _sentence_first(weights, layer)
-            given = float(np.nansum(np.where(cells[rows], weights, 0), axis=-1).max())
+            weights = layer.trace.head(head, (rows + layer.queries.start).tolist()).weights[:, columns]
+            given = float(np.nansum(np.where(where[rows], weights, 0), axis=-1).max())
             most, worst = max((most, worst), (given, head))
     message = f"{finding.message}; up to {most:.2g} of a row's weight, in head {worst}"
     return replace(finding, message=message, head=worst)
+
+
+def _uniform(layer: SeenLayer, own: Subject) -> Iterator[Finding]:
+    """Yield the heads that weigh all keys alike in every row that has a choice."""
+    heads = []
+    for head in range(layer.trace.num_heads):
+        allowed = own.allowed[head if len(own.allowed) > 1 else 0]
+        rows = np.flatnonzero(allowed.sum(axis=1) > _A_CHOICE)
+        weights = layer.trace.head(head, (rows + layer.queries.start).tolist()).weights[:, layer.keys]
+        most, least = (np.where(allowed[rows], weights, end) for end in (-np.inf, np.inf))
+        most, least = most.max(axis=1), least.min(axis=1)
+        if rows.size and (most - least <= _ALIKE * most).all():
+            heads.append(head)
+    if heads:
+        message = f"{len(heads)} head{'s' * (len(heads) > 1)} weigh all keys alike in every row: {written(heads)}"
+        yield Finding("dead-row", "error", message, len(heads), head=heads[0])
 
 
 def _rows(layer: SeenLayer, subject: Subject, dtype: str) -> Iterator[Finding]:

@@ -39,7 +39,7 @@ def tokenizer_findings(reader: Reader, tokens: Tokens, known_padding: int | None
         )
     if tokenizer.padding_side == "left":
         yield _note("it pads on the left: positions have to follow from the attention mask, cumsum − 1")
-    if bos is not None and tokens[0].id != tokenizer.bos_token_id:
+    if reader.special and bos is not None and tokens[0].id != tokenizer.bos_token_id:
         yield _note(f"it has a token {visible(bos)} for the beginning and does not add it")
 
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from typer import Argument, Option
 
 from attncli import options
 from attncli.errors import ExitCode, UsageError
-
-if TYPE_CHECKING:
-    from attncli.findings import Report
 
 Texts = Annotated[
     list[str] | None,
@@ -24,16 +20,6 @@ Texts = Annotated[
 Model = Annotated[
     str | None,
     Option("--model", "-m", metavar="NAME_OR_FOLDER", help="The checkpoint to check.", rich_help_panel="Model"),
-]
-Layer = Annotated[
-    str | None,
-    Option(
-        "--layer",
-        "-l",
-        metavar="LAYERS",
-        help="0, 2-4, 0,3,-1 or all. Default: all.",
-        rich_help_panel="What to look at",
-    ),
 ]
 
 
@@ -55,7 +41,7 @@ def check(
     allow_pickle: options.AllowPickle = None,
     device_map: options.DeviceMap = None,
     truncate: options.Truncate = None,
-    layer: Layer = None,
+    layer: options.EveryLayer = None,
     no_special: options.NoSpecial = None,
     fail_on: options.FailOn = None,
     color: options.Color = None,
@@ -78,9 +64,10 @@ def check(
     from attncli.findings import fails, parse_fail_on
     from attncli.formats import choose_document
     from attncli.formats.documents import what_was_run, write_findings
+    from attncli.render.report import report_parts
     from attncli.sentences import sentences
     from attncli.sources.pretrained import LoadOptions
-    from attncli.terminal import write
+    from attncli.terminal import canvas, complain, write
 
     if model is None:
         raise UsageError("--model: give the checkpoint to check, a folder or a name on the hub")
@@ -97,19 +84,13 @@ def check(
         special=not no_special,
         **{name: value for name, value in loading.items() if value is not None},
     )
+    for note in report.notes:
+        complain(note)
     failed = fails(report.findings, codes)
     if chosen == "json":
         write([write_findings(not failed, report.findings, what_was_run(report))], output)
     else:
-        _draw(report, color, width, output)
+        with canvas(chosen, output, color, width, "attn check") as shown:
+            shown.show(report_parts(report, shown.palette("viridis"), shown.width), model)
     if failed:
         raise typer.Exit(ExitCode.FINDINGS)
-
-
-def _draw(report: Report, color: str | None, width: int | None, path: Path | None) -> None:
-    from attncli.render.report import report_parts
-    from attncli.terminal import Terminal, output
-
-    with output(path, is_stream=False) as stream:
-        terminal = Terminal(stream, color or "auto", width)
-        terminal.show(report_parts(report, terminal.palette("viridis"), terminal.width))

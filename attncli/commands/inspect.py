@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from attncli.trace import Trace
     from attncli.view import View
 
+_NOT_OF_PAGES = ("words", "norms", "rollout", "reduce", "no_sink", "log", "top_keys")
+
 
 def inspect(
     context: typer.Context,
@@ -24,6 +26,7 @@ def inspect(
     whole: options.Whole = None,
     pair: options.Pair = None,
     target: options.Target = None,
+    generate: options.Generate = None,
     from_: options.From = None,
     model: options.Model = None,
     revision: options.Revision = None,
@@ -53,6 +56,8 @@ def inspect(
     kind: options.Kind = None,
     query: options.Query = None,
     key: options.Key = None,
+    rows: options.Rows = None,
+    top_keys: options.TopKeys = None,
     no_special: options.NoSpecial = None,
     hide_special: options.HideSpecial = None,
     show: options.Show = None,
@@ -69,6 +74,7 @@ def inspect(
     width: options.Width = None,
     format_: options.Format = None,
     output: options.Output = None,
+    interactive: options.Interactive = None,
     save: options.Save = None,
 ) -> None:
     """Show the attention of a sentence: tokens, Q/K/V shapes, scores, masked weights, a heat map per head.
@@ -81,8 +87,9 @@ def inspect(
     attn inspect -F jsonl - < sentences.txt
     """
     from attncli.derived.asked import derivation_of
-    from attncli.formats import choose_format
+    from attncli.formats import DRAWN, choose_format
     from attncli.inputs import traces_of
+    from attncli.selection import RowRange
     from attncli.view import View, parse_show
 
     given = {name: value for name, value in context.params.items() if value not in (None, ())}
@@ -92,19 +99,23 @@ def inspect(
         keys=tuple(key or ()),
         hide_special=bool(hide_special),
         precision=precision,
+        span=None if rows is None else RowRange.of(rows),
+        top_keys=top_keys,
         no_sink=bool(no_sink),
         log=bool(log),
     )
     wish, asked = derivation_of(given)
-    chosen = choose_format(format_, output)
+    chosen = _page_format(given, view) if interactive else choose_format(format_, output)
     if save is not None and output is not None and save.absolute() == output.absolute():
         raise UsageError(f"--save and --output both name {save}; give each a file of its own")
     if hide_special and from_ is None and model is None and vocab in (None, "words"):
         raise UsageError("--hide-special does not apply to --vocab words, which adds no special tokens")
-    found = traces_of(asked, layers="0", only=None if save is None else "--save keeps")
-    traces = _checked(found, view, save, wish)
-    if chosen == "table":
-        _emit_tables(traces, view, given)
+    only = "--save keeps" if save is not None else "--interactive draws" if interactive else None
+    traces = _checked(traces_of(asked, layers="0", only=only), view, save, wish)
+    if interactive:
+        _emit_page(traces, view, given)
+    elif chosen in DRAWN:
+        _draw(traces, view, chosen, given)
     else:
         _emit(traces, view, chosen, given)
 
@@ -130,18 +141,16 @@ def _checked(
         yield number, shown
 
 
-def _emit_tables(traces: Iterable[tuple[int, Trace]], view: View, given: dict[str, Any]) -> None:
+def _draw(traces: Iterable[tuple[int, Trace]], view: View, chosen: str, given: dict[str, Any]) -> None:
     from attncli.render.layout import Layout
-    from attncli.terminal import Terminal, complain, output
+    from attncli.terminal import canvas, complain
 
-    with output(given.get("output"), is_stream=False) as stream:
-        terminal = Terminal(stream, given.get("color", "auto"), given.get("width"))
-        palette = terminal.palette(given.get("colormap", "viridis"))
-        for count, (_, trace) in enumerate(traces):
-            layout = Layout(trace, view, palette, terminal.width)
-            if count:
-                stream.write("\n")
-            terminal.show(layout.renderables())
+    with canvas(chosen, given.get("output"), given.get("color"), given.get("width"), "attn inspect") as shown:
+        palette = shown.palette(given.get("colormap", "viridis"))
+        for _, trace in traces:
+            layout = Layout(trace, view, palette, shown.width, shown.is_cut)
+            title = " / ".join(filter(None, (trace.text, trace.pair, trace.target)))
+            shown.show(layout.renderables(), title)
             for note in layout.notes():
                 complain(note)
 
@@ -154,3 +163,21 @@ def _emit(traces: Iterable[tuple[int, Trace]], view: View, chosen: str, given: d
         for piece in writer(chosen)(traces, view):
             stream.write(piece)
             stream.flush()
+
+
+def _page_format(given: dict[str, Any], view: View) -> str:
+    from attncli.formats.page import check_page
+
+    for name in _NOT_OF_PAGES:
+        if name in given:
+            option = "--" + name.replace("_", "-")
+            raise UsageError(f"{option} does not apply to --interactive, whose page holds all weights as they are")
+    check_page(given.get("format_"), given.get("output"), view.show)
+    return "html"
+
+
+def _emit_page(traces: Iterable[tuple[int, Trace]], view: View, given: dict[str, Any]) -> None:
+    from attncli.formats.page import write_page
+    from attncli.terminal import write
+
+    write(write_page(traces, view, given.get("colormap", "viridis")), given["output"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 from typer import Argument, Option
@@ -78,12 +78,14 @@ def show(
     given = _size(size, queries, keys, past, tokens)
     subjects = open_subjects(mask, given, true, heads or 1, allow_bias=True)
     _warn_of_ambiguity(subjects)
-    if choose_document(format_, output) == "json":
+    chosen = choose_document(format_, output)
+    if chosen == "json":
         from attncli.formats.documents import write_masks
 
         write(write_masks(subjects), output)
         return
-    _draw(lambda view: view.shown(subjects), subjects, (color, width, colormap, output), tokens)
+    how = _How(chosen, output, color, width, "show", mask, colormap or "viridis")
+    _draw(lambda view: view.shown(subjects), subjects, how, tokens)
 
 
 def check(
@@ -129,7 +131,8 @@ def check(
         subject = open_subjects(mask, given, true)[-1]
     findings = [*audit(subject, expected, given), *audit_fills(subject, dtype)]
     failed = fails(findings, codes)
-    if choose_document(format_, output) == "json":
+    chosen = choose_document(format_, output)
+    if chosen == "json":
         from attncli.formats.documents import what_was_read, write_findings
 
         write([write_findings(not failed, findings, what_was_read(subject))], output)
@@ -137,7 +140,7 @@ def check(
         from attncli.render.differences import checked
 
         comparison = _against(subject, expected, findings)
-        how = (color, width, None, output)
+        how = _How(chosen, output, color, width, "check", mask)
         _draw(lambda view: checked(subject, findings, comparison, view.palette, view.room), [subject], how)
     if failed:
         raise typer.Exit(ExitCode.FINDINGS)
@@ -160,17 +163,17 @@ def diff(
     Example:
     attn mask diff mask.npy "causal & window(4)"
     """
+    from attncli.formats import choose_picture
     from attncli.masks.comparison import compare
     from attncli.masks.subject import open_pair
     from attncli.render.differences import compared
 
-    if output is not None and output.suffix.lower() != ".txt":
-        raise UsageError(f"--output {output}: a picture goes into a file ending in .txt")
+    how = _How(choose_picture(output), output, color, width, "diff", f"{mask} / {other}")
     given = _size(size, queries, keys, past)
     first, second = open_pair(mask, other, given, true)
     _warn_of_ambiguity([first, second])
     comparison = compare(first, second)
-    _draw(lambda view: compared(comparison, view.palette, view.room), [first], (color, width, None, output))
+    _draw(lambda view: compared(comparison, view.palette, view.room), [first], how)
     if comparison.count:
         raise typer.Exit(ExitCode.FINDINGS)
 
@@ -262,27 +265,47 @@ def _against(subject: Subject, expected: Expression | None, findings: Sequence[F
     return compare(subject, subjects_of_expression(expected, subject.size)[-1])
 
 
+class _How(NamedTuple):
+    """How masks are drawn.
+
+    Attributes:
+        chosen: one of `formats.DRAWN`.
+        path: the file that they go to; None is standard output.
+        color: `auto`, `always`, `never` or None.
+        width: cells in a line; None leaves it to the output.
+        command: the name of the command.
+        title: what is drawn.
+        colormap: colours of a bias.
+    """
+
+    chosen: str
+    path: Path | None
+    color: str | None
+    width: int | None
+    command: str
+    title: str
+    colormap: str = "viridis"
+
+
 def _draw(
     renderables: Callable[[MaskView], Iterable[RenderableType]],
     subjects: Sequence[Subject],
-    how: tuple[str | None, int | None, str | None, Path | None],
+    how: _How,
     tokens: Sequence[str] | None = None,
 ) -> None:
-    """Print a view of masks, saying on stderr what was pooled.
+    """Draw a view of masks, saying on stderr what was pooled.
 
     Args:
         renderables: what is drawn, given where.
         subjects: the masks.
-        how: colour, width, colours of the map, and the file that it goes to.
+        how: how they are drawn.
         tokens: what the positions are called.
     """
     from attncli.render.masks import MaskView, pooling_note
-    from attncli.terminal import Terminal, complain, output
+    from attncli.terminal import canvas, complain
 
-    color, width, colormap, path = how
-    with output(path, is_stream=False) as stream:
-        terminal = Terminal(stream, color or "auto", width)
-        view = MaskView(terminal.palette(colormap or "viridis"), terminal.width, queries=tokens, keys=tokens)
-        terminal.show(renderables(view))
+    with canvas(how.chosen, how.path, how.color, how.width, f"attn mask {how.command}") as shown:
+        view = MaskView(shown.palette(how.colormap), shown.width, queries=tokens, keys=tokens)
+        shown.show(renderables(view), how.title)
         if (pool := view.pool(subjects[0])) != (1, 1):
             complain(pooling_note(pool, "show"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -16,7 +15,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from attncli.masks.subject import Subject
+    from attncli.render.palette import Palette
     from attncli.sources.pretrained.masks import LayerMask, SentenceMasks
+    from attncli.terminal import Page, Terminal
 
 _INPUT = "Input"
 
@@ -62,7 +63,7 @@ def model(
     attn mask model ./mistral "time flies like an arrow" --past 3 -F json
     """
     from attncli.formats import choose_document
-    from attncli.terminal import complain, write
+    from attncli.terminal import canvas, complain, write
 
     chosen = choose_document(format_, output)
     loading = {
@@ -83,7 +84,8 @@ def model(
         ]
         write(write_masks([subject for subject, _ in described], [more for _, more in described]), output)
         return
-    _draw(sentences, color, width, colormap, output)
+    with canvas(chosen, output, color, width, "attn mask model") as shown:
+        _draw(sentences, shown, shown.palette(colormap or "viridis"), model)
 
 
 def _built(name: str, texts: Sequence[str], loading: dict[str, Any], special: bool, *how: Any) -> Any:
@@ -120,34 +122,29 @@ def _described(number: int, one: SentenceMasks, mask: LayerMask) -> dict[str, An
     }
 
 
-def _draw(
-    sentences: Sequence[SentenceMasks], color: str | None, width: int | None, colormap: str | None, path: Path | None
-) -> None:
+def _draw(sentences: Sequence[SentenceMasks], shown: Terminal | Page, palette: Palette, title: str) -> None:
     from rich.text import Text
 
     from attncli.render.masks import MaskView, pooling_note
-    from attncli.terminal import Terminal, complain, output
+    from attncli.terminal import complain
 
-    with output(path, is_stream=False) as stream:
-        terminal = Terminal(stream, color or "auto", width)
-        palette = terminal.palette(colormap or "viridis")
-        pools: dict[tuple[int, int], None] = {}
+    pools: dict[tuple[int, int], None] = {}
 
-        def renderables() -> Iterator[RenderableType]:
-            for number, one in enumerate(sentences, 1):
-                if len(sentences) > 1:
-                    yield Text(palette.label(f"sentence {number}: {one.sentence.text}"), "bold")
-                for mask in one.masks:
-                    subject = _named(mask)
-                    queries, keys = ([token.label for token in side] for side in (mask.queries, mask.keys))
-                    view = MaskView(palette, terminal.width, [""] * mask.past + queries, keys)
-                    pools[view.pool(subject)] = None
-                    yield from view.shown([subject])
+    def renderables() -> Iterator[RenderableType]:
+        for number, one in enumerate(sentences, 1):
+            if len(sentences) > 1:
+                yield Text(palette.label(f"sentence {number}: {one.sentence.text}"), "bold")
+            for mask in one.masks:
+                subject = _named(mask)
+                queries, keys = ([token.label for token in side] for side in (mask.queries, mask.keys))
+                view = MaskView(palette, shown.width, [""] * mask.past + queries, keys)
+                pools[view.pool(subject)] = None
+                yield from view.shown([subject])
 
-        terminal.show(renderables())
-        for pool in pools:
-            if pool != (1, 1):
-                complain(pooling_note(pool, "model"))
+    shown.show(renderables(), title)
+    for pool in pools:
+        if pool != (1, 1):
+            complain(pooling_note(pool, "model"))
 
 
 def _named(mask: LayerMask) -> Subject:

@@ -24,6 +24,8 @@ def derivation_of(given: Mapping[str, Any]) -> tuple[Derivation, dict[str, Any]]
     """
     if "over" in given and "reduce" not in given:
         raise UsageError("--over says what --reduce merges; give --reduce mean or --reduce max")
+    if "words" in given and "generate" in given:
+        raise UsageError("--words merges pieces by their places in the text, and what --generate writes has none")
     over = parse_over(given.get("over"))
     is_rollout, asked = "rollout" in given, dict(given)
     spans_layers = "reduce" in given and "layers" in over

@@ -81,8 +81,10 @@ def sides_of(trace: Trace) -> tuple[Tokens, Tokens, str]:
     """Return the words of a trace's queries and keys, and how they were found.
 
     Raises:
-        UsageError: the tokens have no places in the text.
+        UsageError: the tokens have no places in the text, or the model wrote some of them.
     """
+    if trace.generated:
+        raise UsageError("--words merges pieces by their places in the text, and what the model wrote has none")
     keys, is_own = words_of(trace.key_tokens, trace.text, trace.pair)
     queries = keys
     if trace.query_tokens != trace.key_tokens:

@@ -1,24 +1,26 @@
-"""Machine formats: writers over Traces, in one registry.
+"""Files: machine formats, written from Traces, and pictures, written from what is drawn; in one registry.
 
-A writer is a function from numbered traces to pieces of text; it is a generator, so what it has written can be
-flushed while the next rows, or the next sentence, are still being computed.
+A writer of a machine format is a function from numbered traces to pieces of text; it is a generator, so what it has
+written can be flushed while the next rows, or the next sentence, are still being computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attncli.errors import UsageError
 from attncli.tokens import visible
 
 if TYPE_CHECKING:
+    from attncli.formats.drawn import Drawing
     from attncli.trace import Trace
     from attncli.view import View
 
     Writer = Callable[[Iterable[tuple[int, Trace]], View], Iterator[str]]
+    PictureWriter = Callable[[Sequence[Drawing], str], Iterator[str]]
 
 # name: the function that writes it; the name is also the ending of its files
 _WRITERS = {
@@ -28,15 +30,32 @@ _WRITERS = {
     "csv": "attncli.formats.tsv:write_csv",
 }
 
+# The same for what is drawn: the view that a terminal gets, as a file to hand to somebody.
+_PICTURES = {
+    "svg": "attncli.formats.svg:write_svg",
+    "html": "attncli.formats.html:write_html",
+    "md": "attncli.formats.markdown:write_markdown",
+}
+
 FORMATS = ("table", *_WRITERS)
+DRAWN = frozenset({"table", *_PICTURES})
 STREAMS = frozenset({"jsonl", "tsv", "csv"})  # whole lines at any moment, so an interrupted file is still of use
 
 _PIECE = 1_000_000  # characters
 
 
 def writer(name: str) -> Writer:
-    """Return the writer of a format other than `table`."""
-    module, function = _WRITERS[name].split(":")
+    """Return the writer of a machine format."""
+    return _found(_WRITERS[name])
+
+
+def picture_writer(name: str) -> PictureWriter:
+    """Return the writer of what is drawn, other than `table`."""
+    return _found(_PICTURES[name])
+
+
+def _found(place: str) -> Any:
+    module, function = place.split(":")
     return getattr(import_module(module), function)
 
 
@@ -60,27 +79,34 @@ def choose_format(given: str | None, output: Path | None) -> str:
     Raises:
         UsageError: they contradict each other, or the ending is unknown.
     """
+    return _chosen(given, output, (*_WRITERS, *_PICTURES))
+
+
+def choose_document(given: str | None, output: Path | None) -> str:
+    """Return the same, `json` or one of `DRAWN`, for what has no rows."""
+    return _chosen(given, output, ("json", *_PICTURES))
+
+
+def choose_rows(given: str | None, output: Path | None) -> str:
+    """Return the same, `json`, `tsv`, `csv` or one of `DRAWN`, for what has rows of its own."""
+    return _chosen(given, output, ("json", "tsv", "csv", *_PICTURES))
+
+
+def choose_picture(output: Path | None) -> str:
+    """Return the same, one of `DRAWN`, for what is only drawn."""
+    return _chosen(None, output, tuple(_PICTURES))
+
+
+def _chosen(given: str | None, output: Path | None, names: Sequence[str]) -> str:
     if output is None:
         return given or "table"
     ending = output.suffix.lower().removeprefix(".")
     by_ending = "table" if ending == "txt" else ending
-    if by_ending not in FORMATS:
-        endings = ", ".join(f".{name}" for name in (*_WRITERS, "txt"))
-        raise UsageError(f"--output {visible(str(output))}: expected a file ending in {endings}")
+    if by_ending not in ("table", *names):
+        *most, last = (f".{name}" for name in (*names, "txt"))
+        raise UsageError(f"--output {visible(str(output))}: expected a file ending in {', '.join(most)} or {last}")
     if given not in (None, by_ending):
         raise UsageError(
             f"--format {given} contradicts the ending of --output {visible(str(output))}; drop one of them"
         )
     return by_ending
-
-
-def choose_document(given: str | None, output: Path | None) -> str:
-    """Return `table` or `json`, for what has no rows.
-
-    Raises:
-        UsageError: `--format` and the ending of `--output` contradict each other, or the ending is another one.
-    """
-    chosen = choose_format(given, output)
-    if chosen not in ("table", "json"):
-        raise UsageError(f"--output {visible(str(output))}: expected a file ending in .json or .txt")
-    return chosen

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 def write_findings(is_ok: bool, findings: Sequence[Finding], extra: dict[str, Any]) -> str:
     """Return the document of a check."""
     listed = [finding.as_dict() for finding in findings]
-    return json.dumps({"schema": "attncli.findings/1", "ok": is_ok, **extra, "findings": listed}) + "\n"
+    return (
+        json.dumps({"schema": "attncli.findings/1", "ok": is_ok, **extra, "findings": listed}, allow_nan=False) + "\n"
+    )
 
 
 def what_was_run(report: Report) -> dict[str, Any]:

@@ -6,7 +6,6 @@ A document is written piece by piece, its matrices a block of rows at a time, so
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from itertools import chain, islice
@@ -17,9 +16,10 @@ import numpy as np
 from attncli.blocks import row_blocks
 from attncli.derived.layer import head_label, layer_label, measure_of
 from attncli.formats import gathered
-from attncli.formats.numbers import written_rows
+from attncli.formats.numbers import number, written_rows
 from attncli.layer import HeadTrace, LayerTrace
 from attncli.metrics import head_metrics
+from attncli.ranking import top_keys
 from attncli.trace import SCHEMA, Trace
 from attncli.view import Cells, View
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     Matrix = Float[np.ndarray, "R C"] | Bool[np.ndarray, "R C"]
 
 DEFAULT = ("scores", "mask", "weights", "metrics")
+_OF_TOP_KEYS = ("metrics",)  # where the heaviest keys stand in for the matrices
 
 
 def write_json(traces: Iterable[tuple[int, Trace]], view: View) -> Iterator[str]:
@@ -58,7 +59,7 @@ def _document(trace: Trace, view: View) -> Iterator[str]:
         "pair": trace.pair,
         "target": trace.target,
         **({} if trace.origin is None else {"derived": trace.origin.as_dict()}),
-        "query_tokens": [trace.query_tokens[row].as_dict() for row in view.rows(trace)],
+        "query_tokens": [_query(trace, row) for row in view.rows(trace)],
         "key_tokens": [trace.key_tokens[column].as_dict() for column in view.columns(trace)],
     })  # fmt: skip
     yield ', "layers": '
@@ -66,9 +67,16 @@ def _document(trace: Trace, view: View) -> Iterator[str]:
     yield "}"
 
 
+def _query(trace: Trace, row: int) -> dict[str, Any]:
+    """Return a query's token, with the one that the model wrote after it."""
+    written = trace.predicted.get(row)
+    token: dict[str, Any] = trace.query_tokens[row].as_dict()
+    return token if written is None else {**token, "predicted": {"id": written.id, "text": written.text}}
+
+
 def _layer(trace: Trace, layer: LayerTrace, view: View) -> Iterator[str]:
     cells = view.cells(trace, layer)
-    parts = view.parts(DEFAULT)
+    parts = _parts(view)
     yield _opened({
         "layer": layer_label(layer),
         "kind": layer.kind,
@@ -89,10 +97,13 @@ def _layer(trace: Trace, layer: LayerTrace, view: View) -> Iterator[str]:
 
 
 def _head(trace: Trace, layer: LayerTrace, index: int, view: View, cells: Cells) -> Iterator[str]:
-    parts = view.parts(DEFAULT) - layer.missing
+    parts = _parts(view) - layer.missing
     head = layer.head(index, cells.rows)
     columns = cells.of_columns
     yield _opened({"head": head_label(layer, index)})
+    if view.top_keys is not None:
+        yield ', "top_keys": '
+        yield from _array(_ranked(head, cells, view.top_keys, view))
     if "q" in parts:
         yield from _matrix("q", _blocks(head.q), view)
     if "k" in parts:
@@ -112,19 +123,23 @@ def _head(trace: Trace, layer: LayerTrace, index: int, view: View, cells: Cells)
     yield "}"
 
 
+def _parts(view: View) -> frozenset[str]:
+    return view.parts(DEFAULT if view.top_keys is None else _OF_TOP_KEYS)
+
+
+def _ranked(head: HeadTrace, cells: Cells, most: int, view: View) -> Iterator[Iterator[str]]:
+    """Yield the heaviest keys of each query, by their index in the sequence, heaviest first."""
+    for places, weights in top_keys(head, cells.of_columns, most):
+        keys = [cells.columns[place] for place in places.tolist()]
+        numbers = written_rows(weights[None], view.precision)[1:-1]
+        yield iter([f'{{"keys": {keys}, "{measure_of(head.layer)}": {numbers}}}'])
+
+
 def _metrics(trace: Trace, layer: LayerTrace, head: HeadTrace, view: View) -> dict[str, Any]:
     # Metrics describe the whole head, whichever of its rows are shown.
     whole = head if len(head.queries) == layer.num_queries else layer.head(head.head)
     metrics = head_metrics(trace, layer, whole)
-    return {name: _number(value, view) for name, value in metrics.items()}
-
-
-def _number(value: float | None, view: View) -> float | str | None:
-    if value is None:
-        return None
-    if not math.isfinite(value):
-        return str(value)
-    return value if view.precision is None else round(value, view.precision)
+    return {name: number(value, view.precision) for name, value in metrics.items()}
 
 
 def _matrix(name: str, blocks: Iterable[Matrix], view: View) -> Iterator[str]:

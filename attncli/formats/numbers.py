@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +24,15 @@ def written(values: Float[np.ndarray, " N"], precision: int | None) -> list[str]
     for place in np.flatnonzero(~np.isfinite(values)).tolist():
         texts[place] = str(values[place])
     return texts
+
+
+def number(value: float | np.floating | None, precision: int | None) -> float | str | None:
+    """Return one number as JSON takes it: NaN and the infinities as strings, a float32 by its shortest digits."""
+    if value is None:
+        return None
+    if not math.isfinite(value):
+        return str(float(value))
+    return float(str(value)) if precision is None else round(float(value), precision)
 
 
 def written_rows(values: Float[np.ndarray, "R C"] | Bool[np.ndarray, "R C"], precision: int | None) -> str:

@@ -14,9 +14,10 @@ from attncli.derived.layer import head_label, layer_label, measure_of
 from attncli.formats import gathered
 from attncli.formats.numbers import written
 from attncli.layer import HeadTrace
+from attncli.ranking import Places, top_keys
 from attncli.tokens import visible
 from attncli.trace import Trace
-from attncli.view import View
+from attncli.view import Columns, View
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -61,20 +62,22 @@ def _rows(number: int, trace: Trace, view: View, join: Join, comma: str) -> Iter
         cells = view.cells(trace, layer)
         columns = cells.of_columns
         # What repeats is joined once: there is a line a cell.
-        keys = [f"{comma}{join((str(key), _escaped(cells.column_tokens[key].text)))}{comma}" for key in cells.columns]
+        names = [f"{comma}{join((str(key), _escaped(cells.column_tokens[key].text)))}{comma}" for key in cells.columns]
+        keys = np.array(names, object)
         flags = {False: f"{comma}false{comma}", True: f"{comma}true{comma}"}
         for index in layer.heads:
             for block in layer.head(index, cells.rows).blocks():
-                rows = zip(block.queries.tolist(), _scores(block), block.mask, block.weights, strict=True)
-                for query, scores, allowed, weights in rows:
+                kept = _kept(block, columns, view.top_keys)
+                rows = zip(block.queries.tolist(), kept, _scores(block), block.mask, block.weights, strict=True)
+                for query, own, scores, allowed, weights in rows:
                     token = _escaped(cells.row_tokens[query].text)
                     place = (str(number), str(layer_label(layer)), layer.kind, str(head_label(layer, index)))
                     start = join((*place, str(query), token))
                     answers = zip(
-                        keys,
-                        repeat("", len(keys)) if scores is None else written(scores[columns], view.precision),
-                        allowed[columns].tolist(),
-                        written(weights[columns], view.precision),
+                        keys[own],
+                        repeat("", len(keys[own])) if scores is None else written(scores[columns][own], view.precision),
+                        allowed[columns][own].tolist(),
+                        written(weights[columns][own], view.precision),
                         strict=True,
                     )
                     yield "".join([
@@ -85,6 +88,13 @@ def _rows(number: int, trace: Trace, view: View, join: Join, comma: str) -> Iter
 def _scores(block: HeadTrace) -> Iterable[Float[np.ndarray, " K"] | None]:
     """Return the scores of every row, or None for each where numbers are derived."""
     return repeat(None, len(block.queries)) if "scores" in block.layer.missing else block.scores
+
+
+def _kept(head: HeadTrace, columns: Columns, most: int | None) -> Iterable[slice | Places]:
+    """Return which of the columns each query has a line for: all of them, or the heaviest ones, heaviest first."""
+    if most is None:
+        return [slice(None)] * len(head.queries)
+    return (places for places, _ in top_keys(head, columns, most))
 
 
 def _escaped(token: str) -> str:

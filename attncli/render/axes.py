@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -39,10 +39,17 @@ class Axis:
     marked: frozenset[int] = frozenset()
 
     @classmethod
-    def of_tokens(cls, tokens: Tokens, chosen: Sequence[int], palette: Palette) -> Axis:
-        """Return the axis of the chosen tokens."""
+    def of_tokens(
+        cls, tokens: Tokens, chosen: Sequence[int], palette: Palette, predicted: Mapping[int, Token] | None = None
+    ) -> Axis:
+        """Return the axis of the chosen tokens, each with the token that it predicted, if one is known."""
         kept: list[Token] = [tokens[index] for index in chosen]
         labels = tuple(palette.shortened(token.label, LONGEST_LABEL) for token in kept)
+        if predicted:
+            said = [f" → {predicted[index].label}" if index in predicted else "" for index in chosen]
+            labels = tuple(
+                label + palette.shortened(one, LONGEST_LABEL + 3) for label, one in zip(labels, said, strict=True)
+            )
         first = sum(1 for token in kept if token.segment == 0)
         in_order = all(token.segment == 0 for token in kept[:first])
         return cls(labels, tuple(chosen), first if 0 < first < len(kept) and in_order else 0)
@@ -70,6 +77,12 @@ class Axis:
             boundary if boundary < len(kept) else 0,
             frozenset(place // step for place in self.marked),
         )
+
+    def first(self, count: int) -> Axis:
+        """Return the axis of the first places."""
+        boundary = self.boundary if self.boundary < count else 0
+        marked = frozenset(place for place in self.marked if place < count)
+        return Axis(self.labels[:count], self.indices[:count], boundary, marked)
 
     @property
     def digits(self) -> int:

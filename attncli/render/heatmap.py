@@ -6,16 +6,19 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.cells import cell_len
 from rich.segment import Segment
+from rich.style import Style
 
 from attncli.derived.layer import head_label, titled
 from attncli.layer import HeadTrace
+from attncli.ranking import drawn_cells
 from attncli.render.axes import Axis
-from attncli.render.block import Block, beside, cell, flowing, stack
+from attncli.render.block import Block, beside, flowing, stack
 from attncli.render.palette import BOLD, DIM, Colors, Palette
 from attncli.view import Columns
 
@@ -26,7 +29,7 @@ GAP = 1
 MOST = 64  # rows and columns of a picture; more are pooled
 COMFORTABLE = 100  # cells in a line where the output sets no width
 _WIDEST = 10_000  # ratio of the ends of a logarithmic scale; a softmax has hundreds of powers of ten
-_STRIPS = 2  # more strips than this are narrowed to one cell a column
+STRIPS = 2  # more strips than this are narrowed to one cell a column
 _MARKS = ("· masked", "0 exactly zero", "X NaN", "I infinite")
 
 
@@ -121,14 +124,6 @@ def picture_of(head: HeadTrace, columns: Columns, pool: tuple[int, int], no_sink
     return Picture(title, values, allowed, scale_of(kept)).pooled(pool[0], 1)
 
 
-def drawn_cells(head: HeadTrace) -> Bool[np.ndarray, "Q K"]:
-    """Return which weights are drawn as numbers: all but the masked ones that are exactly zero.
-
-    A query that may attend to nothing still has weights, NaN or spread over masked keys, and they are not hidden.
-    """
-    return head.mask | (head.weights != 0)
-
-
 def scale_of(pictures: Sequence[Picture]) -> Scale:
     """Return one scale for all the pictures."""
     return reduce(operator.or_, (picture.scale for picture in pictures), Scale())
@@ -153,6 +148,7 @@ def heatmaps(
     pool: tuple[int, int],
     palette: Palette,
     width: int,
+    most_strips: int = STRIPS,
     colors: Colors | None = None,
 ) -> Block:
     """Return the pictures in strips, each strip with the row labels at its left.
@@ -164,15 +160,21 @@ def heatmaps(
         pool: how many rows and columns of them each cell of the pictures stands for.
         palette: how cells look.
         width: how many cells a strip may take.
+        most_strips: more of them than this are narrowed to one cell a column.
         colors: their range; None is from 0 to the largest value.
     """
     colors = colors or scale_of(pictures).colors()
     row_axis, column_axis = rows.pooled(pool[0]), columns.pooled(pool[1])
-    panels = _panels(pictures, row_axis, column_axis, palette, 2, colors)
-    per_strip = max(1, (width - rows.width) // (panels[0].width + GAP))
-    if panels[0].width > _room(rows, columns, width) or len(panels) > per_strip * _STRIPS:
-        panels = _panels(pictures, row_axis, column_axis, palette, 1, colors)
-        per_strip = max(1, (width - rows.width) // (panels[0].width + GAP))
+    cell_width = 2
+    panel_width = _panel_width(pictures, column_axis, cell_width)
+    per_strip = (width - rows.width) // (panel_width + GAP)
+    if panel_width > _room(rows, columns, width) or len(pictures) > per_strip * most_strips:
+        cell_width = 1
+        panel_width = _panel_width(pictures, column_axis, cell_width)
+        per_strip = (width - rows.width) // (panel_width + GAP)
+    per_strip = max(per_strip, 1)
+    drawn = (_panel(picture, row_axis, column_axis, palette, cell_width, colors) for picture in pictures)
+    panels = [Block(lines, panel_width) for lines in drawn]
     labels = row_axis.row_labels(2, palette)
     strips = [beside([labels, *panels[start : start + per_strip]], GAP) for start in range(0, len(panels), per_strip)]
     return stack([part for strip in strips for part in (strip, Block([[]], 0))][:-1])
@@ -198,15 +200,20 @@ def legend(
     """
     scale = scale_of(pictures)
     colors = colors or scale.colors()
-    ramp = palette.ramp(2)
-    shown = [ramp[round(step * (len(ramp) - 1) / 8)] for step in range(9)] if palette.has_color else ramp
-    line = [Segment(f"{colors.low:.4g} ", DIM)]
-    line += [Segment(glyph, style) for glyph, style in shown]
-    line.append(Segment(f" {colors.high:.4g}" + (", logarithmic" if colors.is_log else ""), DIM))
+    line = ramp_line(colors.low, colors.high, palette)
+    line += [Segment(", logarithmic", DIM)] if colors.is_log else []
     marks = [mark for mark in _MARKS if mark in scale.marks] + ([of_rows] if of_rows else [])
     marks += ["- below the range"] if colors.is_cut else []
     marks += [f"+ beyond the range, which leaves out {sink}"] if sink else []
     return flowing([line, *([Segment(palette.fit(mark), DIM)] for mark in marks)], width)
+
+
+def ramp_line(low: float, high: float, palette: Palette) -> list[Segment]:
+    """Return the colours or shades between two numbers."""
+    ramp = palette.ramp(2)
+    shown = [ramp[round(step * (len(ramp) - 1) / 8)] for step in range(9)] if palette.has_color else ramp
+    colors = [Segment(glyph, style) for glyph, style in shown]
+    return [Segment(f"{low:.4g} ", DIM), *colors, Segment(f" {high:.4g}", DIM)]
 
 
 def _room(rows: Axis, columns: Axis, width: int) -> int:
@@ -214,17 +221,9 @@ def _room(rows: Axis, columns: Axis, width: int) -> int:
     return max(width - rows.width - GAP - (1 if columns.boundary else 0), 4)
 
 
-def _panels(
-    pictures: Sequence[Picture],
-    rows: Axis,
-    columns: Axis,
-    palette: Palette,
-    cell_width: int,
-    colors: Colors,
-) -> list[Block]:
-    """Return a block for each picture, all of one width."""
-    width = max(len(columns) * cell_width + (1 if columns.boundary else 0), *(cell_len(p.title) for p in pictures))
-    return [Block(_panel(picture, rows, columns, palette, cell_width, colors), width) for picture in pictures]
+def _panel_width(pictures: Sequence[Picture], columns: Axis, cell_width: int) -> int:
+    """Return how wide every picture is drawn: its cells, or the longest of the titles."""
+    return max(len(columns) * cell_width + (1 if columns.boundary else 0), *(cell_len(p.title) for p in pictures))
 
 
 def _panel(
@@ -236,11 +235,17 @@ def _panel(
         if rows.boundary and place == rows.boundary:
             line = palette.fit("─") * (len(columns) * cell_width)
             lines.append([Segment(_crossed(line, columns.boundary * cell_width, palette), DIM)])
-        segments = [cell(glyph, cell_width, style) for glyph, style in row]
+        segments = _merged(row[: columns.boundary])
         if columns.boundary:
-            segments.insert(columns.boundary, Segment(palette.fit("│"), DIM))
-        lines.append(segments)
+            segments.append(Segment(palette.fit("│"), DIM))
+        lines.append(segments + _merged(row[columns.boundary :]))
     return lines
+
+
+def _merged(row: Sequence[tuple[str, Style | None]]) -> list[Segment]:
+    """Return a row's cells, those of one style that stand together as one segment: a map has thousands of cells."""
+    runs = [list(run) for _, run in groupby(row, key=lambda cell: id(cell[1]))]  # comparing styles costs more
+    return [Segment("".join([glyph for glyph, _ in run]), run[0][1]) for run in runs]
 
 
 def _crossed(line: str, boundary: int, palette: Palette) -> str:

@@ -1,7 +1,7 @@
 """The whole view of a trace, as a person reads it: what ran, tokens, shapes, numbers, pictures, proof.
 
 What is shown by default depends on how much there is: one query row is walked through in digits; a short
-sentence has the first head's matrices and every head's map; a long one has pooled maps alone.
+sentence has the first head's matrices and every head's map; a long one has pooled maps alone, on one screen.
 """
 
 from __future__ import annotations
@@ -19,30 +19,22 @@ from rich.text import Text
 from attncli.blocks import row_blocks
 from attncli.derived.layer import head_label, layer_label, measure_of, titled
 from attncli.layer import HeadTrace, LayerTrace
+from attncli.ranking import drawn_cells
 from attncli.render.axes import Axis, mark_note
 from attncli.render.block import Block, beside, block, stack
-from attncli.render.heatmap import (
-    COMFORTABLE,
-    MOST,
-    Picture,
-    drawn_cells,
-    heatmaps,
-    legend,
-    picture_of,
-    pooling,
-    scale_of,
-)
+from attncli.render.fit import Fit
+from attncli.render.heatmap import COMFORTABLE, Picture, heatmaps, legend, picture_of, scale_of
 from attncli.render.matrix import Matrix, side_by_side
 from attncli.render.palette import BOLD, DIM, Colors, Palette
+from attncli.render.screen import Screen
 from attncli.render.summaries import headline, metrics_table, proof_line, shapes_table, token_list
+from attncli.render.top_keys import top_keys_table
 from attncli.tokens import Word
 from attncli.trace import Trace
 from attncli.view import Cells, Columns, View
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
-
-LONG = MOST  # more tokens than this are shown pooled, unless asked for in so many words
 
 
 @dataclass(frozen=True)
@@ -55,7 +47,7 @@ class Frame:
         blind: which of the rows shown may attend to no key, for each of its heads.
         rows: the query axis; a row that is blind in one of the heads is marked.
         columns: the key axis.
-        pool: how many rows and columns a cell of a map stands for.
+        fit: which heads' maps are drawn, and how many rows and columns a cell of them stands for.
     """
 
     layer: LayerTrace
@@ -63,13 +55,17 @@ class Frame:
     blind: Bool[np.ndarray, "H Q"]
     rows: Axis
     columns: Axis
-    pool: tuple[int, int]
+    fit: Fit
 
     def of_head(self, head: int) -> tuple[Axis, str]:
         """Return the query axis as one head marks it, and what its mark means."""
         place = self.layer.heads.index(head)
         blind = self.blind[place : place + 1]
         return self.rows.marking(blind), mark_note(blind)
+
+    def marking(self, axis: Axis, head: int) -> Axis:
+        """Return the first rows of the query axis as one head marks them."""
+        return axis.marking(self.blind[[self.layer.heads.index(head)], : len(axis)])
 
 
 @dataclass(frozen=True)
@@ -81,17 +77,19 @@ class Layout:
         view: what of it is shown.
         palette: how cells look.
         width: cells in a line; None is as many as it takes.
+        is_cut: whether columns of a matrix that is wider than such a line are left out.
     """
 
     trace: Trace
     view: View
     palette: Palette
     width: int | None
+    is_cut: bool = True
 
     def renderables(self) -> Iterator[RenderableType]:
         """Yield the view, part by part; a blank line belongs between two parts."""
         trace = self.trace
-        yield headline(trace if trace.origin is None else trace.origin.trace, self.palette)
+        yield headline(trace.recorded, self.palette)
         if trace.origin is not None:
             yield Text(self.palette.fit("\n".join(trace.origin.rules)))
         wanted = self.view.parts(self._default())
@@ -105,10 +103,12 @@ class Layout:
                 yield shapes_table(trace, layer, self.palette, self.width)
             if "mask" in wanted:
                 yield from self._mask(frame)
-            heads = (layer.head(index, frame.cells.rows) for index in layer.heads)
+            if (most := self._screen.top_keys) is not None:
+                yield self._ranked(frame, most)
+            heads = (layer.head(index, frame.cells.rows) for index in frame.fit.heads)
             # The matrices share the colours of the maps.
             is_drawn = "heatmap" in wanted or ("weights" in wanted and self.palette.has_color)
-            how = (frame.cells.of_columns, frame.pool, self.view.no_sink)
+            how = (frame.cells.of_columns, frame.fit.pool, self.view.no_sink)
             pictures = [picture_of(head, *how) for head in heads] if is_drawn else []
             colors = scale_of(pictures).colors(self.view.log)
             yield from self._numbers(frame, wanted - layer.missing, colors)
@@ -123,16 +123,11 @@ class Layout:
         """Return what was left out of the view, a sentence each."""
         if self.view.show is not None:
             return self._pooled_masks() if "mask" in self.view.show else []
-        if not self._is_long or len(self._rows) == 1:
-            return []
-        tokens = max(len(self._rows), len(self._columns))
-        return [
-            f"{tokens} tokens: matrices are left out and maps show the largest weight of each block of cells; "
-            "--show weights, --query or -F tsv has all of them"
-        ]
+        return list(self._screen.notes(self._frames[0].fit))
 
     def _pooled_masks(self) -> list[str]:
-        pools = dict.fromkeys(f"{frame.pool[0]}×{frame.pool[1]}" for frame in self._frames if frame.pool != (1, 1))
+        found = [frame.fit.pool for frame in self._frames]
+        pools = dict.fromkeys(f"{rows}×{keys}" for rows, keys in found if rows * keys > 1)
         said = f"each cell drawn of the mask stands for {' or '.join(pools)}; --query or -F json has all of them"
         return [said] if pools else []
 
@@ -140,36 +135,31 @@ class Layout:
 
     @cached_property
     def _frames(self) -> list[Frame]:
-        return [self._frame(layer) for layer in self.trace.layers]
+        return [self._frame(layer) for layer in self._screen.layers]
 
     def _frame(self, layer: LayerTrace) -> Frame:
         cells = self.view.cells(self.trace, layer)
         blind = layer.blind(cells.rows)
-        rows = Axis.of_tokens(cells.row_tokens, cells.rows, self.palette).marking(blind)
+        predicted = self.trace.predicted
+        rows = Axis.of_tokens(cells.row_tokens, cells.rows, self.palette, predicted).marking(blind)
         columns = Axis.of_tokens(cells.column_tokens, cells.columns, self.palette)
-        return Frame(layer, cells, blind, rows, columns, pooling(rows, columns, self._room))
+        return Frame(layer, cells, blind, rows, columns, self._screen.fit(layer, rows, columns))
 
     @property
     def _room(self) -> int:
         return self.width or COMFORTABLE
 
-    @property
-    def _rows(self) -> list[int]:
-        return self.view.rows(self.trace)
-
-    @property
-    def _columns(self) -> list[int]:
-        return self.view.columns(self.trace)
-
-    @property
-    def _is_long(self) -> bool:
-        return max(len(self._rows), len(self._columns)) > LONG
+    @cached_property
+    def _screen(self) -> Screen:
+        return Screen(self.trace, self.view, self.palette, self.width)
 
     def _default(self) -> tuple[str, ...]:
         parts: tuple[str, ...] = ("tokens", "shapes")
-        if len(self._rows) == 1:
+        if self._screen.top_keys is not None:
+            parts = ("shapes",) if self._screen.is_long else parts
+        elif len(self._screen.rows) == 1:
             parts += ("embeddings", "q", "scores", "weights", "output")
-        elif self._is_long:
+        elif self._screen.is_long:
             parts = ("shapes", "heatmap")
         elif len(self.trace.layers) == 1:
             parts += ("scores", "weights", "heatmap")
@@ -181,7 +171,7 @@ class Layout:
 
     def _digit_heads(self, layer: LayerTrace) -> tuple[int, ...]:
         """The heads whose matrices are printed: the first one, unless the parts or a single row were asked for."""
-        is_asked = self.view.show is not None or len(self._rows) == 1
+        is_asked = self.view.show is not None or len(self._screen.rows) == 1
         return layer.heads if is_asked else layer.heads[:1]
 
     # --- the parts ---
@@ -217,9 +207,22 @@ class Layout:
             name += " of every head"
         said = f" · {layer.num_queries} queries × {layer.num_keys} keys · {layer.mask}"
         title = block([[Segment(name, BOLD), Segment(self.palette.shortened(said, self._room - len(name)), DIM)]])
-        yield stack([title, drawing.picture(frame.pool, self.palette, self._room)])
+        yield stack([title, drawing.picture(frame.fit.pool, self.palette, self._room)])
         is_part = allowed.shape[1:] != (layer.num_queries, layer.num_keys)
         yield from drawing.facts(self.palette, self._room, "of the cells shown" if is_part else "")
+
+    def _ranked(self, frame: Frame, most: int) -> Block:
+        """Return the heaviest keys of every query."""
+
+        def table(lines_each: int) -> tuple[Block, int]:
+            heads, axis = self._screen.listed(frame.layer, frame.rows, lines_each)
+            parts = [(frame.layer.head(head, axis.indices), frame.marking(axis, head)) for head in heads]
+            room, precision = self.width, self.view.precision
+            drawn = top_keys_table(parts, frame.cells.of_columns, frame.columns, most, room, precision)
+            return drawn, (len(drawn.lines) - 1) // (len(heads) * len(axis) + 1)
+
+        drawn, lines_each = table(1)
+        return drawn if lines_each == 1 else table(lines_each)[0]
 
     def _numbers(self, frame: Frame, wanted: frozenset[str], colors: Colors) -> Iterator[RenderableType]:
         """Yield the matrices of the heads that are printed in digits, side by side as the width allows."""
@@ -273,14 +276,15 @@ class Layout:
         return Matrix(title, values, rows, Axis.of_dimensions(values.shape[1]), what="dimension")
 
     def _drawn(self, matrices: list[Matrix]) -> Block:
-        return side_by_side(matrices, self.palette, self._room, self.width is not None, self.view.precision)
+        is_cut = self.is_cut and self.width is not None
+        return side_by_side(matrices, self.palette, self._room, is_cut, self.view.precision)
 
     def _maps(self, frame: Frame, pictures: list[Picture], colors: Colors) -> RenderableType:
-        pool = frame.pool
-        maps = heatmaps(pictures, frame.rows, frame.columns, pool, self.palette, self._room, colors)
-        title = measure_of(frame.layer) + (" of every head" if len(pictures) == frame.layer.num_heads > 1 else "")
-        if pool != (1, 1):
-            title += f", largest of {pool[0]}×{pool[1]}"
+        fit, title = frame.fit, measure_of(frame.layer)
+        maps = heatmaps(pictures, frame.rows, frame.columns, fit.pool, self.palette, self._room, fit.strips, colors)
+        title += " of every head" if len(pictures) == frame.layer.num_heads > 1 else ""
+        if fit.pool != (1, 1):
+            title += f", largest of {fit.pool[0]}×{fit.pool[1]}"
         title = self.palette.fit(title)
         keys = frame.columns.indices
         sink = f"key 0 {frame.columns.labels[keys.index(0)]}" if self.view.no_sink and 0 in keys else ""

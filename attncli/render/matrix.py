@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DIGITS = 4  # after the point, as torch prints them
 GAP = 3
 _COLUMN_LABEL = 8  # cells a column's label may take beyond what its numbers need
-_WIDEST_FIXED = 100_000  # beyond it fixed decimals cost more columns than they tell
+WIDEST_FIXED = 100_000  # beyond it fixed decimals cost more columns than they tell
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Matrix:
         finite = self.values[np.isfinite(self.values)]
         # With fixed decimals the longest number is the smallest or the largest one.
         candidates = finite.tolist() if self.is_large else [finite.min(), finite.max()] if finite.size else []
-        longest = max((len(_number(value, digits, self.is_large)) for value in candidates), default=1)
+        longest = max((len(number_text(value, digits, self.is_large)) for value in candidates), default=1)
         if finite.size < self.values.size:
             longest = max(longest, len("-inf"))
         labels = (cell_len(palette.shortened(label, max(longest, _COLUMN_LABEL))) for label in self.columns.labels)
@@ -72,7 +72,8 @@ class Matrix:
         allowed = np.ones(self.values.shape, bool) if self.allowed is None else self.allowed
         kept = self.columns_kept(palette, width, digits)
         shown = [column for column in kept if column is not None]
-        texts = [[_number(value, digits, self.is_large) for value in row] for row in self.values[:, shown].tolist()]
+        large = self.is_large
+        texts = [[number_text(value, digits, large) for value in row] for row in self.values[:, shown].tolist()]
         if self.hide_masked:
             mark = palette.fit("·")
             texts = [
@@ -93,7 +94,7 @@ class Matrix:
     def is_large(self) -> bool:
         """Whether its numbers are too large for fixed decimals."""
         finite = self.values[np.isfinite(self.values)]
-        return bool(finite.size) and float(np.abs(finite).max()) >= _WIDEST_FIXED
+        return bool(finite.size) and float(np.abs(finite).max()) >= WIDEST_FIXED
 
     def _line(
         self,
@@ -199,7 +200,8 @@ def _placed(matrices: Sequence[Matrix], palette: Palette, width: int, is_cut: bo
     return stack(stacked)
 
 
-def _number(value: float, digits: int, is_large: bool) -> str:
+def number_text(value: float, digits: int, is_large: bool = False) -> str:
+    """Return a number with so many decimals, or significant digits where it is large."""
     if not np.isfinite(value):
         return str(value)
     if value == 0:

@@ -40,7 +40,7 @@ _RAMPS = {
 # What our own words and glyphs become where the encoding lacks them.
 _PLAIN = str.maketrans({
     "·": ".", "×": "x", "−": "-", "–": "-", "→": "->", "⋯": "..", "…": "..", "■": "#", "ᵀ": "^T", "√": "sqrt",
-    "│": "|", "─": "-", "┼": "+", "░": ":", "▒": "=", "▓": "#", "█": "@", "␣": "_", "◌": "",
+    "│": "|", "─": "-", "┼": "+", "░": ":", "▒": "=", "▓": "#", "█": "@", "␣": "_", "◌": "", "‖": "||", "÷": "/",
 })  # fmt: skip
 
 _RIGHT_TO_LEFT = frozenset({"R", "AL", "AN"})  # Unicode's bidirectional classes
@@ -90,7 +90,7 @@ class Palette:
         """Return the cells of this width from the lowest to the highest value: a glyph and its style."""
         if not self.has_color:
             return [(glyph, None) for glyph in _RAMPS[self.tier, width]]
-        return [(" " * width, style) for style in _styles(self.colormap, _STEPS[self.tier])]
+        return [(" " * width, style) for style in colors(COLORMAPS[self.colormap], _STEPS[self.tier])]
 
     def fit(self, text: str) -> str:
         """Return text that the output's encoding can write: our own glyphs replaced, everything else escaped."""
@@ -125,7 +125,7 @@ class Palette:
         width: int,
         is_log: bool = False,
     ) -> list[list[tuple[str, Style | None]]]:
-        """Return a glyph and a style for every cell.
+        """Return a glyph, as wide as a cell, and a style for every cell.
 
         Args:
             values: what the colours say.
@@ -153,18 +153,19 @@ class Palette:
         for mark, where in marks:
             for row, column in np.argwhere(where & allowed).tolist():
                 style = drawn[row][column][1] if mark in {"0", "+", "-"} else None
-                drawn[row][column] = (mark, style)
+                drawn[row][column] = (mark.rjust(width), style)
+        masked = (self.fit("·").rjust(width), DIM)
         for row, column in np.argwhere(~allowed).tolist():
-            drawn[row][column] = (self.fit("·"), DIM)
+            drawn[row][column] = masked
         return drawn
 
 
 @cache
-def _styles(colormap: str, steps: int) -> list[Style]:
+def colors(stops: tuple[str, ...], steps: int) -> list[Style]:
     """Return the colours of a map, interpolated between its stops."""
-    stops = np.array([[int(stop[i : i + 2], 16) for i in (0, 2, 4)] for stop in COLORMAPS[colormap]])
-    at = np.linspace(0, len(stops) - 1, steps)
-    channels = [np.interp(at, np.arange(len(stops)), stops[:, channel]) for channel in range(3)]
+    ends = np.array([[int(stop[i : i + 2], 16) for i in (0, 2, 4)] for stop in stops])
+    at = np.linspace(0, len(ends) - 1, steps)
+    channels = [np.interp(at, np.arange(len(ends)), ends[:, channel]) for channel in range(3)]
     return [_background(color) for color in np.stack(channels, axis=-1)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from textwrap import wrap
 from typing import Any
 
 from rich.console import RenderableType
@@ -15,24 +16,23 @@ from attncli.render.block import Block, grid
 from attncli.render.findings import finding_lines, tally
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.selection import layers_named
-from attncli.tokens import visible
+
+# Cells of a line: before what a comparison came to, and of that.
+_BEFORE, _LEAST, _WIDEST = 51, 24, 100
 
 
 def report_parts(report: Report, palette: Palette, width: int | None) -> Iterator[RenderableType]:
     """Yield what was run, what was found, and what was compared."""
-    tokens = f"{min(report.tokens)} to {max(report.tokens)} tokens"
-    said = [
-        visible(report.model),
-        visible(report.architecture),
-        report.dtype,
-        f"{len(report.tokens)} sentences, {tokens}",
-    ]
-    yield Text(palette.fit(" · ".join(said)))
+    count, least, most = len(report.tokens), min(report.tokens), max(report.tokens)
+    tokens = f"{least} to {most} tokens" if least < most else f"{most} tokens"
+    said = [report.model, report.architecture, report.dtype, f"{count} sentence{'s' * (count > 1)}, {tokens}"]
+    yield Text(palette.label(" · ".join(said)))
     yield Text(palette.fit("implied masks: " + "; ".join(_implied(*mask) for mask in report.masks)))
-    if report.findings:
-        yield finding_lines(_by_layers(report.findings), palette)
+    findings = _by_layers(report.findings)
+    if findings:
+        yield finding_lines(findings, palette)
     yield _compared(report.invariances, palette, width)
-    yield Text(tally(report.findings))
+    yield Text(tally(findings))
 
 
 def _implied(mask: str, kind: str, layers: Sequence[int]) -> str:
@@ -59,18 +59,21 @@ def _merged(group: Sequence[Finding]) -> Finding:
 
 
 def _compared(invariances: Sequence[Invariance], palette: Palette, width: int | None) -> Block:
-    """Return the comparisons as a table."""
+    """Return the comparisons as a table; what they came to wraps, as far as there is room for it."""
     rows: list[list[tuple[str, Style | None]]] = [
         [(title, DIM) for title in ("the same text", "in two ways", "change", "")]
     ]
+    room = _WIDEST if width is None else max(width - _BEFORE, _LEAST)
     for each in invariances:
+        change = "-" if each.change is None else f"{each.change:.1e}"
         if each.change is None:
-            change, verdict = "-", f"not run: {each.reason}"
+            verdict = f"{'failed' if each.has_failed else 'not run'}: {each.reason}"
         else:
-            change = f"{each.change:.1e}"
             verdict = "rounding" if each.first is None else f"from {_place(each.first)} on"
-        style = BOLD if each.first is not None else None
-        rows.append([(palette.label(text), style) for text in (each.name, each.ways, change, verdict)])
+        style = BOLD if each.has_failed or each.first is not None else None
+        for number, line in enumerate(wrap(palette.label(verdict), room)):
+            cells = ("", "", "", line) if number else (each.name, each.ways, change, line)
+            rows.append([(palette.label(text), style) for text in cells])
     return grid(rows, "<<><", width)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
@@ -14,7 +16,7 @@ from attncli.render.block import Block, beside, cell, grid, stack
 from attncli.render.matrix import DIGITS
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.tokens import Token, Tokens, Word
-from attncli.trace import Trace
+from attncli.trace import Source, Trace
 
 _LONGEST_TOKEN = 200  # cells, where the output sets no width
 
@@ -22,23 +24,36 @@ _LONGEST_TOKEN = 200  # cells, where the output sets no width
 def headline(trace: Trace, palette: Palette) -> Text:
     """Return what ran."""
     source = trace.source
-    details = source.details
-    title = source.model or {"toy": "toy layer", "file": "tensors from a file"}.get(source.kind, source.kind)
     facts = []
     if source.kind == "pretrained":
-        facts += [str(source.architecture), _counted(source.layers, "layer")]
+        facts += [str(source.architecture), counted(source.layers, "layer")]
     for layer in trace.layers[:1]:
         where = f"layer {layer.layer}, " if source.layers > 1 and len(trace.layers) == 1 else ""
         masks = list(dict.fromkeys(str(each.mask) for each in trace.layers))
-        facts += [where + _counted(layer.num_heads, "head"), f"mask {' and '.join(masks)}"]
-    if source.kind == "toy":
-        facts += [f"{details['positions']} positions"] if details["positions"] != "none" else []
-        facts += [f"{details['init']} weights, seed {source.seed} ({details['rng']})"]
-        facts += [f"{details['parameters']:,} parameters"]
-    else:
-        facts += [f"{source.dtype} on {source.device}"]
+        facts += [where + counted(layer.num_heads, "head"), f"mask {' and '.join(masks)}"]
+    facts += numbers_of(source)
     facts += sorted({layer.capture for layer in trace.layers} - {"exact"})
+    return joined(title_of(source), facts, palette)
+
+
+def joined(title: str, facts: Sequence[str], palette: Palette) -> Text:
+    """Return a title with the facts behind it."""
     return Text.assemble((palette.label(title), BOLD), palette.label("".join(f" · {fact}" for fact in facts)))
+
+
+def title_of(source: Source) -> str:
+    """Return what a source is called."""
+    return source.model or {"toy": "toy layer", "file": "tensors from a file"}.get(source.kind, source.kind)
+
+
+def numbers_of(source: Source) -> list[str]:
+    """Return where a source's numbers come from: how a toy layer is drawn, what a model computes in."""
+    details = source.details
+    if source.kind != "toy":
+        return [f"{source.dtype} on {source.device}"]
+    facts = [f"{details['positions']} positions"] if details["positions"] != "none" else []
+    facts += [f"{details['init']} weights, seed {source.seed} ({details['rng']})"]
+    return [*facts, f"{details['parameters']:,} parameters"]
 
 
 def token_list(tokens: Tokens, title: str, palette: Palette, width: int | None, has_ids: bool) -> Block:
@@ -151,5 +166,6 @@ def proof_line(layer: LayerTrace, palette: Palette) -> Text:
     return Text(palette.fit(line), DIM)
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' if count != 1 else ''}"
+def counted(count: int, noun: str) -> str:
+    """Return a number of things: 1 head, 12 heads."""
+    return f"{count:,} {noun}{'s' if count != 1 else ''}"

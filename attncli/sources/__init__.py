@@ -36,6 +36,7 @@ def open_source(
     kind: str | None = None,
     mask: str | None = None,
     special: bool = True,
+    generate: int = 0,
     **options: Any,
 ) -> Source:
     """Return the toy layer, or a checkpoint with its tokenizer, ready for sentences.
@@ -47,6 +48,7 @@ def open_source(
         kind: the only kind of attention to record, `self`, `encoder`, `decoder` or `cross`; None is every kind.
         mask: a mask expression or file; None is the toy layer's default or the checkpoint's own mask.
         special: whether the tokenizer adds its special tokens.
+        generate: how many tokens a causal model writes after each sentence, greedily.
         options: fields of `toy.ToyOptions`, or of `pretrained.LoadOptions` with a model.
 
     Raises:
@@ -57,12 +59,16 @@ def open_source(
 
     chosen_layers, chosen_heads = Indices.of("layer", layers), Indices.of("head", heads)
     if model is None:
+        from attncli.errors import UsageError
         from attncli.sources.toy import ToyLayer
 
+        if generate:
+            raise UsageError("--generate needs a causal language model, --model; the toy layer predicts no token")
         return ToyLayer(chosen_layers, chosen_heads, kind=kind, mask=mask, special=special, **options)
     from attncli.sources.pretrained import Checkpoint
 
-    return Checkpoint(model, chosen_layers, chosen_heads, kind=kind, mask=mask, special=special, **options)
+    given: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "generate": generate}
+    return Checkpoint(model, chosen_layers, chosen_heads, **given, **options)
 
 
 def inspect(text: str, *, pair: str | None = None, target: str | None = None, **options: Any) -> Trace:
@@ -76,7 +82,7 @@ def inspect(text: str, *, pair: str | None = None, target: str | None = None, **
         pair: a second text in the same sequence.
         target: the text whose queries attend to the sentence's keys.
         options: everything `attn inspect` takes, under the name of its long option: `model`, `layers`, `heads`,
-            `mask`, `special`, the toy layer's (`d_model`, `num_heads`, `init`, …) and the checkpoint's
+            `mask`, `special`, `generate`, the toy layer's (`d_model`, `num_heads`, `init`, …) and the checkpoint's
             (`dtype`, `device`, `offline`, …).
 
     Raises:

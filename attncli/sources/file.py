@@ -117,6 +117,7 @@ def save(trace: Trace, path: str | Path) -> None:
         "key_tokens": [{**token.as_dict(), "word": token.word} for token in trace.key_tokens],
         "layers": layers,
         "notes": trace.notes,
+        "generated": trace.generated,
     }
     with written_aside(path) as aside:
         # Through bytes: the library's own errors about a file do not say what the system said.
@@ -197,6 +198,7 @@ def _read_trace(tensors: SavedTensors, metadata: Mapping[str, str], layers: Indi
         pair=pair,
         target=target,
         notes=tuple(map(str, header["notes"])),
+        generated=_generated(header.get("generated", 0)),
     )
 
 
@@ -232,6 +234,13 @@ def _source(recorded: dict[str, Any]) -> Source:
         _record(recorded, _TOY_DETAILS, "source")
     details = {name: value for name, value in recorded.items() if name not in _SOURCE}
     return Source(**{name: recorded[name] for name in _SOURCE}, details=details)
+
+
+def _generated(recorded: Any) -> int:
+    """Return how many tokens the model wrote; files of before it could do not say."""
+    if type(recorded) is not int:
+        raise TypeError("'generated' of its header is no number")
+    return recorded
 
 
 def _tokens(recorded: list[Any]) -> Tokens:

@@ -26,7 +26,7 @@ class Bug:
         codes: the findings of severity error that say so.
         says: what one of their messages contains.
         documents: whether it shows in packed documents alone.
-        config: what the healthy model's configuration has beside the tiny one's.
+        also: other errors of the layers that follow from it.
     """
 
     name: str
@@ -35,10 +35,13 @@ class Bug:
     codes: frozenset[str]
     says: str = ""
     documents: bool = False
+    also: frozenset[str] = frozenset()
 
 
-def bug(name: str, architecture: str, plant: Plant, *codes: str, says: str = "", documents: bool = False) -> Bug:
-    return Bug(name, architecture, plant, frozenset(codes), says, documents)
+def bug(
+    name: str, architecture: str, plant: Plant, *codes: str, says: str = "", documents: bool = False, also: str = ""
+) -> Bug:
+    return Bug(name, architecture, plant, frozenset(codes), says, documents, frozenset(also.split()))
 
 
 # --- ways to plant -----------------------------------------------------------------------------------------
@@ -279,12 +282,19 @@ BUGS = [
         lambda model, _: with_argument(model.layers[1].self_attn, "attention_mask", lambda *_: None),
         "no-mask",
         "leak",
+        also="pad",
     ),
     bug("mask dropped everywhere", "gpt2", masks(torch.ones_like), "leak", "pad"),
     bug("padding attended everywhere", "llama", argument("attention_mask", all_ones), "pad"),
     bug("padding attended in one layer", "bert", masks(torch.ones_like, 2), "pad"),
-    bug("0 and 1 added to the scores", "bert", raw_masks(lambda mask: (mask == 0).to(mask.dtype)), "ambiguous"),
-    bug("a fill that is too small", "llama", raw_masks(lambda mask: mask.clamp(min=-5.0)), "leak"),
+    bug(
+        "0 and 1 added to the scores",
+        "bert",
+        raw_masks(lambda mask: (mask == 0).to(mask.dtype)),
+        "ambiguous",
+        also="pad",
+    ),
+    bug("a fill that is too small", "llama", raw_masks(lambda mask: mask.clamp(min=-5.0)), "leak", also="pad"),
     bug(
         "window one too wide",
         "mistral",
@@ -304,14 +314,21 @@ BUGS = [
     ),
     bug("windows in the wrong layers", "gemma2", swapped_kinds, "window", "missing"),
     bug("a buffer one too wide", "gpt_neo", wider_buffer, "window", says="4 keys, not 3 (+1)"),
-    bug("the future one key too far", "llama", masks(last_key), "leak"),
-    bug("one head looks ahead", "llama", masks(one_head, 1), "leak", "varies"),
-    bug("mask transposed", "llama", masks(lambda allowed: allowed.mT), "leak"),
-    bug("mask inverted", "llama", masks(lambda allowed: ~allowed), "leak"),
+    bug("the future one key too far", "llama", masks(last_key), "leak", also="pad"),
+    bug("one head looks ahead", "llama", masks(one_head, 1), "leak", "varies", also="pad"),
+    bug("mask transposed", "llama", masks(lambda allowed: allowed.mT), "leak", also="missing pad shape"),
+    bug("mask inverted", "llama", masks(lambda allowed: ~allowed), "leak", also="dead-row missing pad"),
     bug("no query sees itself", "llama", masks(strict), "missing", "dead-row"),
     bug("an encoder that is causal", "bert", masks(lambda allowed: allowed & ~future(allowed)), "missing"),
-    bug("a mask of another sentence", "llama", masks(lambda allowed: allowed.roll(1, 0)), "pad", "missing"),
-    bug("fill added twice", "llama", doubled_padding, "double-fill"),
+    bug(
+        "a mask of another sentence",
+        "llama",
+        masks(lambda allowed: allowed.roll(1, 0)),
+        "pad",
+        "missing",
+        also="dead-row",
+    ),
+    bug("fill added twice", "llama", doubled_padding, "double-fill", also="proof"),
     bug("documents reach each other", "llama", argument("attention_mask", ones_for_none), "document", documents=True),
     bug(
         "documents reach each other in one layer",
@@ -319,6 +336,7 @@ BUGS = [
         masks(lambda allowed: allowed | ~future(allowed), 1),
         "document",
         documents=True,
+        also="pad window",
     ),
     bug("positions not derived", "gpt2", argument("position_ids", from_nought), "padding-side"),
     bug("positions begin again with a cache", "llama", argument("position_ids", from_nought), "cache"),
@@ -327,8 +345,16 @@ BUGS = [
     bug("sentences of a batch are mixed", "llama", mixes_the_batch, "batch"),
     bug("sdpa without its mask", "llama", sdpa_without_mask, "backend"),
     bug("softmax over the queries", "llama", function("eager_attention_forward", other_softmax), "row-sum"),
-    bug("dropout in evaluation", "llama", function("eager_attention_forward", dropping), "row-sum"),
+    bug("dropout in evaluation", "llama", function("eager_attention_forward", dropping), "row-sum", also="dead-row"),
     bug("scaled twice", "llama", function("eager_attention_forward", scaled_twice), "proof"),
-    bug("a decoder that looks ahead", "bart", masks(torch.ones_like, 2, of=lambda model: model.decoder), "leak"),
-    bug("the padding of the encoder attended", "t5", argument("attention_mask", lambda *_: None), "pad"),
+    bug(
+        "a decoder that looks ahead",
+        "bart",
+        masks(torch.ones_like, 2, of=lambda model: model.decoder),
+        "leak",
+        also="pad",
+    ),
+    bug(
+        "the padding of the encoder attended", "t5", argument("attention_mask", lambda *_: None), "pad", also="no-mask"
+    ),
 ]

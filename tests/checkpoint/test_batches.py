@@ -291,7 +291,7 @@ def numbered(count: int, bad: int | None = None) -> Iterator[tuple[int, str]]:
 
 
 def test_windows_double_until_the_largest() -> None:
-    found = list(windows(numbered(30), most=8))
+    found = list(windows(numbered(30), most=lambda: 8))
     assert [len(window) for window in found] == [1, 2, 4, 8, 8, 7]
     assert [one for window in found for one in window] == list(numbered(30))
     assert [len(window) for window in windows(numbered(600))] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 89]

@@ -436,7 +436,11 @@ def test_tabs_newlines_and_backslashes_in_tokens_are_escaped(attn: Run, tmp_path
 
 @pytest.mark.parametrize(
     ("ending", "name"),
-    [("json", "json"), ("jsonl", "jsonl"), ("tsv", "tsv"), ("csv", "csv"), ("txt", "table"), ("JSON", "json")],
+    [
+        *((name, name) for name in ("json", "jsonl", "tsv", "csv", "svg", "html", "md")),
+        ("txt", "table"),
+        ("JSON", "json"),
+    ],
 )
 def test_the_ending_of_the_file_decides_the_format(attn: Run, tmp_path: Path, ending: str, name: str) -> None:
     path = tmp_path / f"out.{ending}"
@@ -449,7 +453,14 @@ def test_the_ending_of_the_file_decides_the_format(attn: Run, tmp_path: Path, en
 
 @pytest.mark.parametrize(
     "arguments",
-    [["out.tsv", "-F", "json"], ["out.json", "-F", "jsonl"], ["out.txt", "-F", "csv"], ["out.png"], ["out"]],
+    [
+        ["out.tsv", "-F", "json"],
+        ["out.json", "-F", "jsonl"],
+        ["out.txt", "-F", "csv"],
+        ["out.svg", "-F", "md"],
+        ["out.png"],
+        ["out"],
+    ],
     ids=" ".join,
 )
 def test_a_format_that_contradicts_the_ending_is_refused(
@@ -462,7 +473,7 @@ def test_a_format_that_contradicts_the_ending_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("ending", ["json", "txt"])
+@pytest.mark.parametrize("ending", ["json", "txt", "svg", "html", "md"])
 def test_a_run_that_fails_leaves_the_file_as_it_was(attn: Run, tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"out.{ending}"
     assert attn("inspect", "time flies", " ", "-o", path).code == 5
@@ -490,7 +501,7 @@ HOSTILE = (
     "\x1b[31mred\x1b[0m \x07bell \x9b31m \x85next \u202egnp.exe\u202c \u2066iso\u2069 \u200bzero \u2028line \x7f "
     "[/INST] [bold]x[/bold] :smile: 漢字 \U0001f469\u200d\U0001f467 👍🏽 ␛"
 )
-FORMATS = ["table", "json", "jsonl", "tsv", "csv"]
+FORMATS = ["table", "json", "jsonl", "tsv", "csv", "svg", "html", "md"]
 
 
 def harmful(text: str, allowed: str) -> set[str]:

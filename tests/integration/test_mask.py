@@ -290,7 +290,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "true of numbers": (["show", "additive.npy", "--true", "masked"], USAGE, "additive"),
     "another size than the file's": (["show", "causal.npy", "--size", "4"], INPUT, "[6, 6]"),
     "documents that do not add up": (["show", "docs(2,2)", "--size", "5"], INPUT, "covers 4 positions"),
-    "an ending": (["show", "causal", "-o", "mask.tsv"], USAGE, ".json or .txt"),
+    "an ending": (["show", "causal", "-o", "mask.tsv"], USAGE, ".json, .svg, .html, .md or .txt"),
     "an unknown ending": (["show", "causal", "-o", "mask.png"], USAGE, "ending in"),
     "an ending of a difference": (["diff", "causal", "full", "-o", "mask.json"], USAGE, ".txt"),
     "an unknown finding": (["check", "causal", "--fail-on", "leek"], USAGE, "--fail-on 'leek'"),

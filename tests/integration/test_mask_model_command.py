@@ -174,7 +174,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "a side": (["gemma", "time", "--pad", "top"], USAGE, "--pad"),
     "a revision of a folder": (["gemma", "time", "--revision", "main"], USAGE, "--revision"),
     "a format": (["gemma", "time", "-F", "tsv"], USAGE, "tsv"),
-    "an ending": (["gemma", "time", "-o", "mask.csv"], USAGE, ".json or .txt"),
+    "an ending": (["gemma", "time", "-o", "mask.csv"], USAGE, ".json, .svg, .html, .md or .txt"),
 }
 
 

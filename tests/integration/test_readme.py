@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import hub_cache
-from readme import README, comparable, examples, ran
+from readme import README, comparable, drawn, examples, pictures, ran
 from typer.main import get_command
 
 from attncli._version import __version__
@@ -26,11 +26,24 @@ def needs_debian(command: str) -> bool:
     "command",
     [pytest.param(c, marks=pytest.mark.system if needs_debian(c) else ()) for c in examples()],
 )
-def test_a_command_prints_what_the_readme_shows(command: str, tmp_path: Path, minilm: str) -> None:
+def test_a_command_prints_what_the_readme_shows(command: str, tmp_path: Path, minilm: str, tiny_llama: str) -> None:
     environment = hub_cache(tmp_path / "cache", MODEL, minilm)
+    (tmp_path / "tiny-llama").symlink_to(tiny_llama, target_is_directory=True)
     expected = examples()[command]
     assert expected.strip()
     assert comparable(ran(command, tmp_path, environment)) == comparable(expected)
+
+
+@pytest.mark.parametrize("path", pictures())
+def test_a_picture_is_what_its_command_draws(path: str, tmp_path: Path, minilm: str) -> None:
+    environment = hub_cache(tmp_path / "cache", MODEL, minilm)
+    assert drawn(path, tmp_path, environment) == (ROOT / path).read_bytes()
+
+
+def test_the_readme_shows_every_picture_and_says_what_draws_it() -> None:
+    shown = set(re.findall(r"^!\[[^\]]+\]\((\S+)\)$", README.read_text(encoding="utf-8"), re.MULTILINE))
+    kept = {f"docs/{path.name}" for path in (ROOT / "docs").iterdir()}
+    assert shown == kept == set(pictures())
 
 
 def test_the_python_examples_give_what_the_readme_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,10 @@ from attncli.layer import LayerTrace
 from attncli.masks.algebra import ArrayMask
 from attncli.masks.subject import Subject
 from attncli.render.heatmap import Picture
-from attncli.render.layout import LONG, Layout
+from attncli.render.layout import Layout
 from attncli.render.masks import MaskView
 from attncli.render.palette import COLORMAPS, Palette
+from attncli.render.screen import LONG
 from attncli.tokens import Token, Tokens
 from attncli.trace import Source, Trace
 from attncli.view import View
@@ -247,7 +248,7 @@ def test_pooling_keeps_the_largest_weight_and_masks_only_what_is_all_masked() ->
 def test_a_long_text_is_pooled_and_says_so() -> None:
     trace = attncli.inspect(" ".join(f"w{index}" for index in range(LONG + 1)))
     layout = Layout(trace, View(), Palette(), None)
-    assert "largest of 2×2" in drawn(trace)
+    assert "largest of 3×3" in drawn(trace)
     assert "scores, before the mask" not in drawn(trace)
     (note,) = layout.notes()
     assert note.startswith("65 tokens: ")

@@ -70,6 +70,7 @@ class Checkpoint:
         kind: str | None,
         mask: str | None,
         special: bool,
+        generate: int = 0,
         **options: Any,
     ) -> None:
         refuse_unknown(options, LoadOptions, "--model; it belongs to the toy layer")
@@ -80,18 +81,24 @@ class Checkpoint:
         self.name = model
         self.options = LoadOptions(**options)
         expression = None if mask is None else parse(mask)
+        if generate and expression is not None:
+            raise UsageError("--generate lets the model write under its own mask; drop --mask")
         from attncli.sources.pretrained import loading
+        from attncli.sources.pretrained.generation import Writer, check_causal
         from attncli.sources.pretrained.implied import implied_masks
         from attncli.sources.pretrained.recording import Request
 
         config = loading.load_config(model, self.options)
+        if generate:
+            check_causal(model, config)
         self.is_encoder_decoder: bool = config.is_encoder_decoder
         kinds = ("encoder", "decoder", "cross") if self.is_encoder_decoder else ("self",)
         if kind not in (None, *kinds):
             raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has {', '.join(kinds)} attention")
         self.num_layers = loading.layer_count(config)
         # Before the weights are read.
-        self.request = Request(layers.among(self.num_layers, visible(model)), kind, heads, expression)
+        chosen = layers.among(self.num_layers, visible(model))
+        self.request = Request(chosen, kind, heads, expression, writes=generate > 0)
         self.other_layers = loading.other_layers(config)
         attention_layers = self._attention_layers()
         self.notes = tuple(  # said once, with the first sentence
@@ -101,7 +108,8 @@ class Checkpoint:
         )
         heads.among(loading.head_count(config), f"each layer of {visible(model)}")
         tokenizer = loading.load_tokenizer(model, self.options)
-        self.model = self._load(config, attention_layers)
+        whole = self._load(config, attention_layers)
+        self.model = whole.base_model if generate else whole
         self.attention_layers = attention_layers
         self.unseen = implied_masks(self.model, attention_layers)  # but for the layers whose mask was complained of
         self.padding_side: str | None = None  # where sentences of one batch are padded; None: all have one length
@@ -114,6 +122,7 @@ class Checkpoint:
             rows=loading.vocabulary_rows(self.model),
             start_id=getattr(config, "decoder_start_token_id", None),
         )
+        self.writer = Writer(model, whole, tokenizer, self.reader.limit, generate) if generate else None
 
     def _load(self, config: Any, attention_layers: list[int]) -> Any:
         from attncli.sources.pretrained.loading import load_model
@@ -153,6 +162,8 @@ class Checkpoint:
         for text in texts:
             try:
                 sentence = self.reader.read(text, pair, target)
+                if self.writer is not None:
+                    sentence = self.writer.continued(sentence)
                 longest = max(len(sentence.tokens), len(sentence.query_tokens))
                 limit = min(limit, longest * self.room_for(longest))
             except AttnError as error:
@@ -200,6 +211,7 @@ class Checkpoint:
         """Return the traces of sentences that run side by side."""
         from attncli.sources.pretrained.batch import padded
         from attncli.sources.pretrained.capture import run
+        from attncli.sources.pretrained.generation import check_no_future
         from attncli.sources.pretrained.implied import mask_notes
 
         kinds: tuple[str, ...] = ("self",)
@@ -230,5 +242,8 @@ class Checkpoint:
             notes = once + one.notes
             if self.request.mask is None:
                 notes += mask_notes(own, self.unseen)
-            traces.append(Trace(source, one.query_tokens, one.tokens, own, one.text, one.pair, one.target, notes))
+            if one.generated:
+                check_no_future(self.name, own, one.generated)
+            sides = (one.query_tokens, one.tokens, own, one.text, one.pair, one.target)
+            traces.append(Trace(source, *sides, notes, one.generated))
         return traces

@@ -56,7 +56,7 @@ def continued(model: Any, inputs: Mapping[str, torch.Tensor], past: int) -> tupl
     more: dict[str, Any] = {}
     name = model.config.model_type
     try:
-        with _eager(model), torch.inference_mode():
+        with eagerly(model), torch.inference_mode():
             if is_encoder_decoder:
                 more["encoder_outputs"] = model.get_encoder()(**kept)
             first = {name: value[:, :past] for name, value in own.items()}
@@ -72,7 +72,7 @@ def continued(model: Any, inputs: Mapping[str, torch.Tensor], past: int) -> tupl
 
 
 @contextmanager
-def _eager(model: Any) -> Iterator[None]:
+def eagerly(model: Any) -> Iterator[None]:
     """Let a model run with its own attention, unwatched."""
     configs = [module.config for module in model.modules() if hasattr(module, "config")]
     before = [config._attn_implementation for config in configs]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
@@ -21,8 +23,12 @@ from attncli.sources.pretrained.places import attention_places
 # Text towers that are causal though their modules say otherwise, and a permutation model, causal in training alone.
 _EXCEPTIONS = {"clip_text_model": True, "xlnet": False}
 
-# Configurations of layers that choose among the keys they may see: an index, blocks, a learned mask.
-_CHOOSING = ("index_topk", "index_local_blocks", "keep_window_size")
+# What a layer that chooses among the keys it may see calls the number it keeps: an index, a learned mask; or blocks.
+BUDGETS = ("index_topk", "indexer_budget", "keep_window_size")
+_CHOOSING = (*BUDGETS, "index_local_blocks")
+
+_CAUSAL_HEADS = re.compile(r"CausalLM|LMHead")
+_OTHER_HEADS = re.compile(r"MaskedLM|PreTraining|Classification|QuestionAnswering")
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,7 @@ class Implied:
     Attributes:
         expression: which query may attend to which key.
         window: how many keys a causal window has, or how many it has to each side; None is no window.
-        is_exact: whether every key that may be seen is; not where a layer chooses among them.
+        is_exact: whether every key that may be seen is; not where a layer chooses among them, or nothing is known.
     """
 
     expression: Expression
@@ -51,11 +57,11 @@ def implied_masks(model: Any, attention_layers: Sequence[int]) -> dict[tuple[int
     places = attention_places(model, attention_layers)
     found = {}
     for kind, layers in places.layers.items():
-        is_causal = kind == "decoder" or (kind == "self" and _is_causal(model, places.modules))
+        is_causal = kind == "decoder" if kind != "self" else _is_causal(model, places.modules)
         for layer in layers:
             # A configuration of its own for every layer, where they differ; one and the same where not.
             own = config.per_layer_config[layer] if layer < config.num_hidden_layers else config
-            found[layer, kind] = _implied(own, layer, is_causal) if kind == "self" else _plain(is_causal)
+            found[layer, kind] = _implied(own, layer, is_causal) if kind == "self" else _plain(is_causal is True)
     return found
 
 
@@ -91,8 +97,8 @@ def _differs(layer: LayerTrace, implied: Implied) -> bool:
     return False
 
 
-def _is_causal(model: Any, modules: Any) -> bool:
-    """Return whether a model without a decoder of its own looks at the past alone.
+def _is_causal(model: Any, modules: Any) -> bool | None:
+    """Return whether a model without a decoder of its own looks at the past alone; None if nothing says so.
 
     Said by the configuration (`is_causal`, `is_decoder`), by its attention modules, or by what it is trained for.
     """
@@ -107,11 +113,18 @@ def _is_causal(model: Any, modules: Any) -> bool:
     said_by_modules = {getattr(module, "is_causal", None) for module in model.modules() if id(module) in modules}
     if said_by_modules & {True, False}:
         return True in said_by_modules
-    writes = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    return writes and config.model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    if config.model_type in CONFIG_MAPPING_NAMES:
+        writes = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+        return writes and config.model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    heads = " ".join([*(config.architectures or ()), *(getattr(config, "auto_map", None) or ())])
+    if _CAUSAL_HEADS.search(heads):
+        return True
+    return False if _OTHER_HEADS.search(heads) else None
 
 
-def _implied(config: Any, layer: int, is_causal: bool) -> Implied:
+def _implied(config: Any, layer: int, is_causal: bool | None) -> Implied:
+    if is_causal is None:
+        return Implied(Atom("full"), is_exact=False)
     is_exact = not any(getattr(config, name, None) is not None for name in _CHOOSING)
     is_exact &= getattr(config, "attention_type", None) != "block_sparse"  # BigBird
     layer_type = _layer_type(config, layer)
@@ -149,5 +162,7 @@ def _window(config: Any, layer_type: str) -> int | None:
     elif not layer_type and getattr(config, "use_sliding_window", True) is False:
         return None
     names = ("sliding_window", "sliding_window_size", "attention_window_size", "window_size")
-    widths = (getattr(config, name, None) for name in names)
+    # A leftover in the file of an architecture of transformers that has no window says nothing.
+    is_declared = bool(layer_type) or not type(config).__module__.startswith("transformers.")
+    widths = (getattr(config, name, None) for name in names if is_declared or hasattr(type(config), name))
     return next((width for width in widths if isinstance(width, int) and width > 0), None)

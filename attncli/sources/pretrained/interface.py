@@ -160,7 +160,7 @@ def _attend(
     run.sums.clear()
     output, weights = _eager(part)
     if run.request.audits:
-        run.arrivals[place] = Arrival(call.mask, torch.cat(run.sums, dim=-1))
+        run.arrivals[place] = Arrival(call.mask, torch.cat(run.sums, dim=-1), query.dtype)
     for number, span in enumerate(run.spans):
         rows, columns = span.of(place[1])
         layer = _recorded(call, number, rows, columns, place, heads, rule)
@@ -255,7 +255,7 @@ def _recorded(
     """Return the layer of one sentence of the batch."""
     query, key, value = call.query[number, :, rows], call.key[number, :, columns], call.value[number, :, columns]
     shape = (query.shape[0], query.shape[1], key.shape[1])
-    mask, bias = _split(call, number, rows, columns, shape)
+    mask, bias, fill = _split(call, number, rows, columns, shape)
     return LayerTrace(
         layer=place[0],
         kind=place[1],
@@ -268,29 +268,34 @@ def _recorded(
         bias=bias,
         softcap=call.more.get("softcap"),
         sinks=None if call.sinks is None else to_numpy(call.sinks),
-        fill=float(torch.finfo(query.dtype).min),
+        fill=fill,
     )
 
 
 def _split(
     call: _Call, number: int, rows: slice, columns: slice, shape: tuple[int, int, int]
-) -> tuple[Mask, np.ndarray[Any, Any] | None]:
-    """Take what is added to the scores apart into the cells it forbids and the bias of the others."""
+) -> tuple[Mask, np.ndarray[Any, Any] | None, float]:
+    """Take what is added to the scores apart: the cells it forbids, the bias of the others, what it forbids with."""
     heads, queries, keys = shape
     mask: Mask = RuleMask(Atom("full"), queries, keys, heads)
     bias = None if call.bias is None else to_numpy(_cells(call.bias, number, rows, columns))
+    fill = float(torch.finfo(call.query.dtype).min)
     if call.mask is not None:
         given = _cells(call.mask, number, rows, columns)[..., :keys]  # [1 or H, Q or 1, K]
         added = given.cpu().numpy() if given.dtype == torch.bool else to_numpy(given)
         added = np.broadcast_to(added, (len(added), queries, keys))
-        allowed = added if added.dtype == bool else read_added(added).allowed
-        mask = smallest(allowed, heads)
+        allowed = added
         if added.dtype != bool:
+            reading = read_added(added)
+            allowed = reading.allowed
             kept = np.where(allowed, added, 0)
             bias = kept if bias is None else bias + kept
+            if len(reading.fills) == 1 and np.isfinite(reading.fills[0]):
+                fill = reading.fills[0]
+        mask = smallest(allowed, heads)
     if bias is None or not bias.any():
-        return mask, None
-    return mask, np.array(np.broadcast_to(bias, (len(bias), queries, keys)))
+        return mask, None, fill
+    return mask, np.array(np.broadcast_to(bias, (len(bias), queries, keys))), fill
 
 
 def _cells(cells: torch.Tensor, number: int, rows: slice, columns: slice) -> torch.Tensor:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
-from transformers import MODEL_MAPPING, AutoConfig, AutoModel, AutoTokenizer
+from transformers import MODEL_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 transformers_logging.set_verbosity_error()
@@ -85,7 +85,7 @@ def load_tokenizer(name: str, options: LoadOptions) -> Any:
 
 
 def load_model(name: str, config: Any, options: LoadOptions, request: Request, attention_layers: Sequence[int]) -> Any:
-    """Load a checkpoint's weights into the model without its head, with our attention function in every layer.
+    """Load a checkpoint's weights, with our attention function in every layer; with its head only if it writes.
 
     A model that never calls such a function gets its eager attention; so does one with a table of attention classes
     of its own, which has no place for ours.
@@ -161,6 +161,8 @@ def _loader(config: Any, options: LoadOptions, request: Request, attention_layer
     """Return the class whose models have the layers that were asked for, and as few others as can be."""
     from attncli.sources.pretrained.places import without_layers
 
+    if request.writes:
+        return AutoModelForCausalLM
     keep = max(request.layers) + 1
     model_class = MODEL_MAPPING.get(type(config), None)
     # Some architectures have several classes, and code that a checkpoint brings has its own.

@@ -17,6 +17,7 @@ from attncli.sources.pretrained.batch import padded
 from attncli.sources.pretrained.blank import blank_model, costless
 from attncli.sources.pretrained.capture import run
 from attncli.sources.pretrained.continuation import continued
+from attncli.sources.pretrained.implied import BUDGETS
 from attncli.sources.pretrained.reading import Sentence
 from attncli.sources.pretrained.recording import Span
 from attncli.tokens import Token, Tokens, visible
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     import torch
     from jaxtyping import Bool
 
-# What a layer that chooses keys by their content calls the number of keys it keeps.
-_BUDGETS = ("index_topk", "indexer_budget")
 _TYPE = re.compile(r"(\w+)_attention")
 
 
@@ -119,7 +118,7 @@ class BlankCheckpoint(Checkpoint):
         name = visible(self.name)
         if len(sentences) > 1 and "attention_mask" not in self.parameters:
             raise NotExposedError(f"{name} takes no attention mask, so that it sees padding; give one sentence")
-        for budget in _BUDGETS:
+        for budget in BUDGETS:
             kept = getattr(self.model.config, budget, None)
             if isinstance(kept, int) and kept < longest:
                 raise NotExposedError(

@@ -5,7 +5,7 @@ Everything here runs the model that was loaded, on tokens that its own tokenizer
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
@@ -46,8 +46,9 @@ class SeenLayer:
         keys: which columns are.
         has_mask: whether a mask reached the layer; true where the softmax was watched and nothing else is known.
         mask: the values that reached it, `[1 or H, Q, K]`; None if there are none, or they are not known.
+        dtypes: of that mask and of the queries.
         sums: of the weights that the model itself computed, for every row.
-        documents: lengths of the documents that the sentence is packed of.
+        beside: what the other columns are: `pad` or `document`.
     """
 
     trace: LayerTrace
@@ -56,8 +57,9 @@ class SeenLayer:
     keys: slice
     has_mask: bool
     mask: Any
+    dtypes: tuple[str, str] | None
     sums: Float[np.ndarray, "H Q"]
-    documents: tuple[int, ...] = ()
+    beside: str = "pad"
 
 
 class Probe:
@@ -68,7 +70,7 @@ class Probe:
         self.model = checkpoint.model
         self.first_position = first_position(self.model)
         self.implied = implied_masks(self.model, checkpoint.attention_layers)
-        self.dtype = str(self.model.dtype).removeprefix("torch.")
+        self.dtype = _named(self.model.dtype)
         self.recorded: list[Place] = []  # what was audited last
         is_exchangeable = self.model._can_set_attn_implementation()
         self.backends = ("sdpa", "eager") if is_exchangeable and self.model._supports_sdpa else ("eager",)
@@ -87,7 +89,7 @@ class Probe:
     def stored_dtype(self) -> str:
         """The type that the checkpoint was saved in, as its configuration says."""
         config = load_config(self.checkpoint.name, self.checkpoint.options)
-        return str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
+        return _named(getattr(config, "dtype", None) or torch.float32)
 
     def read(self, text: str, target: str | None) -> Sentence:
         """Return a sentence as the model reads it; without a target, a decoder is given the sentence itself."""
@@ -97,33 +99,46 @@ class Probe:
 
     # --- layer by layer ---
 
-    def audited(self, sentences: Sequence[Sentence], side: str) -> list[dict[Place, SeenLayer]]:
-        """Run sentences in one batch, padded on a side, and return every layer of each."""
-        inputs, spans, whole = self._padded(sentences, side)
-        return self._audited(inputs, spans, whole)
+    def audited(self, sentences: Sequence[Sentence], side: str) -> Iterator[dict[Place, SeenLayer]]:
+        """Run sentences in one batch, padded on a side, and yield every layer of each."""
+        takes_mask = "attention_mask" in self.checkpoint.parameters
+        for some in [sentences] if takes_mask else [[sentence] for sentence in sentences]:
+            inputs, spans, whole = self._padded(some, side)
+            yield from self._audited(inputs, spans, whole)
 
-    def audited_documents(self, sentences: Sequence[Sentence]) -> dict[Place, SeenLayer]:
-        """Run sentences as documents of one sequence, told apart by positions that begin again."""
-        inputs = self._packed(sentences)
-        count = inputs["input_ids"].shape[1]
-        whole = Span(slice(0, count), slice(0, count))
-        (found,) = self._audited(inputs, [whole], whole)
-        lengths = tuple(len(sentence.tokens) for sentence in sentences)
-        return {place: replace(layer, documents=lengths) for place, layer in found.items()}
+    def audited_documents(self, sentences: Sequence[Sentence]) -> Iterator[dict[Place, SeenLayer]]:
+        """Run sentences as documents of one sequence, and yield every layer of each.
 
-    def _audited(self, inputs: dict[str, Any], spans: Sequence[Span], whole: Span) -> list[dict[Place, SeenLayer]]:
+        A causal model is told by positions that begin again, as in training; an encoder by a mask of the documents.
+        """
+        inputs, ends = self._packed(sentences), self._ends(sentences)
+        if not self.looks_back:
+            inputs["attention_mask"] = self._document_mask(ends)
+        own = [slice(start, end) for start, end in pairwise([0, *ends])]
+        whole = Span(slice(0, ends[-1]), slice(0, ends[-1]))
+        for found in self._audited(inputs, [Span(one, one) for one in own], whole):
+            yield {place: replace(layer, beside="document") for place, layer in found.items()}
+
+    def _audited(self, inputs: dict[str, Any], spans: Sequence[Span], whole: Span) -> Iterator[dict[Place, SeenLayer]]:
+        """Yield the layers of each sentence; several may stand in one row of the batch."""
         self._use(interface.EAGER_MASKS)
         request = replace(self.checkpoint.request, audits=True)
-        rows = [whole] * len(spans)
+        count = len(inputs["input_ids"])
         recorded = run(
-            self.model, self.model, inputs, request, self.checkpoint.attention_layers, self.kinds, rows, whole
+            self.model,
+            self.model,
+            inputs,
+            request,
+            self.checkpoint.attention_layers,
+            self.kinds,
+            [whole] * count,
+            whole,
         )
         self.recorded = list(recorded.layers[0])
         masks: dict[tuple[int, int], Any] = {}  # layers share them
-        return [
-            {place: self._seen(recorded, number, place, span, masks) for place in recorded.layers[number]}
-            for number, span in enumerate(spans)
-        ]
+        for number, span in enumerate(spans):
+            row = min(number, count - 1)
+            yield {place: self._seen(recorded, row, place, span, masks) for place in recorded.layers[row]}
 
     def _seen(
         self, recorded: Recorder, number: int, place: Place, span: Span, masks: dict[tuple[int, int], Any]
@@ -131,7 +146,7 @@ class Probe:
         layer = recorded.layers[number][place]
         rows, columns = span.of(place[1])
         arrival = recorded.arrivals.get(place)
-        mask = None
+        mask, dtypes = None, None
         if arrival is None:  # the softmax was watched: the weights are the model's own
             assert layer.weights is not None
             sums = layer.weights.sum(axis=-1)
@@ -142,8 +157,9 @@ class Probe:
                 if (id(arrival.mask), own) not in masks:
                     masks[id(arrival.mask), own] = to_numpy(arrival.mask[own])
                 mask = masks[id(arrival.mask), own]
+                dtypes = _named(arrival.mask.dtype), _named(arrival.dtype)
         has_mask = arrival is None or mask is not None
-        return SeenLayer(layer, self.implied[place], rows, columns, has_mask, mask, sums)
+        return SeenLayer(layer, self.implied[place], rows, columns, has_mask, mask, dtypes, sums)
 
     # --- in one way and another ---
 
@@ -168,14 +184,29 @@ class Probe:
         The second step has several queries and more keys, which a mask that is aligned at the wrong corner shows.
         Recurrent layers beside the attention continue by one token at a time.
         """
-        if not any(_looks_back_alone(implied) for implied in self.implied.values()):
-            raise NotExposedError("its tokens see those after them")
-        self._use(self.backends[0])
-        inputs, _, _ = self._padded([sentence], "right")
         count = len(sentence.query_tokens)
         half = max(count // 2, 1)
         steps = range(half, count + 1) if self.checkpoint.other_layers else sorted({half, max(count - 1, half), count})
-        return states_with_cache(self.model, inputs, list(steps), self.checkpoint.takes_positions)
+        return self._in_steps(self._padded([sentence], "right"), list(steps))[0]
+
+    def with_cache_together(self, sentences: Sequence[Sentence]) -> list[States]:
+        """Return the same for a padded batch, its last tokens one at a time, as generation runs it.
+
+        A decoder alone is padded on its left, so that all sentences end together; beside an encoder it is the
+        encoder's text that is padded.
+        """
+        side = "right" if self.checkpoint.is_encoder_decoder else "left"
+        inputs, spans, whole = self._padded(sentences, side)
+        shortest = min(len(sentence.query_tokens) for sentence in sentences)
+        count = whole.target.stop
+        first = max(count - max(shortest - 1, 1), 1)
+        return self._in_steps((inputs, spans, whole), sorted({first, *range(max(count - 2, first), count + 1)}))
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether there are layers whose queries see no key after them."""
+        ahead = Grid(np.zeros((1, 1), int), 2, 0, 1, 1)  # the first of two positions
+        return any(not implied.expression.allowed(ahead)[..., 0, 1].any() for implied in self.implied.values())
 
     def packed(self, sentences: Sequence[Sentence], has_mask: bool) -> list[States]:
         """Return what the layers pass on for each document of one sequence.
@@ -184,11 +215,8 @@ class Probe:
             sentences: the documents.
             has_mask: whether a mask of all documents is given, or positions alone tell them apart.
         """
-        inputs = self._packed(sentences)
-        ends = list(accumulate(len(sentence.tokens) for sentence in sentences))
+        inputs, ends = self._packed(sentences), self._ends(sentences)
         if has_mask:
-            if any(implied.window for implied in self.implied.values()):
-                raise NotExposedError("one mask would replace those of all its kinds of layers")
             inputs["attention_mask"] = self._document_mask(ends)
         whole = Span(slice(0, ends[-1]), slice(0, ends[-1]))
         (found,) = self._states((inputs, [whole], whole))
@@ -200,6 +228,15 @@ class Probe:
         self._use(self.backends[backend])
         return states(self.model, batch[0], batch[1])
 
+    def _in_steps(self, batch: tuple[dict[str, Any], list[Span], Span], steps: list[int]) -> list[States]:
+        if not self.looks_back:
+            raise NotExposedError("its tokens see those after them")
+        self._use(self.backends[0])
+        inputs, spans, whole = batch
+        if self.checkpoint.takes_positions and "position_ids" not in inputs and not self.checkpoint.is_encoder_decoder:
+            inputs["position_ids"] = torch.arange(whole.text.stop).expand(len(spans), -1)
+        return states_with_cache(self.model, inputs, spans, steps)
+
     def _padded(self, sentences: Sequence[Sentence], side: str) -> tuple[dict[str, Any], list[Span], Span]:
         given = [sentence.inputs for sentence in sentences]
         return padded(given, self.checkpoint.reader.padding_id, side, self.checkpoint.takes_positions)
@@ -208,16 +245,22 @@ class Probe:
         if self.checkpoint.is_encoder_decoder:
             raise NotExposedError("documents of an encoder-decoder are not packed")
         if "position_ids" not in self.checkpoint.parameters:
-            raise NotExposedError("it takes no position ids")
+            raise NotExposedError("it takes no position ids, which tell packed documents apart")
         ids = [token for sentence in sentences for token in sentence.inputs["input_ids"]]
         positions = [self.first_position + i for sentence in sentences for i in range(len(sentence.tokens))]
         return {"input_ids": torch.tensor([ids]), "position_ids": torch.tensor([positions])}
 
+    @staticmethod
+    def _ends(sentences: Sequence[Sentence]) -> list[int]:
+        return list(accumulate(len(sentence.tokens) for sentence in sentences))
+
     def _document_mask(self, ends: Sequence[int]) -> Any:
         """Return an additive mask `[1, 1, T, T]` of documents, causal if the model is."""
+        if any(implied.window for implied in self.implied.values()):
+            raise NotExposedError("one mask would replace those of all its kinds of layers")
         document = torch.bucketize(torch.arange(ends[-1]), torch.tensor(ends), right=True)
         allowed = document[:, None] == document
-        if any(map(_looks_back_alone, self.implied.values())):
+        if self.looks_back:
             allowed = allowed.tril()
         mask = torch.zeros(allowed.shape, dtype=self.model.dtype)
         return mask.masked_fill(~allowed, torch.finfo(mask.dtype).min)[None, None]
@@ -230,7 +273,5 @@ class Probe:
             make_eager(self.model)
 
 
-def _looks_back_alone(implied: Implied) -> bool:
-    """Return whether a layer's queries see no key after them."""
-    ahead = Grid(np.zeros((1, 1), int), 2, 0, 1, 1)  # the first of two positions
-    return not implied.expression.allowed(ahead)[..., 0, 1].any()
+def _named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -23,6 +23,7 @@ class Sentence:
         query_tokens: the tokens whose queries attend: those of the target if there is one.
         inputs: token ids and what goes with them, as the model's forward pass names them.
         notes: what the user should know of its tokens.
+        generated: how many of the last tokens the model wrote.
     """
 
     text: str
@@ -32,6 +33,7 @@ class Sentence:
     query_tokens: Tokens
     inputs: dict[str, list[int]]
     notes: tuple[str, ...]
+    generated: int = 0
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from attncli.layer import LayerTrace, Proof
 from attncli.masks.algebra import Expression
 from attncli.selection import Indices
 from attncli.sources.pretrained.places import Places
+from attncli.stages import stages_of
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Request:
         mask: a mask in place of the model's own, in every layer.
         audits: whether to keep what each layer's attention function was handed, and what it made of it.
         is_blank: whether the model has no weights, so that its masks alone are worth recording.
+        writes: whether the model needs its head, to write more tokens.
     """
 
     layers: tuple[int, ...]
@@ -36,6 +38,7 @@ class Request:
     mask: Expression | None
     audits: bool = False
     is_blank: bool = False
+    writes: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,10 +62,12 @@ class Arrival:
     Attributes:
         mask: the tensor, `[B, 1 or H, Q or 1, K]`; None if no mask came.
         sums: of the weights of every row, `[B, H, Q]`.
+        dtype: of the queries.
     """
 
     mask: Any
     sums: Any
+    dtype: Any
 
 
 class Finished(Exception):  # noqa: N818
@@ -180,8 +185,8 @@ def proven(layer: LayerTrace, output: np.ndarray[Any, Any], heads: Sequence[int]
         heads: which heads the h ones of `output` are.
     """
     error = 0.0
-    for head in layer.heads:
-        own = output[:, heads.index(head)]
-        for block in layer.head(head).blocks():
-            error = float(np.maximum(error, np.abs(block.output - own[block.queries]).max()))
+    for block in stages_of(layer, layer.heads, np.arange(layer.num_queries)):
+        columns = [heads.index(head) for head in block.heads]
+        own = output[block.queries][:, columns].swapaxes(0, 1)  # [H, Q, Dv]
+        error = float(np.maximum(error, np.abs(block.output - own).max()))
     return Proof(error, "the model's own attention output")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from attncli.errors import NotExposedError
-from attncli.sources.pretrained.explain import first_sentence
+from attncli.errors import InputError, NotExposedError
+from attncli.sources.pretrained.explain import first_sentence, is_exhausted
 from attncli.sources.pretrained.recording import Span
 from attncli.sources.tensors import to_numpy
 
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
     # After each layer of a kind, `[T, E]`; layer −1 is the embeddings.
     States = dict[tuple[int, str], Float[np.ndarray, "T E"]]
+
+
+class FailedError(NotExposedError):
+    """The model runs, but not in this way."""
+
 
 _SOURCES = (("self", "hidden_states"), ("encoder", "encoder_hidden_states"), ("decoder", "decoder_hidden_states"))
 
@@ -44,42 +49,45 @@ def states(model: Any, inputs: Mapping[str, Any], spans: Sequence[Span]) -> list
     return found
 
 
-def states_with_cache(model: Any, inputs: Mapping[str, Any], steps: Sequence[int], takes_positions: bool) -> States:
-    """Run one sentence piece by piece, keys and values of the earlier pieces kept, as generation does.
+def states_with_cache(
+    model: Any, inputs: Mapping[str, Any], spans: Sequence[Span], steps: Sequence[int]
+) -> list[States]:
+    """Run a batch piece by piece, keys and values of the earlier pieces kept, as generation does.
 
     Args:
         model: the model.
-        inputs: of one sentence.
+        inputs: of the batch; positions, where given, are of all tokens.
+        spans: where each sentence stands.
         steps: where each piece ends; the last one is the length.
-        takes_positions: whether the model has to be told where its tokens stand.
 
     Raises:
         NotExposedError: the model keeps no keys and values, or does not run with them.
     """
-    name = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
-    kind = "decoder" if model.config.is_encoder_decoder else "self"
+    is_encoder_decoder = model.config.is_encoder_decoder
+    name, kind = ("decoder_input_ids", "decoder") if is_encoder_decoder else ("input_ids", "self")
     given = dict(inputs)
-    if model.config.is_encoder_decoder:
-        encoder: dict[str, Any] = {key: given.pop(key) for key in ("input_ids", "attention_mask") if key in given}
-        given = {"encoder_outputs": _run(model.get_encoder(), encoder)} | given
-        given |= {key: mask for key, mask in encoder.items() if key == "attention_mask"}
-    pieces: list[States] = []
+    sliced = [name, "position_ids"] + ([] if is_encoder_decoder else ["token_type_ids"])
+    grown = "decoder_attention_mask" if is_encoder_decoder else "attention_mask"
+    if is_encoder_decoder:
+        encoder: dict[str, Any] = {key: given[key] for key in ("input_ids", "attention_mask") if key in given}
+        given["encoder_outputs"] = _run(model.get_encoder(), encoder)
+    pieces: list[dict[tuple[int, str], torch.Tensor]] = []
     cache, start = None, 0
     for end in steps:
-        piece = given | {key: given[key][:, start:end] for key in (name, "token_type_ids") if key in given}
-        if not model.config.is_encoder_decoder and "attention_mask" in given:
-            piece["attention_mask"] = given["attention_mask"][:, :end]
-        piece.pop("decoder_attention_mask", None)
-        if takes_positions:
-            piece["position_ids"] = torch.arange(start, end)[None]
+        piece = given | {key: given[key][:, start:end] for key in sliced if key in given}
+        piece |= {grown: given[grown][:, :end]} if grown in given else {}
         output = _run(model, piece | {"past_key_values": cache, "use_cache": True})
-        cache, start = output.get("past_key_values"), end
+        cache = output.get("past_key_values")
         if cache is None:
             raise NotExposedError("it keeps no cache")
         hidden = output.get(dict(_SOURCES)[kind]) or ()
-        shaped = [_by_token(one, 1, piece[name].shape[1])[0] for one in hidden]
-        pieces.append({(number - 1, kind): to_numpy(one) for number, one in enumerate(shaped)})
-    return {place: np.concatenate([piece[place] for piece in pieces]) for place in pieces[0]}
+        pieces.append({(i - 1, kind): _by_token(one, len(spans), end - start) for i, one in enumerate(hidden)})
+        start = end
+    whole = {place: torch.cat([piece[place] for piece in pieces], dim=1) for place in pieces[0]}
+    return [
+        {place: to_numpy(hidden[number, span.of(kind)[0]]) for place, hidden in whole.items()}
+        for number, span in enumerate(spans)
+    ]
 
 
 def _by_token(hidden: torch.Tensor, batch: int, tokens: int) -> torch.Tensor:
@@ -102,4 +110,6 @@ def _run(model: Any, inputs: Mapping[str, Any]) -> Any:
         with torch.inference_mode():
             return model(**moved, output_hidden_states=True, return_dict=True)
     except Exception as error:  # a model's own code may raise anything
-        raise NotExposedError(f"it does not run so ({first_sentence(error)})") from None
+        if is_exhausted(error):
+            raise InputError("the texts do not fit into memory; give shorter ones") from None
+        raise FailedError(f"it does not run ({first_sentence(error)})") from None

@@ -1,0 +1,165 @@
+"""`attn heads`: which head does what, over one sentence or many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from typer import Option
+
+from attncli import options
+from attncli.errors import UsageError
+from attncli.metric_names import Metric
+
+if TYPE_CHECKING:
+    from attncli.survey import Survey
+    from attncli.trace import Trace
+    from attncli.view import View
+
+_VIEW = "View"
+_SAID = 20  # different warnings; a file of sentences may have one for each
+
+Query = Annotated[
+    list[str] | None,
+    Option(
+        "--query",
+        "-q",
+        metavar="TOKEN",
+        help="Count this query row alone: a token or its index. May be repeated.",
+        rich_help_panel="What to look at",
+    ),
+]
+Sort = Annotated[Metric | None, Option(help="The heads of the highest value first.", rich_help_panel=_VIEW)]
+Reverse = Annotated[bool | None, Option("--reverse", help="With --sort: the lowest first.", rich_help_panel=_VIEW)]
+Top = Annotated[
+    int | None, Option(min=1, metavar="N", help="With --sort: this many heads alone.", rich_help_panel=_VIEW)
+]
+Grid = Annotated[Metric | None, Option(help="Layers × heads as a heat map of one metric.", rich_help_panel=_VIEW)]
+Rows = Annotated[
+    Literal["table", "json", "tsv", "csv", "svg", "html", "md"] | None,
+    Option("--format", "-F", help="Default: table, or what --output ends in.", rich_help_panel="Output"),
+]
+
+
+def heads(
+    context: typer.Context,
+    text: options.Texts = None,
+    file: options.File = None,
+    whole: options.Whole = None,
+    pair: options.Pair = None,
+    target: options.Target = None,
+    from_: options.From = None,
+    model: options.Model = None,
+    revision: options.Revision = None,
+    dtype: options.Dtype = None,
+    device: options.Device = None,
+    offline: options.Offline = None,
+    trust_remote_code: options.TrustRemoteCode = None,
+    allow_pickle: options.AllowPickle = None,
+    device_map: options.DeviceMap = None,
+    truncate: options.Truncate = None,
+    d_model: options.DModel = None,
+    num_heads: options.NumHeads = None,
+    d_k: options.DK = None,
+    d_v: options.DV = None,
+    init: options.Init = None,
+    project: options.Project = None,
+    positions: options.Positions = None,
+    scale: options.Scale = None,
+    seed: options.Seed = None,
+    rng: options.Rng = None,
+    vocab: options.Vocab = None,
+    vocab_size: options.VocabSize = None,
+    out_proj: options.OutProj = None,
+    mask: options.Mask = None,
+    layer: options.EveryLayer = None,
+    head: options.Head = None,
+    kind: options.Kind = None,
+    query: Query = None,
+    no_special: options.NoSpecial = None,
+    sort: Sort = None,
+    reverse: Reverse = None,
+    top: Top = None,
+    grid: Grid = None,
+    precision: options.Precision = None,
+    colormap: options.Colormap = None,
+    color: options.Color = None,
+    width: options.Width = None,
+    format_: Rows = None,
+    output: options.Output = None,
+) -> None:
+    """Say what every head of every layer does, in numbers: one row a head, over one sentence or many.
+
+    Examples:
+    attn heads -m gpt2 "the cat sat; the cat ran" --sort induction --top 10
+
+    attn heads -m gpt2 --file sentences.txt -F tsv
+
+    attn heads -m gpt2 "time flies like an arrow" --grid sink
+    """
+    from attncli.formats import DRAWN, choose_rows
+    from attncli.inputs import traces_of
+    from attncli.survey import survey
+    from attncli.terminal import write
+    from attncli.view import View
+
+    given = {name: value for name, value in context.params.items() if value not in (None, ())}
+    _refuse_contradictions(given)
+    chosen = choose_rows(format_, output)
+    view = View(queries=tuple(query or ()))
+    found = survey(_warned(traces_of(given, layers="all"), view), view)
+    if sort is not None:
+        found = found.ranked(sort, reverse=bool(reverse), top=top)
+    if chosen in DRAWN:
+        _draw(found, chosen, given)
+        return
+    from attncli.formats.heads import write_json, write_rows
+
+    is_json = chosen == "json"
+    comma = "\t" if chosen == "tsv" else ","
+    write([write_json(found, precision) if is_json else write_rows(found, comma, precision)], output)
+
+
+def _refuse_contradictions(given: dict[str, Any]) -> None:
+    if "grid" in given and "sort" in given:
+        raise UsageError("--sort does not apply to --grid, which has every head in its place; drop one of them")
+    for name in ("reverse", "top"):
+        if name in given and "sort" not in given:
+            raise UsageError(f"--{name} does not apply without --sort METRIC, which says by what")
+
+
+def _warned(traces: Iterable[tuple[int, Trace]], view: View) -> Iterator[Trace]:
+    """Pass the traces on, saying on stderr what their numbers cannot: each warning once, however many sentences."""
+    from attncli.terminal import complain
+    from attncli.warnings import warnings_of
+
+    said: set[str] = set()
+    unsaid = 0
+    for _, trace in traces:
+        view.check(trace)
+        for warning in warnings_of(trace, view):
+            if warning in said:
+                continue
+            if len(said) < _SAID:
+                said.add(warning)
+                complain(f"warning: {warning}")
+            else:
+                unsaid += 1
+        yield trace
+    if unsaid:
+        complain(f"warning: {unsaid} more of other sentences; attn inspect says them all")
+
+
+def _draw(found: Survey, chosen: str, given: dict[str, Any]) -> None:
+    from attncli.render.heads import grid_parts, table_parts
+    from attncli.render.summaries import title_of
+    from attncli.terminal import canvas
+
+    with canvas(chosen, given.get("output"), given.get("color"), given.get("width"), "attn heads") as shown:
+        how = (shown.palette(given.get("colormap", "viridis")), shown.width, given.get("precision"))
+        if "grid" in given:
+            parts = grid_parts(found, given["grid"], *how)
+        else:
+            parts = table_parts(found, given.get("sort"), *how)
+        shown.show(parts, title_of(found.source))

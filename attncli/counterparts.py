@@ -1,0 +1,130 @@
+"""Counterparts: which layers, heads, query rows and key columns of two traces are compared with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attncli.alignment import Alignment
+from attncli.blocks import row_blocks
+from attncli.errors import UsageError
+from attncli.layer import HeadTrace, LayerTrace
+from attncli.selection import layers_named, written
+from attncli.tokens import visible
+from attncli.trace import Trace
+
+if TYPE_CHECKING:
+    from jaxtyping import Int
+
+NAMES = ("A", "B")  # what the two are called, in this order
+
+Pairs = tuple[tuple[int, int], ...]  # positions in A and in B
+
+
+@dataclass(frozen=True)
+class LayerPair:
+    """A layer that both traces have, and which of its cells are compared.
+
+    Attributes:
+        first: the layer of A.
+        second: the layer of B.
+        rows: the tokens of the queries of both.
+        chosen: the shared ones of them that are compared.
+        columns: the tokens of the keys of both.
+    """
+
+    first: LayerTrace
+    second: LayerTrace
+    rows: Alignment
+    chosen: Pairs
+    columns: Alignment
+
+    @property
+    def place(self) -> tuple[int, str]:
+        """The index and the kind of the layer, in both."""
+        return _place(self.first)
+
+    @property
+    def heads(self) -> list[int]:
+        """The heads that were asked for of both."""
+        return [head for head in self.first.heads if head in self.second.heads]
+
+    @property
+    def keys(self) -> tuple[Int[np.ndarray, " S"], Int[np.ndarray, " S"]]:
+        """Where the shared keys stand in A and in B."""
+        return _sides(self.columns.pairs)
+
+    def blocks(self, head: int) -> Iterator[tuple[HeadTrace, HeadTrace]]:
+        """Yield the compared rows of a head in A and in B, a block of rows at a time."""
+        first, second = _sides(self.chosen)
+        for places in row_blocks(np.arange(len(first)), max(self.first.num_keys, self.second.num_keys)):
+            yield self.first.head(head, first[places].tolist()), self.second.head(head, second[places].tolist())
+
+
+def chosen_rows(aligned: Alignment, names: Sequence[str]) -> Pairs:
+    """Return the shared query tokens that A calls so; all of them where none is named.
+
+    Raises:
+        UsageError: a token does not exist or is not shared.
+    """
+    if not names:
+        return aligned.pairs
+    shared = dict(aligned.pairs)
+    chosen: dict[int, int] = {}
+    for name in names:
+        found = [index for index in aligned.first.find(name, "query") if index in shared]
+        if not found:
+            labels = dict.fromkeys(aligned.first[index].label for index in shared)
+            raise UsageError(
+                f"--query '{visible(name)}': only {NAMES[0]} has it; the tokens that both have are: "
+                f"{' '.join(list(labels)[:40])}"
+            )
+        chosen |= {index: shared[index] for index in found}
+    return tuple(sorted(chosen.items()))
+
+
+def layer_pairs(
+    first: Trace, second: Trace, aligned: tuple[Alignment, Alignment], chosen: Pairs
+) -> Iterator[LayerPair]:
+    """Yield the layers that both have.
+
+    Where an encoder and a decoder read two texts, the chosen queries are the decoder's, as in `View.cells`.
+    """
+    of_queries, of_keys = aligned
+    others = {_place(layer): layer for layer in second.layers}
+    has_target = first.target is not None or second.target is not None
+    for layer in first.layers:
+        other = others.get(_place(layer))
+        if other is None:
+            continue
+        if layer.kind == "encoder":
+            yield LayerPair(layer, other, of_keys, of_keys.pairs if has_target else chosen, of_keys)
+        else:
+            yield LayerPair(layer, other, of_queries, chosen, of_queries if layer.kind == "decoder" else of_keys)
+
+
+def not_compared(first: Trace, second: Trace) -> Iterator[str]:
+    """Yield which layers and heads only one of the two has, a sentence each."""
+    sides = [{_place(layer): set(layer.heads) for layer in trace.layers} for trace in (first, second)]
+    for name, mine, other in zip(NAMES, sides, reversed(sides), strict=True):
+        for kind in dict.fromkeys(kind for _, kind in mine):
+            lacking = [index for index, each in mine if each == kind and (index, each) not in other]
+            if lacking:
+                yield f"only {name} has {layers_named(lacking, None if kind == 'self' else kind)}"
+        heads = {frozenset(mine[place] - other[place]) for place in mine if place in other} - {frozenset()}
+        for only in sorted(heads, key=sorted):
+            where = [place[0] for place in mine if place in other and mine[place] - other[place] == only]
+            named = f"head{'s' * (len(only) > 1)} {written(only)}"
+            yield f"only {name} has {named} of {layers_named(dict.fromkeys(where))}"
+
+
+def _place(layer: LayerTrace) -> tuple[int, str]:
+    return layer.layer, layer.kind
+
+
+def _sides(pairs: Pairs) -> tuple[Int[np.ndarray, " S"], Int[np.ndarray, " S"]]:
+    first, second = zip(*pairs, strict=True)
+    return np.array(first), np.array(second)

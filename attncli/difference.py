@@ -1,0 +1,199 @@
+"""What changed between two traces: the heads by their divergence, and the cells by their weights."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attncli.alignment import Alignment, align
+from attncli.counterparts import LayerPair, chosen_rows, layer_pairs, not_compared
+from attncli.divergence import jensen_shannon, shared_outcomes
+from attncli.errors import InputError
+from attncli.layer import HeadTrace
+from attncli.metrics import counted_rows
+from attncli.trace import Trace
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
+TOP = 10
+
+
+@dataclass(frozen=True)
+class HeadDifference:
+    """How far one head is from its counterpart.
+
+    Attributes:
+        layer: index of the layer, in both.
+        kind: the layer's kind of attention.
+        head: the head, in both.
+        jensen_shannon: mean over the rows, in bits: 0 the same, 1 nothing in common; None where no row counts.
+        rows: how many query rows that is the mean of.
+        elsewhere: mean weight in A and in B on tokens that are not shared, and in a sink; None where no row counts.
+    """
+
+    layer: int
+    kind: str
+    head: int
+    jensen_shannon: float | None
+    rows: int
+    elsewhere: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class CellDifference:
+    """One cell that both have.
+
+    Attributes:
+        layer: index of the layer.
+        kind: the layer's kind of attention.
+        head: the head.
+        query: position of the query token in A and in B.
+        key: position of the key token in A and in B.
+        weights: the weight in A and in B.
+    """
+
+    layer: int
+    kind: str
+    head: int
+    query: tuple[int, int]
+    key: tuple[int, int]
+    weights: tuple[float, float]
+
+    @property
+    def difference(self) -> float:
+        """How much more weight B gives."""
+        return self.weights[1] - self.weights[0]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two traces compared.
+
+    Attributes:
+        first: A.
+        second: B.
+        queries: which query tokens they share.
+        keys: which key tokens they share.
+        layers: what was compared.
+        heads: every compared head, the most changed one first; those without a number last.
+        cells: the cells whose weights differ most, the most changed one first.
+        notes: what was not compared, a sentence each.
+    """
+
+    first: Trace
+    second: Trace
+    queries: Alignment
+    keys: Alignment
+    layers: tuple[LayerPair, ...]
+    heads: tuple[HeadDifference, ...]
+    cells: tuple[CellDifference, ...]
+    notes: tuple[str, ...]
+
+    def pair(self, of: HeadDifference | CellDifference) -> LayerPair:
+        """Return the layer that a head or a cell belongs to."""
+        return next(pair for pair in self.layers if pair.place == (of.layer, of.kind))
+
+
+def diff(first: Trace, second: Trace, *, queries: Iterable[str | int] = (), top: int = TOP) -> Difference:
+    """Compare two traces: two sentences, two models, or the same before and after.
+
+        before, after = (attncli.inspect("time flies", model=name, layers="all") for name in ("old", "new"))
+        attncli.diff(before, after).heads[0]    # the most changed head
+
+    A head is compared with the head of the same number in the layer of the same number and kind; query rows and key
+    columns are those of the tokens that both share. Each row is a distribution over the shared keys and one outcome
+    more, the weight on everything else: it is neither dropped nor spread over the shared keys.
+
+    Args:
+        first: A.
+        second: B.
+        queries: tokens of A, by their text or position, whose rows are compared; none means all shared ones.
+        top: how many cells to keep.
+
+    Raises:
+        UsageError: a query does not exist or is not shared, or a trace is derived.
+        InputError: the two have no token, or no head of a layer, in common.
+    """
+    for trace in (first, second):
+        trace.check_recorded("diff")
+    same_text = first.text and (first.text, first.pair, first.target) == (second.text, second.pair, second.target)
+    of_keys = align(first.key_tokens, second.key_tokens, (first.text, first.pair) if same_text else None)
+    asking = first.text if first.target is None else first.target, first.pair
+    of_queries = align(first.query_tokens, second.query_tokens, asking if same_text else None)
+    if not of_queries.pairs or not of_keys.pairs:
+        raise InputError("the two share no token, so there is nothing to compare")
+    chosen = chosen_rows(of_queries, [str(name) for name in queries])
+    layers = tuple(layer_pairs(first, second, (of_queries, of_keys), chosen))
+    heads: list[HeadDifference] = []
+    cells: list[CellDifference] = []
+    for pair in layers:
+        for head in pair.heads:
+            measured, changed = _measured(pair, head, top)
+            heads.append(measured)
+            cells = heapq.nlargest(top, [*cells, *changed], key=lambda cell: abs(cell.difference))
+    if not heads:
+        raise InputError(f"the two have no head in common: {'; '.join(not_compared(first, second))}")
+    heads.sort(key=lambda each: -1.0 if each.jensen_shannon is None else each.jensen_shannon, reverse=True)
+    notes = (*not_compared(first, second), *_left_out(layers, heads))
+    return Difference(first, second, of_queries, of_keys, layers, tuple(heads), tuple(cells), notes)
+
+
+def _measured(pair: LayerPair, head: int, top: int) -> tuple[HeadDifference, list[CellDifference]]:
+    """Return how far a head is from its counterpart, and its most changed cells."""
+    divergences, elsewhere = [], []
+    cells: list[CellDifference] = []
+    for blocks in pair.blocks(head):
+        counts = _counted(*blocks)
+        outcomes = [
+            shared_outcomes(block.weights[counts], keys, block.layer.sinks is not None)
+            for block, keys in zip(blocks, pair.keys, strict=True)
+        ]
+        divergences.append(jensen_shannon(*outcomes))
+        elsewhere.append(np.stack([each[:, -1] for each in outcomes]))
+        cells += _most_changed(pair, head, blocks, top)
+    rows = np.concatenate(divergences)
+    if not rows.size:
+        return HeadDifference(*pair.place, head, None, 0, None), cells
+    first, second = np.concatenate(elsewhere, axis=1).mean(axis=1).tolist()
+    return HeadDifference(*pair.place, head, float(rows.mean()), len(rows), (first, second)), cells
+
+
+def _counted(first: HeadTrace, second: HeadTrace) -> Bool[np.ndarray, " R"]:
+    """Return which rows can be compared: those that count in both and hold numbers alone."""
+    finite = np.isfinite(first.weights).all(axis=-1) & np.isfinite(second.weights).all(axis=-1)
+    return finite & counted_rows(first.stages)[0] & counted_rows(second.stages)[0]
+
+
+def weights_of(pair: LayerPair, blocks: tuple[HeadTrace, HeadTrace]) -> list[Float[np.ndarray, "R S"]]:
+    """Return the weights in A and in B of some rows on the shared keys."""
+    return [block.weights[:, keys] for block, keys in zip(blocks, pair.keys, strict=True)]
+
+
+def _most_changed(
+    pair: LayerPair, head: int, blocks: tuple[HeadTrace, HeadTrace], top: int
+) -> Iterator[CellDifference]:
+    """Yield the cells of some rows whose weights differ most, in no order."""
+    first, second = weights_of(pair, blocks)
+    change = np.nan_to_num(np.abs(second - first), nan=0.0, posinf=0.0)  # a NaN has a mark, but is no change
+    some = np.flatnonzero(change)
+    if len(some) > top:
+        some = some[np.sort(np.argpartition(-change.ravel()[some], top)[:top])]
+    for row, column in zip(*np.unravel_index(some, change.shape), strict=True):
+        query = int(blocks[0].queries[row]), int(blocks[1].queries[row])
+        # By way of their own shortest digits: a float32 has no more to give.
+        weights = float(str(first[row, column])), float(str(second[row, column]))
+        yield CellDifference(*pair.place, head, query, pair.columns.pairs[column], weights)
+
+
+def _left_out(layers: Sequence[LayerPair], heads: Sequence[HeadDifference]) -> Iterator[str]:
+    """Yield whether some heads have fewer rows to compare than were asked for."""
+    asked = {pair.place: len(pair.chosen) for pair in layers}
+    fewer = [each for each in heads if each.rows < asked[each.layer, each.kind]]
+    if fewer:
+        heads_have = "head has" if len(fewer) == 1 else "heads have"
+        yield f"{len(fewer)} {heads_have} rows that are not compared: without a key, of padding, or with NaN"

@@ -1,0 +1,102 @@
+"""Why a query attends to a key: from tokens to the cell, or the row, of every head that was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from attncli.anatomy import Cell, Row
+from attncli.errors import UsageError
+from attncli.tokens import Token, Tokens, visible
+from attncli.trace import Trace
+
+Explained = tuple[Row, ...] | tuple[Cell, ...]
+
+
+def why(
+    text: str | Trace,
+    *,
+    query: str | int,
+    key: str | int | None = None,
+    pair: str | None = None,
+    target: str | None = None,
+    **options: Any,
+) -> Explained:
+    """Return why a query attends to a key, or with no key to all of them, in every layer and head asked for.
+
+        (cell,) = attncli.why("time flies like an arrow", query="arrow", key="flies", heads=3)
+        cell.dot_product, cell.products.sum()      # the same number
+
+    Args:
+        text: the sentence, or a trace of it.
+        query: the token that attends: its text, or its index.
+        key: the token that is attended to: its text, or its index; None explains the whole row.
+        pair: a second text in the same sequence.
+        target: the text whose queries attend to the sentence's keys.
+        options: everything `attncli.inspect` takes, `model`, `layers`, `heads` and `mask` among it.
+
+    Returns:
+        A `Cell`, or without a key a `Row`, for each head of each layer.
+
+    Raises:
+        UsageError: no token, or several, are called that; or an option is given beside a trace.
+        AttnError: as `attncli.inspect` does.
+    """
+    if isinstance(text, Trace):
+        given = [*options, *(name for name, value in (("pair", pair), ("target", target)) if value is not None)]
+        if given:
+            raise UsageError(f"{given[0]} does not apply to a trace, whose attention is already computed; leave it out")
+        return explain(text, query, key)
+    from attncli.sources import inspect
+
+    return explain(inspect(text, pair=pair, target=target, **options), query, key)
+
+
+def explain(trace: Trace, query: str | int, key: str | int | None = None) -> Explained:
+    """Return the row of a query, or its cell at a key, in every head that was asked for.
+
+    Where the kinds of attention of a model have other tokens, those that lack one of the two are left out.
+
+    Raises:
+        UsageError: no token, or several, are called that, or the trace is derived.
+    """
+    trace.check_recorded("why")
+    rows = list(_rows(trace, query, key))
+    if key is None:
+        return tuple(row for row, _ in rows)
+    return tuple(Cell(row, token) for row, token in rows if token is not None)
+
+
+def _rows(trace: Trace, query: str | int, key: str | int | None) -> Iterator[tuple[Row, Token | None]]:
+    found = []
+    first_error = None
+    for layer in trace.layers:
+        query_tokens, key_tokens = trace.sides(layer)
+        try:
+            place = _the_token(query_tokens, query, "query")
+            other = None if key is None else _the_token(key_tokens, key, "key")
+        except _NotThereError as error:
+            first_error = first_error or error
+            continue
+        found += [(Row(layer.head(head, [place.index]), place, key_tokens), other) for head in layer.heads]
+    if not found and first_error is not None:
+        raise UsageError(str(first_error))
+    yield from found
+
+
+class _NotThereError(UsageError):
+    """One kind of attention has no such token; another one may."""
+
+
+def _the_token(tokens: Tokens, wanted: str | int, role: str) -> Token:
+    try:
+        found = tokens.find(wanted, role) if isinstance(wanted, str) else [tokens.at(wanted, role)]
+    except UsageError as error:
+        raise _NotThereError(str(error)) from None
+    if len(found) > 1:
+        places = ", ".join(map(str, found[:8])) + (", …" if len(found) > 8 else "")
+        raise UsageError(
+            f"--{role} '{visible(str(wanted))}': {len(found)} {role} tokens are called that, at {places}; give the "
+            "index of one"
+        )
+    return tokens[found[0]]

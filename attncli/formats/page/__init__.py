@@ -1,0 +1,201 @@
+"""The interactive page: one HTML file with its data, style and script in it, that asks no network for anything.
+
+What the browser runs lies beside this module, in files of its own; a page is these files, one JSON block that says
+what there is (tokens, layers, heads) and a block of packed numbers for every head (`attncli.formats.page.packing`).
+Weights are kept to three decimals. Blocks are written one after the other, so no head but one is ever expanded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import json
+from base64 import b64encode
+from collections.abc import Iterable, Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attncli.errors import InputError, UsageError
+from attncli.formats import gathered
+from attncli.formats.page.packing import pack_halves, pack_mask, pack_weights
+from attncli.render.palette import COLORMAPS, Palette
+from attncli.render.summaries import headline, proof_line
+from attncli.tokens import Token, Tokens, visible
+from attncli.view import Cells, View
+
+if TYPE_CHECKING:
+    from attncli.layer import HeadTrace, LayerTrace
+    from attncli.trace import Trace
+
+SCHEMA = "attncli.page/1"
+
+# One script: each file uses what the ones before it define.
+_SCRIPTS = ("data.js", "colors.js", "heatmap.js", "lines.js", "thumbnails.js", "cell.js", "main.js")
+_ALWAYS = frozenset({"tokens", "shapes", "mask", "weights", "heatmap", "proof"})
+_MOST_CELLS = 4096 * 4096  # of one head: a browser's canvas ends at 16384 pixels, and each of them is held as a number
+
+
+def check_page(given: str | None, output: Path | None, show: frozenset[str] | None) -> None:
+    """Make sure that what was asked for is a page.
+
+    Args:
+        given: `--format`.
+        output: `--output`.
+        show: `--show`.
+
+    Raises:
+        UsageError: it is another format, has no file, or shows what a page does not hold.
+    """
+    if given not in (None, "html"):
+        raise UsageError(f"--interactive writes html, not --format {given}; drop one of them")
+    if output is None:
+        raise UsageError("--interactive writes a page; say where with --output report.html")
+    if output.suffix.lower() != ".html":
+        raise UsageError(f"--interactive writes a page; --output {visible(str(output))} does not end in .html")
+    parts = (show or frozenset()) - _ALWAYS
+    if others := parts - {"q", "k"}:
+        raise UsageError(
+            f"--show {','.join(sorted(others))} does not apply to --interactive, whose page holds the weights and the "
+            "mask, and with --show q,k the queries and keys"
+        )
+    if len(parts) == 1:
+        raise UsageError("--interactive draws q×k from both; write --show q,k")
+
+
+def write_page(traces: Iterable[tuple[int, Trace]], view: View, colormap: str) -> Iterator[str]:
+    """Write the page of one trace.
+
+    Args:
+        traces: the numbered trace.
+        view: its rows and columns; q and k are in the page only if they are to be shown.
+        colormap: the one the page opens with.
+
+    Raises:
+        InputError: a head has more cells than a browser can draw.
+    """
+    for _, trace in traces:
+        yield from gathered(_page(trace, view, colormap))
+
+
+def _page(trace: Trace, view: View, colormap: str) -> Iterator[str]:
+    layers = [(layer, view.cells(trace, layer)) for layer in trace.layers]
+    for layer, cells in layers:
+        if len(cells.rows) * len(cells.columns) > _MOST_CELLS:
+            raise InputError(
+                f"layer {layer.layer} has {len(cells.rows)} × {len(cells.columns)} cells a head, more than a browser "
+                "draws (4096 × 4096); choose rows and columns with --query and --key"
+            )
+    style, script = _asset("style.css"), "\n".join(_asset(name) for name in _SCRIPTS)
+    opening, closing = _asset("template.html").split("<!-- data -->")
+    title = visible(f"{trace.text or 'attention'} · attn")
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
+    )
+    yield opening.replace("{policy}", policy).replace("{title}", html.escape(title)).replace("{style}", style)
+    yield '<script type="application/json" id="document">' + _json(_document(trace, layers, colormap)) + "</script>\n"
+    masks: dict[tuple[str, ...], str] = {}
+    has_products = view.show is not None and {"q", "k"} <= view.show
+    for place, (layer, cells) in enumerate(layers):
+        yield from _layer(place, layer, cells, masks, has_products and not {"q", "k"} & layer.missing)
+    yield closing.replace("{script}", script)
+
+
+def _asset(name: str) -> str:
+    return (files(__name__) / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    """Return what allows this one inline element, and no other, in a content security policy."""
+    return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _json(value: Any) -> str:
+    """Return JSON that cannot end the element it stands in; everything beyond ASCII is escaped already."""
+    text = json.dumps(value, allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _document(trace: Trace, layers: list[tuple[LayerTrace, Cells]], colormap: str) -> dict[str, Any]:
+    """Return what the page says about itself; tokens stand once, layers name the list their rows and columns have."""
+    sequences: list[list[dict[str, Any]]] = []
+
+    def place(tokens: Tokens, chosen: list[int]) -> int:
+        listed = [_token(tokens[index]) for index in chosen]
+        if listed not in sequences:
+            sequences.append(listed)
+        return sequences.index(listed)
+
+    said = {name: None if text is None else visible(text) for name, text in _texts(trace).items()}
+    return {
+        "schema": SCHEMA,
+        "title": headline(trace, Palette()).plain,
+        **said,
+        "colormap": colormap,
+        "colormaps": {name: list(stops) for name, stops in COLORMAPS.items()},
+        "layers": [
+            {
+                "layer": layer.layer,
+                "kind": layer.kind,
+                "heads": list(layer.heads),
+                "rows": place(cells.row_tokens, cells.rows),
+                "columns": place(cells.column_tokens, cells.columns),
+                "mask": visible(str(layer.mask)),
+                "scale": layer.scale,
+                "has_bias": layer.bias is not None,
+                "softcap": layer.softcap,
+                "proof": proof_line(layer, Palette()).plain,
+            }
+            for layer, cells in layers
+        ],
+        "sequences": sequences,
+    }
+
+
+def _texts(trace: Trace) -> dict[str, str | None]:
+    return {"text": trace.text, "pair": trace.pair, "target": trace.target}
+
+
+def _token(token: Token) -> dict[str, Any]:
+    return {"index": token.index, "label": token.label, "segment": token.segment}
+
+
+def _layer(
+    place: int, layer: LayerTrace, cells: Cells, masks: dict[tuple[str, ...], str], has_products: bool
+) -> Iterator[str]:
+    """Yield the blocks of a layer; a mask or a key that heads share stands once, before the first of them.
+
+    Args:
+        place: of the layer in the page.
+        layer: the layer.
+        cells: which of its rows and columns.
+        masks: name of every mask that was written, by its packed form; what is new is added.
+        has_products: whether q and k are wanted.
+    """
+    keys: set[int] = set()
+    for index, blind in zip(layer.heads, layer.blind(cells.rows), strict=True):
+        head = layer.head(index, cells.rows)
+        mask = tuple(pack_mask(block.mask[:, cells.of_columns] for block in head.blocks()))
+        if mask not in masks:
+            masks[mask] = f"mask-{len(masks)}"
+            yield from _block(masks[mask], mask)
+        if has_products:
+            yield from _products(place, head, cells, keys)
+        weights = pack_weights(block.weights[:, cells.of_columns] for block in head.blocks())
+        links = f' data-mask="{masks[mask]}" data-key="key-{place}-{head.key_head}"'
+        links += f' data-blind="{" ".join(map(str, blind.nonzero()[0]))}"'
+        yield from _block(f"weights-{place}-{index}", weights, links)
+
+
+def _products(place: int, head: HeadTrace, cells: Cells, keys: set[int]) -> Iterator[str]:
+    yield from _block(f"query-{place}-{head.head}", pack_halves(head.q))
+    if head.key_head not in keys:
+        keys.add(head.key_head)
+        yield from _block(f"key-{place}-{head.key_head}", pack_halves(head.k[cells.of_columns]))
+
+
+def _block(name: str, packed: Iterable[str], links: str = "") -> Iterator[str]:
+    """Yield an element that the browser keeps and neither draws nor runs."""
+    yield f'<script type="text/plain" id="{name}"{links}>'
+    yield from packed
+    yield "</script>\n"

@@ -1,0 +1,67 @@
+// From a cell to its colour. What is masked or no number has a colour that no map has, and a mark where it fits.
+
+const MARKS = new Map([
+  [MASKED, { glyph: "·", name: "masked", color: null }],  // the theme's
+  [NAN, { glyph: "×", name: "NaN", color: "#e03131" }],
+  [PLUS_INFINITY, { glyph: "∞", name: "inf", color: "#ff922b" }],
+  [MINUS_INFINITY, { glyph: "−∞", name: "-inf", color: "#f06595" }],
+  [ABOVE, { glyph: ">", name: "above 32.764", color: "#8d5524" }],
+  [BELOW, { glyph: "<", name: "below -32.764", color: "#c49a6c" }],
+]);
+
+const themed = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const channels = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+const packedColor = ([red, green, blue]) => (255 << 24) | (blue << 16) | (green << 8) | red;  // as ImageData has it
+
+// The 256 colours between a map's stops, as red, green and blue.
+function ramp(name) {
+  const stops = page.colormaps[name].map((stop) => channels("#" + stop));
+  return Array.from(range(256), (step) => {
+    const at = (step / 255) * (stops.length - 1), low = Math.min(Math.floor(at), stops.length - 2);
+    return stops[low].map((from, channel) => Math.round(from + (stops[low + 1][channel] - from) * (at - low)));
+  });
+}
+
+// A function from a cell to its colour, for one colour map, theme and largest number.
+function painter(colormap, top) {
+  const colors = ramp(colormap);
+  const marks = new Map([...MARKS].map(([code, mark]) => [code, channels(mark.color ?? themed("--masked"))]));
+  return (code) => marks.get(code) ?? colors[Math.max(0, Math.min(255, Math.round((code / (top || 1)) * 255)))];
+}
+
+// A colour with little of it left.
+function faint(color) {
+  const paper = channels(themed("--paper"));
+  return color.map((channel, at) => Math.round(channel + (paper[at] - channel) * 0.8));
+}
+
+// Black or white, whichever is read better on a colour (relative luminance, WCAG 2.2).
+function inkOn(color) {
+  const [red, green, blue] = color.map((c) => (c / 255 <= 0.04045 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.18 ? "#000000" : "#ffffff";
+}
+
+const MOST_PIXELS = 32e6;  // of a canvas, four bytes each
+
+// A canvas of this many CSS pixels, sharp on the screen that it is on; returns its context.
+function sized(canvas, width, height) {
+  const most = Math.min(16000 / Math.max(width, height), Math.sqrt(MOST_PIXELS / (width * height)));
+  const sharpness = Math.min(window.devicePixelRatio || 1, most);
+  canvas.width = Math.round(width * sharpness);
+  canvas.height = Math.round(height * sharpness);
+  canvas.style.width = `${width}px`;
+  canvas.style.height = `${height}px`;
+  const context = canvas.getContext("2d");
+  context.scale(sharpness, sharpness);
+  return context;
+}
+
+// A picture with one pixel a cell.
+function picture(width, height, colorAt) {
+  const canvas = new OffscreenCanvas(width, height);
+  const image = new ImageData(width, height);
+  const pixels = new Uint32Array(image.data.buffer);
+  for (let y = 0, at = 0; y < height; y++) for (let x = 0; x < width; x++, at++) pixels[at] = packedColor(colorAt(y, x));
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  return canvas;
+}

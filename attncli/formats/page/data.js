@@ -1,0 +1,78 @@
+// What the page holds, and how it is read: the counterpart of packing.py.
+
+const page = JSON.parse(document.getElementById("document").textContent);
+
+// Codes of cells that are no count of thousandths. MASKED is the page's own: no weight is packed as it.
+const NAN = 32767, PLUS_INFINITY = 32766, ABOVE = 32765, BELOW = -32766, MINUS_INFINITY = -32767, MASKED = -32768;
+const isNumber = (code) => code > BELOW && code < ABOVE;
+
+const element = (id) => document.getElementById(id);
+
+// The bytes of a block: base64 of deflated bytes.
+async function unpacked(id) {
+  const text = atob(element(id).textContent);
+  const bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+  const inflating = new DecompressionStream("deflate");
+  const writer = inflating.writable.getWriter();
+  writer.write(bytes);
+  writer.close();
+  return new Uint8Array(await new Response(inflating.readable).arrayBuffer());
+}
+
+// Keeps the last few results of a function of one text; a page of many heads is never expanded whole.
+function remembered(make, most) {
+  const kept = new Map();
+  return (id) => {
+    const found = kept.get(id) ?? make(id);
+    kept.delete(id);
+    kept.set(id, found);
+    if (kept.size > most) kept.delete(kept.keys().next().value);
+    return found;
+  };
+}
+
+const maskOf = remembered(unpacked, 4);
+const halvesOf = remembered(async (id) => Float64Array.from(new Uint16Array((await unpacked(id)).buffer), half), 8);
+const headOf = remembered(async (id) => readHead(...id.split("-").map(Number)), 8);
+
+// One head: its tokens, its codes row by row, which cells it may attend to, and its largest number.
+async function readHead(place, head) {
+  const layer = page.layers[place];
+  const block = element(`weights-${place}-${head}`);
+  const rows = page.sequences[layer.rows], columns = page.sequences[layer.columns];
+  const [bytes, mask] = await Promise.all([unpacked(block.id), maskOf(block.dataset.mask)]);
+  const codes = new Int16Array(rows.length * columns.length);
+  const width = columns.length, stride = Math.ceil(width / 8);
+  let largest = 0;
+  for (let row = 0, cell = 0; row < rows.length; row++) {
+    const low = row * width * 2, high = low + width;  // the low bytes of a row, then its high bytes
+    for (let column = 0; column < width; column++, cell++) {
+      codes[cell] = bytes[low + column] | (bytes[high + column] << 8);
+      if (codes[cell] < ABOVE && codes[cell] > largest) largest = codes[cell];
+    }
+  }
+  const isAllowed = (row, column) => ((mask[row * stride + (column >> 3)] >> (7 - (column & 7))) & 1) === 1;
+  // Rows that may attend to no key at all, those that are not in the page among them.
+  const blind = new Set(block.dataset.blind.split(" ").filter(Boolean).map(Number));
+  const code = (row, column) => codes[row * width + column];
+  const seen = (row, column) => (isAllowed(row, column) ? code(row, column) : MASKED);
+  return { place, head, layer, rows, columns, largest, isAllowed, blind, code, seen, key: block.dataset.key };
+}
+
+// A cell in words, to the digits that the page has.
+function written(code) {
+  if (isNumber(code)) return (code / 1000).toFixed(3);
+  return { [NAN]: "NaN", [PLUS_INFINITY]: "inf", [MINUS_INFINITY]: "-inf", [ABOVE]: "> 32.764", [BELOW]: "< -32.764" }[code];
+}
+
+// An IEEE 754 half-precision number from its bits.
+function half(bits) {
+  const sign = bits >> 15 ? -1 : 1, exponent = (bits >> 10) & 31, fraction = bits & 1023;
+  if (exponent === 31) return fraction ? NaN : sign * Infinity;
+  return sign * (exponent ? 2 ** (exponent - 25) * (1024 + fraction) : 2 ** -24 * fraction);
+}
+
+function* range(count) {
+  for (let i = 0; i < count; i++) yield i;
+}

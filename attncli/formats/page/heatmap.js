@@ -1,0 +1,185 @@
+// The map of one head: cells, axes, legend, and the cursor on the cell that is looked at.
+
+const LABEL_FONT = "px system-ui, sans-serif", LONGEST_LABEL = 120;
+const geometry = { size: 0, left: 0, top: 0, rows: 0, columns: 0 };
+
+const longest = (view) => Math.max(view.rows.length, view.columns.length);
+
+// The size at which a whole map is about 600 pixels wide, and the largest one.
+const fittingSize = (view) => Math.max(longest(view) > 2000 ? 1 : 2, Math.min(44, Math.floor(600 / longest(view))));
+const largestSize = (view) => Math.max(2, Math.min(48, Math.floor(5600 / longest(view))));
+
+function drawMap(view) {
+  const size = view.size, rows = view.rows.length, columns = view.columns.length;
+  const font = `${Math.max(9, Math.min(12, size - 1))}${LABEL_FONT}`;
+  const left = margin(view.rows, font), top = margin(view.columns, font);
+  Object.assign(geometry, { size, left, top, rows, columns });
+  const context = sized(element("map-cells"), left + columns * size, top + rows * size);
+  const color = view.part === "mask" ? maskPainter() : painter(view.colormap, view.top);
+  const at = view.part === "mask" ? (row, column) => (view.isAllowed(row, column) ? 1 : MASKED) : view.seen;
+  const seen = faded(view, (row, column) => color(at(row, column)));
+  context.imageSmoothingEnabled = false;
+  context.drawImage(picture(columns, rows, seen), left, top, columns * size, rows * size);
+  drawGrid(context);
+  drawGlyphs(context, view, at, color);
+  drawLabels(context, view, font);
+  drawLegend(view, color, at);
+}
+
+// What the choice of sentences leaves out is still there, faintly.
+function faded(view, colorAt) {
+  if (view.sentences === "all") return colorAt;
+  return (row, column) => (view.isChosen(row, column) ? colorAt(row, column) : faint(colorAt(row, column)));
+}
+
+const maskPainter = () => (code) => channels(themed(code === MASKED ? "--masked" : "--ink"));
+
+function margin(tokens, font) {
+  const context = element("map-cells").getContext("2d");
+  context.font = font;
+  return Math.ceil(Math.min(LONGEST_LABEL, Math.max(...tokens.map((token) => context.measureText(token.label).width)))) + 22;
+}
+
+function drawGrid(context) {
+  const { size, left, top, rows, columns } = geometry;
+  if (size < 6) return;
+  context.fillStyle = themed("--paper");
+  for (const row of range(rows + 1)) context.fillRect(left, top + row * size - 0.5, columns * size, 1);
+  for (const column of range(columns + 1)) context.fillRect(left + column * size - 0.5, top, 1, rows * size);
+}
+
+// Numbers where a cell has room for them, and the mark of what is no number.
+function drawGlyphs(context, view, at, color) {
+  const { size, left, top, rows, columns } = geometry;
+  if (size < 8) return;
+  const hasDigits = size >= 40 && view.part === "weights", dim = themed("--dim");
+  context.textAlign = "center";
+  context.textBaseline = "middle";
+  for (const row of range(rows)) {
+    for (const column of range(columns)) {
+      const code = at(row, column), mark = MARKS.get(code);
+      if (!mark && !hasDigits) continue;
+      context.font = `${mark ? Math.min(size - 2, 16) : 12}${LABEL_FONT}`;
+      context.globalAlpha = view.isChosen(row, column) ? 1 : 0.2;
+      context.fillStyle = code === MASKED ? dim : inkOn(color(code));
+      context.fillText(mark ? mark.glyph : written(code), left + (column + 0.5) * size, top + (row + 0.5) * size + 0.5);
+    }
+  }
+  context.globalAlpha = 1;
+}
+
+function drawLabels(context, view, font) {
+  const { size, left, top } = geometry;
+  const step = Math.ceil(12 / size);  // where labels would stand on each other, only some of them
+  context.font = font;
+  const inks = [themed("--ink"), themed("--accent")];  // of the first and of the second text
+  context.textBaseline = "middle";
+  context.textAlign = "right";
+  view.rows.forEach((token, row) => {
+    if (row % step) return;
+    context.fillStyle = inks[token.segment] ?? inks[0];
+    const mark = view.blind.has(row) ? " !" : "";
+    context.fillText(clipped(context, token.label) + mark, left - 5, top + (row + 0.5) * size);
+  });
+  context.textAlign = "left";
+  view.columns.forEach((token, column) => {
+    if (column % step) return;
+    context.fillStyle = inks[token.segment] ?? inks[0];
+    context.save();
+    context.translate(left + (column + 0.5) * size, top - 5);
+    context.rotate(-Math.PI / 2);
+    context.fillText(clipped(context, token.label), 0, 0);
+    context.restore();
+  });
+}
+
+function clipped(context, label) {
+  if (context.measureText(label).width <= LONGEST_LABEL) return label;
+  const characters = [...label];
+  while (characters.length && context.measureText(characters.join("") + "…").width > LONGEST_LABEL) characters.pop();
+  return characters.join("") + "…";
+}
+
+function drawLegend(view, color, at) {
+  const parts = [];
+  const found = new Set();
+  for (const row of range(view.rows.length)) {
+    for (const column of range(view.columns.length)) if (MARKS.has(at(row, column))) found.add(at(row, column));
+  }
+  if (view.part === "mask") {
+    parts.push(swatch(color(1), "", "attends"));
+  } else {
+    parts.push(scaleBar(color, view.top), labelled("span", view.scale === "one" ? "weights" : "weights of this head"));
+  }
+  for (const [code, mark] of MARKS) if (found.has(code)) parts.push(swatch(color(code), mark.glyph, mark.name));
+  if (view.blind.size) parts.push(labelled("span", `! fully masked: ${view.blind.size} of ${view.rows.length} queries`));
+  parts.push(labelled("span", `mask ${view.layer.mask}`));
+  element("legend").replaceChildren(...parts);
+}
+
+function scaleBar(color, top) {
+  const bar = document.createElement("canvas");
+  const context = sized(bar, 120, 12);
+  for (const x of range(120)) {
+    context.fillStyle = `rgb(${color((x / 119) * (top || 1)).join(" ")})`;
+    context.fillRect(x, 0, 1, 12);
+  }
+  const span = labelled("span", "0 ");
+  span.append(bar, ` ${written(top)}`);
+  return span;
+}
+
+function swatch(color, glyph, name) {
+  const box = document.createElement("canvas");
+  const context = sized(box, 14, 14);
+  context.fillStyle = `rgb(${color.join(" ")})`;
+  context.fillRect(0, 0, 14, 14);
+  context.fillStyle = inkOn(color);
+  context.font = `12${LABEL_FONT}`;
+  context.textAlign = "center";
+  context.textBaseline = "middle";
+  context.fillText(glyph, 7, 7.5);
+  const span = document.createElement("span");
+  span.append(box, ` ${name}`);
+  return span;
+}
+
+function labelled(name, text) {
+  const made = document.createElement(name);
+  made.textContent = text;
+  return made;
+}
+
+// Puts the cursor on a cell.
+function markCell(view, row, column) {
+  const { size, left, top, rows, columns } = geometry;
+  const y = top + row * size, x = left + column * size;
+  place("map-cursor", x, y, size, size);
+  place("map-row", left, y, columns * size, size);
+  place("map-column", x, top, size, rows * size);
+  place("map-row-name", left - 2, y + size / 2);
+  place("map-column-name", x + size / 2, top - 2);
+  element("map-row-name").textContent = view.rows[row].label;
+  element("map-column-name").textContent = view.columns[column].label;
+}
+
+function place(id, x, y, width, height) {
+  const style = element(id).style;
+  style.left = `${x}px`;
+  style.top = `${y}px`;
+  if (width !== undefined) style.width = `${width}px`;
+  if (height !== undefined) style.height = `${height}px`;
+}
+
+// The cell under a point of the window, or null.
+function cellAt(clientX, clientY) {
+  const box = element("map").getBoundingClientRect();
+  const column = Math.floor((clientX - box.left - geometry.left) / geometry.size);
+  const row = Math.floor((clientY - box.top - geometry.top) / geometry.size);
+  return row >= 0 && row < geometry.rows && column >= 0 && column < geometry.columns ? [row, column] : null;
+}
+
+// Scrolls so that the cursor can be seen.
+function reveal() {
+  element("map-cursor").scrollIntoView({ block: "nearest", inline: "nearest" });
+}

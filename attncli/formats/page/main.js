@@ -1,0 +1,169 @@
+// The choices of the reader, and what is drawn anew when one of them changes.
+
+const state = { place: 0, head: page.layers[0].heads[0], row: 0, column: 0, sentences: "all", scale: "head",
+  colormap: page.colormap, part: "weights", size: 0, theme: "auto" };
+let view = null;  // the head that is shown, with the choices
+let turn = 0;
+
+const kinds = [...new Set(page.layers.map((layer) => layer.kind))];
+const kind = () => page.layers[state.place].kind;
+const placesOf = (wanted) => [...page.layers.keys()].filter((place) => page.layers[place].kind === wanted);
+
+// Takes new choices and shows what they ask for; a later call overtakes an earlier one.
+async function choose(changes) {
+  const before = view;
+  Object.assign(state, changes);
+  if (!page.layers[state.place].heads.includes(state.head)) state.head = page.layers[state.place].heads[0];
+  const asked = ++turn;
+  element("map").ariaBusy = "true";
+  const head = await headOf(`${state.place}-${state.head}`);
+  if (asked !== turn) return;
+  view = viewed(head);
+  if (!before || before.layer.kind !== view.layer.kind) buildThumbnails(view.layer.kind);
+  if (!before || before.rows !== view.rows || before.columns !== view.columns) arrange();
+  view.size = state.size;
+  showControls();
+  element("proof").textContent = view.layer.proof;
+  drawMap(view);
+  drawLines(view);
+  checkThumbnail(state.place, state.head);
+  moveTo(state.row, state.column);
+  element("map").ariaBusy = "false";
+  if (!before || ["scale", "colormap", "theme"].some((name) => name in changes) || before.layer.kind !== view.layer.kind) {
+    drawThumbnails(view);
+  }
+}
+
+// A head with the choices that every drawing needs.
+function viewed(head) {
+  const { sentences, scale, colormap, part } = state;
+  const isPair = (tokens) => tokens.some((token) => token.segment === 1);
+  const hasPair = isPair(head.rows) && isPair(head.columns);
+  const isChosen = (row, column) =>
+    sentences === "all" || !hasPair || `${head.rows[row].segment}${head.columns[column].segment}` === sentences;
+  const top = scale === "one" ? 1000 : head.largest;
+  return { ...head, sentences: hasPair ? sentences : "all", scale, colormap, part, hasPair, isChosen, top };
+}
+
+// Other tokens than before: their own columns, cell size and cursor.
+function arrange() {
+  state.size = fittingSize(view);
+  state.row = Math.min(state.row, view.rows.length - 1);
+  state.column = Math.min(state.column, view.columns.length - 1);
+  buildLines(view);
+}
+
+function moveTo(row, column, isSpoken = false) {
+  Object.assign(state, { row, column });
+  markCell(view, row, column);
+  showCell(view, row, column);
+  showRow(view, row, column);
+  showProducts(view, row, column);
+  if (isSpoken) {
+    reveal();
+    say(spokenCell(view, row, column));
+  }
+}
+
+const say = (text) => { element("spoken").textContent = text; };
+
+// --- controls ---------------------------------------------------------------------------------------------
+
+function options(id, values, names = values) {
+  element(id).replaceChildren(...values.map((value, index) => {
+    const option = labelled("option", names[index]);
+    option.value = value;
+    return option;
+  }));
+}
+
+function showControls() {
+  const places = placesOf(kind());
+  options("layer", places, places.map((place) => page.layers[place].layer));
+  options("head", view.layer.heads);
+  const chosen = { kind: kind(), layer: state.place, head: state.head, sentences: view.sentences, scale: state.scale,
+    colormap: state.colormap, part: state.part, size: state.size };
+  element("size").max = largestSize(view);
+  for (const [id, value] of Object.entries(chosen)) element(id).value = value;
+  element("sentences-choice").hidden = !view.hasPair;
+  element("kind-choice").hidden = kinds.length < 2;
+}
+
+function listenToControls() {
+  options("kind", kinds);
+  options("colormap", Object.keys(page.colormaps));
+  const listen = (id, change, event = "change") => element(id).addEventListener(event, () => choose(change(element(id).value)));
+  listen("kind", (value) => ({ place: placesOf(value)[0] }));
+  listen("layer", (value) => ({ place: Number(value) }));
+  listen("head", (value) => ({ head: Number(value) }));
+  for (const name of ["sentences", "scale", "colormap", "part"]) listen(name, (value) => ({ [name]: value }));
+  listen("size", (value) => ({ size: Number(value) }), "input");
+  for (const form of document.forms) form.addEventListener("submit", (event) => event.preventDefault());
+}
+
+// The next head, or layer of the same kind, in either direction.
+function step(name, by) {
+  const all = name === "head" ? view.layer.heads : placesOf(kind());
+  const wanted = all[all.indexOf(state[name]) + by];
+  if (wanted === undefined) return;
+  choose({ [name]: wanted }).then(() => say(`${headInWords(view)}; ${spokenCell(view, state.row, state.column)}`));
+}
+
+function listenToMap() {
+  const map = element("map");
+  for (const name of ["pointermove", "pointerdown"]) {
+    map.addEventListener(name, (event) => {
+      const cell = cellAt(event.clientX, event.clientY);
+      if (cell && (cell[0] !== state.row || cell[1] !== state.column)) moveTo(...cell);
+    });
+  }
+  map.addEventListener("keydown", (event) => {
+    const { row, column } = state, lastRow = view.rows.length - 1, lastColumn = view.columns.length - 1;
+    const isFar = event.ctrlKey || event.metaKey;
+    const cells = {
+      ArrowUp: [row - 1, column], ArrowDown: [row + 1, column], ArrowLeft: [row, column - 1], ArrowRight: [row, column + 1],
+      Home: [isFar ? 0 : row, isFar ? column : 0], End: [isFar ? lastRow : row, isFar ? column : lastColumn],
+    };
+    const pages = { PageUp: -1, PageDown: 1 };
+    if (event.key in pages) step(event.shiftKey ? "place" : "head", pages[event.key]);
+    else if (event.key in cells) {
+      const [y, x] = cells[event.key];
+      moveTo(Math.max(0, Math.min(lastRow, y)), Math.max(0, Math.min(lastColumn, x)), true);
+    } else return;
+    event.preventDefault();
+  });
+}
+
+// --- light and dark ---------------------------------------------------------------------------------------
+
+const THEMES = ["auto", "light", "dark"];
+const prefersDark = matchMedia("(prefers-color-scheme: dark)");
+
+function setTheme(theme) {
+  const isDark = theme === "dark" || (theme === "auto" && prefersDark.matches);
+  document.documentElement.dataset.theme = isDark ? "dark" : "light";
+  element("theme").textContent = `theme: ${theme}`;
+  return choose({ theme });
+}
+
+function listenToTheme() {
+  element("theme").addEventListener("click", () => setTheme(THEMES[(THEMES.indexOf(state.theme) + 1) % THEMES.length]));
+  prefersDark.addEventListener("change", () => setTheme(state.theme));
+}
+
+// --- start ------------------------------------------------------------------------------------------------
+
+function showTexts() {
+  element("title").textContent = page.title;
+  const texts = [["text", page.text], ["pair", page.pair], ["target", page.target]].filter(([, text]) => text);
+  element("texts").replaceChildren(...texts.flatMap(([name, text]) => [labelled("dt", name), labelled("dd", text)]));
+}
+
+showTexts();
+listenToControls();
+listenToTheme();
+listenToMap();
+listenToThumbnails((place, head) => choose({ place, head }));
+listenToLines(() => view, () => drawLines(view), say);
+listenToRow(() => showRow(view, state.row, state.column));
+await setTheme(state.theme);

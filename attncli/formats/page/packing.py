@@ -1,0 +1,72 @@
+"""Numbers as a page carries them: small integers, deflated, in base64; read back by `data.js`.
+
+A weight is a count of thousandths, correctly rounded (a tie to the even one), in 16 bits with a sign. What is no
+such number has a code of its own; a masked cell has its weight like any other, and the mask stands beside it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from base64 import b64encode
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
+NAN, PLUS_INFINITY, ABOVE, BELOW, MINUS_INFINITY = 32767, 32766, 32765, -32766, -32767
+_LARGEST = 32764  # thousandths; a softmax gives at most 1000, a file may hold anything
+
+
+def pack_weights(blocks: Iterable[Float[np.ndarray, "R C"]]) -> Iterator[str]:
+    """Yield the packed weights of one head, given in blocks of rows.
+
+    The low bytes of a row stand before its high bytes, which are nearly all 0: that deflates better and faster.
+    """
+    return _packed(_planes(thousandths(block)) for block in blocks)
+
+
+def pack_mask(blocks: Iterable[Bool[np.ndarray, "R C"]]) -> Iterator[str]:
+    """Yield the packed mask of one head, a bit a cell, every row in bytes of its own."""
+    return _packed(np.packbits(block, axis=1).tobytes() for block in blocks)
+
+
+def pack_halves(values: Float[np.ndarray, "R D"]) -> Iterator[str]:
+    """Yield packed vectors, rounded to float16; what that cannot hold is an infinity."""
+    with np.errstate(over="ignore"):
+        return _packed([values.astype("<f2").tobytes()])
+
+
+def thousandths(weights: Float[np.ndarray, "R C"]) -> Int[np.ndarray, "R C"]:
+    """Return weights as `int16`: counts of thousandths, and the codes of what is none."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        scaled = weights.astype(np.float64) * 1000  # exact for a float32, and for anything shorter
+        rounded = np.rint(scaled)
+        if weights.dtype.itemsize > 4:
+            near_tie = np.abs(np.abs(scaled - rounded) - 0.5) < 1e-9
+            values, places = np.unique(weights[near_tie], return_inverse=True)
+            rounded[near_tie] = np.array([round(Fraction(float(value)) * 1000) for value in values])[places]
+    codes = np.where(rounded > _LARGEST, ABOVE, np.where(rounded < -_LARGEST, BELOW, rounded))
+    codes = np.where(np.isposinf(weights), PLUS_INFINITY, np.where(np.isneginf(weights), MINUS_INFINITY, codes))
+    return np.where(np.isnan(weights), NAN, codes).astype("<i2")
+
+
+def _planes(codes: Int[np.ndarray, "R C"]) -> bytes:
+    rows, columns = codes.shape
+    return np.ascontiguousarray(codes).view(np.uint8).reshape(rows, columns, 2).swapaxes(1, 2).tobytes()
+
+
+def _packed(chunks: Iterable[bytes]) -> Iterator[str]:
+    """Yield bytes deflated (RFC 1950) and in base64, without ever holding them all."""
+    deflate = zlib.compressobj()
+    waiting = b""
+    for piece in chain(map(deflate.compress, chunks), (deflate.flush() for _ in range(1))):
+        waiting += piece
+        whole = len(waiting) - len(waiting) % 3  # base64 writes three bytes at a time
+        yield b64encode(waiting[:whole]).decode()
+        waiting = waiting[whole:]
+    yield b64encode(waiting).decode()

@@ -1,0 +1,108 @@
+// All heads of all layers of one kind, small. A picture keeps the largest of the cells that share one of its pixels.
+
+const THUMB_PIXELS = 64;
+const AT_ONCE = 12;  // pictures between two frames
+const pooled = new Map();  // small pictures by "place-head"
+
+async function smallOf(place, head) {
+  const id = `${place}-${head}`;
+  if (!pooled.has(id)) pooled.set(id, pool(await readHead(place, head)));
+  return pooled.get(id);
+}
+
+function pool(head) {
+  const rows = Math.min(head.rows.length, THUMB_PIXELS), columns = Math.min(head.columns.length, THUMB_PIXELS);
+  const codes = new Int16Array(rows * columns).fill(MASKED);
+  for (const row of range(head.rows.length)) {
+    const y = Math.floor((row * rows) / head.rows.length);
+    for (const column of range(head.columns.length)) {
+      const at = y * columns + Math.floor((column * columns) / head.columns.length);
+      const code = head.seen(row, column);
+      if (rank(code) > rank(codes[at])) codes[at] = code;
+    }
+  }
+  return { rows, columns, codes, largest: head.largest };
+}
+
+// What is odd must not get lost among numbers, nor a number among masked cells.
+const rank = (code) => (code === MASKED ? -Infinity : isNumber(code) ? code : 1e6 + code);
+
+// Lays the grid out for one kind; the pictures follow as they are read.
+function buildThumbnails(kind) {
+  const places = [...page.layers.keys()].filter((place) => page.layers[place].kind === kind);
+  const heads = [...new Set(places.flatMap((place) => page.layers[place].heads))];
+  const grid = element("heads");
+  grid.style.gridTemplateColumns = `auto repeat(${heads.length}, auto)`;
+  grid.style.setProperty("--thumb", `${heads.length <= 4 ? 96 : heads.length <= 16 ? 44 : 30}px`);
+  const cells = [labelled("span", ""), ...heads.map((head) => labelled("span", head))];
+  for (const place of places) {
+    cells.push(labelled("span", page.layers[place].layer));
+    for (const head of heads) cells.push(page.layers[place].heads.includes(head) ? thumbnail(place, head) : labelled("span", ""));
+  }
+  for (const label of cells.filter((cell) => cell.localName === "span")) label.setAttribute("aria-hidden", "true");
+  grid.replaceChildren(...cells);
+  element("heads-section").hidden = places.length * heads.length < 2;
+}
+
+function thumbnail(place, head) {
+  const button = document.createElement("div");
+  button.setAttribute("role", "radio");
+  button.setAttribute("aria-label", `layer ${page.layers[place].layer}, head ${head}`);
+  button.title = button.getAttribute("aria-label");
+  button.dataset.place = place;
+  button.dataset.head = head;
+  button.append(document.createElement("canvas"));
+  return button;
+}
+
+let drawnThumbnails = 0;
+
+// Draws every picture, a few at a time so that the page stays quick; a later call overtakes an earlier one.
+async function drawThumbnails(view) {
+  const turn = ++drawnThumbnails;
+  const buttons = [...element("heads").querySelectorAll("[data-head]")];
+  for (let first = 0; first < buttons.length; first += AT_ONCE) {
+    const some = buttons.slice(first, first + AT_ONCE);
+    const pictures = await Promise.all(some.map(({ dataset }) => smallOf(Number(dataset.place), Number(dataset.head))));
+    if (turn !== drawnThumbnails) return;
+    some.forEach((button, index) => drawThumbnail(button.firstChild, pictures[index], view));
+    await new Promise(requestAnimationFrame);
+  }
+  element("heads").dataset.drawn = "true";
+}
+
+function drawThumbnail(canvas, small, view) {
+  const color = painter(view.colormap, view.scale === "one" ? 1000 : small.largest);
+  canvas.width = small.columns;
+  canvas.height = small.rows;
+  const drawn = picture(small.columns, small.rows, (row, column) => color(small.codes[row * small.columns + column]));
+  canvas.getContext("2d").drawImage(drawn, 0, 0);
+}
+
+function checkThumbnail(place, head) {
+  for (const button of element("heads").querySelectorAll("[data-head]")) {
+    const isChecked = Number(button.dataset.place) === place && Number(button.dataset.head) === head;
+    button.setAttribute("aria-checked", String(isChecked));
+    button.tabIndex = isChecked ? 0 : -1;
+  }
+}
+
+// `choose` takes the place of a layer and a head.
+function listenToThumbnails(choose) {
+  const grid = element("heads");
+  grid.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-head]");
+    if (button) choose(Number(button.dataset.place), Number(button.dataset.head));
+  });
+  grid.addEventListener("keydown", (event) => {
+    const buttons = [...grid.querySelectorAll("[data-head]")];
+    const at = buttons.indexOf(event.target);
+    const width = buttons.filter((button) => button.dataset.place === event.target.dataset.place).length;
+    const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -width, ArrowDown: width }[event.key];
+    const wanted = { Home: 0, End: buttons.length - 1 }[event.key] ?? at + step;
+    if (at < 0 || !(wanted in buttons)) return;
+    event.preventDefault();
+    choose(Number(buttons[wanted].dataset.place), Number(buttons[wanted].dataset.head));
+    buttons[wanted].focus();
+  });
+}

@@ -1,0 +1,222 @@
+"""The metrics of heads as a person reads them: a row a head, or layers × heads as a map of one metric."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.console import RenderableType
+from rich.segment import Segment
+from rich.style import Style
+from rich.text import Text
+
+from attncli.metric_names import NAMES, Metric
+from attncli.render.axes import Axis
+from attncli.render.block import Block, beside, block, cell, flowing, grid, stack
+from attncli.render.heatmap import COMFORTABLE, ramp_line
+from attncli.render.matrix import DIGITS, WIDEST_FIXED, number_text
+from attncli.render.palette import BOLD, DIM, Palette
+from attncli.render.ranges import span
+from attncli.render.summaries import counted, joined, numbers_of, title_of
+from attncli.survey import HeadSummary, Survey
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
+UNDEFINED = "–"
+_NAMED = 3  # highest and lowest heads in words, below a map
+
+Words = list[tuple[str, Style | None]]
+
+
+def table_parts(
+    survey: Survey, sort: Metric | None, palette: Palette, width: int | None, precision: int | None
+) -> Iterator[RenderableType]:
+    """Yield what ran, a row for every head, and what the numbers are over.
+
+    Args:
+        survey: the heads, in the order in which they are shown.
+        sort: the metric that stands first; None keeps the order of `NAMES`.
+        palette: how words look.
+        width: cells in a line; None is as many as it takes.
+        precision: digits after the point; None is as many, 4 to 2, as let the table stand in one piece.
+    """
+    yield _headline(survey, palette)
+    names: list[Metric] = sorted(NAMES, key=lambda name: name != sort)
+    yield _table(survey, names, sort, palette, width, precision)
+    if notes := _notes(survey, names):
+        yield Text(palette.fit("; ".join(notes)), DIM)
+
+
+def _headline(survey: Survey, palette: Palette) -> Text:
+    source, shown = survey.source, len(survey.heads)
+    facts = [str(source.architecture)] if source.architecture else []
+    facts += [counted(source.layers, "layer")] if source.layers > 1 else []
+    facts += [f"{shown} of " * (shown < survey.measured) + counted(survey.measured, "head")]
+    facts += [f"mask {' and '.join(survey.masks)}", *numbers_of(source)]
+    facts += [f"{counted(survey.sentences, 'sentence')} of {span(*survey.tokens)} tokens"]
+    return joined(title_of(source), facts, palette)
+
+
+def _table(
+    survey: Survey,
+    names: Sequence[Metric],
+    sort: Metric | None,
+    palette: Palette,
+    width: int | None,
+    precision: int | None,
+) -> Block:
+    kinds = {head.kind for head in survey.heads}
+    longest = max(map(len, kinds)) if len(kinds) > 1 else 0
+
+    def place(layer: object, kind: str, head: object) -> str:
+        """Return where a head is as one word, which stands at the left of every piece of a folded table."""
+        return f"{layer:>5}  {kind:<{longest}}  {head:>4}" if longest else f"{layer:>5}  {head:>4}"
+
+    def laid_out(digits: int) -> Block:
+        rows: list[Words] = [[(place("layer", "kind", "head"), DIM)]]
+        rows[0] += [(name, BOLD if name == sort else DIM) for name in names]
+        for head in survey.heads:
+            numbers = [palette.fit(_written(head, name, survey.sentences > 1, digits)) for name in names]
+            styles = [BOLD if name == sort else None for name in names]
+            place_of = place(head.layer, head.kind, head.head)
+            rows.append([(place_of, BOLD), *zip(numbers, styles, strict=True)])
+        return grid(rows, ">" * len(rows[0]), width)
+
+    if precision is not None:
+        return laid_out(precision)
+    tried = [laid_out(digits) for digits in range(DIGITS, 1, -1)]
+    return min(tried, key=lambda table: len(table.lines))  # the first of those in the fewest pieces
+
+
+def _written(head: HeadSummary, name: Metric, has_several: bool, digits: int) -> str:
+    mean, std = head.metrics[name], head.std[name]
+    if mean is None:
+        return UNDEFINED
+    text = number_text(mean, digits, abs(mean) >= WIDEST_FIXED)
+    if not has_several:
+        return text
+    return f"{text} ±{UNDEFINED if std is None else number_text(std, digits, std >= WIDEST_FIXED)}"
+
+
+def _notes(survey: Survey, names: Sequence[Metric]) -> list[str]:
+    """Return what the numbers are over, where that is not plain."""
+    if survey.sentences == 1:
+        is_undefined = any(head.metrics[name] is None for head in survey.heads for name in names)
+        return [f"{UNDEFINED} not defined for this sentence"] if is_undefined else []
+    notes = [f"mean ± standard deviation over {survey.sentences:,} sentences"]
+    fewer: dict[str, list[str]] = {}
+    for name in names:
+        counts = [head.counts[name] for head in survey.heads]
+        if min(counts) < survey.sentences:
+            fewer.setdefault(span(min(counts), max(counts)), []).append(name)
+    for count, found in fewer.items():
+        where = "none of them" if count == "0" else f"the {count} in which it is defined"
+        notes.append(f"{', '.join(found)} over {where}")
+    return notes
+
+
+# --- the map -----------------------------------------------------------------------------------------------
+
+
+def grid_parts(
+    survey: Survey, metric: Metric, palette: Palette, width: int | None, precision: int | None
+) -> Iterator[RenderableType]:
+    """Yield what ran, one map of layers × heads for each kind of attention, and the heads at both ends."""
+    yield _headline(survey, palette)
+    title = metric if survey.sentences == 1 else f"{metric}, mean over {survey.sentences:,} sentences"
+    values = [value for head in survey.heads if (value := head.metrics[metric]) is not None]
+    finite = [value for value in values if math.isfinite(value)] or [0.0]
+    low, high = min(finite), max(finite)
+    ramp = [ramp_line(low, high, palette)] if values else []
+    marks = [[Segment(palette.fit(f"{UNDEFINED} not defined"), DIM)]] if len(values) < len(survey.heads) else []
+    if 0.0 in values:
+        marks.append([Segment("0 exactly zero", DIM)])
+    yield flowing([[Segment(title, BOLD)], *ramp, *marks], width)
+    for kind in dict.fromkeys(head.kind for head in survey.heads):
+        heads = [head for head in survey.heads if head.kind == kind]
+        name = kind if len(heads) < len(survey.heads) else ""
+        drawn = _Map.of(heads, metric, (low, high), 2 if precision is None else precision)
+        map_ = drawn.drawn(palette, width or COMFORTABLE)
+        yield stack([block([[Segment(name, BOLD)]]), map_]) if name else map_
+    if values:
+        yield _ends(survey, metric, palette, width, DIGITS if precision is None else precision)
+
+
+@dataclass(frozen=True)
+class _Map:
+    """Layers × heads of one kind of attention.
+
+    Attributes:
+        layers: the rows.
+        heads: the columns.
+        values: the metric of each head; NaN where it is not defined, and where there is no such head.
+        exists: which heads there are.
+        scale: the values of the lowest and of the highest colour.
+        digits: after the point, where colour leaves room for numbers.
+    """
+
+    layers: list[int]
+    heads: list[int]
+    values: Float[np.ndarray, "L H"]
+    exists: Bool[np.ndarray, "L H"]
+    scale: tuple[float, float]
+    digits: int
+
+    @classmethod
+    def of(cls, heads: Sequence[HeadSummary], metric: Metric, scale: tuple[float, float], digits: int) -> _Map:
+        """Return the map of these heads."""
+        found = {(head.layer, head.head): head.metrics[metric] for head in heads}
+        layers, columns = sorted({head.layer for head in heads}), sorted({head.head for head in heads})
+        values = [[found.get((layer, head)) for head in columns] for layer in layers]
+        exists = [[(layer, head) in found for head in columns] for layer in layers]
+        return cls(layers, columns, np.array(values, float), np.array(exists), scale, digits)
+
+    def drawn(self, palette: Palette, room: int) -> Block:
+        """Return the map in strips of as many heads as there is room for; in colour with numbers, if these fit."""
+        names: Words = [("head", DIM), *((f"layer {layer}", None) for layer in self.layers)]
+        margin = max(len(text) for text, _ in names) + 1
+        texts = [[number_text(value, self.digits, abs(value) >= WIDEST_FIXED) for value in row] for row in self.values]
+        longest = max(len(text) for row in texts for text in row) + 1
+        widths = (longest, 2) if palette.has_color else (2,)
+        width = next((width for width in widths if margin + width * len(self.heads) <= room), 1)
+        cells = palette.cells(self.values, ~np.isnan(self.values), *self.scale, min(width, 2))
+        per_strip = max((room - margin) // width, 1)
+        labels = Block([[cell(text, margin, style, "left")] for text, style in names], margin)
+        strips = []
+        for start in range(0, len(self.heads), per_strip):
+            columns = range(start, min(start + per_strip, len(self.heads)))
+            lines = [self._header(columns, width, palette)]
+            for row, shown in enumerate(cells):
+                marked = (self._marked(texts[row][c] if width > 2 else shown[c][0], row, c, palette) for c in columns)
+                lines.append([cell(text, width, shown[c][1]) for c, text in zip(columns, marked, strict=True)])
+            strips.append(beside([labels, block(lines)], 0))
+        return stack(strips)
+
+    def _header(self, columns: range, width: int, palette: Palette) -> list[Segment]:
+        heads = tuple(self.heads[column] for column in columns)
+        if width > 2:
+            return [cell(str(head), width, DIM) for head in heads]
+        return Axis(tuple(map(str, heads)), heads).ticks(width, palette)
+
+    def _marked(self, text: str, row: int, column: int, palette: Palette) -> str:
+        """Return the text of a cell: that of a number, the mark of an undefined one, or nothing without a head."""
+        if not self.exists[row, column]:
+            return ""
+        return palette.fit(UNDEFINED) if np.isnan(self.values[row, column]) else text
+
+
+def _ends(survey: Survey, metric: Metric, palette: Palette, width: int | None, digits: int) -> Block:
+    """Return the heads with the highest and the lowest values, in words."""
+    parts = []
+    has_kinds = len({head.kind for head in survey.heads}) > 1
+    for title, reverse in (("highest", False), ("lowest", True)):
+        parts.append([Segment(f"{title:<7}", BOLD)])
+        for head in survey.ranked(metric, reverse=reverse, top=_NAMED).heads:
+            where = f"{head.kind} " * has_kinds + f"layer {head.layer} head {head.head}"
+            parts.append([Segment(palette.fit(f"{where}: {_written(head, metric, survey.sentences > 1, digits)}"))])
+    middle = len(parts) // 2
+    return stack([flowing(parts[:middle], width), flowing(parts[middle:], width)])

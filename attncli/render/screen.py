@@ -1,0 +1,134 @@
+"""What of a long text is shown, when nobody says what: as much as one screen has room for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from rich.text import Text
+
+from attncli.layer import LayerTrace
+from attncli.render.axes import Axis
+from attncli.render.fit import Fit, fitted, freely
+from attncli.render.heatmap import COMFORTABLE, MOST
+from attncli.render.palette import Palette
+from attncli.render.summaries import headline, shapes_table
+from attncli.selection import layers_named, written
+from attncli.trace import Trace
+from attncli.view import View
+
+LONG = MOST  # more tokens than this are shown pooled, unless asked for in so many words
+LINES = 40  # of a screen
+TOP_KEYS = 5  # of the one query that is shown of a long text
+_LEGEND_LINES = 3  # at the most, where it is narrow
+
+
+@dataclass(frozen=True)
+class Screen:
+    """How much of a trace is shown.
+
+    A summary is what is shown of a long text when the parts are not named: the first layer, and of it as much as
+    one screen has room for, whatever the output. Rows that were chosen are not pooled, and where their heaviest keys
+    were asked for all of them are listed.
+
+    Attributes:
+        trace: what is shown.
+        view: what of it is shown.
+        palette: how words look.
+        width: cells in a line; None is as many as it takes.
+    """
+
+    trace: Trace
+    view: View
+    palette: Palette
+    width: int | None
+
+    @cached_property
+    def rows(self) -> list[int]:
+        """The query rows that are shown."""
+        return self.view.rows(self.trace)
+
+    @cached_property
+    def columns(self) -> list[int]:
+        """The key columns that are shown."""
+        return self.view.columns(self.trace)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether there are too many tokens for every one of them to have a row or a column."""
+        return max(len(self.rows), len(self.columns)) > LONG
+
+    @property
+    def is_summary(self) -> bool:
+        """Whether no more is shown than one screen has room for."""
+        is_listed = self.view.top_keys is not None and self.view.chooses_rows(self.trace)
+        return self.is_long and self.view.show is None and not is_listed
+
+    @property
+    def layers(self) -> tuple[LayerTrace, ...]:
+        """The layers that are shown."""
+        return self.trace.layers[:1] if self.is_summary else self.trace.layers
+
+    @property
+    def top_keys(self) -> int | None:
+        """How many keys of each query are listed; of a single query of a long text some are, though nobody asked."""
+        is_one_of_many = self.is_summary and len(self.rows) == 1
+        return self.view.top_keys or (TOP_KEYS if is_one_of_many else None)
+
+    def fit(self, layer: LayerTrace, rows: Axis, columns: Axis) -> Fit:
+        """Return how the maps of a layer are drawn."""
+        room = self.width or COMFORTABLE
+        if not self.is_summary:
+            return freely(layer, rows, columns, room)
+        return fitted(layer, rows, columns, room, self._lines_left(layer), self.view.chooses_rows(self.trace))
+
+    def listed(self, layer: LayerTrace, rows: Axis, lines_each: int = 1) -> tuple[tuple[int, ...], Axis]:
+        """Return the heads and the rows of a layer whose heaviest keys are listed.
+
+        Args:
+            layer: whose they are.
+            rows: the query axis.
+            lines_each: how many lines the keys of one query take.
+        """
+        if not self.is_summary:
+            return layer.heads, rows
+        room = max((self._lines_left(layer) - 1) // lines_each - 1, 1)  # without the titles
+        return layer.heads[: max(room // len(rows), 1)], rows.first(room)
+
+    def notes(self, fit: Fit) -> Iterator[str]:
+        """Yield what a summary leaves out, a sentence each, and what shows it."""
+        if not self.is_summary:
+            return
+        tokens = max(len(self.rows), len(self.columns))
+        if self.top_keys is not None:
+            yield (
+                f"{tokens} tokens: one screen of the {self.top_keys} heaviest keys of each query; --head and --rows "
+                "choose, --rows 0: has every query, --show weights or -F tsv every key"
+            )
+        else:
+            yield (
+                f"{tokens} tokens: matrices are left out and maps show the largest weight of each block of cells; "
+                "--rows 0:20 and --top-keys 5 show parts, --show weights or -F tsv all of them"
+            )
+            if gone := [head for head in self.trace.layers[0].heads if head not in fit.heads]:
+                yield f"one screen has no room for heads {written(gone)}; --head chooses, --show heatmap draws all"
+        if len(self.trace.layers) > 1:
+            shown, kinds = self.trace.layers[0], {layer.kind for layer in self.trace.layers}
+            named = layers_named([shown.layer], shown.kind if len(kinds) > 1 else None)
+            chooses = "--layer and --kind choose" if len(kinds) > 1 else "--layer chooses"
+            yield f"{named} is shown, one of {len(self.trace.layers)}; {chooses}, --show heatmap draws all"
+
+    def _lines_left(self, layer: LayerTrace) -> int:
+        """Return how many lines of a screen the words around the maps of a layer leave."""
+        words = self._lines_of(headline(self.trace.recorded, self.palette)) + 1
+        if self.trace.origin is None:
+            words += len(shapes_table(self.trace, layer, self.palette, self.width).lines) + 1
+        else:
+            words += sum(self._lines_of(Text(rule)) for rule in self.trace.origin.rules) + 1
+        words += 2 * (len(self.trace.layers) > 1) + _LEGEND_LINES + 2 * (layer.proof is not None)
+        return LINES - words
+
+    def _lines_of(self, line: Text) -> int:
+        """Return how many lines of the output one of our own takes."""
+        return -(-line.cell_len // (self.width or line.cell_len))

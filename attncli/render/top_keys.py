@@ -1,0 +1,64 @@
+"""The heaviest keys of each query as a compact table: a line a query, a column a place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.segment import Segment
+from rich.style import Style
+
+from attncli.derived.layer import head_label
+from attncli.layer import HeadTrace
+from attncli.ranking import top_keys
+from attncli.render.axes import MARK, Axis
+from attncli.render.block import Block, block, grid, stack
+from attncli.render.matrix import DIGITS, number_text
+from attncli.render.palette import BOLD, DIM
+from attncli.view import Columns
+
+Line = list[tuple[str, Style | None]]
+
+
+def top_keys_table(
+    heads: Sequence[tuple[HeadTrace, Axis]],
+    keys: Columns,
+    columns: Axis,
+    most: int,
+    width: int | None,
+    precision: int | None,
+) -> Block:
+    """Return a line for each query of each head: its heaviest keys with their weights, and what these add up to.
+
+    Args:
+        heads: each with its query axis.
+        keys: which key columns count.
+        columns: the axis of these.
+        most: how many keys of each query.
+        width: cells in a line; None is as many as it takes.
+        precision: digits after the point; None is as many as the matrices have at the most.
+    """
+    digits = DIGITS if precision is None else precision
+    places = min(most, len(columns))
+    rows: list[Line] = [[(title, DIM) for title in ("head query", "sum", *map(str, range(1, places + 1)))]]
+    names = [str(head_label(head.layer, head.head)) for head, _ in heads]
+    widest = max(map(len, names))
+    for label, (head, axis) in zip(names, heads, strict=True):
+        tops = top_keys(head, keys, most)
+        for name, (top, weights) in zip(_names(axis), tops, strict=True):
+            total = number_text(float(weights.sum()), digits) if len(top) else ""
+            found = [
+                f"{columns.indices[key]} {columns.labels[key]} {number_text(weight, digits)}"
+                for key, weight in zip(top, weights.tolist(), strict=True)
+            ]
+            blank = [""] * (places - len(found))
+            line = [(text, None) for text in (*found, *blank)]
+            rows.append([(f"{label:>{widest}}  {name}", None), (total, DIM), *line])
+    counted = f"{places} heaviest keys" if places > 1 else "heaviest key"
+    title = block([[Segment(f"{counted} of each query", BOLD)]])
+    return stack([title, grid(rows, "<" + ">" * (places + 1), width)])
+
+
+def _names(axis: Axis) -> Iterator[str]:
+    digits = axis.digits
+    for place, (index, label) in enumerate(zip(axis.indices, axis.labels, strict=True)):
+        yield f"{index:>{digits}} {label}" + (f" {MARK}" if place in axis.marked else "")

@@ -1,0 +1,169 @@
+"""Why a query attends to a key, as a page: one head taken apart, or a line for each of several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from rich.cells import cell_len
+from rich.console import RenderableType
+from rich.text import Text
+
+from attncli.anatomy import Cell, Row
+from attncli.explanation import Explained
+from attncli.render.axes import MARK
+from attncli.render.block import Block
+from attncli.render.cell import dimensions, stages
+from attncli.render.palette import BOLD, DIM
+from attncli.render.row import keys_by_weight, ranked_keys, weight_of
+from attncli.render.sheet import Line, Sheet
+from attncli.render.summaries import headline, proof_line
+from attncli.trace import Trace
+
+_LONGEST_TITLE = 40  # cells of a token's name
+
+
+@dataclass(frozen=True)
+class Page:
+    """An explanation laid out for one output.
+
+    Attributes:
+        trace: what it is about.
+        explained: the rows, or the cells, of every head that was asked for.
+        top: how many dimensions of a cell, or keys of a row, have a line.
+        sheet: where it goes.
+    """
+
+    trace: Trace
+    explained: Explained
+    top: int
+    sheet: Sheet
+
+    def parts(self) -> Iterator[RenderableType]:
+        """Yield the page, part by part; a blank line belongs between two parts."""
+        palette = self.sheet.palette
+        yield headline(self.trace, palette)
+        one, *others = self.explained
+        row = self._rows[0]
+        if others:
+            yield Text(palette.fit(f"{self._asked(one)} · {len(others) + 1} heads"), BOLD)
+            yield self._cells_of_heads() if isinstance(one, Cell) else self._rows_of_heads()
+            return
+        yield Text.assemble((palette.fit(self._asked(one)), BOLD), palette.fit(_place(row)))
+        if isinstance(one, Cell):
+            if one.products is not None:
+                yield dimensions(one, one.products, self.top, self.sheet)
+            yield stages(one, self.sheet)
+        else:
+            yield keys_by_weight(one, self.top, self.sheet)
+        if row.layer.proof is not None:
+            yield proof_line(row.layer, palette)
+
+    def notes(self) -> list[str]:
+        """Return how to see one of several heads taken apart."""
+        if len(self.explained) == 1:
+            return []
+        most = max(self.explained, key=_prominence)
+        row, which = _row(most), "the one with the largest weight" if _prominence(most) > 0 else "one"
+        facts = {"kind": row.layer.kind, "layer": row.layer.layer, "head": row.head.head}
+        options = [f"--{name} {fact}" for name, fact in facts.items() if name in self._facts]
+        return [f"a line for each head; {' '.join(options)} takes {which} apart"]
+
+    @cached_property
+    def _rows(self) -> list[Row]:
+        return [_row(one) for one in self.explained]
+
+    def _asked(self, one: Row | Cell) -> str:
+        asked = f"query {self.sheet.named(_row(one).query, _LONGEST_TITLE)}"
+        return f"{asked} → key {self.sheet.named(one.key, _LONGEST_TITLE)}" if isinstance(one, Cell) else asked
+
+    # --- several heads ---
+
+    @cached_property
+    def _facts(self) -> dict[str, list[str]]:
+        """The first columns of a table with a line for each head: what tells them apart."""
+        named = self.sheet.named
+        facts = {
+            "layer": [str(row.layer.layer) for row in self._rows],
+            "kind": [row.layer.kind for row in self._rows],
+            "query": [named(row.query) for row in self._rows],
+            "key": [named(one.key) for one in self.explained if isinstance(one, Cell)],
+            "head": [str(row.head.head) for row in self._rows],
+        }
+        return {name: values for name, values in facts.items() if len(set(values)) > 1 or name == "head"}
+
+    def _lines(self) -> list[Line]:
+        lines: list[Line] = [[(name, DIM) for name in self._facts]]
+        return lines + [[(value, BOLD) for value in line] for line in zip(*self._facts.values(), strict=True)]
+
+    def _cells_of_heads(self) -> Block:
+        """Return a line for the cell in each head."""
+        cells = [one for one in self.explained if isinstance(one, Cell)]
+        stages: dict[str, list[Any]] = {
+            "q·k": [one.dot_product for one in cells],
+            "bias": [one.bias for one in cells],
+            "score": [one.score for one in cells],
+            "weight": [one.weight if one.allowed or one.weight else "·" for one in cells],
+            "‖v‖": [one.value_norm for one in cells],
+            "‖w·v‖": [one.contribution_norm for one in cells],
+            "share": [one.output_share for one in cells],
+        }
+        known = {name: values for name, values in stages.items() if any(value is not None for value in values)}
+        lines = self._lines()
+        lines[0] += [(self.sheet.palette.fit(name), DIM) for name in known]
+        for line, *values in zip(lines[1:], *known.values(), strict=True):
+            line += [(self.sheet.known(value), None) for value in values]
+        behind = len(self._facts) + list(known).index("weight") + 1
+        return self.sheet.with_bars(lines, behind, [float(one.weight) for one in cells], 1.0)
+
+    def _rows_of_heads(self) -> Block:
+        """Return a line for the row in each head: as many of its keys as fit, by weight, and the others' weight."""
+        sheet, lines = self.sheet, self._lines()
+        ranked = [ranked_keys(row) for row in self._rows]
+        entries = [
+            [f"{sheet.named(row.keys[key])} {sheet.number(row.weights[key])}" for key in keys[: self.top]]
+            for row, keys in zip(self._rows, ranked, strict=True)
+        ]
+        count = self._fitting(lines, entries)
+        summed: dict[str, list[Any]] = {
+            "others": [
+                weight_of(row, keys[count:]) if keys[count:] else None
+                for row, keys in zip(self._rows, ranked, strict=True)
+            ],
+            "sink": [row.sink_weight for row in self._rows],
+        }
+        known = {name: values for name, values in summed.items() if any(value is not None for value in values)}
+        lines[0] += [(name, DIM) for name in ["by weight", *[""] * count][:count]] + [(name, DIM) for name in known]
+        for place, (line, listed) in enumerate(zip(lines[1:], entries, strict=True)):
+            line += [(entry, None) for entry in [*listed, *[""] * count][:count]]
+            line += [(sheet.known(values[place]), None) for values in known.values()]
+        return sheet.grid(lines, ">" * len(self._facts) + "<" * count + ">" * len(known))
+
+    def _fitting(self, lines: Sequence[Line], entries: Sequence[Sequence[str]]) -> int:
+        """Return how many keys of each row stand in a line, beside the columns for the others and the sink."""
+        widest = max((cell_len(entry) for listed in entries for entry in listed), default=0) + 2
+        taken = sum(max(cell_len(line[place][0]) for line in lines) + 2 for place in range(len(lines[0])))
+        sums = 2 if any(row.layer.sinks is not None for row in self._rows) else 1
+        left = self.sheet.room - taken - sums * len("1.00e-05  ")
+        return min(max(left // widest, 1), max(map(len, entries)))
+
+
+def _row(one: Row | Cell) -> Row:
+    return one.row if isinstance(one, Cell) else one
+
+
+def _place(row: Row) -> str:
+    head, layer = row.head, row.layer
+    said = f" · layer {layer.layer}" + ("" if layer.kind == "self" else f" ({layer.kind})")
+    said += f" · head {head.head} of {layer.num_heads}"
+    if layer.num_groups < layer.num_heads:
+        said += f", reads kv head {head.key_head} of {layer.num_groups}"
+    return said + (f" · {MARK} fully masked" if row.is_blind else "")
+
+
+def _prominence(one: Row | Cell) -> float:
+    weight = float(one.weight) if isinstance(one, Cell) else float(one.weights[one.ranked[0]])
+    return -1.0 if np.isnan(weight) else weight

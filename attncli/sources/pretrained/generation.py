@@ -1,0 +1,118 @@
+"""A causal language model that goes on where a text ends: greedily, each token the likeliest after all before it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from inspect import signature
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+
+from attncli.errors import InputError, NotExposedError
+from attncli.layer import LayerTrace
+from attncli.sources.pretrained.continuation import eagerly
+from attncli.sources.pretrained.explain import first_sentence, is_exhausted
+from attncli.sources.pretrained.memory import room_for
+from attncli.sources.pretrained.reading import Sentence
+from attncli.spelling import spelled
+from attncli.tokens import Token, visible
+
+
+def check_causal(name: str, config: Any) -> None:
+    """Raise NotExposedError for a checkpoint that is no causal language model, before its weights are read."""
+    shown = f"{visible(name)} ({config.model_type})"
+    if config.is_encoder_decoder:
+        raise NotExposedError(f"{shown} is an encoder-decoder; --generate continues a text with a causal model")
+    # Encoders may be trained as decoders too, and are then marked so.
+    is_encoder = type(config) in MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False)
+    brings_its_own = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
+    if is_encoder or not (type(config) in MODEL_FOR_CAUSAL_LM_MAPPING or brings_its_own):
+        raise NotExposedError(f"{shown} is an encoder, which writes no text; --generate needs a causal model")
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A language model, its head included.
+
+    Attributes:
+        name: of the checkpoint.
+        model: it reads token ids and gives logits.
+        tokenizer: what its ids are called.
+        limit: how many positions it has; None is no limit.
+        count: how many tokens it writes.
+    """
+
+    name: str
+    model: Any
+    tokenizer: Any
+    limit: int | None
+    count: int
+
+    def continued(self, sentence: Sentence) -> Sentence:
+        """Return the sentence with `count` more tokens, or fewer if the model ends it with its own end token.
+
+        Every token comes of a pass over all before it, without a cache.
+
+        Raises:
+            InputError: they do not fit into the model's positions, or into memory.
+            NotExposedError: the model does not run on the text alone.
+        """
+        length, count = len(sentence.tokens), self.count
+        if self.limit is not None and length + count > self.limit:
+            raise InputError(
+                f"{length} tokens and --generate {count} make {length + count}, {visible(self.name)} reads at most "
+                f"{self.limit}; shorten one of them"
+            )
+        room_for(self.model, length + count, 1, is_watched=True)
+        inputs = {name: list(ids) for name, ids in sentence.inputs.items()}
+        ends = self._ends()
+        added: list[Token] = []
+        with eagerly(self.model):
+            while len(added) < count and not (added and added[-1].id in ends):
+                token = self._token(length + len(added), self._likeliest(inputs), sentence.tokens[-1].segment)
+                added.append(token)
+                for name, ids in inputs.items():
+                    ids.append(token.id if name == "input_ids" else ids[-1])
+        notes = sentence.notes
+        if len(added) < count:
+            notes += (f"the model ended the text with '{added[-1].label}', token {len(added)} of {count}",)
+        tokens = spelled([*sentence.tokens, *added], sentence.text, sentence.pair)
+        return replace(sentence, tokens=tokens, query_tokens=tokens, inputs=inputs, notes=notes, generated=len(added))
+
+    def _likeliest(self, inputs: Mapping[str, list[int]]) -> int:
+        """Return the id of the largest logit after the last token."""
+        # Logits of the last position alone: those of all would be the largest array of the run.
+        last = {"logits_to_keep": 1} if "logits_to_keep" in signature(self.model.forward).parameters else {}
+        tensors = {name: torch.tensor([ids], device=self.model.device) for name, ids in inputs.items()}
+        try:
+            with torch.inference_mode():
+                return int(self.model(**tensors, **last).logits[0, -1].argmax())
+        except Exception as error:  # a model's own code may raise anything
+            if is_exhausted(error):
+                raise InputError(
+                    f"{len(inputs['input_ids'])} tokens do not fit into memory; shorten the text"
+                ) from None
+            raise NotExposedError(f"{visible(self.name)} does not write text ({first_sentence(error)})") from None
+
+    def _token(self, index: int, id_: int, segment: int) -> Token:
+        piece = self.tokenizer.convert_ids_to_tokens(id_)
+        text = f"<id {id_}>" if piece is None else piece  # vocabularies may have more rows than names
+        return Token(index, id_, text, None, None, id_ in self.tokenizer.all_special_ids, segment)
+
+    def _ends(self) -> set[int]:
+        """Return the ids with which the model ends a text."""
+        known = getattr(getattr(self.model, "generation_config", None), "eos_token_id", None)
+        known = self.model.config.eos_token_id if known is None else known
+        return set(known) if isinstance(known, list | tuple) else {known} - {None}
+
+
+def check_no_future(name: str, layers: tuple[LayerTrace, ...], generated: int) -> None:
+    """Raise NotExposedError if a query that predicted a token could see it, so that it predicted nothing."""
+    for layer in layers:
+        rows = np.arange(layer.num_queries - 1 - generated, layer.num_queries - 1)
+        allowed = layer.mask.rows(list(range(layer.num_heads)), rows)
+        if (allowed & (np.arange(layer.num_keys) > rows[:, None])).any():
+            raise NotExposedError(f"{visible(name)} attends to later tokens; --generate needs a causal model")

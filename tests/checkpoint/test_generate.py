@@ -1,0 +1,171 @@
+"""Generated tokens against transformers' own `generate`, and their rows against a plain pass over the whole text."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from architectures import tiny_config, tiny_model
+from conformance import save, save_tokenizer
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+import attncli
+from attncli.errors import InputError, NotExposedError, UsageError
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+Run = Callable[..., Any]
+TEXT = "w23 w42 w17 w88 w23"
+IDS = [23, 42, 17, 88, 23]
+COUNT = 6
+USAGE, EXPOSED, INPUT = 2, 4, 5
+EXACT = 1e-5
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """A tiny language model of an architecture, head and tokenizer included; nothing ends its texts unless given."""
+    made: dict[tuple[str, int | None], Path] = {}
+
+    def get(name: str, end: int | None = None) -> Path:
+        if (name, end) not in made:
+            path = made[name, end] = tmp_path_factory.mktemp(name)
+            torch.manual_seed(0)
+            config = tiny_config(name)
+            config.eos_token_id = end
+            AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(path)
+            save_tokenizer(path)
+            tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(path / "tokenizer.json"), unk_token="<unk>")
+            tokenizer.save_pretrained(path)
+        return made[name, end]
+
+    return get
+
+
+Folder = Callable[..., Path]
+
+
+def plainly(path: Path, count: int) -> tuple[list[int], list[np.ndarray[Any, Any]]]:
+    """What transformers writes, and every layer's weights of one eager pass over all of it."""
+    model = AutoModelForCausalLM.from_pretrained(path, attn_implementation="eager").eval()
+    ids = torch.tensor([IDS])
+    with torch.no_grad():
+        written = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=count)
+        attentions = model(written, output_attentions=True, use_cache=False).attentions
+    return written[0].tolist(), [layer[0].numpy() for layer in attentions]
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "mistral", "gemma2", "qwen3_moe", "opt", "bloom", "phi"])
+def test_what_is_written_and_its_rows_are_those_of_transformers(attn: Run, folder: Folder, name: str) -> None:
+    path = folder(name)
+    ids, expected = plainly(path, COUNT)
+    assert len(ids) == len(IDS) + COUNT
+    options = ("-m", path, "--generate", str(COUNT), "--layer", "all", "-F", "json", "--show", "weights")
+    document = attn("inspect", TEXT, *options).json
+    assert [token["id"] for token in document["key_tokens"]] == ids
+    # The rows of the queries that predicted the new tokens, each with its prediction.
+    rows = [token["index"] for token in document["query_tokens"]]
+    assert rows == list(range(len(IDS) - 1, len(IDS) + COUNT - 1))
+    assert [token["predicted"]["id"] for token in document["query_tokens"]] == ids[len(IDS) :]
+    assert [token["predicted"]["text"] for token in document["query_tokens"]] == [f"w{i}" for i in ids[len(IDS) :]]
+    assert len(document["layers"]) == len(expected)
+    for layer, weights in zip(document["layers"], expected, strict=True):
+        found = np.array([head["weights"] for head in layer["heads"]])
+        np.testing.assert_allclose(found, weights[:, rows], atol=EXACT)
+        assert layer["proof"]["max_abs_error"] < EXACT
+
+
+def test_every_row_can_be_had_and_a_hidden_layer_is_the_plain_passes(folder: Folder) -> None:
+    path = folder("llama")
+    ids, expected = plainly(path, COUNT)
+    trace = attncli.inspect(TEXT, model=str(path), layers=1, generate=COUNT)
+    assert trace.generated == COUNT
+    assert trace.query_tokens.ids == ids
+    np.testing.assert_allclose(trace.layer(1).head(2).weights, expected[1][2], atol=EXACT)
+
+
+def test_the_text_ends_where_the_model_ends_it(attn: Run, folder: Folder) -> None:
+    free, _ = plainly(folder("llama"), COUNT)
+    end = free[len(IDS) + 2]
+    stop = free.index(end, len(IDS)) - len(IDS) + 1
+    path = folder("llama", end)
+    ids, _ = plainly(path, COUNT)
+    assert len(ids) == len(IDS) + stop < len(free)
+    ran = attn("inspect", TEXT, "-m", path, "--generate", str(COUNT), "-F", "json", "--show", "weights")
+    assert [token["id"] for token in ran.json["key_tokens"]] == ids
+    assert len(ran.json["query_tokens"]) == stop
+    assert f"the model ended the text with 'w{end}', token {stop} of {COUNT}" in ran.err
+
+
+def test_the_table_labels_each_row_with_what_it_predicted(attn: Run, folder: Folder) -> None:
+    path = folder("gpt2")
+    ids, _ = plainly(path, 3)
+    ran = attn("inspect", TEXT, "-m", path, "--generate", "3", "--head", "0")
+    for place in range(len(IDS) - 1, len(IDS) + 2):
+        line = f"{place} w{ids[place]} → w{ids[place + 1]} "
+        assert ran.out.count(line) >= 2, line  # beside the matrix and beside the map
+    assert f"{len(IDS) + 2} w{ids[-1]} →" not in ran.out
+    assert not ran.err
+    # Other rows are there for the asking.
+    last = attn("inspect", TEXT, "-m", path, "--generate", "3", "--rows", "-1:", "-F", "json").json["query_tokens"]
+    assert [(token["index"], token["id"], "predicted" in token) for token in last] == [(7, ids[-1], False)]
+    named = attn("inspect", TEXT, "-m", path, "--generate", "3", "--query", "w88", "-F", "json").json["query_tokens"]
+    assert [token["id"] for token in named] == [88] * ids.count(88)
+
+
+def test_a_saved_trace_still_knows_what_was_predicted(attn: Run, folder: Folder, tmp_path: Path) -> None:
+    path, saved = folder("gpt2"), tmp_path / "written.safetensors"
+    first = attn("inspect", TEXT, "-m", path, "--generate", "2", "--save", saved, "-F", "json").json
+    again = attn("inspect", "--from", saved, "-F", "json").json
+    assert again["query_tokens"] == first["query_tokens"]
+    assert attncli.load(saved).generated == 2
+
+
+def test_several_sentences_each_go_on_by_themselves(attn: Run, folder: Folder) -> None:
+    path = folder("llama")
+    texts = (TEXT, "w9 w8", "w7 w6 w5")
+    options = ("-m", path, "--generate", "3", "-F", "json", "--show", "weights")
+    assert attn("inspect", *texts, *options).json == [attn("inspect", text, *options).json for text in texts]
+
+
+def refused(ran: Any, code: int, *words: str) -> None:
+    assert (ran.code, ran.out) == (code, ""), ran.err
+    assert ran.err.startswith("attn: ")
+    assert ran.err.count("\n") == 1
+    for word in words:
+        assert word in ran.err, ran.err
+
+
+def test_what_writes_no_text_is_refused(
+    attn: Run, minilm: str, folder: Folder, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    refused(attn("inspect", "time", "-m", minilm, "--generate", "2"), EXPOSED, "encoder", "causal model")
+    for name in ("bart", "t5"):
+        both = tmp_path_factory.mktemp(name)
+        save(tiny_model(name), both)
+        refused(attn("inspect", "w7", "-m", both, "--generate", "2"), EXPOSED, "encoder-decoder", "causal model")
+    refused(attn("inspect", "time", "--generate", "2"), USAGE, "toy layer")
+    refused(attn("inspect", "time", "--generate", "0"), USAGE, "--generate")
+    path = folder("llama")
+    refused(attn("inspect", TEXT, "-m", path, "--generate", "2", "--mask", "full"), USAGE, "--mask")
+    refused(attn("inspect", TEXT, "-m", path, "--generate", "60"), INPUT, "5 tokens and --generate 60 make 65", "64")
+    saved = tmp_path_factory.mktemp("saved") / "toy.safetensors"
+    assert attn("inspect", "time flies", "--save", saved).code == 0
+    refused(attn("inspect", "--from", saved, "--generate", "2"), USAGE, "--generate does not apply to --from")
+
+
+def test_a_model_that_looks_ahead_predicts_nothing(folder: Folder) -> None:
+    # XLNet is trained as a language model, but reads its whole input in both directions.
+    with pytest.raises(NotExposedError, match="attends to later tokens"):
+        attncli.inspect(TEXT, model=str(folder("xlnet")), generate=2)
+
+
+def test_from_python_the_same_is_refused(folder: Folder, minilm: str) -> None:
+    with pytest.raises(UsageError, match="toy layer"):
+        attncli.inspect(TEXT, generate=2)
+    with pytest.raises(NotExposedError):
+        attncli.inspect(TEXT, model=minilm, generate=2)
+    with pytest.raises(InputError, match="reads at most"):
+        attncli.inspect(TEXT, model=str(folder("llama")), generate=60)

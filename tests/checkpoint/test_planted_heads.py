@@ -1,0 +1,229 @@
+"""`attn heads` on checkpoints: heads whose weights are written by hand, and the real one against transformers."""
+
+import math
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from architectures import tiny_model
+from conformance import save_tokenizer, tokenizer_in
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import AutoModel, AutoTokenizer, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+Run = Callable[..., Any]
+Metrics = dict[str, float | None]
+
+# --- planted heads -------------------------------------------------------------------------------------------
+
+WORDS = "<unk> start a b c d e f".split()
+POSITIONS = 16
+SIZE = 32  # of a head
+WIDTH = 4 * SIZE  # of the model
+# What a hidden state holds, each a one-hot: which word it is, where it stands, and which word stands before it.
+WORD = range(len(WORDS))
+PLACE = range(len(WORDS), len(WORDS) + POSITIONS)
+BEFORE = range(PLACE.stop, PLACE.stop + len(WORDS))
+STRONG = 20 * math.sqrt(SIZE)  # a score of 20: e^20 times any other
+
+PREVIOUS, FIRST, UNIFORM, DUPLICATE, INDUCTION = (0, 0), (0, 1), (0, 2), (0, 3), (1, 2)
+SELF = [(1, 0), (1, 1), (1, 3)]
+
+
+def _planted() -> GPT2LMHeadModel:
+    """A GPT-2 of two layers of four heads, each of which does one thing."""
+    config = GPT2Config(
+        vocab_size=len(WORDS),
+        n_positions=POSITIONS,
+        n_embd=WIDTH,
+        n_layer=2,
+        n_head=4,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    model = GPT2LMHeadModel(config)
+    for parameter in model.parameters():
+        parameter.zero_()
+    transformer = model.transformer
+    transformer.wte.weight[:, WORD] = torch.eye(len(WORDS))
+    transformer.wpe.weight[:, PLACE] = torch.eye(POSITIONS)
+    for layer, block in enumerate(transformer.h):
+        # Every state is a sum of the same number of one-hots, so its norm can be undone: LayerNorm(x) = x.
+        mean = (2 + layer) / WIDTH
+        block.ln_1.weight[:] = math.sqrt(mean - mean**2 + config.layer_norm_epsilon)
+        block.ln_1.bias[:] = mean
+    queries, keys, values = ({head: _part(model, head, part) for head in _heads()} for part in range(3))
+    for place in range(POSITIONS - 1):
+        queries[PREVIOUS][0][PLACE[place + 1], place] = STRONG
+        keys[PREVIOUS][0][PLACE[place], place] = 1
+    queries[FIRST][1][0] = STRONG
+    keys[FIRST][0][PLACE[0], 0] = 1
+    for number, dimension in enumerate([*WORD, *PLACE]):
+        queries[DUPLICATE][0][dimension, number] = STRONG if dimension in WORD else -STRONG
+        keys[DUPLICATE][0][dimension, number] = 1
+    for number, (word, before) in enumerate(zip(WORD, BEFORE, strict=True)):
+        values[PREVIOUS][0][word, number] = 1
+        transformer.h[0].attn.c_proj.weight[number, before] = 1
+        queries[INDUCTION][0][word, number] = STRONG
+        keys[INDUCTION][0][before, number] = 1
+    for head in SELF:
+        for number, place in enumerate(PLACE):
+            queries[head][0][place, number] = STRONG
+            keys[head][0][place, number] = 1
+    return model
+
+
+def _heads() -> list[tuple[int, int]]:
+    return [(layer, head) for layer in range(2) for head in range(4)]
+
+
+def _part(model: GPT2LMHeadModel, place: tuple[int, int], part: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The matrix `[model width, head size]` and the bias of a head's queries (0), keys (1) or values (2)."""
+    layer, head = place
+    linear = model.transformer.h[layer].attn.c_attn
+    columns = slice(part * WIDTH + head * SIZE, part * WIDTH + (head + 1) * SIZE)
+    return linear.weight[:, columns], linear.bias[columns]
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = str(tmp_path_factory.mktemp("planted"))
+    tokenizer = Tokenizer(WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>").save_pretrained(folder)
+    with torch.no_grad():
+        _planted().save_pretrained(folder)
+    return folder
+
+
+TEXT = "start a b c d a b c e f a b"
+
+
+@pytest.mark.parametrize(
+    ("metric", "head", "value"),
+    [
+        ("previous", PREVIOUS, 1.0),
+        ("sink", FIRST, 1.0),
+        ("entropy", UNIFORM, statistics.fmean(math.log(n) for n in range(1, 13))),
+        ("effective_keys", UNIFORM, statistics.fmean(range(1, 13))),
+        ("duplicate", DUPLICATE, 1.0),
+        ("induction", INDUCTION, 1.0),
+    ],
+)
+def test_a_planted_head_is_on_top_of_its_column(
+    planted: str, attn: Run, metric: str, head: tuple[int, int], value: float
+) -> None:
+    ran = attn("heads", "-m", planted, TEXT, "--sort", metric, "--top", "2", "-F", "json")
+    assert (ran.code, ran.err) == (0, "")
+    first, second = ran.json["heads"]
+    assert (first["layer"], first["head"]) == head
+    assert first[metric] == pytest.approx(value, abs=1e-4)
+    assert second[metric] < 0.9 * first[metric]  # and nothing comes near
+
+
+def test_the_heads_that_look_at_themselves_are_the_first_three(planted: str, attn: Run) -> None:
+    ran = attn("heads", "-m", planted, TEXT, "--sort", "self", "--top", "4", "-F", "json")
+    *found, fourth = ran.json["heads"]
+    assert [(head["layer"], head["head"]) for head in found] == SELF
+    assert [head["self"] for head in found] == pytest.approx([1, 1, 1], abs=1e-4)
+    assert fourth["self"] < 0.5
+
+
+def test_the_planted_heads_are_on_top_over_many_sentences_too(planted: str, attn: Run) -> None:
+    texts = ["start a b a b", TEXT, "start a b c d", "start e f e c f e"]  # the third one repeats nothing
+    ran = attn("heads", "-m", planted, "-F", "json", stdin="\n".join(texts))
+    assert ran.json["sentences"] == 4
+    heads = {(head["layer"], head["head"]): head for head in ran.json["heads"]}
+    for metric, place in (("previous", PREVIOUS), ("sink", FIRST), ("induction", INDUCTION), ("entropy", UNIFORM)):
+        assert max(heads, key=lambda one, metric=metric: heads[one][metric]) == place  # type: ignore[misc]
+    assert heads[INDUCTION]["counts"]["induction"] == 3
+    assert heads[INDUCTION]["std"]["induction"] == pytest.approx(0, abs=1e-4)
+    assert heads[INDUCTION]["counts"]["entropy"] == 4
+
+
+# --- the real checkpoint -------------------------------------------------------------------------------------
+
+
+def plain_metrics(weights: list[list[float]], ids: list[int], special: list[int]) -> Metrics:
+    """The metrics that need no scores, in plain Python, from the weights that transformers returns."""
+    places = range(len(ids))
+
+    def mean(values: list[float]) -> float | None:
+        return statistics.fmean(values) if values else None
+
+    entropies = [-sum(w * math.log(w) for w in row if w) for row in weights]
+    earlier = {row: [key for key in range(row) if ids[key] == ids[row]] for row in places}
+    repeats = [row for row in places if earlier[row]]
+    return {
+        "entropy": mean(entropies),
+        "effective_keys": mean([math.exp(entropy) for entropy in entropies]),
+        "distance": mean([sum(weights[q][k] * abs(q - k) for k in places) for q in places]),
+        "self": mean([weights[q][q] for q in places]),
+        "previous": mean([weights[q][q - 1] for q in places[1:]]),
+        "next": mean([weights[q][q + 1] for q in places[:-1]]),
+        "sink": mean([weights[q][0] for q in places[1:]]),
+        "duplicate": mean([sum(weights[q][k] for k in earlier[q]) for q in repeats]),
+        "induction": mean([sum(weights[q][k + 1] for k in earlier[q]) for q in repeats]),
+        "special": mean([sum(weights[q][k] for k in special) for q in places]),
+        "max_weight": mean([max(row) for row in weights]),
+    }
+
+
+SENTENCES = ["time flies like an arrow", "the cat saw the dog and the dog saw the cat", "fruit flies like a banana"]
+
+
+def test_every_head_of_the_real_checkpoint_has_the_metrics_of_transformers_own_weights(minilm: str, attn: Run) -> None:
+    ran = attn("heads", "-m", minilm, *SENTENCES, "-F", "json")
+    assert ran.code == 0
+    tokenizer = AutoTokenizer.from_pretrained(minilm)
+    model = AutoModel.from_pretrained(minilm, attn_implementation="eager").eval()
+    of_sentences = []
+    for text in SENTENCES:
+        inputs = tokenizer(text, return_tensors="pt")
+        with torch.no_grad():
+            attentions = model(**inputs, output_attentions=True).attentions
+        ids = inputs["input_ids"][0].tolist()
+        special = [0, len(ids) - 1]
+        of_sentences.append([[plain_metrics(head.tolist(), ids, special) for head in layer[0]] for layer in attentions])
+    entries = ran.json["heads"]
+    assert [(entry["layer"], entry["head"]) for entry in entries] == [(i, j) for i in range(6) for j in range(12)]
+    for entry in entries:
+        one = [layers[entry["layer"]][entry["head"]] for layers in of_sentences]
+        for name in one[0]:
+            values = [metrics[name] for metrics in one if metrics[name] is not None]
+            assert entry["counts"][name] == len(values)
+            assert entry[name] == pytest.approx(statistics.fmean(values), rel=1e-4, abs=1e-5)
+            spread = statistics.stdev(values) if len(values) > 1 else None
+            assert entry["std"][name] == (None if spread is None else pytest.approx(spread, rel=1e-3, abs=2e-5))
+
+
+def test_the_layers_and_heads_and_rows_that_were_chosen_alone(minilm: str, attn: Run) -> None:
+    some = attn("heads", "-m", minilm, SENTENCES[0], "--layer", "1,4", "--head", "3", "-q", "flies", "-F", "json").json
+    assert [(entry["layer"], entry["head"]) for entry in some["heads"]] == [(1, 3), (4, 3)]
+    shown = attn("inspect", "-m", minilm, SENTENCES[0], "--layer", "4", "--head", "3", "-q", "flies", "-F", "json").json
+    (row,) = shown["layers"][0]["heads"][0]["weights"]
+    assert some["heads"][1]["previous"] == pytest.approx(row[1])
+    assert some["heads"][1]["max_weight"] == pytest.approx(max(row))
+
+
+def test_an_encoder_decoder_has_a_row_for_each_kind(tmp_path: Path, attn: Run) -> None:
+    tiny_model("bart").save_pretrained(tmp_path)
+    save_tokenizer(tmp_path)
+    tokenizer_in(str(tmp_path), None).save_pretrained(tmp_path)
+    ran = attn("heads", "-m", tmp_path, "w5 w6 w7", "--target", "w8 w9", "-F", "json")
+    assert ran.code == 0, ran.err
+    kinds = {entry["kind"] for entry in ran.json["heads"]}
+    assert kinds == {"encoder", "decoder", "cross"}
+    for entry in ran.json["heads"]:
+        assert (entry["previous"] is None) == (entry["kind"] == "cross")
+    table = attn("heads", "-m", tmp_path, "w5 w6 w7", "--target", "w8 w9", "--sort", "previous").out
+    assert "layer  kind     head  previous" in table
+    grid = attn("heads", "-m", tmp_path, "w5 w6 w7", "--target", "w8 w9", "--grid", "previous").out
+    assert all(f"\n{kind}\n" in grid for kind in kinds)
+    assert grid.count("–") >= 12  # three layers of four cross-attention heads, and the legend

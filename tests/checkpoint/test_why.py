@@ -1,0 +1,232 @@
+"""The stages of one cell add up to what transformers computed: BERT, rotary, softcap, bias, sink, and watched."""
+
+import importlib
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from architectures import tiny_inputs, tiny_model
+from conformance import opened, save, words
+
+import attncli
+from attncli.anatomy import Cell, Row
+from attncli.explanation import explain
+from attncli.trace import Trace
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+LAYER, HEAD = 1, 2
+Run = Callable[..., Any]
+
+
+class Called(Exception):  # noqa: N818
+    """What the model's own attention function was handed and gave back, in one layer."""
+
+    def __init__(self, query: Any, key: Any, value: Any, more: dict[str, Any], given: Any) -> None:
+        self.query, self.key, self.value, self.more = query[0], key[0], value[0], more
+        self.output, self.weights = given[0][0], given[1][0]
+
+
+def own_call(name: str, model: Any, inputs: dict[str, torch.Tensor], number: int) -> Called:
+    """Run the model itself, eagerly, and return the call of its attention function with this number."""
+    module = importlib.import_module(type(model).__module__)
+    eager = module.eager_attention_forward
+    calls: list[Called] = []
+
+    def recording(layer: Any, query: Any, key: Any, value: Any, mask: Any, *arguments: Any, **more: Any) -> Any:
+        given = eager(layer, query, key, value, mask, *arguments, **more)
+        more |= {"mask": mask, "sinks": getattr(layer, "sinks", None)} | dict(zip(["scaling"], arguments, strict=False))
+        if more.get("scaling") is None:
+            more["scaling"] = getattr(layer, "scaling", query.shape[-1] ** -0.5)
+        calls.append(Called(query, key, value, more, given))
+        return given
+
+    with patch.object(module, "eager_attention_forward", recording), torch.no_grad():
+        model(**inputs)
+    assert calls, name
+    return calls[number]
+
+
+def staged(name: str, tmp_path: Path, number: int = LAYER) -> tuple[Trace, Called]:
+    model = tiny_model(name)
+    save(model, tmp_path)
+    inputs = tiny_inputs(model.config)
+    trace = opened(tmp_path, "all").trace(words(inputs["input_ids"]), target=words(inputs.get("decoder_input_ids")))
+    return trace, own_call(name, model, inputs, number)
+
+
+def loop(call: Called, query: int, key: int) -> dict[str, Any]:
+    """Every stage of a cell in plain Python, of what the model's own function was handed."""
+    heads, groups = len(call.query), len(call.key)
+    group = HEAD // (heads // groups)
+    q = call.query[HEAD, query].tolist()
+    more, count = call.more, call.key.shape[1]
+    bias = more.get("position_bias")
+
+    def before_mask(place: int) -> tuple[float, float, float]:
+        product = math.fsum(a * b for a, b in zip(q, call.key[group, place].tolist(), strict=True))
+        score = product * more["scaling"] + (0.0 if bias is None else bias[0, HEAD, query, place].item())
+        cap = more.get("softcap")
+        return product, product * more["scaling"], score if cap is None else cap * math.tanh(score / cap)
+
+    mask = more["mask"]
+    added = [0.0 if mask is None else float(mask[0, 0, query, place]) for place in range(count)]
+    scores = [before_mask(place)[2] for place in range(count)]
+    exponentials = [math.exp(score) if added[place] == 0 else 0.0 for place, score in enumerate(scores)]
+    sink = 0.0 if more["sinks"] is None else math.exp(more["sinks"][HEAD].item())
+    total = math.fsum(exponentials) + sink
+    k, v = call.key[group, key].tolist(), call.value[group, key].tolist()
+    product, scaled, score = before_mask(key)
+    return {
+        "products": [a * b for a, b in zip(q, k, strict=True)],
+        "dot_product": product,
+        "scaled": scaled,
+        "bias": None if bias is None else bias[0, HEAD, query, key].item(),
+        "score": score,
+        "allowed": added[key] == 0,
+        "weight": exponentials[key] / total,
+        "sink_weight": None if more["sinks"] is None else sink / total,
+        "value_norm": math.sqrt(math.fsum(value * value for value in v)),
+    }
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "gemma2", "t5", "gpt_oss", "gpt2", "mistral"])
+def test_the_stages_add_up_to_the_models_own_weight(name: str, tmp_path: Path) -> None:
+    trace, call = staged(name, tmp_path)
+    kind = trace.layers[0].kind
+    layer = trace.layer(LAYER, kind)
+    for query in range(layer.num_queries):
+        for key in range(layer.num_keys):
+            cells = [cell for cell in explain(trace, query, key) if cell.row.layer is layer]
+            cell = cells[HEAD]
+            assert isinstance(cell, Cell)
+            expected = loop(call, query, key)
+            # The five stages by themselves, then to each other, then to what the model returned.
+            near = {"rel": 1e-4, "abs": 1e-4}
+            assert cell.products.tolist() == pytest.approx(expected["products"], **near)
+            assert cell.dot_product == pytest.approx(expected["dot_product"], **near)
+            assert cell.scaled == pytest.approx(expected["scaled"], **near)
+            assert (cell.bias is None) == (expected["bias"] is None)
+            if expected["bias"] is not None:
+                assert cell.bias == pytest.approx(expected["bias"], **near)
+            assert cell.score == pytest.approx(expected["score"], **near)
+            assert cell.allowed is expected["allowed"]
+            assert cell.weight == pytest.approx(expected["weight"], abs=2e-6)
+            assert cell.weight == pytest.approx(call.weights[HEAD, query, key].item(), abs=2e-6)
+            assert cell.value_norm == pytest.approx(expected["value_norm"], **near)
+            row = cell.row
+            assert cell.exponential / row.softmax.total == pytest.approx(float(cell.weight), abs=1e-6)
+            if expected["sink_weight"] is None:
+                assert row.sink_weight is None
+            else:
+                assert row.sink_weight == pytest.approx(expected["sink_weight"], abs=2e-6)
+                assert row.weights.sum() + row.sink_weight == pytest.approx(1, abs=1e-5)
+            own = call.output[query, HEAD]  # the model's own weights·V
+            assert row.output_norm == pytest.approx(own.norm().item(), **near)
+            carried = call.weights[HEAD, query, key] * call.value[HEAD // (len(call.query) // len(call.value)), key]
+            assert cell.contribution_norm == pytest.approx(carried.norm().item(), abs=1e-4)
+            assert cell.output_share == pytest.approx((carried @ own / (own @ own)).item(), abs=1e-3)
+
+
+def test_each_architecture_has_the_stage_it_is_here_for(tmp_path: Path) -> None:
+    def of(name: str, query: int = 4) -> tuple[Cell, Called]:
+        folder = tmp_path / f"{name}{query}"
+        folder.mkdir()
+        trace, call = staged(name, folder)
+        (cell,) = [each for each in explain(trace, query, 1) if each.row.head.head == HEAD
+                   and each.row.layer is trace.layer(LAYER, trace.layers[0].kind)]  # fmt: skip
+        return cell, call
+
+    cell, _ = of("gemma2")
+    assert cell.row.layer.softcap
+    assert abs(cell.score) < abs(cell.scaled)
+    cell, _ = of("t5")
+    assert cell.score == pytest.approx(cell.scaled + cell.bias, abs=1e-4)
+    assert cell.bias
+    sinks = [of("gpt_oss", query)[0].row.sink_weight for query in range(7)]
+    assert max(sinks) > 1e-3
+    cell, call = of("llama")  # rotary: keys of one head for two, turned by their positions
+    assert (len(call.query), len(call.key), cell.row.head.key_head) == (4, 2, 1)
+
+
+def test_the_decoder_and_the_cross_attention_of_t5_are_explained_too(tmp_path: Path) -> None:
+    trace, _ = staged("t5", tmp_path)
+    found = explain(trace, 1, 2)
+    assert {cell.row.layer.kind for cell in found} == {"encoder", "decoder", "cross"}
+    cross = [cell for cell in found if cell.row.layer.kind == "cross"]
+    assert {(cell.row.query.id, cell.key.id) for cell in cross} == {(trace.query_tokens[1].id, trace.key_tokens[2].id)}
+    for cell in found:
+        assert cell.exponential / cell.row.softmax.total == pytest.approx(float(cell.weight), abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["bloom", "gptj", "deberta-v2"])
+def test_a_watched_softmax_gives_its_own_scores_and_weights(name: str, tmp_path: Path) -> None:
+    model = tiny_model(name)
+    save(model, tmp_path)
+    inputs = tiny_inputs(model.config)
+    trace = opened(tmp_path, "all").trace(words(inputs["input_ids"]))
+    with torch.no_grad():
+        own = model(**inputs, output_attentions=True).attentions[LAYER][0, HEAD]
+    for query in range(7):
+        for key in range(7):
+            (cell,) = [c for c in explain(trace, query, key) if (c.row.layer.layer, c.row.head.head) == (LAYER, HEAD)]
+            assert cell.weight == pytest.approx(own[query, key].item(), abs=1e-6)
+            assert cell.exponential / cell.row.softmax.total == pytest.approx(float(cell.weight), abs=1e-6)
+            assert float(cell.products.sum()) == pytest.approx(float(cell.dot_product), rel=1e-3, abs=1e-3)
+            assert np.isneginf(cell.score) == (not cell.allowed)
+            if cell.scaled is not None and cell.allowed:
+                assert cell.scaled == pytest.approx(float(cell.score), rel=1e-3, abs=1e-4)
+    assert (trace.layer(LAYER).scale is None) == (name == "bloom")
+
+
+def test_the_program_says_the_same_as_the_model(tmp_path: Path, attn: Run, minilm: str) -> None:
+    from transformers import AutoModel, AutoTokenizer
+
+    text = "time flies like an arrow"
+    ran = attn("why", "-m", minilm, text, "-l", "3", "-H", "5", "-q", "flies", "-k", "arrow", "-F", "json")
+    assert (ran.code, ran.err) == (0, "")
+    document = ran.json
+    model = AutoModel.from_pretrained(minilm, attn_implementation="eager").eval()
+    inputs = AutoTokenizer.from_pretrained(minilm)(text, return_tensors="pt")
+    with torch.no_grad():
+        output = model(**inputs, output_attentions=True, output_hidden_states=True)
+        attention = model.encoder.layer[3].attention.self
+        hidden = output.hidden_states[3][0]
+        q, k, v = (getattr(attention, part)(hidden).view(7, 12, 32)[:, 5] for part in ("query", "key", "value"))
+    products = q[2] * k[5]
+    got = {entry["dim"]: entry["product"] for entry in document["dimensions"]}
+    assert [got[dim] for dim in range(32)] == pytest.approx(products.tolist(), abs=1e-4)
+    assert document["dot_product"] == pytest.approx(products.sum().item(), abs=1e-3)
+    assert document["score"] == pytest.approx(products.sum().item() / math.sqrt(32), abs=1e-4)
+    assert document["weight"] == pytest.approx(output.attentions[3][0, 5, 2, 5].item(), abs=1e-6)
+    assert document["value_norm"] == pytest.approx(v[5].norm().item(), abs=1e-4)
+    assert document["contribution_norm"] == pytest.approx(document["weight"] * v[5].norm().item(), abs=1e-5)
+    assert (document["query"], document["query_token"]["text"]) == (2, "flies")
+
+    whole = attn("why", "-m", minilm, text, "-l", "3", "-H", "5", "-q", "flies", "-F", "json").json
+    weights = output.attentions[3][0, 5, 2]
+    assert [entry["key"] for entry in whole["keys"]] == weights.argsort(descending=True).tolist()
+    assert [entry["weight"] for entry in whole["keys"]] == pytest.approx(
+        sorted(weights.tolist(), reverse=True), abs=1e-6
+    )
+
+
+def test_a_saved_trace_explains_itself_without_the_model(tmp_path: Path, attn: Run, minilm: str) -> None:
+    path = tmp_path / "trace.safetensors"
+    attn("inspect", "-m", minilm, "time flies", "--layer", "2,4", "--save", path)
+    cell = ("-l", "2,4", "-H", "7", "-q", "flies", "-k", "time", "-F", "json")
+    ours, theirs = attn("why", "--from", path, *cell), attn("why", "-m", minilm, "time flies", *cell)
+    assert ours.code == 0
+    documents = ours.json, theirs.json
+    for document in (*documents[0], *documents[1]):
+        del document["proof"]  # of the heads that were recorded
+    assert documents[0] == documents[1]
+    assert len(documents[0]) == 2
+    rows = attn("why", "--from", path, "-q", "flies", "-F", "json").json
+    assert [(row["layer"], row["head"]) for row in rows] == [(layer, head) for layer in (2, 4) for head in range(12)]
+    assert all(isinstance(row, Row) for row in explain(attncli.load(path), "flies"))

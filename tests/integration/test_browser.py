@@ -1,0 +1,389 @@
+"""The interactive page in a real browser: Debian's Chromium, headless, with the network off."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from pages import ODD, QK, odd_trace, random_trace, to_three_decimals, tokens, translation, written
+
+from attncli.layer import LayerTrace
+from attncli.masks.algebra import Atom, RuleMask
+from attncli.trace import Source, Trace
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.system
+
+Run = Callable[..., Any]
+SENTENCE, PAIR = "time flies like an arrow", "fruit flies like a banana"
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    from playwright.sync_api import sync_playwright
+
+    path = shutil.which("chromium")
+    assert path, "apt-get install chromium"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(chromium: Browser) -> Iterator[Callable[..., Page]]:
+    """Open a page; nothing that it does may end in an error, a message or a request."""
+    said: list[str] = []
+    contexts = []
+
+    def open_page(path: Path, **options: Any) -> Page:
+        context = chromium.new_context(offline=True, viewport={"width": 1400, "height": 1000}, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("dialog", lambda dialog: said.append(dialog.message))
+        page.on("request", lambda request: said.append(request.url))
+        page.goto(path.as_uri())
+        page.wait_for_selector("#cell-value")
+        page.wait_for_selector("#heads[data-drawn]", state="attached", timeout=60_000)
+        assert said == [path.as_uri()]
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert all(text.startswith("file:") for text in said), said
+
+
+def point_at(page: Page, row: int, column: int) -> str:
+    """Move the pointer to the middle of a cell and return the number that the page shows."""
+    size, left, top = page.evaluate("""() => {
+        const box = document.getElementById("map").getBoundingClientRect();
+        const style = (id) => getComputedStyle(document.getElementById(id));
+        const size = parseFloat(style("map-cursor").width);
+        return [size, box.left + parseFloat(style("map-row").left), box.top + parseFloat(style("map-column").top)];
+    }""")
+    page.mouse.move(left + (column + 0.5) * size, top + (row + 0.5) * size)
+    return page.inner_text("#cell-value")
+
+
+def until(is_so: Callable[[], Any]) -> None:
+    """Wait for the page to draw what was chosen. Playwright's own waiting needs `eval`, which the page forbids."""
+    for _ in range(200):
+        if is_so():
+            return
+        time.sleep(0.05)
+    raise AssertionError("that did not come")
+
+
+def spoken(page: Page) -> str:
+    return page.inner_text("#spoken")
+
+
+def settled(page: Page) -> None:
+    until(lambda: page.get_attribute("#map", "aria-busy") == "false")
+
+
+# --- the numbers -------------------------------------------------------------------------------------------
+
+
+def test_the_number_under_the_pointer_is_the_documents(
+    attn: Run, tmp_path: Path, minilm: str, opened: Callable[..., Page]
+) -> None:
+    arguments = ("inspect", SENTENCE, "-m", minilm, "--layer", "0,3")
+    assert attn(*arguments, "--interactive", "-o", tmp_path / "page.html").code == 0
+    document = attn(*arguments, "-F", "json").json
+    page = opened(tmp_path / "page.html")
+    for layer in document["layers"]:
+        page.get_by_label("layer", exact=True).select_option(label=str(layer["layer"]))
+        for head in (layer["heads"][2], layer["heads"][8]):
+            page.get_by_label("head", exact=True).select_option(label=str(head["head"]))
+            settled(page)
+            name = page.get_by_role("application").get_attribute("aria-label")
+            assert name is not None
+            assert name.startswith(f"heat map of layer {layer['layer']}, head {head['head']};")
+            for row, weights in enumerate(head["weights"]):
+                for column, weight in enumerate(weights):
+                    assert point_at(page, row, column) == f"{to_three_decimals(float(np.float32(weight))):.3f}"
+            assert page.inner_text("#cell").startswith("query 6 [SEP] → key 6 [SEP]: ")
+
+
+def test_each_kind_of_cell_has_its_own_word_and_its_own_colour(tmp_path: Path, opened: Callable[..., Page]) -> None:
+    page = opened(written(odd_trace(), tmp_path / "odd.html"))
+    shown = [[point_at(page, row, column) for column in range(4)] for row in range(4)]
+    assert shown == [
+        ["0.000", "0.250", "0.750", "masked"],
+        ["NaN", "inf", "-inf", "masked"],
+        ["> 32.764", "< -32.764", "0.000", "masked"],
+        ["masked, 0.500", "masked, 0.062", "masked, 0.002", "masked, 0.125"],
+    ]
+    for name in ("masked", "NaN", "inf", "-inf", "above 32.764", "below -32.764", "! fully masked: 1 of 4 queries"):
+        assert name in page.inner_text("#legend")
+    colors = page.evaluate("""() => {
+        const canvas = document.getElementById("map-cells");
+        const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", { willReadFrequently: true });
+        copy.drawImage(canvas, 0, 0);
+        const style = (id) => getComputedStyle(document.getElementById(id));
+        const size = parseFloat(style("map-cursor").width);
+        const left = parseFloat(style("map-row").left), top = parseFloat(style("map-column").top);
+        const at = (row, column) => [...copy.getImageData(
+            left + column * size + 4, top + row * size + 4, 1, 1).data].join();
+        return [0, 1, 2, 3].map((row) => [0, 1, 2, 3].map((column) => at(row, column)));
+    }""")
+    odd = [
+        colors[row][column] for row, column in ((0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1), (1, 2), (2, 0), (2, 1))
+    ]
+    assert len(set(odd)) == len(odd)
+    assert {*colors[3], colors[0][3]} == {colors[0][3]}
+    assert colors[2][2] == colors[0][0]
+    assert ODD[2, 2] > 0
+
+
+def test_the_bars_add_up_to_q_times_k(attn: Run, tmp_path: Path, tiny_llama: str, opened: Callable[..., Page]) -> None:
+    arguments = ("inspect", SENTENCE, "-m", tiny_llama, "-H", "4", "--show", "q,k")
+    assert attn(*arguments, "--interactive", "-o", tmp_path / "page.html").code == 0
+    (layer,) = attn(*arguments, "-F", "json").json["layers"]
+    page = opened(tmp_path / "page.html")
+    q, k = (np.array(layer["heads"][0][name], np.float16).astype(float) for name in "qk")
+    for row, column in ((0, 0), (4, 2), (3, 1)):
+        point_at(page, row, column)
+        products = [a * b for a, b in zip(q[row].tolist(), k[column].tolist(), strict=True)]
+        first = max(range(len(products)), key=lambda d: abs(products[d]))
+        total = f"q·k = {sum(products):+.3f} from float16".replace("-", "−")
+        until(lambda: total in page.inner_text("#products-text"))  # noqa: B023
+        text = page.inner_text("#products-text").replace("−", "-")
+        assert f"= {sum(products) * layer['scale']:+.3f}" in text
+        assert f"Largest dimensions: {first}: {products[first]:+.3f}," in text
+
+
+# --- keys and screen readers -------------------------------------------------------------------------------
+
+
+def test_the_arrow_keys_move_the_cell_and_the_page_says_it(
+    attn: Run, tmp_path: Path, opened: Callable[..., Page]
+) -> None:
+    assert attn("inspect", SENTENCE, "--interactive", "-o", tmp_path / "page.html").code == 0
+    heads = attn("inspect", SENTENCE, "-F", "json", "--precision", "3").json["layers"][0]["heads"]
+    page = opened(tmp_path / "page.html")
+    heat_map = page.get_by_role("application", name="heat map of layer 0, head 0; query 0 time, key 0 time: 1.000")
+    heat_map.focus()
+    for key, row, column in (
+        ("ArrowDown", 1, 0), ("ArrowRight", 1, 1), ("ArrowUp", 0, 1), ("ArrowLeft", 0, 0), ("ArrowLeft", 0, 0),
+        ("Control+End", 4, 0), ("End", 4, 4), ("Home", 4, 0), ("Control+Home", 0, 0), ("ArrowDown", 1, 0),
+    ):  # fmt: skip
+        page.keyboard.press(key)
+        weight = f"{heads[0]['weights'][row][column]:.3f}" if heads[0]["mask"][row][column] else "masked"
+        names = SENTENCE.split()
+        assert spoken(page) == f"query {row} {names[row]}, key {column} {names[column]}: {weight}"
+    page.keyboard.press("PageDown")
+    settled(page)
+    assert page.input_value("#head") == "1"
+    assert spoken(page) == f"layer 0, head 1; query 1 flies, key 0 time: {heads[1]['weights'][1][0]:.3f}"
+    rows = page.get_by_role("table").get_by_role("row").all_inner_texts()
+    assert rows[0].split() == ["key", "token", "weight"]
+    ranked = sorted(range(2), key=lambda key: -heads[1]["weights"][1][key])
+    assert rows[1].split() == [str(ranked[0]), names[ranked[0]], f"{heads[1]['weights'][1][ranked[0]]:.3f}"]
+    assert rows[5].split() == ["4", "arrow", "masked"]
+
+
+def test_a_head_is_chosen_with_the_keys(attn: Run, tmp_path: Path, minilm: str, opened: Callable[..., Page]) -> None:
+    assert attn("inspect", SENTENCE, "-m", minilm, "-l", "all", "--interactive", "-o", tmp_path / "page.html").code == 0
+    page = opened(tmp_path / "page.html")
+    group = page.get_by_role("radiogroup", name="All heads")
+    assert group.get_by_role("radio").count() == 72
+    group.get_by_role("radio", name="layer 0, head 0", exact=True).focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight", "ArrowUp"):
+        page.keyboard.press(key)
+        settled(page)
+    assert group.get_by_role("radio", checked=True).get_attribute("aria-label") == "layer 1, head 1"
+    assert page.evaluate("document.activeElement.ariaLabel") == "layer 1, head 1"
+    assert (page.input_value("#layer"), page.input_value("#head")) == ("1", "1")
+
+
+def test_everything_is_reached_with_the_tabulator_and_has_a_name(tmp_path: Path, opened: Callable[..., Page]) -> None:
+    page = opened(written(random_trace(2, 2, 30), tmp_path / "page.html", QK))
+    reached = []
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.id || document.activeElement.getAttribute('role')"))
+        if reached[-1] == "theme" and len(reached) > 1:
+            break
+    expected = ["theme", "layer", "head", "scale", "colormap", "radio", "option", "option", "part", "size", "map"]
+    assert [name for name in reached if name in expected][: len(expected)] == expected
+    assert {"row-scroll", "row-all"} <= set(reached)
+    for role, name in (("img", "q × k, dimension by dimension"), ("listbox", "queries"), ("listbox", "keys")):
+        assert page.get_by_role(role, name=name, exact=True).count() == 1  # type: ignore[arg-type]
+
+
+# --- lines -------------------------------------------------------------------------------------------------
+
+
+def other_ends(page: Page, side: str) -> list[str | None]:
+    return page.evaluate(f"[...document.getElementById('{side}').children].map((c) => c.dataset.weight ?? null)")
+
+
+def test_sentences_filter_the_lines_and_the_row(
+    attn: Run, tmp_path: Path, minilm: str, opened: Callable[..., Page]
+) -> None:
+    arguments = ("inspect", SENTENCE, "-m", minilm, "--pair", PAIR, "-H", "1")
+    assert attn(*arguments, "--interactive", "-o", tmp_path / "page.html").code == 0
+    document = attn(*arguments, "-F", "json", "--precision", "3").json
+    weights = document["layers"][0]["heads"][0]["weights"]
+    segments = [token["segment"] for token in document["query_tokens"]]
+    page = opened(tmp_path / "page.html")
+    for name, wanted in (("A → A", (0, 0)), ("A → B", (0, 1)), ("B → A", (1, 0)), ("B → B", (1, 1)), ("all", None)):
+        page.get_by_label("sentences").select_option(label=name)
+        settled(page)
+        for query in (2, 9):
+            page.locator("#queries [role=option]").nth(query).hover()
+            expected = [
+                f"{weight:.3f}" if wanted in (None, (segments[query], segments[key])) and weight else None
+                for key, weight in enumerate(weights[query])
+            ]
+            assert other_ends(page, "keys") == expected
+            point_at(page, query, 1)
+            assert page.locator("#row tr").count() == min(12, sum(
+                wanted in (None, (segments[query], segment)) for segment in segments))  # fmt: skip
+    key = 3
+    page.locator("#keys [role=option]").nth(key).hover()
+    assert other_ends(page, "queries") == [f"{row[key]:.3f}" if row[key] else None for row in weights]
+    page.mouse.move(0, 0)
+    assert set(other_ends(page, "queries")) == {None}
+
+
+def test_a_token_is_isolated_with_the_keys_and_kept_with_a_click(
+    attn: Run, tmp_path: Path, opened: Callable[..., Page]
+) -> None:
+    assert attn("inspect", SENTENCE, "--interactive", "-o", tmp_path / "page.html").code == 0
+    weights = attn("inspect", SENTENCE, "-F", "json", "--precision", "3").json["layers"][0]["heads"][0]["weights"]
+    page = opened(tmp_path / "page.html")
+    page.get_by_role("listbox", name="queries").get_by_role("option", name="time").focus()
+    page.keyboard.press("ArrowDown")
+    assert spoken(page) == f"1 flies attends to 1 flies {weights[1][1]:.3f}, 0 time {weights[1][0]:.3f}"
+    assert other_ends(page, "keys") == [f"{weights[1][0]:.3f}", f"{weights[1][1]:.3f}", "·", "·", "·"]
+    page.keyboard.press("ArrowRight")
+    assert spoken(page).startswith("1 flies is attended to by ")
+    page.keyboard.press("Escape")
+    assert page.locator("[aria-selected=true]").count() == 0
+    page.locator("#queries [role=option]").nth(4).click()
+    page.mouse.move(0, 0)
+    assert page.locator("[aria-selected=true]").all_inner_texts() == ["arrow"]
+
+
+def test_of_many_lines_the_strongest_are_drawn_and_the_page_says_so(
+    tmp_path: Path, opened: Callable[..., Page]
+) -> None:
+    page = opened(written(random_trace(1, 1, 60), tmp_path / "page.html"))
+    assert page.inner_text("#lines-note").startswith("1500 of ")
+    page.locator("#keys [role=option]").nth(7).hover()
+    assert (
+        page.inner_text("#lines-note")
+        == f"all {sum(number is not None for number in other_ends(page, 'queries'))} lines"
+    )
+
+
+def test_of_lines_all_alike_some_are_drawn(attn: Run, tmp_path: Path, opened: Callable[..., Page]) -> None:
+    words = " ".join(f"w{index}" for index in range(60))
+    even = ("--init", "zeros", "--project", "qk", "--mask", "none")
+    assert attn("inspect", words, *even, "--interactive", "-o", tmp_path / "page.html").code == 0
+    page = opened(tmp_path / "page.html")
+    assert page.inner_text("#lines-note") == "1500 of 3600 lines, the strongest: from 0.017"
+
+
+def test_a_row_whose_keys_are_not_shown_is_not_called_masked(
+    attn: Run, tmp_path: Path, opened: Callable[..., Page]
+) -> None:
+    arguments = ("inspect", SENTENCE, "-k", "arrow", "--interactive", "-o", tmp_path / "page.html")
+    assert attn(*arguments).code == 0
+    page = opened(tmp_path / "page.html")
+    assert [point_at(page, row, 0) for row in range(5)] == ["masked"] * 4 + ["0.080"]
+    assert "!" not in page.inner_text("#legend")
+
+
+# --- layers of several kinds, the mask, colours ------------------------------------------------------------
+
+
+def test_the_kinds_of_an_encoder_decoder_are_chosen(tmp_path: Path, opened: Callable[..., Page]) -> None:
+    trace = translation()
+    page = opened(written(trace, tmp_path / "page.html"))
+    sizes = {"encoder": (3, 3), "decoder": (2, 2), "cross": (2, 3)}
+    for kind, (rows, columns) in sizes.items():
+        page.get_by_label("kind").select_option(kind)
+        settled(page)
+        assert [page.locator(f"#{side} [role=option]").count() for side in ("queries", "keys")] == [rows, columns]
+        assert page.get_by_role("application", name=f"heat map of layer 0 ({kind}), head 0;").count() == 1
+        weights = trace.layer(0, kind).head(0).weights
+        allowed = trace.layer(0, kind).head(0).mask
+        for row in range(rows):
+            for column in range(columns):
+                number = f"{to_three_decimals(float(weights[row, column])):.3f}" if allowed[row, column] else "masked"
+                assert point_at(page, row, column) == number
+        assert page.locator("#sentences").is_hidden()
+
+
+def test_the_mask_is_drawn_in_two_colours(attn: Run, tmp_path: Path, opened: Callable[..., Page]) -> None:
+    assert attn("inspect", SENTENCE, "--interactive", "-o", tmp_path / "page.html").code == 0
+    page = opened(tmp_path / "page.html")
+    page.get_by_label("show").select_option("mask")
+    settled(page)
+    assert "attends" in page.inner_text("#legend")
+    assert "masked" in page.inner_text("#legend")
+    assert "mask causal" in page.inner_text("#legend")
+
+
+def test_light_and_dark_follow_the_system_and_the_button(tmp_path: Path, opened: Callable[..., Page]) -> None:
+    path = written(random_trace(1, 2, 5), tmp_path / "page.html")
+    background = "getComputedStyle(document.body).backgroundColor"
+    page = opened(path, color_scheme="light")
+    light = page.evaluate(background)
+    page.emulate_media(color_scheme="dark")
+    until(lambda: page.evaluate("document.documentElement.dataset.theme") == "dark")
+    dark = page.evaluate(background)
+    assert dark != light
+    button = page.get_by_role("button", name="theme")
+    for name, color in (("light", light), ("dark", dark), ("auto", dark)):
+        button.click()
+        assert button.inner_text() == f"theme: {name}"
+        assert page.evaluate(background) == color
+
+
+def test_hostile_tokens_are_shown_as_they_are_written(tmp_path: Path, opened: Callable[..., Page]) -> None:
+    words = tokens("</script><img src=x onerror=alert(1)>", "&lt;b&gt;", "\u2028", "שלום", "日本", "👩‍👩‍👧")
+    vectors = np.zeros((1, 6, 2), np.float32)
+    layer = LayerTrace(0, "self", vectors, vectors, vectors, 1.0, RuleMask(Atom("full"), 6, 6, 1), (0,))
+    source = Source("pretrained", model="<img src=x onerror=alert(2)>", architecture="x")
+    page = opened(written(Trace(source, words, words, (layer,), text="<b>"), tmp_path / "page.html"))
+    assert page.locator("img").count() == 0
+    assert page.locator("#queries [role=option]").all_inner_texts() == [token.label for token in words]
+    assert page.inner_text("#title").startswith("<img src=x onerror=alert(2)>")
+    assert point_at(page, 3, 5) == "0.167"
+    assert page.inner_text("#cell").startswith("query 3 שלום → key 5 👩‍👩‍👧: ")
+
+
+# --- speed -------------------------------------------------------------------------------------------------
+
+
+def test_144_heads_of_128_tokens_are_drawn_and_followed_smoothly(tmp_path: Path, opened: Callable[..., Page]) -> None:
+    path = written(random_trace(12, 12, 128), tmp_path / "page.html")
+    started = time.perf_counter()
+    page = opened(path)
+    assert time.perf_counter() - started < 20  # 1.5 s where nobody else runs
+    moved = page.evaluate("""() => {
+        const map = document.getElementById("map"), box = map.getBoundingClientRect();
+        const started = performance.now();
+        for (let step = 0; step < 200; step++) {
+            const options = { clientX: box.left + 100 + step, clientY: box.top + 100 + step, bubbles: true };
+            map.dispatchEvent(new PointerEvent("pointermove", options));
+        }
+        document.getElementById("map").getBoundingClientRect();
+        return (performance.now() - started) / 200;
+    }""")
+    assert moved < 16  # a frame; about 1 ms

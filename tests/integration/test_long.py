@@ -1,0 +1,244 @@
+"""Long texts: some rows, the heaviest keys, maps that keep the largest weight, and one screen by default."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import attncli
+from attncli.render.screen import LINES
+
+Run = Callable[..., Any]
+SENTENCE = "time flies like an arrow fruit flies like a banana"
+USAGE = 2
+
+
+def refused(ran: Any, *words: str) -> None:
+    assert (ran.code, ran.out) == (USAGE, ""), ran.err
+    assert ran.err.startswith("attn: ")
+    assert ran.err.count("\n") == 1
+    for word in words:
+        assert word in ran.err, ran.err
+
+
+# --- rows --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", ["2:5", ":3", "7:", "-4:", ":-8", "-3:-1", "8:700", ":", "0:10"])
+def test_rows_are_what_a_slice_of_the_matrix_is(attn: Run, given: str) -> None:
+    every = attn("inspect", SENTENCE, "-F", "json").json["layers"][0]["heads"]
+    some = attn("inspect", SENTENCE, "-F", "json", "--rows", given).json
+    chosen = slice(*(int(end) if end else None for end in given.split(":")))
+    assert [token["index"] for token in some["query_tokens"]] == list(range(10))[chosen]
+    for head, whole in zip(some["layers"][0]["heads"], every, strict=True):
+        assert head["mask"] == whole["mask"][chosen]
+        for name in ("scores", "weights"):  # products of fewer rows may differ in the last bit
+            np.testing.assert_allclose(head[name], whole[name][chosen], rtol=1e-5, atol=1e-6)
+        assert head["metrics"] == whole["metrics"]  # of the whole head, whichever rows are shown
+
+
+def test_rows_narrow_what_query_names_and_keep_its_order(attn: Run) -> None:
+    def rows(*options: str) -> list[int]:
+        document = attn("inspect", SENTENCE, "-F", "json", "--show", "weights", *options).json
+        return [token["index"] for token in document["query_tokens"]]
+
+    assert rows("--query", "like", "--query", "flies") == [2, 7, 1, 6]
+    assert rows("--query", "like", "--query", "flies", "--rows", "2:") == [2, 7, 6]
+    assert rows("--query", "like", "--query", "flies", "--rows", "-4:") == [7, 6]
+    table = attn("inspect", SENTENCE, "--rows", "4:6", "--head", "0").out
+    assert "\n4 arrow " in table
+    assert "\n5 fruit " in table
+    assert "\n3 an " not in table
+
+
+@pytest.mark.parametrize("given", ["5", "a:b", "2:5:2", "1.5:", "", "2-5", "٣:", "5 :6"])
+def test_what_is_no_range_is_refused(attn: Run, given: str) -> None:
+    refused(attn("inspect", SENTENCE, "--rows", given), "--rows", "START:STOP", "500:520")
+
+
+def test_a_range_without_rows_is_refused_and_says_which_there_are(attn: Run) -> None:
+    for given in ("10:", "5:5", "7:3", "-1:-3"):
+        refused(attn("inspect", SENTENCE, "--rows", given), f"--rows {given} leaves no query to show", "0..9")
+    refused(attn("inspect", SENTENCE, "--rows", ":2", "--query", "banana"), "--rows :2", "without it they are 9")
+
+
+# --- the heaviest keys -------------------------------------------------------------------------------------
+
+
+def ranked(weights: list[float], count: int) -> list[int]:
+    """The places of the largest numbers, the largest first, of equal ones the first."""
+    return sorted(range(len(weights)), key=lambda place: (-weights[place], place))[:count]
+
+
+@pytest.mark.parametrize("mask", ["none", "causal", "window(3)"])
+@pytest.mark.parametrize("count", [1, 3, 50])
+def test_the_heaviest_keys_are_those_of_the_matrix_in_every_format(attn: Run, mask: str, count: int) -> None:
+    base = ("inspect", SENTENCE, "--mask", mask)
+    (layer,) = attn(*base, "-F", "json").json["layers"]
+    expected = {
+        (head["head"], query): [(key, weights[key]) for key in ranked(weights, count) if head["mask"][query][key]]
+        for head in layer["heads"]
+        for query, weights in enumerate(head["weights"])
+    }
+    top = ("--top-keys", str(count))
+    found = attn(*base, *top, "-F", "json").json["layers"][0]["heads"]
+    assert set(found[0]) == {"head", "top_keys", "metrics"}
+    assert {
+        (head["head"], query): list(zip(keys["keys"], keys["weights"], strict=True))
+        for head in found
+        for query, keys in enumerate(head["top_keys"])
+    } == expected
+
+    lines = [line.split("\t") for line in attn(*base, *top, "-F", "tsv").out.splitlines()[1:]]
+    rows: dict[tuple[int, int], list[tuple[int, float]]] = {place: [] for place in expected}
+    for line in lines:
+        rows[int(line[3]), int(line[4])].append((int(line[6]), float(line[10])))
+    assert rows == expected
+
+    words = SENTENCE.split()
+    table = attn(*base, *top, "--precision", "6").out.splitlines()
+    for (head, query), keys in expected.items():
+        (line,) = [each for each in table if each.startswith(f"{head}  {query} {words[query]} ")]
+        total = sum(np.float32(weight) for _, weight in keys)
+        assert f"{total:.6f}"[:6] in line
+        for key, weight in ((key, np.float32(weight)) for key, weight in keys):
+            assert f"{key} {words[key]} {weight:.6f}" in line
+
+
+def test_the_keys_that_are_shown_are_the_ones_that_are_ranked(attn: Run) -> None:
+    options = ("--mask", "none", "--top-keys", "2", "--rows", "3:4", "--key", "flies", "--key", "an", "-F", "json")
+    document = attn("inspect", SENTENCE, *options).json
+    assert [token["index"] for token in document["key_tokens"]] == [1, 6, 3]
+    weights = attncli.inspect(SENTENCE, mask="none").layer(0).head(0).weights[3]
+    ((keys),) = document["layers"][0]["heads"][0]["top_keys"]
+    assert keys["keys"] == sorted([1, 6, 3], key=lambda key: (-weights[key], [1, 6, 3].index(key)))[:2]
+
+
+def test_matrices_come_beside_the_heaviest_keys_when_they_are_asked_for(attn: Run) -> None:
+    (head,) = attn("inspect", "a b", "-H", "0", "--top-keys", "1", "--show", "weights", "-F", "json").json["layers"][0][
+        "heads"
+    ]
+    assert set(head) == {"head", "top_keys", "weights"}
+    table = attn("inspect", "a b", "-H", "0", "--top-keys", "1", "--show", "weights").out
+    assert "heaviest key of each query" in table
+    assert "rows are queries, columns keys" in table
+
+
+def test_a_row_without_keys_lists_its_nan_and_is_marked(attn: Run) -> None:
+    ran = attn("inspect", "a b c", "-H", "0", "--mask", "causal & ~queries(1,2)", "--top-keys", "2")
+    (line,) = [line for line in ran.out.splitlines() if line.startswith("0  1 b !")]
+    assert line.split()[4:] == ["nan", "0", "a", "nan", "1", "b", "nan"]
+    (head,) = attn(
+        "inspect", "a b c", "-H", "0", "--mask", "causal & ~queries(1,2)", "--top-keys", "2", "-F", "json"
+    ).json["layers"][0]["heads"]
+    assert head["top_keys"][1] == {"keys": [0, 1], "weights": ["nan", "nan"]}
+
+
+def test_no_number_of_keys_but_one_or_more(attn: Run) -> None:
+    for given in ("0", "-1", "two"):
+        refused(attn("inspect", "a b", "--top-keys", given), "--top-keys")
+
+
+# --- one screen --------------------------------------------------------------------------------------------
+
+
+def text(length: int) -> str:
+    return " ".join(f"w{number % 97}" for number in range(length))
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A saved trace of 3 layers of 32 heads and 300 tokens."""
+    trace = attncli.inspect(text(300), d_model=64, num_heads=32)
+    (layer,) = trace.layers
+    layers = tuple(replace(layer, layer=index) for index in range(3))
+    path = tmp_path_factory.mktemp("deep") / "deep.safetensors"
+    replace(trace, source=replace(trace.source, layers=3), layers=layers).save(path)
+    return path
+
+
+SCREENS = {
+    "one head": ["--head", "0"],
+    "all heads": [],
+    "all layers": ["--layer", "all"],
+    "some rows": ["--rows", "100:120"],
+    "many rows": ["--rows", "100:190"],
+    "one row": ["--query", "250"],
+    "one row of all layers": ["--query", "250", "--layer", "all"],
+    "the heaviest keys": ["--top-keys", "5", "--layer", "all"],
+    "the heaviest keys of one head": ["--top-keys", "9", "--head", "31"],
+}
+
+
+@pytest.mark.parametrize("width", [None, 60, 100, 200])
+@pytest.mark.parametrize("what", SCREENS)
+def test_the_default_view_of_a_long_text_is_one_screen(attn: Run, deep: Path, what: str, width: int | None) -> None:
+    layer = [] if "--layer" in SCREENS[what] else ["--layer", "1"]
+    ran = attn("inspect", "--from", deep, *layer, *SCREENS[what], *(["--width", str(width)] if width else []))
+    assert ran.code == 0
+    lines = ran.out.splitlines()
+    assert 15 < len(lines) <= LINES, len(lines)
+    assert all(len(line) <= (width or 10_000) for line in lines)
+    assert ran.err.startswith("attn: 300 tokens: ")
+    if "all layers" in what:
+        assert "layer 0 is shown, one of 3; --layer chooses" in ran.err
+
+
+@pytest.mark.parametrize("length", [65, 600, 2048])
+def test_however_long_it_is(attn: Run, length: int) -> None:
+    ran = attn("inspect", text(length), "--width", "80")
+    assert len(ran.out.splitlines()) <= LINES
+    assert "largest of " in ran.out
+    assert f"attn: {length} tokens: " in ran.err
+    assert all(f"head {head}" in ran.out for head in range(4))
+
+
+def test_what_has_no_room_is_named_and_can_be_had(attn: Run, deep: Path) -> None:
+    ran = attn("inspect", "--from", deep, "--layer", "1", "--width", "60")
+    (said,) = [line for line in ran.err.splitlines() if "no room for heads" in line]
+    gone = said.split("heads ")[1].split(";")[0]
+    first = int(gone.split("-")[0])
+    assert gone == f"{first}-31"
+    for head in range(32):
+        assert (f"head {head} " in ran.out.replace("\n", " ")) == (head < first)
+    whole = attn("inspect", "--from", deep, "--show", "heatmap", "--layer", "all")
+    assert whole.out.count("head 31") == 3
+    assert not whole.err
+
+
+def test_rows_that_were_chosen_are_not_pooled(attn: Run, deep: Path) -> None:
+    out = attn("inspect", "--from", deep, "--layer", "0", "--rows", "100:120", "--width", "100").out
+    assert "largest of 1×" in out
+    for row in range(100, 120):
+        assert f"{row} w{row % 97} " in out.replace("\n", "\n ")
+
+
+def test_rows_that_were_chosen_list_all_their_keys(attn: Run, deep: Path) -> None:
+    ran = attn("inspect", "--from", deep, "--layer", "0,1", "--rows", "100:103", "--top-keys", "4")
+    assert sum(line.lstrip().partition("  ")[2].startswith("10") for line in ran.out.splitlines()) == 2 * 32 * 3
+    assert not ran.err
+
+
+def test_a_pooled_map_keeps_the_largest_weight_of_each_block(attn: Run, tmp_path: Path) -> None:
+    # One key of 300 has all the weight: wherever it falls in its block, its column is the brightest.
+    flat, bias = np.zeros((300, 4), np.float32), np.zeros((1, 300, 300), np.float32)
+    bias[:, :, 211] = 50
+    save_file({"q": flat, "k": flat, "bias": bias}, tmp_path / "one-key.safetensors")
+    out = attn("inspect", "--from", tmp_path / "one-key.safetensors", "--width", "80").out
+    pool = int(out.split("largest of ")[1].split("×")[1].split()[0])
+    rows = [line.split(" ", 2)[-1] for line in out.splitlines() if "█" in line and "weights" not in line]
+    assert len(rows) > 15
+    for row in rows:
+        cells = row[300 // -pool :]  # as many as there are blocks
+        assert [place for place, cell in enumerate(cells) if cell == "█"] == [211 // pool]
+
+
+def test_json_of_the_heaviest_keys_of_a_long_text_is_small(attn: Run) -> None:
+    out = attn("inspect", text(500), "--top-keys", "3", "-F", "jsonl").out
+    assert len(out) < 500 * 4 * 3 * 40 + 200_000
+    assert all(len(head["top_keys"]) == 500 for head in json.loads(out)["layers"][0]["heads"])

@@ -1,0 +1,142 @@
+"""Pages to test: traces with cells of every sort, pages written of them, and a reader of pages that is not ours."""
+
+import base64
+import json
+import re
+import zlib
+from fractions import Fraction
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attncli.formats.page import write_page
+from attncli.layer import LayerTrace
+from attncli.masks.algebra import ArrayMask, Atom, RuleMask
+from attncli.tokens import Token, Tokens
+from attncli.trace import Source, Trace
+from attncli.view import View
+
+QK = View(show=frozenset({"q", "k"}))
+# A row for each thing that a cell can be; the last column of every row is masked.
+ODD = np.array(
+    [
+        [0.0, 0.25, 0.75, 0.0],
+        [np.nan, np.inf, -np.inf, 0.0],
+        [99.0, -99.0, 0.0004, 0.0],
+        [0.5, 0.0625, 0.0025, 0.125],  # masked and not 0, as in a row that may attend to nothing
+    ],
+    np.float32,
+)
+
+
+class Elements(HTMLParser):
+    """The elements of a page, with what stands in them."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None], str]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs), ""))
+
+    def handle_data(self, data: str) -> None:
+        if self.found:
+            tag, attributes, text = self.found[-1]
+            self.found[-1] = (tag, attributes, text + data)
+
+    def by_id(self) -> dict[str, tuple[dict[str, str | None], str]]:
+        return {str(a["id"]): (a, text) for _, a, text in self.found if "id" in a}
+
+
+def unpacked(text: str) -> bytes:
+    return zlib.decompress(base64.b64decode(text))
+
+
+def weights_in(page: str) -> dict[tuple[int, int], list[list[float | None]]]:
+    """The weights of every head of a page, as numbers with three decimals; None where one is no number."""
+    blocks = Elements(page).by_id()
+    document = json.loads(blocks["document"][1])
+    found = {}
+    for name, (_, text) in blocks.items():
+        if not (match := re.fullmatch(r"weights-(\d+)-(\d+)", name)):
+            continue
+        layer = document["layers"][int(match[1])]
+        width = len(document["sequences"][layer["columns"]])
+        read = unpacked(text)
+        rows = []
+        for start in range(0, len(read), 2 * width):
+            low, high = read[start : start + width], read[start + width : start + 2 * width]
+            codes = [int.from_bytes(bytes(pair), "little", signed=True) for pair in zip(low, high, strict=True)]
+            rows.append([code / 1000 if abs(code) <= 32764 else None for code in codes])
+        assert len(rows) == len(document["sequences"][layer["rows"]])
+        found[layer["layer"], int(match[2])] = rows
+    return found
+
+
+def to_three_decimals(value: float) -> float:
+    """The exact value of a binary number, rounded once: a tie to the even thousandth."""
+    return round(Fraction(value) * 1000) / 1000
+
+
+def tokens(*texts: str, segments: str = "") -> Tokens:
+    return Tokens(
+        Token(index, index, text, None, None, segment=int(segments[index]) if segments else 0)
+        for index, text in enumerate(texts)
+    )
+
+
+def odd_trace() -> Trace:
+    """One head whose recorded weights are everything that a cell can be; the third row may attend to nothing."""
+    allowed = np.ones((1, 4, 4), bool)
+    allowed[0, :, 3] = False
+    allowed[0, 3] = False
+    words = tokens("zero", "odd", "beyond", "blind")
+    layer = LayerTrace(
+        0,
+        "self",
+        None,
+        None,
+        None,
+        None,
+        ArrayMask(allowed),
+        (0,),
+        scores=np.log(np.abs(ODD[None]) + 1),
+        weights=ODD[None],
+    )
+    return Trace(Source("file"), words, words, (layer,), text="odd")
+
+
+def random_trace(layers: int, heads: int, length: int, kind: str = "self") -> Trace:
+    """Attention of all temperatures, from diffuse to sharp, as a trained model has it."""
+    generator = np.random.default_rng(0)
+    made = []
+    for layer in range(layers):
+        q, k, v = generator.standard_normal((3, heads, length, 16), np.float32)
+        rule = RuleMask(Atom("full"), length, length, heads)
+        made.append(LayerTrace(layer, kind, q * (1 + layer % 6), k, v, 0.25, rule, tuple(range(heads))))
+    words = tokens(*(f"w{index}" for index in range(length)))
+    return Trace(Source("file", layers=layers), words, words, tuple(made), text="random")
+
+
+def translation() -> Trace:
+    """An encoder-decoder: three words become two."""
+    generator = np.random.default_rng(1)
+    source, target = tokens("time", "flies", "fast"), tokens("Zeit", "fliegt")
+    layers = []
+    for kind, rows, columns in (("encoder", 3, 3), ("decoder", 2, 2), ("cross", 2, 3)):
+        q, k = (generator.standard_normal((2, length, 5)).astype(np.float32) for length in (rows, columns))
+        rule = RuleMask(Atom("causal" if kind == "decoder" else "full"), rows, columns, 2)
+        layers.append(LayerTrace(0, kind, q, k, k, 0.5, rule, (0, 1)))
+    return Trace(Source("file"), target, source, tuple(layers), text="time flies fast", target="Zeit fliegt")
+
+
+def written(trace: Trace, path: Path, view: View | None = None) -> Path:
+    path.write_text("".join(write_page([(1, trace)], view or View(), "viridis")), encoding="utf-8")
+    return path
+
+
+def document_of(page: str) -> Any:
+    return json.loads(Elements(page).by_id()["document"][1])

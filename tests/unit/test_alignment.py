@@ -1,0 +1,90 @@
+"""Which tokens two sequences share."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attncli.alignment import align
+from attncli.tokens import Token, Tokens
+
+
+def words(*texts: str, special: str = "") -> Tokens:
+    return Tokens(Token(index, index, text, None, None, text in special.split()) for index, text in enumerate(texts))
+
+
+def pieces(text: str, *found: tuple[str, int, int], segment: int = 0) -> Tokens:
+    """Tokens with the characters of a text that they stand for."""
+    tokens = [
+        Token(index, 0, spelled, start, end, segment=segment) for index, (spelled, start, end) in enumerate(found)
+    ]
+    assert all(0 <= token.start <= token.end <= len(text) for token in tokens)  # type: ignore[operator]
+    return Tokens(tokens)
+
+
+def shared(first: Tokens, second: Tokens) -> list[str]:
+    return [first[one].text for one, _ in align(first, second).pairs]
+
+
+def test_the_two_uses_of_flies() -> None:
+    first = words(*"[CLS] time flies like an arrow [SEP]".split())
+    second = words(*"[CLS] fruit flies like a banana [SEP]".split())
+    assert shared(first, second) == ["[CLS]", "flies", "like", "[SEP]"]
+    aligned = align(first, second)
+    assert list(aligned.columns()) == [(index, index) for index in range(7)]
+    assert not aligned.is_whole
+
+
+def test_an_inserted_word_stands_across_from_nothing() -> None:
+    aligned = align(words("time", "flies"), words("the", "time", "really", "flies", "by"))
+    assert aligned.pairs == ((0, 1), (1, 3))
+    assert list(aligned.columns()) == [(None, 0), (0, 1), (None, 2), (1, 3), (None, 4)]
+
+
+def test_the_mark_of_a_space_makes_no_other_word_but_a_continuation_is_one() -> None:
+    assert shared(words("flies", "like"), words("Ġflies", "▁like")) == ["flies", "like"]
+    assert shared(words("s"), words("##s")) == []
+    assert shared(words("▁"), words("▁")) == ["▁"]
+
+
+def test_the_second_text_of_a_pair_is_not_the_first() -> None:
+    first = pieces("time", ("time", 0, 4))
+    assert align(first, pieces("time", ("time", 0, 4), segment=1)).pairs == ()
+
+
+def test_in_one_text_two_tokenizers_share_what_is_the_same_characters() -> None:
+    text = "Time flies fast"
+    one = pieces(text, ("[CLS]", 0, 0), ("time", 0, 4), ("flies", 5, 10), ("fast", 11, 15))
+    other = pieces(text, ("Time", 0, 4), ("Ġfl", 4, 7), ("ies", 7, 10), ("Ġfast", 10, 15))
+    assert align(one, other, (text, None)).pairs == ((1, 0), (3, 3))
+    assert align(one, other).pairs == ((3, 3),)  # two texts: time is not Time
+
+
+def test_an_unknown_word_is_what_the_text_says_it_is() -> None:
+    one, other = pieces("ab cd", ("[UNK]", 0, 2)), pieces("ab cd", ("[UNK]", 3, 5))
+    assert align(one, other, ("ab cd", None)).pairs == ()
+
+
+letters = st.lists(st.sampled_from("abc"), max_size=9)
+
+
+@given(letters, letters)
+def test_pairs_rise_are_equal_and_columns_hold_every_token_once(one: list[str], other: list[str]) -> None:
+    first, second = words(*one), words(*other)
+    aligned = align(first, second)
+    assert all(one[left] == other[right] for left, right in aligned.pairs)
+    for before, after in zip(aligned.pairs, aligned.pairs[1:], strict=False):
+        assert before[0] < after[0]
+        assert before[1] < after[1]
+    columns = list(aligned.columns())
+    assert [left for left, _ in columns if left is not None] == list(range(len(one)))
+    assert [right for _, right in columns if right is not None] == list(range(len(other)))
+    assert set(aligned.pairs) <= set(columns)
+    assert aligned.is_whole == (one == other)
+    if set(one) & set(other):
+        assert aligned.pairs
+
+
+@pytest.mark.parametrize("length", [1, 3000])
+def test_equal_sequences_are_whole_however_long(length: int) -> None:
+    same = words(*["the"] * length)
+    assert align(same, same).pairs == tuple((index, index) for index in range(length))

@@ -1,0 +1,195 @@
+"""Two traces compared, against plain loops over the weights."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import attncli
+from attncli import blocks
+from attncli.difference import Difference, diff
+from attncli.errors import InputError, UsageError
+from attncli.layer import LayerTrace
+from attncli.masks.algebra import ArrayMask, RuleMask
+from attncli.masks.parser import parse
+from attncli.tokens import Token, Tokens
+from attncli.trace import Source, Trace
+
+HEADS = 2
+
+
+def softmax(scores: list[float], allowed: list[bool]) -> list[float]:
+    exponentials = [math.exp(score) if may else 0.0 for score, may in zip(scores, allowed, strict=True)]
+    return [each / sum(exponentials) for each in exponentials]
+
+
+def traced(words: str, seed: int = 0, mask: str = "full", layers: tuple[int, ...] = (0,), heads: int = HEADS) -> Trace:
+    """A trace of random scores over the words of a sentence."""
+    texts = words.split()
+    tokens = Tokens(Token(index, 0, text, None, None) for index, text in enumerate(texts))
+    random = np.random.default_rng(seed)
+    made = []
+    for index in layers:
+        q, k = (random.standard_normal((heads, len(texts), 3), dtype=np.float32) for _ in "qk")
+        rule = RuleMask(parse(mask), len(texts), len(texts), heads)
+        made.append(LayerTrace(index, "self", q, k, k, scale=1.0, mask=rule, heads=tuple(range(heads))))
+    return Trace(Source("file", layers=len(layers)), tokens, tokens, tuple(made))
+
+
+def weights_by_hand(trace: Trace, layer: int, head: int, row: int) -> list[float]:
+    recorded = trace.layer(layer)
+    assert recorded.q is not None
+    assert recorded.k is not None
+    query = recorded.q[head, row].tolist()
+    scores = [math.fsum(map(float.__mul__, query, key.tolist())) for key in recorded.k[head]]
+    return softmax(scores, recorded.head(head).mask[row].tolist())
+
+
+def divergence_by_hand(first: list[float], second: list[float]) -> float:
+    total = 0.0
+    for p, q in zip(first, second, strict=True):
+        middle = (p + q) / 2
+        total += (p * math.log(p / middle) if p else 0.0) + (q * math.log(q / middle) if q else 0.0)
+    return total / 2 / math.log(2)
+
+
+sentences = st.lists(st.sampled_from("abcde"), min_size=1, max_size=6, unique=True).map(" ".join)
+
+
+@settings(max_examples=60, deadline=None)
+@given(sentences, sentences, st.sampled_from(["full", "causal", "window(2)"]))
+def test_every_number_is_what_a_plain_loop_gives(one: str, other: str, mask: str) -> None:
+    first, second = traced(one, 1, mask), traced(other, 2, mask)
+    if not set(one.split()) & set(other.split()):
+        with pytest.raises(InputError, match="share no token"):
+            diff(first, second)
+        return
+    found = diff(first, second, top=1000)
+    pairs = found.keys.pairs
+    cells = {}
+    for each in found.heads:
+        divergences, elsewhere = [], []
+        for rows in pairs:
+            whole = [
+                weights_by_hand(trace, 0, each.head, row) for trace, row in zip((first, second), rows, strict=True)
+            ]
+            kept = [[row[pair[side]] for pair in pairs] for side, row in enumerate(whole)]
+            rest = [max(1 - math.fsum(row), 0.0) for row in kept]
+            divergences.append(divergence_by_hand([*kept[0], rest[0]], [*kept[1], rest[1]]))
+            elsewhere.append(rest)
+            for place, (left, right) in enumerate(zip(*kept, strict=True)):
+                cells[each.head, rows, pairs[place]] = left, right
+        assert each.rows == len(pairs)
+        assert each.jensen_shannon == pytest.approx(sum(divergences) / len(pairs), abs=1e-6)
+        assert each.elsewhere == pytest.approx(
+            [sum(side) / len(pairs) for side in zip(*elsewhere, strict=True)], abs=1e-6
+        )
+    for cell in found.cells:
+        assert cell.weights == pytest.approx(cells.pop((cell.head, cell.query, cell.key)), abs=1e-6)
+    assert all(left == pytest.approx(right, abs=1e-6) for left, right in cells.values())  # unchanged ones are left out
+
+
+def ranked(found: Difference) -> None:
+    numbers = [head.jensen_shannon for head in found.heads if head.jensen_shannon is not None]
+    assert numbers == sorted(numbers, reverse=True)
+    changes = [abs(cell.difference) for cell in found.cells]
+    assert changes == sorted(changes, reverse=True)
+
+
+def test_the_most_changed_come_first_and_either_way_round_the_numbers_are_the_same() -> None:
+    first, second = traced("a b c d", 1, layers=(0, 1, 2)), traced("x a c d", 2, layers=(0, 1, 2))
+    found, back = diff(first, second), diff(second, first)
+    ranked(found)
+    assert len(found.heads) == 6
+    assert {(h.layer, h.head): h.jensen_shannon for h in found.heads} == {
+        (h.layer, h.head): h.jensen_shannon for h in back.heads
+    }
+    assert [cell.difference for cell in found.cells] == [-cell.difference for cell in back.cells]
+
+
+def test_the_cells_are_the_largest_of_all_and_as_many_as_asked_for() -> None:
+    first, second = traced("a b c d", 1, layers=(0, 1)), traced("a b c d", 2, layers=(0, 1))
+    changes = np.stack([
+        abs(second.layer(layer).head(head).weights - first.layer(layer).head(head).weights)
+        for layer in (0, 1)
+        for head in range(HEADS)
+    ])  # fmt: skip
+    found = diff(first, second, top=5)
+    assert [abs(cell.difference) for cell in found.cells] == pytest.approx(sorted(changes.ravel(), reverse=True)[:5])
+
+
+def test_a_trace_is_no_different_from_itself() -> None:
+    trace = traced("a b c", layers=(0, 1))
+    found = attncli.diff(trace, trace)
+    assert [head.jensen_shannon for head in found.heads] == [0.0] * 4
+    assert [head.elsewhere for head in found.heads] == [(0.0, 0.0)] * 4
+    assert (found.cells, found.notes) == ((), ())
+
+
+def test_long_sentences_are_compared_a_block_of_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = " ".join(f"w{index}" for index in range(40))
+    first, second = traced(words, 1), traced(words, 2)
+    whole = diff(first, second)
+    monkeypatch.setattr(blocks, "CELLS", 90)
+    in_blocks = diff(first, second)
+    assert len(list(in_blocks.layers[0].blocks(0))) == 20
+    assert in_blocks.cells == whole.cells
+    for one, other in zip(in_blocks.heads, whole.heads, strict=True):
+        assert one.head == other.head
+        assert one.jensen_shannon == pytest.approx(other.jensen_shannon)
+
+
+def test_query_rows_are_chosen_by_their_name_or_place_in_a() -> None:
+    first, second = traced("a b c b", 1), traced("x a b c b", 2)
+    assert diff(first, second, queries=["b"]).layers[0].chosen == ((1, 2), (3, 4))
+    assert diff(first, second, queries=[-1]).layers[0].chosen == ((3, 4),)
+    assert diff(first, second, queries=["c", "a", "c"]).layers[0].chosen == ((0, 1), (2, 3))
+    with pytest.raises(UsageError, match="--query 'z': no such query token"):
+        diff(first, second, queries=["z"])
+    with pytest.raises(UsageError, match="--query 'x': only A has it; the tokens that both have are: a b c"):
+        diff(second, first, queries=["x"])
+
+
+def test_layers_and_heads_that_only_one_of_them_has_are_named() -> None:
+    first, second = traced("a b", layers=(0, 1, 2), heads=3), traced("a b", 1, layers=(1, 2, 4), heads=2)
+    found = diff(first, second)
+    assert {(head.layer, head.head) for head in found.heads} == {(1, 0), (1, 1), (2, 0), (2, 1)}
+    assert found.notes == ("only A has layer 0", "only A has head 2 of layers 1-2", "only B has layer 4")
+    with pytest.raises(InputError, match="no head in common: only A has layer 0; only B has layer 1"):
+        diff(traced("a b"), traced("a b", layers=(1,)))
+
+
+def recorded(weights: list[list[float]], allowed: list[list[bool]] | None = None) -> Trace:
+    """A trace that holds weights alone."""
+    values = np.array([weights], np.float32)
+    mask = ArrayMask(np.ones(values.shape, bool) if allowed is None else np.array([allowed]))
+    tokens = Tokens(Token(index, 0, f"w{index}", None, None) for index in range(values.shape[2]))
+    layer = LayerTrace(0, "self", None, None, None, None, mask, (0,), scores=values, weights=values)
+    return Trace(Source("file"), tokens, tokens, (layer,))
+
+
+def test_weights_alone_are_enough() -> None:
+    found = diff(recorded([[1, 0], [0.5, 0.5]]), recorded([[0, 1], [0.5, 0.5]]))
+    assert found.heads[0].jensen_shannon == 0.5
+    assert {cell.difference for cell in found.cells} == {1.0, -1.0}
+
+
+def test_a_row_without_a_key_or_with_nan_is_left_out_and_said() -> None:
+    nan = math.nan
+    same = [[1.0, 0.0], [0.0, 1.0]]
+    found = diff(recorded(same), recorded([[nan, nan], [1.0, 0.0]]))
+    assert (found.heads[0].rows, found.heads[0].jensen_shannon) == (1, 1.0)
+    assert [cell.query for cell in found.cells] == [(1, 1), (1, 1)]
+    blind = recorded([[0.5, 0.5], [0.0, 1.0]], [[False, False], [True, True]])
+    found = diff(blind, recorded(same))
+    assert (found.heads[0].rows, found.heads[0].jensen_shannon) == (1, 0.0)
+    assert found.notes == ("1 head has rows that are not compared: without a key, of padding, or with NaN",)
+    nothing = diff(recorded([[nan, nan]] * 2), recorded(same)).heads[0]
+    assert (nothing.jensen_shannon, nothing.rows, nothing.elsewhere) == (None, 0, None)
+
+
+def test_padding_is_left_out() -> None:
+    found = diff(traced("a b c", 1, "pad(left=1)"), traced("a b c", 2, "pad(left=1)"))
+    assert {head.rows for head in found.heads} == {2}
