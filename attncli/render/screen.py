@@ -126,7 +126,8 @@ class Screen:
             words += len(shapes_table(self.trace, layer, self.palette, self.width).lines) + 1
         else:
             words += sum(self._lines_of(Text(rule)) for rule in self.trace.origin.rules) + 1
-        words += 2 * (len(self.trace.layers) > 1) + _LEGEND_LINES + 2 * (layer.proof is not None)
+        words += 2 * (len(self.trace.layers) > 1) + 2 * (layer.proof is not None)
+        words += _LEGEND_LINES + self.view.log + self.view.no_sink  # which have marks of their own
         return LINES - words
 
     def _lines_of(self, line: Text) -> int:

@@ -92,3 +92,10 @@ def test_a_saved_trace_shows_them_too(tmp_path: Path) -> None:
     assert "<BD>" in [token.label for token in loaded.key_tokens]
     merged = attncli.derive(loaded, words=True)
     assert [word.label for word in merged.key_tokens] == ["naïve", "你"]
+
+
+def test_what_a_model_wrote_is_spelled_like_the_text_before_it() -> None:
+    text = "time flies"
+    tokens = [Token(0, 0, "time", 0, 4), Token(1, 1, "Ġflies", 4, 10), Token(2, 2, "ĠnaÃ¯ve", None, None)]
+    assert [token.label for token in spelled(tokens, text)] == ["time", "␣flies", "␣naïve"]
+    assert spelled(spelled(tokens, text), text) == spelled(tokens, text)
