@@ -44,7 +44,7 @@ _PLAIN = str.maketrans({
 })  # fmt: skip
 
 _RIGHT_TO_LEFT = frozenset({"R", "AL", "AN"})  # Unicode's bidirectional classes
-_LEFT_TO_RIGHT = "\u200e"
+LEFT_TO_RIGHT = "\u200e"
 
 DIM = Style(dim=True)
 BOLD = Style(bold=True)
@@ -102,10 +102,10 @@ class Palette:
 
     def label(self, text: str) -> str:
         """Return somebody else's text, harmless and writable."""
-        text = self.fit(visible(text.removesuffix(_LEFT_TO_RIGHT)))  # a label of a label stays as it is
+        text = self.fit(visible(text.removesuffix(LEFT_TO_RIGHT)))  # a label of a label stays as it is
         # Right-to-left letters would draw the numbers and labels that follow to their left; a mark ends their run.
         is_reordered = not text.isascii() and any(unicodedata.bidirectional(each) in _RIGHT_TO_LEFT for each in text)
-        return text + _LEFT_TO_RIGHT if is_reordered else text
+        return text + LEFT_TO_RIGHT if is_reordered else text
 
     def shortened(self, text: str, width: int) -> str:
         """Return somebody else's text in at most `width` cells; an ellipsis says that it was longer."""
@@ -113,7 +113,7 @@ class Palette:
         if cell_len(text) <= width:
             return text
         ellipsis = self.fit("…")
-        mark = _LEFT_TO_RIGHT if text.endswith(_LEFT_TO_RIGHT) else ""
+        mark = LEFT_TO_RIGHT if text.endswith(LEFT_TO_RIGHT) else ""
         return set_cell_size(text, width - len(ellipsis)).rstrip() + ellipsis + mark
 
     def cells(
