@@ -127,7 +127,7 @@ def diff(first: Trace, second: Trace, *, queries: Iterable[str | int] = (), top:
     of_queries = align(first.query_tokens, second.query_tokens, asking if same_text else None)
     if not of_queries.pairs or not of_keys.pairs:
         raise InputError("the two share no token, so there is nothing to compare")
-    chosen = chosen_rows(of_queries, [str(name) for name in queries])
+    chosen = chosen_rows(of_queries, list(queries))
     layers = tuple(layer_pairs(first, second, (of_queries, of_keys), chosen))
     heads: list[HeadDifference] = []
     cells: list[CellDifference] = []

@@ -83,9 +83,9 @@ def _measured(
 
 
 def counted_rows(block: Stages) -> Bool[np.ndarray, "#H Q"]:
-    """Return which query rows count: those that have a key to attend to and are no padding."""
+    """Return which query rows count: those that have a key to attend to, hold numbers alone and are no padding."""
     layer = block.layer
-    counted = np.asarray(block.mask.any(axis=-1))
+    counted = block.mask.any(axis=-1) & ~np.isnan(block.weights).any(axis=-1)
     if layer.kind != "cross" and layer.num_queries == layer.num_keys:
         counted &= ~layer.mask.padding()[block.queries]
     return counted

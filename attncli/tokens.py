@@ -146,16 +146,18 @@ class Tokens(tuple[Token, ...]):
         """The vocabulary rows, in order."""
         return [token.id for token in self]
 
-    def find(self, wanted: str, role: str) -> list[int]:
+    def find(self, wanted: str | int, role: str) -> list[int]:
         """Return the positions of the tokens called `wanted`: its text, or a (possibly negative) index.
 
         Args:
-            wanted: a token as the vocabulary or the view spells it, or an integer.
+            wanted: a token as the vocabulary or the view spells it, or an integer, which is an index in any case.
             role: "query" or "key", for the error.
 
         Raises:
             UsageError: no token has that text, or the index is out of range.
         """
+        if isinstance(wanted, int):
+            return [self.at(wanted, role)]
         named = [token.index for token in self if wanted in token.names]
         if named:
             return named

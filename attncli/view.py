@@ -69,7 +69,7 @@ class View:
     """
 
     show: frozenset[str] | None = None
-    queries: tuple[str, ...] = ()
+    queries: tuple[str | int, ...] = ()
     keys: tuple[str, ...] = ()
     hide_special: bool = False
     precision: int | None = None
@@ -148,7 +148,7 @@ class View:
         row_tokens, column_tokens = trace.sides(layer)
         return Cells(row_tokens, rows, column_tokens, columns)
 
-    def _chosen(self, tokens: Tokens, wanted: tuple[str, ...], role: str) -> list[int]:
+    def _chosen(self, tokens: Tokens, wanted: tuple[str | int, ...], role: str) -> list[int]:
         if wanted:
             return list(dict.fromkeys(index for name in wanted for index in tokens.find(name, role)))
         chosen = [token.index for token in tokens if not (self.hide_special and token.special)]
