@@ -16,7 +16,7 @@ class Candidate(NamedTuple):
         value: the whole value, what is typed already included.
         help: a few words on it.
         goes_on: whether more has to follow, so that no space is wanted.
-        form: how the whole is written, where it goes on.
+        form: how the whole is written, where it goes on in a way that can be shown.
     """
 
     value: str
@@ -34,7 +34,10 @@ def candidates(place: Place) -> list[Candidate]:
     else:
         offered = _commands(place.command) if is_group(place.command) else ()
     fitting = (one for one in offered if one.value.startswith(place.value))
-    return [one._replace(value=place.before + one.value) for one in dict.fromkeys(fitting)]
+    return [
+        one._replace(value=place.before + one.value, form=place.before + (one.form or one.value + "…"))
+        for one in dict.fromkeys(fitting)
+    ]
 
 
 def _commands(group: Any) -> Iterator[Candidate]:

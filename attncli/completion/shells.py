@@ -55,7 +55,7 @@ def _lines(shell: str, asked: _Asked, found: Sequence[Candidate]) -> Iterator[st
     values = [(one.goes_on, one.value[asked.kept :], one.help) for one in found]
     if len(found) == 1 and found[0].goes_on and shell in ("bash", "fish") and (asked.quote or shell == "fish"):
         # The only match gets its quote closed, and a space in fish; beside how it is written in full it does not.
-        values.append((True, (found[0].form or found[0].value + "…")[asked.kept :], found[0].help))
+        values.append((True, found[0].form[asked.kept :], found[0].help))
     if shell == "bash" and not asked.quote:
         values = _quoted(values)
     if shell == "powershell":
