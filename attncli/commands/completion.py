@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Literal
 
 import typer
@@ -21,8 +22,6 @@ def completion(shell: Annotated[Literal["bash", "zsh", "fish", "powershell"], Ar
 
 def complete(context: typer.Context, shell: str, words: list[str]) -> None:
     """Say what could stand where a line ends; for the scripts of `attn completion`."""
-    import os
-
     from attncli.completion.shells import answer
 
     # A file's name need not be valid in the terminal's encoding; it goes back as it came.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, get_args
@@ -32,7 +33,7 @@ def candidates(place: Place) -> list[Candidate]:
     elif place.names_option:
         offered = _options(place)
     else:
-        offered = _commands(place.command) if is_group(place.command) else ()
+        offered = _commands(place.command) if is_group(place.command) and not place.before else ()
     fitting = (one for one in offered if one.value.startswith(place.value))
     return [
         one._replace(value=place.before + one.value, form=place.before + (one.form or one.value + "…"))
@@ -100,9 +101,12 @@ def _files(*endings: str) -> Callable[[Place], Iterator[Candidate]]:
 
 
 def _mask_files(place: Place) -> Iterator[Candidate]:
+    from attncli.completion.paths import files
     from attncli.masks.files import ENDINGS
 
-    yield from _files(*ENDINGS)(place)
+    takes_function = place.parameter.param_type_name == "argument"  # `attn mask show file.py:function`
+    for one in files(place.value, (*ENDINGS, ".py") if takes_function else ENDINGS):
+        yield one._replace(value=one.value + ":", goes_on=True) if one.value.endswith(".py") else one
 
 
 def _outputs(place: Place) -> Iterator[Candidate]:
@@ -111,7 +115,9 @@ def _outputs(place: Place) -> Iterator[Candidate]:
     if formats:
         yield from _files(*("." + name.replace("table", "txt") for name in formats))(place)
     elif place.command.name == "convert":
-        yield from _mask_files(place)
+        from attncli.masks.files import ENDINGS
+
+        yield from _files(*ENDINGS)(place)
     else:
         yield from _files(".svg", ".html", ".md", ".txt")(place)
 
@@ -135,14 +141,12 @@ def _tokenizers(place: Place) -> Iterator[Candidate]:
 def _revisions(place: Place) -> Iterator[Candidate]:
     from attncli.completion.models import cached_revisions
 
-    for name in given_models(place)[:1]:
+    for name in _given_models(place)[:1]:
         yield from map(Candidate, cached_revisions(name))
 
 
-def given_models(place: Place) -> list[str]:
+def _given_models(place: Place) -> list[str]:
     """Return the checkpoints on the line, or the one of the environment where the option takes it from there."""
-    import os
-
     for parameter in place.command.params:
         if parameter.name == "model":
             named = os.environ.get(parameter.envvar, "") if isinstance(parameter.envvar, str) else ""
@@ -162,7 +166,7 @@ def _sizes(place: Place) -> Any:
     """Return how many layers and heads there are on the line: a checkpoint's, or the toy layer's."""
     from attncli.completion.models import Sizes, sizes
 
-    models = given_models(place)
+    models = _given_models(place)
     if models:
         return sizes(models[0], place.given.get("revision", ["main"])[-1])
     if "from_" in place.given or not any(parameter.name == "num_heads" for parameter in place.command.params):

@@ -6,12 +6,14 @@ import re
 from collections.abc import Iterator
 
 from attncli.completion.candidates import Candidate
+from attncli.errors import UsageError
 from attncli.masks.algebra import ATOMS
+from attncli.masks.parser import parse
 
 _IN_ARGUMENTS = re.compile(r"(?P<before>.*?\b(?P<atom>[a-z_]\w*)\((?:[^()]*,)?\s*)(?P<typed>[^(),\s]*)", re.DOTALL)
 _IN_FILE = re.compile(r"(?P<before>.*\bfile\(\s*(?P<quote>[\"']))(?P<typed>[^\"']*)", re.DOTALL)
-_AFTER_A_MASK = re.compile(r"(.*[\w)])\s+", re.DOTALL)
-_AT_A_MASK = re.compile(r"(?P<before>|.*[&|~(]\s*)(?P<typed>\w*)", re.DOTALL)
+_A_FILE = re.compile(r"""\bfile\(\s*("[^"]*"|'[^']*')\s*\)""")
+_LAST_NAME = re.compile(r"(?P<before>.*?)(?P<typed>\b[A-Za-z_]\w*)?", re.DOTALL)
 
 
 def mask_expressions(typed: str, allow_bias: bool) -> Iterator[Candidate]:
@@ -21,19 +23,35 @@ def mask_expressions(typed: str, allow_bias: bool) -> Iterator[Candidate]:
         typed: the expression as far as it is typed.
         allow_bias: whether a bias may stand beside the mask.
     """
-    inside = _IN_ARGUMENTS.fullmatch(typed)
     in_file = _IN_FILE.fullmatch(typed)
+    inside = _IN_ARGUMENTS.fullmatch(typed)
+    name = _LAST_NAME.fullmatch(typed)
     if in_file:
         yield from _files(in_file)
     elif inside and inside["atom"] in ATOMS:
         yield from _arguments(inside["before"], inside["atom"])
-    elif typed.endswith(")"):
-        yield Candidate(typed)
-    elif _AFTER_A_MASK.fullmatch(typed):
-        yield Candidate(typed + "& ", "and", goes_on=True)
-        yield Candidate(typed + "| ", "or", goes_on=True)
-    elif at := _AT_A_MASK.fullmatch(typed):
-        yield from _atoms(at["before"], allow_bias)
+    elif typed.endswith((" ", ")")) and _is_mask(typed):
+        if typed.endswith(")"):
+            yield Candidate(typed, goes_on=_unclosed(typed) > 0)
+        else:
+            yield Candidate(typed + "& ", "and", goes_on=True)
+            yield Candidate(typed + "| ", "or", goes_on=True)
+    elif name and _is_mask(name["before"] + "full"):
+        yield from _atoms(name["before"], allow_bias)
+
+
+def _is_mask(text: str) -> bool:
+    """Return whether an expression is right but for the parentheses that are still open; its files are not read."""
+    without_files = _A_FILE.sub("full", text)
+    try:
+        parse(without_files + ")" * _unclosed(without_files), allow_files=False, allow_bias=True)
+    except UsageError:
+        return False
+    return True
+
+
+def _unclosed(text: str) -> int:
+    return text.count("(") - text.count(")")
 
 
 def _atoms(before: str, allow_bias: bool) -> Iterator[Candidate]:
@@ -42,7 +60,8 @@ def _atoms(before: str, allow_bias: bool) -> Iterator[Candidate]:
             continue
         opened = "(" if "(" in kind.usage else ""
         form = before + kind.usage.partition(" or ")[0]
-        yield Candidate(before + name + opened, kind.usage, goes_on=bool(opened), form=form)
+        goes_on = bool(opened) or _unclosed(before) > 0
+        yield Candidate(before + name + opened, kind.usage, goes_on, form if opened else "")
     yield Candidate(f'{before}file("', 'file("mask.npy")', goes_on=True, form=f'{before}file("mask.npy")')
 
 

@@ -20,6 +20,7 @@ class Place:
         before: what of the last word stands before the value, such as `--mask=`.
         value: the value as far as it is typed.
         given: the values on the line, by parameter.
+        names_option: whether the last word begins the name of an option.
     """
 
     command: Any
@@ -27,11 +28,7 @@ class Place:
     before: str = ""
     value: str = ""
     given: dict[str, list[str]] = field(default_factory=dict)
-
-    @property
-    def names_option(self) -> bool:
-        """Whether the last word begins the name of an option."""
-        return self.parameter is None and self.value.startswith("-")
+    names_option: bool = False
 
 
 def split(line: str) -> tuple[list[str], str]:
@@ -122,13 +119,15 @@ def _option(place: Place, word: str) -> Any:
 
 def _ended(place: Place, awaiting: Any, positional: int, are_options_over: bool) -> Place:
     """Return the place, its parameter found."""
+    name, equals, value = place.value.partition("=")
     if awaiting is not None:
         place.parameter = awaiting
-    elif place.value.startswith("--") and "=" in place.value and not are_options_over:
-        name, _, value = place.value.partition("=")
-        place.parameter = options(place.command).get(name)
-        place.before, place.value = name + "=", value
-    elif not is_group(place.command) and (are_options_over or not place.value.startswith("-")):
+    elif place.value.startswith("-") and not are_options_over:
+        place.names_option = not equals
+        if equals:
+            place.parameter = options(place.command).get(name)
+            place.before, place.value = name + equals, value
+    elif not is_group(place.command):
         place.parameter = _argument(place.command.params, positional)
     return place
 

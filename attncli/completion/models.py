@@ -12,10 +12,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 # How architectures call the same numbers.
-_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers",
-           "num_decoder_layers")  # fmt: skip
-_HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads",
-          "decoder_attention_heads")  # fmt: skip
+_LAYERS = (
+    "num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers", "num_encoder_layers",
+    "num_decoder_layers", "layers_block_type",
+)  # fmt: skip
+_HEADS = (
+    "num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads", "encoder_attention_heads",
+    "decoder_attention_heads", "num_encoder_attention_heads", "num_decoder_attention_heads",
+)  # fmt: skip
 _NESTED = ("text_config", "encoder", "decoder")
 _MOST = 10_000  # no model has as many layers or heads
 _LARGEST = 1_000_000  # bytes of a config.json
@@ -100,7 +104,8 @@ def _read(config: Path) -> dict[str, Any]:
 
 
 def _largest(config: dict[str, Any], names: Iterable[str]) -> int:
-    """Return the largest of the numbers with these names, in the configuration and those nested in it for text."""
+    """Return the largest of what these names count, in the configuration and those nested in it for text."""
     parts = [config, *(config[name] for name in _NESTED if isinstance(config.get(name), dict))]
-    numbers = [part.get(name) for part in parts for name in names]
+    values = [part.get(name) for part in parts for name in names]
+    numbers = [len(value) if isinstance(value, list) else value for value in values]
     return max((number for number in numbers if isinstance(number, int) and 0 < number <= _MOST), default=0)
