@@ -4,7 +4,7 @@ _attn() {
     COMPREPLY=()
     while IFS=$'\t' read -r mark value _; do
         COMPREPLY+=("$value")
-        [[ $mark == + ]] && compopt -o nospace
+        [[ $mark == + ]] && compopt -o nospace 2>/dev/null
     done < <("${1/#\~/$HOME}" __complete bash -- "${COMP_LINE:0:COMP_POINT}" "$2" 2>/dev/null)
 }
 complete -o nosort -F _attn attn 2>/dev/null || complete -F _attn attn

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import select
 import signal
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 PROJECT = Path(__file__).parents[1]
 SCRIPTS = {"bash": "attn.bash", "zsh": "_attn", "fish": "attn.fish", "powershell": "attn.ps1"}
 _READY = "ready>"
+_ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|[()].|\][^\x07]*\x07)")
 # What is asked goes to the real program; what is run leaves its arguments behind, as the shell made them.
 _PROGRAM = """#!/bin/sh
 if [ "$1" = __complete ]; then exec {python} -m attncli "$@"; fi
@@ -34,7 +36,7 @@ class Shell:
     def wait_for(self, text: str, seconds: float = 60) -> None:
         """Read what the shell shows until it shows a text that it has not shown before."""
         start, end = len(self.shown), time.monotonic() + seconds
-        while text not in self.shown[start:]:
+        while text not in _ESCAPES.sub("", self.shown[start:]):
             assert time.monotonic() < end, f"{text!r} is not in {self.shown[start:]!r}"
             if select.select([self.terminal], [], [], 0.1)[0]:
                 self.shown += os.read(self.terminal, 65536).decode(errors="replace")

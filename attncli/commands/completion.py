@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import sys
 from typing import Annotated, Literal
 
 import typer
@@ -24,5 +24,6 @@ def complete(context: typer.Context, shell: str, words: list[str]) -> None:
     """Say what could stand where a line ends; for the scripts of `attn completion`."""
     from attncli.completion.shells import answer
 
-    # A file's name need not be valid in the terminal's encoding; it goes back as it came.
-    typer.echo(os.fsencode(answer(context.find_root().command, shell, words)), nl=False)
+    # The encoding of names of files, which is what the shell reads; a · in the help may be more than it has.
+    said = answer(context.find_root().command, shell, words).encode(sys.getfilesystemencoding(), "replace")
+    typer.echo(said, nl=False)

@@ -65,7 +65,7 @@ def _listed(folder: str) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
             return [entry for entry, _ in zip(entries, range(_MOST), strict=False)]
-    except OSError:
+    except (OSError, ValueError):  # it has no name that the system can look up
         return []
 
 

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 from attncli.completion.candidates import Candidate, candidates
 from attncli.completion.line import find_place, split
+from attncli.errors import UsageError
+from attncli.tokens import visible
 
 _FILES = {"bash": "attn.bash", "zsh": "_attn", "fish": "attn.fish", "powershell": "attn.ps1"}
 _NOT_PLAIN = re.compile(r"[^\w@%+=:,./~-]")
@@ -44,7 +46,12 @@ def answer(root: Any, shell: str, arguments: Sequence[str]) -> str:
         root: the program's group of commands.
         shell: who asks.
         arguments: what its script passes on.
+
+    Raises:
+        UsageError: nobody of that name asks.
     """
+    if shell not in _ASKED:
+        raise UsageError(f"'{visible(shell)}': expected a shell, one of {', '.join(_ASKED)}")
     asked = _ASKED[shell](arguments)
     place = find_place(root, asked.words)
     found = [] if place is None else candidates(place)
@@ -85,7 +92,7 @@ def _in_powershell(value: str, goes_on: bool) -> str:
 
 def _bash(arguments: Sequence[str]) -> _Asked:
     """Read the command up to the cursor, and the part of its last word that bash is about to replace."""
-    line, replaced = arguments
+    line, replaced = arguments[0], arguments[-1]
     words, quote = split(line)
     typed = replaced if quote else split(replaced)[0][-1]
     kept = len(words[-1]) - len(typed) if words[-1].endswith(typed) else 0

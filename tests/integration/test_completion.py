@@ -1,6 +1,7 @@
 """What a TAB offers, asked as the scripts ask."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from attncli.cli import app
 from attncli.completion.candidates import _BY_METAVAR, _BY_NAME, NOTHING_TO_OFFER, candidates
 from attncli.completion.line import find_place, options, split
 from attncli.completion.models import sizes
+from attncli.completion.shells import answer
 from attncli.masks.algebra import ATOMS
 from attncli.masks.parser import parse
 
@@ -318,6 +320,29 @@ def test_powershell_gets_what_it_needs_quoted(attn: Callable[..., Any], tmp_path
     assert asked(attn, "powershell", "inspect", "--mask", "='causal & fu") == [("=", "'causal & full'")]
     assert asked(attn, "powershell", "inspect", "=--forma") == [("=", "--format")]
     assert asked(attn, "powershell", "=in") == [("=", "inspect")]
+
+
+def test_a_question_that_no_script_asks_is_answered_in_one_line(attn: Callable[..., Any]) -> None:
+    ran = attn("__complete", "tcsh", "--", "in")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.count("\n") == 1
+    assert attn("__complete", "bash", "--", "attn in").code == 0
+    assert attn("__complete", "fish").code == 2
+
+
+@given(st.sampled_from(sorted(SCRIPTS)), st.lists(st.text(max_size=20), min_size=1, max_size=6))
+def test_no_line_is_too_strange(shell: str, words: list[str]) -> None:
+    answer(ROOT, shell, words)
+    answer(ROOT, shell, ["inspect", "--mask", *words])
+
+
+def test_what_an_encoding_lacks_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "añ.npy").touch()
+    plain = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONPATH": str(PROJECT)}
+    for words in (["inspect", "--mask", ""], ["inspect", "--s"]):
+        ran = program("__complete", "zsh", "--", *words, env=plain, cwd=tmp_path)
+        assert (ran.returncode, ran.stderr) == (0, "")
+        assert ran.stdout.isascii()
 
 
 # --- what it costs -----------------------------------------------------------------------------------------
