@@ -17,6 +17,7 @@ from attncli._version import __version__
 
 if TYPE_CHECKING:
     from attncli.checks import check
+    from attncli.derived import derive
     from attncli.difference import diff
     from attncli.errors import AttnError
     from attncli.explanation import why
@@ -31,6 +32,7 @@ __all__ = [
     "Trace",
     "__version__",
     "check",
+    "derive",
     "diff",
     "from_multihead_attention",
     "heads",
@@ -43,6 +45,7 @@ __all__ = [
 _HOMES = {
     "AttnError": "attncli.errors",
     "check": "attncli.checks",
+    "derive": "attncli.derived",
     "Trace": "attncli.trace",
     "diff": "attncli.difference",
     "from_multihead_attention": "attncli.sources.module",

@@ -25,7 +25,10 @@ _COMMANDS = {
     "check": "Say what is wrong with a checkpoint's attention.",
     "why": "Say why a query attends to a key.",
     "diff": "Show what changed between two sentences, checkpoints or traces.",
+    "completion": "Print the completion script of a shell.",
 }
+_MASK = "Draw, check, compare and convert masks."
+_ASK = "__complete"  # what the completion scripts call; in no list of commands
 _PLAIN_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
@@ -78,6 +81,10 @@ class _Group(TyperGroup):
         """Return the parameters, `--help` among them."""
         return _spare_unused(super().get_params(ctx))
 
+    def purpose(self, name: str) -> str:
+        """Return what one of the commands is for."""
+        return self.commands[name].get_short_help_str(100)
+
     def main(
         self,
         args: Sequence[str] | None = None,
@@ -111,8 +118,14 @@ class _Root(_Group):
         """Return the names of the commands."""
         return [*_COMMANDS, "mask"]
 
+    def purpose(self, name: str) -> str:
+        """Return what one of the commands is for, without building it."""
+        return _MASK if name == "mask" else _COMMANDS[name]
+
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command by its name."""
+        if cmd_name == _ASK:
+            return _built("completion", "complete")
         if cmd_name not in self.commands and cmd_name in self.list_commands(ctx):
             self.add_command(_mask_group() if cmd_name == "mask" else _built(cmd_name), cmd_name)
         return super().get_command(ctx, cmd_name)
@@ -154,11 +167,11 @@ app = typer.Typer(
 )
 
 
-def _built(name: str) -> Any:
-    """Return one of `_COMMANDS`."""
+def _built(name: str, function: str | None = None) -> Any:
+    """Return one of `_COMMANDS`, or another function of its module."""
     alone = typer.Typer(add_completion=False)
-    function = getattr(import_module(f"attncli.commands.{name}"), name)
-    alone.command(name, cls=_Command, short_help=_COMMANDS[name])(function)
+    found = getattr(import_module(f"attncli.commands.{name}"), function or name)
+    alone.command(name, cls=_Command, short_help=_COMMANDS[name])(found)
     return typer.main.get_command(alone)
 
 
@@ -168,7 +181,7 @@ def _mask_group() -> Any:
 
     masks = typer.Typer(name="mask", cls=_Group, invoke_without_command=True, add_completion=False)
 
-    @masks.callback(short_help="Draw, check, compare and convert masks.")
+    @masks.callback(short_help=_MASK)
     def _masks(context: typer.Context) -> None:
         """Draw, check, compare and convert attention masks.
 

@@ -64,7 +64,7 @@ class LayerPair:
             yield self.first.head(head, first[places].tolist()), self.second.head(head, second[places].tolist())
 
 
-def chosen_rows(aligned: Alignment, names: Sequence[str]) -> Pairs:
+def chosen_rows(aligned: Alignment, names: Sequence[str | int]) -> Pairs:
     """Return the shared query tokens that A calls so; all of them where none is named.
 
     Raises:
@@ -79,7 +79,7 @@ def chosen_rows(aligned: Alignment, names: Sequence[str]) -> Pairs:
         if not found:
             labels = dict.fromkeys(aligned.first[index].label for index in shared)
             raise UsageError(
-                f"--query '{visible(name)}': only {NAMES[0]} has it; the tokens that both have are: "
+                f"--query '{visible(str(name))}': only {NAMES[0]} has it; the tokens that both have are: "
                 f"{' '.join(list(labels)[:40])}"
             )
         chosen |= {index: shared[index] for index in found}

@@ -116,16 +116,18 @@ def diff(first: Trace, second: Trace, *, queries: Iterable[str | int] = (), top:
         top: how many cells to keep.
 
     Raises:
-        UsageError: a query does not exist or is not shared.
+        UsageError: a query does not exist or is not shared, or a trace is derived.
         InputError: the two have no token, or no head of a layer, in common.
     """
+    for trace in (first, second):
+        trace.check_recorded("diff")
     same_text = first.text and (first.text, first.pair, first.target) == (second.text, second.pair, second.target)
     of_keys = align(first.key_tokens, second.key_tokens, (first.text, first.pair) if same_text else None)
     asking = first.text if first.target is None else first.target, first.pair
     of_queries = align(first.query_tokens, second.query_tokens, asking if same_text else None)
     if not of_queries.pairs or not of_keys.pairs:
         raise InputError("the two share no token, so there is nothing to compare")
-    chosen = chosen_rows(of_queries, [str(name) for name in queries])
+    chosen = chosen_rows(of_queries, list(queries))
     layers = tuple(layer_pairs(first, second, (of_queries, of_keys), chosen))
     heads: list[HeadDifference] = []
     cells: list[CellDifference] = []

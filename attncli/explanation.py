@@ -58,8 +58,9 @@ def explain(trace: Trace, query: str | int, key: str | int | None = None) -> Exp
     Where the kinds of attention of a model have other tokens, those that lack one of the two are left out.
 
     Raises:
-        UsageError: no token, or several, are called that.
+        UsageError: no token, or several, are called that, or the trace is derived.
     """
+    trace.check_recorded("why")
     rows = list(_rows(trace, query, key))
     if key is None:
         return tuple(row for row, _ in rows)
@@ -89,13 +90,15 @@ class _NotThereError(UsageError):
 
 def _the_token(tokens: Tokens, wanted: str | int, role: str) -> Token:
     try:
-        found = tokens.find(wanted, role) if isinstance(wanted, str) else [tokens.at(wanted, role)]
+        found = tokens.find(wanted, role)
     except UsageError as error:
         raise _NotThereError(str(error)) from None
     if len(found) > 1:
+        # An index that is also a token's text means the token; counted from the end it cannot be one.
+        spelled = f", counted from the end: {found[0] - len(tokens)}" if str(wanted).isdigit() else ""
         places = ", ".join(map(str, found[:8])) + (", …" if len(found) > 8 else "")
         raise UsageError(
             f"--{role} '{visible(str(wanted))}': {len(found)} {role} tokens are called that, at {places}; give the "
-            "index of one"
+            f"index of one{spelled}"
         )
     return tokens[found[0]]

@@ -22,7 +22,8 @@ Given = Mapping[str, Any]  # options by the name of their parameter; those that 
 
 # The usual options of a trace, wherever it comes from.
 _OF_SAVED = {"from_", "layer", "head", "kind", "query", "key", "rows", "top_keys", "hide_special", "show", "precision"}
-_OF_SAVED |= {"min_weight", "colormap", "color", "width", "format_", "output", "save"}
+_OF_SAVED |= {"words", "norms", "rollout", "reduce", "over", "no_sink", "log", "min_weight"}
+_OF_SAVED |= {"colormap", "color", "width", "format_", "output", "interactive", "save"}
 _OF_SENTENCES = ("text", "file", "whole", "fail_fast", "keep_errors", "pair", "target", "no_special")
 
 

@@ -63,7 +63,8 @@ def _measured(
     ids, special = np.array(key_tokens.ids), np.array([token.special for token in key_tokens], dtype=bool)
     totals = {name: np.zeros(len(heads)) for name in NAMES}
     counts = {name: np.zeros(len(heads), int) for name in NAMES}
-    highest = np.full(len(heads), -np.inf)
+    has_scores = "scores" not in layer.missing
+    highest = np.full(len(heads), -np.inf if has_scores else np.nan)
     for block in blocks:
         first = heads.index(block.heads[0])
         some = slice(first, first + len(block.heads))
@@ -72,8 +73,9 @@ def _measured(
             among = counted[:, rows]
             totals[name][some] += (values if among.all() else np.where(among, values, 0)).sum(axis=-1, dtype=float)
             counts[name][some] += among.sum(axis=-1)
-        scores = np.where(block.mask & counted[..., None], block.scores, -np.inf)
-        highest[some] = np.maximum(highest[some], scores.max(axis=(1, 2), initial=-np.inf))
+        if has_scores:
+            scores = np.where(block.mask & counted[..., None], block.scores, -np.inf)
+            highest[some] = np.maximum(highest[some], scores.max(axis=(1, 2), initial=-np.inf))
     with np.errstate(invalid="ignore"):  # 0/0 is the NaN of what is not defined
         means = {name: totals[name] / counts[name] for name in NAMES}
     means["max_score"] = np.where(counts["entropy"] > 0, highest, np.nan)
@@ -81,9 +83,9 @@ def _measured(
 
 
 def counted_rows(block: Stages) -> Bool[np.ndarray, "#H Q"]:
-    """Return which query rows count: those that have a key to attend to and are no padding."""
+    """Return which query rows count: those that have a key to attend to, hold numbers alone and are no padding."""
     layer = block.layer
-    counted = np.asarray(block.mask.any(axis=-1))
+    counted = block.mask.any(axis=-1) & ~np.isnan(block.weights).any(axis=-1)
     if layer.kind != "cross" and layer.num_queries == layer.num_keys:
         counted &= ~layer.mask.padding()[block.queries]
     return counted

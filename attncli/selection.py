@@ -27,12 +27,14 @@ class Indices:
     parts: tuple[tuple[int, int], ...] | None
 
     @classmethod
-    def of(cls, what: str, given: str | int | Iterable[int] | None) -> Indices:
+    def of(cls, what: str, given: str | int | Iterable[int] | Indices | None) -> Indices:
         """Return the choice that a user wrote, in the shell or in Python.
 
         Raises:
             UsageError: it is neither a number, a range, a list of these, nor `all`.
         """
+        if isinstance(given, Indices):
+            return given
         if given is None or (isinstance(given, str) and given == "all"):
             return cls(what, None)
         if not isinstance(given, str):
@@ -47,6 +49,13 @@ class Indices:
         if not all(matches):
             raise UsageError(f"--{what} '{visible(given)}': expected a number, a range, a list or all: 0, 2-4, 0,3,-1")
         return cls(what, tuple((int(m[1]), int(m[2] or m[1])) for m in matches if m))
+
+    @property
+    def and_below(self) -> Indices:
+        """The choice of these and all those before them."""
+        if self.parts is None:
+            return self
+        return Indices(self.what, (*self.parts, *((0, last) for _, last in self.parts)))
 
     def among(self, count: int, owner: str) -> tuple[int, ...]:
         """Return the chosen indices among `count`, in the order asked, each once.

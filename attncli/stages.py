@@ -74,7 +74,8 @@ class Stages:
         return _slice_or_list([head // size for head in self.heads])
 
     def _rows(self, array: Float[np.ndarray, "all_heads all_queries N"]) -> Float[np.ndarray, "H Q N"]:
-        return array[_slice_or_list(self.heads)][:, self.queries]
+        # A head at a time: that is how a derived layer makes its weights.
+        return np.stack([array[head, self.queries] for head in self.heads])
 
 
 def stages_of(layer: LayerTrace, heads: Sequence[int], queries: Int[np.ndarray, " Q"]) -> Iterator[Stages]:

@@ -120,7 +120,7 @@ def survey(traces: Iterable[Trace], view: View) -> Survey:
         view: its query rows are the ones that count.
 
     Raises:
-        UsageError: a query does not exist, or the traces have not the same heads.
+        UsageError: a query does not exist, a trace is derived, or the traces have not the same heads.
         InputError: there is no trace.
     """
     running: dict[Place, _Running] = {}
@@ -129,13 +129,14 @@ def survey(traces: Iterable[Trace], view: View) -> Survey:
     sentences = 0
     source = None
     for trace in traces:
+        trace.check_recorded("heads")
         sentences, source = sentences + 1, _shared(source or trace.source, trace.source)
         if running and [_place(layer) for layer in trace.layers] != list(running):
             raise UsageError("the traces have not the same layers and heads; survey each by itself")
         lengths = [min([*lengths, len(trace.query_tokens)]), max([*lengths, len(trace.query_tokens)])]
         for layer in trace.layers:
             masks[str(layer.mask)] = None
-            values = layer_metrics(trace, layer, np.array(view.cells(trace, layer).rows))
+            values = layer_metrics(trace, layer, np.array(_rows(view, trace, layer, sentences)))
             running.setdefault(_place(layer), _Running(values.shape)).add(values)
     if source is None:
         raise InputError("there is no sentence to survey the heads of")
@@ -145,6 +146,13 @@ def survey(traces: Iterable[Trace], view: View) -> Survey:
         for index, head in enumerate(heads)
     ]
     return Survey(source, sentences, (lengths[0], lengths[1]), tuple(masks), len(summaries), tuple(summaries))
+
+
+def _rows(view: View, trace: Trace, layer: LayerTrace, sentence: int) -> list[int]:
+    try:
+        return view.cells(trace, layer).rows
+    except UsageError as error:
+        raise UsageError(str(error) if sentence == 1 else f"sentence {sentence}: {error}") from None
 
 
 def _shared(source: Source, other: Source) -> Source:
@@ -190,7 +198,7 @@ def heads(
     from attncli.sources import open_source
     from attncli.stream import refusing
 
-    view = View(queries=tuple(map(str, queries)))
+    view = View(queries=tuple(queries))
     if isinstance(texts, Trace):
         given = {"pair": pair, "target": target, "layers": None if layers == "all" else layers, **options}
         if unused := [name for name, value in given.items() if value is not None]:

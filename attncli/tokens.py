@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import unicodedata
 from dataclasses import dataclass
+from typing import Any
 
 from attncli.errors import UsageError
 
@@ -18,6 +19,8 @@ _ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 # How vocabularies write "a space stands before this piece": byte-level BPE and SentencePiece.
 _SPACE_MARKS = ("\u0120", "\u2581")
 _WORD_PIECE = "##"
+
+_WRITTEN = ("index", "id", "text", "start", "end", "special", "segment")  # of a token, in JSON
 
 
 def visible(text: str) -> str:
@@ -58,6 +61,8 @@ class Token:
         end: one past its last character, or None.
         special: whether the tokenizer added it ([CLS], <s>, …).
         segment: 0 for the text, 1 for the second text of a pair.
+        word: which word of its text the tokenizer's own splitting puts it into; None where it does not say.
+        shown: the piece as the text spells it, where the vocabulary spells it byte by byte.
     """
 
     index: int
@@ -67,16 +72,25 @@ class Token:
     end: int | None
     special: bool = False
     segment: int = 0
+    word: int | None = None
+    shown: str | None = None
 
-    def as_dict(self) -> dict[str, str | int | None]:
+    def as_dict(self) -> dict[str, Any]:
         """Return the token as the JSON document spells it."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {name: getattr(self, name) for name in _WRITTEN}
+
+    @property
+    def below(self) -> str:
+        """What stands below the token in a list of tokens: its id."""
+        return str(self.id)
 
     @property
     def label(self) -> str:
         """The token as people read it: spaces marked `␣`, nothing that a terminal would obey."""
-        text = self.text
-        if text.startswith(_SPACE_MARKS):
+        text = self.text if self.shown is None else self.shown
+        if self.shown is not None:
+            text = "␣" * (len(text) - len(text.lstrip(" "))) + text.lstrip(" ")
+        elif text.startswith(_SPACE_MARKS):
             text = "␣" + text[1:]
         if all(unicodedata.category(character) == "Zs" for character in text):
             text = "␣" * len(text)
@@ -90,12 +104,36 @@ class Token:
     def names(self) -> set[str]:
         """Every spelling under which a user may ask for this token."""
         bare = self.text.removeprefix(_WORD_PIECE)
-        return {self.text, self.label, *filter(None, (bare, _unmarked(bare)))}
+        shown = (self.shown or "").strip()
+        return {self.text, self.label, *filter(None, (bare, _unmarked(bare), shown))}
 
     @property
     def spelling(self) -> str:
         """The token without the mark that says that a space stands before it, if it is more than that mark."""
         return _unmarked(self.text) or self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Word(Token):
+    """A word of the text: the pieces that the tokenizer made of it.
+
+    Its text is what stands in the text; its id is no row of a vocabulary, but the first word of the same pieces.
+
+    Attributes:
+        pieces: the indices of its pieces, which follow each other.
+    """
+
+    pieces: tuple[int, ...] = ()
+
+    @property
+    def below(self) -> str:
+        """See `Token.below`: the indices of its pieces."""
+        first, last = self.pieces[0], self.pieces[-1]
+        return str(first) if first == last else f"{first}-{last}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the word as the JSON document spells it."""
+        return {**Token.as_dict(self), "id": None, "pieces": list(self.pieces)}
 
 
 class Tokens(tuple[Token, ...]):
@@ -108,16 +146,18 @@ class Tokens(tuple[Token, ...]):
         """The vocabulary rows, in order."""
         return [token.id for token in self]
 
-    def find(self, wanted: str, role: str) -> list[int]:
+    def find(self, wanted: str | int, role: str) -> list[int]:
         """Return the positions of the tokens called `wanted`: its text, or a (possibly negative) index.
 
         Args:
-            wanted: a token as the vocabulary or the view spells it, or an integer.
+            wanted: a token as the vocabulary or the view spells it, or an integer, which is an index in any case.
             role: "query" or "key", for the error.
 
         Raises:
             UsageError: no token has that text, or the index is out of range.
         """
+        if isinstance(wanted, int):
+            return [self.at(wanted, role)]
         named = [token.index for token in self if wanted in token.names]
         if named:
             return named

@@ -13,6 +13,8 @@ from attncli.tokens import Token, Tokens
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from attncli.derived import Origin
+
 SCHEMA = "attncli.trace/1"
 
 
@@ -55,6 +57,7 @@ class Trace:
         target: the text whose queries attend to the sentence's keys.
         notes: what the source wants the user to know, a sentence each.
         generated: how many of the last tokens the model wrote itself.
+        origin: what its numbers were made of, where they are not those that were recorded.
     """
 
     source: Source
@@ -66,6 +69,7 @@ class Trace:
     target: str | None = None
     notes: tuple[str, ...] = ()
     generated: int = 0
+    origin: Origin | None = None
 
     def __post_init__(self) -> None:
         """Refuse layers that are not about these tokens."""
@@ -94,6 +98,16 @@ class Trace:
         arrays = (array for layer in self.layers for array in vars(layer).values())
         return sum(getattr(array, "nbytes", 0) for array in arrays)
 
+    @property
+    def recorded(self) -> Trace:
+        """The trace as it was recorded: itself, or the one that it was derived from."""
+        return self if self.origin is None else self.origin.trace
+
+    def check_recorded(self, what: str) -> None:
+        """Raise UsageError, saying what needs it, if these are not the numbers that were recorded."""
+        if self.origin is not None:
+            raise UsageError(f"{what} reads a trace as it was recorded; give it the one that this was derived from")
+
     def sides(self, layer: LayerTrace) -> tuple[Tokens, Tokens]:
         """Return the tokens of a layer's queries and of its keys: an encoder and a decoder attend to themselves."""
         if layer.kind == "encoder":
@@ -116,7 +130,14 @@ class Trace:
         return found[0]
 
     def save(self, path: str | Path) -> None:
-        """Write the trace to a safetensors file, from which `attncli.load` reads it back unchanged."""
+        """Write the trace to a safetensors file, from which `attncli.load` reads it back unchanged.
+
+        Raises:
+            UsageError: it is a derived one.
+            InputError: the file cannot be written.
+        """
+        if self.origin is not None:
+            raise UsageError("a derived trace is not saved; save the one that it was made of, and derive it again")
         from attncli.sources.file import save
 
         save(self, path)

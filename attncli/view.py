@@ -66,16 +66,20 @@ class View:
         span: keep the query rows of this range; None keeps all of those that are chosen.
         top_keys: show only this many keys of each query, the heaviest ones; None is all of them.
         min_weight: show only keys of this weight and more; None is all of them.
+        no_sink: leave the first key out of the range of colours.
+        log: colours on a logarithmic scale.
     """
 
     show: frozenset[str] | None = None
-    queries: tuple[str, ...] = ()
+    queries: tuple[str | int, ...] = ()
     keys: tuple[str, ...] = ()
     hide_special: bool = False
     precision: int | None = None
     span: RowRange | None = None
     top_keys: int | None = None
     min_weight: float | None = None
+    no_sink: bool = False
+    log: bool = False
 
     @property
     def heaviest(self) -> Heaviest | None:
@@ -97,6 +101,9 @@ class View:
         """
         self.rows(trace)
         self.columns(trace)
+        if trace.origin is not None and (gone := (self.show or frozenset()) & trace.layers[0].missing):
+            left = [part for part in PARTS if part not in trace.layers[0].missing]
+            raise UsageError(f"--show {','.join(sorted(gone))}: derived numbers have none; they have {', '.join(left)}")
         if self.show and all(self.show <= layer.missing for layer in trace.layers):
             raise NotExposedError(
                 f"layer {trace.layers[0].layer} gives its weights alone; show scores, mask, weights or metrics"
@@ -151,7 +158,7 @@ class View:
         row_tokens, column_tokens = trace.sides(layer)
         return Cells(row_tokens, rows, column_tokens, columns)
 
-    def _chosen(self, tokens: Tokens, wanted: tuple[str, ...], role: str) -> list[int]:
+    def _chosen(self, tokens: Tokens, wanted: tuple[str | int, ...], role: str) -> list[int]:
         if wanted:
             return list(dict.fromkeys(index for name in wanted for index in tokens.find(name, role)))
         chosen = [token.index for token in tokens if not (self.hide_special and token.special)]

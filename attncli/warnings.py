@@ -27,6 +27,7 @@ def warnings_of(trace: Trace, view: View) -> Iterator[str]:
         if left_out := (view.show or frozenset()) & layer.missing:
             verb = "are" if len(left_out) > 1 else "is"
             yield f"layer {layer.layer} gives its weights alone: {', '.join(sorted(left_out))} {verb} left out"
+    for layer in trace.recorded.layers:
         yield from _unproven(trace, layer)
     shown = ((layer, view.cells(trace, layer)) for layer in trace.layers)
     yield from _together((layer, _blind_rows(layer, cells.row_tokens, cells.rows)) for layer, cells in shown)

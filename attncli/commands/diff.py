@@ -213,4 +213,5 @@ def _draw(difference: Difference, given: dict[str, Any], chosen: str) -> None:
     with canvas(chosen, given.get("output"), given.get("color"), given.get("width"), "attn diff") as shown:
         palette = shown.palette(given.get("colormap", "viridis"))
         view = {name: given[name] for name in ("precision", "top", "maps") if name in given}
-        shown.show(Changes(difference, palette, shown.width, **view).renderables(), difference.first.text)
+        title = " / ".join(dict.fromkeys((difference.first.text, difference.second.text)))
+        shown.show(Changes(difference, palette, shown.width, **view).renderables(), title)

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from attncli import options
+from attncli import derive_options, options
 from attncli.errors import ExitCode, InputError, UsageError
 
 if TYPE_CHECKING:
+    from attncli.derived import Derivation
     from attncli.failure import Failure
     from attncli.trace import Trace
     from attncli.view import View
+
+_NOT_OF_PAGES = ("words", "norms", "rollout", "reduce", "no_sink", "log", "top_keys")
 
 
 def inspect(
@@ -62,6 +65,13 @@ def inspect(
     no_special: options.NoSpecial = None,
     hide_special: options.HideSpecial = None,
     show: options.Show = None,
+    words: derive_options.Words = None,
+    norms: derive_options.Norms = None,
+    rollout: derive_options.Rollout = None,
+    reduce: derive_options.Reduce = None,
+    over: derive_options.Over = None,
+    no_sink: derive_options.NoSink = None,
+    log: derive_options.Log = None,
     precision: options.Precision = None,
     colormap: options.Colormap = None,
     color: options.Color = None,
@@ -80,6 +90,7 @@ def inspect(
 
     attn inspect -F jsonl - < sentences.txt
     """
+    from attncli.derived.asked import derivation_of
     from attncli.formats import DRAWN, choose_format
     from attncli.inputs import answers_of
     from attncli.selection import RowRange
@@ -96,8 +107,11 @@ def inspect(
         span=None if rows is None else RowRange.of(rows),
         top_keys=top_keys,
         min_weight=min_weight,
+        no_sink=bool(no_sink),
+        log=bool(log),
     )
-    chosen = _page_format(format_, output, view) if interactive else choose_format(format_, output)
+    wish, asked = derivation_of(given)
+    chosen = _page_format(given, view) if interactive else choose_format(format_, output)
     if save is not None and output is not None and save.absolute() == output.absolute():
         raise UsageError(f"--save and --output both name {save}; give each a file of its own")
     if hide_special and from_ is None and model is None and vocab in (None, "words"):
@@ -108,7 +122,7 @@ def inspect(
         from attncli.formats.parquet import check_parquet, write_parquet
 
         check_parquet(output)
-    answers = Answers(_checked(answers_of(given, layers="0", only=only), view, save), bool(keep_errors))
+    answers = Answers(_checked(answers_of(asked, layers="0", only=only), view, save, wish), bool(keep_errors))
     if interactive:
         _emit_page(answers.good(), view, given)
     elif chosen in DRAWN:
@@ -129,21 +143,28 @@ def _refuse_contradictions(given: dict[str, Any], chosen: str) -> None:
 
 
 def _checked(
-    answers: Iterable[tuple[int, Trace | Failure]], view: View, save: Path | None
+    answers: Iterable[tuple[int, Trace | Failure]], view: View, save: Path | None, wish: Derivation
 ) -> Iterator[tuple[int, Trace | Failure]]:
-    """Pass the traces on once the view fits them, saved if asked, saying on stderr what their numbers cannot."""
+    """Pass the traces on, derived if asked, once the view fits them; what is saved is the trace as it was recorded.
+
+    What their numbers cannot say is said on stderr.
+    """
+    from attncli.derived import derived_trace
     from attncli.failure import Failure
     from attncli.terminal import complain
     from attncli.warnings import warnings_of
 
     for number, answer in answers:
-        if not isinstance(answer, Failure):
-            view.check(answer)
-            for warning in warnings_of(answer, view):
-                complain(f"warning: {warning}")
-            if save is not None:
-                answer.save(save)
-        yield number, answer
+        if isinstance(answer, Failure):
+            yield number, answer
+            continue
+        shown = answer if wish.is_none else derived_trace(answer, wish)
+        view.check(shown)
+        for warning in warnings_of(shown, view):
+            complain(f"warning: {warning}")
+        if save is not None:
+            answer.save(save)
+        yield number, shown
 
 
 def _draw(traces: Iterable[tuple[int, Trace]], view: View, chosen: str, given: dict[str, Any]) -> None:
@@ -173,10 +194,14 @@ def _emit(answers: Iterable[tuple[int, Trace | Failure]], view: View, chosen: st
             stream.flush()
 
 
-def _page_format(given: str | None, output: Path | None, view: View) -> str:
+def _page_format(given: dict[str, Any], view: View) -> str:
     from attncli.formats.page import check_page
 
-    check_page(given, output, view.show)
+    for name in _NOT_OF_PAGES:
+        if name in given:
+            option = "--" + name.replace("_", "-")
+            raise UsageError(f"{option} does not apply to --interactive, whose page holds all weights as they are")
+    check_page(given.get("format_"), given.get("output"), view.show)
     return "html"
 
 

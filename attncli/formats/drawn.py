@@ -18,6 +18,8 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.terminal_theme import DEFAULT_TERMINAL_THEME
 
+from attncli.render.palette import LEFT_TO_RIGHT
+
 INK = "#1f2328"
 PAPER = "#ffffff"
 FAINT = "#59636e"  # on paper at a contrast of 6:1 (WCAG 2.2 asks for 4.5)
@@ -107,7 +109,8 @@ def pieces(segments: Iterable[Segment]) -> list[Piece]:
 def _placed(segments: Iterable[Segment]) -> Iterator[Piece]:
     start = 0
     for text, style, _ in segments:
-        for run, width, kind in _runs(text):
+        # A terminal's mark: here every piece has a place of its own.
+        for run, width, kind in _runs(text.replace(LEFT_TO_RIGHT, "")):
             yield Piece(start, width, run, _look(style), kind == _PLAIN, kind == _RIGHT_TO_LEFT)
             start += width
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli.blocks import row_blocks
+from attncli.derived.layer import head_label, layer_label, measure_of
 from attncli.failure import Failure
 from attncli.formats import gathered
 from attncli.formats.numbers import number, written_rows
@@ -71,6 +72,7 @@ def _document(trace: Trace, view: View) -> Iterator[str]:
         "text": trace.text,
         "pair": trace.pair,
         "target": trace.target,
+        **({} if trace.origin is None else {"derived": trace.origin.as_dict()}),
         "query_tokens": [_query(trace, row) for row in view.rows(trace)],
         "key_tokens": [trace.key_tokens[column].as_dict() for column in view.columns(trace)],
     })  # fmt: skip
@@ -90,7 +92,7 @@ def _layer(trace: Trace, layer: LayerTrace, view: View) -> Iterator[str]:
     cells = view.cells(trace, layer)
     parts = _parts(view)
     yield _opened({
-        "layer": layer.layer,
+        "layer": layer_label(layer),
         "kind": layer.kind,
         "scale": layer.scale,
         "softcap": layer.softcap,
@@ -112,7 +114,7 @@ def _head(trace: Trace, layer: LayerTrace, index: int, view: View, cells: Cells)
     parts = _parts(view) - layer.missing
     head = layer.head(index, cells.rows)
     columns = cells.of_columns
-    yield _opened({"head": index})
+    yield _opened({"head": head_label(layer, index)})
     if view.heaviest is not None:
         yield ', "top_keys": '
         yield from _array(_ranked(head, cells, view.heaviest, view))
@@ -127,7 +129,7 @@ def _head(trace: Trace, layer: LayerTrace, index: int, view: View, cells: Cells)
     if "mask" in parts:
         yield from _matrix("mask", (block.mask[:, columns] for block in head.blocks()), view)
     if "weights" in parts:
-        yield from _matrix("weights", (block.weights[:, columns] for block in head.blocks()), view)
+        yield from _matrix(measure_of(layer), (block.weights[:, columns] for block in head.blocks()), view)
     if "output" in parts:
         yield from _matrix("output", _blocks(head.output), view)
     if "metrics" in parts:
@@ -143,7 +145,8 @@ def _ranked(head: HeadTrace, cells: Cells, wanted: Heaviest, view: View) -> Iter
     """Yield the heaviest keys of each query, by their index in the sequence, heaviest first."""
     for places, weights in top_keys(head, cells.of_columns, wanted):
         keys = [cells.columns[place] for place in places.tolist()]
-        yield iter([f'{{"keys": {keys}, "weights": {written_rows(weights[None], view.precision)[1:-1]}}}'])
+        numbers = written_rows(weights[None], view.precision)[1:-1]
+        yield iter([f'{{"keys": {keys}, "{measure_of(head.layer)}": {numbers}}}'])
 
 
 def _metrics(trace: Trace, layer: LayerTrace, head: HeadTrace, view: View) -> dict[str, Any]:

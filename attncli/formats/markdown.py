@@ -10,10 +10,9 @@ import re
 from collections.abc import Iterator, Sequence
 
 from attncli.formats.drawn import Drawing, Piece
+from attncli.render.palette import LEFT_TO_RIGHT
 
 _TICKS = re.compile(r"`+")
-# What is read from the right would take the numbers behind it along; a mark that takes no room ends that.
-_LEFT_TO_RIGHT_MARK = "\u200e"
 
 
 def write_markdown(drawings: Sequence[Drawing], name: str) -> Iterator[str]:
@@ -27,7 +26,8 @@ def write_markdown(drawings: Sequence[Drawing], name: str) -> Iterator[str]:
 
 
 def _written(piece: Piece) -> str:
-    return piece.text + (_LEFT_TO_RIGHT_MARK if piece.is_right_to_left else "")
+    # What is read from the right would take the numbers behind it along; a mark that takes no room ends that.
+    return piece.text + (LEFT_TO_RIGHT if piece.is_right_to_left else "")
 
 
 def _code(text: str) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from itertools import chain, repeat
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attncli.derived.layer import head_label, layer_label, measure_of
 from attncli.failure import Failure
 from attncli.formats import gathered
 from attncli.formats.numbers import written
@@ -17,6 +19,9 @@ from attncli.ranking import Heaviest, Places, top_keys
 from attncli.tokens import visible
 from attncli.trace import Trace
 from attncli.view import Columns, View
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 COLUMNS = (
     "sentence", "layer", "kind", "head", "query", "query_token", "key", "key_token", "score", "allowed", "weight",
@@ -39,7 +44,12 @@ def write_csv(answers: Iterable[tuple[int, Trace | Failure]], view: View) -> Ite
 def _written(answers: Iterable[tuple[int, Trace | Failure]], view: View, join: Join, comma: str) -> Iterator[str]:
     header = join(COLUMNS) + "\n"
     for number, answer in answers:
-        rows = [] if isinstance(answer, Failure) else _rows(number, answer, view, join, comma)
+        if isinstance(answer, Failure):
+            rows: Iterable[str] = []
+        else:
+            if measure_of(answer.layers[0]) == "norms":
+                header = header.replace("weight", "norm")
+            rows = _rows(number, answer, view, join, comma)
         # No header where an error ends the stream before its first sentence.
         yield from gathered(chain([header], rows))
         header = ""
@@ -63,13 +73,14 @@ def _rows(number: int, trace: Trace, view: View, join: Join, comma: str) -> Iter
         for index in layer.heads:
             for block in layer.head(index, cells.rows).blocks():
                 kept = _kept(block, columns, view.heaviest)
-                rows = zip(block.queries.tolist(), kept, block.scores, block.mask, block.weights, strict=True)
+                rows = zip(block.queries.tolist(), kept, _scores(block), block.mask, block.weights, strict=True)
                 for query, own, scores, allowed, weights in rows:
                     token = _escaped(cells.row_tokens[query].text)
-                    start = join((str(number), str(layer.layer), layer.kind, str(index), str(query), token))
+                    place = (str(number), str(layer_label(layer)), layer.kind, str(head_label(layer, index)))
+                    start = join((*place, str(query), token))
                     answers = zip(
                         keys[own],
-                        written(scores[columns][own], view.precision),
+                        repeat("", len(keys[own])) if scores is None else written(scores[columns][own], view.precision),
                         allowed[columns][own].tolist(),
                         written(weights[columns][own], view.precision),
                         strict=True,
@@ -77,6 +88,11 @@ def _rows(number: int, trace: Trace, view: View, join: Join, comma: str) -> Iter
                     yield "".join([
                         f"{start}{key}{score}{flags[may]}{weight}\n" for key, score, may, weight in answers
                     ])  # fmt: skip
+
+
+def _scores(block: HeadTrace) -> Iterable[Float[np.ndarray, " K"] | None]:
+    """Return the scores of every row, or None for each where numbers are derived."""
+    return repeat(None, len(block.queries)) if "scores" in block.layer.missing else block.scores
 
 
 def _kept(head: HeadTrace, columns: Columns, wanted: Heaviest | None) -> Iterable[slice | Places]:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 CHANGE = "B − A"
 _WEIGHTS = "weights  "
 _BETWEEN = 3  # cells between two maps
+_TALLEST = 64  # rows of a map that is drawn whole
+_SCREEN = 24  # rows of the maps of a longer text, those one above the other together
 _FEWEST_COLUMNS = 20  # of a map that stands beside another one
 
 Axes = tuple[Axis, Axis]  # rows and columns
@@ -44,7 +46,8 @@ def maps_of(pair: LayerPair, head: int, palette: Palette, room: int) -> Block:
     blind = _blind(pair, head)
     axes = _axes(pair, blind, palette)
     share = _share(axes, room)
-    pools = [pooling(rows, columns, share) for rows, columns in axes]
+    in_a_line = max((room + _BETWEEN) // (share + _BETWEEN), 1)
+    pools = [_pool(rows, columns, share, _SCREEN // -(-len(axes) // in_a_line)) for rows, columns in axes]
     sides = (pair.first.head(head, axes[0][0].indices), pair.second.head(head, axes[1][0].indices))
     pictures = [picture_of(side, slice(None), pool) for side, pool in zip(sides, pools[:2], strict=True)]
     common = scale_of(pictures)
@@ -63,6 +66,12 @@ def maps_of(pair: LayerPair, head: int, palette: Palette, room: int) -> Block:
         _named(CHANGE, signed_legend(change.scale, common.marks, signed, cell_width, room_of_scales), palette),
     ]
     return stack([*scales, *_pooled(pools, palette), _side_by_side(drawn, room)])
+
+
+def _pool(rows: Axis, columns: Axis, share: int, most: int) -> tuple[int, int]:
+    """Return what a cell stands for; a map of a long text has so many rows at most, for all three to fit a screen."""
+    pool = pooling(rows, columns, share)
+    return pool if len(rows) <= _TALLEST else (max(pool[0], -(-len(rows) // most)), pool[1])
 
 
 def _named(name: str, scale: Block, palette: Palette) -> Block:

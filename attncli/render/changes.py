@@ -136,6 +136,11 @@ class Changes:
 
     def _mean_over(self) -> str:
         """Return which rows the numbers are the mean of."""
+        compared = sorted({each.rows for each in self.difference.heads})
+        if compared == [0]:
+            return "no query row could be compared"
+        if compared[0] < min(len(pair.chosen) for pair in self.difference.layers):
+            return f"mean over {' or '.join(map(str, compared))} query rows"
         chosen = {pair.chosen for pair in self.difference.layers}
         counts = sorted({len(pairs) for pairs in chosen})
         if len(chosen) == 1 and counts[0] <= _FEW:
@@ -148,7 +153,8 @@ class Changes:
         """Yield the cells that changed most, or that none did."""
         cells = self.difference.cells
         if not cells:
-            yield Text("no cell that both have has changed")
+            has_rows = any(each.rows for each in self.difference.heads)
+            yield Text("no cell that both have has changed" if has_rows else "no cell could be compared")
             return
         has_kinds = len({pair.first.kind for pair in self.difference.layers}) > 1
         names = ["layer", *(["kind"] if has_kinds else []), "head", "query", "key", *NAMES]
@@ -171,7 +177,7 @@ class Changes:
 
     def _number(self, value: float | None, sign: str = "") -> str:
         if not value:
-            return "" if value is None else "0"  # exactly; 0.0000 is a small number rounded
+            return self.palette.fit("–") if value is None else "0"  # exactly; 0.0000 is a small number rounded
         return f"{value:{sign}.{self.precision}f}".replace("-", "−")
 
     def _elsewhere(self) -> Block:

@@ -57,7 +57,7 @@ def _headline(survey: Survey, palette: Palette) -> Text:
     facts += [counted(source.layers, "layer")] if source.layers > 1 else []
     facts += [f"{shown} of " * (shown < survey.measured) + counted(survey.measured, "head")]
     facts += [f"mask {' and '.join(survey.masks)}", *numbers_of(source)]
-    facts += [f"{counted(survey.sentences, 'sentence')} of {span(*survey.tokens)} tokens"]
+    facts += [f"{counted(survey.sentences, 'sentence')} of {span(*survey.tokens)} token{'s' * (survey.tokens[1] > 1)}"]
     return joined(title_of(source), facts, palette)
 
 
@@ -70,7 +70,7 @@ def _table(
     precision: int | None,
 ) -> Block:
     kinds = {head.kind for head in survey.heads}
-    longest = max(map(len, kinds)) if len(kinds) > 1 else 0
+    longest = max(map(len, kinds)) if kinds != {"self"} else 0
 
     def place(layer: object, kind: str, head: object) -> str:
         """Return where a head is as one word, which stands at the left of every piece of a folded table."""

@@ -14,11 +14,12 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 
+from attncli.derived.layer import head_label, titled
 from attncli.layer import HeadTrace
 from attncli.ranking import drawn_cells
 from attncli.render.axes import Axis
 from attncli.render.block import Block, beside, flowing, stack
-from attncli.render.palette import BOLD, DIM, Palette
+from attncli.render.palette import BOLD, DIM, Colors, Palette
 from attncli.view import Columns
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 GAP = 1
 MOST = 64  # rows and columns of a picture; more are pooled
 COMFORTABLE = 100  # cells in a line where the output sets no width
+_WIDEST = 10_000  # ratio of the ends of a logarithmic scale; a softmax has hundreds of powers of ten
 STRIPS = 2  # more strips than this are narrowed to one cell a column
 _MARKS = ("· masked", "0 exactly zero", "X NaN", "I infinite")
 
@@ -38,14 +40,21 @@ class Scale:
     Attributes:
         highest: the largest finite value of the allowed cells, or 0.
         marks: which of the odd cells that have a mark of their own there are.
+        lowest: the smallest one above 0, or infinity.
     """
 
     highest: float = 0.0
     marks: frozenset[str] = frozenset()
+    lowest: float = np.inf
 
     @classmethod
-    def of(cls, values: Float[np.ndarray, "Q K"], allowed: Bool[np.ndarray, "Q K"]) -> Scale:
-        """Return the scale of these cells."""
+    def of(
+        cls,
+        values: Float[np.ndarray, "Q K"],
+        allowed: Bool[np.ndarray, "Q K"],
+        counted: Bool[np.ndarray, " K"] | None = None,
+    ) -> Scale:
+        """Return the scale of these cells; columns that are not counted have marks, but no colours of their own."""
         finite = np.isfinite(values)
         found = (
             not allowed.all(),
@@ -54,10 +63,19 @@ class Scale:
             (allowed & np.isinf(values)).any(),
         )
         marks = frozenset(mark for mark, is_found in zip(_MARKS, found, strict=True) if is_found)
-        return cls(float(np.where(allowed & finite, values, 0).max(initial=0.0)), marks)
+        drawn = allowed & finite if counted is None else allowed & finite & counted
+        lowest = float(values.min(initial=np.inf, where=drawn & (values > 0)))
+        return cls(float(values.max(initial=0.0, where=drawn)), marks, lowest)
 
     def __or__(self, other: Scale) -> Scale:
-        return Scale(max(self.highest, other.highest), self.marks | other.marks)
+        return Scale(max(self.highest, other.highest), self.marks | other.marks, min(self.lowest, other.lowest))
+
+    def colors(self, is_log: bool = False) -> Colors:
+        """Return the range of the colours: from 0, or over at most four powers of ten."""
+        if not is_log or self.highest <= 0:
+            return Colors(0.0, self.highest)
+        low = max(self.lowest, self.highest / _WIDEST)
+        return Colors(low, self.highest, is_log=True, is_cut=self.lowest < low)
 
 
 @dataclass(frozen=True)
@@ -86,15 +104,24 @@ class Picture:
         return Picture(self.title, np.where(some, highest, 0), some, self.scale)
 
 
-def picture_of(head: HeadTrace, columns: Columns, pool: tuple[int, int]) -> Picture:
-    """Return the weights of a head as a picture; its rows are pooled as they are derived, and only that is kept."""
+def picture_of(head: HeadTrace, columns: Columns, pool: tuple[int, int], no_sink: bool = False) -> Picture:
+    """Return the weights of a head as a picture; its rows are pooled as they are derived, and only that is kept.
+
+    Args:
+        head: the head, for the rows shown.
+        columns: the keys shown.
+        pool: how many rows and columns a cell of the picture stands for.
+        no_sink: whether the first key is left out of the scale.
+    """
     kept = []
+    counted = np.arange(head.layer.num_keys)[columns] > 0 if no_sink else None
     for part in head.blocks():
         weights, allowed = part.weights[:, columns], drawn_cells(part)[:, columns]
-        kept.append(Picture("", weights, allowed, Scale.of(weights, allowed)).pooled(1, pool[1]))
+        kept.append(Picture("", weights, allowed, Scale.of(weights, allowed, counted)).pooled(1, pool[1]))
     values = np.concatenate([picture.values for picture in kept])
     allowed = np.concatenate([picture.allowed for picture in kept])
-    return Picture(f"head {head.head}", values, allowed, scale_of(kept)).pooled(pool[0], 1)
+    title = titled("head", head_label(head.layer, head.head))
+    return Picture(title, values, allowed, scale_of(kept)).pooled(pool[0], 1)
 
 
 def scale_of(pictures: Sequence[Picture]) -> Scale:
@@ -122,6 +149,7 @@ def heatmaps(
     palette: Palette,
     width: int,
     most_strips: int = STRIPS,
+    colors: Colors | None = None,
 ) -> Block:
     """Return the pictures in strips, each strip with the row labels at its left.
 
@@ -133,8 +161,9 @@ def heatmaps(
         palette: how cells look.
         width: how many cells a strip may take.
         most_strips: more of them than this are narrowed to one cell a column.
+        colors: their range; None is from 0 to the largest value.
     """
-    highest = scale_of(pictures).highest
+    colors = colors or scale_of(pictures).colors()
     row_axis, column_axis = rows.pooled(pool[0]), columns.pooled(pool[1])
     cell_width = 2
     panel_width = _panel_width(pictures, column_axis, cell_width)
@@ -144,18 +173,38 @@ def heatmaps(
         panel_width = _panel_width(pictures, column_axis, cell_width)
         per_strip = (width - rows.width) // (panel_width + GAP)
     per_strip = max(per_strip, 1)
-    drawn = (_panel(picture, row_axis, column_axis, palette, cell_width, highest) for picture in pictures)
+    drawn = (_panel(picture, row_axis, column_axis, palette, cell_width, colors) for picture in pictures)
     panels = [Block(lines, panel_width) for lines in drawn]
     labels = row_axis.row_labels(2, palette)
     strips = [beside([labels, *panels[start : start + per_strip]], GAP) for start in range(0, len(panels), per_strip)]
     return stack([part for strip in strips for part in (strip, Block([[]], 0))][:-1])
 
 
-def legend(pictures: Sequence[Picture], palette: Palette, width: int | None, of_rows: str = "") -> Block:
-    """Return the scale of the pictures, the marks that occur in them, and what the mark of their rows means."""
+def legend(
+    pictures: Sequence[Picture],
+    palette: Palette,
+    width: int | None,
+    of_rows: str = "",
+    colors: Colors | None = None,
+    sink: str = "",
+) -> Block:
+    """Return the scale of the pictures, the marks that occur in them, and what the mark of their rows means.
+
+    Args:
+        pictures: the pictures.
+        palette: how cells look.
+        width: cells in a line; None is as many as it takes.
+        of_rows: what the mark of their rows means.
+        colors: their range; None is from 0 to the largest value.
+        sink: the key that is left out of the range.
+    """
     scale = scale_of(pictures)
-    line = ramp_line(0, scale.highest, palette)
+    colors = colors or scale.colors()
+    line = ramp_line(colors.low, colors.high, palette)
+    line += [Segment(", logarithmic", DIM)] if colors.is_log else []
     marks = [mark for mark in _MARKS if mark in scale.marks] + ([of_rows] if of_rows else [])
+    marks += ["- below the range"] if colors.is_cut else []
+    marks += [f"+ beyond the range, which leaves out {sink}"] if sink else []
     return flowing([line, *([Segment(palette.fit(mark), DIM)] for mark in marks)], width)
 
 
@@ -178,9 +227,9 @@ def _panel_width(pictures: Sequence[Picture], columns: Axis, cell_width: int) ->
 
 
 def _panel(
-    picture: Picture, rows: Axis, columns: Axis, palette: Palette, cell_width: int, highest: float
+    picture: Picture, rows: Axis, columns: Axis, palette: Palette, cell_width: int, colors: Colors
 ) -> list[list[Segment]]:
-    drawn = palette.cells(picture.values, picture.allowed, 0.0, highest, cell_width)
+    drawn = palette.cells(picture.values, picture.allowed, colors.low, colors.high, cell_width, colors.is_log)
     lines = [[Segment(palette.fit(picture.title), BOLD)], columns.ticks(cell_width, palette)]
     for place, row in enumerate(drawn):
         if rows.boundary and place == rows.boundary:

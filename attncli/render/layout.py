@@ -17,6 +17,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from attncli.blocks import row_blocks
+from attncli.derived.layer import head_label, layer_label, measure_of, titled
 from attncli.layer import HeadTrace, LayerTrace
 from attncli.ranking import Heaviest, drawn_cells
 from attncli.render.axes import Axis, mark_note
@@ -24,10 +25,11 @@ from attncli.render.block import Block, beside, block, stack
 from attncli.render.fit import Fit
 from attncli.render.heatmap import COMFORTABLE, Picture, heatmaps, legend, picture_of, scale_of
 from attncli.render.matrix import Matrix, side_by_side
-from attncli.render.palette import BOLD, DIM, Palette
+from attncli.render.palette import BOLD, DIM, Colors, Palette
 from attncli.render.screen import Screen
 from attncli.render.summaries import headline, metrics_table, proof_line, shapes_table, token_list
 from attncli.render.top_keys import top_keys_table
+from attncli.tokens import Word
 from attncli.trace import Trace
 from attncli.view import Cells, Columns, View
 
@@ -87,14 +89,16 @@ class Layout:
     def renderables(self) -> Iterator[RenderableType]:
         """Yield the view, part by part; a blank line belongs between two parts."""
         trace = self.trace
-        yield headline(trace, self.palette)
+        yield headline(trace.recorded, self.palette)
+        if trace.origin is not None:
+            yield Text(self.palette.fit("\n".join(trace.origin.rules)))
         wanted = self.view.parts(self._default())
         if "tokens" in wanted:
             yield self._tokens()
         for frame in self._frames:
             layer = frame.layer
             if len(trace.layers) > 1:
-                yield Text(self.palette.fit(f"layer {layer.layer} · {layer.kind}"), BOLD)
+                yield Text(self.palette.fit(f"{titled('layer', layer_label(layer))} · {layer.kind}"), BOLD)
             if "shapes" in wanted:
                 yield shapes_table(trace, layer, self.palette, self.width)
             if "mask" in wanted:
@@ -104,10 +108,12 @@ class Layout:
             heads = (layer.head(index, frame.cells.rows) for index in frame.fit.heads)
             # The matrices share the colours of the maps.
             is_drawn = "heatmap" in wanted or ("weights" in wanted and self.palette.has_color)
-            pictures = [picture_of(head, frame.cells.of_columns, frame.fit.pool) for head in heads] if is_drawn else []
-            yield from self._numbers(frame, wanted - layer.missing, scale_of(pictures).highest)
+            how = (frame.cells.of_columns, frame.fit.pool, self.view.no_sink)
+            pictures = [picture_of(head, *how) for head in heads] if is_drawn else []
+            colors = scale_of(pictures).colors(self.view.log)
+            yield from self._numbers(frame, wanted - layer.missing, colors)
             if "heatmap" in wanted:
-                yield self._maps(frame, pictures)
+                yield self._maps(frame, pictures, colors)
             if "metrics" in wanted:
                 yield metrics_table(trace, layer, self.palette, self.width, self.view.precision)
             if "proof" in wanted:
@@ -159,7 +165,9 @@ class Layout:
             parts += ("scores", "weights", "heatmap")
         else:
             parts += ("heatmap",)
-        return (*parts, "proof") if any(layer.proof for layer in self.trace.layers) else parts
+        parts = (*parts, "proof") if any(layer.proof for layer in self.trace.layers) else parts
+        # What derived numbers are is said in words.
+        return parts if self.trace.origin is None else tuple(part for part in parts if part != "shapes")
 
     def _digit_heads(self, layer: LayerTrace) -> tuple[int, ...]:
         """The heads whose matrices are printed: the first one, unless the parts or a single row were asked for."""
@@ -170,7 +178,8 @@ class Layout:
 
     def _tokens(self) -> RenderableType:
         trace = self.trace
-        has_ids = trace.source.kind in {"toy", "pretrained"}  # elsewhere there is no vocabulary
+        # Elsewhere there is no vocabulary, and words have pieces.
+        has_ids = trace.source.kind in {"toy", "pretrained"} or isinstance(trace.key_tokens[0], Word)
         if trace.query_tokens == trace.key_tokens:
             return token_list(trace.key_tokens, "tokens", self.palette, self.width, has_ids)
         sides = ((trace.query_tokens, "queries"), (trace.key_tokens, "keys"))
@@ -215,7 +224,7 @@ class Layout:
         drawn, lines_each = table(1)
         return drawn if lines_each == 1 else table(lines_each)[0]
 
-    def _numbers(self, frame: Frame, wanted: frozenset[str], highest: float) -> Iterator[RenderableType]:
+    def _numbers(self, frame: Frame, wanted: frozenset[str], colors: Colors) -> Iterator[RenderableType]:
         """Yield the matrices of the heads that are printed in digits, side by side as the width allows."""
         layer, cells, rows = frame.layer, frame.cells, frame.rows
         if "embeddings" in wanted and layer.inputs is not None:
@@ -224,18 +233,18 @@ class Layout:
         for index in self._digit_heads(layer):
             head = layer.head(index, cells.rows)
             marked, mark = frame.of_head(index)
-            matrices = list(self._matrices(head, cells.of_columns, wanted, (marked, frame.columns), highest))
+            matrices = list(self._matrices(head, cells.of_columns, wanted, (marked, frame.columns), colors))
             if not matrices:
                 continue
             note = self._head_note(layer, index, wanted) + (f" · {mark}" if mark else "")
-            yield Text.assemble((f"head {index}", BOLD), (self.palette.fit(note), DIM))
+            yield Text.assemble((titled("head", head_label(layer, index)), BOLD), (self.palette.fit(note), DIM))
             yield self._drawn(matrices)
         projected = layer.projected(cells.rows) if "output" in wanted else None
         if projected is not None:
             yield self._drawn([self._vectors("projected: concatenated heads·W_o", projected, rows)])
 
     def _head_note(self, layer: LayerTrace, head: int, wanted: frozenset[str]) -> str:
-        heads = f" of {layer.num_heads}"
+        heads = f" of {layer.num_heads}" if head_label(layer, head) == head else ""
         if layer.num_groups < layer.num_heads:
             heads += f", reads kv head {layer.head(head).key_head} of {layer.num_groups}"
         if len(self._digit_heads(layer)) < len(layer.heads):
@@ -244,7 +253,7 @@ class Layout:
         return heads + (" · rows are queries, columns keys" if is_cells else "")
 
     def _matrices(
-        self, head: HeadTrace, keys: Columns, wanted: frozenset[str], axes: tuple[Axis, Axis], highest: float
+        self, head: HeadTrace, keys: Columns, wanted: frozenset[str], axes: tuple[Axis, Axis], colors: Colors
     ) -> Iterator[Matrix]:
         rows, columns = axes
         if "q" in wanted:
@@ -258,7 +267,8 @@ class Layout:
             yield Matrix(title, head.scores[:, keys], rows, columns, head.mask[:, keys])
         if "weights" in wanted:
             shown = drawn_cells(head)[:, keys]
-            yield Matrix("weights", head.weights[:, keys], rows, columns, shown, hide_masked=True, highest=highest)
+            title = measure_of(head.layer)
+            yield Matrix(title, head.weights[:, keys], rows, columns, shown, hide_masked=True, colors=colors)
         if "output" in wanted:
             yield self._vectors("output: weights·V", head.output, rows)
 
@@ -269,14 +279,16 @@ class Layout:
         is_cut = self.is_cut and self.width is not None
         return side_by_side(matrices, self.palette, self._room, is_cut, self.view.precision)
 
-    def _maps(self, frame: Frame, pictures: list[Picture]) -> RenderableType:
-        pool = frame.fit.pool
-        maps = heatmaps(pictures, frame.rows, frame.columns, pool, self.palette, self._room, frame.fit.strips)
-        title = "weights of every head" if len(pictures) == frame.layer.num_heads > 1 else "weights"
-        if pool != (1, 1):
-            title += f", largest of {pool[0]}×{pool[1]}"
+    def _maps(self, frame: Frame, pictures: list[Picture], colors: Colors) -> RenderableType:
+        fit, title = frame.fit, measure_of(frame.layer)
+        maps = heatmaps(pictures, frame.rows, frame.columns, fit.pool, self.palette, self._room, fit.strips, colors)
+        title += " of every head" if len(pictures) == frame.layer.num_heads > 1 else ""
+        if fit.pool != (1, 1):
+            title += f", largest of {fit.pool[0]}×{fit.pool[1]}"
         title = self.palette.fit(title)
-        key = legend(pictures, self.palette, self.width, mark_note(frame.blind))
+        keys = frame.columns.indices
+        sink = f"key 0 {frame.columns.labels[keys.index(0)]}" if self.view.no_sink and 0 in keys else ""
+        key = legend(pictures, self.palette, self.width, mark_note(frame.blind), colors, sink)
         header = [Block([[Segment(title, BOLD)]], len(title)), key]
         is_narrow = self.width is not None and sum(part.width + 3 for part in header) > self.width
         return stack([*header, maps] if is_narrow else [beside(header, 3), maps])

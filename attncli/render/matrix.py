@@ -14,7 +14,7 @@ from rich.style import Style
 
 from attncli.render.axes import Axis
 from attncli.render.block import Block, beside, block, cell, stack
-from attncli.render.palette import BOLD, DIM, Palette
+from attncli.render.palette import BOLD, DIM, Colors, Palette
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -36,7 +36,7 @@ class Matrix:
         columns: the column axis.
         allowed: which cells count; None is all of them.
         hide_masked: print the mask's mark instead of a masked number.
-        highest: the value of the highest colour, 0 being the lowest; None is no colour.
+        colors: what its colours stand for; None is no colour.
         what: what a column is called when some are left out.
     """
 
@@ -46,7 +46,7 @@ class Matrix:
     columns: Axis
     allowed: Bool[np.ndarray, "R C"] | None = None
     hide_masked: bool = False
-    highest: float | None = None
+    colors: Colors | None = None
     what: str = "key"
 
     def column_width(self, palette: Palette, digits: int) -> int:
@@ -136,8 +136,9 @@ class Matrix:
     def _styles(
         self, palette: Palette, allowed: Bool[np.ndarray, "R C"], values: Float[np.ndarray, "R C"]
     ) -> list[list[Style | None]]:
-        if self.highest is not None and palette.has_color:
-            return [[style for _, style in row] for row in palette.cells(values, allowed, 0.0, self.highest, 1)]
+        if self.colors is not None and palette.has_color:
+            low, high, is_log = self.colors.low, self.colors.high, self.colors.is_log
+            return [[style for _, style in row] for row in palette.cells(values, allowed, low, high, 1, is_log)]
         return [[None if ok else DIM for ok in row] for row in allowed.tolist()]
 
 

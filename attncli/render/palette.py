@@ -6,6 +6,8 @@ Masked, NaN, ±inf, clipped and zero are different marks in each of them, after 
 
 from __future__ import annotations
 
+import math
+import unicodedata
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -41,8 +43,28 @@ _PLAIN = str.maketrans({
     "│": "|", "─": "-", "┼": "+", "░": ":", "▒": "=", "▓": "#", "█": "@", "␣": "_", "◌": "", "‖": "||", "÷": "/",
 })  # fmt: skip
 
+_RIGHT_TO_LEFT = frozenset({"R", "AL", "AN"})  # Unicode's bidirectional classes
+LEFT_TO_RIGHT = "\u200e"
+
 DIM = Style(dim=True)
 BOLD = Style(bold=True)
+
+
+@dataclass(frozen=True)
+class Colors:
+    """What the colours of pictures stand for.
+
+    Attributes:
+        low: value of the lowest one.
+        high: value of the highest one.
+        is_log: whether equal steps are equal ratios.
+        is_cut: whether there are values below the lowest one.
+    """
+
+    low: float
+    high: float
+    is_log: bool = False
+    is_cut: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,7 +102,10 @@ class Palette:
 
     def label(self, text: str) -> str:
         """Return somebody else's text, harmless and writable."""
-        return self.fit(visible(text))
+        text = self.fit(visible(text.removesuffix(LEFT_TO_RIGHT)))  # a label of a label stays as it is
+        # Right-to-left letters would draw the numbers and labels that follow to their left; a mark ends their run.
+        is_reordered = not text.isascii() and any(unicodedata.bidirectional(each) in _RIGHT_TO_LEFT for each in text)
+        return text + LEFT_TO_RIGHT if is_reordered else text
 
     def shortened(self, text: str, width: int) -> str:
         """Return somebody else's text in at most `width` cells; an ellipsis says that it was longer."""
@@ -88,7 +113,8 @@ class Palette:
         if cell_len(text) <= width:
             return text
         ellipsis = self.fit("…")
-        return set_cell_size(text, width - len(ellipsis)).rstrip() + ellipsis
+        mark = LEFT_TO_RIGHT if text.endswith(LEFT_TO_RIGHT) else ""
+        return set_cell_size(text, width - len(ellipsis)).rstrip() + ellipsis + mark
 
     def cells(
         self,
@@ -97,6 +123,7 @@ class Palette:
         low: float,
         high: float,
         width: int,
+        is_log: bool = False,
     ) -> list[list[tuple[str, Style | None]]]:
         """Return a glyph, as wide as a cell, and a style for every cell.
 
@@ -106,15 +133,19 @@ class Palette:
             low: value of the lowest colour.
             high: value of the highest colour.
             width: characters to a cell.
+            is_log: equal steps of colour are equal ratios; `low` has to be above 0.
         """
         ramp = self.ramp(width)
         finite = np.where(np.isfinite(values), values, 0)
-        steps = ((finite - low) / ((high - low) or 1) * len(ramp)).astype(int).clip(0, len(ramp) - 1)
+        placed, start, end = finite, low, high
+        if is_log:
+            placed, start, end = np.log(np.maximum(finite, low)), math.log(low), math.log(high)
+        steps = ((placed - start) / ((end - start) or 1) * len(ramp)).astype(int).clip(0, len(ramp) - 1)
         drawn = [[ramp[step] for step in row] for row in steps.tolist()]
         marks = (  # later ones win
             ("0", values == 0),
             ("+", finite > high),
-            ("-", finite < low),
+            ("-", (finite < low) & (values != 0)),
             ("I", np.isposinf(values)),
             ("-I"[-width:], np.isneginf(values)),
             ("X", np.isnan(values)),

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from rich.text import Text
+
 from attncli.layer import LayerTrace
 from attncli.ranking import Heaviest
 from attncli.render.axes import Axis
@@ -121,8 +123,15 @@ class Screen:
 
     def _lines_left(self, layer: LayerTrace) -> int:
         """Return how many lines of a screen the words around the maps of a layer leave."""
-        title = headline(self.trace, self.palette)
-        words = -(-title.cell_len // (self.width or title.cell_len)) + 1
-        words += len(shapes_table(self.trace, layer, self.palette, self.width).lines) + 1
-        words += 2 * (len(self.trace.layers) > 1) + _LEGEND_LINES + 2 * (layer.proof is not None)
+        words = self._lines_of(headline(self.trace.recorded, self.palette)) + 1
+        if self.trace.origin is None:
+            words += len(shapes_table(self.trace, layer, self.palette, self.width).lines) + 1
+        else:
+            words += sum(self._lines_of(Text(rule)) for rule in self.trace.origin.rules) + 1
+        words += 2 * (len(self.trace.layers) > 1) + 2 * (layer.proof is not None)
+        words += _LEGEND_LINES + self.view.log + self.view.no_sink  # which have marks of their own
         return LINES - words
+
+    def _lines_of(self, line: Text) -> int:
+        """Return how many lines of the output one of our own takes."""
+        return -(-line.cell_len // (self.width or line.cell_len))

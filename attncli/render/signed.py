@@ -51,8 +51,10 @@ class SignedPalette(Palette):
         low: float,
         high: float,
         width: int,
+        is_log: bool = False,
     ) -> list[list[tuple[str, Style | None]]]:
         """Return a glyph and a style for every cell, on a scale from −high to high."""
+        assert not is_log, "numbers of both signs have no logarithm"
         reach = high or 1.0
         return super().cells(values, allowed, -reach, reach, width)
 

@@ -9,12 +9,13 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
+from attncli.derived.layer import head_label
 from attncli.layer import LayerTrace
 from attncli.metrics import head_metrics
 from attncli.render.block import Block, beside, cell, grid, stack
 from attncli.render.matrix import DIGITS
 from attncli.render.palette import BOLD, DIM, Palette
-from attncli.tokens import Token, Tokens
+from attncli.tokens import Token, Tokens, Word
 from attncli.trace import Source, Trace
 
 _LONGEST_TOKEN = 200  # cells, where the output sets no width
@@ -58,7 +59,7 @@ def numbers_of(source: Source) -> list[str]:
 def token_list(tokens: Tokens, title: str, palette: Palette, width: int | None, has_ids: bool) -> Block:
     """Return the tokens with their indices, over their ids if they have some, in as many lines as they need."""
     margin = len("queries") + 2
-    ids = "ids" if has_ids else ""
+    ids = ("pieces" if isinstance(tokens[0], Word) else "ids") if has_ids else ""
     lines: list[list[Block]] = [[]]
     used = margin
     longest = _LONGEST_TOKEN if width is None else width - margin - 8
@@ -81,12 +82,12 @@ def token_list(tokens: Tokens, title: str, palette: Palette, width: int | None, 
 def _token_block(token: Token, palette: Palette, mark: str, longest: int) -> Block:
     index, label = f"{token.index} ", palette.shortened(token.label, longest)
     margin = len(mark) + len(index)
-    width = margin + max(cell_len(label), len(str(token.id)))
+    width = margin + max(cell_len(label), len(token.below))
     style = DIM if token.special else None
     return Block(
         [
             [Segment(mark + index, DIM), cell(label, width - margin, style, "left")],
-            [Segment(mark.ljust(margin), DIM), cell(str(token.id), width - margin, DIM, "left")],
+            [Segment(mark.ljust(margin), DIM), cell(token.below, width - margin, DIM, "left")],
         ],
         width,
     )
@@ -101,6 +102,7 @@ def shapes_table(trace: Trace, layer: LayerTrace, palette: Palette, width: int |
         "v": ("head", "key", "d_v"),
         "scores": ("head", "query", "key"),
         "weights": ("head", "query", "key"),
+        "norms": ("head", "query", "key"),
         "output": ("head", "query", "d_v"),
         "projected": ("query", "d_model"),
     }
@@ -129,6 +131,7 @@ def _made_of(trace: Trace, layer: LayerTrace) -> dict[str, str]:
     scores += " + bias" if layer.bias is not None else ""
     scores += f", softcap {layer.softcap:g}" if layer.softcap is not None else ""
     made = {
+        "norms": "lengths of weighted values",
         "scores": scores,
         "weights": "softmax of the masked scores" + (", with sinks" if layer.sinks is not None else ""),
         "output": "weights·V",
@@ -151,7 +154,7 @@ def metrics_table(trace: Trace, layer: LayerTrace, palette: Palette, width: int 
     rows: list[list[tuple[str, Style | None]]] = [[("head", DIM), *((name, DIM) for name in names)]]
     for index, metrics in measured.items():
         numbers = ("" if value is None else f"{value:.{digits}f}" for value in metrics.values())
-        rows.append([(str(index), BOLD), *((number, None) for number in numbers)])
+        rows.append([(str(head_label(layer, index)), BOLD), *((number, None) for number in numbers)])
     return grid(rows, ">" * (len(names) + 1), width)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.segment import Segment
 from rich.style import Style
 
+from attncli.derived.layer import head_label
 from attncli.layer import HeadTrace
 from attncli.ranking import Heaviest, top_keys
 from attncli.render.axes import MARK, Axis
@@ -42,8 +43,9 @@ def top_keys_table(
     if wanted.most is not None:
         places = min(wanted.most, len(columns))
     rows: list[Line] = [[(title, DIM) for title in ("head query", "sum", *map(str, range(1, places + 1)))]]
-    widest = max(len(str(head.head)) for head, _ in heads)
-    for (head, axis), listed in zip(heads, tops, strict=True):
+    names = [str(head_label(head.layer, head.head)) for head, _ in heads]
+    widest = max(map(len, names))
+    for label, (_, axis), listed in zip(names, heads, tops, strict=True):
         for name, (top, weights) in zip(_names(axis), listed, strict=True):
             total = number_text(float(weights.sum()), digits) if len(top) else ""
             found = [
@@ -52,7 +54,7 @@ def top_keys_table(
             ]
             blank = [""] * (places - len(found))
             line = [(text, None) for text in (*found, *blank)]
-            rows.append([(f"{head.head:>{widest}}  {name}", None), (total, DIM), *line])
+            rows.append([(f"{label:>{widest}}  {name}", None), (total, DIM), *line])
     counted = "keys" if wanted.most is None else f"{places} heaviest keys" if places > 1 else "heaviest key"
     bound = "" if wanted.least is None else f" with a weight of {wanted.least} or more"
     title = block([[Segment(f"{counted} of each query{bound}", BOLD)]])

@@ -25,6 +25,7 @@ from attncli.masks.parser import parse
 from attncli.selection import Indices
 from attncli.sources.dump import read_dump
 from attncli.sources.saved import SavedTensors, checked_cells
+from attncli.spelling import spelled
 from attncli.tokens import Token, Tokens, visible
 from attncli.trace import SCHEMA, Source, Trace
 
@@ -53,7 +54,16 @@ _SOURCE = {
     "seed": int | None,
     "layers": int,
 }
-_TOKEN = {"index": int, "id": int, "text": str, "start": int | None, "end": int | None, "special": bool, "segment": int}
+_TOKEN = {
+    "index": int,
+    "id": int,
+    "text": str,
+    "start": int | None,
+    "end": int | None,
+    "special": bool,
+    "segment": int,
+    "word": int | None,
+}
 _LAYER = {
     "layer": int,
     "kind": str,
@@ -103,8 +113,8 @@ def save(trace: Trace, path: str | Path) -> None:
         "text": trace.text,
         "pair": trace.pair,
         "target": trace.target,
-        "query_tokens": [token.as_dict() for token in trace.query_tokens],
-        "key_tokens": [token.as_dict() for token in trace.key_tokens],
+        "query_tokens": [{**token.as_dict(), "word": token.word} for token in trace.query_tokens],
+        "key_tokens": [{**token.as_dict(), "word": token.word} for token in trace.key_tokens],
         "layers": layers,
         "notes": trace.notes,
         "generated": trace.generated,
@@ -177,14 +187,16 @@ def _read_trace(tensors: SavedTensors, metadata: Mapping[str, str], layers: Indi
     if missing:
         kept = ", ".join(map(str, recorded))
         raise UsageError(f"the trace file does not hold layer {', '.join(missing)}; it holds {kept}")
+    text, pair, target = header["text"], header["pair"], header["target"]
+    of_queries = (text, pair) if target is None else (target, None)
     return Trace(
         source=source,
-        query_tokens=_tokens(header["query_tokens"]),
-        key_tokens=_tokens(header["key_tokens"]),
+        query_tokens=spelled(_tokens(header["query_tokens"]), *of_queries),
+        key_tokens=spelled(_tokens(header["key_tokens"]), text, pair),
         layers=tuple(_layer(tensors, e, heads) for index in chosen for e in entries if e["layer"] == index),
-        text=header["text"],
-        pair=header["pair"],
-        target=header["target"],
+        text=text,
+        pair=pair,
+        target=target,
         notes=tuple(map(str, header["notes"])),
         generated=_generated(header.get("generated", 0)),
     )
@@ -232,7 +244,8 @@ def _generated(recorded: Any) -> int:
 
 
 def _tokens(recorded: list[Any]) -> Tokens:
-    tokens = Tokens(Token(**_record(token, _TOKEN, "token")) for token in recorded)
+    whole = ({"word": None, **token} if isinstance(token, dict) else token for token in recorded)  # older files
+    tokens = Tokens(Token(**_record(token, _TOKEN, "token")) for token in whole)
     if [token.index for token in tokens] != list(range(len(tokens))) or {token.segment for token in tokens} - {0, 1}:
         raise ValueError("its tokens are not in order, or of more than two texts")
     return tokens

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attncli.errors import InputError, LoadError, UsageError
+from attncli.spelling import spelled
 from attncli.tokens import Token, Tokens, visible
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Words:
         # stream of sentences pile up.
         return Tokens(
             [
-                Token(index, self._ids[word], word, start, end, segment=segment)
+                Token(index, self._ids[word], word, start, end, segment=segment, word=index)
                 for index, (segment, word, (start, end)) in enumerate(pieces)
             ]
         )
@@ -75,7 +76,7 @@ class Trained:
             encoding = self._tokenizer.encode(text, pair, add_special_tokens=self._special)
         except Exception as error:  # the library raises bare Exception, for a word without an unknown token
             raise InputError(f"the tokenizer cannot read the text: {visible(str(error))}") from None
-        return tokens_of(encoding)
+        return tokens_of(encoding, text, pair)
 
     def notes(self, texts: tuple[str, str | None], tokens: Tokens) -> tuple[str, ...]:
         """See `Vocabulary.notes`."""
@@ -106,8 +107,8 @@ def unknown_notes(
     return (f"the model's vocabulary lacks {words}, read as {unknown}; attention there is to the unknown token",)
 
 
-def tokens_of(encoding: Any) -> Tokens:
-    """Return the tokens of one `tokenizers.Encoding`.
+def tokens_of(encoding: Any, text: str, pair: str | None = None) -> Tokens:
+    """Return the tokens of one `tokenizers.Encoding` of a text, and of a second one in the same sequence.
 
     Raises:
         InputError: there are none.
@@ -122,14 +123,16 @@ def tokens_of(encoding: Any) -> Tokens:
         encoding.offsets,
         encoding.special_tokens_mask,
         encoding.sequence_ids,
+        encoding.word_ids,
         strict=True,
     )
-    for index, (id_, piece, (start, end), special, sequence) in enumerate(rows):
+    for index, (id_, piece, (start, end), special, sequence, word) in enumerate(rows):
         if sequence is not None:
             segment = sequence  # a separator belongs to the text it closes
         start, end = (None, None) if special else (start, end)
-        tokens.append(Token(index, id_, piece, start, end, bool(special), segment))
-    return Tokens(tokens)
+        word = None if special else word
+        tokens.append(Token(index, id_, piece, start, end, bool(special), segment, word))
+    return spelled(tokens, text, pair)
 
 
 def load_tokenizer(name: str, offline: bool) -> Tokenizer:

@@ -229,6 +229,27 @@ def test_an_encoder_decoder_is_exact_in_all_its_kinds(translator: str) -> None:
         assert layer.proof.max_abs_error < 1e-5
 
 
+@pytest.mark.parametrize(("kind", "last"), [("encoder", 1), ("decoder", 2)])
+def test_an_encoder_decoder_rolls_out_one_kind_at_a_time(
+    kind: str, last: int, translator: str, attn: Callable[..., Any]
+) -> None:
+    command = ("inspect", SENTENCE, "-m", translator, "--target", "die Zeit fliegt", "--rollout")
+    document = attn(*command, "--kind", kind, "-F", "json").json
+    trace = attncli.inspect(SENTENCE, model=translator, target="die Zeit fliegt", layers="all", kind=kind)
+    expected = np.eye(trace.layers[0].num_queries)
+    for layer in trace.layers:
+        expected = 0.5 * (weights(layer).mean(axis=0) + np.eye(len(expected))) @ expected
+    assert [layer["layer"] for layer in document["layers"]] == [last]
+    np.testing.assert_allclose(document["layers"][0]["heads"][0]["weights"], expected, atol=1e-6)
+    assert ("what comes from the encoder is left out" in document["derived"]["rules"][0]) == (kind == "decoder")
+    for options, said in (((), "one kind of attention"), (("--kind", "cross"), "the same tokens")):
+        ran = attn(*command, *options)
+        assert (ran.code, ran.err.count("\n")) == (2, 1)
+        assert said in ran.err
+    merged = attn("inspect", SENTENCE, "-m", translator, "--target", "die Zeit fliegt", "--words", "-F", "json")
+    assert [token["text"] for token in merged.json["query_tokens"]] == ["<pad>", "die", "Zeit", "fliegt"]
+
+
 def test_without_a_target_only_the_encoder_runs(translator: str) -> None:
     trace = attncli.inspect(SENTENCE, model=translator, layers="all")
     assert [(layer.layer, layer.kind) for layer in trace.layers] == [(0, "encoder"), (1, "encoder")]
@@ -325,6 +346,9 @@ def test_layers_of_a_hybrid_without_attention_are_listed_and_never_silently_miss
     assert (ran.code, ran.out) == (4, "")
     assert "no softmax attention but linear_attention; layers of" in ran.err
     assert "with attention: 1, 2" in ran.err
+    rolled = attn("inspect", SENTENCE, "-m", tmp_path, "--rollout")
+    assert (rolled.code, rolled.out) == (4, "")
+    assert "layer 0 is not there" in rolled.err
 
 
 def test_a_blind_row_in_float16_keeps_what_the_model_computed(minilm: str) -> None:

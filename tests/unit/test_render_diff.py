@@ -97,8 +97,8 @@ def test_of_a_long_sentence_the_maps_are_pooled_and_say_so() -> None:
     text = drawn(attncli.diff(attncli.inspect(long), attncli.inspect(f"{long} end")), width=100)
     assert "tokens: 150 shared" in text
     assert "B  151 tokens, only here: 150 end" in text
-    assert "a cell is the strongest of 3×" in text
-    assert len(text.splitlines()) < 100
+    assert "a cell is the strongest of " in text
+    assert len(text.splitlines()) < 70
 
 
 def test_equal_traces_have_neither_cells_nor_maps() -> None:

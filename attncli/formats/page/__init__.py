@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import html
 import json
+import re
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from importlib.resources import files
@@ -92,7 +93,10 @@ def _page(trace: Trace, view: View, colormap: str) -> Iterator[str]:
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
     )
-    yield opening.replace("{policy}", policy).replace("{title}", html.escape(title)).replace("{style}", style)
+    parts = {"policy": policy, "title": html.escape(title), "style": style}
+    yield re.sub(
+        r"\{(policy|title|style)\}", lambda part: parts[part[1]], opening
+    )  # at once: a title may hold such a name
     yield '<script type="application/json" id="document">' + _json(_document(trace, layers, colormap)) + "</script>\n"
     masks: dict[tuple[str, ...], str] = {}
     has_products = view.show is not None and {"q", "k"} <= view.show
@@ -120,8 +124,8 @@ def _document(trace: Trace, layers: list[tuple[LayerTrace, Cells]], colormap: st
     """Return what the page says about itself; tokens stand once, layers name the list their rows and columns have."""
     sequences: list[list[dict[str, Any]]] = []
 
-    def place(tokens: Tokens, chosen: list[int]) -> int:
-        listed = [_token(tokens[index]) for index in chosen]
+    def place(tokens: Tokens, chosen: list[int], is_asking: bool) -> int:
+        listed = [_token(tokens[index], trace.predicted.get(index) if is_asking else None) for index in chosen]
         if listed not in sequences:
             sequences.append(listed)
         return sequences.index(listed)
@@ -138,8 +142,8 @@ def _document(trace: Trace, layers: list[tuple[LayerTrace, Cells]], colormap: st
                 "layer": layer.layer,
                 "kind": layer.kind,
                 "heads": list(layer.heads),
-                "rows": place(cells.row_tokens, cells.rows),
-                "columns": place(cells.column_tokens, cells.columns),
+                "rows": place(cells.row_tokens, cells.rows, layer.kind == "self"),
+                "columns": place(cells.column_tokens, cells.columns, False),
                 "mask": visible(str(layer.mask)),
                 "scale": layer.scale,
                 "has_bias": layer.bias is not None,
@@ -156,8 +160,9 @@ def _texts(trace: Trace) -> dict[str, str | None]:
     return {"text": trace.text, "pair": trace.pair, "target": trace.target}
 
 
-def _token(token: Token) -> dict[str, Any]:
-    return {"index": token.index, "label": token.label, "segment": token.segment}
+def _token(token: Token, predicted: Token | None) -> dict[str, Any]:
+    label = token.label if predicted is None else f"{token.label} → {predicted.label}"
+    return {"index": token.index, "label": label, "segment": token.segment}
 
 
 def _layer(

@@ -17,7 +17,8 @@ from attncli.sources.pretrained.continuation import eagerly
 from attncli.sources.pretrained.explain import first_sentence, is_exhausted
 from attncli.sources.pretrained.memory import room_for
 from attncli.sources.pretrained.reading import Sentence
-from attncli.tokens import Token, Tokens, visible
+from attncli.spelling import spelled
+from attncli.tokens import Token, visible
 
 
 def check_causal(name: str, config: Any) -> None:
@@ -78,7 +79,7 @@ class Writer:
         notes = sentence.notes
         if len(added) < count:
             notes += (f"the model ended the text with '{added[-1].label}', token {len(added)} of {count}",)
-        tokens = Tokens([*sentence.tokens, *added])
+        tokens = spelled([*sentence.tokens, *added], sentence.text, sentence.pair)
         return replace(sentence, tokens=tokens, query_tokens=tokens, inputs=inputs, notes=notes, generated=len(added))
 
     def _likeliest(self, inputs: Mapping[str, list[int]]) -> int:

@@ -73,13 +73,13 @@ class Reader:
         """
         check_texts(text, pair, target)
         encoding, notes = self._encoded("the sentence", text, pair)
-        tokens = self._known(tokens_of(encoding.encodings[0]))
+        tokens = self._known(tokens_of(encoding.encodings[0], text, pair))
         notes += self._unknown(tokens, text, pair)
         inputs = {name: list(ids) for name, ids in encoding.items()}
         query_tokens = tokens
         if target is not None:
             encoding = self.tokenizer(text_target=target, **self._plainly(), truncation=False)
-            shifted = self._known(self._decoder_tokens(list(tokens_of(encoding.encodings[0]))))
+            shifted = self._known(self._decoder_tokens(list(tokens_of(encoding.encodings[0], target))))
             query_tokens = Tokens(shifted[: self.limit])
             notes += self._cut("the target", len(shifted)) + self._unknown(query_tokens, target, None)
             inputs["decoder_input_ids"] = query_tokens.ids

@@ -1,0 +1,29 @@
+"""`attn completion`: the script that teaches a shell to complete, and the question that the script asks."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Literal
+
+import typer
+from typer import Argument
+
+
+def completion(shell: Annotated[Literal["bash", "zsh", "fish", "powershell"], Argument(help="Which shell.")]) -> None:
+    """Print the completion script of a shell.
+
+    Example:
+    attn completion bash > ~/.local/share/bash-completion/completions/attn
+    """
+    from attncli.completion.shells import script
+
+    typer.echo(script(shell), nl=False)
+
+
+def complete(context: typer.Context, shell: str, words: list[str]) -> None:
+    """Say what could stand where a line ends; for the scripts of `attn completion`."""
+    from attncli.completion.shells import answer
+
+    # The encoding of names of files, which is what the shell reads; a · in the help may be more than it has.
+    said = answer(context.find_root().command, shell, words).encode(sys.getfilesystemencoding(), "replace")
+    typer.echo(said, nl=False)

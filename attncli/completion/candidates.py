@@ -1,0 +1,235 @@
+"""What a place offers: commands, options, and the values of a parameter by what its metavar says."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, get_args
+
+from attncli.completion.line import Place, is_group
+
+
+class Candidate(NamedTuple):
+    """One thing that could stand there.
+
+    Attributes:
+        value: the whole value, what is typed already included.
+        help: a few words on it.
+        goes_on: whether more has to follow, so that no space is wanted.
+        form: how the whole is written, where it goes on in a way that can be shown.
+    """
+
+    value: str
+    help: str = ""
+    goes_on: bool = False
+    form: str = ""
+
+
+def candidates(place: Place) -> list[Candidate]:
+    """Return what could stand at a place, in the order in which it is offered."""
+    if place.parameter is not None:
+        offered: Iterable[Candidate] = _values(place)
+    elif place.names_option:
+        offered = _options(place)
+    else:
+        offered = _commands(place.command) if is_group(place.command) and not place.before else ()
+    fitting = (one for one in offered if one.value.startswith(place.value))
+    return [
+        one._replace(value=place.before + one.value, form=place.before + (one.form or one.value + "…"))
+        for one in dict.fromkeys(fitting)
+    ]
+
+
+def _commands(group: Any) -> Iterator[Candidate]:
+    for name in group.list_commands(None):
+        yield Candidate(name, group.purpose(name))
+
+
+def _options(place: Place) -> Iterator[Candidate]:
+    for parameter in place.command.params:
+        if parameter.param_type_name == "option" and (parameter.multiple or parameter.name not in place.given):
+            for name in (*parameter.opts, *parameter.secondary_opts):
+                if name.startswith("--"):
+                    yield Candidate(name, _first_sentence(parameter.help or ""))
+    yield Candidate("--help", "Show what the command does.")
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<=[^.])\. |; |: ", text, maxsplit=1)[0].rstrip(".")
+
+
+def _values(place: Place) -> Iterator[Candidate]:
+    """Yield the values of a parameter: its choices, or what the parts of its metavar stand for."""
+    parameter = place.parameter
+    for choice in _choices(parameter):
+        yield Candidate(choice)
+    if parameter.name in _BY_NAME:
+        yield from _BY_NAME[parameter.name](place)
+        return
+    for part in (parameter.metavar or "").split("|"):
+        if part in _BY_METAVAR:
+            yield from _BY_METAVAR[part](place)
+        elif part.islower():
+            yield Candidate(part)
+
+
+def _choices(parameter: Any) -> tuple[str, ...]:
+    return tuple(value for value in get_args(parameter.type_descriptor.annotation) if isinstance(value, str))
+
+
+def _devices(_: Place) -> Iterator[Candidate]:
+    yield from (Candidate("cpu"), Candidate("cuda"), Candidate("mps"))
+
+
+def _masks(place: Place) -> Iterator[Candidate]:
+    from attncli.completion.expression import mask_expressions
+
+    # Only `attn mask show` draws a bias beside a mask.
+    yield from mask_expressions(place.value, allow_bias=place.command.name == "show")
+
+
+def _files(*endings: str) -> Callable[[Place], Iterator[Candidate]]:
+    """Return what yields the files with one of some endings, or all of them, and folders to go on into."""
+
+    def offered(place: Place) -> Iterator[Candidate]:
+        from attncli.completion.paths import files
+
+        yield from files(place.value, endings)
+
+    return offered
+
+
+def _mask_files(place: Place) -> Iterator[Candidate]:
+    from attncli.completion.paths import files
+    from attncli.masks.files import ENDINGS
+
+    takes_function = place.parameter.param_type_name == "argument"  # `attn mask show file.py:function`
+    for one in files(place.value, (*ENDINGS, ".py") if takes_function else ENDINGS):
+        yield one._replace(value=one.value + ":", goes_on=True) if one.value.endswith(".py") else one
+
+
+def _outputs(place: Place) -> Iterator[Candidate]:
+    """Yield files with the endings of the formats that the command writes."""
+    formats = next((_choices(one) for one in place.command.params if one.name == "format_"), ())
+    if formats:
+        yield from _files(*("." + name.replace("table", "txt") for name in formats))(place)
+    elif place.command.name == "convert":
+        from attncli.masks.files import ENDINGS
+
+        yield from _files(*ENDINGS)(place)
+    else:
+        yield from _files(".svg", ".html", ".md", ".txt")(place)
+
+
+def _models(place: Place) -> Iterator[Candidate]:
+    from attncli.completion.models import cached_models
+    from attncli.completion.paths import folders_with
+
+    for name in cached_models():
+        yield Candidate(name, "in the local cache")
+    yield from folders_with("config.json", place.value)
+
+
+def _tokenizers(place: Place) -> Iterator[Candidate]:
+    from attncli.completion.paths import files, folders_with
+
+    yield from folders_with("tokenizer.json", place.value)
+    yield from files(place.value, (".json",))
+
+
+def _revisions(place: Place) -> Iterator[Candidate]:
+    from attncli.completion.models import cached_revisions
+
+    for name in _given_models(place)[:1]:
+        yield from map(Candidate, cached_revisions(name))
+
+
+def _given_models(place: Place) -> list[str]:
+    """Return the checkpoints on the line, or the one of the environment where the option takes it from there."""
+    for parameter in place.command.params:
+        if parameter.name == "model":
+            named = os.environ.get(parameter.envvar, "") if isinstance(parameter.envvar, str) else ""
+            return place.given.get("model", [named] if named else [])
+    return []
+
+
+def _layers(place: Place) -> Iterator[Candidate]:
+    yield from _indices(place, "layer", _sizes(place).layers)
+
+
+def _heads(place: Place) -> Iterator[Candidate]:
+    yield from _indices(place, "head", _sizes(place).heads)
+
+
+def _sizes(place: Place) -> Any:
+    """Return how many layers and heads there are on the line: a checkpoint's, or the toy layer's."""
+    from attncli.completion.models import Sizes, sizes
+
+    models = _given_models(place)
+    if models:
+        return sizes(models[0], place.given.get("revision", ["main"])[-1])
+    if "from_" in place.given or not any(parameter.name == "num_heads" for parameter in place.command.params):
+        return Sizes(0, 0)
+    heads = place.given.get("num_heads", ["4"])[-1]
+    return Sizes(1, int(heads) if re.fullmatch("[0-9]{1,4}", heads) else 0)
+
+
+def _indices(place: Place, what: str, count: int) -> Iterator[Candidate]:
+    """Yield the indices that could follow in `0,3,-1` or end a range `2-4`."""
+    match = re.fullmatch(r"((?:.*,)?)((?:([0-9]{1,9})-)?)[0-9]*", place.value)
+    if match is None:
+        return
+    first = int(match[3]) if match[3] else 0
+    for index in range(first, count):
+        yield Candidate(f"{match[1]}{match[2]}{index}", f"{what} {index} of {count}")
+    yield Candidate("all", f"every {what}")
+
+
+def _list_of(names: Callable[[], Iterable[str]]) -> Callable[[Place], Iterator[Candidate]]:
+    """Return what yields the names that could follow in a list with commas, each once."""
+
+    def offered(place: Place) -> Iterator[Candidate]:
+        before, comma, _ = place.value.rpartition(",")
+        taken = set(before.split(","))
+        for name in names():
+            if name not in taken:
+                yield Candidate(before + comma + name)
+
+    return offered
+
+
+def _parts() -> Iterable[str]:
+    from attncli.view import PARTS
+
+    return PARTS
+
+
+def _codes() -> Iterable[str]:
+    from attncli.findings import CODES
+
+    return CODES
+
+
+# By the parameter's name, where its metavar is too general.
+_BY_NAME: dict[str, Callable[[Place], Iterator[Candidate]]] = {
+    "device": _devices,
+    "from_": _files(".safetensors"),
+    "output": _outputs,
+    "revision": _revisions,
+}
+_BY_METAVAR: dict[str, Callable[[Place], Iterator[Candidate]]] = {
+    "CODES": _list_of(_codes),
+    "EXPR": _masks,
+    "FILE": _mask_files,
+    "FILE.safetensors": _files(".safetensors"),
+    "HEADS": _heads,
+    "LAYERS": _layers,
+    "MODEL": _models,
+    "NAME_OR_FOLDER": _models,
+    "PARTS": _list_of(_parts),
+    "PATH": _files(),
+    "TOKENIZER": _tokenizers,
+}
+# What only the user knows.
+NOTHING_TO_OFFER = frozenset({"N", "NUMBER", "START:STOP", "TEXT", "TOKEN"})

@@ -1,0 +1,155 @@
+"""Derived traces: from what a source recorded to merged, reduced, multiplied or value-weighted numbers.
+
+A derived trace is a Trace like any other, so every view and every format reads it; each step takes layers and gives
+layers, and its numbers are made a block of query rows at a time when they are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from attncli.errors import UsageError
+from attncli.selection import Indices
+from attncli.tokens import visible
+
+if TYPE_CHECKING:
+    from attncli.layer import LayerTrace
+    from attncli.trace import Trace
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """Which numbers to show in place of the weights of each head.
+
+    Attributes:
+        norms: ‖weight·value‖ instead of weights.
+        rollout: attention multiplied through the layers.
+        words: merge word pieces.
+        reduce: `mean` or `max` over heads or layers; None leaves them apart.
+        over: what is reduced, some of `heads` and `layers`.
+        layers: the layers whose rollout is wanted; None is the last one that is there.
+    """
+
+    norms: bool = False
+    rollout: bool = False
+    words: bool = False
+    reduce: str | None = None
+    over: frozenset[str] = frozenset({"heads"})
+    layers: Indices | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what does not go together."""
+        if self.rollout and self.norms:
+            raise UsageError("--rollout multiplies weights and --norms shows no weights; drop one of them")
+        if self.rollout and self.reduce is not None and self.over != {"layers"}:
+            raise UsageError("--rollout is already the mean over all heads; drop --reduce, or give --over layers")
+
+    @property
+    def is_none(self) -> bool:
+        """Whether nothing is derived."""
+        return not (self.norms or self.rollout or self.words or self.reduce)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a derived trace is made of.
+
+    Attributes:
+        trace: as it was recorded.
+        derivation: what was made of it.
+        rules: the same in sentences.
+    """
+
+    trace: Trace
+    derivation: Derivation
+    rules: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as the JSON document spells it."""
+        wish = self.derivation
+        over = [axis for axis in ("heads", "layers") if wish.reduce and axis in wish.over]
+        chosen = {"norms": wish.norms, "rollout": wish.rollout, "words": wish.words}
+        return {**chosen, "reduce": wish.reduce, "over": over, "rules": list(self.rules)}
+
+
+def parse_over(given: str | None) -> frozenset[str]:
+    """Return what `--over` names, separated by commas.
+
+    Raises:
+        UsageError: it is neither heads nor layers.
+    """
+    axes = frozenset(part.strip() for part in (given or "heads").split(","))
+    if not axes <= {"heads", "layers"}:
+        raise UsageError(f"--over '{visible(given or '')}': expected heads, layers or heads,layers")
+    return axes
+
+
+def derive(
+    trace: Trace,
+    *,
+    norms: bool = False,
+    rollout: bool = False,
+    words: bool = False,
+    reduce: str | None = None,
+    over: str | Iterable[str] = "heads",
+    layers: str | int | Iterable[int] | None = None,
+) -> Trace:
+    """Return a trace of derived numbers; the steps follow each other in the order of the arguments.
+
+        attncli.derive(trace, words=True, reduce="mean")
+
+    Args:
+        trace: as it was recorded; for a rollout, every layer from the first one on.
+        norms: ‖weight·value‖ instead of weights.
+        rollout: attention multiplied through the layers.
+        words: merge word pieces.
+        reduce: `mean` or `max` over heads or layers.
+        over: `heads`, `layers`, or both, separated by a comma.
+        layers: the layers whose rollout is wanted; None is the last one that is there.
+
+    Raises:
+        UsageError: the steps do not go together, or not with this trace.
+        NotExposedError: the trace lacks what a step needs.
+    """
+    if reduce not in (None, "mean", "max"):
+        raise UsageError(f"reduce {reduce!r}: expected mean or max")
+    if layers is not None and not rollout:
+        raise UsageError("layers: they choose the rollouts to return; give them with rollout=True")
+    axes = parse_over(over if isinstance(over, str) else ",".join(over))
+    chosen = None if layers is None else Indices.of("layer", layers)
+    return derived_trace(trace, Derivation(norms, rollout, words, reduce, axes, chosen))
+
+
+def derived_trace(trace: Trace, wish: Derivation) -> Trace:
+    """Return the trace that a derivation makes; see `derive`."""
+    from attncli.derived import norms, reduction, rollout, words
+
+    layers: tuple[LayerTrace, ...] = trace.layers
+    sides = {trace.query_tokens: trace.query_tokens, trace.key_tokens: trace.key_tokens}
+    rules = []
+    if wish.norms:
+        rules.append(norms.rule_of(layers))
+        layers = tuple(norms.with_norms(layer) for layer in layers)
+    if wish.rollout:
+        layers = tuple(sorted(layers, key=lambda layer: layer.layer))
+        wanted = (layers[-1].layer,) if wish.layers is None else wish.layers.among(trace.source.layers, "the source")
+        rules.append(rollout.rule_of(wanted, layers[0].kind))
+        layers = rollout.rolled_out(layers, wanted)
+    if wish.words:
+        queries, keys, rule = words.sides_of(trace)
+        rules.append(rule)
+        sides = {trace.query_tokens: queries, trace.key_tokens: keys}
+        merged = [[sides[side] for side in trace.sides(layer)] for layer in layers]
+        layers = tuple(words.with_words(layer, *side) for layer, side in zip(layers, merged, strict=True))
+    if wish.reduce is not None:
+        rules.append(reduction.rule_of(layers, wish.reduce, wish.over))
+        layers = reduction.reduced(layers, wish.reduce, wish.over)
+    return replace(
+        trace,
+        query_tokens=sides[trace.query_tokens],
+        key_tokens=sides[trace.key_tokens],
+        layers=layers,
+        origin=Origin(trace, wish, tuple(rules)),
+    )

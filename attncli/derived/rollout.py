@@ -1,0 +1,108 @@
+"""Attention rollout: what a token of a layer has taken from the tokens of the sentence, through all layers below."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attncli.blocks import row_blocks
+from attncli.derived.layer import DerivedLayer, collected, derived_from, worst
+from attncli.errors import NotExposedError, UsageError
+from attncli.layer import HeadTrace, LayerTrace
+from attncli.masks.algebra import Atom, Mask, RuleMask
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
+_CLOSED = (Atom("full"), Atom("causal"))  # masks that let through two layers what they let through one
+
+
+def rolled_out(layers: tuple[LayerTrace, ...], wanted: tuple[int, ...]) -> tuple[DerivedLayer, ...]:
+    """Return the wanted layers with their rollout, one head each, in place of their weights.
+
+    After Abnar & Zuidema 2020, "Quantifying Attention Flow in Transformers": with A the mean over the heads of a
+    layer, Â = 0.5·A + 0.5·I with its rows renormalised to sum to 1, and the rollout of layer l is Â_l · … · Â_0. The
+    halves stand for the residual connection; nothing else of the model goes in, neither its values nor its
+    feed-forward layers. Two matrices `[Q, K]` are held at a time.
+
+    Args:
+        layers: every layer from 0 to the last one wanted, in order, of one kind of attention.
+        wanted: indices of layers.
+
+    Raises:
+        UsageError: queries and keys are not the tokens of one sequence, or there are several kinds of attention.
+        NotExposedError: a layer below has no attention, or was not recorded.
+    """
+    _check(layers, max(wanted))
+    found: dict[int, DerivedLayer] = {}
+    rollout: Float[np.ndarray, "Q K"] | None = None
+    mask: Mask | None = None
+    for layer in layers[: max(wanted) + 1]:
+        rollout = _multiplied(layer, rollout)
+        mask = _reached(layer, mask)
+        if layer.layer in wanted:
+            proof = worst([below.proof for below in layers[: layer.layer + 1]])
+            found[layer.layer] = derived_from(
+                layer, rollout[None], mask=mask, heads=(0,), proof=proof, head_name="rollout"
+            )
+    return tuple(found[index] for index in wanted)
+
+
+def rule_of(wanted: tuple[int, ...], kind: str) -> str:
+    """Return what the numbers are, in a sentence."""
+    alone = "; what comes from the encoder is left out" if kind == "decoder" else ""
+    through = f"layers 0-{max(wanted)}" if len(wanted) == 1 and max(wanted) else "each layer and those below it"
+    return f"rollout: {through}, the mean over all heads, half of it the token itself (Abnar & Zuidema 2020){alone}"
+
+
+def _check(layers: tuple[LayerTrace, ...], last: int) -> None:
+    kinds = list(dict.fromkeys(layer.kind for layer in layers))
+    if len(kinds) > 1:
+        raise UsageError(
+            f"--rollout follows one kind of attention; here are {', '.join(kinds)}; give --kind {kinds[0]}"
+        )
+    if kinds[0] == "cross" or layers[0].num_queries != layers[0].num_keys:
+        raise UsageError("--rollout multiplies layer by layer: queries and keys have to be the same tokens")
+    there = {layer.layer for layer in layers}
+    lacking = [str(index) for index in range(last + 1) if index not in there]
+    if lacking:
+        raise NotExposedError(
+            f"--rollout needs the attention of every layer from 0 to {last}; layer {', '.join(lacking)} is not there"
+        )
+
+
+def _multiplied(layer: LayerTrace, below: Float[np.ndarray, "Q K"] | None) -> Float[np.ndarray, "Q K"]:
+    """Return Â of a layer times the rollout of the layer below, a block of rows at a time."""
+    blocks = []
+    for queries in row_blocks(np.arange(layer.num_queries), layer.num_keys):
+        mixed = _mixed(layer, queries)
+        with np.errstate(invalid="ignore"):
+            blocks.append(mixed if below is None else mixed @ below)
+    return np.concatenate(blocks)
+
+
+def _mixed(layer: LayerTrace, queries: Int[np.ndarray, " Q"]) -> Float[np.ndarray, "Q K"]:
+    """Return rows of Â = 0.5·A + 0.5·I, renormalised: rows of a model with sinks sum to less than 1."""
+    total = HeadTrace(layer, 0, queries).weights
+    for head in range(1, layer.num_heads):
+        total = total + HeadTrace(layer, head, queries).weights
+    mixed = total / total.dtype.type(2 * layer.num_heads)
+    mixed[np.arange(len(queries)), queries] += total.dtype.type(0.5)
+    return mixed / mixed.sum(axis=-1, keepdims=True)
+
+
+def _reached(layer: LayerTrace, below: Mask | None) -> Mask:
+    """Return from which tokens something can have come: through any head, or from the token itself."""
+    if isinstance(layer.mask, RuleMask) and layer.mask.expression in _CLOSED and below in (None, layer.mask):
+        return layer.mask
+    blocks = row_blocks(np.arange(layer.num_queries), layer.num_keys * layer.num_heads)
+    lower = None if below is None else np.concatenate([below.rows([0], rows)[0] for rows in blocks])
+    through = None if lower is None else lower.astype(np.float32)
+
+    def allowed(queries: Int[np.ndarray, " Q"]) -> Bool[np.ndarray, "1 Q K"]:
+        own = np.asarray(layer.mask.rows(list(range(layer.num_heads)), queries).any(axis=0))
+        own[np.arange(len(queries)), queries] = True
+        return (own if through is None else own.astype(np.float32) @ through > 0)[None]
+
+    return collected(allowed, 1, blocks)

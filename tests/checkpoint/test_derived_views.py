@@ -1,0 +1,126 @@
+"""Derived views of checkpoints against transformers' own attentions, its tokenizer's words, and torch."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import attncli
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+TEXT = "Tokenization of antidisestablishmentarianism flies"
+Run = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def eager(minilm: str) -> tuple[Any, list[torch.Tensor]]:
+    """The tokenizer's encoding, and every layer's weights `[H, Q, K]`."""
+    from transformers import AutoModel, AutoTokenizer
+
+    encoding = AutoTokenizer.from_pretrained(minilm)(TEXT, return_tensors="pt")
+    model = AutoModel.from_pretrained(minilm, attn_implementation="eager").eval()
+    with torch.no_grad():
+        attentions = model(**encoding, output_attentions=True).attentions
+    return encoding, [layer[0] for layer in attentions]
+
+
+def shown(attn: Run, minilm: str, *options: str) -> dict[str, Any]:
+    ran = attn("inspect", TEXT, "-m", minilm, *options, "-F", "json")
+    assert (ran.code, ran.err) == (0, "")
+    return ran.json
+
+
+def groups_of(encoding: Any) -> list[list[int]]:
+    """The pieces of every word, by the tokenizer's own word ids; a special token has none and stands alone."""
+    groups: list[list[int]] = []
+    previous = None
+    for place, word in enumerate(encoding.word_ids(0)):
+        if word is not None and word == previous:
+            groups[-1].append(place)
+        else:
+            groups.append([place])
+        previous = word
+    return groups
+
+
+def test_words_are_what_a_loop_over_word_ids_gives(attn: Run, minilm: str, eager: Any) -> None:
+    encoding, attentions = eager
+    document = shown(attn, minilm, "--words", "--layer", "3")
+    groups = groups_of(encoding)
+    assert [token["pieces"] for token in document["key_tokens"]] == groups
+    assert [token["text"] for token in document["key_tokens"]] == ["[CLS]", *TEXT.split(), "[SEP]"]
+    assert len(groups) < encoding["input_ids"].shape[1]
+    for entry in document["layers"][0]["heads"]:
+        whole = attentions[3][entry["head"]].tolist()
+        for row, queries in zip(entry["weights"], groups, strict=True):
+            expected = [sum(whole[q][k] for q in queries for k in keys) / len(queries) for keys in groups]
+            np.testing.assert_allclose(row, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("layer", [0, 3, 5])
+def test_rollout_is_what_the_paper_does_with_transformers_attentions(
+    attn: Run, minilm: str, eager: Any, layer: int
+) -> None:
+    _, attentions = eager
+    size = attentions[0].shape[-1]
+    expected = torch.eye(size, dtype=torch.float64)
+    for each in attentions[: layer + 1]:
+        mixed = 0.5 * each.double().mean(dim=0) + 0.5 * torch.eye(size)
+        expected = (mixed / mixed.sum(dim=-1, keepdim=True)) @ expected
+    options = [] if layer == 5 else ["--layer", str(layer)]
+    document = shown(attn, minilm, "--rollout", *options)
+    assert [(entry["layer"], entry["heads"][0]["head"]) for entry in document["layers"]] == [(layer, "rollout")]
+    np.testing.assert_allclose(document["layers"][0]["heads"][0]["weights"], expected.numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize("how", ["mean", "max"])
+@pytest.mark.parametrize("over", ["heads", "layers", "heads,layers"])
+def test_reducing_is_torchs(attn: Run, minilm: str, eager: Any, how: str, over: str) -> None:
+    _, attentions = eager
+    whole = torch.stack(attentions)  # L H Q K
+    axes = {"heads": (1,), "layers": (0,), "heads,layers": (0, 1)}[over]
+    expected = whole.mean(dim=axes) if how == "mean" else whole.amax(dim=axes)
+    options = ["--layer", "all"] if over == "heads" else []
+    document = shown(attn, minilm, "--reduce", how, "--over", over, *options)
+    found = np.array([[head["weights"] for head in layer["heads"]] for layer in document["layers"]])
+    np.testing.assert_allclose(found.reshape(expected.shape), expected.numpy(), atol=1e-6)
+    assert document["layers"][0]["layer"] == (0 if over == "heads" else how)
+
+
+def test_norms_are_torchs_norms_of_weighted_values(attn: Run, minilm: str, eager: Any) -> None:
+    _, attentions = eager
+    values = np.array([head["v"] for head in shown(attn, minilm, "--show", "v")["layers"][0]["heads"]])
+    weighted = attentions[0][..., None] * torch.tensor(values, dtype=torch.float32)[:, None]
+    expected = torch.linalg.vector_norm(weighted, dim=-1)
+    document = shown(attn, minilm, "--norms")
+    np.testing.assert_allclose([head["norms"] for head in document["layers"][0]["heads"]], expected, rtol=1e-4)
+    assert "before the output projection W_o, which is not recorded" in document["derived"]["rules"][0]
+
+
+def test_a_rollout_of_a_saved_trace_needs_no_model(attn: Run, minilm: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace.safetensors"
+    first = attn("inspect", TEXT, "-m", minilm, "--rollout", "--words", "--save", path)
+    again = attn("inspect", "--from", path, "--rollout", "--words")
+    assert (first.code, again.code) == (0, 0)
+    assert first.out == again.out
+    lower = attn("inspect", "--from", path, "--rollout", "--layer", "2", "-F", "json").json
+    assert lower["layers"][0]["layer"] == 2
+    attn("inspect", TEXT, "-m", minilm, "--layer", "2", "--save", path)
+    gap = attn("inspect", "--from", path, "--rollout")
+    assert (gap.code, gap.err.count("\n")) == (4, 1)
+    assert "layer 0, 1 is not there" in gap.err
+
+
+def test_a_decoder_rolls_out_below_its_diagonal(attn: Run, tiny_llama: str) -> None:
+    trace = attncli.inspect("time flies like an arrow", model=tiny_llama, layers="all")
+    found = attncli.derive(trace, rollout=True).layers[0]
+    assert str(found.mask) == "causal"
+    assert (np.triu(found.head(0).weights, 1) == 0).all()
+    ran = attn("inspect", "time flies like an arrow", "-m", tiny_llama, "--rollout", "--no-sink", "--log")
+    assert ran.code == 0
+    assert "· masked" in ran.out
+    assert attn("inspect", "time", "-m", tiny_llama, "--rollout", "--layer", "7").code == 2

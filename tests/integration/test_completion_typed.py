@@ -1,0 +1,91 @@
+"""Completion typed for real: bash, zsh and fish in a terminal, and what `attn` is then run with."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import hub_cache
+from shells import PROJECT, SCRIPTS, Shell, shell
+
+pytestmark = pytest.mark.system
+SHELLS = ("bash", "zsh", "fish")
+MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+
+
+@pytest.fixture(scope="module", params=SHELLS)
+def typed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, minilm: str) -> Iterator[Shell]:
+    """Start a shell in a folder with a few files, and with a model in the local cache."""
+    home = tmp_path_factory.mktemp(request.param)
+    cache = hub_cache(home / "cache", MODEL, minilm)
+    (home / "runs" / "small one").mkdir(parents=True)
+    (home / "runs" / "small one" / "config.json").write_text('{"num_hidden_layers": 7, "num_attention_heads": 13}')
+    for name in ("a mask.npy", "a mask.txt", "trace.safetensors", "time.txt"):
+        (home / name).touch()
+    with shell(request.param, home, HF_HOME=cache["HF_HOME"]) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("keys", "arguments"),
+    [
+        ("attn insp\t", ["inspect"]),
+        ("attn mask sh\tfu\t--siz\t4", ["mask", "show", "full", "--size", "4"]),
+        ("attn insp\t--form\tjsonl -F j\tx", None),
+        ("attn inspect --colorm\tvi\t", ["inspect", "--colormap", "viridis"]),
+        ("attn inspect --colormap=ci\t", ["inspect", "--colormap=cividis"]),
+        ("attn inspect -F ht\tx", ["inspect", "-F", "html", "x"]),
+        ("attn inspect --mask 'causal & win\t4)' x", ["inspect", "--mask", "causal & window(4)", "x"]),
+        ('attn inspect --mask "causal & win\t4)" x', ["inspect", "--mask", "causal & window(4)", "x"]),
+        ("attn inspect --mask 'causal & ~(win\t4) | pref\t2))'",
+         ["inspect", "--mask", "causal & ~(window(4) | prefix(2))"]),
+        ("attn inspect --mask 'causal & pad(l\t2)'", ["inspect", "--mask", "causal & pad(left=2)"]),
+        ("attn inspect --mask 'causal & fu\tx", ["inspect", "--mask", "causal & full", "x"]),
+        ("attn inspect --mask causal\\ \\&\\ fu\tx", ["inspect", "--mask", "causal & full", "x"]),
+        ("attn inspect --mask cau\tx", ["inspect", "--mask", "causal", "x"]),
+        ("attn inspect --mask a\tx", ["inspect", "--mask", "a mask.npy", "x"]),
+        ("attn inspect --mask 'a\tx", ["inspect", "--mask", "a mask.npy", "x"]),
+        ("attn inspect -m sent\tx", ["inspect", "-m", MODEL, "x"]),
+        (f"attn inspect -m {MODEL} --layer 5\t-H 10\tx", ["inspect", "-m", MODEL, "--layer", "5", "-H", "10", "x"]),
+        ("attn inspect -m ru\tsm\t--head 12\t-l 6\tx",
+         ["inspect", "-m", "runs/small one", "--head", "12", "-l", "6", "x"]),
+        ("attn inspect -m 'runs/sm\tx", ["inspect", "-m", "runs/small one", "x"]),
+        ("attn inspect -m ~/ru\tsm\tx", ["inspect", "-m", "~/runs/small one", "x"]),
+        ("attn inspect --from tr\tx", ["inspect", "--from", "trace.safetensors", "x"]),
+        ("attn inspect --show q,k,mas\tx", ["inspect", "--show", "q,k,mask", "x"]),
+        ("attn check --fail-on leak,dea\t", ["check", "--fail-on", "leak,dead-row"]),
+        ("attn completion po\t", ["completion", "powershell"]),
+        ("attn nonsense in\tx", ["nonsense", "in\tx"]),
+    ],
+)  # fmt: skip
+def test_a_tab_finishes_the_word(typed: Shell, keys: str, arguments: list[str] | None) -> None:
+    ran = typed.ran(keys)
+    if arguments is None:  # several fit: nothing is decided for the user
+        assert ran == ["inspect", "--format", "jsonl", "-F", "jsonx"]
+        return
+    home = str(typed.record.parent)
+    assert ran == [one.replace("~", home, 1).replace("\t", "") if one.startswith("~/") else one.replace("\t", "")
+                   for one in arguments]  # fmt: skip
+
+
+def test_the_first_and_the_second_tab_list_what_fits(typed: Shell) -> None:
+    typed.type("attn he\t")
+    typed.wait_for("heads")
+    typed.type("--s\t\t")
+    typed.wait_for("--seed")
+    typed.type("\x03")
+
+
+def test_bash_completion_finds_the_script_where_the_readme_puts_it(tmp_path: Path) -> None:
+    folder = tmp_path / ".local" / "share" / "bash-completion" / "completions"
+    folder.mkdir(parents=True)
+    (folder / "attn").write_text((PROJECT / "completions" / SCRIPTS["bash"]).read_text())
+    with shell("bash", tmp_path, startup=". /usr/share/bash-completion/bash_completion") as opened:
+        assert opened.ran("attn insp\t--mask 'win\t4)'") == ["inspect", "--mask", "window(4)"]
+        assert opened.ran("attn insp\t--mas\tcau\t") == ["inspect", "--mask", "causal"]
+
+
+def test_zsh_takes_the_script_from_the_program_as_well(tmp_path: Path) -> None:
+    script = PROJECT / "completions" / SCRIPTS["zsh"]
+    with shell("zsh", tmp_path, startup=f"autoload -Uz compinit; compinit -u -D; source {script}") as opened:
+        assert opened.ran("attn insp\t--mask 'win\t4)'") == ["inspect", "--mask", "window(4)"]
+        assert opened.ran("attn insp\t--mas\tcau\t") == ["inspect", "--mask", "causal"]

@@ -1,0 +1,107 @@
+"""Derived numbers beside chosen rows, heaviest keys, one screen, exports, the page, and other readers of traces."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.cells import cell_len
+
+import attncli
+from attncli.errors import UsageError
+
+Run = Callable[..., Any]
+SENTENCE = "time flies like an arrow, they say"
+DERIVATIONS = (["--norms"], ["--words"], ["--rollout"], ["--reduce", "mean"], ["--reduce", "max"])
+NAMES = ["norms", "words", "rollout", "mean", "max"]
+
+
+def matrix(document: dict[str, Any], name: str = "weights") -> np.ndarray[Any, Any]:
+    return np.array([[head[name] for head in layer["heads"]] for layer in document["layers"]])
+
+
+@pytest.mark.parametrize("options", DERIVATIONS, ids=NAMES)
+def test_chosen_rows_are_a_slice_and_heaviest_keys_those_of_a_sort(attn: Run, options: list[str]) -> None:
+    measure = "norms" if "--norms" in options else "weights"
+    whole = matrix(attn("inspect", SENTENCE, *options, "-F", "json").json, measure)
+    command = ("inspect", SENTENCE, *options, "--rows", "2:5", "--top-keys", "3")
+    document = attn(*command, "-F", "json").json
+    assert len(document["query_tokens"]) == 3
+    header, *lines = attn(*command, "-F", "tsv").out.splitlines()
+    assert header.split("\t")[-1] == measure.removesuffix("s")
+    rows = iter([line.split("\t") for line in lines])
+    for layer, recorded in zip(document["layers"], whole, strict=True):
+        for head, weights in zip(layer["heads"], recorded, strict=True):
+            for found, row in zip(head["top_keys"], weights[2:5].tolist(), strict=True):
+                expected = sorted(range(len(row)), key=lambda key: (-row[key], key))[:3]
+                assert found["keys"] == expected
+                assert found[measure] == pytest.approx([row[key] for key in expected], abs=1e-6)
+                for key, number in zip(expected, found[measure], strict=True):
+                    line = next(rows)
+                    assert (line[3], line[6], line[8], float(line[-1])) == (str(head["head"]), str(key), "", number)
+    assert next(rows, None) is None
+
+
+def test_a_list_of_heaviest_keys_says_what_the_heads_have_become(attn: Run) -> None:
+    shown = attn("inspect", SENTENCE, "--reduce", "max", "--top-keys", "2").out
+    assert "2 heaviest keys of each query" in shown
+    assert "\nmax  0 time" in shown
+    assert "reduced: max over heads 0-3" in shown
+
+
+@pytest.mark.parametrize("width", [60, 100, 200])
+@pytest.mark.parametrize("options", [*DERIVATIONS, ["--log", "--no-sink"]], ids=[*NAMES, "colours"])
+def test_a_long_text_is_one_screen_of_derived_numbers_too(attn: Run, options: list[str], width: int) -> None:
+    ran = attn("inspect", "time flies like an arrow " * 40, *options, "--width", str(width))
+    lines = ran.out.splitlines()
+    assert ran.code == 0
+    assert len(lines) <= 40
+    assert max(map(cell_len, lines)) <= width
+    assert "200 tokens: matrices are left out" in ran.err
+    assert ("d_k" in ran.out) == (options[0] == "--log")  # no shapes where there are no arrays
+
+
+@pytest.mark.parametrize("ending", ["svg", "html", "md"])
+def test_exports_draw_derived_numbers(attn: Run, tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"map.{ending}"
+    assert attn("inspect", SENTENCE, "--rollout", "--log", "--no-sink", "-o", path).code == 0
+    text = path.read_text(encoding="utf-8")
+    assert "Abnar" in text
+    assert "logarithmic" in text
+
+
+@pytest.mark.parametrize("options", [*DERIVATIONS, ["--no-sink"], ["--log"], ["--top-keys", "2"]])
+def test_the_page_has_weights_as_they_are(attn: Run, tmp_path: Path, options: list[str]) -> None:
+    ran = attn("inspect", SENTENCE, "--interactive", "-o", tmp_path / "page.html", *options)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert f"{options[0]} does not apply to --interactive" in ran.err
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_other_readers_want_what_was_recorded() -> None:
+    trace = attncli.inspect(SENTENCE, num_heads=2)
+    derived = attncli.derive(trace, norms=True)
+    for name, read in {
+        "heads": lambda: attncli.heads(derived),
+        "why": lambda: attncli.why(derived, query=0),
+        "diff": lambda: attncli.diff(trace, derived),
+    }.items():
+        with pytest.raises(UsageError, match=f"^{name} reads a trace as it was recorded"):
+            read()
+    assert derived.recorded is trace
+    assert trace.recorded is trace
+
+
+def test_what_is_unproven_stays_so(attn: Run, tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    from attncli.layer import Proof
+
+    trace = attncli.inspect(SENTENCE)
+    layer = replace(trace.layers[0], proof=Proof(0.5, "the model's own output"))
+    replace(trace, layers=(layer,)).save(tmp_path / "off.safetensors")
+    for options in DERIVATIONS:
+        ran = attn("inspect", "--from", tmp_path / "off.safetensors", *options, "-F", "json")
+        assert "do not trust it" in ran.err
+        assert ran.json["layers"][0]["proof"]["max_abs_error"] == 0.5

@@ -1,0 +1,221 @@
+"""The derived views as a user runs them: tables, JSON, TSV, saved traces, errors, widths."""
+
+import json
+import re
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.cells import cell_len
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def byte_level(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A byte-level tokenizer that has merged little: most words have several pieces, and many are halves."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=270, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(["time flies like an arrow"] * 9, trainer)
+    path = tmp_path_factory.mktemp("bytes") / "tokenizer.json"
+    tokenizer.save(str(path))
+    return path
+
+
+def arrays(document: dict[str, Any], name: str = "weights") -> np.ndarray:
+    return np.array([[head[name] for head in layer["heads"]] for layer in document["layers"]])
+
+
+def test_the_rule_is_printed_and_the_words_say_their_pieces(attn: Run, byte_level: Path) -> None:
+    ran = attn("inspect", "time flies 你好", "--vocab", byte_level, "--words", "--head", "0")
+    assert (ran.code, ran.err) == (0, "")
+    assert "the weight on a word is the sum over its pieces, the weight from a word the mean over its pieces" in ran.out
+    assert re.search(r"tokens +0 time +1 flies +2 你好", ran.out)
+    assert re.search(r"pieces +0(-\d+)? +\d+-\d+ +\d+-\d+", ran.out)
+    assert "<" not in ran.out
+
+
+def test_words_in_json_and_tsv_agree_and_have_no_scores(attn: Run, byte_level: Path) -> None:
+    command = ("inspect", "time flies like", "--vocab", byte_level, "--words")
+    document = attn(*command, "-F", "json").json
+    assert document["derived"]["words"] is True
+    assert document["key_tokens"][1]["text"] == "flies"
+    assert document["key_tokens"][1]["id"] is None
+    assert document["layers"][0]["capture"] == "derived"
+    assert set(document["layers"][0]["heads"][0]) == {"head", "mask", "weights", "metrics"}
+    assert document["layers"][0]["heads"][0]["metrics"]["max_score"] is None
+    header, *rows = [line.split("\t") for line in attn(*command, "-F", "tsv").out.splitlines()]
+    assert header[-3:] == ["score", "allowed", "weight"]
+    assert {row[8] for row in rows} == {""}
+    weights = np.array([float(row[-1]) for row in rows], np.float32).reshape(arrays(document).shape)
+    assert (weights == arrays(document).astype(np.float32)).all()
+    assert [row[5] for row in rows[:9:3]] == ["time", "flies", "like"]
+
+
+def test_a_query_and_a_key_are_asked_for_by_word(attn: Run, byte_level: Path) -> None:
+    ran = attn("inspect", "time flies like", "--vocab", byte_level, "--words", "--query", "flies", "-F", "json")
+    assert [token["text"] for token in ran.json["query_tokens"]] == ["flies"]
+    missing = attn("inspect", "time flies like", "--vocab", byte_level, "--words", "--query", "ies")
+    assert (missing.code, missing.err) == (2, "attn: --query 'ies': no such query token; did you mean 'flies'?\n")
+
+
+@pytest.mark.parametrize("how", ["mean", "max"])
+def test_what_is_reduced_is_named(attn: Run, how: str) -> None:
+    command = ("inspect", "time flies like", "--reduce", how)
+    shown = attn(*command).out
+    assert f"{how} of heads" in shown
+    assert f"reduced: {how} over heads 0-3" in shown
+    assert "head 0" not in shown
+    document = attn(*command, "-F", "json").json
+    whole = arrays(attn("inspect", "time flies like", "-F", "json").json)[0]
+    np.testing.assert_allclose(arrays(document)[0, 0], getattr(whole, how)(axis=0), atol=1e-6)
+    assert document["layers"][0]["heads"][0]["head"] == how
+    assert ("metrics" in document["layers"][0]["heads"][0]) == (how == "mean")
+    assert attn(*command, "-F", "tsv").out.splitlines()[1].split("\t")[3] == how
+
+
+def test_norms_are_called_norms(attn: Run) -> None:
+    command = ("inspect", "time flies", "--norms")
+    assert "norms of every head" in attn(*command).out
+    head = attn(*command, "-F", "json").json["layers"][0]["heads"][0]
+    assert set(head) == {"head", "mask", "norms"}
+    assert attn(*command, "-F", "csv").out.splitlines()[0].endswith("score,allowed,norm")
+
+
+def test_a_saved_trace_gives_the_same_views(attn: Run, byte_level: Path, tmp_path: Path) -> None:
+    path = tmp_path / "trace.safetensors"
+    view = ("--words", "--reduce", "max", "-F", "json")
+    first = attn("inspect", "time flies 你好", "--vocab", byte_level, *view, "--save", path)
+    again = attn("inspect", "--from", path, *view)
+    assert (again.code, again.out) == (0, first.out)
+    assert len(attn("inspect", "--from", path, "-F", "json").json["layers"][0]["heads"]) == 4
+
+
+def test_a_trace_file_of_before_words_is_read(attn: Run, tmp_path: Path) -> None:
+    from safetensors import safe_open
+    from safetensors.numpy import save_file
+
+    new, old = tmp_path / "new.safetensors", tmp_path / "old.safetensors"
+    attn("inspect", "time flies", "--save", new)
+    with safe_open(new, framework="numpy") as file:
+        header = json.loads(file.metadata()["attncli"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    for token in header["query_tokens"] + header["key_tokens"]:
+        del token["word"]
+    save_file(tensors, old, {"attncli": json.dumps(header)})
+    ran = attn("inspect", "--from", old, "--words")
+    assert ran.code == 0
+    assert "a word is what no space divides" in ran.out
+
+
+def test_no_sink_leaves_the_first_key_out_of_the_range_and_says_so(attn: Run) -> None:
+    ran = attn("inspect", "time flies like an", "--head", "0", "--no-sink", "--show", "heatmap")
+    weights = arrays(attn("inspect", "time flies like an", "--head", "0", "-F", "json").json)[0, 0]
+    highest = weights[:, 1:].max()
+    assert f" {highest:.4g}   " in ran.out
+    assert "+ beyond the range, which leaves out key 0 time" in ran.out
+    cells = re.findall(r"^\d \w+ +(.*)$", ran.out, re.MULTILINE)
+    assert [line[:2] == " +" or line[0] == "+" for line in cells] == (weights[:, 0] > highest).tolist()
+    without = attn("inspect", "time flies like an", "--no-sink", "--key", "an", "--show", "heatmap").out
+    assert "leaves out" not in without
+
+
+def test_a_logarithmic_scale_says_its_ends_and_what_is_below(attn: Run) -> None:
+    ran = attn("inspect", "time flies like an arrow", "--init", "normal", "--log", "--show", "heatmap", "--head", "0")
+    weights = arrays(attn("inspect", "time flies like an arrow", "--init", "normal", "-F", "json").json)[0, 0]
+    low = 1e-4 * weights.max()
+    below = ((weights > 0) & (weights < low)).any()
+    assert below
+    assert f"weights   {low:.4g}  " in ran.out
+    assert " 1, logarithmic" in ran.out
+    assert "- below the range" in ran.out
+    assert "logarithmic" not in attn("inspect", "a b", "--show", "heatmap").out
+
+
+def test_equal_ratios_are_equal_steps_of_colour() -> None:
+    from attncli.render.palette import Palette
+
+    values = np.array([[1e-4, 1.1e-3, 1.1e-2, 0.11, 1.0, 0.0, 1e-5]])
+    drawn = Palette("blocks").cells(values, np.ones((1, 7), bool), 1e-4, 1.0, 2, is_log=True)[0]
+    ramp = [glyph for glyph, _ in Palette("blocks").ramp(2)]
+    assert [glyph for glyph, _ in drawn] == [ramp[0], ramp[2], ramp[4], ramp[6], ramp[7], " 0", " -"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--rollout", "--norms"], "drop one of them"),
+        (["--rollout", "--head", "1"], "mean over all heads of a layer; drop --head"),
+        (["--rollout", "--reduce", "mean"], "already the mean"),
+        (["--over", "heads"], "give --reduce mean"),
+        (["--over", "rows", "--reduce", "mean"], "expected heads, layers"),
+        (["--over", "layers", "--reduce", "mean"], "several layers"),
+        (["--words", "--show", "q"], "they have tokens, shapes, mask, weights, heatmap, metrics, proof"),
+        (["--norms", "--show", "metrics"], "they have tokens, shapes, mask, weights, heatmap, proof"),
+        (["--reduce", "median"], "'median' is not"),
+    ],
+)
+def test_what_does_not_apply_is_a_usage_error(attn: Run, options: list[str], said: str) -> None:
+    ran = attn("inspect", "time flies", *options)
+    assert (ran.code, ran.out) == (2, "")
+    assert said in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_a_dump_has_no_words_and_no_values(attn: Run, tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    path = tmp_path / "dump.safetensors"
+    save_file({name: np.ones((3, 2), np.float32) for name in "qk"}, path)
+    ran = attn("inspect", "--from", path, "--words")
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert "where each token stands" in ran.err
+    assert attn("inspect", "--from", path, "--norms").code == 4
+    assert attn("inspect", "--from", path, "--rollout").code == 0
+
+
+TEXTS = {
+    "CJK": "時間は矢のように飛ぶ 你好 世界",
+    "emoji": "time 👩‍👩‍👧 flies 🦋🦋 ok",
+    "Arabic": "الوقت يطير مثل سهم 2024",
+    "Hebrew": "הזמן עף כמו חץ",
+}
+
+
+@pytest.mark.parametrize("words", [[], ["--words"]], ids=["pieces", "words"])
+@pytest.mark.parametrize("width", [60, 100, 200])
+@pytest.mark.parametrize("name", TEXTS)
+def test_every_script_keeps_its_columns(attn: Run, byte_level: Path, name: str, width: int, words: list[str]) -> None:
+    command = ["inspect", TEXTS[name], "--vocab", byte_level, *words, "--head", "0", "--width", str(width)]
+    shown = attn(*command, "--show", "heatmap").out.splitlines()
+    assert max(map(cell_len, shown)) <= width
+    start = next(place for place, line in enumerate(shown) if "head 0" in line)
+    column = cell_len(shown[start].partition("head 0")[0])
+    rows = [line for line in shown[start + 2 :] if line.strip()]
+    # The first cell of every row, and all of the first row's, stand below the title.
+    for line in rows:
+        label = line[: next(cut for cut in range(len(line)) if cell_len(line[:cut]) == column)]
+        assert cell_len(label) == column
+        assert label.strip()[0].isdigit()
+
+
+def test_letters_that_run_from_the_right_end_their_run(attn: Run) -> None:
+    ran = attn("inspect", TEXTS["Arabic"], "--head", "0", "--show", "weights")
+    for line in ran.out.splitlines():
+        for found in re.finditer(r"\S+", line):
+            letters = [unicodedata.bidirectional(character) for character in found[0]]
+            assert ("AL" in letters) == found[0].endswith("\u200e")
+
+
+def test_a_token_cannot_bring_a_mark_of_its_own(attn: Run) -> None:
+    shown = attn("inspect", "a\u200eb \u202ec", "--vocab", "words", "--show", "tokens", "--words").out
+    assert "\u202e" not in shown
+    assert "\u200e" not in shown

@@ -1,0 +1,334 @@
+"""Derived numbers against plain loops: words, means and maxima, rollout, norms."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import attncli
+from attncli import blocks
+from attncli.errors import NotExposedError, UsageError
+from attncli.layer import LayerTrace, Proof
+from attncli.masks.algebra import ArrayMask, RuleMask
+from attncli.masks.parser import parse
+from attncli.tokens import Token, Tokens, Word
+from attncli.trace import Source, Trace
+
+HEADS, WIDTH = 3, 5
+MASKS = ["full", "causal", "window(2)", "~queries(1,2)", "cells"]
+
+
+def pieces(sizes: list[int]) -> tuple[Tokens, str]:
+    """Words of so many pieces of one letter each, with a space between words."""
+    text, tokens = "", []
+    for word, size in enumerate(sizes):
+        text += " " * bool(word)
+        for _ in range(size):
+            tokens.append(Token(len(tokens), len(tokens) % 4, "x", len(text), len(text) + 1, word=word))
+            text += "x"
+    return Tokens(tokens), text
+
+
+def traced(sizes: list[int], mask: str = "causal", layers: int = 1, seed: int = 0, **fields: Any) -> Trace:
+    tokens, text = pieces(sizes)
+    random = np.random.default_rng(seed)
+    count = len(tokens)
+    made = []
+    for layer in range(layers):
+        q, k, v = (random.standard_normal((3, HEADS, count, WIDTH)) * 2).astype(np.float32)
+        if mask == "cells":
+            allowed = random.random((HEADS, count, count)) < 0.6
+            own = ArrayMask(allowed | np.eye(count, dtype=bool))
+        else:
+            own = RuleMask(parse(mask), count, count, HEADS)
+        heads = tuple(range(HEADS))
+        made.append(LayerTrace(layer, "self", q, k, v, 0.7, own, heads, proof=Proof(0.1 * layer, "it"), **fields))
+    return Trace(Source("file", layers=layers), tokens, tokens, tuple(made), text)
+
+
+def weights(trace: Trace, layer: int = 0) -> list[list[list[float]]]:
+    found = trace.layers[layer]
+    return [found.head(head).weights.astype(float).tolist() for head in found.heads]
+
+
+def close(found: Any, expected: Any) -> None:
+    np.testing.assert_allclose(np.array(found), np.array(expected), atol=1e-6, equal_nan=True)
+
+
+# --- words -------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=6), st.sampled_from(MASKS), st.integers(0, 3))
+@settings(max_examples=60, deadline=None)
+def test_words_sum_over_key_pieces_and_average_over_query_pieces(sizes: list[int], mask: str, seed: int) -> None:
+    trace = traced(sizes, mask, seed=seed)
+    merged = attncli.derive(trace, words=True)
+    word = [place for place, size in enumerate(sizes) for _ in range(size)]
+    for head, whole in enumerate(weights(trace)):
+        allowed = trace.layers[0].head(head).mask
+        expected = [[0.0] * len(sizes) for _ in sizes]
+        seen = [[False] * len(sizes) for _ in sizes]
+        for query, row in enumerate(whole):
+            for key, weight in enumerate(row):
+                expected[word[query]][word[key]] += weight / sizes[word[query]]
+                seen[word[query]][word[key]] |= bool(allowed[query, key])
+        found = merged.layers[0].head(head)
+        close(found.weights, expected)
+        assert found.mask.tolist() == seen
+    assert [token.text for token in merged.key_tokens] == ["x" * size for size in sizes]
+
+
+def test_rows_of_words_sum_to_one_and_a_causal_mask_stays_causal() -> None:
+    merged = attncli.derive(traced([1, 3, 2, 1]), words=True)
+    for head in range(HEADS):
+        close(merged.layers[0].head(head).weights.sum(axis=-1), [1] * 4)
+    assert str(merged.layers[0].mask) == "causal"
+
+
+def test_words_of_the_same_pieces_have_one_id_and_say_their_pieces() -> None:
+    tokens = Tokens(
+        Token(index, id_, text, start, start + len(text), word=word)
+        for index, (id_, text, start, word) in enumerate(
+            [(5, "a", 0, 0), (6, "b", 1, 0), (5, "a", 3, 1), (6, "b", 4, 1)]
+        )
+    )
+    layer = LayerTrace(0, "self", *np.ones((3, 1, 4, 2), np.float32), 1.0, RuleMask(parse("full"), 4, 4, 1), (0,))
+    merged = attncli.derive(Trace(Source("file"), tokens, tokens, (layer,), "ab ab"), words=True)
+    assert merged.key_tokens.ids == [0, 0]
+    assert [word.pieces for word in merged.key_tokens if isinstance(word, Word)] == [(0, 1), (2, 3)]
+    assert merged.key_tokens[1].as_dict() == {
+        "index": 1, "id": None, "text": "ab", "start": 3, "end": 5, "special": False, "segment": 0, "pieces": [2, 3],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("word", [0, None], ids=["a tokenizer that splits nothing", "a trace that does not say"])
+def test_without_words_of_the_tokenizer_pieces_that_touch_are_one(word: int | None) -> None:
+    text = "▁time flies"
+    spans = [("▁ti", 0, 3), ("me", 3, 5), ("▁fl", 5, 8), ("ies", 8, 11)]
+    tokens = Tokens(
+        [
+            Token(0, 0, "<s>", None, None, special=True),
+            *(Token(index, index, piece, *span, word=word) for index, (piece, *span) in enumerate(spans, 1)),
+        ]
+    )
+    layer = LayerTrace(0, "self", *np.ones((3, 1, 5, 2), np.float32), 1.0, RuleMask(parse("full"), 5, 5, 1), (0,))
+    merged = attncli.derive(Trace(Source("file"), tokens, tokens, (layer,), text), words=True)
+    assert [token.text for token in merged.key_tokens] == ["<s>", "▁time", "flies"]
+    assert merged.origin is not None
+    assert "no space divides" in merged.origin.rules[0]
+
+
+def test_tokens_without_a_place_in_the_text_have_no_words() -> None:
+    tokens = Tokens(Token(index, index, "a", None, None) for index in range(2))
+    layer = LayerTrace(0, "self", *np.ones((3, 1, 2, 2), np.float32), 1.0, RuleMask(parse("full"), 2, 2, 1), (0,))
+    with pytest.raises(UsageError, match="where each token stands"):
+        attncli.derive(Trace(Source("file"), tokens, tokens, (layer,)), words=True)
+
+
+def test_the_two_texts_of_a_pair_and_of_a_target_have_words_of_their_own() -> None:
+    paired = attncli.derive(attncli.inspect("time flies", pair="fruit flies"), words=True)
+    assert [(word.text, word.segment) for word in paired.key_tokens] == [
+        ("time", 0), ("flies", 0), ("fruit", 1), ("flies", 1),
+    ]  # fmt: skip
+    crossed = attncli.derive(attncli.inspect("time flies", target="die Zeit fliegt"), words=True)
+    assert [word.text for word in crossed.query_tokens] == ["die", "Zeit", "fliegt"]
+    assert crossed.layers[0].head(0).weights.shape == (3, 2)
+
+
+# --- means and maxima --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("over", ["heads", "layers", "heads,layers"])
+@pytest.mark.parametrize("how", ["mean", "max"])
+def test_reducing_is_what_a_loop_gives(how: str, over: str, mask: str) -> None:
+    trace = traced([1] * 5, mask, layers=2)
+    whole = [weights(trace, layer) for layer in range(2)]
+    combine = (lambda values: sum(values) / len(values)) if how == "mean" else max
+    planes = {
+        "heads": [[[layer[head] for head in range(HEADS)]] for layer in whole],
+        "layers": [[[layer[head] for layer in whole] for head in range(HEADS)]],
+        "heads,layers": [[[head for layer in whole for head in layer]]],
+    }[over]
+    found = attncli.derive(trace, reduce=how, over=over)
+    assert len(found.layers) == len(planes)
+    for layer, expected_heads in zip(found.layers, planes, strict=True):
+        assert len(layer.heads) == len(expected_heads)
+        for index, some in zip(layer.heads, expected_heads, strict=True):
+            expected = [[combine([one[q][k] for one in some]) for k in range(5)] for q in range(5)]
+            if "~" in mask:
+                expected[1] = [math.nan] * 5
+            close(layer.head(index).weights, expected)
+            drawn = layer.head(index).mask | (layer.head(index).weights != 0)
+            assert (~drawn == (np.array(expected) == 0)).all()
+
+
+def test_a_mask_of_each_head_stays_one_where_layers_are_reduced() -> None:
+    trace = traced([1] * 5, "cells", layers=2)
+    found = attncli.derive(trace, reduce="mean", over="layers").layers[0]
+    for head in range(HEADS):
+        either = trace.layers[0].head(head).mask | trace.layers[1].head(head).mask
+        assert (found.head(head).mask == either).all()
+
+
+def test_the_worst_proof_stands_for_all_layers_and_none_where_one_has_none() -> None:
+    trace = traced([1] * 3, layers=3)
+    assert attncli.derive(trace, reduce="mean", over="layers").layers[0].proof == Proof(0.2, "it")
+    toy = attncli.inspect("a b c")
+    assert attncli.derive(toy, reduce="mean").layers[0].proof is None
+
+
+def test_only_the_heads_that_were_asked_for_are_reduced() -> None:
+    trace = attncli.inspect("a b c", heads="0,2")
+    expected = (trace.layers[0].head(0).weights + trace.layers[0].head(2).weights) / 2
+    found = attncli.derive(trace, reduce="mean")
+    close(found.layers[0].head(0).weights, expected)
+    assert found.origin is not None
+    assert found.origin.rules == ("reduced: mean over heads 0,2",)
+
+
+# --- rollout -----------------------------------------------------------------------------------------------
+
+
+def rolled_by_hand(layers: list[list[list[list[float]]]]) -> list[list[float]]:
+    size = len(layers[0][0])
+    result = [[float(q == k) for k in range(size)] for q in range(size)]
+    for heads in layers:
+        mixed = [
+            [0.5 * sum(head[q][k] for head in heads) / len(heads) + 0.5 * (q == k) for k in range(size)]
+            for q in range(size)
+        ]
+        mixed = [[value / sum(row) for value in row] for row in mixed]
+        result = [[sum(mixed[q][m] * result[m][k] for m in range(size)) for k in range(size)] for q in range(size)]
+    return result
+
+
+@pytest.mark.parametrize("mask", [mask for mask in MASKS if "~" not in mask])
+@pytest.mark.parametrize("sinks", [None, np.array([0.5, 3, -1], np.float32)], ids=["", "sinks"])
+def test_rollout_is_the_product_of_halves_of_means(mask: str, sinks: np.ndarray | None) -> None:
+    trace = traced([1] * 5, mask, layers=3, sinks=sinks)
+    found = attncli.derive(trace, rollout=True, layers="all")
+    for layer in range(3):
+        expected = rolled_by_hand([weights(trace, below) for below in range(layer + 1)])
+        close(found.layers[layer].head(0).weights, expected)
+        # Masked is what nothing can have come from.
+        assert (found.layers[layer].head(0).mask == (np.array(expected) != 0)).all()
+        close(found.layers[layer].head(0).weights.sum(axis=-1), [1] * 5)
+    assert [layer.layer for layer in attncli.derive(trace, rollout=True).layers] == [2]
+
+
+def test_what_is_nan_stays_nan_in_a_rollout() -> None:
+    trace = traced([1] * 3, "~queries(1,2)", layers=2)
+    assert np.isnan(attncli.derive(trace, rollout=True).layers[0].head(0).weights[1]).all()
+
+
+def test_a_rollout_needs_every_layer_below_and_one_sequence() -> None:
+    trace = traced([1] * 3, layers=3)
+    gap = Trace(trace.source, trace.query_tokens, trace.key_tokens, trace.layers[1:], trace.text)
+    with pytest.raises(NotExposedError, match="layer 0 is not there"):
+        attncli.derive(gap, rollout=True)
+    with pytest.raises(UsageError, match="the same tokens"):
+        attncli.derive(attncli.inspect("a b", target="c d"), rollout=True)
+
+
+# --- norms -------------------------------------------------------------------------------------------------
+
+
+def test_norms_are_the_lengths_of_weighted_values_times_the_output_projection() -> None:
+    import torch
+
+    trace = attncli.inspect("time flies like an arrow", num_heads=3, d_k=4, d_v=6)
+    layer = trace.layers[0]
+    found = attncli.derive(trace, norms=True).layers[0]
+    projection = torch.tensor(layer.out_projection).reshape(3, 6, 32)
+    for head in range(3):
+        weight, value = torch.tensor(layer.head(head).weights), torch.tensor(layer.head(head).v)
+        each = weight[:, :, None] * (value @ projection[head])[None]
+        close(found.head(head).weights, torch.linalg.vector_norm(each, dim=-1).numpy())
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+def test_without_an_output_projection_norms_are_of_weighted_values(groups: int) -> None:
+    random = np.random.default_rng(1)
+    q, k, v = (random.standard_normal((heads, 4, WIDTH)).astype(np.float32) for heads in (HEADS, groups, groups))
+    tokens, text = pieces([1] * 4)
+    layer = LayerTrace(0, "self", q, k, v, 0.5, RuleMask(parse("causal"), 4, 4, HEADS), (0, 1, 2))
+    found = attncli.derive(Trace(Source("file"), tokens, tokens, (layer,), text), norms=True)
+    for head in range(HEADS):
+        weight = layer.head(head).weights
+        value = v[head * groups // HEADS]
+        expected = [[math.dist([0] * WIDTH, (weight[q, k] * value[k]).tolist()) for k in range(4)] for q in range(4)]
+        close(found.layers[0].head(head).weights, expected)
+    assert found.origin is not None
+    assert "which is not recorded" in found.origin.rules[0]
+
+
+def test_a_layer_without_values_has_no_norms() -> None:
+    tokens, text = pieces([1, 1])
+    whole = np.full((1, 2, 2), 0.5, np.float32)
+    mask = RuleMask(parse("full"), 2, 2, 1)
+    layer = LayerTrace(0, "self", None, None, None, None, mask, (0,), scores=whole, weights=whole)
+    with pytest.raises(NotExposedError, match="needs the values"):
+        attncli.derive(Trace(Source("file"), tokens, tokens, (layer,), text), norms=True)
+
+
+# --- all of them -------------------------------------------------------------------------------------------
+
+
+def test_the_maximum_over_heads_of_words_is_of_the_words_of_each_head() -> None:
+    trace = traced([2, 1, 3])
+    words = attncli.derive(trace, words=True)
+    expected = np.max([words.layers[0].head(head).weights for head in range(HEADS)], axis=0)
+    found = attncli.derive(trace, words=True, reduce="max")
+    close(found.layers[0].head(0).weights, expected)
+    assert attncli.derive(trace, norms=True, words=True, reduce="mean").layers[0].shapes == {"norms": [1, 3, 3]}
+
+
+@pytest.mark.parametrize("mask", ["causal", "cells"])
+@pytest.mark.parametrize("cells", [1, 20])
+@pytest.mark.parametrize(
+    "steps",
+    [
+        {"words": True},
+        {"reduce": "mean", "over": "heads,layers"},
+        {"rollout": True, "words": True},
+        {"norms": True, "words": True, "reduce": "max"},
+    ],
+    ids=str,
+)
+def test_blocks_of_rows_give_what_the_whole_gives(
+    steps: dict[str, Any], cells: int, mask: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = traced([1, 3, 2, 1, 1], mask, layers=2)
+    expected = weights(attncli.derive(trace, **steps))
+    monkeypatch.setattr(blocks, "CELLS", cells)
+    found = attncli.derive(trace, **steps).layers[0]
+    for head, whole in zip(found.heads, expected, strict=True):
+        close(np.concatenate([block.weights for block in found.head(head).blocks()]), whole)
+        masks = np.concatenate([block.mask for block in found.head(head).blocks()])
+        assert (masks | (np.array(whole) == 0)).all()
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        ({"rollout": True, "norms": True}, "drop one of them"),
+        ({"rollout": True, "reduce": "mean"}, "already the mean"),
+        ({"reduce": "median"}, "expected mean or max"),
+        ({"reduce": "mean", "over": "rows"}, "expected heads, layers"),
+        ({"reduce": "mean", "over": "layers"}, "several layers"),
+        ({"words": True, "layers": 0}, "rollout=True"),
+        ({"rollout": True, "layers": 4}, "out of range"),
+    ],
+)
+def test_what_does_not_go_together_is_said(steps: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        attncli.derive(attncli.inspect("a b"), **steps)
+
+
+def test_a_derived_trace_is_not_saved(tmp_path: Any) -> None:
+    with pytest.raises(UsageError, match="derive it again"):
+        attncli.derive(attncli.inspect("a b"), words=True).save(tmp_path / "trace.safetensors")
