@@ -235,8 +235,8 @@ MinWeight = Annotated[
     Option(
         min=0,
         max=1,
-        metavar="W",
-        help="Show only the keys of each query with a weight of W or more.",
+        metavar="NUMBER",
+        help="Show only the keys of each query whose weight is at least this.",
         rich_help_panel=_CHOICE,
     ),
 ]
