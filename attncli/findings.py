@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -79,22 +78,6 @@ class Invariance:
     reason: str | None = None
     has_failed: bool = False
     changes: Mapping[tuple[int, str], float] = field(default_factory=dict)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the comparison as the JSON document spells it."""
-        named = {name: value for name, value in vars(self).items() if name != "has_failed"}
-        for place in ("layer", "first"):
-            index, kind = named[place] or (None, None)
-            named[place] = None if index is None else {"layer": index, "kind": kind}
-        changes = [
-            {"layer": layer, "kind": kind, "change": _number(size)} for (layer, kind), size in self.changes.items()
-        ]
-        return named | {"change": _number(self.change), "changes": changes}
-
-
-def _number(value: float | None) -> float | str | None:
-    """Return a number as JSON may hold it."""
-    return value if value is None or math.isfinite(value) else str(value)
 
 
 @dataclass(frozen=True)

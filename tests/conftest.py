@@ -8,18 +8,25 @@ for name in ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "ATTN_MODEL"):
 os.environ |= {"_TYPER_FORCE_DISABLE_TERMINAL": "1", "TERMINAL_WIDTH": "100", "COLUMNS": "100", "HF_HUB_OFFLINE": "1"}
 
 import importlib.util
+import io
 import json
+import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import jaxtyping
 import pytest
 from beartype import beartype
 from typer.testing import CliRunner
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from attncli.render.palette import Palette
 
 
 @dataclass
@@ -55,6 +62,33 @@ def program(*arguments: str | Path, **options: Any) -> subprocess.CompletedProce
     """Run `attn` in a process of its own."""
     command = [sys.executable, "-m", "attncli", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False, **options)
+
+
+def printed(parts: "Iterable[RenderableType]", palette: "Palette", width: int | None = None) -> str:
+    """Print the parts of a view on a terminal of a width, in colour if the palette has any."""
+    from rich.console import Console
+
+    stream = io.StringIO()
+    console = Console(
+        file=stream,
+        width=width or 100_000,
+        height=100,
+        force_terminal=palette.has_color,
+        color_system="truecolor" if palette.has_color else None,
+        legacy_windows=False,
+        markup=False,
+        emoji=False,
+        highlight=False,
+        _environ={},
+    )
+    for part in parts:
+        console.print(part)
+    return stream.getvalue()
+
+
+def plain(text: str) -> str:
+    """Return what a terminal shows, without its colours."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 def hub_cache(home: Path, name: str, folder: str) -> dict[str, str]:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from attncli.difference import CellDifference, Difference, HeadDifference
+from attncli.formats.numbers import number
 from attncli.trace import Trace
 
 
@@ -46,9 +47,8 @@ def _described(trace: Trace) -> dict[str, Any]:
 
 
 def _head(head: HeadDifference, precision: int | None) -> dict[str, Any]:
-    elsewhere = None if head.elsewhere is None else [_number(weight, precision) for weight in head.elsewhere]
-    divergence = None if head.jensen_shannon is None else _number(head.jensen_shannon, precision)
-    return {**vars(head), "jensen_shannon": divergence, "elsewhere": elsewhere}
+    elsewhere = None if head.elsewhere is None else [number(weight, precision) for weight in head.elsewhere]
+    return {**vars(head), "jensen_shannon": number(head.jensen_shannon, precision), "elsewhere": elsewhere}
 
 
 def _cell(cell: CellDifference, precision: int | None) -> dict[str, Any]:
@@ -58,12 +58,8 @@ def _cell(cell: CellDifference, precision: int | None) -> dict[str, Any]:
         "kind": cell.kind,
         "head": cell.head,
         **{
-            side: {"query": query, "key": key, "weight": _number(weight, precision)}
+            side: {"query": query, "key": key, "weight": number(weight, precision)}
             for side, query, key, weight in sides
         },
-        "difference": _number(cell.difference, precision),
+        "difference": number(cell.difference, precision),
     }
-
-
-def _number(value: float, precision: int | None) -> float:
-    return value if precision is None else round(value, precision)

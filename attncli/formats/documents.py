@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli.blocks import row_blocks
-from attncli.findings import Finding, Report
-from attncli.formats.numbers import written_rows
+from attncli.findings import Finding, Invariance, Report
+from attncli.formats.numbers import number, written_rows
 from attncli.masks.bias import alibi
 from attncli.masks.subject import Subject
 
@@ -35,8 +35,20 @@ def what_was_run(report: Report) -> dict[str, Any]:
         "dtype": report.dtype,
         "tokens": list(report.tokens),
         "implied": masks,
-        "invariances": [compared.as_dict() for compared in report.invariances],
+        "invariances": [_compared(each) for each in report.invariances],
     }
+
+
+def _compared(invariance: Invariance) -> dict[str, Any]:
+    named = {name: value for name, value in vars(invariance).items() if name != "has_failed"}
+    for place in ("layer", "first"):
+        index, kind = named[place] or (None, None)
+        named[place] = None if index is None else {"layer": index, "kind": kind}
+    changes = [
+        {"layer": layer, "kind": kind, "change": number(size, None)}
+        for (layer, kind), size in invariance.changes.items()
+    ]
+    return named | {"change": number(invariance.change, None), "changes": changes}
 
 
 def what_was_read(subject: Subject) -> dict[str, Any]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
+from attncli.formats.numbers import number
 from attncli.metric_names import NAMES
 from attncli.survey import HeadSummary, Survey
 
@@ -27,13 +27,7 @@ def _entry(head: HeadSummary, has_several: bool, precision: int | None) -> dict[
 
 
 def _numbers(values: Mapping[str, float | None], precision: int | None) -> dict[str, float | str | None]:
-    return {name: _number(value, precision) for name, value in values.items()}
-
-
-def _number(value: float | None, precision: int | None) -> float | str | None:
-    if value is None or math.isfinite(value):
-        return value if value is None or precision is None else round(value, precision)
-    return str(value)
+    return {name: number(value, precision) for name, value in values.items()}
 
 
 def write_rows(survey: Survey, comma: str, precision: int | None) -> str:

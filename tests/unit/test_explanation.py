@@ -1,6 +1,5 @@
 """One cell taken apart: every stage against a plain loop, sums that are sums, and a page that hides nothing."""
 
-import io
 import json
 import math
 import re
@@ -8,10 +7,10 @@ from itertools import count
 
 import numpy as np
 import pytest
+from conftest import plain, printed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
-from rich.console import Console
 
 import attncli
 from attncli.anatomy import Cell, Row
@@ -152,15 +151,8 @@ def toy(**options: object) -> Trace:
 
 def drawn(trace: Trace, query: str, key: str | None = None, top: int = 8, palette: Palette = Palette(),  # noqa: B008
           width: int | None = None, precision: int | None = None) -> str:  # fmt: skip
-    stream = io.StringIO()
-    console = Console(
-        file=stream, width=width or 100_000, height=100, force_terminal=palette.has_color,
-        color_system="truecolor" if palette.has_color else None, legacy_windows=False, markup=False, emoji=False,
-        highlight=False, _environ={},
-    )  # fmt: skip
-    for part in Page(trace, explain(trace, query, key), top, Sheet(palette, width, precision)).parts():
-        console.print(part)
-    return re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())
+    page = Page(trace, explain(trace, query, key), top, Sheet(palette, width, precision))
+    return plain(printed(page.parts(), palette, width))
 
 
 def test_the_page_of_a_cell_is_exactly_this() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from conftest import plain, printed
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -30,26 +31,7 @@ DEFAULT, PLAIN = View(), Palette()
 
 
 def drawn(trace: Trace, view: View = DEFAULT, palette: Palette = PLAIN, width: int | None = None) -> str:
-    stream = io.StringIO()
-    console = Console(
-        file=stream,
-        width=width or 100_000,
-        height=100,
-        force_terminal=palette.has_color,
-        color_system="truecolor" if palette.has_color else None,
-        legacy_windows=False,
-        markup=False,
-        emoji=False,
-        highlight=False,
-        _environ={},
-    )
-    for part in Layout(trace, view, palette, width).renderables():
-        console.print(part)
-    return stream.getvalue()
-
-
-def plain(text: str) -> str:
-    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+    return printed(Layout(trace, view, palette, width).renderables(), palette, width)
 
 
 def test_the_picture_of_a_small_layer_is_exactly_this() -> None:

@@ -1,13 +1,12 @@
 """The view of a comparison: what stands where, at every width and in every tier."""
 
-import io
 import re
 
 import numpy as np
 import pytest
+from conftest import plain, printed
 from rich.cells import cell_len
 from rich.color import ColorSystem
-from rich.console import Console
 
 import attncli
 from attncli.difference import Difference
@@ -27,26 +26,7 @@ def flies(**options: object) -> Difference:
 
 
 def drawn(difference: Difference, palette: Palette = Palette(), width: int | None = None, **view: int) -> str:  # noqa: B008
-    stream = io.StringIO()
-    console = Console(
-        file=stream,
-        width=width or 100_000,
-        height=100,
-        force_terminal=palette.has_color,
-        color_system="truecolor" if palette.has_color else None,
-        legacy_windows=False,
-        markup=False,
-        emoji=False,
-        highlight=False,
-        _environ={},
-    )
-    for part in Changes(difference, palette, width, **view).renderables():
-        console.print(part)
-    return stream.getvalue()
-
-
-def plain(text: str) -> str:
-    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+    return printed(Changes(difference, palette, width, **view).renderables(), palette, width)
 
 
 def test_the_view_of_a_small_comparison_is_exactly_this() -> None:
