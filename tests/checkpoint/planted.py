@@ -166,6 +166,11 @@ def from_nought(_: Any, arguments: dict[str, Any]) -> Any:
     return torch.arange(arguments["input_ids"].shape[1])[None]
 
 
+def ones_with_cache(mask: Any, arguments: dict[str, Any]) -> Any:
+    past = arguments.get("past_key_values")
+    return torch.ones_like(mask) if mask is not None and past is not None and past.get_seq_length() else mask
+
+
 def future(allowed: Allowed, step: int = 0) -> Allowed:
     queries, keys = allowed.shape[-2:]
     return torch.ones(queries, keys, dtype=torch.bool).triu(keys - queries + 1 + step)
@@ -342,8 +347,22 @@ BUGS = [
     bug("positions begin again with a cache", "llama", argument("position_ids", from_nought), "cache"),
     bug("top-left with a cache", "llama", function("create_causal_mask", top_left), "cache"),
     bug("top-left with a cache", "gpt2", function("create_causal_mask", top_left), "cache"),
+    bug(
+        "padding attended with a cache alone",
+        "llama",
+        argument("attention_mask", ones_with_cache),
+        "cache",
+        says="padded in steps",
+    ),
     bug("sentences of a batch are mixed", "llama", mixes_the_batch, "batch"),
     bug("sdpa without its mask", "llama", sdpa_without_mask, "backend"),
+    bug(
+        "queries lost",
+        "llama",
+        lambda model, _: model.layers[1].self_attn.q_proj.weight.data.zero_(),
+        "dead-row",
+        says="4 heads weigh all keys alike in every row",
+    ),
     bug("softmax over the queries", "llama", function("eager_attention_forward", other_softmax), "row-sum"),
     bug("dropout in evaluation", "llama", function("eager_attention_forward", dropping), "row-sum", also="dead-row"),
     bug("scaled twice", "llama", function("eager_attention_forward", scaled_twice), "proof"),

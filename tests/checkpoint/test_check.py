@@ -14,7 +14,7 @@ import torch
 from architectures import MORE, architectures, tiny_model
 from conformance import NOT_REACHED, opened, save, tokenizer_in
 from conftest import program
-from planted import BUGS, Bug
+from planted import BUGS, Bug, raw_masks
 from transformers import PreTrainedTokenizerFast
 
 import attncli
@@ -225,7 +225,7 @@ def test_the_change_of_every_layer_is_there(checked: Checked) -> None:
     (batch,) = (each for each in report.invariances if each.name == "batch")
     assert list(batch.changes) == [(layer, "self") for layer in range(-1, 3)]
     assert batch.change == max(batch.changes.values())
-    written = batch.as_dict()["changes"]
+    (written,) = (each["changes"] for each in what_was_run(report)["invariances"] if each["name"] == "batch")
     assert written[1] == {"layer": 0, "kind": "self", "change": batch.changes[0, "self"]}
 
 
@@ -384,6 +384,39 @@ def test_notes_never_fail(tmp_path: Path, attn: Run) -> None:
     assert ran.code == 0
     assert "note   tokenizer  it has no pad token" in ran.out
     assert "padding-side" in ran.out
+
+
+def test_a_mask_of_another_type_than_the_queries_is_a_note(checked: Checked) -> None:
+    report = checked("llama", raw_masks(lambda mask: mask.double(), 1))
+    assert errors(report) == set()
+    (note,) = (finding for finding in report.findings if finding.code == "dtype" and finding.layer is not None)
+    assert (note.severity, note.layer) == ("note", 1)
+    assert note.message.startswith("the mask is float64 and the queries are float32")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "options", "said"),
+    [
+        ("llama", {"pad_token": "w77", "padding_side": "left"}, "it pads on the left"),
+        ("llama", {"pad_token": "w77", "bos_token": "w78"}, "it has a token w78 for the beginning and does not add it"),
+        ("llama", {"pad_token": "w77", "eos_token": "w77"}, "its pad token is its end token w77"),
+        ("roberta", {"pad_token": "w77"}, "by its padding's id"),
+    ],
+)
+def test_a_tokenizer_that_has_made_masks_wrong_is_a_note(
+    architecture: str, options: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    save(tiny_model(architecture), tmp_path)
+    found: dict[bool, list[str]] = {}
+    for is_odd in (False, True):
+        given = {"unk_token": "<unk>", "pad_token": "<pad>"} | (options if is_odd else {})
+        tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"), **given)
+        tokenizer.save_pretrained(tmp_path)
+        findings = attncli.check(str(tmp_path), TEXTS).findings
+        found[is_odd] = [each.message for each in findings if each.code == "tokenizer"]
+        assert {each.severity for each in findings if each.code == "tokenizer"} <= {"note"}
+    assert not any(said in message for message in found[False])
+    assert any(said in message for message in found[True]), found
 
 
 def test_one_text_stands_beside_a_built_in_one(minilm: str, attn: Run) -> None:
