@@ -25,7 +25,7 @@ _COMMANDS = {
     "check": "Say what is wrong with a checkpoint's attention.",
     "why": "Say why a query attends to a key.",
     "diff": "Show what changed between two sentences, checkpoints or traces.",
-    "config": "Say which standing values are in force, and where they come from.",
+    "config": "Say what the options are set to, and where.",
     "completion": "Print the completion script of a shell.",
 }
 _MASK = "Draw, check, compare and convert masks."

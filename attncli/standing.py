@@ -16,6 +16,7 @@ import typer
 
 from attncli.configuration import PROJECT, configured
 from attncli.errors import UsageError
+from attncli.tokens import visible
 
 # Every option that takes standing values, by the name of its parameter, and what it is where nobody says; None is
 # what depends on the rest. Each is a preference of a person, a project or a machine, and none is a question.
@@ -45,7 +46,7 @@ _OF_SOURCES = ("model", "offline", *_OF_CHECKPOINTS, *_OF_THE_TOY_LAYER)
 FLAGS_ALONE = ("trust-remote-code", "allow-pickle")
 
 # What a file has to hold, by the type of the option's values.
-_EXPECTED: dict[Any, str] = {str: "a text in quotes", int: "a number", bool: "true or false"}
+_EXPECTED: dict[Any, str] = {str: "a text in quotes", int: "a whole number", bool: "true or false"}
 
 _TAKEN = "attncli.standing"  # where a run's context keeps them
 
@@ -124,9 +125,11 @@ def unfit(standing: Mapping[str, Standing], given: Mapping[str, Any]) -> dict[st
         standing: what is in force, by the name of the parameter.
         given: the options of the command line, by the name of the parameter.
     """
-    if "from_" in given:
-        return dict.fromkeys(_OF_SOURCES, "does not apply to --from, whose attention is already computed")
     out: dict[str, str] = {}
+    if "precision" in standing and _is_of_programs(given):
+        out["precision"] = "does not apply to what programs read"
+    if "from_" in given:
+        return out | dict.fromkeys(_OF_SOURCES, "does not apply to --from, whose attention is already computed")
     if "model" in standing and (flags := _toy_flags(given)):
         out["model"] = f"does not apply to the toy layer, which --{option(flags[0])} asks for"
     model = None if "model" in out else standing.get("model")
@@ -142,8 +145,6 @@ def unfit(standing: Mapping[str, Standing], given: Mapping[str, Any]) -> dict[st
             out[other] = f"gives way to {option(one)}"
     if given.get("project") == "none" and not given.get("out_proj"):
         out["init"] = "does not apply to --project none, which has no weights"
-    if _is_of_programs(given):
-        out["precision"] = "does not apply to what programs read"
     return {name: why for name, why in out.items() if name in standing}
 
 
@@ -192,9 +193,10 @@ def with_places(message: str, context: typer.Context) -> str:
     """Return an error's message, and where the standing values come from that it is about."""
     said = []
     for name, one in context.meta.get(_TAKEN, {}).items():
+        value = visible(str(one.value))
         is_named = re.search(rf"--{option(name)}(?![\w-])", message)
-        if is_named or (name in ("model", "revision") and str(one.value) in message):
-            said.append(f"--{option(name)} {one.value} comes from {one.label}")
+        if is_named or (name in ("model", "revision") and value in message):
+            said.append(f"--{option(name)} {value} comes from {one.label}")
     return f"{message} ({'; '.join(said)})" if said else message
 
 
