@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from attncli.configuration import PROJECT
 from attncli.standing import (
     DEFAULTS,
     FLAGS_ALONE,
@@ -42,7 +41,7 @@ class Ignored(NamedTuple):
 
     Attributes:
         name: of the option's parameter; None where there is no such option.
-        value: as it stands there.
+        value: that stands there.
         place: the environment variable or the file.
         why: what is in its way.
     """
@@ -61,6 +60,7 @@ def settings(convert: Callable[[Standing], Any]) -> tuple[list[Setting], list[Ig
 
     Raises:
         UsageError: a file cannot be read, is no TOML, or says what no file can.
+        typer.BadParameter: a value is none that the option takes, in force or not.
     """
     found = standing_values()
     deciding, left_out = decisive(found), unfit(in_force(found), {})
@@ -71,20 +71,26 @@ def settings(convert: Callable[[Standing], Any]) -> tuple[list[Setting], list[Ig
             chosen.append(Setting(name, default, "default"))
         else:
             chosen.append(Setting(name, default if one.is_default else convert(one), one.place))
-    return chosen, [*_beside(found, deciding, left_out), *_without_option()]
+    return chosen, [*_beside(found, deciding, left_out, convert), *_without_option()]
 
 
 def _beside(
-    found: Mapping[str, list[Standing]], deciding: Mapping[str, Standing], left_out: Mapping[str, str]
+    found: Mapping[str, list[Standing]],
+    deciding: Mapping[str, Standing],
+    left_out: Mapping[str, str],
+    convert: Callable[[Standing], Any],
 ) -> Iterator[Ignored]:
     for name, values in found.items():
         for one in values:
-            if one is not deciding.get(name):
-                is_lifting = one.value is False and one.place == PROJECT
-                why = "a project cannot switch it off" if is_lifting else f"{deciding[name].place} goes before it"
-                yield Ignored(name, one.value, one.place, why)
+            if one.is_lifting:
+                why = "a project cannot switch it off"
+            elif one is not deciding[name]:
+                why = f"{deciding[name].place} goes before it"
             elif name in left_out:
-                yield Ignored(name, one.value, one.place, left_out[name])
+                why = left_out[name]
+            else:
+                continue
+            yield Ignored(name, one.value if one.is_default else convert(one), one.place, why)
 
 
 def _without_option() -> Iterator[Ignored]:

@@ -74,7 +74,12 @@ class Standing(NamedTuple):
     @property
     def is_default(self) -> bool:
         """Whether it only hides what stands further away."""
-        return self.value == "" or self.value is False
+        return self.value == "" or (self.value is False and DEFAULTS[self.name] is False)
+
+    @property
+    def is_lifting(self) -> bool:
+        """Whether a project would send a run to the network, from which its user may want to keep it."""
+        return self.name == "offline" and self.value is False and self.place == PROJECT
 
 
 def option(name: str) -> str:
@@ -105,11 +110,10 @@ def standing_values() -> dict[str, list[Standing]]:
 
 def decisive(found: Mapping[str, list[Standing]]) -> dict[str, Standing]:
     """Return what decides about each parameter, if only that it has its default."""
-    # A project may keep a run from the network; it must not send one there that the user keeps from it.
     return {
         name: first
         for name, values in found.items()
-        if (first := next((one for one in values if not (one.value is False and one.place == PROJECT)), None))
+        if (first := next((one for one in values if not one.is_lifting), None))
     }
 
 
@@ -194,8 +198,9 @@ def with_places(message: str, context: typer.Context) -> str:
     said = []
     for name, one in context.meta.get(_TAKEN, {}).items():
         value = visible(str(one.value))
-        is_named = re.search(rf"--{option(name)}(?![\w-])", message)
-        if is_named or (name in ("model", "revision") and value in message):
+        # A message about a checkpoint says its name, others say the option's.
+        words = [f"--{option(name)}", *([re.escape(value)] if name in ("model", "revision") else [])]
+        if re.search(rf"(?<![\w/])(?:{'|'.join(words)})(?![\w/-])", message):
             said.append(f"--{option(name)} {value} comes from {one.label}")
     return f"{message} ({'; '.join(said)})" if said else message
 

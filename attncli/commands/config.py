@@ -84,7 +84,7 @@ def _document(chosen: Sequence[Setting], ignored: Sequence[Ignored]) -> str:
             for one in ignored
         ],
         "files": [PROJECT, user_file()],
-    }, default=str) + "\n"  # fmt: skip
+    }) + "\n"  # fmt: skip
 
 
 def _row(one: Setting | Ignored) -> list[str]:

@@ -306,6 +306,9 @@ def test_masks_are_drawn_as_wide_as_it_stands_and_have_a_type_of_their_own(
         ("'\\u001b[31m' = 3", "there is no '"),
         ("seed = '3'", "'seed' in pyproject.toml: expected a whole number"),
         ("seed = true", "'seed' in pyproject.toml: expected a whole number"),
+        ("seed = false", "'seed' in pyproject.toml: expected a whole number"),
+        ("width = nan", "'width' in pyproject.toml: expected a whole number"),
+        ("model = 1979-05-27", "'model' in pyproject.toml: expected a text in quotes"),
         ("seed = 1.5", "'seed' in pyproject.toml: expected a whole number"),
         (f"seed = 0x{'f' * 5000}", "'seed' in pyproject.toml: expected a whole number"),
         ("offline = 1", "'offline' in pyproject.toml: expected true or false"),
@@ -453,6 +456,15 @@ def test_config_says_what_is_in_force_and_where_it_comes_from(places: Places, at
         ("revision", "v1", str(places.user)): "does not apply to the toy layer",
         (None, "x", "ATTN_MODLE"): "there is no such variable; did you mean ATTN_MODEL?",
     }
+
+
+def test_config_finds_what_is_wrong_where_it_is_not_in_force_too(places: Places, attn: Callable[..., Any]) -> None:
+    places.project.write_text("[tool.attncli]\nwidth = nan\n")
+    places.environment(width="50")
+    assert attn("inspect", SENTENCE).code == 0
+    ran = attn("config", "-F", "json")
+    assert (ran.code, ran.out) == (2, "")
+    assert "'width' in pyproject.toml: expected a whole number" in ran.err
 
 
 def test_config_as_a_table_says_the_same_and_loses_nothing(places: Places, attn: Callable[..., Any]) -> None:
