@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -25,6 +25,7 @@ _COMMANDS = {
     "check": "Say what is wrong with a checkpoint's attention.",
     "why": "Say why a query attends to a key.",
     "diff": "Show what changed between two sentences, checkpoints or traces.",
+    "config": "Say what the options are set to, and where.",
     "completion": "Print the completion script of a shell.",
 }
 _MASK = "Draw, check, compare and convert masks."
@@ -41,7 +42,13 @@ def _spare_unused(parameters: list[Any]) -> list[Any]:
     for parameter in parameters:
         if "process_value" not in vars(parameter):
             parameter.process_value = _sparing(parameter)
+            # `standing` reads the environment: an empty variable is no missing one, and no list is cut at blanks.
+            parameter.value_from_envvar = _nothing
     return parameters
+
+
+def _nothing(context: Any) -> None:
+    """Return what Typer finds in the environment."""
 
 
 def _sparing(parameter: Any) -> Callable[[Any, Any], Any]:
@@ -50,12 +57,15 @@ def _sparing(parameter: Any) -> Callable[[Any, Any], Any]:
 
     convert = _CONVERTED_HERE.get(parameter.type_descriptor.annotation)
     is_number = parameter.type_descriptor.annotation is int
+    choices = get_args(parameter.type_descriptor.annotation)
 
     def process_value(context: Any, value: Any) -> Any:
         if value is None and not parameter.required:
             return () if parameter.multiple or parameter.nargs == -1 else None
         if convert and value is not None and parameter.callback is None:
             return convert(value)
+        if parameter.callback is None and (value is True or value in choices):
+            return value
         return int(value) if is_number and _is_plainly_in_range(parameter, value) else coerced(context, value)
 
     return process_value
@@ -132,16 +142,36 @@ class _Root(_Group):
 
 
 class _Command(TyperCommand):
-    """A command whose unused options cost nothing."""
+    """A command whose unused options cost nothing, and take standing values."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters, `--help` among them."""
         return _spare_unused(super().get_params(ctx))
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line, and what stands in the environment and the configuration files."""
+        from attncli.standing import take_up
+
+        rest = super().parse_args(ctx, args)
+        take_up(ctx, self.params)
+        return rest
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; an error about a standing value says where it comes from."""
+        try:
+            return super().invoke(ctx)
+        except AttnError as error:
+            from attncli.standing import with_places
+
+            error.args = (with_places(str(error), ctx),)
+            raise
+
 
 def _usage(error: typer.TyperException) -> int:
     """Say what Typer found wrong with the command line, in one line and with the way to the help."""
     message = error.format_message() if hasattr(error, "format_message") else str(error)
+    # What is wrong with a flag is not about the variable that it goes before.
+    message = re.sub(r" \(env var: '\w+'\)", "", message)
     message = " ".join(message.replace("Value error, ", "").split())
     context = getattr(error, "ctx", None)
     complain(

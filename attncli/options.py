@@ -74,27 +74,41 @@ Model = Annotated[
         "-m",
         metavar="NAME_OR_FOLDER",
         help="A checkpoint; without it, the toy layer.",
+        envvar="ATTN_MODEL",
         rich_help_panel=_SOURCE,
     ),
 ]
 Revision = Annotated[
-    str | None, Option(metavar="NAME", help="Branch, tag or commit on the hub.", rich_help_panel=_SOURCE)
+    str | None,
+    Option(metavar="NAME", help="Branch, tag or commit on the hub.", envvar="ATTN_REVISION", rich_help_panel=_SOURCE),
 ]
 Dtype = Annotated[
     Literal["auto", "float32", "float16", "bfloat16", "float64"] | None,
-    Option(help="Of the weights: float32 on the CPU, the checkpoint's own elsewhere.", rich_help_panel=_SOURCE),
+    Option(
+        help="Of the weights: float32 on the CPU, the checkpoint's own elsewhere.",
+        envvar="ATTN_DTYPE",
+        rich_help_panel=_SOURCE,
+    ),
 ]
 Device = Annotated[
-    str | None, Option(metavar="NAME", help="cpu, cuda, cuda:1, mps. Default: cpu.", rich_help_panel=_SOURCE)
+    str | None,
+    Option(metavar="NAME", help="cpu, cuda, cuda:1, mps. Default: cpu.", envvar="ATTN_DEVICE", rich_help_panel=_SOURCE),
 ]
-Offline = Annotated[bool | None, Option("--offline", help="Use the local cache only.", rich_help_panel=_SOURCE)]
+Offline = Annotated[
+    bool | None, Option("--offline", help="Use the local cache only.", envvar="ATTN_OFFLINE", rich_help_panel=_SOURCE)
+]
 TrustRemoteCode = Annotated[
     bool | None,
     Option("--trust-remote-code", help="Run the Python code that the checkpoint brings.", rich_help_panel=_SOURCE),
 ]
 DeviceMap = Annotated[
     str | None,
-    Option(metavar="auto", help="Spread the model over several devices, with accelerate.", rich_help_panel=_SOURCE),
+    Option(
+        metavar="auto",
+        help="Spread the model over several devices, with accelerate.",
+        envvar="ATTN_DEVICE_MAP",
+        rich_help_panel=_SOURCE,
+    ),
 ]
 Truncate = Annotated[
     bool | None,
@@ -105,8 +119,14 @@ AllowPickle = Annotated[
     Option("--allow-pickle", help="Read .bin weights too, without running code in them.", rich_help_panel=_SOURCE),
 ]
 
-DModel = Annotated[int | None, Option(metavar="N", help="Width of the embeddings. Default: 32.", rich_help_panel=_TOY)]
-NumHeads = Annotated[int | None, Option(metavar="N", help="Default: 4; 1 with --project none.", rich_help_panel=_TOY)]
+DModel = Annotated[
+    int | None,
+    Option(metavar="N", help="Width of the embeddings. Default: 32.", envvar="ATTN_D_MODEL", rich_help_panel=_TOY),
+]
+NumHeads = Annotated[
+    int | None,
+    Option(metavar="N", help="Default: 4; 1 with --project none.", envvar="ATTN_NUM_HEADS", rich_help_panel=_TOY),
+]
 DK = Annotated[
     int | None,
     Option(metavar="N", help="Query and key width of a head. Default: d-model / num-heads.", rich_help_panel=_TOY),
@@ -117,7 +137,7 @@ DV = Annotated[
 ]
 Init = Annotated[
     Literal["scaled", "normal", "uniform", "linear", "zeros"] | None,
-    Option(help="How weights are drawn. Default: scaled, N(0, 1/d-model).", rich_help_panel=_TOY),
+    Option(help="How weights are drawn. Default: scaled, N(0, 1/d-model).", envvar="ATTN_INIT", rich_help_panel=_TOY),
 ]
 Project = Annotated[
     Literal["qkv", "qk", "none"] | None,
@@ -128,16 +148,24 @@ Project = Annotated[
 ]
 Positions = Annotated[
     Literal["none", "sinusoidal"] | None,
-    Option(help="Position encoding added to the embeddings. Default: none.", rich_help_panel=_TOY),
+    Option(
+        help="Position encoding added to the embeddings. Default: none.", envvar="ATTN_POSITIONS", rich_help_panel=_TOY
+    ),
 ]
 Scale = Annotated[
     str | None,
     Option(metavar="sqrt|none|NUMBER", help="What multiplies q·k. Default: sqrt, 1/√d-k.", rich_help_panel=_TOY),
 ]
-Seed = Annotated[int | None, Option(metavar="N", help="Seed of the weights. Default: 0.", rich_help_panel=_TOY)]
+Seed = Annotated[
+    int | None, Option(metavar="N", help="Seed of the weights. Default: 0.", envvar="ATTN_SEED", rich_help_panel=_TOY)
+]
 Rng = Annotated[
     Literal["numpy", "torch"] | None,
-    Option(help="Whose random numbers; torch's reproduce notebooks. Default: numpy.", rich_help_panel=_TOY),
+    Option(
+        help="Whose random numbers; torch's reproduce notebooks. Default: numpy.",
+        envvar="ATTN_RNG",
+        rich_help_panel=_TOY,
+    ),
 ]
 Vocab = Annotated[
     str | None,
@@ -269,16 +297,17 @@ Precision = Annotated[
         max=17,
         metavar="N",
         help="Digits after the point. Default: 4 in the table, all of them elsewhere.",
+        envvar="ATTN_PRECISION",
         rich_help_panel=_VIEW,
     ),
 ]
 Colormap = Annotated[
     Literal["viridis", "cividis", "gray"] | None,
-    Option(help="Colours of the heat maps. Default: viridis.", rich_help_panel=_VIEW),
+    Option(help="Colours of the heat maps. Default: viridis.", envvar="ATTN_COLORMAP", rich_help_panel=_VIEW),
 ]
 Color = Annotated[
     Literal["auto", "always", "never"] | None,
-    Option(help="Default: auto, on in a terminal unless NO_COLOR is set.", rich_help_panel=_VIEW),
+    Option(help="Default: auto, on in a terminal unless NO_COLOR is set.", envvar="ATTN_COLOR", rich_help_panel=_VIEW),
 ]
 Width = Annotated[
     int | None,
@@ -287,6 +316,7 @@ Width = Annotated[
         max=100_000,
         metavar="N",
         help="Cells in a line. Default: the terminal's; none in a pipe.",
+        envvar="ATTN_WIDTH",
         rich_help_panel=_VIEW,
     ),
 ]

@@ -19,7 +19,14 @@ Texts = Annotated[
 ]
 Model = Annotated[
     str | None,
-    Option("--model", "-m", metavar="NAME_OR_FOLDER", help="The checkpoint to check.", rich_help_panel="Model"),
+    Option(
+        "--model",
+        "-m",
+        metavar="NAME_OR_FOLDER",
+        help="The checkpoint to check.",
+        envvar="ATTN_MODEL",
+        rich_help_panel="Model",
+    ),
 ]
 
 

@@ -36,6 +36,7 @@ Model = Annotated[
         "-m",
         metavar="NAME_OR_FOLDER",
         help="A checkpoint; without it, the toy layer. Give two to compare them on one sentence.",
+        envvar="ATTN_MODEL",
         rich_help_panel="Model",
     ),
 ]

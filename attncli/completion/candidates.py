@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, get_args
 
 from attncli.completion.line import Place, is_group
+from attncli.errors import UsageError
 
 
 class Candidate(NamedTuple):
@@ -146,12 +146,21 @@ def _revisions(place: Place) -> Iterator[Candidate]:
 
 
 def _given_models(place: Place) -> list[str]:
-    """Return the checkpoints on the line, or the one of the environment where the option takes it from there."""
+    """Return the checkpoints on the line, or the one that stands where the option takes it from there."""
     for parameter in place.command.params:
-        if parameter.name == "model":
-            named = os.environ.get(parameter.envvar, "") if isinstance(parameter.envvar, str) else ""
-            return place.given.get("model", [named] if named else [])
-    return []
+        if parameter.name == "model" and "model" not in place.given and parameter.envvar:
+            return _standing_models()
+    return place.given.get("model", [])
+
+
+def _standing_models() -> list[str]:
+    from attncli.standing import in_force, standing_values
+
+    try:
+        standing = in_force(standing_values()).get("model")
+    except UsageError:
+        return []  # the run will say what is wrong with a file; a TAB is no place for it
+    return [] if standing is None else [str(standing.value)]
 
 
 def _layers(place: Place) -> Iterator[Candidate]:
