@@ -90,13 +90,13 @@ def heads(
     format_: Rows = None,
     output: options.Output = None,
 ) -> None:
-    """Say what every head of every layer does, in numbers: one row a head, over one sentence or many.
+    """Say what every head of every layer does, in numbers: one row a head.
+
+    Over several sentences they are means, with standard deviations. `attn help metrics` says what they measure.
 
     Examples:
-    attn heads -m gpt2 "the cat sat; the cat ran" --sort induction --top 10
-
+    attn heads -m gpt2 "a cat, a dog, a cat" --sort induction
     attn heads -m gpt2 --file sentences.txt -F tsv
-
     attn heads -m gpt2 "time flies like an arrow" --grid sink
     """
     from attncli.formats import DRAWN, choose_rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -31,7 +31,7 @@ def help(  # noqa: A001
     """
     from attncli.terminal import write
 
-    root = context.find_root()
+    root: Any = context.find_root()
     if man:
         if words:
             raise UsageError("--man prints the whole manual; drop it, or the topic")

@@ -112,10 +112,12 @@ def _place(title: str) -> int:
 
 
 def _entry(parameter: Any) -> Entry:
-    notes = [_range(parameter), *(f"env:{name}" for name in variables(parameter))]
+    is_argument = parameter.param_type_name == "argument"
+    is_needed = "required" if parameter.required and not is_argument else ""  # of arguments, the usage says it
+    notes = [is_needed, _range(parameter), *(f"env:{name}" for name in variables(parameter))]
     text = " ".join([parameter.help or "", *(f"[{note}]" for note in notes if note)])
     form = parameter.metavar or "|".join(choices(parameter))
-    if parameter.param_type_name == "argument":
+    if is_argument:
         return Entry(form + "..." * (parameter.nargs == -1), "", text)
     names = sorted((*parameter.opts, *parameter.secondary_opts), key=lambda name: name.startswith("--"))
     return Entry(", ".join(names), "" if parameter.is_flag else form, text)

@@ -28,7 +28,7 @@ def show(page: Page) -> None:
     """Print a page; its lines are no longer than is good to read, in a pipe too."""
     with output(None, is_stream=False) as stream:
         width = min(measured_width(stream), PAGE_WIDTH)
-        Terminal(stream, width=width).show(_Drawn(page, width, stream.encoding or "utf-8").parts())
+        Terminal(stream, width=width).show(_Drawn(page, width, getattr(stream, "encoding", None) or "utf-8").parts())
 
 
 class _Drawn:

@@ -81,7 +81,7 @@ def _exit_codes(_: typer.Context) -> Iterator[Group]:
 
 
 def _environment(root: typer.Context) -> Iterator[Group]:
-    parameters = (parameter for inner in commands_of(root) for parameter in inner.command.params)
+    parameters: Iterator[Any] = (parameter for inner in commands_of(root) for parameter in inner.command.params)
     own = {name: f"{parameter.opts[0]}: {parameter.help}" for parameter in parameters for name in variables(parameter)}
     if own:
         yield _group("In place of an option", own.items())
