@@ -78,14 +78,18 @@ Model = Annotated[
     ),
 ]
 Revision = Annotated[
-    str | None, Option(metavar="NAME", help="Branch, tag or commit on the hub.", rich_help_panel=_SOURCE)
+    str | None, Option(metavar="NAME", help="Branch, tag or commit on the hub. Default: main.", rich_help_panel=_SOURCE)
 ]
 Dtype = Annotated[
     Literal["auto", "float32", "float16", "bfloat16", "float64"] | None,
-    Option(help="Of the weights: float32 on the CPU, the checkpoint's own elsewhere.", rich_help_panel=_SOURCE),
+    Option(
+        help="Type of the weights. Default: float32 on the CPU, the checkpoint's own elsewhere.",
+        rich_help_panel=_SOURCE,
+    ),
 ]
 Device = Annotated[
-    str | None, Option(metavar="NAME", help="cpu, cuda, cuda:1, mps. Default: cpu.", rich_help_panel=_SOURCE)
+    str | None,
+    Option(metavar="NAME", help="Where it runs: cpu, cuda, cuda:1, mps. Default: cpu.", rich_help_panel=_SOURCE),
 ]
 Offline = Annotated[bool | None, Option("--offline", help="Use the local cache only.", rich_help_panel=_SOURCE)]
 TrustRemoteCode = Annotated[
@@ -106,7 +110,9 @@ AllowPickle = Annotated[
 ]
 
 DModel = Annotated[int | None, Option(metavar="N", help="Width of the embeddings. Default: 32.", rich_help_panel=_TOY)]
-NumHeads = Annotated[int | None, Option(metavar="N", help="Default: 4; 1 with --project none.", rich_help_panel=_TOY)]
+NumHeads = Annotated[
+    int | None, Option(metavar="N", help="Number of heads. Default: 4; 1 with --project none.", rich_help_panel=_TOY)
+]
 DK = Annotated[
     int | None,
     Option(metavar="N", help="Query and key width of a head. Default: d-model / num-heads.", rich_help_panel=_TOY),
@@ -117,7 +123,7 @@ DV = Annotated[
 ]
 Init = Annotated[
     Literal["scaled", "normal", "uniform", "linear", "zeros"] | None,
-    Option(help="How weights are drawn. Default: scaled, N(0, 1/d-model).", rich_help_panel=_TOY),
+    Option(help="How the weights are drawn. Default: scaled, N(0, 1/d-model).", rich_help_panel=_TOY),
 ]
 Project = Annotated[
     Literal["qkv", "qk", "none"] | None,
@@ -143,7 +149,7 @@ Vocab = Annotated[
     str | None,
     Option(
         metavar="words|TOKENIZER",
-        help="The words of the text, or a tokenizer.json, its folder or hub name.",
+        help="The words of the text, or a tokenizer.json, its folder or hub name. Default: words.",
         rich_help_panel=_TOY,
     ),
 ]
@@ -179,15 +185,33 @@ Generate = Annotated[
 ]
 Layer = Annotated[
     str | None,
-    Option("--layer", "-l", metavar="LAYERS", help="0, 2-4, 0,3,-1 or all. Default: 0.", rich_help_panel=_CHOICE),
+    Option(
+        "--layer",
+        "-l",
+        metavar="LAYERS",
+        help="Which layers: 0, 2-4, 0,3,-1 or all. Default: 0.",
+        rich_help_panel=_CHOICE,
+    ),
 ]
 EveryLayer = Annotated[
     str | None,
-    Option("--layer", "-l", metavar="LAYERS", help="0, 2-4, 0,3,-1 or all. Default: all.", rich_help_panel=_CHOICE),
+    Option(
+        "--layer",
+        "-l",
+        metavar="LAYERS",
+        help="Which layers: 0, 2-4, 0,3,-1 or all. Default: all.",
+        rich_help_panel=_CHOICE,
+    ),
 ]
 Head = Annotated[
     str | None,
-    Option("--head", "-H", metavar="HEADS", help="0, 2-4, 0,3,-1 or all. Default: all.", rich_help_panel=_CHOICE),
+    Option(
+        "--head",
+        "-H",
+        metavar="HEADS",
+        help="Which heads: 0, 2-4, 0,3,-1 or all. Default: all.",
+        rich_help_panel=_CHOICE,
+    ),
 ]
 Kind = Annotated[
     Literal["self", "encoder", "decoder", "cross"] | None,
@@ -199,7 +223,7 @@ Query = Annotated[
         "--query",
         "-q",
         metavar="TOKEN",
-        help="Show this query row: a token or its index. May be repeated.",
+        help="Show this query row: a token or its index. May be repeated. Default: all.",
         rich_help_panel=_CHOICE,
     ),
 ]
@@ -209,7 +233,7 @@ Key = Annotated[
         "--key",
         "-k",
         metavar="TOKEN",
-        help="Show this key column: a token or its index. May be repeated.",
+        help="Show this key column: a token or its index. May be repeated. Default: all.",
         rich_help_panel=_CHOICE,
     ),
 ]
@@ -278,7 +302,7 @@ Colormap = Annotated[
 ]
 Color = Annotated[
     Literal["auto", "always", "never"] | None,
-    Option(help="Default: auto, on in a terminal unless NO_COLOR is set.", rich_help_panel=_VIEW),
+    Option(help="Colour in the output. Default: auto, in a terminal unless NO_COLOR is set.", rich_help_panel=_VIEW),
 ]
 Width = Annotated[
     int | None,
@@ -293,7 +317,12 @@ Width = Annotated[
 
 Format = Annotated[
     Literal["table", "json", "jsonl", "tsv", "csv", "parquet", "svg", "html", "md"] | None,
-    Option("--format", "-F", help="Default: table, or what --output ends in.", rich_help_panel=_OUTPUT),
+    Option(
+        "--format",
+        "-F",
+        help="What is written; attn help formats. Default: table, or what --output ends in.",
+        rich_help_panel=_OUTPUT,
+    ),
 ]
 Output = Annotated[
     Path | None,
@@ -301,7 +330,7 @@ Output = Annotated[
         "--output",
         "-o",
         metavar="FILE",
-        help="Write to a file; its ending decides the format.",
+        help="Write to a file; its ending decides the format. Default: standard output.",
         rich_help_panel=_OUTPUT,
     ),
 ]
@@ -319,7 +348,12 @@ FailOn = Annotated[
 ]
 Document = Annotated[
     Literal["table", "json", "svg", "html", "md"] | None,
-    Option("--format", "-F", help="Default: table, or what --output ends in.", rich_help_panel=_OUTPUT),
+    Option(
+        "--format",
+        "-F",
+        help="What is written; attn help formats. Default: table, or what --output ends in.",
+        rich_help_panel=_OUTPUT,
+    ),
 ]
 Save = Annotated[
     Path | None,

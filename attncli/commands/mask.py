@@ -29,15 +29,34 @@ Text = Annotated[
     str | None, Argument(metavar="TEXT", help="Its words are the keys, and the queries.", show_default=False)
 ]
 SizeOption = Annotated[
-    int | None, Option("--size", min=1, metavar="N", help="Queries, and as many keys.", rich_help_panel=_SIZE)
+    int | None,
+    Option(
+        "--size",
+        min=1,
+        metavar="N",
+        help="Queries, and as many keys. Default: 8, or what the mask or the text says.",
+        rich_help_panel=_SIZE,
+    ),
 ]
-Queries = Annotated[int | None, Option(min=1, metavar="N", help="Query rows.", rich_help_panel=_SIZE)]
-Keys = Annotated[int | None, Option(min=1, metavar="N", help="Key columns.", rich_help_panel=_SIZE)]
+Queries = Annotated[
+    int | None, Option(min=1, metavar="N", help="Query rows. Default: as many as keys.", rich_help_panel=_SIZE)
+]
+Keys = Annotated[
+    int | None,
+    Option(
+        min=1,
+        metavar="N",
+        help="Key columns. Default: as many as queries, and those before them.",
+        rich_help_panel=_SIZE,
+    ),
+]
 Past = Annotated[
-    int | None, Option(min=0, metavar="N", help="Keys before the first query (a KV cache).", rich_help_panel=_SIZE)
+    int | None,
+    Option(min=0, metavar="N", help="Keys before the first query (a KV cache). Default: 0.", rich_help_panel=_SIZE),
 ]
 Heads = Annotated[
-    int | None, Option(min=1, metavar="N", help="Heads that a function is asked for.", rich_help_panel=_SIZE)
+    int | None,
+    Option(min=1, metavar="N", help="Heads that a function is asked for. Default: 1.", rich_help_panel=_SIZE),
 ]
 TrueOption = Annotated[
     Literal["attend", "masked"] | None,
