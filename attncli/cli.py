@@ -234,11 +234,11 @@ def main(
 ) -> None:
     """See attention happen, with numbers.
 
-    `attn COMMAND --help` says more on a command, `attn help` what else there is to read.
+    `attn COMMAND --help` says more on a command; `attn help` lists what else there is to read.
 
     Examples:
     attn inspect "time flies like an arrow"
-    attn inspect -m gpt2 --layer 5 "time flies like an arrow"
+    attn inspect -m gpt2 "time flies like an arrow" --head 3
     attn mask show "causal & window(4)" --size 12
     """
     _help_alone(context)

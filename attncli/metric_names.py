@@ -12,7 +12,7 @@ Metric = Literal[
 NAMES: tuple[Metric, ...] = get_args(Metric)
 
 MEANINGS: dict[Metric, str] = {
-    "entropy": "entropy of a row in nats, mean over rows",
+    "entropy": "of a row in nats, mean over rows",
     "effective_keys": "mean of exp(entropy)",
     "distance": "mean of Σ weight · |query − key|, in positions",
     "self": "mean weight on the query's own position",

@@ -53,7 +53,7 @@ def check(
     format_: options.Document = None,
     output: options.Output = None,
 ) -> None:
-    """Say what is wrong with the attention of a checkpoint; exit with 1 if something is.
+    """Say what is wrong with a checkpoint's attention; exit with 1 if something is.
 
     Without a text it runs on sentences of its own.
 

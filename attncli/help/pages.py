@@ -56,13 +56,14 @@ def page_of(context: typer.Context) -> Page:
     """Return the page of a context's command."""
     command: Any = context.command
     # The lines after "Examples:" are examples; what stands before it is prose.
-    prose, _, examples = re.split(r"^(Examples?:)$", cleandoc(command.help or ""), maxsplit=1, flags=re.MULTILINE)
+    prose, *after = re.split(r"^Examples?:$", cleandoc(command.help or ""), maxsplit=1, flags=re.MULTILINE)
     purpose, *notes = (" ".join(paragraph.split()) for paragraph in prose.strip().split("\n\n"))
+    examples = (line.strip() for text in after for line in text.splitlines())
     return Page(
         context.command_path,
         purpose,
         " ".join(command.collect_usage_pieces(context)),
-        tuple(filter(None, map(str.strip, examples.splitlines()))),
+        tuple(filter(None, examples)),
         tuple(notes),
         (*_commands(context), *_groups(command.get_params(context))),
     )
