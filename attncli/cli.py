@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, NoReturn, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -27,6 +27,7 @@ _COMMANDS = {
     "diff": "Show what changed between two sentences, checkpoints or traces.",
     "config": "Say what the options are set to, and where.",
     "completion": "Print the completion script of a shell.",
+    "help": "Show the help of a command, or on a topic.",
 }
 _MASK = "Draw, check, compare and convert masks."
 _ASK = "__complete"  # what the completion scripts call; in no list of commands
@@ -82,14 +83,13 @@ def _is_plainly_in_range(parameter: Any, value: Any) -> bool:
 class _Group(TyperGroup):
     """A command group whose errors are one line on stderr, and whose unused options cost nothing."""
 
-    def __init__(self, *args: Any, **extra: Any) -> None:
-        super().__init__(*args, **extra)
-        # A list of commands needs no panels, and a third of `attn --help` would be the import of what draws them.
-        self.rich_markup_mode = None
-
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters, `--help` among them."""
         return _spare_unused(super().get_params(ctx))
+
+    def get_help(self, ctx: Any) -> NoReturn:
+        """Print the help, and end there."""
+        _help(ctx)
 
     def purpose(self, name: str) -> str:
         """Return what one of the commands is for."""
@@ -166,25 +166,33 @@ class _Command(TyperCommand):
             error.args = (with_places(str(error), ctx),)
             raise
 
+    def get_help(self, ctx: Any) -> NoReturn:
+        """Print the help, and end there."""
+        _help(ctx)
+
+
+def _help(context: typer.Context, code: int = ExitCode.OK) -> NoReturn:
+    """Print a command's help and end there; Typer would print what it is given, and a line end after it."""
+    from attncli.help.pages import page_of
+    from attncli.help.screen import show
+
+    show(page_of(context))
+    raise typer.Exit(code)
+
 
 def _usage(error: typer.TyperException) -> int:
     """Say what Typer found wrong with the command line, in one line and with the way to the help."""
-    message = error.format_message() if hasattr(error, "format_message") else str(error)
-    # What is wrong with a flag is not about the variable that it goes before.
-    message = re.sub(r" \(env var: '\w+'\)", "", message)
-    message = " ".join(message.replace("Value error, ", "").split())
+    from attncli.nearest import complaint
+
     context = getattr(error, "ctx", None)
-    complain(
-        f"{message[:1].lower()}{message[1:].rstrip('.')}; see {context.command_path if context else 'attn'} --help"
-    )
+    complain(f"{complaint(error)}; see {context.command_path if context else 'attn'} --help")
     return getattr(error, "exit_code", ExitCode.USAGE)
 
 
 def _help_alone(context: typer.Context) -> None:
     """Print the help of a group that is called without a command."""
     if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-        raise typer.Exit(ExitCode.USAGE)
+        _help(context, ExitCode.USAGE)
 
 
 app = typer.Typer(
@@ -192,6 +200,7 @@ app = typer.Typer(
     cls=_Root,
     invoke_without_command=True,
     add_completion=False,
+    suggest_commands=False,  # of Typer's own; it knows only the commands that were built
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -209,13 +218,19 @@ def _mask_group() -> Any:
     """Return `attn mask`."""
     from attncli.commands import mask, mask_model
 
-    masks = typer.Typer(name="mask", cls=_Group, invoke_without_command=True, add_completion=False)
+    masks = typer.Typer(
+        name="mask", cls=_Group, invoke_without_command=True, add_completion=False, suggest_commands=False
+    )
 
     @masks.callback(short_help=_MASK)
     def _masks(context: typer.Context) -> None:
         """Draw, check, compare and convert attention masks.
 
+        `attn help masks` lists what an expression is made of.
+
+        Examples:
         attn mask show "causal & window(4)" --size 12
+        attn mask check mask.npy --expect "causal & pad(left=2)"
         """
         _help_alone(context)
 
@@ -247,6 +262,11 @@ def main(
 ) -> None:
     """See attention happen, with numbers.
 
+    `attn COMMAND --help` says more on a command; `attn help` lists what else there is to read.
+
+    Examples:
     attn inspect "time flies like an arrow"
+    attn inspect -m gpt2 "time flies like an arrow" --head 3
+    attn mask show "causal & window(4)" --size 12
     """
     _help_alone(context)

@@ -80,19 +80,29 @@ Model = Annotated[
 ]
 Revision = Annotated[
     str | None,
-    Option(metavar="NAME", help="Branch, tag or commit on the hub.", envvar="ATTN_REVISION", rich_help_panel=_SOURCE),
+    Option(
+        metavar="NAME",
+        help="Branch, tag or commit on the hub. Default: main.",
+        envvar="ATTN_REVISION",
+        rich_help_panel=_SOURCE,
+    ),
 ]
 Dtype = Annotated[
     Literal["auto", "float32", "float16", "bfloat16", "float64"] | None,
     Option(
-        help="Of the weights: float32 on the CPU, the checkpoint's own elsewhere.",
+        help="Type of the weights. Default: float32 on the CPU, the checkpoint's own elsewhere.",
         envvar="ATTN_DTYPE",
         rich_help_panel=_SOURCE,
     ),
 ]
 Device = Annotated[
     str | None,
-    Option(metavar="NAME", help="cpu, cuda, cuda:1, mps. Default: cpu.", envvar="ATTN_DEVICE", rich_help_panel=_SOURCE),
+    Option(
+        metavar="NAME",
+        help="Where it runs: cpu, cuda, cuda:1, mps. Default: cpu.",
+        envvar="ATTN_DEVICE",
+        rich_help_panel=_SOURCE,
+    ),
 ]
 Offline = Annotated[
     bool | None, Option("--offline", help="Use the local cache only.", envvar="ATTN_OFFLINE", rich_help_panel=_SOURCE)
@@ -125,7 +135,12 @@ DModel = Annotated[
 ]
 NumHeads = Annotated[
     int | None,
-    Option(metavar="N", help="Default: 4; 1 with --project none.", envvar="ATTN_NUM_HEADS", rich_help_panel=_TOY),
+    Option(
+        metavar="N",
+        help="Number of heads. Default: 4; 1 with --project none.",
+        envvar="ATTN_NUM_HEADS",
+        rich_help_panel=_TOY,
+    ),
 ]
 DK = Annotated[
     int | None,
@@ -137,7 +152,9 @@ DV = Annotated[
 ]
 Init = Annotated[
     Literal["scaled", "normal", "uniform", "linear", "zeros"] | None,
-    Option(help="How weights are drawn. Default: scaled, N(0, 1/d-model).", envvar="ATTN_INIT", rich_help_panel=_TOY),
+    Option(
+        help="How the weights are drawn. Default: scaled, N(0, 1/d-model).", envvar="ATTN_INIT", rich_help_panel=_TOY
+    ),
 ]
 Project = Annotated[
     Literal["qkv", "qk", "none"] | None,
@@ -171,7 +188,7 @@ Vocab = Annotated[
     str | None,
     Option(
         metavar="words|TOKENIZER",
-        help="The words of the text, or a tokenizer.json, its folder or hub name.",
+        help="The words of the text, or a tokenizer.json, its folder or hub name. Default: words.",
         rich_help_panel=_TOY,
     ),
 ]
@@ -207,15 +224,33 @@ Generate = Annotated[
 ]
 Layer = Annotated[
     str | None,
-    Option("--layer", "-l", metavar="LAYERS", help="0, 2-4, 0,3,-1 or all. Default: 0.", rich_help_panel=_CHOICE),
+    Option(
+        "--layer",
+        "-l",
+        metavar="LAYERS",
+        help="Which layers: 0, 2-4, 0,3,-1 or all. Default: 0.",
+        rich_help_panel=_CHOICE,
+    ),
 ]
 EveryLayer = Annotated[
     str | None,
-    Option("--layer", "-l", metavar="LAYERS", help="0, 2-4, 0,3,-1 or all. Default: all.", rich_help_panel=_CHOICE),
+    Option(
+        "--layer",
+        "-l",
+        metavar="LAYERS",
+        help="Which layers: 0, 2-4, 0,3,-1 or all. Default: all.",
+        rich_help_panel=_CHOICE,
+    ),
 ]
 Head = Annotated[
     str | None,
-    Option("--head", "-H", metavar="HEADS", help="0, 2-4, 0,3,-1 or all. Default: all.", rich_help_panel=_CHOICE),
+    Option(
+        "--head",
+        "-H",
+        metavar="HEADS",
+        help="Which heads: 0, 2-4, 0,3,-1 or all. Default: all.",
+        rich_help_panel=_CHOICE,
+    ),
 ]
 Kind = Annotated[
     Literal["self", "encoder", "decoder", "cross"] | None,
@@ -227,7 +262,7 @@ Query = Annotated[
         "--query",
         "-q",
         metavar="TOKEN",
-        help="Show this query row: a token or its index. May be repeated.",
+        help="Show this query row: a token or its index. May be repeated. Default: all.",
         rich_help_panel=_CHOICE,
     ),
 ]
@@ -237,7 +272,7 @@ Key = Annotated[
         "--key",
         "-k",
         metavar="TOKEN",
-        help="Show this key column: a token or its index. May be repeated.",
+        help="Show this key column: a token or its index. May be repeated. Default: all.",
         rich_help_panel=_CHOICE,
     ),
 ]
@@ -307,7 +342,11 @@ Colormap = Annotated[
 ]
 Color = Annotated[
     Literal["auto", "always", "never"] | None,
-    Option(help="Default: auto, on in a terminal unless NO_COLOR is set.", envvar="ATTN_COLOR", rich_help_panel=_VIEW),
+    Option(
+        help="Colour in the output. Default: auto, in a terminal unless NO_COLOR is set.",
+        envvar="ATTN_COLOR",
+        rich_help_panel=_VIEW,
+    ),
 ]
 Width = Annotated[
     int | None,
@@ -323,7 +362,12 @@ Width = Annotated[
 
 Format = Annotated[
     Literal["table", "json", "jsonl", "tsv", "csv", "parquet", "svg", "html", "md"] | None,
-    Option("--format", "-F", help="Default: table, or what --output ends in.", rich_help_panel=_OUTPUT),
+    Option(
+        "--format",
+        "-F",
+        help="What is written; attn help formats. Default: table, or what --output ends in.",
+        rich_help_panel=_OUTPUT,
+    ),
 ]
 Output = Annotated[
     Path | None,
@@ -331,7 +375,7 @@ Output = Annotated[
         "--output",
         "-o",
         metavar="FILE",
-        help="Write to a file; its ending decides the format.",
+        help="Write to a file; its ending decides the format. Default: standard output.",
         rich_help_panel=_OUTPUT,
     ),
 ]
@@ -349,7 +393,12 @@ FailOn = Annotated[
 ]
 Document = Annotated[
     Literal["table", "json", "svg", "html", "md"] | None,
-    Option("--format", "-F", help="Default: table, or what --output ends in.", rich_help_panel=_OUTPUT),
+    Option(
+        "--format",
+        "-F",
+        help="What is written; attn help formats. Default: table, or what --output ends in.",
+        rich_help_panel=_OUTPUT,
+    ),
 ]
 Save = Annotated[
     Path | None,

@@ -61,7 +61,7 @@ class Terminal:
         self._styled = self._system is not None or (
             is_terminal and os.environ.get("TERM") != "dumb" and color != "never"
         )
-        self.width = width or (max(_measured_width(stream), NARROWEST) if is_terminal else None)
+        self.width = width or (measured_width(stream) if is_terminal else None)
 
     def palette(self, colormap: str) -> Palette:
         """Return how cells look here."""
@@ -205,10 +205,11 @@ def write(pieces: Iterable[str], path: Path | None) -> None:
             stream.write(piece)
 
 
-def _measured_width(stream: IO[str]) -> int:
+def measured_width(stream: IO[str]) -> int:
+    """Return the cells in a line of the terminal around a stream; 80 where there is none and `COLUMNS` is not set."""
     from rich.console import Console
 
-    return Console(file=stream).width
+    return max(Console(file=stream).width, NARROWEST)
 
 
 def _color_system(stream: IO[str], is_terminal: bool, is_forced: bool) -> str | None:

@@ -37,7 +37,11 @@ def check(
     target: options.Target = None,
     docs: Annotated[
         bool | None,
-        Option("--docs", help="Pack the texts into one sequence too; none may attend to another."),
+        Option(
+            "--docs",
+            help="Pack the texts into one sequence too; none may attend to another.",
+            rich_help_panel="Input",
+        ),
     ] = None,
     model: Model = None,
     revision: options.Revision = None,
@@ -56,16 +60,14 @@ def check(
     format_: options.Document = None,
     output: options.Output = None,
 ) -> None:
-    """Say what is wrong with the attention of a checkpoint; exit with 1 if something is.
+    """Say what is wrong with a checkpoint's attention; exit with 1 if something is.
 
     Without a text it runs on sentences of its own.
 
     Examples:
-    attn check -m sentence-transformers/all-MiniLM-L6-v2
-
-    attn check -m ./my-finetune "time flies like an arrow" --fail-on leak,pad
-
-    attn check -m ./my-packed-model --docs "one document" "and another one"
+    attn check -m gpt2
+    attn check -m gpt2 "time flies like an arrow" --fail-on leak,pad
+    attn check -m gpt2 --docs "one document" "and another one"
     """
     from attncli.checks import check as check_model
     from attncli.findings import fails, parse_fail_on

@@ -9,11 +9,18 @@ import typer
 from typer import Argument
 
 
-def completion(shell: Annotated[Literal["bash", "zsh", "fish", "powershell"], Argument(help="Which shell.")]) -> None:
+def completion(
+    shell: Annotated[
+        Literal["bash", "zsh", "fish", "powershell"],
+        Argument(help="The shell: bash, zsh, fish or powershell.", metavar="SHELL"),
+    ],
+) -> None:
     """Print the completion script of a shell.
 
-    Example:
+    Examples:
     attn completion bash > ~/.local/share/bash-completion/completions/attn
+    attn completion zsh > ~/.zfunc/_attn
+    attn completion fish > ~/.config/fish/completions/attn.fish
     """
     from attncli.completion.shells import script
 

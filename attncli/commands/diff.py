@@ -106,15 +106,14 @@ def diff(
     format_: options.Document = None,
     output: options.Output = None,
 ) -> None:
-    """Show what changed: heads by divergence, cells by weight, two maps and their difference.
+    """Show what changed between two sentences, checkpoints or traces.
 
-    Ends with 0 whether or not they differ.
+    The heads that changed most come first, then the cells, then two maps and their difference. It ends with 0 whether
+    or not they differ.
 
     Examples:
-    attn diff "time flies like an arrow" "fruit flies like a banana" -m sentence-transformers/all-MiniLM-L6-v2
-
-    attn diff "time flies like an arrow" -m ./before -m ./after --query flies
-
+    attn diff "time flies like an arrow" "fruit flies like an arrow"
+    attn diff "time flies like an arrow" -m gpt2 -m distilgpt2
     attn diff --from before.safetensors --from after.safetensors
     """
     from attncli.difference import TOP

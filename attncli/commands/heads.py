@@ -26,19 +26,28 @@ Query = Annotated[
         "--query",
         "-q",
         metavar="TOKEN",
-        help="Count this query row alone: a token or its index. May be repeated.",
+        help="Count this query row alone: a token or its index. May be repeated. Default: all.",
         rich_help_panel="What to look at",
     ),
 ]
-Sort = Annotated[Metric | None, Option(help="The heads of the highest value first.", rich_help_panel=_VIEW)]
+Sort = Annotated[
+    Metric | None,
+    Option(help="The heads of the highest value first. Default: by layer and head.", rich_help_panel=_VIEW),
+]
 Reverse = Annotated[bool | None, Option("--reverse", help="With --sort: the lowest first.", rich_help_panel=_VIEW)]
 Top = Annotated[
-    int | None, Option(min=1, metavar="N", help="With --sort: this many heads alone.", rich_help_panel=_VIEW)
+    int | None,
+    Option(min=1, metavar="N", help="With --sort: this many heads alone. Default: all.", rich_help_panel=_VIEW),
 ]
-Grid = Annotated[Metric | None, Option(help="Layers × heads as a heat map of one metric.", rich_help_panel=_VIEW)]
+Grid = Annotated[Metric | None, Option(help="Layers × heads as a heat map of this metric.", rich_help_panel=_VIEW)]
 Rows = Annotated[
     Literal["table", "json", "tsv", "csv", "svg", "html", "md"] | None,
-    Option("--format", "-F", help="Default: table, or what --output ends in.", rich_help_panel="Output"),
+    Option(
+        "--format",
+        "-F",
+        help="What is written; attn help formats. Default: table, or what --output ends in.",
+        rich_help_panel="Output",
+    ),
 ]
 
 
@@ -90,13 +99,13 @@ def heads(
     format_: Rows = None,
     output: options.Output = None,
 ) -> None:
-    """Say what every head of every layer does, in numbers: one row a head, over one sentence or many.
+    """Say what every head of every layer does, in numbers: one row a head.
+
+    Over several sentences they are means, with standard deviations. `attn help metrics` says what they measure.
 
     Examples:
-    attn heads -m gpt2 "the cat sat; the cat ran" --sort induction --top 10
-
+    attn heads -m gpt2 "a cat, a dog, a cat" --sort induction
     attn heads -m gpt2 --file sentences.txt -F tsv
-
     attn heads -m gpt2 "time flies like an arrow" --grid sink
     """
     from attncli.formats import DRAWN, choose_rows

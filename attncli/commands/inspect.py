@@ -81,13 +81,11 @@ def inspect(
     interactive: options.Interactive = None,
     save: options.Save = None,
 ) -> None:
-    """Show the attention of a sentence: tokens, Q/K/V shapes, scores, masked weights, a heat map per head.
+    """Show the attention of a sentence, from its tokens to a heat map per head.
 
     Examples:
     attn inspect "time flies like an arrow"
-
-    attn inspect -m sentence-transformers/all-MiniLM-L6-v2 --head 3 "time flies like an arrow"
-
+    attn inspect -m gpt2 "time flies like an arrow" --head 3
     attn inspect -F jsonl - < sentences.txt
     """
     from attncli.derived.asked import derivation_of

@@ -58,9 +58,9 @@ def model(
     Its configuration and its tokenizer are enough; the weights are not read.
 
     Examples:
-    attn mask model sentence-transformers/all-MiniLM-L6-v2 "time flies" "fruit flies like a banana"
-
-    attn mask model ./mistral "time flies like an arrow" --past 3 -F json
+    attn mask model gpt2 "time flies like an arrow"
+    attn mask model gpt2 "time flies" "fruit flies like a banana"
+    attn mask model gpt2 "time flies like an arrow" --past 3 -F json
     """
     from attncli.formats import choose_document
     from attncli.terminal import canvas, complain, write

@@ -93,15 +93,14 @@ def why(
     format_: options.Document = None,
     output: options.Output = None,
 ) -> None:
-    """Say why a query attends to a key: one cell, stage by stage, in numbers that add up.
+    """Say why a query attends to a key, stage by stage, in numbers that add up.
 
     One head is taken apart, from q·k as a sum over dimensions to what the weight carries; several heads have a line
     each. Without --key the whole row is explained, its keys by weight.
 
     Examples:
-    attn why "time flies like an arrow" --query arrow --key flies --head 3
-
-    attn why -m sentence-transformers/all-MiniLM-L6-v2 "time flies like an arrow" --query flies --head 2
+    attn why "time flies" --query flies --key time --head 3
+    attn why -m gpt2 "time flies like an arrow" --query 4 --head 2
     """
     from attncli.anatomy import Row
     from attncli.explanation import explain

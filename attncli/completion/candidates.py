@@ -163,6 +163,20 @@ def _standing_models() -> list[str]:
     return [] if standing is None else [str(standing.value)]
 
 
+def _topics(place: Place) -> Iterator[Candidate]:
+    """Yield what `attn help` can tell of: a topic, a command, or one of a group's commands."""
+    from attncli.help.topics import TOPICS
+
+    command = place.root
+    before = place.given.get(place.parameter.name, [])
+    for name in before:
+        command = command.get_command(None, name) if is_group(command) else None
+    if not before:
+        yield from (Candidate(name, one.purpose) for name, one in TOPICS.items())
+    if is_group(command):
+        yield from _commands(command)
+
+
 def _layers(place: Place) -> Iterator[Candidate]:
     yield from _indices(place, "layer", _sizes(place).layers)
 
@@ -239,6 +253,7 @@ _BY_METAVAR: dict[str, Callable[[Place], Iterator[Candidate]]] = {
     "PARTS": _list_of(_parts),
     "PATH": _files(),
     "TOKENIZER": _tokenizers,
+    "TOPIC": _topics,
 }
 # What only the user knows.
 NOTHING_TO_OFFER = frozenset({"N", "NUMBER", "START:STOP", "TEXT", "TOKEN"})
