@@ -34,7 +34,7 @@ def config(
         Literal["table", "json"] | None, Option("--format", "-F", help="Default: table.", rich_help_panel="Output")
     ] = None,
 ) -> None:
-    """Say what options are set to where a run does not give them, and where that comes from.
+    """Say what the options are set to where a run does not give them.
 
     A flag goes before the environment, that before the table [tool.attncli] of the working directory's pyproject.toml,
     that before attncli/attncli.toml in $XDG_CONFIG_HOME (else ~/.config), that before the default.
