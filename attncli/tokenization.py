@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attncli.errors import UsageError
 from attncli.tokens import Token, Tokens, Word
-from attncli.trace import Trace
+
+if TYPE_CHECKING:
+    from attncli.trace import Trace
 
 SCHEMA = "attncli.tokens/1"
 

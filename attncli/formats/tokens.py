@@ -83,18 +83,17 @@ def _records(number: int, tokenization: Tokenization, choice: Choice) -> Iterato
 def _rows(answers: Answers, choice: Choice, comma: str) -> Iterator[str]:
     from attncli.formats.tsv import comma_separated, escaped
 
+    def field(value: Any) -> str:
+        if isinstance(value, str):
+            return escaped(value)
+        return "" if value is None else str(value).lower()
+
     join = comma_separated if comma == "," else comma.join
     columns = _columns(choice)
     header = join(columns) + "\n"
     for number, answer in answers:
         records = [] if isinstance(answer, Failure) else _records(number, answer, choice)
-        lines = [join(escaped(_field(record[column])) for column in columns) + "\n" for record in records]
+        lines = [join([field(record[column]) for column in columns]) + "\n" for record in records]
         # No header where an error ends the stream before its first sentence.
         yield header + "".join(lines)
         header = ""
-
-
-def _field(value: Any) -> str:
-    if value is None:
-        return ""
-    return str(value).lower() if isinstance(value, bool) else str(value)

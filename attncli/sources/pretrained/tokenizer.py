@@ -109,10 +109,10 @@ def positions(config: Any) -> int | None:
 
 def limit_by(config: Any) -> int | None:
     """Return how many tokens a model reads at most, by its configuration alone; None where that sets no limit."""
-    limit, padding = positions(config), config.pad_token_id
-    if limit is None or padding is None or config.model_type not in _AFTER_PADDING:
+    limit = positions(config)
+    if limit is None or config.model_type not in _AFTER_PADDING or config.pad_token_id is None:
         return limit
-    return limit - padding - 1
+    return limit - config.pad_token_id - 1
 
 
 def hub_arguments(options: LoadOptions) -> dict[str, Any]:
