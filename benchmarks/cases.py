@@ -107,6 +107,7 @@ def start(material: Material) -> list[Case]:
         Case("attn --help", [ATTN, "--help"], 1.0),
         Case("attn --version", [ATTN, "--version"], 1.0),
         Case("attn inspect TEXT", inspect(TEXT), 1.8),
+        Case("attn tokens TEXT", [ATTN, "tokens", TEXT], 1.8),
         Case("attn inspect --from TRACE", inspect("--from", material.trace()), 1.8),
         Case("attn inspect --from 12_LAYERS --layer 6 --head 3, 512 tokens", deep, 1.8),
         Case("attn mask show 'causal & window(4)'", [ATTN, "mask", "show", "causal & window(4)", "--size", "12"], 1.7),
@@ -130,6 +131,7 @@ def minilm(material: Material) -> list[Case]:
         Case("bare script, MiniLM layer 0", script("bare.py", folder, 0, "--text", TEXT)),
         Case("attn inspect -m MINILM", inspect("-m", folder, TEXT), 1.0),
         Case("attn inspect -m MINILM -F json", inspect("-m", folder, TEXT, "-F", "json"), 1.0),
+        Case("attn tokens -m MINILM", [ATTN, "tokens", "-m", folder, TEXT], 0.6),
     ]
     for name, file in (("bertviz", "bertviz_view.py"), ("transformerlens", "transformerlens.py")):
         if python := material.peer(name):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from rich.console import RenderableType
 from rich.style import Style
@@ -13,8 +14,7 @@ from attncli.render.palette import BOLD, DIM, Palette
 from attncli.tokenization import Choice, Tokenization
 from attncli.tokens import Token, Word
 
-_LONGEST = 200  # cells of a token, where the output sets no width
-_LEFT_OVER = 40  # cells of a line, for what stands beside a token
+_LONGEST = (200, 60, 30, 20, 12)  # cells of a word, of which the first that fits on a line is taken
 
 Column = tuple[str, str, Callable[[Token], str]]  # its title, its alignment, its cell
 
@@ -27,7 +27,7 @@ def tokens_parts(
     yield Text.assemble((palette.label(_title(tokenization)), BOLD), palette.fit(facts))
     shown = tokenization.shown(choice)
     if shown:
-        yield _table(tokenization, shown, _columns(tokenization, shown, palette, width), width)
+        yield _table(tokenization, shown, palette, width)
 
 
 def _title(tokenization: Tokenization) -> str:
@@ -55,13 +55,23 @@ def _counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' if count != 1 else ''}"
 
 
-def _columns(
-    tokenization: Tokenization, shown: Sequence[Token], palette: Palette, width: int | None
-) -> Iterator[Column]:
-    longest = _LONGEST if width is None else max(width - _LEFT_OVER, _LEFT_OVER) // 2
+def _table(tokenization: Tokenization, shown: Sequence[Token], palette: Palette, width: int | None) -> Block:
+    """Return a line for each token; words are shortened only as far as it takes to keep the columns side by side."""
+    for longest in _LONGEST:
+        columns = _columns(tokenization, shown, partial(palette.shortened, width=longest))
+        titles, aligns, cells = zip(*columns, strict=True)
+        rows: list[list[tuple[str, Style | None]]] = [[(title, DIM) for title in titles]]
+        for token in shown:
+            style = BOLD if tokenization.is_unknown(token) else DIM if token.special else None
+            rows.append([(cell(token), style) for cell in cells])
+        table = grid(rows, "".join(aligns), width)
+        if len(table.lines) == len(rows):
+            break
+    return table
 
-    def fitted(text: str) -> str:
-        return palette.shortened(text, longest)
+
+def _columns(tokenization: Tokenization, shown: Sequence[Token], fitted: Callable[[str], str]) -> Iterator[Column]:
+    """Yield the columns; those in which no token has something to say are left out."""
 
     def characters(token: Token) -> str:
         return "" if token.start is None or token.end is None else f"{token.start}:{token.end}"
@@ -77,47 +87,33 @@ def _columns(
         yield "segment", ">", lambda token: str(token.segment)
     if is_words:
         yield "pieces", "<", lambda word: fitted(_pieces(tokenization, word))
-    else:
-        yield from _of_tokens(tokenization, shown, fitted)
-    if any(token.special or tokenization.is_unknown(token) for token in shown):
-        yield "", "<", lambda t: "unknown" if tokenization.is_unknown(t) else "special" if t.special else ""
+    elif spelled := _longer_words(tokenization):
+        yield "word", "<", lambda token: fitted(f"{tokenization.word_of(token)}{spelled.get(token.index, '')}")
+    if any(_remark(tokenization, token) for token in shown):
+        yield "", "<", lambda token: fitted(_remark(tokenization, token))
 
 
-def _of_tokens(tokenization: Tokenization, shown: Sequence[Token], fitted: Callable[[str], str]) -> Iterator[Column]:
-    """Yield the columns that only some tokens have something to say in."""
-    words = [word for word in tokenization.words or () if isinstance(word, Word)]
-    if any(len(word.pieces) > 1 for word in words):
-        spelled = {word.pieces[0]: f" {word.label}" for word in words if len(word.pieces) > 1}
-        yield (
-            "word",
-            "<",
-            lambda token: fitted(f"{tokenization.word_of(token)}{spelled.get(token.index, '')}"),
-        )
-    if any(_other_spelling(tokenization, token) for token in shown):
-        yield "in the text", "<", lambda token: fitted(_other_spelling(tokenization, token))
+def _longer_words(tokenization: Tokenization) -> dict[int, str]:
+    """Return the words of several pieces, by the index of the first."""
+    words = (word for word in tokenization.words or () if isinstance(word, Word))
+    return {word.pieces[0]: f" {word.label}" for word in words if len(word.pieces) > 1}
 
 
-def _other_spelling(tokenization: Tokenization, token: Token) -> str:
-    """Return what stands in the text in the place of a token, where no spelling of the token says so.
+def _remark(tokenization: Tokenization, token: Token) -> str:
+    """Return what is odd about a token: that the text has no such piece, or another one in its place.
 
     Capitals do not count: that a vocabulary has none is no surprise.
     """
-    if token.special or token.start is None:
-        return ""
+    if token.special:
+        return "special"
     covered = (tokenization.text, tokenization.pair or "")[token.segment][token.start : token.end].strip()
-    return "" if covered.lower() in {name.lower() for name in token.names} else covered
+    if tokenization.is_unknown(token):
+        return f"unknown: {covered}"
+    names = {name.lower() for name in token.names}
+    return "" if token.start is None or covered.lower() in names else f"text: {covered}"
 
 
 def _pieces(tokenization: Tokenization, word: Token) -> str:
     pieces = word.pieces if isinstance(word, Word) else ()
     labels = " ".join(tokenization.tokens[piece].label for piece in pieces)
     return f"{len(pieces)}  {labels}"
-
-
-def _table(tokenization: Tokenization, shown: Sequence[Token], columns: Iterator[Column], width: int | None) -> Block:
-    titles, aligns, cells = zip(*columns, strict=True)
-    rows: list[list[tuple[str, Style | None]]] = [[(title, DIM) for title in titles]]
-    for token in shown:
-        style = BOLD if tokenization.is_unknown(token) else DIM if token.special else None
-        rows.append([(cell(token), style) for cell in cells])
-    return grid(rows, "".join(aligns), width)

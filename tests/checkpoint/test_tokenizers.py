@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -142,9 +143,7 @@ def test_words_are_those_of_the_tokenizer(attn: Run, tokenizer_folder: Callable[
     words = tokenizer(text).word_ids()
     tokens = attn("tokens", text, "-m", folder, "-F", "json").json["tokens"]
     found = [token["word"] for token in tokens]
-    assert [a == b for a, b in zip(found, found[1:], strict=False)] == [
-        a == b and a is not None for a, b in zip(words, words[1:], strict=False)
-    ]
+    assert [a == b for a, b in pairwise(found)] == [a == b and a is not None for a, b in pairwise(words)]
     merged = attn("tokens", text, "-m", folder, "-F", "json", "--words").json["tokens"]
     assert [word["index"] for word in merged] == list(range(len(merged)))
     for word in merged:
@@ -164,7 +163,7 @@ def test_what_the_vocabulary_lacks_is_marked_and_what_is_written_out_is_not(
         assert (ran.err.count("\n"), "vocabulary lacks '" in ran.err, lost in ran.err) == (1, True, True)
         table = attn("tokens", text, "-m", folder).out
         assert "1 unknown" in table.splitlines()[0]
-        assert sum(line.endswith("unknown") for line in table.splitlines()) == 1
+        assert sum("unknown: " in line for line in table.splitlines()) == 1
     ran = attn("tokens", "time ☃ <|endoftext|>", "-m", tokenizer_folder("byte-level"), "-F", "json")
     assert (ran.err, [token["unknown"] for token in ran.json["tokens"]]) == ("", [False] * ran.json["length"])
 
