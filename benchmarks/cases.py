@@ -131,7 +131,6 @@ def minilm(material: Material) -> list[Case]:
         Case("bare script, MiniLM layer 0", script("bare.py", folder, 0, "--text", TEXT)),
         Case("attn inspect -m MINILM", inspect("-m", folder, TEXT), 1.0),
         Case("attn inspect -m MINILM -F json", inspect("-m", folder, TEXT, "-F", "json"), 1.0),
-        Case("attn tokens -m MINILM", [ATTN, "tokens", "-m", folder, TEXT], 0.6),
     ]
     for name, file in (("bertviz", "bertviz_view.py"), ("transformerlens", "transformerlens.py")):
         if python := material.peer(name):
