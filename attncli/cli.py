@@ -25,6 +25,7 @@ _COMMANDS = {
     "check": "Say what is wrong with a checkpoint's attention.",
     "why": "Say why a query attends to a key.",
     "diff": "Show what changed between two sentences, checkpoints or traces.",
+    "tokens": "Show the tokens of a sentence.",
     "config": "Say what the options are set to, and where.",
     "completion": "Print the completion script of a shell.",
     "help": "Show the help of a command, or on a topic.",

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from attncli.errors import InputError, UsageError
 from attncli.failure import Failure
-from attncli.stream import refusing
+from attncli.stream import Answer, refusing
 
 if TYPE_CHECKING:
     from attncli.sentences import Numbered
     from attncli.sources import Source
+    from attncli.sources.tokenization import Tokenizer
+    from attncli.tokenization import Tokenization
     from attncli.trace import Trace
 
 _ROOM = 2**27  # bytes, for the traces of sentences that are computed side by side
@@ -43,10 +45,30 @@ def answers_of(given: Given, layers: str, only: str | None = None) -> Iterator[t
         InputError: a file cannot be read, or the only sentence.
     """
     if "from_" in given:
-        return iter([(1, _saved(given))])
+        return iter([(1, saved(given))])
+    return tolerated(given, _computed(given, layers, only), only is not None)
+
+
+def tolerated(
+    given: Given, answers: Iterator[tuple[int, Answer | Failure]], is_single: bool = False
+) -> Iterator[tuple[int, Answer | Failure]]:
+    """Pass the answers on; the first bad one raises InputError with `--fail-fast`, or where there is one sentence.
+
+    Args:
+        given: the options.
+        answers: to the sentences that they ask for.
+        is_single: whether there may be only one.
+    """
     is_alone = "whole" in given or (len(given.get("text", ())) == 1 and given["text"] != ["-"])
-    answers = _computed(given, layers, only)
-    return refusing(answers, is_alone) if is_alone or only is not None or "fail_fast" in given else answers
+    return refusing(answers, is_alone) if is_alone or is_single or "fail_fast" in given else answers
+
+
+def refuse_misplaced_errors(given: Given, chosen: str) -> None:
+    """Raise UsageError where `--keep-errors` has no errors to keep, or the format no place for them."""
+    if "keep_errors" in given and "fail_fast" in given:
+        raise UsageError("--keep-errors does not apply to --fail-fast, which stops at an error; drop one of them")
+    if "keep_errors" in given and chosen not in ("json", "jsonl"):
+        raise UsageError(f"--keep-errors does not apply to {chosen}, which has no place for them; give --format jsonl")
 
 
 def traces_of(given: Given, layers: str, only: str | None = None) -> Iterator[tuple[int, Trace]]:
@@ -128,8 +150,8 @@ def _the_only(texts: Iterator[Numbered], what: str) -> Iterator[Numbered]:
     return iter(first)
 
 
-def _saved(given: Given) -> Trace:
-    """Return the trace of `--from`."""
+def saved(given: Given) -> Trace:
+    """Return the trace of `--from`; refuse the options that make one."""
     from attncli.sources.file import load
 
     # What the options of the sources are called costs an import of them, for which most runs have no need.
@@ -154,3 +176,29 @@ def _source_options() -> list[str]:
         "generate",
         *(field.name for options in (ToyOptions, LoadOptions) for field in fields(options)),
     ]
+
+
+def tokenizations_of(given: Given) -> Iterator[tuple[int, Tokenization | Failure]]:
+    """Yield the numbered tokens that a command's options ask for; see `answers_of`."""
+    from attncli.sentences import sentences
+    from attncli.sources.texts import check_texts
+    from attncli.sources.tokenization import OPTIONS, open_tokenizer
+    from attncli.tokenization import tokenizations_in
+
+    if "from_" in given:
+        return iter(list(enumerate(tokenizations_in(saved(given)), start=1)))
+    texts = sentences(given.get("text", ()), given.get("file"), given.get("whole", False))
+    named = {name: given[name] for name in OPTIONS if name in given}
+    tokenizer = open_tokenizer(special="no_special" not in given, **named)
+    check_texts(None, given.get("pair"))
+    return tolerated(given, _tokenized(tokenizer, texts, given.get("pair")))
+
+
+def _tokenized(
+    tokenizer: Tokenizer, texts: Iterable[Numbered], pair: str | None
+) -> Iterator[tuple[int, Tokenization | Failure]]:
+    for number, text in texts:
+        try:
+            yield number, text if isinstance(text, Failure) else tokenizer.tokenize(text, pair)
+        except InputError as error:
+            yield number, Failure(str(error))

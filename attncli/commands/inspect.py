@@ -90,7 +90,7 @@ def inspect(
     """
     from attncli.derived.asked import derivation_of
     from attncli.formats import DRAWN, choose_format
-    from attncli.inputs import answers_of
+    from attncli.inputs import answers_of, refuse_misplaced_errors
     from attncli.selection import RowRange
     from attncli.stream import Answers
     from attncli.view import View, parse_show
@@ -115,7 +115,7 @@ def inspect(
     if hide_special and from_ is None and model is None and vocab in (None, "words"):
         raise UsageError("--hide-special does not apply to --vocab words, which adds no special tokens")
     only = "--save keeps" if save is not None else "--interactive draws" if interactive else None
-    _refuse_contradictions(given, chosen)
+    refuse_misplaced_errors(given, chosen)
     if chosen == "parquet":
         from attncli.formats.parquet import check_parquet, write_parquet
 
@@ -131,13 +131,6 @@ def inspect(
         _emit(answers, view, chosen, given)
     if answers.failures:
         raise typer.Exit(ExitCode.INPUT)
-
-
-def _refuse_contradictions(given: dict[str, Any], chosen: str) -> None:
-    if "keep_errors" in given and "fail_fast" in given:
-        raise UsageError("--keep-errors does not apply to --fail-fast, which stops at an error; drop one of them")
-    if "keep_errors" in given and chosen not in ("json", "jsonl"):
-        raise UsageError(f"--keep-errors does not apply to {chosen}, which has no place for them; give --format jsonl")
 
 
 def _checked(

@@ -51,6 +51,7 @@ assert result.stdout
         ["--version"],
         ["inspect", "time flies like an arrow"],
         ["heads", "time flies like an arrow", "--grid", "sink"],
+        ["tokens", "time flies like an arrow"],
         ["inspect", "time flies", "--format", "json", "--show", "q,k,v,output,metrics", "--mask", "window(2)"],
     ],
     ids=" ".join,
@@ -70,7 +71,8 @@ def test_a_saved_trace_and_a_dump_are_shown_without_torch(tmp_path: Path, attn: 
 
 
 def test_help_and_version_need_no_arrays() -> None:
-    pages = ["--help"], ["inspect", "--help"], ["heads", "--help"], ["help", "masks"], ["help", "formats"]
+    pages = ["--help"], ["inspect", "--help"], ["heads", "--help"], ["tokens", "--help"]
+    pages += ["help", "masks"], ["help", "formats"]
     for arguments in (*pages, ["help", "--man"], ["--version"]):
         assert not {"numpy", "pydantic"} & imported_by(PROGRAM, *arguments)
 

@@ -87,6 +87,7 @@ class Checkpoint:
         from attncli.sources.pretrained.generation import Writer, check_causal
         from attncli.sources.pretrained.implied import implied_masks
         from attncli.sources.pretrained.recording import Request
+        from attncli.sources.pretrained.tokenizer import load_tokenizer
 
         config = loading.load_config(model, self.options)
         if generate:
@@ -107,7 +108,7 @@ class Checkpoint:
             if index in self.other_layers
         )
         heads.among(loading.head_count(config), f"each layer of {visible(model)}")
-        tokenizer = loading.load_tokenizer(model, self.options)
+        tokenizer = load_tokenizer(model, self.options)
         whole = self._load(config, attention_layers)
         self.model = whole.base_model if generate else whole
         self.attention_layers = attention_layers
