@@ -32,11 +32,12 @@ def warnings_of(trace: Trace, view: View) -> Iterator[str]:
             yield f"layer {layer.layer} gives its weights alone: {', '.join(sorted(left_out))} {verb} left out"
     for layer in trace.recorded.layers:
         yield from _unproven(trace, layer)
-    shown = [(layer, view.cells(trace, layer)) for layer in trace.layers]
-    yield from _together((layer, _blind_rows(layer, cells.row_tokens, cells.rows)) for layer, cells in shown)
-    if trace.origin is not None:  # which is made of every row
-        shown = [(layer, View().cells(trace.recorded, layer)) for layer in trace.recorded.layers]
-    yield from _together((layer, _overflowing_rows(layer, cells.row_tokens, cells.rows)) for layer, cells in shown)
+    wish = None if trace.origin is None else trace.origin.derivation
+    # A word or a row of a rollout is made of several rows, whichever of them the view shows.
+    view = View() if wish is not None and (wish.words or wish.rollout) else view
+    shown = [(layer, view.cells(trace.recorded, layer)) for layer in trace.recorded.layers]
+    for said_of in (_blind_rows, _overflowing_rows):
+        yield from _together((layer, said_of(layer, cells.row_tokens, cells.rows)) for layer, cells in shown)
 
 
 def warnings_of_rows(trace: Trace, rows: Sequence[Row]) -> Iterator[str]:
@@ -126,7 +127,7 @@ def _can_overflow(layer: LayerTrace) -> bool:
     return bound > float(np.finfo(layer.q.dtype).max) and all(map(math.isfinite, sizes))
 
 
-def _largest(values: Float[np.ndarray, "..."]) -> float:
+def _largest(values: Float[np.ndarray, ...]) -> float:
     return max(-float(values.min()), float(values.max()))
 
 

@@ -76,8 +76,10 @@ def fitting(tables: Sequence[Table], width: int | None) -> tuple[Block, tuple[Me
         width: cells in a line; None is as many as it takes.
     """
     known = [table.of(table.known) for table in tables]
+    if width is None:
+        return tables[0].drawn(None), tables[0].names
     for table in (*tables, *known):
-        if width is None or table.width <= width:
+        if table.width <= width:
             return table.drawn(width), table.names
     folded = min((table.drawn(width) for table in known), key=lambda block: len(block.lines))
     if len(folded.lines) <= LINES:

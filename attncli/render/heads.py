@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 UNDEFINED = "–"
 _NAMED = 3  # highest and lowest heads in words, below a map
 
+
 def table_parts(
     survey: Survey, sort: Metric | None, palette: Palette, width: int | None, precision: int | None
 ) -> Iterator[RenderableType]:
@@ -95,11 +96,13 @@ def _notes(survey: Survey, names: Sequence[Metric], shown: Sequence[Metric], sor
     """Return what the numbers are over, where that is not plain, and what the table has no room for."""
     notes = []
     if sort is not None and not _is_defined(survey, sort):
-        notes.append(f"no head is ranked: {sort} is not defined for {'this' if survey.sentences == 1 else 'any'} sentence")
+        notes.append(
+            f"no head is ranked: {sort} is not defined for {'this' if survey.sentences == 1 else 'any'} sentence"
+        )
     left_out = [name for name in names if name not in shown]
-    if unknown := [name for name in left_out if not _is_defined(survey, name)]:
-        if survey.sentences == 1:
-            notes.append(f"{', '.join(unknown)} not defined for this sentence")
+    unknown = [name for name in left_out if not _is_defined(survey, name)]
+    if unknown and survey.sentences == 1:
+        notes.append(f"{', '.join(unknown)} not defined for this sentence")
     if more := [name for name in left_out if name not in unknown]:
         notes.append(f"no room for {', '.join(more)}; -F tsv has them, --sort brings one to the front")
     if survey.sentences == 1:

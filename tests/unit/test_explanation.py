@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pages import translation
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -161,6 +162,15 @@ def drawn(trace: Trace, query: str, key: str | None = None, top: int = 8, palett
     for part in Page(trace, explain(trace, query, key), top, Sheet(palette, width, precision)).parts():
         console.print(part)
     return re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())
+
+
+def test_kinds_of_attention_are_named_with_their_own_tokens() -> None:
+    assert "encoder query 1 flies; decoder and cross query 1 fliegt · 6 heads\n" in drawn(translation(), "1")
+    asked = drawn(translation(), "0", "1")
+    assert (
+        "encoder query 0 time → key 1 flies; decoder query 0 Zeit → key 1 fliegt; cross query 0 Zeit → key 1 flies · "
+        "6 heads\n"
+    ) in asked
 
 
 def test_the_page_of_a_cell_is_exactly_this() -> None:
