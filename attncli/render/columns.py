@@ -75,9 +75,9 @@ def fitting(tables: Sequence[Table], width: int | None) -> tuple[Block, tuple[Me
         tables: the same one with ever fewer digits.
         width: cells in a line; None is as many as it takes.
     """
-    known = [table.of(table.known) for table in tables]
     if width is None:
         return tables[0].drawn(None), tables[0].names
+    known = [table.of(table.known) for table in tables]
     for table in (*tables, *known):
         if table.width <= width:
             return table.drawn(width), table.names
