@@ -170,7 +170,8 @@ def _draw(found: Survey, chosen: str, given: dict[str, Any]) -> None:
         if "grid" in given:
             parts = grid_parts(found, given["grid"], *how)
         else:
-            parts = table_parts(found, given.get("sort"), *how)
+            room = shown.width if shown.is_cut else None  # a picture is as wide as the table
+            parts = table_parts(found, given.get("sort"), how[0], room, how[2])
         shown.show(parts, title_of(found.source))
 
 

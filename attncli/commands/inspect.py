@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from attncli.trace import Trace
     from attncli.view import View
 
-_NOT_OF_PAGES = ("words", "norms", "rollout", "reduce", "no_sink", "log", "top_keys")
+_NOT_OF_PAGES = ("words", "norms", "rollout", "reduce", "no_sink", "log", "top_keys", "min_weight")
 
 
 def inspect(

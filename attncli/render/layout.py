@@ -180,8 +180,9 @@ class Layout:
         trace = self.trace
         # Elsewhere there is no vocabulary, and words have pieces.
         has_ids = trace.source.kind in {"toy", "pretrained"} or isinstance(trace.key_tokens[0], Word)
-        if trace.query_tokens == trace.key_tokens:
-            return token_list(trace.key_tokens, "tokens", self.palette, self.width, has_ids)
+        found = {tokens for layer in trace.layers for tokens in trace.sides(layer)}
+        if len(found) == 1:
+            return token_list(found.pop(), "tokens", self.palette, self.width, has_ids)
         sides = ((trace.query_tokens, "queries"), (trace.key_tokens, "keys"))
         return stack([token_list(tokens, title, self.palette, self.width, has_ids) for tokens, title in sides])
 
