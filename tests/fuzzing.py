@@ -107,8 +107,11 @@ _wide = st.builds(
     lambda sign, times: sign.join(["causal"] * times), st.sampled_from("&|"), st.sampled_from([100, 3000])
 )
 _files = st.sampled_from(
-    ["mask.npy", "mask.json", "mask.csv", "mask.npz", "mask.safetensors", "mask.pt", 'file("mask.npy")']
-    + ["missing.npy", 'causal & file("mask.csv")', "file('')", ".npy", "/.pt", "text.txt", "module.py:allowed", ".py:x"]
+    [
+        *("mask.npy", "mask.json", "mask.csv", "mask.npz", "mask.safetensors", "mask.pt", 'file("mask.npy")'),
+        *("missing.npy", 'causal & file("mask.csv")', "file('')", ".npy", "/.pt", "text.txt"),
+        *("module.py:allowed", ".py:x"),
+    ]
 )
 masks = st.one_of(grammatical, grammatical, _mutated(), texts, _files, _deep | _wide)
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 # Before transformers is imported: its progress bars and the tokenizers' fork warning would talk into our stderr.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+# And no call that nobody asked for: transformers would ask a service of the hub to convert a pickle.
+os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 from transformers import MODEL_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
