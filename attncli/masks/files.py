@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 ENDINGS = (".npy", ".json", ".csv", ".npz", ".safetensors", ".pt")
 _NAMES = ("mask", "attention_mask", "attn_mask")  # of the mask, in a file that holds several arrays
 _WITH_BFLOAT16 = (".safetensors", ".pt")
+_LARGEST = 2**31  # bytes of a mask in an archive, where a small file can unpack to anything
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,7 @@ def _read(path: Path) -> Loaded:
             # Mapped, so that a header that claims more than the file holds is refused before memory is taken.
             return _typed(np.array(np.load(path, mmap_mode="r", allow_pickle=False)))
         case ".npz":
-            with np.load(path, allow_pickle=False) as arrays:
-                return _typed(arrays[_the_mask(arrays.files)])
+            return _typed(_unpacked(path))
         case ".json":
             return Loaded(np.array(_json_numbers(json.loads(path.read_text(encoding="utf-8-sig")))), None)
         case ".csv":
@@ -103,6 +103,16 @@ def _read(path: Path) -> Loaded:
 
 def _typed(values: np.ndarray[Any, Any]) -> Loaded:
     return Loaded(values, values.dtype.name)
+
+
+def _unpacked(path: Path) -> np.ndarray[Any, Any]:
+    # Opened here: NumPy does not close an archive that it cannot read.
+    with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as arrays:
+        name = _the_mask(arrays.files)
+        size = sum(one.file_size for one in arrays.zip.infolist() if one.filename in (name, f"{name}.npy"))
+        if size > _LARGEST:
+            raise ValueError(f"it unpacks to {size} bytes, more than {_LARGEST}")
+        return arrays[name]
 
 
 def _the_mask(names: list[str]) -> str:
