@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from attncli.errors import AttnError, ExitCode
-from attncli.terminal import complain
+from attncli.errors import ExitCode
+from attncli.terminal import complain, data_apart
 
 # Types that need no validation to be made from what stands on the command line.
 _CONVERTED_HERE: dict[Any, Callable[[Any], Any]] = {str: str, list[str]: list, Path: Path}
@@ -100,14 +100,12 @@ class _Group(TyperGroup):
             return run()
         try:
             code = run()
-        except AttnError as error:
-            complain(str(error))
-            code = error.exit_code
         except typer.TyperException as error:
             code = _usage(error)
-        except MemoryError:
-            complain("out of memory; give fewer tokens, layers or heads")
-            code = ExitCode.INPUT
+        except Exception as error:
+            from attncli.failing import failed
+
+            code = failed(error)
         sys.exit(code or ExitCode.OK)
 
 
@@ -132,7 +130,12 @@ class _Root(_Group):
 
 
 class _Command(TyperCommand):
-    """A command whose unused options cost nothing."""
+    """A command whose unused options cost nothing, and beside which nothing prints to standard output."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        with data_apart():
+            return super().invoke(ctx)
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters, `--help` among them."""

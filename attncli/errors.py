@@ -13,6 +13,8 @@ class ExitCode(IntEnum):
     NOT_EXPOSED = 4  # the model does not expose what was asked
     INPUT = 5  # bad input data
     INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+    CLOSED_PIPE = 141  # 128 + SIGPIPE: nobody reads standard output any more
+    TERMINATED = 143  # 128 + SIGTERM
 
 
 class AttnError(Exception):
