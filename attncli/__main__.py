@@ -13,9 +13,10 @@ gc.set_threshold(100_000, 50, 1000)
 def main() -> None:
     """Run the `attn` program."""
     from attncli.cli import app
-    from attncli.streams import settle_streams
+    from attncli.streams import settle_streams, settle_widths
 
     settle_streams()
+    settle_widths()
     app(prog_name="attn")
 
 

@@ -9,8 +9,10 @@ import sys
 from typing import Any
 
 from attncli.errors import ExitCode, InputError
+from attncli.terminal import NARROWEST
 
 _CLOSED = {0: os.O_RDONLY, 1: os.O_RDONLY, 2: os.O_WRONLY}  # how nothing is opened in a closed stream's place
+_WIDEST = 1000  # cells
 
 
 class _Data(io.FileIO):
@@ -46,11 +48,22 @@ def settle_streams() -> None:
                 os.close(nothing)
     if sys.stderr is None:
         sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), "utf-8", "backslashreplace", write_through=True)
-    before: Any = sys.stdout
-    if before is None:
+    started_with: Any = sys.__stdout__
+    if sys.stdout is None:
         sys.stdout = _text("utf-8")
-    elif before is sys.__stdout__ and _is_file(before):
-        sys.stdout = _text(before.encoding, before.line_buffering)
+    elif sys.stdout is started_with and _is_file(started_with):
+        sys.stdout = _text(started_with.encoding, bool(started_with.line_buffering))
+
+
+def settle_widths() -> None:
+    """Make sure that a width which the environment sets is one; Rich and Typer take any number, and Typer any word."""
+    for name in ("COLUMNS", "TERMINAL_WIDTH"):
+        try:
+            width = int(os.environ.pop(name, ""))
+        except ValueError:
+            continue
+        if width > 0:
+            os.environ[name] = str(min(max(width, NARROWEST), _WIDEST))
 
 
 def _is_file(stream: Any) -> bool:

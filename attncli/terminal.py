@@ -81,7 +81,7 @@ class Terminal:
         forbids_color = color == "never" or (color == "auto" and bool(os.environ.get("NO_COLOR")))
         self._system = None if forbids_color else _color_system(stream, is_terminal, wants_color)
         self._styled = self._system is not None or (
-            is_terminal and os.environ.get("TERM") != "dumb" and color != "never"
+            is_terminal and os.environ.get("TERM") != "dumb" and color != "never" and not _is_legacy()
         )
         self.width = width or (max(_measured_width(stream), NARROWEST) if is_terminal else None)
 
@@ -239,10 +239,19 @@ def _color_system(stream: IO[str], is_terminal: bool, is_forced: bool) -> str | 
         return None
     from rich.console import Console
 
+    if is_terminal and _is_legacy():
+        return None
     system = Console(file=stream, force_terminal=True).color_system
     if is_forced and system in (None, "standard"):
         return "256"  # asked for in so many words where TERM says nothing
     return system
+
+
+def _is_legacy() -> bool:
+    """Return whether the console is one of Windows that writes escape sequences out."""
+    from rich.console import detect_legacy_windows
+
+    return detect_legacy_windows()
 
 
 def _plain_tier(encoding: str) -> str:
