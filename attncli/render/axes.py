@@ -48,7 +48,9 @@ class Axis:
         if predicted:
             arrow = palette.fit(" → ")
             labels = tuple(
-                label + arrow + palette.shortened(predicted[index].label, LONGEST_LABEL) if index in predicted else label
+                label + arrow + palette.shortened(predicted[index].label, LONGEST_LABEL)
+                if index in predicted
+                else label
                 for label, index in zip(labels, chosen, strict=True)
             )
         first = sum(1 for token in kept if token.segment == 0)
