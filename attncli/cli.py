@@ -135,7 +135,10 @@ class _Command(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         with data_apart():
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            except EOFError as error:  # a library's; Typer would take it for a person who gives up
+                raise RuntimeError(f"EOFError: {error}") from error
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters, `--help` among them."""

@@ -7,8 +7,6 @@ import sys
 import traceback
 from contextlib import suppress
 
-import typer
-
 from attncli.errors import AttnError, ExitCode
 from attncli.terminal import complain
 from attncli.tokens import visible
@@ -19,8 +17,6 @@ def failed(error: Exception) -> ExitCode:
 
     An exception that is not one of ours is a bug, and is called one; for a script it is an input that was not read.
     """
-    if isinstance(error, typer.Abort) and isinstance(error.__cause__, Exception):
-        error = error.__cause__  # Typer makes one of every EOFError, also of a library's
     if os.environ.get("ATTN_DEBUG", "0") not in ("", "0"):
         _trace(error)
     if isinstance(error, AttnError):

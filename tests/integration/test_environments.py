@@ -32,7 +32,7 @@ ENCODINGS: dict[str, dict[str, str]] = {
     "cp437": {"PYTHONIOENCODING": "cp437"},
 }
 # What is written for a glyph of ours where there is none; a word of somebody else's becomes an escape instead.
-_INSTEAD = {"ᵀ": "T", "×": "x", "·": " ", ".": " ", "^": " "}
+_INSTEAD = {"ᵀ": " T", "×": "x", "·": " ", ".": " ", "^": " "}
 
 
 @cache
