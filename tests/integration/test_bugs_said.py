@@ -4,23 +4,33 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from conftest import Ran
+from typer.testing import CliRunner
+
+from attncli.cli import app
 
 Run = Callable[..., Any]
 
 
+def run(**environment: str) -> Ran:
+    """Run a command in which an error is planted; the fixture `attn` takes none."""
+    result = CliRunner().invoke(app, ["inspect", "time flies"], env=environment)
+    return Ran(result.exit_code, result.stdout, result.stderr)
+
+
 @pytest.mark.parametrize("error", [KeyError("\x1b[31mred"), EOFError("no data left"), OSError(5, "Input/output error")])
-def test_a_bug_is_called_one(error: Exception, attn: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_is_called_one(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: object) -> None:
         raise error
 
     monkeypatch.setattr("attncli.view.View.check", failing)
-    ran = attn("inspect", "time flies")
+    ran = run()
     assert (ran.code, ran.out, ran.err.count("\n")) == (5, "", 1)
     assert ran.err.startswith("attn: this is a bug in attn, please report it: ")
     assert f"{type(error).__name__}: " in ran.err
     assert ran.err.endswith("; ATTN_DEBUG=1 shows where\n")
     assert "\x1b" not in ran.err
-    traced = attn("inspect", "time flies", ATTN_DEBUG="1")
+    traced = run(ATTN_DEBUG="1")
     assert (traced.code, traced.out) == (5, "")
     assert traced.err.startswith("Traceback (most recent call last):\n")
     assert "in failing\n" in traced.err
