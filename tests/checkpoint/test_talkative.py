@@ -72,11 +72,11 @@ def test_a_signal_while_a_checkpoint_is_loaded_and_run_ends_quietly(minilm: str,
     whole = (tmp_path / "x.json").read_bytes()
     drawn = random.Random(0)
     codes = []
-    for _ in range(8):
+    for _ in range(5):
         (tmp_path / "x.json").unlink(missing_ok=True)
         number = drawn.choice([signal.SIGINT, signal.SIGTERM])
         code, errors = ended(arguments, number, drawn.uniform(0, seconds))
         assert (errors, code in (128 + number, -number, 0)) == (b"", True), (number, code)
         assert [file.read_bytes() for file in tmp_path.iterdir()] in ([], [whole])
         codes.append(code)
-    assert len([code for code in codes if code > 128]) >= 4
+    assert len([code for code in codes if code > 128]) >= 2
