@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from attncli.errors import AttnError, ExitCode
-from attncli.terminal import complain
+from attncli.terminal import complain, data_apart
 
 # Types that need no validation to be made from what stands on the command line.
 _CONVERTED_HERE: dict[Any, Callable[[Any], Any]] = {str: str, list[str]: list, Path: Path}
@@ -111,14 +111,12 @@ class _Group(TyperGroup):
             return run()
         try:
             code = run()
-        except AttnError as error:
-            complain(str(error))
-            code = error.exit_code
         except typer.TyperException as error:
             code = _usage(error)
-        except MemoryError:
-            complain("out of memory; give fewer tokens, layers or heads")
-            code = ExitCode.INPUT
+        except Exception as error:
+            from attncli.failing import failed
+
+            code = failed(error)
         sys.exit(code or ExitCode.OK)
 
 
@@ -143,7 +141,7 @@ class _Root(_Group):
 
 
 class _Command(TyperCommand):
-    """A command whose unused options cost nothing, and take standing values."""
+    """A command whose unused options cost nothing, that takes standing values, and beside which nothing else prints."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters, `--help` among them."""
@@ -159,13 +157,16 @@ class _Command(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; an error about a standing value says where it comes from."""
-        try:
-            return super().invoke(ctx)
-        except AttnError as error:
-            from attncli.standing import with_places
+        with data_apart():
+            try:
+                return super().invoke(ctx)
+            except EOFError as error:  # a library's; Typer would take it for a person who gives up
+                raise RuntimeError(f"EOFError: {error}") from error
+            except AttnError as error:
+                from attncli.standing import with_places
 
-            error.args = (with_places(str(error), ctx),)
-            raise
+                error.args = (with_places(str(error), ctx),)
+                raise
 
     def get_help(self, ctx: Any) -> NoReturn:
         """Print the help, and end there."""

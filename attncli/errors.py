@@ -11,7 +11,7 @@ class ExitCode(IntEnum):
     meaning: str
 
     OK = 0, "ok"
-    FINDINGS = 1, "a check found something; also a closed pipe"
+    FINDINGS = 1, "a check found something"
     USAGE = 2, "usage: an option, a layer, a head, a token or a mask expression that does not exist"
     LOAD = 3, "the model or tokenizer cannot be loaded"
     NOT_EXPOSED = 4, "the model does not expose what was asked"
@@ -21,6 +21,8 @@ class ExitCode(IntEnum):
         "its end",
     )
     INTERRUPTED = 130, "interrupted"  # 128 + SIGINT, as shells report it
+    CLOSED_PIPE = 141, "nobody reads the output any more, and nothing is said"  # 128 + SIGPIPE
+    TERMINATED = 143, "ended by SIGTERM"  # 128 + SIGTERM
 
     def __new__(cls, code: int, meaning: str) -> ExitCode:
         """Return a code that knows what it means."""

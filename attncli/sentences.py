@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -67,16 +68,22 @@ def windows(numbered: Iterable[Numbered], most: Callable[[], int] = lambda: MOST
 
 
 def _opened(path: Path) -> IO[bytes]:
-    try:
+    with _readable(visible(str(path))):
         return open(path, "rb")
+
+
+@contextmanager
+def _readable(name: str) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
-        raise InputError(f"cannot read {visible(str(path))}: {error.strerror or error}") from None
+        raise InputError(f"cannot read {name}: {error.strerror or error}") from None
 
 
 def _read(stream: IO[bytes], name: str, whole: bool) -> Iterator[Numbered]:
     """Yield the lines that are not empty; a byte order mark and the ends of lines are not text."""
     number = empty = 0
-    with stream:
+    with stream, _readable(name):
         for number, line in enumerate([stream.read()] if whole else stream, start=1):
             content = line.removeprefix(_BOM) if number == 1 else line
             content = content if whole else content.rstrip(b"\r\n")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from attncli.errors import InputError
 from attncli.tokens import visible
 
 if TYPE_CHECKING:
@@ -30,7 +31,13 @@ def is_piped_in() -> bool:
 
 
 def stdin_bytes() -> IO[bytes]:
-    """Return standard input, undecoded."""
+    """Return standard input, undecoded.
+
+    Raises:
+        InputError: it is closed.
+    """
+    if sys.stdin is None:
+        raise InputError("standard input is closed; give the sentences as arguments or with --file")
     return sys.stdin.buffer
 
 
@@ -39,6 +46,21 @@ def complain(message: str) -> None:
     with suppress(OSError):
         sys.stderr.write(f"attn: {visible(message)}\n")
         sys.stderr.flush()
+
+
+_data: IO[str] | None = None  # standard output, while it is kept apart
+
+
+@contextmanager
+def data_apart() -> Iterator[None]:
+    """Keep standard output for data: what a library, or the code that a checkpoint brings, prints goes to stderr."""
+    global _data
+    _data = sys.stdout
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _data = None
 
 
 class Terminal:
@@ -59,7 +81,7 @@ class Terminal:
         forbids_color = color == "never" or (color == "auto" and bool(os.environ.get("NO_COLOR")))
         self._system = None if forbids_color else _color_system(stream, is_terminal, wants_color)
         self._styled = self._system is not None or (
-            is_terminal and os.environ.get("TERM") != "dumb" and color != "never"
+            is_terminal and os.environ.get("TERM") != "dumb" and color != "never" and not _is_legacy()
         )
         self.width = width or (measured_width(stream) if is_terminal else None)
 
@@ -184,13 +206,14 @@ def output(path: Path | None, is_stream: bool, encoding: str | None = None) -> I
         is_stream: whether the file grows by whole lines, in `path.part`, as the data comes.
         encoding: that standard output has to have; None leaves it as it is. A file is UTF-8.
     """
-    if path is None:
+    if path is None or str(path) == "/dev/stdout":
+        stream = _data or sys.stdout
         # Whatever the encoding lacks is written as an escape; a lone character must not end the program.
-        reconfigure = getattr(sys.stdout, "reconfigure", None)
+        reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace", encoding=encoding)
-        yield sys.stdout
-        sys.stdout.flush()
+        yield stream
+        stream.flush()
         return
     from attncli.files import text_aside
 
@@ -217,10 +240,19 @@ def _color_system(stream: IO[str], is_terminal: bool, is_forced: bool) -> str | 
         return None
     from rich.console import Console
 
+    if is_terminal and _is_legacy():
+        return None
     system = Console(file=stream, force_terminal=True).color_system
     if is_forced and system in (None, "standard"):
         return "256"  # asked for in so many words where TERM says nothing
     return system
+
+
+def _is_legacy() -> bool:
+    """Return whether the console is one of Windows that writes escape sequences out."""
+    from rich.console import detect_legacy_windows
+
+    return detect_legacy_windows()
 
 
 def _plain_tier(encoding: str) -> str:

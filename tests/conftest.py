@@ -56,6 +56,7 @@ def attn() -> Callable[..., Ran]:
         result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin, env=environment)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
+        assert "this is a bug in attn" not in result.stderr, result.stderr
         return Ran(result.exit_code, result.stdout, result.stderr)
 
     return run

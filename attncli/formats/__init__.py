@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from attncli.errors import UsageError
 from attncli.tokens import visible
+from attncli.writing import goes_straight
 
 if TYPE_CHECKING:
     from attncli.failure import Failure
@@ -110,7 +111,7 @@ def choose_picture(output: Path | None) -> str:
 
 
 def _chosen(given: str | None, output: Path | None, names: Sequence[str]) -> str:
-    if output is None:
+    if output is None or (not output.suffix and goes_straight(output)):
         return given or "table"
     ending = output.suffix.lower().removeprefix(".")
     by_ending = "table" if ending == "txt" else ending

@@ -15,6 +15,8 @@ ENVIRONMENT = {
     "FORCE_COLOR": "where it is not empty: colour in a pipe too",
     "TERM": "dumb: no colour and no bold",
     "COLUMNS": "cells in a line of the terminal, instead of what it says itself",
+    "ATTN_DEBUG": "1: the traceback of any error before its sentence",
+    "XDG_CONFIG_HOME": "the folder that holds attncli/attncli.toml; see attn config --help. Default: ~/.config",
     "HF_HOME": "the folder of the hub's local cache and token. Default: ~/.cache/huggingface",
     "HF_HUB_CACHE": "the folder of the hub's local cache alone. Default: hub in HF_HOME",
     "HF_HUB_OFFLINE": "1: use the local cache only, as --offline does",

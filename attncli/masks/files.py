@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -184,30 +185,31 @@ def write_values(path: Path, values: np.ndarray[Any, Any], dtype: str) -> None:
     if ending == ".csv" and values.ndim != 2:
         raise UsageError(f"--output {name}: .csv holds one matrix, the mask has {values.ndim} axes; use .npy")
     with written_aside(path) as aside:
-        _write(aside, ending, values, dtype)
+        # Through bytes: the libraries' own errors about a file do not say what the system said.
+        aside.write_bytes(_written(ending, values, dtype))
 
 
-def _write(path: Path, ending: str, values: np.ndarray[Any, Any], dtype: str) -> None:
-    """Write the values; a path that is open already gets no ending added to it."""
-    if ending == ".pt":
-        import torch
+def _written(ending: str, values: np.ndarray[Any, Any], dtype: str) -> bytes | memoryview:
+    """Return what a file of the values holds."""
+    stream = BytesIO()
+    match ending:
+        case ".npy":
+            np.save(stream, values)
+        case ".npz":
+            np.savez_compressed(stream, mask=values)
+        case ".pt":
+            import torch
 
-        tensor = torch.from_numpy(np.array(values))
-        torch.save(tensor.bfloat16() if dtype == "bfloat16" else tensor, path)
-        return
-    with open(path, "wb") as stream:
-        match ending:
-            case ".npy":
-                np.save(stream, values)
-            case ".npz":
-                np.savez_compressed(stream, mask=values)
-            case ".safetensors":
-                stream.write(_safetensors(values, dtype))
-            case ".json":
-                stream.write(json.dumps(values.tolist()).encode() + b"\n")
-            case ".csv":
-                numbers = values.astype(int) if dtype == "bool" else values
-                stream.writelines((",".join(map(str, row)) + "\n").encode() for row in numbers.tolist())
+            tensor = torch.from_numpy(np.array(values))
+            torch.save(tensor.bfloat16() if dtype == "bfloat16" else tensor, stream)
+        case ".safetensors":
+            return _safetensors(values, dtype)
+        case ".json":
+            stream.write(json.dumps(values.tolist()).encode() + b"\n")
+        case ".csv":
+            numbers = values.astype(int) if dtype == "bool" else values
+            stream.writelines((",".join(map(str, row)) + "\n").encode() for row in numbers.tolist())
+    return stream.getbuffer()
 
 
 def _safetensors(values: np.ndarray[Any, Any], dtype: str) -> bytes:

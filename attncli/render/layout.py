@@ -206,7 +206,7 @@ class Layout:
             name += f" of head {heads[0]}"
         elif len(drawing.kinds) == 1 and len(heads) == layer.num_heads > 1:
             name += " of every head"
-        said = f" · {layer.num_queries} queries × {layer.num_keys} keys · {layer.mask}"
+        said = self.palette.fit(f" · {layer.num_queries} queries × {layer.num_keys} keys · {layer.mask}")
         title = block([[Segment(name, BOLD), Segment(self.palette.shortened(said, self._room - len(name)), DIM)]])
         yield stack([title, drawing.picture(frame.fit.pool, self.palette, self._room)])
         is_part = allowed.shape[1:] != (layer.num_queries, layer.num_keys)
