@@ -305,6 +305,14 @@ Output = Annotated[
         rich_help_panel=_OUTPUT,
     ),
 ]
+Resume = Annotated[
+    Path | None,
+    Option(
+        metavar="FILE",
+        help="--output to a .jsonl, .tsv or .csv that goes on from FILE.part, if a run was interrupted.",
+        rich_help_panel=_OUTPUT,
+    ),
+]
 Interactive = Annotated[
     bool | None,
     Option(

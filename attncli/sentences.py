@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -46,24 +46,28 @@ def sentences(texts: Sequence[str], file: Path | None, whole: bool) -> Iterator[
     return iter(enumerate(texts, start=1))
 
 
-def windows(numbered: Iterable[Numbered], most: Callable[[], int] = lambda: MOST_TOGETHER) -> Iterator[list[Numbered]]:
-    """Yield sentences in groups that a source may compute side by side.
+def windows(numbered: Iterable[Numbered]) -> Iterator[list[Numbered]]:
+    """Yield sentences in groups that a source may compute side by side: 1, 2–3, 4–7, … 128–255, 256–511, 512–767, ….
 
-    The first groups are small, so that the first sentences need not wait for the last.
-
-    Args:
-        numbered: the sentences.
-        most: how many there is room for, asked before each group but the first.
+    The first groups are small, so that the first sentences need not wait for the last. Numbers alone say where a group
+    ends: a run that goes on in the middle computes the groups of one that was never interrupted.
     """
     window: list[Numbered] = []
-    size = 1
-    for one in numbered:
-        window.append(one)
-        if len(window) == size:
+    for number, text in numbered:
+        if window and _window_of(window[0][0]) != _window_of(number):
             yield window
-            window, size = [], min(2 * size, most())
+            window = []
+        window.append((number, text))
+        if _window_of(number) != _window_of(number + 1):  # before the next one is read
+            yield window
+            window = []
     if window:
         yield window
+
+
+def _window_of(number: int) -> int:
+    """Return which group a sentence is in: by powers of two up to `MOST_TOGETHER`, and then so many at a time."""
+    return number.bit_length() if number < MOST_TOGETHER else MOST_TOGETHER + number // MOST_TOGETHER
 
 
 def _opened(path: Path) -> IO[bytes]:

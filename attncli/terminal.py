@@ -34,6 +34,11 @@ def stdin_bytes() -> IO[bytes]:
     return sys.stdin.buffer
 
 
+def note(message: str) -> None:
+    """Say something that is no error on stderr: a warning, or what was left out."""
+    complain(message)
+
+
 def complain(message: str) -> None:
     """Write one line to stderr, harmless whatever it quotes."""
     with suppress(OSError):

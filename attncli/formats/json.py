@@ -61,13 +61,14 @@ def _is_left_out(answer: Trace | Failure) -> bool:
 def _answered(sentence: int, answer: Trace | Failure, view: View) -> Iterator[str]:
     if isinstance(answer, Failure):
         return iter([_dumped(answer.as_dict(sentence))])
-    return _document(answer, view)
+    return _document(sentence, answer, view)
 
 
-def _document(trace: Trace, view: View) -> Iterator[str]:
-    """Yield the document of one trace; rows are query tokens, columns key tokens, in the order listed."""
+def _document(sentence: int, trace: Trace, view: View) -> Iterator[str]:
+    """Yield the document of the trace of a sentence, by its number; rows are query tokens, columns key tokens, in the order listed."""
     yield _opened({
         "schema": SCHEMA,
+        "sentence": sentence,
         "source": trace.source.as_dict(),
         "text": trace.text,
         "pair": trace.pair,

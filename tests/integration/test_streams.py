@@ -124,7 +124,9 @@ def test_where_every_sentence_is_bad_the_output_is_still_one_of_its_format(attn:
 def test_a_file_of_the_good_sentences_is_whole(attn: Run, tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     assert attn("inspect", "-o", path, stdin=LINES).code == 5
-    assert path.read_text(encoding="utf-8") == attn("inspect", "-F", "jsonl", *GOOD.values()).out
+    assert path.read_text(encoding="utf-8") == attn("inspect", "-F", "jsonl", stdin=LINES).out
+    documents = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert {one["sentence"]: one["text"] for one in documents} == GOOD
     assert list(tmp_path.iterdir()) == [path]
 
 

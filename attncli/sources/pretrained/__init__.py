@@ -172,13 +172,28 @@ class Checkpoint:
             sentences.append(sentence)
         if self.request.mask is not None or "attention_mask" not in self.parameters:
             limit = 1
+        for group in batch.groups([self._trace_size(sentence) for sentence in sentences]):
+            yield from self._batched(sentences[group], limit)
+        if failure is not None:
+            raise failure
+
+    def _batched(self, sentences: list[Sentence], limit: int) -> Iterator[Trace]:
+        from attncli.sources.pretrained.batch import batches
+
         done: dict[int, Trace] = {}
-        for some in batch.batches([one.inputs for one in sentences], self.padding_side is not None, limit):
+        for some in batches([one.inputs for one in sentences], self.padding_side is not None, limit):
             done.update(zip(some, self._run([sentences[index] for index in some]), strict=True))
         for index in range(len(sentences)):
             yield done.pop(index)
-        if failure is not None:
-            raise failure
+
+    def _trace_size(self, sentence: Sentence) -> float:
+        from attncli.sources.pretrained.memory import trace_size
+
+        longest = max(len(sentence.tokens), len(sentence.query_tokens))
+        layers = len(self.request.layers) * (1 if sentence.target is None else 3)  # encoder, decoder, cross
+        # At most: whether the model has to be watched is not known before it has run, and batches, which decide the
+        # last bits, are not to depend on what ran before.
+        return trace_size(self.model.config, longest, layers, is_watched=True)
 
     def check_target(self, target: str | None) -> None:
         """Raise UsageError for a target that the model has no decoder for."""
