@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from attncli.errors import AttnError, ExitCode
-from attncli.terminal import complain
+from attncli.errors import AttnError, ExitCode, UsageError
+from attncli.terminal import complain, volume
 
 # Types that need no validation to be made from what stands on the command line.
 _CONVERTED_HERE: dict[Any, Callable[[Any], Any]] = {str: str, list[str]: list, Path: Path}
@@ -132,11 +132,32 @@ class _Root(_Group):
 
 
 class _Command(TyperCommand):
-    """A command whose unused options cost nothing."""
+    """A command whose unused options cost nothing, and which says as much on stderr as is wanted."""
+
+    def __init__(self, *args: Any, **extra: Any) -> None:
+        super().__init__(*args, **extra)
+        self.params += _volume_options()
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        quiet, verbose = bool(ctx.params.pop("quiet")), bool(ctx.params.pop("verbose"))
+        if quiet and verbose:
+            raise UsageError("--quiet does not apply to --verbose; drop one of them")
+        with volume(quiet, verbose):
+            return super().invoke(ctx)
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters, `--help` among them."""
         return _spare_unused(super().get_params(ctx))
+
+
+def _volume_options() -> list[Any]:
+    """Return the options that every command has."""
+    from attncli.options import of_every_command
+
+    alone = typer.Typer(add_completion=False)
+    alone.command()(of_every_command)
+    return list(typer.main.get_command(alone).params)
 
 
 def _usage(error: typer.TyperException) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import fields
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -59,6 +60,7 @@ def traces_of(given: Given, layers: str, only: str | None = None) -> Iterator[tu
 def _computed(
     given: Given, layers: str, only: str | None, resumed: Resumed | None
 ) -> Iterator[tuple[int, Trace | Failure]]:
+    from attncli.progress import status
     from attncli.sentences import sentences
     from attncli.sources import open_source
 
@@ -67,13 +69,14 @@ def _computed(
         texts = _the_only(texts, only)
     if resumed is not None:
         texts = resumed.counted(texts)
-    source = open_source(
-        layers=given.get("layer", layers),
-        heads=given.get("head"),
-        kind=given.get("kind"),
-        special="no_special" not in given,
-        **{name: given[name] for name in _source_options() if name in given},
-    )
+    with status(f"loading {given['model']}") if "model" in given else nullcontext():
+        source = open_source(
+            layers=given.get("layer", layers),
+            heads=given.get("head"),
+            kind=given.get("kind"),
+            special="no_special" not in given,
+            **{name: given[name] for name in _source_options() if name in given},
+        )
     return traced(source, texts, given.get("pair"), given.get("target"), resumed.sentence if resumed else 1)
 
 

@@ -8,7 +8,7 @@ from typing import IO
 
 from attncli.errors import InputError, UsageError
 from attncli.failure import Failure
-from attncli.terminal import complain, is_piped_in, stdin_bytes
+from attncli.terminal import is_piped_in, note, stdin_bytes
 from attncli.tokens import visible
 
 MOST_TOGETHER = 256
@@ -44,6 +44,19 @@ def sentences(texts: Sequence[str], file: Path | None, whole: bool) -> Iterator[
     if "-" in texts:
         raise UsageError("- reads the sentences from standard input; it cannot stand beside other sentences")
     return iter(enumerate(texts, start=1))
+
+
+def last_number(texts: Sequence[str], file: Path | None) -> int | None:
+    """Return the number of the last sentence or empty line, if there is a quick way to know."""
+    if file is None:
+        return len(texts) if texts and list(texts) != ["-"] else None
+    try:
+        if not file.is_file():
+            return None
+        with open(file, "rb") as stream:
+            return sum(1 for _ in stream)
+    except OSError:  # which is said where it is read
+        return None
 
 
 def windows(numbered: Iterable[Numbered]) -> Iterator[list[Numbered]]:
@@ -91,7 +104,7 @@ def _read(stream: IO[bytes], name: str, whole: bool) -> Iterator[Numbered]:
     if empty == number:
         raise InputError(f"{name} holds no sentence; expected one a line")
     if empty:
-        complain(f"{name}: {empty} empty line{'s were' if empty > 1 else ' was'} skipped")
+        note(f"{name}: {empty} empty line{'s were' if empty > 1 else ' was'} skipped")
 
 
 def _decoded(content: bytes, name: str) -> str | Failure:

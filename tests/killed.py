@@ -2,8 +2,8 @@
 
     python -m tests.killed RESULT KILLS SEED PRELOADED ARGUMENTS...
 
-Every run is a fork of one process that has imported what it needs, which is a start of milliseconds. Prints, as JSON, how
-many bytes each killed run had left behind and, at the end of each series, whether RESULT was as undisturbed.
+Every run is a fork of one process that has imported what it needs, which is a start of milliseconds. Prints, as JSON,
+how many bytes each killed run had left behind and, at the end of each series, whether RESULT was as undisturbed.
 """
 
 import json

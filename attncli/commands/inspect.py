@@ -95,10 +95,12 @@ def inspect(
     from attncli.derived.asked import derivation_of
     from attncli.formats import DRAWN, choose_format
     from attncli.inputs import answers_of
+    from attncli.progress import Following
     from attncli.resume import Resumed
     from attncli.selection import RowRange
+    from attncli.sentences import last_number
     from attncli.stream import Answers
-    from attncli.terminal import note
+    from attncli.terminal import is_terminal, note
     from attncli.view import View, parse_show
 
     given = {name: value for name, value in context.params.items() if value not in (None, ())}
@@ -134,7 +136,8 @@ def inspect(
         note(f"{resume} is whole already; remove it to compute it again")
         return
     traces = _checked(answers_of(asked, layers="0", only=only, resumed=resumed), view, save, wish)
-    answers = Answers(traces, bool(keep_errors))
+    bar = context.with_resource(Following(last_number(text or (), file), is_terminal(resume or output)))
+    answers = Answers(bar.follow(traces), bool(keep_errors))
     if interactive:
         _emit_page(answers.good(), view, given)
     elif chosen in DRAWN:
@@ -163,7 +166,7 @@ def _checked(
     """
     from attncli.derived import derived_trace
     from attncli.failure import Failure
-    from attncli.terminal import complain
+    from attncli.terminal import note
     from attncli.warnings import warnings_of
 
     for number, answer in answers:
@@ -173,7 +176,7 @@ def _checked(
         shown = answer if wish.is_none else derived_trace(answer, wish)
         view.check(shown)
         for warning in warnings_of(shown, view):
-            complain(f"warning: {warning}")
+            note(f"warning: {warning}")
         if save is not None:
             answer.save(save)
         yield number, shown
@@ -181,7 +184,7 @@ def _checked(
 
 def _draw(traces: Iterable[tuple[int, Trace]], view: View, chosen: str, given: dict[str, Any]) -> None:
     from attncli.render.layout import Layout
-    from attncli.terminal import canvas, complain
+    from attncli.terminal import canvas, note
 
     with canvas(chosen, given.get("output"), given.get("color"), given.get("width"), "attn inspect") as shown:
         palette = shown.palette(given.get("colormap", "viridis"))
@@ -190,8 +193,8 @@ def _draw(traces: Iterable[tuple[int, Trace]], view: View, chosen: str, given: d
             layout = Layout(trace, view, palette, shown.width, shown.is_cut)
             title = " / ".join(filter(None, (trace.text, trace.pair, trace.target)))
             shown.show(layout.renderables(), title)
-            for note in layout.notes():
-                complain(note)
+            for each in layout.notes():
+                note(each)
         if layout is None:
             raise InputError("there is nothing to draw: no sentence could be read")
 

@@ -65,7 +65,7 @@ def _answered(sentence: int, answer: Trace | Failure, view: View) -> Iterator[st
 
 
 def _document(sentence: int, trace: Trace, view: View) -> Iterator[str]:
-    """Yield the document of the trace of a sentence, by its number; rows are query tokens, columns key tokens, in the order listed."""
+    """Yield the document of a sentence's trace; rows are query tokens, columns key tokens, in the order listed."""
     yield _opened({
         "schema": SCHEMA,
         "sentence": sentence,

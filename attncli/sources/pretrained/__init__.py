@@ -5,11 +5,13 @@ Importing this package imports neither torch nor transformers; making a `Checkpo
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from inspect import signature
+from time import perf_counter
 from typing import Any
 
 from attncli.errors import AttnError, NotExposedError, UsageError
@@ -19,6 +21,8 @@ from attncli.sources.options import refuse_unknown
 from attncli.sources.pretrained.reading import Reader, Sentence
 from attncli.tokens import visible
 from attncli.trace import Source, Trace
+
+_log = logging.getLogger(__name__)
 
 DTYPES = ("auto", "float32", "float16", "bfloat16", "float64")
 
@@ -83,6 +87,7 @@ class Checkpoint:
         expression = None if mask is None else parse(mask)
         if generate and expression is not None:
             raise UsageError("--generate lets the model write under its own mask; drop --mask")
+        _log.info("importing torch and transformers for %s", model)
         from attncli.sources.pretrained import loading
         from attncli.sources.pretrained.generation import Writer, check_causal
         from attncli.sources.pretrained.implied import implied_masks
@@ -107,6 +112,9 @@ class Checkpoint:
             if index in self.other_layers
         )
         heads.among(loading.head_count(config), f"each layer of {visible(model)}")
+        _log.info(
+            "%s: %s of %d layers; layer %d is the last to run", model, config.model_type, self.num_layers, max(chosen)
+        )
         tokenizer = loading.load_tokenizer(model, self.options)
         whole = self._load(config, attention_layers)
         self.model = whole.base_model if generate else whole
@@ -240,7 +248,10 @@ class Checkpoint:
             self.padding_side or "right",
             self.takes_positions,
         )
+        begun = perf_counter()
         recorded = run(self.model, part, inputs, self.request, self.attention_layers, kinds, spans, whole)
+        shape = inputs["input_ids"].shape
+        _log.info("ran %d sentences of %d tokens in %.3f s", *shape, perf_counter() - begun)
         others = [{"layer": index, "kind": kind} for index, kind in self.other_layers.items()]
         source = Source(
             "pretrained",

@@ -23,11 +23,14 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 from transformers import MODEL_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
+from transformers import __version__ as transformers_version
 from transformers.utils import logging as transformers_logging
 
 transformers_logging.set_verbosity_error()
 logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its retries; the outcome is said in one sentence
 transformers_logging.disable_progress_bar()
+
+_log = logging.getLogger(__name__)
 
 # What a checkpoint saved with another head may lack: it comes after the last attention layer.
 _AFTER_ATTENTION = ("pooler",)
@@ -108,6 +111,9 @@ def load_model(name: str, config: Any, options: LoadOptions, request: Request, a
             f"{visible(name)} has its weights in a pickle, which may hold code; --allow-pickle reads the tensors in it "
             "and nothing else, or save it again as safetensors"
         )
+    import torch
+
+    _log.info("loading the weights of %s", name)
     config.use_cache = False  # one pass, no generation: keys and values need not be kept
     loader = _loader(config, options, request, attention_layers)
     with explained(name, "model", options):
@@ -115,7 +121,10 @@ def load_model(name: str, config: Any, options: LoadOptions, request: Request, a
     _check_weights(name, report)
     make_ready(model)
     feed_forward_in_blocks(model)
-    return model.eval() if options.device_map else model.eval().to(options.device)
+    model = model.eval() if options.device_map else model.eval().to(options.device)
+    how = (str(model.dtype).removeprefix("torch."), model.device, torch.get_num_threads(), torch.__version__)
+    _log.info("%s on %s, %d threads, torch %s, transformers %s", *how, transformers_version)
+    return model
 
 
 def with_attention(build: Callable[[str], Any]) -> Any:
