@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from attncli.errors import InputError, UsageError
 from attncli.failure import Failure
 from attncli.stream import refusing
+from attncli.terminal import tell
 
 if TYPE_CHECKING:
     from attncli.resume import Resumed
@@ -77,6 +78,8 @@ def _computed(
             special="no_special" not in given,
             **{name: given[name] for name in _source_options() if name in given},
         )
+    if "model" not in given:
+        tell(f"the toy layer: {source}")
     return traced(source, texts, given.get("pair"), given.get("target"), resumed.sentence if resumed else 1)
 
 

@@ -45,6 +45,7 @@ class Attention(Enum):
 
 
 _is_quiet = _is_verbose = False
+_begun = 0.0
 
 
 @contextmanager
@@ -55,14 +56,9 @@ def volume(quiet: bool, verbose: bool) -> Iterator[None]:
         quiet: errors alone.
         verbose: what the sources do, too, and when.
     """
-    global _is_quiet, _is_verbose
-    before = _is_quiet, _is_verbose
-    _is_quiet, _is_verbose = quiet, verbose
-    begun = perf_counter()
-
-    def tell(message: str) -> None:
-        complain(f"{perf_counter() - begun:.2f} s: {message}")
-
+    global _is_quiet, _is_verbose, _begun
+    before = _is_quiet, _is_verbose, _begun
+    _is_quiet, _is_verbose, _begun = quiet, verbose, perf_counter()
     try:
         if verbose:
             from attncli.listening import listening
@@ -73,7 +69,7 @@ def volume(quiet: bool, verbose: bool) -> Iterator[None]:
         else:
             yield
     finally:
-        _is_quiet, _is_verbose = before
+        _is_quiet, _is_verbose, _begun = before
 
 
 def attention() -> Attention:
@@ -99,6 +95,12 @@ def note(message: str) -> None:
     """Say something that is no error, a warning or what was left out, unless `--quiet` is given."""
     if not _is_quiet:
         complain(message)
+
+
+def tell(message: str) -> None:
+    """Say what is done, and when, if `--verbose` is given."""
+    if _is_verbose:
+        complain(f"{perf_counter() - _begun:.2f} s: {message}")
 
 
 def complain(message: str) -> None:

@@ -251,7 +251,7 @@ class Checkpoint:
         begun = perf_counter()
         recorded = run(self.model, part, inputs, self.request, self.attention_layers, kinds, spans, whole)
         shape = inputs["input_ids"].shape
-        _log.info("ran %d sentences of %d tokens in %.3f s", *shape, perf_counter() - begun)
+        _log.info("ran a batch of %d × %d tokens in %.3f s", *shape, perf_counter() - begun)
         others = [{"layer": index, "kind": kind} for index, kind in self.other_layers.items()]
         source = Source(
             "pretrained",

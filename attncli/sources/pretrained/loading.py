@@ -122,8 +122,9 @@ def load_model(name: str, config: Any, options: LoadOptions, request: Request, a
     make_ready(model)
     feed_forward_in_blocks(model)
     model = model.eval() if options.device_map else model.eval().to(options.device)
-    how = (str(model.dtype).removeprefix("torch."), model.device, torch.get_num_threads(), torch.__version__)
-    _log.info("%s on %s, %d threads, torch %s, transformers %s", *how, transformers_version)
+    how = (str(model.dtype).removeprefix("torch."), model.device, torch.get_num_threads())
+    _log.info("loaded: %s on %s, threads: %d, attention: %s", *how, model.config._attn_implementation)
+    _log.info("torch %s, transformers %s", torch.__version__, transformers_version)
     return model
 
 
