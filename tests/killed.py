@@ -31,6 +31,20 @@ def started(app: Any, arguments: list[str]) -> int:
     return process
 
 
+def size(path: Path) -> int:
+    """Return how many bytes a file has, 0 where there is none."""
+    return path.stat().st_size if path.exists() else 0
+
+
+def await_growth(part: Path, path: Path, process: int) -> None:
+    """Wait until a run writes: before that there is nothing to lose."""
+    before = size(part)
+    while size(part) <= before and not path.exists():
+        if os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            return
+        time.sleep(0.0005)
+
+
 def main() -> None:
     """Run an undisturbed one, and then series that are killed until there were enough kills."""
     result, kills, seed, preloaded, *arguments = sys.argv[1:]
@@ -41,8 +55,10 @@ def main() -> None:
     path = Path(result)
     part = path.with_name(path.name + ".part")
     given = ["inspect", *arguments, "--resume", result]
+    undisturbed = started(app, given)
+    await_growth(part, path, undisturbed)
     begun = time.monotonic()
-    _, status = os.waitpid(started(app, given), 0)
+    _, status = os.waitpid(undisturbed, 0)
     lasts = time.monotonic() - begun
     expected, code = path.read_bytes(), os.waitstatus_to_exitcode(status)
     path.unlink()
@@ -52,6 +68,7 @@ def main() -> None:
     ends: list[bool] = []
     while len(left) < int(kills):
         process = started(app, given)
+        await_growth(part, path, process)
         time.sleep(chance.uniform(0, lasts))
         os.kill(process, signal.SIGKILL)
         ended = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
