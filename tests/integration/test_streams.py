@@ -174,7 +174,7 @@ class Crowded:
 
 def test_a_sentence_is_not_blamed_for_the_others_that_run_beside_it() -> None:
     words = ["time", "flies", "like", "banana", "an", "arrow", "strawberry", "fruit"]
-    answers: list[Any] = [answer for _, answer in traced(Crowded(), enumerate(words), None, None)]  # type: ignore[arg-type]
+    answers: list[Any] = [answer for _, answer in traced(Crowded(), enumerate(words, start=1), None, None)]  # type: ignore[arg-type]
     found = [None if isinstance(answer, Failure) else answer.text for answer in answers]
     assert found == [word if len(word) < 6 else None for word in words]
 
