@@ -13,8 +13,8 @@ from typing import Annotated, Any, NoReturn, get_args
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from attncli.errors import AttnError, ExitCode
-from attncli.terminal import complain, data_apart
+from attncli.errors import AttnError, ExitCode, UsageError
+from attncli.terminal import complain, data_apart, volume
 
 # Types that need no validation to be made from what stands on the command line.
 _CONVERTED_HERE: dict[Any, Callable[[Any], Any]] = {str: str, list[str]: list, Path: Path}
@@ -143,6 +143,10 @@ class _Root(_Group):
 class _Command(TyperCommand):
     """A command whose unused options cost nothing, that takes standing values, and beside which nothing else prints."""
 
+    def __init__(self, *args: Any, **extra: Any) -> None:
+        super().__init__(*args, **extra)
+        self.params += _volume_options()
+
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters, `--help` among them."""
         return _spare_unused(super().get_params(ctx))
@@ -157,7 +161,10 @@ class _Command(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; an error about a standing value says where it comes from."""
-        with data_apart():
+        quiet, verbose = bool(ctx.params.pop("quiet")), bool(ctx.params.pop("verbose"))
+        if quiet and verbose:
+            raise UsageError("--quiet does not apply to --verbose; drop one of them")
+        with data_apart(), volume(quiet, verbose):
             try:
                 return super().invoke(ctx)
             except EOFError as error:  # a library's; Typer would take it for a person who gives up
@@ -180,6 +187,15 @@ def _help(context: typer.Context, code: int = ExitCode.OK) -> NoReturn:
 
     show(page_of(context))
     raise typer.Exit(code)
+
+
+def _volume_options() -> list[Any]:
+    """Return the options that every command has."""
+    from attncli.options import of_every_command
+
+    alone = typer.Typer(add_completion=False)
+    alone.command()(of_every_command)
+    return list(typer.main.get_command(alone).params)
 
 
 def _usage(error: typer.TyperException) -> int:

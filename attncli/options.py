@@ -379,6 +379,22 @@ Output = Annotated[
         rich_help_panel=_OUTPUT,
     ),
 ]
+Resume = Annotated[
+    Path | None,
+    Option(
+        metavar="FILE",
+        help="--output to a .jsonl, .tsv or .csv that goes on from FILE.part, if a run was interrupted.",
+        rich_help_panel=_OUTPUT,
+    ),
+]
+Quiet = Annotated[
+    bool | None,
+    Option("--quiet", help="On stderr, errors alone: no warnings, notes or progress.", rich_help_panel=_OUTPUT),
+]
+Verbose = Annotated[
+    bool | None,
+    Option("--verbose", help="Say on stderr what is loaded and run, how, and when.", rich_help_panel=_OUTPUT),
+]
 Interactive = Annotated[
     bool | None,
     Option(
@@ -404,3 +420,7 @@ Save = Annotated[
     Path | None,
     Option(metavar="FILE.safetensors", help="Save the trace, for --from.", rich_help_panel=_OUTPUT),
 ]
+
+
+def of_every_command(quiet: Quiet = None, verbose: Verbose = None) -> None:
+    """Take the options that every command has besides its own, which the command line takes care of."""

@@ -6,7 +6,9 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
+from enum import Enum
 from pathlib import Path
+from time import perf_counter
 from typing import IO, TYPE_CHECKING
 
 from attncli.errors import InputError
@@ -41,8 +43,76 @@ def stdin_bytes() -> IO[bytes]:
     return sys.stdin.buffer
 
 
+class Attention(Enum):
+    """What stderr may be used for besides errors and notes."""
+
+    ABSENT = "nothing: nobody is looking, or wants to be told"
+    TOLD = "a bar; steps are told one by one"
+    WATCHED = "a bar, and a line that says what is going on"
+
+
+_is_quiet = _is_verbose = False
+_begun = 0.0
+
+
+@contextmanager
+def volume(quiet: bool, verbose: bool) -> Iterator[None]:
+    """Say as much on stderr as is wanted, while the block runs.
+
+    Args:
+        quiet: errors alone.
+        verbose: what the sources do, too, and when.
+    """
+    global _is_quiet, _is_verbose, _begun
+    before = _is_quiet, _is_verbose, _begun
+    _is_quiet, _is_verbose, _begun = quiet, verbose, perf_counter()
+    try:
+        if verbose:
+            from attncli.listening import listening
+
+            with listening(tell):
+                yield
+            tell("done")
+        else:
+            yield
+    finally:
+        _is_quiet, _is_verbose, _begun = before
+
+
+def attention() -> Attention:
+    """Return what stderr may be used for: nothing, unless it is a terminal that can take back what it shows."""
+    if _is_quiet or sys.stderr is None or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        return Attention.ABSENT
+    return Attention.TOLD if _is_verbose else Attention.WATCHED
+
+
+def is_terminal(path: Path | None) -> bool:
+    """Whether what is written to a file, or to standard output where it is None, is seen on a terminal as it comes."""
+    stream = _data or sys.stdout
+    return path is None and stream is not None and stream.isatty()
+
+
+def stderr_console() -> Console:
+    """Return a console on stderr, for what is gone when the program is."""
+    from rich.console import Console
+
+    return Console(stderr=True, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+def note(message: str) -> None:
+    """Say something that is no error, a warning or what was left out, unless `--quiet` is given."""
+    if not _is_quiet:
+        complain(message)
+
+
+def tell(message: str) -> None:
+    """Say what is done, and when, if `--verbose` is given."""
+    if _is_verbose:
+        complain(f"{perf_counter() - _begun:.2f} s: {message}")
+
+
 def complain(message: str) -> None:
-    """Write one line to stderr, harmless whatever it quotes."""
+    """Write an error, one line, to stderr, harmless whatever it quotes."""
     with suppress(OSError):
         sys.stderr.write(f"attn: {visible(message)}\n")
         sys.stderr.flush()

@@ -73,11 +73,12 @@ def check(
     from attncli.findings import fails, parse_fail_on
     from attncli.formats import choose_document
     from attncli.formats.documents import what_was_run, write_findings
+    from attncli.progress import status
     from attncli.render.report import report_parts
     from attncli.sentences import sentences
     from attncli.sources.pretrained import LoadOptions
     from attncli.stream import refusing
-    from attncli.terminal import canvas, complain, write
+    from attncli.terminal import canvas, note, write
 
     if model is None:
         raise UsageError("--model: give the checkpoint to check, a folder or a name on the hub")
@@ -85,17 +86,18 @@ def check(
     chosen = choose_document(format_, output)
     texts = [one for _, one in refusing(sentences(text or (), file, False))] if text or file else []
     loading = {field.name: context.params[field.name] for field in fields(LoadOptions)}
-    report = check_model(
-        model,
-        texts,
-        target=target,
-        documents=bool(docs),
-        layers=layer or "all",
-        special=not no_special,
-        **{name: value for name, value in loading.items() if value is not None},
-    )
-    for note in report.notes:
-        complain(note)
+    with status(f"checking {model}"):
+        report = check_model(
+            model,
+            texts,
+            target=target,
+            documents=bool(docs),
+            layers=layer or "all",
+            special=not no_special,
+            **{name: value for name, value in loading.items() if value is not None},
+        )
+    for each in report.notes:
+        note(each)
     failed = fails(report.findings, codes)
     if chosen == "json":
         write([write_findings(not failed, report.findings, what_was_run(report))], output)

@@ -119,13 +119,13 @@ def diff(
     from attncli.difference import TOP
     from attncli.difference import diff as compare
     from attncli.formats import choose_document
-    from attncli.terminal import complain, write
+    from attncli.terminal import note, write
 
     given = {name: value for name, value in context.params.items() if value not in (None, ())}
     chosen = choose_document(format_, output)
     difference = compare(*_traces(given), queries=query or (), top=top or TOP)
-    for note in (*_warnings(difference), *difference.notes):
-        complain(note)
+    for each in (*_warnings(difference), *difference.notes):
+        note(each)
     if chosen == "json":
         from attncli.formats.difference import write_difference
 

@@ -110,6 +110,8 @@ def heads(
     """
     from attncli.formats import DRAWN, choose_rows
     from attncli.inputs import answers_of
+    from attncli.progress import Following
+    from attncli.sentences import last_number
     from attncli.stream import Answers
     from attncli.survey import survey
     from attncli.view import View
@@ -118,7 +120,9 @@ def heads(
     _refuse_contradictions(given)
     chosen = choose_rows(format_, output)
     view = View(queries=tuple(query or ()))
-    answers = Answers(answers_of(given, layers="all"))
+    # It is gone before the first row is written, which is after the last sentence.
+    bar = context.with_resource(Following(last_number(text or (), file), shares_terminal=False))
+    answers = Answers(bar.follow(answers_of(given, layers="all")))
     found = survey(_warned(answers.good(), view), view)
     if sort is not None:
         found = found.ranked(sort, reverse=bool(reverse), top=top)
@@ -140,7 +144,7 @@ def _refuse_contradictions(given: dict[str, Any]) -> None:
 
 def _warned(traces: Iterable[tuple[int, Trace]], view: View) -> Iterator[Trace]:
     """Pass the traces on, saying on stderr what their numbers cannot: each warning once, however many sentences."""
-    from attncli.terminal import complain
+    from attncli.terminal import note
     from attncli.warnings import warnings_of
 
     said: set[str] = set()
@@ -152,12 +156,12 @@ def _warned(traces: Iterable[tuple[int, Trace]], view: View) -> Iterator[Trace]:
                 continue
             if len(said) < _SAID:
                 said.add(warning)
-                complain(f"warning: {warning}")
+                note(f"warning: {warning}")
             else:
                 unsaid += 1
         yield trace
     if unsaid:
-        complain(f"warning: {unsaid} more of other sentences; attn inspect says them all")
+        note(f"warning: {unsaid} more of other sentences; attn inspect says them all")
 
 
 def _draw(found: Survey, chosen: str, given: dict[str, Any]) -> None:

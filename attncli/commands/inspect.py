@@ -14,6 +14,7 @@ from attncli.errors import ExitCode, InputError, UsageError
 if TYPE_CHECKING:
     from attncli.derived import Derivation
     from attncli.failure import Failure
+    from attncli.resume import Resumed
     from attncli.trace import Trace
     from attncli.view import View
 
@@ -78,6 +79,7 @@ def inspect(
     width: options.Width = None,
     format_: options.Format = None,
     output: options.Output = None,
+    resume: options.Resume = None,
     interactive: options.Interactive = None,
     save: options.Save = None,
 ) -> None:
@@ -91,8 +93,12 @@ def inspect(
     from attncli.derived.asked import derivation_of
     from attncli.formats import DRAWN, choose_format
     from attncli.inputs import answers_of, refuse_misplaced_errors
+    from attncli.progress import Following
+    from attncli.resume import Resumed
     from attncli.selection import RowRange
+    from attncli.sentences import last_number
     from attncli.stream import Answers
+    from attncli.terminal import is_terminal, note
     from attncli.view import View, parse_show
 
     given = {name: value for name, value in context.params.items() if value not in (None, ())}
@@ -109,7 +115,10 @@ def inspect(
         log=bool(log),
     )
     wish, asked = derivation_of(given)
-    chosen = _page_format(given, view) if interactive else choose_format(format_, output)
+    if resume is not None:
+        chosen = _resumable_format(given)
+    else:
+        chosen = _page_format(given, view) if interactive else choose_format(format_, output)
     if save is not None and output is not None and save.absolute() == output.absolute():
         raise UsageError(f"--save and --output both name {save}; give each a file of its own")
     if hide_special and from_ is None and model is None and vocab in (None, "words"):
@@ -120,7 +129,13 @@ def inspect(
         from attncli.formats.parquet import check_parquet, write_parquet
 
         check_parquet(output)
-    answers = Answers(_checked(answers_of(asked, layers="0", only=only), view, save, wish), bool(keep_errors))
+    resumed = None if resume is None else Resumed(resume, chosen, chosen == "jsonl" or min_weight is None)
+    if resumed is not None and resumed.is_whole:
+        note(f"{resume} is whole already; remove it to compute it again")
+        return
+    traces = _checked(answers_of(asked, layers="0", only=only, resumed=resumed), view, save, wish)
+    bar = context.with_resource(Following(last_number(text or (), file), is_terminal(resume or output)))
+    answers = Answers(bar.follow(traces), bool(keep_errors))
     if interactive:
         _emit_page(answers.good(), view, given)
     elif chosen in DRAWN:
@@ -128,8 +143,8 @@ def inspect(
     elif chosen == "parquet":
         write_parquet(answers, view, given["output"])
     else:
-        _emit(answers, view, chosen, given)
-    if answers.failures:
+        _emit(answers, view, chosen, given, resumed)
+    if answers.failures or (resumed is not None and resumed.failures):
         raise typer.Exit(ExitCode.INPUT)
 
 
@@ -142,7 +157,7 @@ def _checked(
     """
     from attncli.derived import derived_trace
     from attncli.failure import Failure
-    from attncli.terminal import complain
+    from attncli.terminal import note
     from attncli.warnings import warnings_of
 
     for number, answer in answers:
@@ -152,7 +167,7 @@ def _checked(
         shown = answer if wish.is_none else derived_trace(answer, wish)
         view.check(shown)
         for warning in warnings_of(shown, view):
-            complain(f"warning: {warning}")
+            note(f"warning: {warning}")
         if save is not None:
             answer.save(save)
         yield number, shown
@@ -160,7 +175,7 @@ def _checked(
 
 def _draw(traces: Iterable[tuple[int, Trace]], view: View, chosen: str, given: dict[str, Any]) -> None:
     from attncli.render.layout import Layout
-    from attncli.terminal import canvas, complain
+    from attncli.terminal import canvas, note
 
     with canvas(chosen, given.get("output"), given.get("color"), given.get("width"), "attn inspect") as shown:
         palette = shown.palette(given.get("colormap", "viridis"))
@@ -169,20 +184,38 @@ def _draw(traces: Iterable[tuple[int, Trace]], view: View, chosen: str, given: d
             layout = Layout(trace, view, palette, shown.width, shown.is_cut)
             title = " / ".join(filter(None, (trace.text, trace.pair, trace.target)))
             shown.show(layout.renderables(), title)
-            for note in layout.notes():
-                complain(note)
+            for each in layout.notes():
+                note(each)
         if layout is None:
             raise InputError("there is nothing to draw: no sentence could be read")
 
 
-def _emit(answers: Iterable[tuple[int, Trace | Failure]], view: View, chosen: str, given: dict[str, Any]) -> None:
+def _emit(
+    answers: Iterable[tuple[int, Trace | Failure]],
+    view: View,
+    chosen: str,
+    given: dict[str, Any],
+    resumed: Resumed | None,
+) -> None:
     from attncli.formats import STREAMS, writer
-    from attncli.terminal import output
+    from attncli.terminal import note, output
 
-    with output(given.get("output"), is_stream=chosen in STREAMS) as stream:
+    if resumed is not None and resumed.goes_on:
+        note(f"{resumed.part}: going on from sentence {resumed.sentence}")
+    fresh = output(given.get("output"), is_stream=chosen in STREAMS)
+    with fresh if resumed is None else resumed.written_on() as stream:
         for piece in writer(chosen)(answers, view):
             stream.write(piece)
             stream.flush()
+
+
+def _resumable_format(given: dict[str, Any]) -> str:
+    from attncli.resume import resumable
+
+    for name in ("output", "save", "interactive"):
+        if name in given:
+            raise UsageError(f"--{name} does not apply to --resume, which is --output for rows; drop one of them")
+    return resumable(given.get("format_"), given["resume"])
 
 
 def _page_format(given: dict[str, Any], view: View) -> str:

@@ -275,11 +275,11 @@ def _words(text: str) -> list[str]:
 
 def _warn_of_ambiguity(subjects: Iterable[Subject]) -> None:
     from attncli.masks.conventions import WRITTEN
-    from attncli.terminal import complain
+    from attncli.terminal import note
 
     for subject in subjects:
         if subject.reading and subject.reading.is_ambiguous:
-            complain(f"warning: {subject.reading.why}; read as {WRITTEN[subject.reading.convention]}; --true decides")
+            note(f"warning: {subject.reading.why}; read as {WRITTEN[subject.reading.convention]}; --true decides")
 
 
 def _against(subject: Subject, expected: Expression | None, findings: Sequence[Finding]) -> Comparison | None:
@@ -329,10 +329,10 @@ def _draw(
         tokens: what the positions are called.
     """
     from attncli.render.masks import MaskView, pooling_note
-    from attncli.terminal import canvas, complain
+    from attncli.terminal import canvas, note
 
     with canvas(how.chosen, how.path, how.color, how.width, f"attn mask {how.command}") as shown:
         view = MaskView(shown.palette(how.colormap), shown.width, queries=tokens, keys=tokens)
         shown.show(renderables(view), how.title)
         if (pool := view.pool(subjects[0])) != (1, 1):
-            complain(pooling_note(pool, "show"))
+            note(pooling_note(pool, "show"))

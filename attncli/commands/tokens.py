@@ -102,13 +102,13 @@ def _noted(
 ) -> Iterator[tuple[int, Tokenization | Failure]]:
     """Pass the answers on, saying on stderr what surprises about them."""
     from attncli.failure import Failure
-    from attncli.terminal import complain
+    from attncli.terminal import note
 
     for number, answer in answers:
         if not isinstance(answer, Failure):
             answer.shown(choice)  # refused here, before anything is written
-            for note in answer.notes:
-                complain(f"warning: {note}")
+            for each in answer.notes:
+                note(f"warning: {each}")
         yield number, answer
 
 

@@ -106,7 +106,7 @@ def why(
     from attncli.explanation import explain
     from attncli.formats import choose_document
     from attncli.inputs import traces_of
-    from attncli.terminal import complain, write
+    from attncli.terminal import note, write
     from attncli.warnings import warnings_of_rows
 
     wanted_query, wanted_key = _the_only("query", query), _the_only("key", key)
@@ -117,7 +117,7 @@ def why(
     ((_, trace),) = traces_of(given, layers="0", only="attn why explains")
     explained = explain(trace, wanted_query, wanted_key)
     for warning in warnings_of_rows(trace, [one if isinstance(one, Row) else one.row for one in explained]):
-        complain(f"warning: {warning}")
+        note(f"warning: {warning}")
     if chosen == "json":
         from attncli.formats.why import write_why
 
@@ -140,11 +140,11 @@ def _draw(
 ) -> None:
     from attncli.render.sheet import Sheet
     from attncli.render.why import Page
-    from attncli.terminal import canvas, complain
+    from attncli.terminal import canvas, note
 
     (top, precision), (chosen, color, width, path) = how, where
     with canvas(chosen, path, color, width, "attn why") as shown:
         page = Page(trace, explained, top, Sheet(shown.palette("viridis"), shown.width, precision))
         shown.show(page.parts(), trace.text)
-    for note in page.notes():
-        complain(note)
+    for each in page.notes():
+        note(each)

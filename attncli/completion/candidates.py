@@ -239,6 +239,7 @@ _BY_NAME: dict[str, Callable[[Place], Iterator[Candidate]]] = {
     "device": _devices,
     "from_": _files(".safetensors"),
     "output": _outputs,
+    "resume": _files(".jsonl", ".tsv", ".csv"),
     "revision": _revisions,
 }
 _BY_METAVAR: dict[str, Callable[[Place], Iterator[Candidate]]] = {

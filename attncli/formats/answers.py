@@ -11,7 +11,7 @@ from attncli.failure import Failure
 from attncli.formats import gathered
 
 Answer = TypeVar("Answer")
-Document = Callable[[Answer], Iterable[str]]  # an answer to the pieces of its document
+Document = Callable[[int, Answer], Iterable[str]]  # a sentence's number and its answer to the pieces of its document
 
 
 def write_array(answers: Iterable[tuple[int, Answer | Failure]], document: Document[Answer]) -> Iterator[str]:
@@ -48,4 +48,4 @@ def _is_left_out(answer: object) -> bool:
 def _answered(sentence: int, answer: Answer | Failure, document: Document[Answer]) -> Iterable[str]:
     if isinstance(answer, Failure):
         return [dumped(answer.as_dict(sentence))]
-    return document(answer)
+    return document(sentence, answer)

@@ -42,10 +42,11 @@ def write_lines(answers: Iterable[tuple[int, Trace | Failure]], view: View) -> I
     return write_each(answers, partial(_document, view=view))
 
 
-def _document(trace: Trace, view: View) -> Iterator[str]:
-    """Yield the document of one trace; rows are query tokens, columns key tokens, in the order listed."""
+def _document(sentence: int, trace: Trace, view: View) -> Iterator[str]:
+    """Yield the document of a sentence's trace; rows are query tokens, columns key tokens, in the order listed."""
     yield _opened({
         "schema": SCHEMA,
+        "sentence": sentence,
         "source": trace.source.as_dict(),
         "text": trace.text,
         "pair": trace.pair,

@@ -57,9 +57,10 @@ def write_parquet(answers: Answers, choice: Choice, path: Path) -> None:
     write_tables(tables, schema, path)
 
 
-def _document(tokenization: Tokenization, choice: Choice) -> Iterator[str]:
+def _document(sentence: int, tokenization: Tokenization, choice: Choice) -> Iterator[str]:
     yield dumped({
         "schema": SCHEMA,
+        "sentence": sentence,
         "source": {name: getattr(tokenization, name) for name in ("kind", "model", "vocab")},
         "text": tokenization.text,
         "pair": tokenization.pair,

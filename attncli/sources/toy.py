@@ -172,6 +172,9 @@ class ToyLayer:
         self.special = special
         self._tokenizer = open_vocabulary(self.options.vocab, special, self.options.offline)
 
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {value}" for name, value in vars(self.options).items() if value is not None)
+
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
         """Yield the attention of each sentence; see `Source.traces`."""
         for text in texts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from functools import partial
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 hush()
 
 from transformers import MODEL_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM  # noqa: E402
+from transformers import __version__ as transformers_version  # noqa: E402
+
+_log = logging.getLogger(__name__)
 
 # What a checkpoint saved with another head may lack: it comes after the last attention layer.
 _AFTER_ATTENTION = ("pooler",)
@@ -82,6 +86,9 @@ def load_model(name: str, config: Any, options: LoadOptions, request: Request, a
             f"{visible(name)} has its weights in a pickle, which may hold code; --allow-pickle reads the tensors in it "
             "and nothing else, or save it again as safetensors"
         )
+    import torch
+
+    _log.info("loading the weights of %s", name)
     config.use_cache = False  # one pass, no generation: keys and values need not be kept
     loader = _loader(config, options, request, attention_layers)
     with explained(name, "model", options):
@@ -89,7 +96,11 @@ def load_model(name: str, config: Any, options: LoadOptions, request: Request, a
     _check_weights(name, report)
     make_ready(model)
     feed_forward_in_blocks(model)
-    return model.eval() if options.device_map else model.eval().to(options.device)
+    model = model.eval() if options.device_map else model.eval().to(options.device)
+    how = (str(model.dtype).removeprefix("torch."), model.device, torch.get_num_threads())
+    _log.info("loaded: %s on %s, threads: %d, attention: %s", *how, model.config._attn_implementation)
+    _log.info("torch %s, transformers %s", torch.__version__, transformers_version)
+    return model
 
 
 def with_attention(build: Callable[[str], Any]) -> Any:
