@@ -287,7 +287,9 @@ def test_every_code_is_one_that_the_contract_lists(checked: Checked) -> None:
     assert {code for bug in BUGS for code in bug.codes} <= set(CODES)
 
 
-@pytest.mark.parametrize("bug", [bug for bug in BUGS if bug.name in ("window one too wide", "mask inverted")], ids=str)
+@pytest.mark.parametrize(
+    "bug", [bug for bug in BUGS if bug.name in ("window one too wide", "mask inverted")], ids=lambda bug: bug.name
+)
 def test_inspect_warns_of_a_mask_that_the_configuration_does_not_imply(
     bug: Bug, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
