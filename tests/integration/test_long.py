@@ -242,3 +242,29 @@ def test_json_of_the_heaviest_keys_of_a_long_text_is_small(attn: Run) -> None:
     out = attn("inspect", text(500), "--top-keys", "3", "-F", "jsonl").out
     assert len(out) < 500 * 4 * 3 * 40 + 200_000
     assert all(len(head["top_keys"]) == 500 for head in json.loads(out)["layers"][0]["heads"])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["inspect"],
+        ["inspect", "--show", "tokens,metrics", "-F", "json", "--head", "0"],
+        ["inspect", "--top-keys", "1", "--rows", "9990:", "-F", "tsv"],
+        ["inspect", "-o", "map.svg"],
+        ["heads"],
+        ["why", "-q", "9999", "-k", "0"],
+        ["tokens", "-F", "jsonl"],
+    ],
+    ids=" ".join,
+)
+def test_a_line_of_ten_thousand_tokens_is_like_any_other(
+    arguments: list[str], attn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = " ".join(f"w{number % 37}" for number in range(10_000))
+    options = [] if arguments[0] == "tokens" else ["--d-model", "4", "--num-heads", "1"]
+    given = {"arguments": [line]} if arguments[0] == "why" else {"stdin": f"{line}\n"}
+    ran = attn(*arguments, *options, *given.pop("arguments", []), **given)
+    assert ran.code == 0, ran.err
+    assert ran.out or (tmp_path / "map.svg").stat().st_size
+    assert len(ran.out) < 3_000_000  # bytes; a matrix would have 100 million cells

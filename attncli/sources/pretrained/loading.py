@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from attncli.errors import LoadError, NotExposedError
+from attncli.sources.pretrained.downloads import Download
 from attncli.sources.pretrained.explain import explained, first_sentence
 from attncli.sources.pretrained.quiet import hush
 from attncli.sources.pretrained.tokenizer import hub_arguments, positions
@@ -171,6 +172,7 @@ def _loaded(loader: Any, name: str, config: Any, options: LoadOptions, attention
         device_map=options.device_map,
         use_safetensors=None if options.allow_pickle else True,
         output_loading_info=True,
+        tqdm_class=Download,
         ignore_mismatched_sizes=True,  # reported by us, with the names and the shapes
         **hub_arguments(options),
     )
