@@ -18,6 +18,9 @@ _OURS = {"tsv": {"\t"}, "table": {"\u200e"}}  # the mark that keeps columns in p
 _VOID = {"meta", "br", "hr", "img", "input", "link", "col", "wbr"}  # elements of HTML that have no end
 
 
+_STEP = re.compile(r"attn: \d+\.\d\d s: \S")  # of --verbose
+
+
 def obeyed(text: str) -> set[str]:
     """The characters of a text that a terminal obeys, or that reorder or end its lines; line feeds are not among them.
 
@@ -30,7 +33,7 @@ def obeyed(text: str) -> set[str]:
 def hold(code: int, out: str, err: str, form: str = "table", colored: bool = False) -> None:
     """Check a run of a command that wrote in this format, and that was asked for colours or was not."""
     assert code in CODES, f"exit code {code}"
-    said = err.splitlines()
+    said = [line for line in err.splitlines() if not _STEP.match(line)]
     assert not err or err.endswith("\n")
     assert "Traceback" not in err
     assert all(line.startswith("attn: ") and len(line) > 20 for line in said), err
@@ -72,7 +75,7 @@ def _json(text: str) -> None:
 def _jsonl(text: str) -> None:
     assert text.endswith("\n")
     for line in text[:-1].split("\n"):
-        assert strict_json(line)["schema"] in ("attncli.trace/1", "attncli.error/1")
+        assert strict_json(line)["schema"] in ("attncli.trace/1", "attncli.tokens/1", "attncli.error/1")
 
 
 def _rows(separator: str) -> Callable[[str], None]:
@@ -84,7 +87,7 @@ def _rows(separator: str) -> Callable[[str], None]:
             rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
         assert {len(row) for row in rows} == {len(rows[0])}
         assert len(rows[0]) >= 5
-        assert rows[0][-1] in ("weight", "norm", "max_score") or "entropy" in rows[0]
+        assert rows[0][-1] in ("weight", "norm", "max_score", "pieces", "unknown") or "entropy" in rows[0]
 
     return read
 

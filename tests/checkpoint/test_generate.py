@@ -144,7 +144,8 @@ def test_several_sentences_each_go_on_by_themselves(attn: Run, folder: Folder) -
     path = folder("llama")
     texts = (TEXT, "w9 w8", "w7 w6 w5")
     options = ("-m", path, "--generate", "3", "-F", "json", "--show", "weights")
-    assert attn("inspect", *texts, *options).json == [attn("inspect", text, *options).json for text in texts]
+    alone = [attn("inspect", text, *options).json | {"sentence": place} for place, text in enumerate(texts, start=1)]
+    assert attn("inspect", *texts, *options).json == alone
 
 
 def refused(ran: Any, code: int, *words: str) -> None:
