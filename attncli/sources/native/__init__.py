@@ -1,0 +1,1 @@
+"""Checkpoints of the common families, computed in NumPy: neither torch nor transformers is imported."""
