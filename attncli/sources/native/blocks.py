@@ -11,7 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-    Hidden = Float[np.ndarray, "*tokens E"]
+    Hidden = Float[np.ndarray, "*T E"]
 
 
 def linear(

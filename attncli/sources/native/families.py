@@ -8,10 +8,20 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from attncli.masks.algebra import Atom, Expression
+from attncli.masks.algebra import Atom
 from attncli.sources.native.blocks import ACTIVATIONS, layer_norm, rms_norm
 from attncli.sources.native.fields import DeclinedError, Fields
-from attncli.sources.native.recipe import Embedding, FeedForward, Hidden, Norm, Projections, Recipe, Residual
+from attncli.sources.native.recipe import (
+    Attention,
+    Embedding,
+    FeedForward,
+    Heads,
+    Hidden,
+    Norm,
+    Projections,
+    Recipe,
+    Residual,
+)
 from attncli.sources.native.rope import Rope, read_rope, rope_of
 
 _FULL, _CAUSAL = Atom("full"), Atom("causal")
@@ -54,7 +64,7 @@ def _bert(
     return Recipe(
         prefix=prefix,
         layer="encoder.layer.{}.",
-        **_heads(hidden, heads),
+        heads=_heads(hidden, heads),
         positions=fields.count("max_position_embeddings", 512) - first,
         embedding=embedding,
         norm=Norm(layer_norm, fields.number("layer_norm_eps", 1e-12), has_bias=True),
@@ -67,7 +77,7 @@ def _bert(
         feed_forward=FeedForward("intermediate.dense", "output.dense", _activation(fields, "hidden_act", "gelu")),
         attention_residual=Residual(of_sum="attention.output.LayerNorm"),
         feed_forward_residual=Residual(of_sum="output.LayerNorm"),
-        **_alike(fields.count("num_hidden_layers", 12), hidden // heads, _FULL),
+        layers=(Attention((hidden // heads) ** -0.5, _FULL),) * fields.count("num_hidden_layers", 12),
     )
 
 
@@ -79,7 +89,7 @@ def _distilbert(fields: Fields) -> Recipe:
     return Recipe(
         prefix="distilbert.",
         layer="transformer.layer.{}.",
-        **_heads(hidden, heads),
+        heads=_heads(hidden, heads),
         positions=fields.count("max_position_embeddings", 512),
         embedding=Embedding(
             tokens="embeddings.word_embeddings",
@@ -93,7 +103,7 @@ def _distilbert(fields: Fields) -> Recipe:
         feed_forward=FeedForward("ffn.lin1", "ffn.lin2", _activation(fields, "activation", "gelu")),
         attention_residual=Residual(of_sum="sa_layer_norm"),
         feed_forward_residual=Residual(of_sum="output_layer_norm"),
-        **_alike(fields.count("n_layers", 6), hidden // heads, _FULL),
+        layers=(Attention((hidden // heads) ** -0.5, _FULL),) * fields.count("n_layers", 6),
     )
 
 
@@ -111,7 +121,7 @@ def _gpt2(fields: Fields) -> Recipe:
     return Recipe(
         prefix="transformer.",
         layer="h.{}.",
-        **_heads(hidden, heads),
+        heads=_heads(hidden, heads),
         positions=fields.count("n_positions", 1024),
         embedding=Embedding(tokens="wte", positions="wpe"),
         norm=Norm(layer_norm, fields.number("layer_norm_epsilon", 1e-5), has_bias=True),
@@ -119,9 +129,7 @@ def _gpt2(fields: Fields) -> Recipe:
         feed_forward=FeedForward("mlp.c_fc", "mlp.c_proj", _activation(fields, "activation_function", "gelu_new")),
         attention_residual=Residual(before="ln_1"),
         feed_forward_residual=Residual(before="ln_2"),
-        scales=tuple(scale / (layer + 1) if by_layer else scale for layer in range(layers)),
-        masks=(_CAUSAL,) * layers,
-        ropes=(None,) * layers,
+        layers=tuple(Attention(scale / (layer + 1) if by_layer else scale, _CAUSAL) for layer in range(layers)),
     )
 
 
@@ -132,10 +140,12 @@ def _gpt_neox(fields: Fields) -> Recipe:
     theta, part = fields.number("rotary_emb_base", 10_000.0), fields.number("rotary_pct", 0.25)
     fields.count("intermediate_size", 24576)
     fields.take("attention_bias", True, among=(True, False))
+    rope = read_rope(fields, hidden // heads, positions, theta, part)
+    attention = Attention((hidden // heads) ** -0.5, _CAUSAL, rope)
     return Recipe(
         prefix="gpt_neox.",
         layer="layers.{}.",
-        **_heads(hidden, heads),
+        heads=_heads(hidden, heads),
         positions=positions,
         embedding=Embedding(tokens="embed_in"),
         norm=Norm(layer_norm, fields.number("layer_norm_eps", 1e-5), has_bias=True),
@@ -143,12 +153,7 @@ def _gpt_neox(fields: Fields) -> Recipe:
         feed_forward=FeedForward("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", _activation(fields, "hidden_act", "gelu")),
         attention_residual=Residual(before="input_layernorm"),
         feed_forward_residual=Residual(before="post_attention_layernorm"),
-        **_alike(
-            fields.count("num_hidden_layers", 44),
-            hidden // heads,
-            _CAUSAL,
-            read_rope(fields, hidden // heads, positions, theta, part),
-        ),
+        layers=(attention,) * fields.count("num_hidden_layers", 44),
         is_parallel=fields.take("use_parallel_residual", True, among=(True, False)),
     )
 
@@ -164,7 +169,7 @@ def _llama(fields: Fields) -> Recipe:
 def _mistral(fields: Fields) -> Recipe:
     """Mistral (Jiang et al. 2023): every layer looks back over a window."""
     window = fields.take("sliding_window", 4096)
-    return _decoder(fields, _Usual(groups=8, positions=131_072), window=window, windowed=lambda _: True)
+    return _decoder(fields, _Usual(groups=8, positions=131_072), window=window, windowed=lambda _: window is not None)
 
 
 def _qwen2(fields: Fields, **more: Any) -> Recipe:
@@ -275,17 +280,16 @@ def _of_later_gemmas(fields: Fields) -> dict[str, Any]:
     }
 
 
-def _ropes_of_gemma3(fields: Fields, kinds: Sequence[str], width: int, positions: int) -> tuple[Rope, ...]:
+def _ropes_of_gemma3(fields: Fields, width: int, positions: int) -> dict[str, Rope]:
     parameters = fields.take("rope_parameters", None) or {}
     long = {**(parameters.get(_WHOLE) or {}), **(fields.take("rope_scaling", None) or {})}
     thetas = fields.take("rope_theta", 1_000_000.0), fields.take("rope_local_base_freq", 10_000.0)
     if parameters.keys() - {_WHOLE, _WINDOWED}:
         raise DeclinedError("its rotary parameters are of other kinds of layers")
-    ropes = {
+    return {
         _WHOLE: rope_of(long, {"rope_theta": thetas[0]}, width, positions),
         _WINDOWED: rope_of(parameters.get(_WINDOWED) or {}, {"rope_theta": thetas[1]}, width, positions),
     }
-    return tuple(ropes[kind] for kind in kinds)
 
 
 # --- what they share ----------------------------------------------------------------------------------------------
@@ -321,7 +325,7 @@ def _decoder(
     window: int | None = None,
     windowed: Callable[[int], bool] = lambda _: False,
     turns: Sequence[int] | None = None,
-    ropes: Callable[..., tuple[Rope, ...]] | None = None,
+    ropes: Callable[..., dict[str, Rope]] | None = None,
     scaled_by: float | None = None,
     softcap: float | None = None,
     is_gemma: bool = False,
@@ -338,7 +342,7 @@ def _decoder(
         window: how many keys a query with a window sees.
         windowed: which layers have one, where the configuration does not list them.
         turns: which layers turn queries and keys; None is all.
-        ropes: reads how each layer turns them; None is one way for all.
+        ropes: reads how each kind of layer turns them; None is one way for all.
         scaled_by: what scores are divided by the root of; None is the width of a head.
         softcap: of the scores.
         is_gemma: whether embeddings are scaled and norms are stored as their distance from 1.
@@ -357,22 +361,19 @@ def _decoder(
     fields.take("intermediate_size", None)
     kinds = _kinds(fields, layers, windowed)
     if _WINDOWED in kinds and (type(window) is not int or window < 1):
-        # A family without windows has no such layers; one with them has them all.
-        if windowed(0) and window is None:
-            kinds = [_WHOLE] * layers
-        else:
-            raise DeclinedError(f"sliding_window is {window!r}")
-    if ropes is None:
-        ropes_of = (read_rope(fields, width, positions, usual.theta),) * layers
-    else:
-        ropes_of = ropes(fields, kinds, width, positions)
+        raise DeclinedError(f"sliding_window is {window!r}")
+    masks = {_WHOLE: _CAUSAL, _WINDOWED: Atom("window", (window or 0,))}
+    turned = (
+        ropes(fields, width, positions)
+        if ropes
+        else dict.fromkeys(masks, read_rope(fields, width, positions, usual.theta))
+    )
+    scale = (scaled_by or width) ** -0.5
     return Recipe(
         prefix="model.",
         layer="layers.{}.",
-        num_heads=heads,
-        num_groups=groups,
-        head_width=width,
         positions=positions,
+        heads=Heads(heads, groups, width),
         embedding=Embedding(tokens="embed_tokens", scale=hidden**0.5 if is_gemma else 1.0),
         norm=Norm(rms_norm, fields.number("rms_norm_eps", usual.eps), offset=1.0 if is_gemma else 0.0),
         projections=Projections(
@@ -389,9 +390,10 @@ def _decoder(
         ),
         attention_residual=residuals[0],
         feed_forward_residual=residuals[1],
-        scales=((scaled_by or width) ** -0.5,) * layers,
-        masks=tuple(Atom("window", (window,)) if kind == _WINDOWED and window else _CAUSAL for kind in kinds),
-        ropes=tuple(rope if turns is None or turns[layer] else None for layer, rope in enumerate(ropes_of)),
+        layers=tuple(
+            Attention(scale, masks[kind], turned[kind] if turns is None or turns[layer] else None)
+            for layer, kind in enumerate(kinds)
+        ),
         softcap=softcap,
     )
 
@@ -406,15 +408,10 @@ def _kinds(fields: Fields, layers: int, windowed: Callable[[int], bool]) -> list
     return listed[:layers]
 
 
-def _heads(hidden: int, heads: int) -> dict[str, int]:
+def _heads(hidden: int, heads: int) -> Heads:
     if hidden % heads:
         raise DeclinedError(f"{heads} heads share a width of {hidden}")
-    return {"num_heads": heads, "num_groups": heads, "head_width": hidden // heads}
-
-
-def _alike(layers: int, width: int, mask: Expression, rope: Rope | None = None) -> dict[str, Any]:
-    """Return what each layer has, where they are all alike."""
-    return {"scales": (width**-0.5,) * layers, "masks": (mask,) * layers, "ropes": (rope,) * layers}
+    return Heads(heads, heads, hidden // heads)
 
 
 def _activation(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attncli.layer import LayerTrace
-from attncli.masks.algebra import Expression, RuleMask
+from attncli.masks.algebra import Atom, Expression, RuleMask
 from attncli.sources.native.blocks import linear, rotated
 from attncli.sources.native.recipe import Recipe, Residual
 from attncli.sources.native.weights import Weights
@@ -78,7 +78,7 @@ class Model:
             x = self.normed(how.norm, x)
         return x if how.projection is None else self.projected(how.projection, x, self.width)
 
-    def normed(self, name: str, x: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+    def normed(self, name: str, x: Float[np.ndarray, ...]) -> Float[np.ndarray, ...]:
         """Return hidden states after one of the model's normalizations."""
         norm, width = self.recipe.norm, x.shape[-1]
         weight = self.weights.tensor(name + ".weight", width)
@@ -115,8 +115,9 @@ class _Layer:
     def attention(self, x: Hidden, heads: tuple[int, ...], mask: Expression | None) -> LayerTrace:
         """Return what the layer's attention is made of."""
         recipe = self._recipe
+        how = recipe.layers[self.index]
         query, key, value = self._queries_keys_values(self._before(recipe.attention_residual, x))
-        if (rope := recipe.ropes[self.index]) is not None:
+        if (rope := how.rope) is not None:
             angles = rope.angles(len(x))
             query, key = rotated(query, angles, rope.length), rotated(key, angles, rope.length)
         return LayerTrace(
@@ -125,8 +126,8 @@ class _Layer:
             q=query,
             k=key,
             v=value,
-            scale=recipe.scales[self.index],
-            mask=RuleMask(mask or _simplest(recipe.masks[self.index], len(x)), len(x), len(x), recipe.num_heads),
+            scale=how.scale,
+            mask=RuleMask(mask or _simplest(how.mask, len(x)), len(x), len(x), recipe.heads.count),
             heads=heads,
             softcap=recipe.softcap,
             fill=_FILL,
@@ -135,8 +136,8 @@ class _Layer:
     def passed_on(self, x: Hidden, trace: LayerTrace) -> Hidden:
         """Return the hidden states that leave the layer."""
         recipe = self._recipe
-        attended = np.empty((len(x), recipe.num_heads, recipe.head_width), np.float32)
-        for stages in stages_of(trace, range(recipe.num_heads), np.arange(len(x))):
+        attended = np.empty((len(x), recipe.heads.count, recipe.heads.width), np.float32)
+        for stages in stages_of(trace, range(recipe.heads.count), np.arange(len(x))):
             attended[stages.queries, stages.heads[0] : stages.heads[-1] + 1] = stages.output.transpose(1, 0, 2)
         output = self._projected(recipe.projections.output, attended.reshape(len(x), -1), self.model.width)
         if recipe.is_parallel:
@@ -147,21 +148,21 @@ class _Layer:
 
     def _queries_keys_values(self, x: Hidden) -> tuple[Float[np.ndarray, "_ T D"], ...]:
         recipe, how = self._recipe, self._recipe.projections
-        width = recipe.head_width
+        width = recipe.heads.width
         if how.joint:
-            joint = self._projected(how.joint, x, 3 * recipe.num_heads * width)
-            shape = (len(x), recipe.num_heads, 3, width) if how.is_by_head else (len(x), 3, recipe.num_heads, width)
+            joint = self._projected(how.joint, x, 3 * recipe.heads.count * width)
+            shape = (len(x), recipe.heads.count, 3, width) if how.is_by_head else (len(x), 3, recipe.heads.count, width)
             apart = joint.reshape(shape).transpose((2, 1, 0, 3) if how.is_by_head else (1, 2, 0, 3))
             return tuple(np.ascontiguousarray(part) for part in apart)
-        query = self._of_heads(how.query, how.query_norm, x, recipe.num_heads)
-        key = self._of_heads(how.key, how.key_norm, x, recipe.num_groups)
-        return query, key, self._of_heads(how.value, "", x, recipe.num_groups)
+        query = self._of_heads(how.query, how.query_norm, x, recipe.heads.count)
+        key = self._of_heads(how.key, how.key_norm, x, recipe.heads.groups)
+        return query, key, self._of_heads(how.value, "", x, recipe.heads.groups)
 
     def _of_heads(self, name: str, norm: str, x: Hidden, heads: int) -> Float[np.ndarray, "H T D"]:
-        projected = self._projected(name, x, heads * self._recipe.head_width)
+        projected = self._projected(name, x, heads * self._recipe.heads.width)
         if norm and self._recipe.projections.normed_whole:
             projected = self.model.normed(self._name(norm), projected)
-        apart = projected.reshape(len(x), heads, self._recipe.head_width)
+        apart = projected.reshape(len(x), heads, self._recipe.heads.width)
         if norm and not self._recipe.projections.normed_whole:
             apart = self.model.normed(self._name(norm), apart)
         return np.ascontiguousarray(apart.transpose(1, 0, 2))
@@ -198,10 +199,8 @@ def _positions(ids: Sequence[int], padding_id: int | None) -> list[int]:
     return (is_text.cumsum() * is_text + padding_id).tolist()
 
 
-def _simplest(mask: Any, tokens: int) -> Expression:
+def _simplest(mask: Atom, tokens: int) -> Atom:
     """Return a layer's own mask in the simplest words that are true of so many tokens."""
-    from attncli.masks.algebra import Atom
-
     if tokens == 1:
         return Atom("full")
     return Atom("causal") if mask.name == "window" and mask.arguments[0] >= tokens else mask

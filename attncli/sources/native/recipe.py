@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attncli.masks.algebra import Expression
+from attncli.masks.algebra import Atom
 from attncli.sources.native.rope import Rope
 
 Hidden = np.ndarray[Any, np.dtype[np.float32]]
@@ -103,48 +103,65 @@ class FeedForward:
 
 
 @dataclass(frozen=True)
+class Heads:
+    """The heads of every layer.
+
+    Attributes:
+        count: of the queries.
+        groups: of the keys and values, each of which as many query heads share.
+        width: of one.
+    """
+
+    count: int
+    groups: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Attention:
+    """What one layer's attention may have that another's has not.
+
+    Attributes:
+        scale: what multiplies q·k.
+        mask: which query may attend to which key.
+        rope: how queries and keys are turned.
+    """
+
+    scale: float
+    mask: Atom
+    rope: Rope | None = None
+
+
+@dataclass(frozen=True)
 class Recipe:
     """A model, but for its weights.
 
     Attributes:
         prefix: what the names of its tensors may begin with.
         layer: what those of a layer begin with, after that; `{}` is its index.
-        num_heads: query heads of a layer.
-        num_groups: key/value heads.
-        head_width: width of a head.
         positions: how many tokens it reads.
+        heads: of every layer.
         embedding: how it begins.
         norm: the kind of all its normalizations.
         projections: around the attention.
         feed_forward: the other sublayer.
         attention_residual: normalizations around the attention.
         feed_forward_residual: normalizations around the feed-forward network.
-        scales: of each layer, what multiplies q·k.
-        masks: of each layer, which query may attend to which key.
-        ropes: of each layer, how queries and keys are turned.
+        layers: the attention of each layer.
         is_parallel: both sublayers read the same hidden states (GPT-J, GPT-NeoX).
         softcap: c in c·tanh(scores/c).
     """
 
     prefix: str
     layer: str
-    num_heads: int
-    num_groups: int
-    head_width: int
     positions: int
+    heads: Heads
     embedding: Embedding
     norm: Norm
     projections: Projections
     feed_forward: FeedForward
     attention_residual: Residual
     feed_forward_residual: Residual
-    scales: tuple[float, ...]
-    masks: tuple[Expression, ...]
-    ropes: tuple[Rope | None, ...]
+    layers: tuple[Attention, ...]
     is_parallel: bool = False
     softcap: float | None = None
-
-    @property
-    def num_layers(self) -> int:
-        """How many layers the model has."""
-        return len(self.scales)

@@ -18,7 +18,7 @@ from attncli.tokens import visible
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-_DTYPES = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
+_DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
 _ALONE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -79,7 +79,7 @@ class Weights:
         """Return the shape of a tensor."""
         return self._find(name).shape
 
-    def tensor(self, name: str, *shape: int) -> Float[np.ndarray, "..."]:
+    def tensor(self, name: str, *shape: int) -> Float[np.ndarray, ...]:
         """Return a tensor of which the shape is known.
 
         Raises:
@@ -109,7 +109,7 @@ def _mapped(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     """Map the tensors of a safetensors file: eight bytes of length, a JSON header of that length, the tensors."""
     whole = np.memmap(path, np.uint8, mode="r")
     start = 8 + int.from_bytes(whole[:8].tobytes(), "little")
-    header = json.loads(whole[8:start].tobytes())
+    header: dict[str, Any] = json.loads(whole[8:start].tobytes())
     return {
         name: whole[start + entry["data_offsets"][0] : start + entry["data_offsets"][1]]
         .view(_DTYPES[entry["dtype"]])
