@@ -79,8 +79,7 @@ def gelu_tanh(x: Hidden) -> Hidden:
 
 def silu(x: Hidden) -> Hidden:
     """Return x·σ(x)."""
-    with np.errstate(over="ignore"):  # exp(-x) of a very negative x is infinite, and the quotient is 0
-        return x / (1 + np.exp(-x))
+    return x / (1 + np.exp(-x))
 
 
 def relu(x: Hidden) -> Hidden:

@@ -34,7 +34,7 @@ def recipe_of(fields: Fields) -> Recipe:
         DeclinedError: its family is not one of these, or a field says something that is not implemented.
     """
     family = fields.take("model_type")
-    if family not in FAMILIES:
+    if not isinstance(family, str) or family not in FAMILIES:
         raise DeclinedError(f"the architecture {family} is not among its own")
     recipe = FAMILIES[family](fields)
     fields.check_all_read()
@@ -49,7 +49,7 @@ def _bert(
 ) -> Recipe:
     """BERT (Devlin et al. 2019); RoBERTa (Liu et al. 2019) counts positions from the one after its padding's id."""
     hidden, heads = fields.count("hidden_size", width), fields.count("num_attention_heads", heads)
-    first = fields.take("pad_token_id", 1) + 1 if is_roberta else 0
+    first = _padding_id(fields) + 1 if is_roberta else 0
     inner = fields.count("embedding_size", 128) if prefix == "electra." else hidden
     embedding = Embedding(
         tokens="embeddings.word_embeddings",
@@ -406,6 +406,13 @@ def _kinds(fields: Fields, layers: int, windowed: Callable[[int], bool]) -> list
     if not isinstance(listed, list) or len(listed) < layers or set(listed) - {_WHOLE, _WINDOWED}:
         raise DeclinedError("layer_types is none of full and sliding attention for each layer")
     return listed[:layers]
+
+
+def _padding_id(fields: Fields) -> int:
+    value = fields.take("pad_token_id", 1)
+    if type(value) is not int or value < 0:
+        raise DeclinedError(f"pad_token_id is {value!r}")
+    return value
 
 
 def _heads(hidden: int, heads: int) -> Heads:

@@ -20,7 +20,7 @@ _IDLE_NAMES = """
     repetition_penalty resid_pdrop return_dict return_dict_in_generate sep_token_id seq_classif_dropout
     summary_activation summary_first_dropout summary_last_dropout summary_proj_to_labels summary_type
     summary_use_proj suppress_tokens task_specific_params temperature tie_encoder_decoder tie_weights_
-    tie_word_embeddings tied_embeddings_all tokenizer_class top_k top_p torch_dtype torchscript
+    tie_word_embeddings tokenizer_class top_k top_p torch_dtype torchscript
     transformers_version typical_p use_bfloat16 use_cache vocab_size
 """
 _IDLE = frozenset(_IDLE_NAMES.split())
@@ -74,7 +74,7 @@ class Fields:
         value = self._values.get(name, default)
         if value is _ABSENT:
             raise DeclinedError(f"config.json has no {name}")
-        if among is not None and value not in among:
+        if among is not None and value not in tuple(among):  # a list has no hash
             raise DeclinedError(f"{name} is {value!r}")
         return value
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,12 +31,23 @@ class Model:
     Attributes:
         recipe: how it is put together.
         weights: its tensors.
-        width: E, of the hidden states.
     """
 
     recipe: Recipe
     weights: Weights
-    width: int
+
+    @cached_property
+    def width(self) -> int:
+        """E, of the hidden states."""
+        how = self.recipe.embedding
+        if how.projection is not None:
+            return self.weights.shape(how.projection + ".weight")[0]
+        return self.weights.shape(how.tokens + ".weight")[1]
+
+    @property
+    def rows(self) -> int:
+        """How many ids there are embeddings for."""
+        return self.weights.shape(self.recipe.embedding.tokens + ".weight")[0]
 
     def layers(
         self,
@@ -44,8 +56,8 @@ class Model:
         wanted: Sequence[int],
         heads: tuple[int, ...],
         mask: Expression | None,
-    ) -> Iterator[LayerTrace]:
-        """Yield the wanted layers' attention to one sentence, in the order of the layers.
+    ) -> list[LayerTrace]:
+        """Return the wanted layers' attention to one sentence, in the order of the layers.
 
         Args:
             ids: of its tokens.
@@ -54,15 +66,19 @@ class Model:
             heads: the heads that were asked for.
             mask: in the place of the model's own.
         """
-        x = self._embedded(ids, segments)
+        found = []
         last = max(wanted)
-        for index in range(last + 1):
-            layer = _Layer(self, index)
-            trace = layer.attention(x, heads, mask)
-            if index in wanted:
-                yield trace
-            if index < last:
-                x = layer.passed_on(x, trace)
+        # Weights that overflow, or that are no numbers, give what they give with transformers; it is shown.
+        with np.errstate(all="ignore"):
+            x = self._embedded(ids, segments)
+            for index in range(last + 1):
+                layer = _Layer(self, index)
+                trace = layer.attention(x, heads, mask)
+                if index in wanted:
+                    found.append(trace)
+                if index < last:
+                    x = layer.passed_on(x, trace)
+        return found
 
     def _embedded(self, ids: Sequence[int], segments: Sequence[int]) -> Hidden:
         how = self.recipe.embedding
