@@ -163,7 +163,7 @@ def proof_line(layer: LayerTrace, palette: Palette) -> Text:
     """Return how well the numbers shown explain what the model itself computed."""
     if layer.proof is None:
         return Text(palette.fit("proof  nothing independent was run to compare with"), DIM)
-    line = f"proof  max |weights·V − {layer.proof.against}| = {layer.proof.max_abs_error:.1e}"
+    line = f"proof  max |{layer.proof.of} − {layer.proof.against}| = {layer.proof.max_abs_error:.1e}"
     return Text(palette.fit(line), DIM)
 
 

@@ -112,4 +112,4 @@ def _compared(layer: LayerTrace, known: LayerTrace) -> LayerTrace:
     for head in range(layer.num_heads):
         for block, other in zip(layer.head(head).blocks(), known.head(head).blocks(), strict=True):
             worst = max(worst, float(np.abs(block.weights - other.weights).max()))
-    return replace(layer, proof=Proof(worst, "transformers"))
+    return replace(layer, proof=Proof(worst, "those of transformers", "Q, K, V, weights"))

@@ -182,6 +182,7 @@ def _qwen2(fields: Fields, **more: Any) -> Recipe:
         usual,
         window=window if has_windows else None,
         windowed=lambda layer: has_windows and window is not None and layer >= first,
+        is_listed=True,
         **more,
     )
 
@@ -206,6 +207,7 @@ def _smollm3(fields: Fields) -> Recipe:
         biases=("attention_bias", "mlp_bias"),
         window=window if has_windows else None,
         windowed=lambda layer: has_windows and window is not None and not turns[layer],
+        is_listed=True,
         turns=turns,
     )
 
@@ -248,6 +250,7 @@ def _gemma2(fields: Fields) -> Recipe:
         _Usual(hidden=2304, heads=8, layers=26, groups=4, head_width=256, positions=8192),
         **_of_later_gemmas(fields),
         windowed=lambda layer: layer % 2 == 0,
+        is_listed=True,
         softcap=fields.take("attn_logit_softcapping", 50.0),
     )
 
@@ -263,6 +266,7 @@ def _gemma3(fields: Fields) -> Recipe:
         _Usual(hidden=2304, heads=8, layers=26, groups=4, head_width=256, positions=131_072),
         **_of_later_gemmas(fields),
         windowed=lambda layer: (layer + 1) % every != 0,
+        is_listed=True,
         normed="each",
         ropes=_ropes_of_gemma3,
     )
@@ -282,7 +286,8 @@ def _of_later_gemmas(fields: Fields) -> dict[str, Any]:
 
 def _ropes_of_gemma3(fields: Fields, width: int, positions: int) -> dict[str, Rope]:
     parameters = fields.take("rope_parameters", None) or {}
-    long = {**(parameters.get(_WHOLE) or {}), **(fields.take("rope_scaling", None) or {})}
+    # As transformers reads it: a kind under its older name, `type`, is not the one that counts.
+    long = {**(parameters.get(_WHOLE) or {"rope_type": "default"}), **(fields.take("rope_scaling", None) or {})}
     thetas = fields.take("rope_theta", 1_000_000.0), fields.take("rope_local_base_freq", 10_000.0)
     if parameters.keys() - {_WHOLE, _WINDOWED}:
         raise DeclinedError("its rotary parameters are of other kinds of layers")
@@ -324,6 +329,7 @@ def _decoder(
     normed: str = "",
     window: int | None = None,
     windowed: Callable[[int], bool] = lambda _: False,
+    is_listed: bool = False,
     turns: Sequence[int] | None = None,
     ropes: Callable[..., dict[str, Rope]] | None = None,
     scaled_by: float | None = None,
@@ -340,7 +346,8 @@ def _decoder(
         residuals: normalizations around attention and feed-forward network.
         normed: whether queries and keys are normalized, `each` head by itself or `all` together.
         window: how many keys a query with a window sees.
-        windowed: which layers have one, where the configuration does not list them.
+        windowed: which layers have one.
+        is_listed: whether the configuration may list the kinds of its layers instead.
         turns: which layers turn queries and keys; None is all.
         ropes: reads how each kind of layer turns them; None is one way for all.
         scaled_by: what scores are divided by the root of; None is the width of a head.
@@ -359,7 +366,8 @@ def _decoder(
     for name in biases:
         fields.take(name, False, among=(False, True))
     fields.take("intermediate_size", None)
-    kinds = _kinds(fields, layers, windowed)
+    kinds = _listed(fields, layers) if is_listed else None
+    kinds = kinds or [_WINDOWED if windowed(layer) else _WHOLE for layer in range(layers)]
     if _WINDOWED in kinds and (type(window) is not int or window < 1):
         raise DeclinedError(f"sliding_window is {window!r}")
     masks = {_WHOLE: _CAUSAL, _WINDOWED: Atom("window", (window or 0,))}
@@ -398,12 +406,12 @@ def _decoder(
     )
 
 
-def _kinds(fields: Fields, layers: int, windowed: Callable[[int], bool]) -> list[str]:
-    """Return the kind of each layer, listed or by the family's rule."""
+def _listed(fields: Fields, layers: int) -> list[str] | None:
+    """Return the kind of each layer, where the configuration lists them."""
     listed = fields.take("layer_types", None)
     if listed is None:
-        return [_WINDOWED if windowed(layer) else _WHOLE for layer in range(layers)]
-    if not isinstance(listed, list) or len(listed) < layers or set(listed) - {_WHOLE, _WINDOWED}:
+        return None
+    if not isinstance(listed, list) or len(listed) < layers or set(map(str, listed)) - {_WHOLE, _WINDOWED}:
         raise DeclinedError("layer_types is none of full and sliding attention for each layer")
     return listed[:layers]
 
