@@ -196,6 +196,9 @@ _BESIDE: dict[str, Changes] = {
     "max_window_layers": {"layer_types": ABSENT},
     "use_sliding_window": {"layer_types": ABSENT},
 }
+_BASE: dict[str, Changes] = {
+    "smollm3": {"use_sliding_window": True, "sliding_window": 3, "layer_types": ABSENT}
+}  # off by default
 _LISTS = ("layer_types", "no_rope_layers")  # with an entry for each layer
 
 
@@ -206,7 +209,7 @@ def config_of(family: str, changes: Changes) -> dict[str, Any]:
     if "num_hidden_layers" in changes:
         beside |= {name: ABSENT for name in _LISTS if name not in changes}
     # Wider weights make larger scores, which multiply what is rounded differently below them.
-    config |= {"initializer_range": 0.2} | beside | dict(changes)
+    config |= {"initializer_range": 0.2} | _BASE.get(family, {}) | beside | dict(changes)
     return {name: value for name, value in config.items() if value is not ABSENT}
 
 
