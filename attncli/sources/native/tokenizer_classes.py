@@ -193,7 +193,7 @@ def _build_llama(tokenizer: Tokenizer, settings: Settings) -> None:
     _set_bpe(tokenizer, fuse_unk=True, byte_fallback=True)
     scheme = "never"
     if settings.flag("add_prefix_space", None, may_be_none=True) is not False:
-        scheme = "first" if settings.flag("legacy", False, may_be_none=True) is False else "always"
+        scheme = "always" if settings.flag("legacy", False, may_be_none=True) else "first"
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme=scheme, split=False)
 
 
