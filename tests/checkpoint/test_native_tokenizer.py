@@ -379,6 +379,10 @@ def _out_of_order(content: dict[str, Any]) -> None:
     content["added_tokens"] += [_added("[NEW]", 5001), _added("wide load", 5000, normalized=True)]
 
 
+def _twice(content: dict[str, Any]) -> None:
+    content["added_tokens"] += [_added("the", 9000, lstrip=True), _added("a", 9001), _added("the", 8000, special=True)]
+
+
 WIDE = {"__type": "AddedToken"} | {
     k: v for k, v in _added("wide load", 0, lstrip=True, rstrip=True).items() if k != "id"
 }
@@ -436,11 +440,14 @@ VARIANTS: dict[str, tuple[str, Callable[[Path], None]]] = {
     "tokens out of order": ("bert", _file(_out_of_order)),
     "tokens out of order, plain": ("mistral", _file(_out_of_order)),
     "tokens out of order, Gemma": ("gemma2", _file(_out_of_order)),
+    "tokens listed twice": ("gpt2", _file(_twice)),
+    "tokens listed twice, plain": ("smollm3", _file(_twice)),
+    "a processor of nothing": ("gpt2", _file(lambda c: c.update(post_processor=dict(type="Sequence", processors=[])))),
     "extra tokens": ("roberta", _fields(additional_special_tokens=["[NEW]", WIDE])),
     "extra tokens, CamemBERT": ("camembert", _fields(additional_special_tokens=["[NEW]"])),
     "no extra tokens, CamemBERT": ("camembert", _fields(extra_special_tokens=[])),
     "no table of extra tokens, CamemBERT": ("camembert", _fields(extra_special_tokens={})),
-    "a table of extra tokens": ("gemma3_text", _fields(extra_special_tokens={"own_token": "<extra>"}, boi_token="[NEW]")),
+    "a table of extra tokens": ("gemma3_text", _fields(extra_special_tokens={"own": "<extra>"}, boi_token="[NEW]")),
     "tokens of another name": ("bert", _fields(mask_token="<mask>", cls_token="[MASK]", sep_token="[NEW]")),
     "a token is null": ("qwen2", _fields(bos_token=None, pad_token=None)),
     "a token with flags": ("roberta", _fields(mask_token=WIDE)),
@@ -525,6 +532,7 @@ FILES = st.lists(
         [
             _file(_no_processor),
             _file(_out_of_order),
+            _file(_twice),
             _beside("special_tokens_map.json", {"mask_token": "[NEW]", "additional_special_tokens": ["the"]}),
             _beside("config.json", {"tokenizer_class": "LlamaTokenizer"}),
             lambda folder: (folder / "tokenizer_config.json").unlink(missing_ok=True),

@@ -10,7 +10,8 @@ from tokenizers import Encoding, Tokenizer
 
 from attncli.errors import InputError
 from attncli.sources.native.fields import DeclinedError
-from attncli.sources.native.tokenizer_classes import TokenizerClass, bare_template, character_map, class_of
+from attncli.sources.native.tokenizer_choice import class_of
+from attncli.sources.native.tokenizer_classes import TokenizerClass, bare_template, character_map
 from attncli.sources.native.tokenizer_settings import Settings, read_json
 from attncli.sources.pretrained.reading import Reader
 from attncli.sources.vocabulary import tokenizer_in

@@ -1,8 +1,7 @@
-"""What transformers' tokenizer classes make of a tokenizer.json.
+"""The tokenizer classes of transformers that take only the vocabulary and the merges of a tokenizer.json.
 
-A plain class takes the file as it is. One with a constructor of its own takes the vocabulary and the merges alone, and
-sets up everything else from its fields; what each of them sets up is written down here.
-<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/auto/tokenization_auto.py>
+Everything else they set up from their fields; what each of them sets up is written down here.
+<https://github.com/huggingface/transformers/tree/v5.23.0/src/transformers/models>
 """
 
 from __future__ import annotations
@@ -11,9 +10,6 @@ import base64
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from fnmatch import fnmatch
-from mmap import ACCESS_READ, mmap
-from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
@@ -21,31 +17,6 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_to
 from attncli.sources.native.fields import DeclinedError
 from attncli.sources.native.tokenizer_settings import Settings
 
-# The class that a model type has of its own; None is the plain one, whatever the checkpoint says; where a type is
-# `_SAID`, the checkpoint says.
-_SAID = ""
-_REGISTERED = {
-    "bert": "BertTokenizer",
-    "camembert": "CamembertTokenizer",
-    "distilbert": "BertTokenizer",
-    "electra": "BertTokenizer",
-    "gemma": "GemmaTokenizer",
-    "gemma2": "GemmaTokenizer",
-    "gemma3_text": "GemmaTokenizer",
-    "gpt2": "GPT2Tokenizer",
-    "gpt_neox": "GPTNeoXTokenizer",
-    "llama": _SAID,
-    "mistral": None,
-    "olmo2": None,
-    "qwen2": "Qwen2Tokenizer",
-    "qwen3": "Qwen2Tokenizer",
-    "roberta": "RobertaTokenizer",
-    "smollm3": _SAID,
-    "xlm-roberta": "XLMRobertaTokenizer",
-}
-_PLAIN = {"TokenizersBackend", "PreTrainedTokenizer", "PythonBackend"}
-# Names whose tokenizer_config.json transformers does not believe.
-_DISBELIEVED = ("deepseek-ai/*", "allenai/dolma2-tokenizer*")
 # <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/qwen2/tokenization_qwen2.py#L33>
 _QWEN2_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -65,53 +36,11 @@ class TokenizerClass:
         has_segments: whether the model is told which text a token belongs to.
     """
 
-    model: type
+    model: Any
     tokens: Mapping[str, Any]
     build: Callable[[Tokenizer, Settings], None]
     finish: Callable[[Tokenizer, Settings], None] | None = None
     has_segments: bool = False
-
-
-def class_of(folder: Path, config: Mapping[str, Any], said: Any) -> TokenizerClass | None:
-    """Return the class that AutoTokenizer would choose for a checkpoint; None is the plain one.
-
-    Args:
-        folder: of the checkpoint.
-        config: its config.json.
-        said: the class that the checkpoint names, if it does.
-
-    Raises:
-        DeclinedError: it is not known here.
-    """
-    kind = config.get("model_type")
-    if kind not in _REGISTERED:
-        raise DeclinedError(f"the tokenizer of {kind!r} is not known")
-    if "model_name" in config:
-        raise DeclinedError("config.json has a model_name, which may choose another tokenizer")
-    names = (str(folder), config.get("_name_or_path"), config.get("name_or_path"))
-    if any(fnmatch(str(name).lower(), pattern) for name in names for pattern in _DISBELIEVED):
-        raise DeclinedError("transformers has a tokenizer of its own for a checkpoint of that name")
-    registered = _REGISTERED[kind]
-    if registered is None:
-        if (folder / "tekken.json").exists():
-            raise DeclinedError("a tekken.json may come before its tokenizer.json")
-        return None
-    if said is not None and (type(said) is not str or not said):
-        raise DeclinedError(f"tokenizer_class is {said!r}")
-    name = said.removesuffix("Fast") if said and kind != "qwen2" else registered
-    if name == _SAID or name in _PLAIN:
-        return None
-    if name == "LlamaTokenizer" and _mentions_bytes(folder / "tokenizer.json"):
-        return None
-    if name not in _CLASSES:
-        raise DeclinedError(f"tokenizer_class is {said!r}")
-    return _CLASSES[name]
-
-
-def _mentions_bytes(path: Path) -> bool:
-    """Return whether the file names a ByteLevel part, which is how transformers tells Llama 3 from Llama 2."""
-    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
-        return content.find(b'"ByteLevel"') >= 0
 
 
 def _set_bpe(
@@ -124,6 +53,10 @@ def _set_bpe(
     model.fuse_unk = fuse_unk
     model.byte_fallback = byte_fallback
     model.ignore_merges = False
+
+
+def _with_id(tokenizer: Tokenizer, token: str) -> Any:
+    return token, tokenizer.token_to_id(token)
 
 
 def _build_bert(tokenizer: Tokenizer, settings: Settings) -> None:
@@ -144,7 +77,7 @@ def _finish_bert(tokenizer: Tokenizer, settings: Settings) -> None:
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{first}:0 $A:0 {last}:0",
         pair=f"{first}:0 $A:0 {last}:0 $B:1 {last}:1",
-        special_tokens=[(token, tokenizer.token_to_id(token)) for token in (first, last)],
+        special_tokens=[_with_id(tokenizer, token) for token in (first, last)],
     )
 
 
@@ -154,9 +87,12 @@ def _build_bytes(tokenizer: Tokenizer, settings: Settings) -> None:
 
 
 def _finish_roberta(tokenizer: Tokenizer, settings: Settings) -> None:
-    ends = ((token, tokenizer.token_to_id(token)) for token in map(settings.content, ("sep_token", "cls_token")))
+    last, first = (_with_id(tokenizer, settings.content(name)) for name in ("sep_token", "cls_token"))
     tokenizer.post_processor = processors.RobertaProcessing(
-        *ends, settings.flag("trim_offsets", True), settings.flag("add_prefix_space", False)
+        last,
+        first,
+        trim_offsets=settings.flag("trim_offsets", True),
+        add_prefix_space=settings.flag("add_prefix_space", False),
     )
 
 
@@ -246,7 +182,7 @@ def _finish_sentencepiece(tokenizer: Tokenizer, settings: Settings) -> None:
     tokenizer.post_processor = processors.TemplateProcessing(
         single=[first, "$A", last],
         pair=[first, "$A", last, last, "$B", last],
-        special_tokens=[(token, tokenizer.token_to_id(token)) for token in (first, last)],
+        special_tokens=[_with_id(tokenizer, token) for token in (first, last)],
     )
 
 
@@ -291,7 +227,7 @@ _GEMMA_TOKENS = {
     "mask_token": "<mask>",
 }
 _BERT = TokenizerClass(models.WordPiece, _BERT_TOKENS, _build_bert, _finish_bert, has_segments=True)
-_CLASSES = {
+CLASSES = {
     "BertTokenizer": _BERT,
     "CamembertTokenizer": TokenizerClass(
         models.Unigram,

@@ -24,7 +24,7 @@ _EXTRA = ("extra_special_tokens", "additional_special_tokens")
 # What every class reads, or one of them, or none: what is not here is not known to be idle.
 _FIELDS = """
 add_bos_token add_eos_token add_prefix_space added_tokens_decoder backend chat_template clean_up_tokenization_spaces
-do_basic_tokenize do_lower_case errors is_local legacy local_files_only max_len max_length model_input_names
+do_basic_tokenize do_lower_case errors fast is_local legacy local_files_only max_len max_length model_input_names
 model_max_length name_or_path never_split pad_to_multiple_of pad_token_type_id padding_side processor_class
 sp_model_kwargs spaces_between_special_tokens special_tokens_map_file stride strip_accents tokenize_chinese_chars
 tokenizer_class tokenizer_file trim_offsets truncation_side truncation_strategy use_default_system_prompt use_fast
