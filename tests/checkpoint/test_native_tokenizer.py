@@ -194,7 +194,7 @@ def _differences(folder: Path, texts: list[str]) -> list[str]:
     Raises:
         DeclinedError: there is no native one.
     """
-    native = load_tokenizer(str(folder), json.loads((folder / "config.json").read_text()))
+    native = load_tokenizer(str(folder), folder, json.loads((folder / "config.json").read_text()))
     return _differently_read(native, AutoTokenizer.from_pretrained(folder), texts)
 
 
@@ -375,6 +375,10 @@ def _no_processor(content: dict[str, Any]) -> None:
     content["post_processor"] = None
 
 
+def _empty_processor(content: dict[str, Any]) -> None:
+    content["post_processor"] = {"type": "Sequence", "processors": []}
+
+
 def _out_of_order(content: dict[str, Any]) -> None:
     content["added_tokens"] += [_added("[NEW]", 5001), _added("wide load", 5000, normalized=True)]
 
@@ -442,7 +446,7 @@ VARIANTS: dict[str, tuple[str, Callable[[Path], None]]] = {
     "tokens out of order, Gemma": ("gemma2", _file(_out_of_order)),
     "tokens listed twice": ("gpt2", _file(_twice)),
     "tokens listed twice, plain": ("smollm3", _file(_twice)),
-    "a processor of nothing": ("gpt2", _file(lambda c: c.update(post_processor=dict(type="Sequence", processors=[])))),
+    "a processor of nothing": ("gpt2", _file(_empty_processor)),
     "extra tokens": ("roberta", _fields(additional_special_tokens=["[NEW]", WIDE])),
     "extra tokens, CamemBERT": ("camembert", _fields(additional_special_tokens=["[NEW]"])),
     "no extra tokens, CamemBERT": ("camembert", _fields(extra_special_tokens=[])),
@@ -488,6 +492,8 @@ DECLINED: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "bytes": ("xlm-roberta", _file(lambda content: content["model"]["vocab"].append(["<0x41>", -2])), "for bytes"),
     "added alone": ("bert", _beside("added_tokens.json", {"[NEW]": 5000}), "added_tokens.json"),
     "odd map": ("bert", _beside("special_tokens_map.json", {"image_token": "[NEW]"}), "the field image_token"),
+    "extra tokens of no text": ("bert", _fields(extra_special_tokens={"own": 5}), "extra_special_tokens"),
+    "extra tokens of known names": ("bert", _fields(extra_special_tokens={"pad_token": "x"}), "extra_special_tokens"),
     "odd side": ("bert", _fields(truncation_side="top"), "truncation_side is 'top'"),
     "odd inputs": ("bert", _fields(model_input_names="input_ids"), "model_input_names"),
 }
@@ -503,13 +509,18 @@ def test_what_is_declined(name: str, saved: Callable[..., Path]) -> None:
         _differences(folder, [])
 
 
+def test_a_name_that_transformers_treats_apart(saved: Callable[..., Path]) -> None:
+    with pytest.raises(DeclinedError, match="that name"):
+        load_tokenizer("deepseek-ai/DeepSeek-Coder-1b", saved("llama"), {"model_type": "llama"})
+
+
 def test_a_normalizer_of_the_file_that_its_class_does_not_use(saved: Callable[..., Path]) -> None:
     folder = saved("bert")
     _file(lambda content: content.update(normalizer={"type": "Replace", "pattern": {"String": "a"}, "content": "b"}))(
         folder
     )
     alone = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    native = load_tokenizer(str(folder), {"model_type": "bert"})
+    native = load_tokenizer("it", folder, {"model_type": "bert"})
     assert native.encode("a cat", None, True, None)[0].tokens != alone.encode("a cat").tokens
     assert _differences(folder, STRINGS[::4]) == []
 
@@ -564,7 +575,7 @@ def test_never_anything_else(
         for change in files:
             change(folder)
         try:
-            native = load_tokenizer(name, json.loads((folder / "config.json").read_text()))
+            native = load_tokenizer(name, folder, json.loads((folder / "config.json").read_text()))
         except DeclinedError as reason:
             event(f"declined: {str(reason)[:30]}")
             return
@@ -588,7 +599,7 @@ def test_a_reader_with_it(minilm: str, truncate: bool) -> None:
     config = json.loads(Path(minilm, "config.json").read_text())
     rest = {"special": True, "limit": 6, "truncate": truncate, "rows": 30522, "start_id": None}
     reader = Reader(name=minilm, tokenizer=AutoTokenizer.from_pretrained(minilm), **rest)
-    native = NativeReader(name=minilm, tokenizer=load_tokenizer(minilm, config), **rest)
+    native = NativeReader(name=minilm, tokenizer=load_tokenizer(minilm, Path(minilm), config), **rest)
     assert native.padding_id == reader.padding_id == 0
     assert native.read("Time flies 中", None, None) == reader.read("Time flies 中", None, None)
     long = "time flies like an arrow"
@@ -601,7 +612,7 @@ def test_a_reader_with_it(minilm: str, truncate: bool) -> None:
 
 def test_a_word_that_a_vocabulary_cannot_express(tmp_path: Path) -> None:
     Tokenizer(models.WordLevel({"a": 0}, unk_token="<unk>")).save(str(tmp_path / "tokenizer.json"))
-    native = load_tokenizer(str(tmp_path), {"model_type": "llama"})
+    native = load_tokenizer("it", tmp_path, {"model_type": "llama"})
     with pytest.raises(InputError, match=r"cannot read the text: .*Missing \[UNK\]"):
         native.encode("b", None, True, None)
 
@@ -620,15 +631,15 @@ def test_damaged_files(name: str, content: str, sentence: str, saved: Callable[.
     folder = saved("bert")
     (folder / name).write_text(content)
     with pytest.raises(LoadError, match=sentence) as raised:
-        load_tokenizer(str(folder), {"model_type": "bert"})
+        load_tokenizer("it", folder, {"model_type": "bert"})
     assert "\n" not in str(raised.value)
     assert "\x1b" not in str(raised.value)
 
 
 def test_neither_torch_nor_transformers_is_imported(minilm: str) -> None:
     code = (
-        "import sys; from attncli.sources.native.tokenizer import load_tokenizer; "
-        "tokenizer = load_tokenizer(sys.argv[1], {'model_type': 'bert'}); "
+        "import sys; from pathlib import Path; from attncli.sources.native.tokenizer import load_tokenizer; "
+        "tokenizer = load_tokenizer('it', Path(sys.argv[1]), {'model_type': 'bert'}); "
         "assert tokenizer.encode('a', None, True, None)[0].ids == [101, 1037, 102]; "
         "assert not {'torch', 'transformers', 'huggingface_hub'} & set(sys.modules)"
     )

@@ -79,24 +79,24 @@ class NativeReader(Reader):
         return tokenizer.encode(text, pair, self.special, limit)
 
 
-def load_tokenizer(name: str, config: Mapping[str, Any]) -> NativeTokenizer:
-    """Load the tokenizer of a checkpoint's folder.
+def load_tokenizer(name: str, folder: Path, config: Mapping[str, Any]) -> NativeTokenizer:
+    """Load the tokenizer of a checkpoint.
 
     Args:
-        name: the folder.
+        name: of the checkpoint, as the user gave it.
+        folder: where its files are.
         config: its config.json.
 
     Raises:
         DeclinedError: what AutoTokenizer would make of it is not known here.
         LoadError: a file is damaged.
     """
-    folder = Path(name)
     path = folder / "tokenizer.json"
     if not path.is_file() or not path.stat().st_size:
         raise DeclinedError("it has no tokenizer.json")
     fields = read_json(folder / "tokenizer_config.json")
     said = fields.get("tokenizer_class")
-    kind = class_of(folder, config, config.get("tokenizer_class") if said is None else said)
+    kind = class_of(name, folder, config, config.get("tokenizer_class") if said is None else said)
     loaded = tokenizer_in(path, visible(name))
     settings = Settings(folder, fields, character_map(loaded.normalizer))
     tokenizer = loaded if kind is None else _rebuilt(loaded, kind, settings)

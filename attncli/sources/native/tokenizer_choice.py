@@ -51,11 +51,12 @@ _DISBELIEVED = (
 )
 
 
-def class_of(folder: Path, config: Mapping[str, Any], said: Any) -> TokenizerClass | None:
+def class_of(name: str, folder: Path, config: Mapping[str, Any], said: Any) -> TokenizerClass | None:
     """Return the class that AutoTokenizer would choose for a checkpoint; None is the plain one.
 
     Args:
-        folder: of the checkpoint.
+        name: of the checkpoint, as the user gave it.
+        folder: where its files are.
         config: its config.json.
         said: the class that the checkpoint names, if it does.
 
@@ -67,8 +68,8 @@ def class_of(folder: Path, config: Mapping[str, Any], said: Any) -> TokenizerCla
         raise DeclinedError(f"the tokenizer of {kind!r} is not known")
     if "model_name" in config:
         raise DeclinedError("config.json has a model_name, which may choose another tokenizer")
-    names = (str(folder), config.get("_name_or_path"), config.get("name_or_path"))
-    if any(fnmatch(str(name).lower(), pattern) for name in names for pattern in _DISBELIEVED):
+    names = (name, config.get("_name_or_path"), config.get("name_or_path"))
+    if any(fnmatch(str(each).lower(), pattern) for each in names for pattern in _DISBELIEVED):
         raise DeclinedError("transformers has a tokenizer of its own for a checkpoint of that name")
     registered = _REGISTERED[kind]
     if registered is None:
@@ -77,14 +78,14 @@ def class_of(folder: Path, config: Mapping[str, Any], said: Any) -> TokenizerCla
         return None
     if said is not None and (type(said) is not str or not said):
         raise DeclinedError(f"tokenizer_class is {said!r}")
-    name = said.removesuffix("Fast") if said and kind != "qwen2" else registered
-    if name == _SAID or name in _PLAIN:
+    chosen = said.removesuffix("Fast") if said and kind != "qwen2" else registered
+    if chosen == _SAID or chosen in _PLAIN:
         return None
-    if name == "LlamaTokenizer" and _mentions_bytes(folder / "tokenizer.json"):
+    if chosen == "LlamaTokenizer" and _mentions_bytes(folder / "tokenizer.json"):
         return None
-    if name not in CLASSES:
+    if chosen not in CLASSES:
         raise DeclinedError(f"tokenizer_class is {said!r}")
-    return CLASSES[name]
+    return CLASSES[chosen]
 
 
 def _mentions_bytes(path: Path) -> bool:

@@ -54,7 +54,7 @@ class Settings:
             tokens["extra_special_tokens"] = tokens.pop("additional_special_tokens")
         self._own = {name: fields[name] for name in fields if _is_own(name, fields[name])}
         if type(tokens.get("extra_special_tokens")) is dict:
-            self._own |= tokens.pop("extra_special_tokens")
+            self._own |= _own_tokens(tokens.pop("extra_special_tokens"))
         if "added_tokens_decoder" in fields:
             added = _by_id(fields["added_tokens_decoder"])
         else:
@@ -64,7 +64,7 @@ class Settings:
         self._added = [added[id_] for id_ in sorted(added)]
         by_content = {str(token): token for token in self._added}
         named = {name: _token(tokens[name]) for name in NAMED if name in tokens}
-        self._named = {name: by_content.get(str(token), token) for name, token in named.items()}
+        self._named = {name: token and by_content.get(str(token), token) for name, token in named.items()}
         self._extra = {name: _token_list(tokens[name]) for name in _EXTRA if name in tokens}
 
     def set_default(self, name: str, token: Any) -> None:
@@ -153,7 +153,13 @@ def _check_known(fields: dict[str, Any]) -> None:
 
 def _is_own(name: str, value: Any) -> bool:
     """Return whether a field is a special token with a name that this checkpoint gave it, such as image_token."""
-    return name.endswith("_token") and name not in NAMED and type(value) is str
+    return name.endswith("_token") and name not in _KNOWN and type(value) is str
+
+
+def _own_tokens(tokens: dict[str, Any]) -> dict[str, str]:
+    if any(name in _KNOWN or type(token) is not str for name, token in tokens.items()):
+        raise DeclinedError("extra_special_tokens has other names or values than are known here")
+    return tokens
 
 
 def _token_list(values: Any) -> list[Any]:
