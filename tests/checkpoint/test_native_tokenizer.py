@@ -375,6 +375,22 @@ def _no_processor(content: dict[str, Any]) -> None:
     content["post_processor"] = None
 
 
+def _whole_words(content: dict[str, Any]) -> None:
+    content["model"]["ignore_merges"] = True
+    content["model"]["vocab"] |= {"arrow": 5000, "Ġarrow": 5001, "Hello": 5002, "the": 5003, "Ġthe": 5004}
+    del content["model"]["merges"][::2]
+
+
+def _missing_byte(content: dict[str, Any]) -> None:
+    content["model"]["unk_token"] = "<unk>"
+    del content["model"]["vocab"]["<0xE2>"]
+
+
+def _no_tokens(folder: Path) -> None:
+    (folder / "tokenizer_config.json").unlink()
+    _file(lambda content: content.update(added_tokens=[]))(folder)
+
+
 def _empty_processor(content: dict[str, Any]) -> None:
     content["post_processor"] = {"type": "Sequence", "processors": []}
 
@@ -413,6 +429,11 @@ VARIANTS: dict[str, tuple[str, Callable[[Path], None]]] = {
     "no processor, BERT": ("bert", _file(_no_processor)),
     "no processor, GPT-2": ("gpt2", _file(_no_processor)),
     "no processor, plain": ("smollm3", _file(_no_processor)),
+    "Pythia": ("gpt_neox", _file(lambda c: c.update(post_processor={"type": "ByteLevel", "add_prefix_space": False,
+                                                                    "trim_offsets": True, "use_regex": True}))),
+    "whole words, GPT-2": ("gpt2", _file(_whole_words)),
+    "a byte is missing, Llama": ("llama", _file(_missing_byte)),
+    "no added tokens, CamemBERT": ("camembert", _no_tokens),
     "prefix, GPT-2": ("gpt2", _fields(add_prefix_space=True)),
     "prefix, RoBERTa": ("roberta", _fields(add_prefix_space=True)),
     "offsets, RoBERTa": ("roberta", _fields(trim_offsets=False)),
