@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from attncli.sources import inspect, open_source
     from attncli.sources.file import load
     from attncli.sources.module import from_multihead_attention
+    from attncli.sources.tokenization import tokenize
     from attncli.survey import heads
     from attncli.trace import Trace
 
@@ -39,6 +40,7 @@ __all__ = [
     "inspect",
     "load",
     "open_source",
+    "tokenize",
     "why",
 ]
 
@@ -53,6 +55,7 @@ _HOMES = {
     "inspect": "attncli.sources",
     "load": "attncli.sources.file",
     "open_source": "attncli.sources",
+    "tokenize": "attncli.sources.tokenization",
     "why": "attncli.explanation",
 }
 

@@ -1,11 +1,10 @@
 """The entry point. A Ctrl-C while the program is still importing itself ends it as quietly as one later on."""
 
 import gc
-import os
-import signal
 
-# Python's own handler would raise in the middle of an import; 130 is 128 + SIGINT.
-signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+from attncli.interruption import settle_signals
+
+settle_signals()
 
 # Importing makes many objects and no garbage; looking for some at Python's usual pace costs 7 % of every run.
 gc.set_threshold(100_000, 50, 1000)
@@ -14,9 +13,10 @@ gc.set_threshold(100_000, 50, 1000)
 def main() -> None:
     """Run the `attn` program."""
     from attncli.cli import app
+    from attncli.streams import settle_streams, settle_widths
 
-    # From here on there may be side files to remove: an interrupt unwinds the stack.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    settle_streams()
+    settle_widths()
     app(prog_name="attn")
 
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from attncli.errors import AttnError, ExitCode
-from attncli.terminal import complain
+from attncli.errors import AttnError, ExitCode, UsageError
+from attncli.terminal import complain, data_apart, volume
 
 # Types that need no validation to be made from what stands on the command line.
 _CONVERTED_HERE: dict[Any, Callable[[Any], Any]] = {str: str, list[str]: list, Path: Path}
@@ -25,7 +25,10 @@ _COMMANDS = {
     "check": "Say what is wrong with a checkpoint's attention.",
     "why": "Say why a query attends to a key.",
     "diff": "Show what changed between two sentences, checkpoints or traces.",
+    "tokens": "Show the tokens of a sentence.",
+    "config": "Say what the options are set to, and where.",
     "completion": "Print the completion script of a shell.",
+    "help": "Show the help of a command, or on a topic.",
 }
 _MASK = "Draw, check, compare and convert masks."
 _ASK = "__complete"  # what the completion scripts call; in no list of commands
@@ -41,7 +44,13 @@ def _spare_unused(parameters: list[Any]) -> list[Any]:
     for parameter in parameters:
         if "process_value" not in vars(parameter):
             parameter.process_value = _sparing(parameter)
+            # `standing` reads the environment: an empty variable is no missing one, and no list is cut at blanks.
+            parameter.value_from_envvar = _nothing
     return parameters
+
+
+def _nothing(context: Any) -> None:
+    """Return what Typer finds in the environment."""
 
 
 def _sparing(parameter: Any) -> Callable[[Any, Any], Any]:
@@ -50,12 +59,15 @@ def _sparing(parameter: Any) -> Callable[[Any, Any], Any]:
 
     convert = _CONVERTED_HERE.get(parameter.type_descriptor.annotation)
     is_number = parameter.type_descriptor.annotation is int
+    choices = get_args(parameter.type_descriptor.annotation)
 
     def process_value(context: Any, value: Any) -> Any:
         if value is None and not parameter.required:
             return () if parameter.multiple or parameter.nargs == -1 else None
         if convert and value is not None and parameter.callback is None:
             return convert(value)
+        if parameter.callback is None and (value is True or value in choices):
+            return value
         return int(value) if is_number and _is_plainly_in_range(parameter, value) else coerced(context, value)
 
     return process_value
@@ -72,14 +84,13 @@ def _is_plainly_in_range(parameter: Any, value: Any) -> bool:
 class _Group(TyperGroup):
     """A command group whose errors are one line on stderr, and whose unused options cost nothing."""
 
-    def __init__(self, *args: Any, **extra: Any) -> None:
-        super().__init__(*args, **extra)
-        # A list of commands needs no panels, and a third of `attn --help` would be the import of what draws them.
-        self.rich_markup_mode = None
-
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters, `--help` among them."""
         return _spare_unused(super().get_params(ctx))
+
+    def get_help(self, ctx: Any) -> NoReturn:
+        """Print the help, and end there."""
+        _help(ctx)
 
     def purpose(self, name: str) -> str:
         """Return what one of the commands is for."""
@@ -100,14 +111,12 @@ class _Group(TyperGroup):
             return run()
         try:
             code = run()
-        except AttnError as error:
-            complain(str(error))
-            code = error.exit_code
         except typer.TyperException as error:
             code = _usage(error)
-        except MemoryError:
-            complain("out of memory; give fewer tokens, layers or heads")
-            code = ExitCode.INPUT
+        except Exception as error:
+            from attncli.failing import failed
+
+            code = failed(error)
         sys.exit(code or ExitCode.OK)
 
 
@@ -132,29 +141,76 @@ class _Root(_Group):
 
 
 class _Command(TyperCommand):
-    """A command whose unused options cost nothing."""
+    """A command whose unused options cost nothing, that takes standing values, and beside which nothing else prints."""
+
+    def __init__(self, *args: Any, **extra: Any) -> None:
+        super().__init__(*args, **extra)
+        self.params += _volume_options()
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters, `--help` among them."""
         return _spare_unused(super().get_params(ctx))
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line, and what stands in the environment and the configuration files."""
+        from attncli.standing import take_up
+
+        rest = super().parse_args(ctx, args)
+        take_up(ctx, self.params)
+        return rest
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; an error about a standing value says where it comes from."""
+        quiet, verbose = bool(ctx.params.pop("quiet")), bool(ctx.params.pop("verbose"))
+        if quiet and verbose:
+            raise UsageError("--quiet does not apply to --verbose; drop one of them")
+        with data_apart(), volume(quiet, verbose):
+            try:
+                return super().invoke(ctx)
+            except EOFError as error:  # a library's; Typer would take it for a person who gives up
+                raise RuntimeError(f"EOFError: {error}") from error
+            except AttnError as error:
+                from attncli.standing import with_places
+
+                error.args = (with_places(str(error), ctx),)
+                raise
+
+    def get_help(self, ctx: Any) -> NoReturn:
+        """Print the help, and end there."""
+        _help(ctx)
+
+
+def _help(context: typer.Context, code: int = ExitCode.OK) -> NoReturn:
+    """Print a command's help and end there; Typer would print what it is given, and a line end after it."""
+    from attncli.help.pages import page_of
+    from attncli.help.screen import show
+
+    show(page_of(context))
+    raise typer.Exit(code)
+
+
+def _volume_options() -> list[Any]:
+    """Return the options that every command has."""
+    from attncli.options import of_every_command
+
+    alone = typer.Typer(add_completion=False)
+    alone.command()(of_every_command)
+    return list(typer.main.get_command(alone).params)
+
 
 def _usage(error: typer.TyperException) -> int:
     """Say what Typer found wrong with the command line, in one line and with the way to the help."""
-    message = error.format_message() if hasattr(error, "format_message") else str(error)
-    message = " ".join(message.replace("Value error, ", "").split())
+    from attncli.nearest import complaint
+
     context = getattr(error, "ctx", None)
-    complain(
-        f"{message[:1].lower()}{message[1:].rstrip('.')}; see {context.command_path if context else 'attn'} --help"
-    )
+    complain(f"{complaint(error)}; see {context.command_path if context else 'attn'} --help")
     return getattr(error, "exit_code", ExitCode.USAGE)
 
 
 def _help_alone(context: typer.Context) -> None:
     """Print the help of a group that is called without a command."""
     if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-        raise typer.Exit(ExitCode.USAGE)
+        _help(context, ExitCode.USAGE)
 
 
 app = typer.Typer(
@@ -162,6 +218,7 @@ app = typer.Typer(
     cls=_Root,
     invoke_without_command=True,
     add_completion=False,
+    suggest_commands=False,  # of Typer's own; it knows only the commands that were built
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -179,13 +236,19 @@ def _mask_group() -> Any:
     """Return `attn mask`."""
     from attncli.commands import mask, mask_model
 
-    masks = typer.Typer(name="mask", cls=_Group, invoke_without_command=True, add_completion=False)
+    masks = typer.Typer(
+        name="mask", cls=_Group, invoke_without_command=True, add_completion=False, suggest_commands=False
+    )
 
     @masks.callback(short_help=_MASK)
     def _masks(context: typer.Context) -> None:
         """Draw, check, compare and convert attention masks.
 
+        `attn help masks` lists what an expression is made of.
+
+        Examples:
         attn mask show "causal & window(4)" --size 12
+        attn mask check mask.npy --expect "causal & pad(left=2)"
         """
         _help_alone(context)
 
@@ -217,6 +280,11 @@ def main(
 ) -> None:
     """See attention happen, with numbers.
 
+    `attn COMMAND --help` says more on a command; `attn help` lists what else there is to read.
+
+    Examples:
     attn inspect "time flies like an arrow"
+    attn inspect -m gpt2 "time flies like an arrow" --head 3
+    attn mask show "causal & window(4)" --size 12
     """
     _help_alone(context)

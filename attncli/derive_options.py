@@ -24,12 +24,12 @@ Rollout = Annotated[
     bool | None,
     Option(
         "--rollout",
-        help="Attention through all layers up to --layer. Default: the last one.",
+        help="Attention through all layers up to --layer, which is the last one unless given.",
         rich_help_panel=_DERIVED,
     ),
 ]
 Reduce = Annotated[
-    Literal["mean", "max"] | None, Option(help="One map of many: of the chosen heads.", rich_help_panel=_DERIVED)
+    Literal["mean", "max"] | None, Option(help="Make one map of many, of the chosen heads.", rich_help_panel=_DERIVED)
 ]
 Over = Annotated[
     str | None,
@@ -43,4 +43,4 @@ NoSink = Annotated[
     bool | None,
     Option("--no-sink", help="Leave the first key out of the range of colours.", rich_help_panel=_VIEW),
 ]
-Log = Annotated[bool | None, Option("--log", help="Colours on a logarithmic scale.", rich_help_panel=_VIEW)]
+Log = Annotated[bool | None, Option("--log", help="Colours on a logarithmic scale of weights.", rich_help_panel=_VIEW)]

@@ -1,18 +1,35 @@
 """What can go wrong, and the exit code that each kind of failure ends with."""
 
+from __future__ import annotations
+
 from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """The exit codes of every command."""
+    """The exit codes of every command, and what each means."""
 
-    OK = 0
-    FINDINGS = 1  # a check found something
-    USAGE = 2
-    LOAD = 3  # the model or tokenizer cannot be loaded
-    NOT_EXPOSED = 4  # the model does not expose what was asked
-    INPUT = 5  # bad input data
-    INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+    meaning: str
+
+    OK = 0, "ok"
+    FINDINGS = 1, "a check found something"
+    USAGE = 2, "usage: an option, a layer, a head, a token or a mask expression that does not exist"
+    LOAD = 3, "the model or tokenizer cannot be loaded"
+    NOT_EXPOSED = 4, "the model does not expose what was asked"
+    INPUT = (
+        5,
+        "bad input: an empty or too long text, a mask or a file that does not fit; a stream with a bad sentence, at "
+        "its end",
+    )
+    INTERRUPTED = 130, "interrupted"  # 128 + SIGINT, as shells report it
+    CLOSED_PIPE = 141, "nobody reads the output any more, and nothing is said"  # 128 + SIGPIPE
+    TERMINATED = 143, "ended by SIGTERM"  # 128 + SIGTERM
+
+    def __new__(cls, code: int, meaning: str) -> ExitCode:
+        """Return a code that knows what it means."""
+        self = int.__new__(cls, code)
+        self._value_ = code
+        self.meaning = meaning
+        return self
 
 
 class AttnError(Exception):

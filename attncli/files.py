@@ -6,45 +6,54 @@ import errno
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from attncli.errors import InputError
+from attncli.errors import ExitCode, InputError
+from attncli.interruption import Undoing
 from attncli.tokens import visible
+from attncli.writing import claimed, discard, goes_straight, replace
 
 
 @contextmanager
 def written_aside(path: str | Path, suffix: str | None = None) -> Iterator[Path]:
     """Give the path of a side file in the same folder; rename it to `path` when the block succeeds.
 
+    A pipe, a device or an open stream is given itself; of a link, what it points to is written.
+
     Args:
         path: the file to write.
-        suffix: of a side file that stays when the block fails, unless it is empty; None is one that is removed.
+        suffix: of a side file that stays when the block fails, unless it is empty, and that one run at a time may
+            write; None is one that is removed.
 
     Raises:
-        InputError: the folder does not exist or cannot be written to.
+        InputError: the folder does not exist or cannot be written to, or another run is writing the side file.
     """
-    final = Path(path)
+    given = Path(path)
     try:
+        if goes_straight(given):
+            yield given
+            return
+        final = Path(os.path.realpath(given)) if given.is_symlink() else given
         if final.is_dir():
             raise IsADirectoryError(errno.EISDIR, "it is a folder")
-        aside = final.with_name(f".{final.name}.{os.getpid()}.tmp" if suffix is None else final.name + suffix)
-        try:
-            yield aside
-            os.replace(aside, final)
-        finally:
-            if suffix is None or _is_empty(aside):
-                with suppress(OSError):
-                    aside.unlink()
+        is_kept = suffix is not None
+        # Every run has its own, also one with the same process id in another container.
+        aside = final.with_name(final.name + suffix if suffix else f".attn-{os.urandom(6).hex()}.tmp")
+        with claimed(aside) if is_kept else nullcontext(), Undoing(partial(discard, aside, is_kept)):
+            try:
+                yield aside
+                replace(aside, final)
+            finally:
+                discard(aside, is_kept)
+    except BrokenPipeError:  # a pipe that nobody reads any more is no error, as on standard output
+        raise SystemExit(ExitCode.CLOSED_PIPE) from None
     except OSError as error:
-        raise InputError(f"cannot write {visible(str(final))}: {error.strerror or error}") from None
-
-
-def _is_empty(path: Path) -> bool:
-    return path.is_file() and path.stat().st_size == 0
+        raise InputError(f"cannot write {visible(str(given))}: {error.strerror or error}") from None
 
 
 @contextmanager

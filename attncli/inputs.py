@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import fields
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from attncli.errors import InputError, UsageError
 from attncli.failure import Failure
-from attncli.stream import refusing
+from attncli.stream import Answer, refusing
+from attncli.terminal import tell
 
 if TYPE_CHECKING:
+    from attncli.resume import Resumed
     from attncli.sentences import Numbered
     from attncli.sources import Source
+    from attncli.sources.tokenization import Tokenizer
+    from attncli.tokenization import Tokenization
     from attncli.trace import Trace
-
-_ROOM = 2**27  # bytes, for the traces of sentences that are computed side by side
 
 Given = Mapping[str, Any]  # options by the name of their parameter; those that were not given are left out
 
@@ -24,10 +27,12 @@ Given = Mapping[str, Any]  # options by the name of their parameter; those that 
 _OF_SAVED = {"from_", "layer", "head", "kind", "query", "key", "rows", "top_keys", "hide_special", "show", "precision"}
 _OF_SAVED |= {"words", "norms", "rollout", "reduce", "over", "no_sink", "log", "min_weight"}
 _OF_SAVED |= {"colormap", "color", "width", "format_", "output", "interactive", "save"}
-_OF_SENTENCES = ("text", "file", "whole", "fail_fast", "keep_errors", "pair", "target", "no_special")
+_OF_SENTENCES = ("text", "file", "whole", "fail_fast", "keep_errors", "resume", "pair", "target", "no_special")
 
 
-def answers_of(given: Given, layers: str, only: str | None = None) -> Iterator[tuple[int, Trace | Failure]]:
+def answers_of(
+    given: Given, layers: str, only: str | None = None, resumed: Resumed | None = None
+) -> Iterator[tuple[int, Trace | Failure]]:
     """Yield the numbered traces that a command's options ask for; a bad request is refused before the first one.
 
     A bad sentence among several is answered by a `Failure`, unless `--fail-fast` is given.
@@ -36,6 +41,7 @@ def answers_of(given: Given, layers: str, only: str | None = None) -> Iterator[t
         given: the options.
         layers: which layers, where `--layer` does not say.
         only: what takes a single trace, for the error; None takes any number.
+        resumed: the run that this one goes on from, at its last sentence.
 
     Raises:
         UsageError: options contradict each other, or do not apply.
@@ -43,10 +49,30 @@ def answers_of(given: Given, layers: str, only: str | None = None) -> Iterator[t
         InputError: a file cannot be read, or the only sentence.
     """
     if "from_" in given:
-        return iter([(1, _saved(given))])
+        return iter([(1, saved(given))])
+    return tolerated(given, _computed(given, layers, only, resumed), only is not None)
+
+
+def tolerated(
+    given: Given, answers: Iterator[tuple[int, Answer | Failure]], is_single: bool = False
+) -> Iterator[tuple[int, Answer | Failure]]:
+    """Pass the answers on; the first bad one raises InputError with `--fail-fast`, or where there is one sentence.
+
+    Args:
+        given: the options.
+        answers: to the sentences that they ask for.
+        is_single: whether there may be only one.
+    """
     is_alone = "whole" in given or (len(given.get("text", ())) == 1 and given["text"] != ["-"])
-    answers = _computed(given, layers, only)
-    return refusing(answers, is_alone) if is_alone or only is not None or "fail_fast" in given else answers
+    return refusing(answers, is_alone) if is_alone or is_single or "fail_fast" in given else answers
+
+
+def refuse_misplaced_errors(given: Given, chosen: str) -> None:
+    """Raise UsageError where `--keep-errors` has no errors to keep, or the format no place for them."""
+    if "keep_errors" in given and "fail_fast" in given:
+        raise UsageError("--keep-errors does not apply to --fail-fast, which stops at an error; drop one of them")
+    if "keep_errors" in given and chosen not in ("json", "jsonl"):
+        raise UsageError(f"--keep-errors does not apply to {chosen}, which has no place for them; give --format jsonl")
 
 
 def traces_of(given: Given, layers: str, only: str | None = None) -> Iterator[tuple[int, Trace]]:
@@ -54,53 +80,58 @@ def traces_of(given: Given, layers: str, only: str | None = None) -> Iterator[tu
     return refusing(answers_of(given, layers, only))
 
 
-def _computed(given: Given, layers: str, only: str | None) -> Iterator[tuple[int, Trace | Failure]]:
+def _computed(
+    given: Given, layers: str, only: str | None, resumed: Resumed | None
+) -> Iterator[tuple[int, Trace | Failure]]:
+    from attncli.progress import status
     from attncli.sentences import sentences
     from attncli.sources import open_source
 
     texts = sentences(given.get("text", ()), given.get("file"), given.get("whole", False))
     if only is not None:
         texts = _the_only(texts, only)
-    source = open_source(
-        layers=given.get("layer", layers),
-        heads=given.get("head"),
-        kind=given.get("kind"),
-        special="no_special" not in given,
-        **{name: given[name] for name in _source_options() if name in given},
-    )
-    return traced(source, texts, given.get("pair"), given.get("target"))
+    if resumed is not None:
+        texts = resumed.counted(texts)
+    with status(f"loading {given['model']}") if "model" in given else nullcontext():
+        source = open_source(
+            layers=given.get("layer", layers),
+            heads=given.get("head"),
+            kind=given.get("kind"),
+            special="no_special" not in given,
+            **{name: given[name] for name in _source_options() if name in given},
+        )
+    if "model" not in given:
+        tell(f"the toy layer: {source}")
+    return traced(source, texts, given.get("pair"), given.get("target"), resumed.sentence if resumed else 1)
 
 
 def traced(
-    source: Source, texts: Iterable[Numbered], pair: str | None, target: str | None
+    source: Source, texts: Iterable[Numbered], pair: str | None, target: str | None, first: int = 1
 ) -> Iterator[tuple[int, Trace | Failure]]:
-    """Yield what numbered sentences are answered by, a group of them at a time that takes a bounded memory.
+    """Yield what numbered sentences are answered by, computed a group of them at a time.
 
     Args:
         source: what computes the traces.
         texts: the sentences.
         pair: a second text in the same sequence as each.
         target: the text whose queries attend to each sentence's keys.
+        first: the number of the first sentence to answer; those before it run only where they share its group.
 
     Raises:
         InputError: the pair or the target cannot be read.
     """
-    from attncli.sentences import MOST_TOGETHER, windows
+    from attncli.sentences import windows
     from attncli.sources.texts import check_texts
 
     check_texts(None, pair, target)
-    largest = 1
-
-    def room() -> int:
-        return min(max(_ROOM // largest, 1), MOST_TOGETHER)
-
-    for window in windows(texts, room):
+    for window in windows(texts):
+        if window[-1][0] < first:
+            continue
         answers = _answers(source, [text for _, text in window if isinstance(text, str)], pair, target)
         for number, text in window:
             answer = next(answers) if isinstance(text, str) else text
-            if not isinstance(answer, Failure):
-                largest = max(largest, answer.nbytes)
-            yield number, answer
+            if number >= first:
+                yield number, answer
 
 
 def _answers(source: Source, texts: list[str], pair: str | None, target: str | None) -> Iterator[Trace | Failure]:
@@ -128,8 +159,8 @@ def _the_only(texts: Iterator[Numbered], what: str) -> Iterator[Numbered]:
     return iter(first)
 
 
-def _saved(given: Given) -> Trace:
-    """Return the trace of `--from`."""
+def saved(given: Given) -> Trace:
+    """Return the trace of `--from`; refuse the options that make one."""
     from attncli.sources.file import load
 
     # What the options of the sources are called costs an import of them, for which most runs have no need.
@@ -154,3 +185,29 @@ def _source_options() -> list[str]:
         "generate",
         *(field.name for options in (ToyOptions, LoadOptions) for field in fields(options)),
     ]
+
+
+def tokenizations_of(given: Given) -> Iterator[tuple[int, Tokenization | Failure]]:
+    """Yield the numbered tokens that a command's options ask for; see `answers_of`."""
+    from attncli.sentences import sentences
+    from attncli.sources.texts import check_texts
+    from attncli.sources.tokenization import OPTIONS, open_tokenizer
+    from attncli.tokenization import tokenizations_in
+
+    if "from_" in given:
+        return iter(list(enumerate(tokenizations_in(saved(given)), start=1)))
+    texts = sentences(given.get("text", ()), given.get("file"), given.get("whole", False))
+    named = {name: given[name] for name in OPTIONS if name in given}
+    tokenizer = open_tokenizer(special="no_special" not in given, **named)
+    check_texts(None, given.get("pair"))
+    return tolerated(given, _tokenized(tokenizer, texts, given.get("pair")))
+
+
+def _tokenized(
+    tokenizer: Tokenizer, texts: Iterable[Numbered], pair: str | None
+) -> Iterator[tuple[int, Tokenization | Failure]]:
+    for number, text in texts:
+        try:
+            yield number, text if isinstance(text, Failure) else tokenizer.tokenize(text, pair)
+        except InputError as error:
+            yield number, Failure(str(error))

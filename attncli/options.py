@@ -74,27 +74,51 @@ Model = Annotated[
         "-m",
         metavar="NAME_OR_FOLDER",
         help="A checkpoint; without it, the toy layer.",
+        envvar="ATTN_MODEL",
         rich_help_panel=_SOURCE,
     ),
 ]
 Revision = Annotated[
-    str | None, Option(metavar="NAME", help="Branch, tag or commit on the hub.", rich_help_panel=_SOURCE)
+    str | None,
+    Option(
+        metavar="NAME",
+        help="Branch, tag or commit on the hub. Default: main.",
+        envvar="ATTN_REVISION",
+        rich_help_panel=_SOURCE,
+    ),
 ]
 Dtype = Annotated[
     Literal["auto", "float32", "float16", "bfloat16", "float64"] | None,
-    Option(help="Of the weights: float32 on the CPU, the checkpoint's own elsewhere.", rich_help_panel=_SOURCE),
+    Option(
+        help="Type of the weights. Default: float32 on the CPU, the checkpoint's own elsewhere.",
+        envvar="ATTN_DTYPE",
+        rich_help_panel=_SOURCE,
+    ),
 ]
 Device = Annotated[
-    str | None, Option(metavar="NAME", help="cpu, cuda, cuda:1, mps. Default: cpu.", rich_help_panel=_SOURCE)
+    str | None,
+    Option(
+        metavar="NAME",
+        help="Where it runs: cpu, cuda, cuda:1, mps. Default: cpu.",
+        envvar="ATTN_DEVICE",
+        rich_help_panel=_SOURCE,
+    ),
 ]
-Offline = Annotated[bool | None, Option("--offline", help="Use the local cache only.", rich_help_panel=_SOURCE)]
+Offline = Annotated[
+    bool | None, Option("--offline", help="Use the local cache only.", envvar="ATTN_OFFLINE", rich_help_panel=_SOURCE)
+]
 TrustRemoteCode = Annotated[
     bool | None,
     Option("--trust-remote-code", help="Run the Python code that the checkpoint brings.", rich_help_panel=_SOURCE),
 ]
 DeviceMap = Annotated[
     str | None,
-    Option(metavar="auto", help="Spread the model over several devices, with accelerate.", rich_help_panel=_SOURCE),
+    Option(
+        metavar="auto",
+        help="Spread the model over several devices, with accelerate.",
+        envvar="ATTN_DEVICE_MAP",
+        rich_help_panel=_SOURCE,
+    ),
 ]
 Truncate = Annotated[
     bool | None,
@@ -117,8 +141,19 @@ AllowPickle = Annotated[
     Option("--allow-pickle", help="Read .bin weights too, without running code in them.", rich_help_panel=_SOURCE),
 ]
 
-DModel = Annotated[int | None, Option(metavar="N", help="Width of the embeddings. Default: 32.", rich_help_panel=_TOY)]
-NumHeads = Annotated[int | None, Option(metavar="N", help="Default: 4; 1 with --project none.", rich_help_panel=_TOY)]
+DModel = Annotated[
+    int | None,
+    Option(metavar="N", help="Width of the embeddings. Default: 32.", envvar="ATTN_D_MODEL", rich_help_panel=_TOY),
+]
+NumHeads = Annotated[
+    int | None,
+    Option(
+        metavar="N",
+        help="Number of heads. Default: 4; 1 with --project none.",
+        envvar="ATTN_NUM_HEADS",
+        rich_help_panel=_TOY,
+    ),
+]
 DK = Annotated[
     int | None,
     Option(metavar="N", help="Query and key width of a head. Default: d-model / num-heads.", rich_help_panel=_TOY),
@@ -129,7 +164,9 @@ DV = Annotated[
 ]
 Init = Annotated[
     Literal["scaled", "normal", "uniform", "linear", "zeros"] | None,
-    Option(help="How weights are drawn. Default: scaled, N(0, 1/d-model).", rich_help_panel=_TOY),
+    Option(
+        help="How the weights are drawn. Default: scaled, N(0, 1/d-model).", envvar="ATTN_INIT", rich_help_panel=_TOY
+    ),
 ]
 Project = Annotated[
     Literal["qkv", "qk", "none"] | None,
@@ -140,22 +177,30 @@ Project = Annotated[
 ]
 Positions = Annotated[
     Literal["none", "sinusoidal"] | None,
-    Option(help="Position encoding added to the embeddings. Default: none.", rich_help_panel=_TOY),
+    Option(
+        help="Position encoding added to the embeddings. Default: none.", envvar="ATTN_POSITIONS", rich_help_panel=_TOY
+    ),
 ]
 Scale = Annotated[
     str | None,
     Option(metavar="sqrt|none|NUMBER", help="What multiplies q·k. Default: sqrt, 1/√d-k.", rich_help_panel=_TOY),
 ]
-Seed = Annotated[int | None, Option(metavar="N", help="Seed of the weights. Default: 0.", rich_help_panel=_TOY)]
+Seed = Annotated[
+    int | None, Option(metavar="N", help="Seed of the weights. Default: 0.", envvar="ATTN_SEED", rich_help_panel=_TOY)
+]
 Rng = Annotated[
     Literal["numpy", "torch"] | None,
-    Option(help="Whose random numbers; torch's reproduce notebooks. Default: numpy.", rich_help_panel=_TOY),
+    Option(
+        help="Whose random numbers; torch's reproduce notebooks. Default: numpy.",
+        envvar="ATTN_RNG",
+        rich_help_panel=_TOY,
+    ),
 ]
 Vocab = Annotated[
     str | None,
     Option(
         metavar="words|TOKENIZER",
-        help="The words of the text, or a tokenizer.json, its folder or hub name.",
+        help="The words of the text, or a tokenizer.json, its folder or hub name. Default: words.",
         rich_help_panel=_TOY,
     ),
 ]
@@ -191,15 +236,33 @@ Generate = Annotated[
 ]
 Layer = Annotated[
     str | None,
-    Option("--layer", "-l", metavar="LAYERS", help="0, 2-4, 0,3,-1 or all. Default: 0.", rich_help_panel=_CHOICE),
+    Option(
+        "--layer",
+        "-l",
+        metavar="LAYERS",
+        help="Which layers: 0, 2-4, 0,3,-1 or all. Default: 0.",
+        rich_help_panel=_CHOICE,
+    ),
 ]
 EveryLayer = Annotated[
     str | None,
-    Option("--layer", "-l", metavar="LAYERS", help="0, 2-4, 0,3,-1 or all. Default: all.", rich_help_panel=_CHOICE),
+    Option(
+        "--layer",
+        "-l",
+        metavar="LAYERS",
+        help="Which layers: 0, 2-4, 0,3,-1 or all. Default: all.",
+        rich_help_panel=_CHOICE,
+    ),
 ]
 Head = Annotated[
     str | None,
-    Option("--head", "-H", metavar="HEADS", help="0, 2-4, 0,3,-1 or all. Default: all.", rich_help_panel=_CHOICE),
+    Option(
+        "--head",
+        "-H",
+        metavar="HEADS",
+        help="Which heads: 0, 2-4, 0,3,-1 or all. Default: all.",
+        rich_help_panel=_CHOICE,
+    ),
 ]
 Kind = Annotated[
     Literal["self", "encoder", "decoder", "cross"] | None,
@@ -211,7 +274,7 @@ Query = Annotated[
         "--query",
         "-q",
         metavar="TOKEN",
-        help="Show this query row: a token or its index. May be repeated.",
+        help="Show this query row: a token or its index. May be repeated. Default: all.",
         rich_help_panel=_CHOICE,
     ),
 ]
@@ -221,7 +284,7 @@ Key = Annotated[
         "--key",
         "-k",
         metavar="TOKEN",
-        help="Show this key column: a token or its index. May be repeated.",
+        help="Show this key column: a token or its index. May be repeated. Default: all.",
         rich_help_panel=_CHOICE,
     ),
 ]
@@ -281,16 +344,21 @@ Precision = Annotated[
         max=17,
         metavar="N",
         help="Digits after the point. Default: 4 in the table, all of them elsewhere.",
+        envvar="ATTN_PRECISION",
         rich_help_panel=_VIEW,
     ),
 ]
 Colormap = Annotated[
     Literal["viridis", "cividis", "gray"] | None,
-    Option(help="Colours of the heat maps. Default: viridis.", rich_help_panel=_VIEW),
+    Option(help="Colours of the heat maps. Default: viridis.", envvar="ATTN_COLORMAP", rich_help_panel=_VIEW),
 ]
 Color = Annotated[
     Literal["auto", "always", "never"] | None,
-    Option(help="Default: auto, on in a terminal unless NO_COLOR is set.", rich_help_panel=_VIEW),
+    Option(
+        help="Colour in the output. Default: auto, in a terminal unless NO_COLOR is set.",
+        envvar="ATTN_COLOR",
+        rich_help_panel=_VIEW,
+    ),
 ]
 Width = Annotated[
     int | None,
@@ -299,13 +367,19 @@ Width = Annotated[
         max=100_000,
         metavar="N",
         help="Cells in a line. Default: the terminal's; none in a pipe.",
+        envvar="ATTN_WIDTH",
         rich_help_panel=_VIEW,
     ),
 ]
 
 Format = Annotated[
     Literal["table", "json", "jsonl", "tsv", "csv", "parquet", "svg", "html", "md"] | None,
-    Option("--format", "-F", help="Default: table, or what --output ends in.", rich_help_panel=_OUTPUT),
+    Option(
+        "--format",
+        "-F",
+        help="What is written; attn help formats. Default: table, or what --output ends in.",
+        rich_help_panel=_OUTPUT,
+    ),
 ]
 Output = Annotated[
     Path | None,
@@ -313,9 +387,25 @@ Output = Annotated[
         "--output",
         "-o",
         metavar="FILE",
-        help="Write to a file; its ending decides the format.",
+        help="Write to a file; its ending decides the format. Default: standard output.",
         rich_help_panel=_OUTPUT,
     ),
+]
+Resume = Annotated[
+    Path | None,
+    Option(
+        metavar="FILE",
+        help="--output to a .jsonl, .tsv or .csv that goes on from FILE.part, if a run was interrupted.",
+        rich_help_panel=_OUTPUT,
+    ),
+]
+Quiet = Annotated[
+    bool | None,
+    Option("--quiet", help="On stderr, errors alone: no warnings, notes or progress.", rich_help_panel=_OUTPUT),
+]
+Verbose = Annotated[
+    bool | None,
+    Option("--verbose", help="Say on stderr what is loaded and run, how, and when.", rich_help_panel=_OUTPUT),
 ]
 Interactive = Annotated[
     bool | None,
@@ -331,9 +421,18 @@ FailOn = Annotated[
 ]
 Document = Annotated[
     Literal["table", "json", "svg", "html", "md"] | None,
-    Option("--format", "-F", help="Default: table, or what --output ends in.", rich_help_panel=_OUTPUT),
+    Option(
+        "--format",
+        "-F",
+        help="What is written; attn help formats. Default: table, or what --output ends in.",
+        rich_help_panel=_OUTPUT,
+    ),
 ]
 Save = Annotated[
     Path | None,
     Option(metavar="FILE.safetensors", help="Save the trace, for --from.", rich_help_panel=_OUTPUT),
 ]
+
+
+def of_every_command(quiet: Quiet = None, verbose: Verbose = None) -> None:
+    """Take the options that every command has besides its own, which the command line takes care of."""

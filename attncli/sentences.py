@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from attncli.errors import InputError, UsageError
 from attncli.failure import Failure
-from attncli.terminal import complain, is_piped_in, stdin_bytes
+from attncli.terminal import is_piped_in, note, stdin_bytes
 from attncli.tokens import visible
 
 MOST_TOGETHER = 256
@@ -46,37 +47,60 @@ def sentences(texts: Sequence[str], file: Path | None, whole: bool) -> Iterator[
     return iter(enumerate(texts, start=1))
 
 
-def windows(numbered: Iterable[Numbered], most: Callable[[], int] = lambda: MOST_TOGETHER) -> Iterator[list[Numbered]]:
-    """Yield sentences in groups that a source may compute side by side.
+def last_number(texts: Sequence[str], file: Path | None) -> int | None:
+    """Return the number of the last sentence or empty line, if there is a quick way to know."""
+    if file is None:
+        return len(texts) if texts and list(texts) != ["-"] else None
+    try:
+        if not file.is_file():
+            return None
+        with open(file, "rb") as stream:
+            return sum(1 for _ in stream)
+    except OSError:  # which is said where it is read
+        return None
 
-    The first groups are small, so that the first sentences need not wait for the last.
 
-    Args:
-        numbered: the sentences.
-        most: how many there is room for, asked before each group but the first.
+def windows(numbered: Iterable[Numbered]) -> Iterator[list[Numbered]]:
+    """Yield sentences in groups that a source may compute side by side: 1, 2–3, 4–7, … 128–255, 256–511, 512–767, ….
+
+    The first groups are small, so that the first sentences need not wait for the last. Numbers alone say where a group
+    ends: a run that goes on in the middle computes the groups of one that was never interrupted.
     """
     window: list[Numbered] = []
-    size = 1
-    for one in numbered:
-        window.append(one)
-        if len(window) == size:
+    for number, text in numbered:
+        if window and _window_of(window[0][0]) != _window_of(number):
             yield window
-            window, size = [], min(2 * size, most())
+            window = []
+        window.append((number, text))
+        if _window_of(number) != _window_of(number + 1):  # before the next one is read
+            yield window
+            window = []
     if window:
         yield window
 
 
+def _window_of(number: int) -> int:
+    """Return which group a sentence is in: by powers of two up to `MOST_TOGETHER`, and then so many at a time."""
+    return number.bit_length() if number < MOST_TOGETHER else MOST_TOGETHER + number // MOST_TOGETHER
+
+
 def _opened(path: Path) -> IO[bytes]:
-    try:
+    with _readable(visible(str(path))):
         return open(path, "rb")
+
+
+@contextmanager
+def _readable(name: str) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
-        raise InputError(f"cannot read {visible(str(path))}: {error.strerror or error}") from None
+        raise InputError(f"cannot read {name}: {error.strerror or error}") from None
 
 
 def _read(stream: IO[bytes], name: str, whole: bool) -> Iterator[Numbered]:
     """Yield the lines that are not empty; a byte order mark and the ends of lines are not text."""
     number = empty = 0
-    with stream:
+    with stream, _readable(name):
         for number, line in enumerate([stream.read()] if whole else stream, start=1):
             content = line.removeprefix(_BOM) if number == 1 else line
             content = content if whole else content.rstrip(b"\r\n")
@@ -87,7 +111,7 @@ def _read(stream: IO[bytes], name: str, whole: bool) -> Iterator[Numbered]:
     if empty == number:
         raise InputError(f"{name} holds no sentence; expected one a line")
     if empty:
-        complain(f"{name}: {empty} empty line{'s were' if empty > 1 else ' was'} skipped")
+        note(f"{name}: {empty} empty line{'s were' if empty > 1 else ' was'} skipped")
 
 
 def _decoded(content: bytes, name: str) -> str | Failure:

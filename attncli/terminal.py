@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
+from enum import Enum
 from pathlib import Path
+from time import perf_counter
 from typing import IO, TYPE_CHECKING
 
+from attncli.errors import InputError
 from attncli.tokens import visible
 
 if TYPE_CHECKING:
@@ -30,15 +33,104 @@ def is_piped_in() -> bool:
 
 
 def stdin_bytes() -> IO[bytes]:
-    """Return standard input, undecoded."""
+    """Return standard input, undecoded.
+
+    Raises:
+        InputError: it is closed.
+    """
+    if sys.stdin is None:
+        raise InputError("standard input is closed; give the sentences as arguments or with --file")
     return sys.stdin.buffer
 
 
+class Attention(Enum):
+    """What stderr may be used for besides errors and notes."""
+
+    ABSENT = "nothing: nobody is looking, or wants to be told"
+    TOLD = "a bar; steps are told one by one"
+    WATCHED = "a bar, and a line that says what is going on"
+
+
+_is_quiet = _is_verbose = False
+_begun = 0.0
+
+
+@contextmanager
+def volume(quiet: bool, verbose: bool) -> Iterator[None]:
+    """Say as much on stderr as is wanted, while the block runs.
+
+    Args:
+        quiet: errors alone.
+        verbose: what the sources do, too, and when.
+    """
+    global _is_quiet, _is_verbose, _begun
+    before = _is_quiet, _is_verbose, _begun
+    _is_quiet, _is_verbose, _begun = quiet, verbose, perf_counter()
+    try:
+        if verbose:
+            from attncli.listening import listening
+
+            with listening(tell):
+                yield
+            tell("done")
+        else:
+            yield
+    finally:
+        _is_quiet, _is_verbose, _begun = before
+
+
+def attention() -> Attention:
+    """Return what stderr may be used for: nothing, unless it is a terminal that can take back what it shows."""
+    if _is_quiet or sys.stderr is None or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        return Attention.ABSENT
+    return Attention.TOLD if _is_verbose else Attention.WATCHED
+
+
+def is_terminal(path: Path | None) -> bool:
+    """Whether what is written to a file, or to standard output where it is None, is seen on a terminal as it comes."""
+    stream = _data or sys.stdout
+    return path is None and stream is not None and stream.isatty()
+
+
+def stderr_console() -> Console:
+    """Return a console on stderr, for what is gone when the program is."""
+    from rich.console import Console
+
+    return Console(stderr=True, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+def note(message: str) -> None:
+    """Say something that is no error, a warning or what was left out, unless `--quiet` is given."""
+    if not _is_quiet:
+        complain(message)
+
+
+def tell(message: str) -> None:
+    """Say what is done, and when, if `--verbose` is given."""
+    if _is_verbose:
+        complain(f"{perf_counter() - _begun:.2f} s: {message}")
+
+
 def complain(message: str) -> None:
-    """Write one line to stderr, harmless whatever it quotes."""
+    """Write an error, one line, to stderr, harmless whatever it quotes."""
     with suppress(OSError):
         sys.stderr.write(f"attn: {visible(message)}\n")
         sys.stderr.flush()
+
+
+_data: IO[str] | None = None  # standard output, while it is kept apart
+
+
+@contextmanager
+def data_apart() -> Iterator[None]:
+    """Keep standard output for data: what a library, or the code that a checkpoint brings, prints goes to stderr."""
+    global _data
+    _data = sys.stdout
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _data = None
 
 
 class Terminal:
@@ -59,9 +151,9 @@ class Terminal:
         forbids_color = color == "never" or (color == "auto" and bool(os.environ.get("NO_COLOR")))
         self._system = None if forbids_color else _color_system(stream, is_terminal, wants_color)
         self._styled = self._system is not None or (
-            is_terminal and os.environ.get("TERM") != "dumb" and color != "never"
+            is_terminal and os.environ.get("TERM") != "dumb" and color != "never" and not _is_legacy()
         )
-        self.width = width or (max(_measured_width(stream), NARROWEST) if is_terminal else None)
+        self.width = width or (measured_width(stream) if is_terminal else None)
 
     def palette(self, colormap: str) -> Palette:
         """Return how cells look here."""
@@ -184,13 +276,14 @@ def output(path: Path | None, is_stream: bool, encoding: str | None = None) -> I
         is_stream: whether the file grows by whole lines, in `path.part`, as the data comes.
         encoding: that standard output has to have; None leaves it as it is. A file is UTF-8.
     """
-    if path is None:
+    if path is None or str(path) == "/dev/stdout":
+        stream = _data or sys.stdout
         # Whatever the encoding lacks is written as an escape; a lone character must not end the program.
-        reconfigure = getattr(sys.stdout, "reconfigure", None)
+        reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace", encoding=encoding)
-        yield sys.stdout
-        sys.stdout.flush()
+        yield stream
+        stream.flush()
         return
     from attncli.files import text_aside
 
@@ -205,10 +298,11 @@ def write(pieces: Iterable[str], path: Path | None) -> None:
             stream.write(piece)
 
 
-def _measured_width(stream: IO[str]) -> int:
+def measured_width(stream: IO[str]) -> int:
+    """Return the cells in a line of the terminal around a stream; 80 where there is none and `COLUMNS` is not set."""
     from rich.console import Console
 
-    return Console(file=stream).width
+    return max(Console(file=stream).width, NARROWEST)
 
 
 def _color_system(stream: IO[str], is_terminal: bool, is_forced: bool) -> str | None:
@@ -216,10 +310,19 @@ def _color_system(stream: IO[str], is_terminal: bool, is_forced: bool) -> str | 
         return None
     from rich.console import Console
 
+    if is_terminal and _is_legacy():
+        return None
     system = Console(file=stream, force_terminal=True).color_system
     if is_forced and system in (None, "standard"):
         return "256"  # asked for in so many words where TERM says nothing
     return system
+
+
+def _is_legacy() -> bool:
+    """Return whether the console is one of Windows that writes escape sequences out."""
+    from rich.console import detect_legacy_windows
+
+    return detect_legacy_windows()
 
 
 def _plain_tier(encoding: str) -> str:

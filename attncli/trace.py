@@ -93,12 +93,6 @@ class Trace:
         return {row: self.query_tokens[row + 1] for row in range(last - self.generated, last)}
 
     @property
-    def nbytes(self) -> int:
-        """How much memory the recorded arrays take."""
-        arrays = (array for layer in self.layers for array in vars(layer).values())
-        return sum(getattr(array, "nbytes", 0) for array in arrays)
-
-    @property
     def recorded(self) -> Trace:
         """The trace as it was recorded: itself, or the one that it was derived from."""
         return self if self.origin is None else self.origin.trace

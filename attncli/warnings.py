@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ from attncli.trace import Trace
 from attncli.view import View
 
 if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
     from attncli.anatomy import Row
 
 _NAMED = 5  # of the queries or heads that a sentence is about
@@ -29,8 +32,12 @@ def warnings_of(trace: Trace, view: View) -> Iterator[str]:
             yield f"layer {layer.layer} gives its weights alone: {', '.join(sorted(left_out))} {verb} left out"
     for layer in trace.recorded.layers:
         yield from _unproven(trace, layer)
-    shown = ((layer, view.cells(trace, layer)) for layer in trace.layers)
-    yield from _together((layer, _blind_rows(layer, cells.row_tokens, cells.rows)) for layer, cells in shown)
+    wish = None if trace.origin is None else trace.origin.derivation
+    # A word or a row of a rollout is made of several rows, whichever of them the view shows.
+    view = View() if wish is not None and (wish.words or wish.rollout) else view
+    shown = [(layer, view.cells(trace.recorded, layer)) for layer in trace.recorded.layers]
+    for said_of in (_blind_rows, _overflowing_rows):
+        yield from _together((layer, said_of(layer, cells.row_tokens, cells.rows)) for layer, cells in shown)
 
 
 def warnings_of_rows(trace: Trace, rows: Sequence[Row]) -> Iterator[str]:
@@ -40,9 +47,10 @@ def warnings_of_rows(trace: Trace, rows: Sequence[Row]) -> Iterator[str]:
     for row in layers:
         yield from _unproven(trace, row.layer)
     yield from _together((row.layer, said) for row in layers for said in _unknown(row))
-    yield from _together(
-        (row.layer, _blind_rows(row.layer, trace.sides(row.layer)[0], [row.query.index])) for row in layers
-    )
+    for said_of in (_blind_rows, _overflowing_rows):
+        yield from _together(
+            (row.layer, said_of(row.layer, trace.sides(row.layer)[0], [row.query.index])) for row in layers
+        )
     yield from _together((row.layer, _unexplained(trace, row)) for row in rows)
 
 
@@ -87,16 +95,40 @@ def _blind_rows(layer: LayerTrace, tokens: Tokens, queries: Sequence[int]) -> st
     heads, rows = np.flatnonzero(blind.any(axis=1)), np.flatnonzero(blind.any(axis=0))
     if not len(rows):
         return ""
-    named = _named([f"{queries[row]} '{tokens[queries[row]].label}'" for row in rows.tolist()])
-    if np.array_equal(blind.any(axis=0), blind.all(axis=0)):
-        where = ""
-    elif len(heads) < len(blind):
-        where = f" in head{'s' * (len(heads) > 1)} {_named([str(layer.heads[head]) for head in heads])}"
-    else:
-        where = " in one head or another"
+    named = _queries(layer, blind, tokens, queries)
     row = int(rows[np.flatnonzero(blind[heads[0], rows])[0]])
     becomes = _softmax_of(layer, layer.heads[heads[0]], queries[row])
-    return f"the mask leaves no key to query {named}{where}; the softmax of such a row is {becomes}"
+    return f"the mask leaves no key to query {named}; the softmax of such a row is {becomes}"
+
+
+def _overflowing_rows(layer: LayerTrace, tokens: Tokens, queries: Sequence[int]) -> str:
+    """Return which of some rows have scores that their type cannot hold, though what they are made of is finite."""
+    if not _can_overflow(layer):
+        return ""
+    heads = (layer.head(head, queries).blocks() for head in layer.heads)
+    odd = [[(~np.isfinite(block.scores) & block.mask).any(axis=-1) for block in blocks] for blocks in heads]
+    found = np.stack([np.concatenate(blocks) for blocks in odd])
+    if not found.any():
+        return ""
+    assert layer.q is not None
+    return (
+        f"the scores of query {_queries(layer, found, tokens, queries)} are too large for {layer.q.dtype}; what is "
+        "infinite there makes weights NaN or 0"
+    )
+
+
+def _can_overflow(layer: LayerTrace) -> bool:
+    """Return whether scores may be too large, by a bound that costs no more than to read queries and keys once."""
+    if layer.q is None or layer.k is None or layer.scale is None or layer.scores is not None:
+        return False
+    sizes = [_largest(values) for values in (layer.q, layer.k, layer.bias) if values is not None]
+    bound = sizes[0] * sizes[1] * layer.q.shape[-1] * max(abs(layer.scale), 1.0) + sum(sizes[2:])
+    # What is infinite before it is multiplied is said where it was read.
+    return bound > float(np.finfo(layer.q.dtype).max) and all(map(math.isfinite, sizes))
+
+
+def _largest(values: Float[np.ndarray, ...]) -> float:
+    return max(-float(values.min()), float(values.max()))
 
 
 def _softmax_of(layer: LayerTrace, head: int, query: int) -> str:
@@ -105,6 +137,17 @@ def _softmax_of(layer: LayerTrace, head: int, query: int) -> str:
     if np.isnan(weights).any():
         return "NaN"
     return "spread over masked keys" if weights.any() else "0 for every key"
+
+
+def _queries(layer: LayerTrace, found: Bool[np.ndarray, "H Q"], tokens: Tokens, queries: Sequence[int]) -> str:
+    """Return the queries that are found in some head or other, with the heads where these are not all."""
+    heads, rows = np.flatnonzero(found.any(axis=1)), np.flatnonzero(found.any(axis=0))
+    named = _named([f"{queries[row]} '{tokens[queries[row]].label}'" for row in rows.tolist()])
+    if np.array_equal(found.any(axis=0), found.all(axis=0)):
+        return named
+    if len(heads) == len(found):
+        return f"{named} in one head or another"
+    return f"{named} in head{'s' * (len(heads) > 1)} {_named([str(layer.heads[head]) for head in heads])}"
 
 
 def _named(names: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ PYTHON = sys.executable
 ATTN = str(Path(PYTHON).parent / "attn")
 SCRIPTS = Path(__file__).parent
 ROWS = {"gpt2": 50257, "llama": 32000}  # of the embedding, each a word
+HELP = ("inspect --help", "mask show --help", "help masks", "help formats", "help --man")
 BESIDE_LOADED = 300  # MB, that a summary may take besides the loaded model
 
 
@@ -106,7 +107,9 @@ def start(material: Material) -> list[Case]:
         Case("import numpy, typer, rich", floor),
         Case("attn --help", [ATTN, "--help"], 1.0),
         Case("attn --version", [ATTN, "--version"], 1.0),
+        *(Case(f"attn {name}", [ATTN, *name.split()], 1.6) for name in HELP),
         Case("attn inspect TEXT", inspect(TEXT), 1.8),
+        Case("attn tokens TEXT", [ATTN, "tokens", TEXT], 1.8),
         Case("attn inspect --from TRACE", inspect("--from", material.trace()), 1.8),
         Case("attn inspect --from 12_LAYERS --layer 6 --head 3, 512 tokens", deep, 1.8),
         Case("attn mask show 'causal & window(4)'", [ATTN, "mask", "show", "causal & window(4)", "--size", "12"], 1.7),

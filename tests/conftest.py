@@ -1,10 +1,13 @@
 """What the tests share: a runner of the real program, checkpoints, and shapes that are executed, not only read."""
 
 import os
+import tempfile
 
 # Before typer is imported: it reads these once, and a CI's own settings would colour what the tests compare.
-for name in ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "ATTN_MODEL"):
+for name in ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", *(name for name in os.environ if name.startswith("ATTN_"))):
     os.environ.pop(name, None)
+_NO_CONFIGURATION = tempfile.TemporaryDirectory()  # whoever runs the tests may have an attncli.toml
+os.environ["XDG_CONFIG_HOME"] = _NO_CONFIGURATION.name
 os.environ |= {"_TYPER_FORCE_DISABLE_TERMINAL": "1", "TERMINAL_WIDTH": "100", "COLUMNS": "100", "HF_HUB_OFFLINE": "1"}
 
 import importlib.util
@@ -53,6 +56,7 @@ def attn() -> Callable[..., Ran]:
         result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin, env=environment)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
+        assert "this is a bug in attn" not in result.stderr, result.stderr
         return Ran(result.exit_code, result.stdout, result.stderr)
 
     return run

@@ -11,7 +11,7 @@ README = Path(__file__).parents[1] / "README.md"
 _EXAMPLE = re.compile(r"```console\n\$ (?P<command>.*)\n(?P<output>(?:.*\n)*?)```\n")
 _PICTURE = re.compile(r"^(?P<command>attn .* -o (?P<path>docs/\S+))$", re.MULTILINE)
 # A proof's last digits, and those of a change that is rounding, belong to the processor.
-_MACHINE = re.compile(r"(?<== )\d\.\de-\d\d$|\d\.\de-\d\d(?= +rounding$)", re.MULTILINE)
+_MACHINE = re.compile(r"(?<== )\d\.\de-\d\d(?=</text>|$)|\d\.\de-\d\d(?= +rounding$)", re.MULTILINE)
 
 
 def examples() -> dict[str, str]:
@@ -24,12 +24,12 @@ def pictures() -> dict[str, str]:
     return {match["path"]: match["command"] for match in _PICTURE.finditer(README.read_text(encoding="utf-8"))}
 
 
-def drawn(path: str, folder: Path, environment: dict[str, str]) -> bytes:
+def drawn(path: str, folder: Path, environment: dict[str, str]) -> str:
     """A picture as its command draws it now, in a folder of its own."""
     (folder / path).parent.mkdir(exist_ok=True)
     said = ran(pictures()[path], folder, environment)
     assert not said, said
-    return (folder / path).read_bytes()
+    return (folder / path).read_text(encoding="utf-8")
 
 
 def ran(command: str, folder: Path, environment: dict[str, str]) -> str:
@@ -68,7 +68,7 @@ def main() -> None:
         )
         README.write_text(text, encoding="utf-8")
         for path in pictures():
-            (README.parent / path).write_bytes(drawn(path, home, environment))
+            (README.parent / path).write_text(drawn(path, home, environment), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,14 @@ Texts = Annotated[
 ]
 Model = Annotated[
     str | None,
-    Option("--model", "-m", metavar="NAME_OR_FOLDER", help="The checkpoint to check.", rich_help_panel="Model"),
+    Option(
+        "--model",
+        "-m",
+        metavar="NAME_OR_FOLDER",
+        help="The checkpoint to check.",
+        envvar="ATTN_MODEL",
+        rich_help_panel="Model",
+    ),
 ]
 
 
@@ -30,7 +37,11 @@ def check(
     target: options.Target = None,
     docs: Annotated[
         bool | None,
-        Option("--docs", help="Pack the texts into one sequence too; none may attend to another."),
+        Option(
+            "--docs",
+            help="Pack the texts into one sequence too; none may attend to another.",
+            rich_help_panel="Input",
+        ),
     ] = None,
     model: Model = None,
     revision: options.Revision = None,
@@ -49,26 +60,25 @@ def check(
     format_: options.Document = None,
     output: options.Output = None,
 ) -> None:
-    """Say what is wrong with the attention of a checkpoint; exit with 1 if something is.
+    """Say what is wrong with a checkpoint's attention; exit with 1 if something is.
 
     Without a text it runs on sentences of its own.
 
     Examples:
-    attn check -m sentence-transformers/all-MiniLM-L6-v2
-
-    attn check -m ./my-finetune "time flies like an arrow" --fail-on leak,pad
-
-    attn check -m ./my-packed-model --docs "one document" "and another one"
+    attn check -m gpt2
+    attn check -m gpt2 "time flies like an arrow" --fail-on leak,pad
+    attn check -m gpt2 --docs "one document" "and another one"
     """
     from attncli.checks import check as check_model
     from attncli.findings import fails, parse_fail_on
     from attncli.formats import choose_document
     from attncli.formats.documents import what_was_run, write_findings
+    from attncli.progress import status
     from attncli.render.report import report_parts
     from attncli.sentences import sentences
     from attncli.sources.pretrained import LoadOptions
     from attncli.stream import refusing
-    from attncli.terminal import canvas, complain, write
+    from attncli.terminal import canvas, note, write
 
     if model is None:
         raise UsageError("--model: give the checkpoint to check, a folder or a name on the hub")
@@ -76,17 +86,18 @@ def check(
     chosen = choose_document(format_, output)
     texts = [one for _, one in refusing(sentences(text or (), file, False))] if text or file else []
     loading = {field.name: context.params[field.name] for field in fields(LoadOptions)}
-    report = check_model(
-        model,
-        texts,
-        target=target,
-        documents=bool(docs),
-        layers=layer or "all",
-        special=not no_special,
-        **{name: value for name, value in loading.items() if value is not None},
-    )
-    for note in report.notes:
-        complain(note)
+    with status(f"checking {model}"):
+        report = check_model(
+            model,
+            texts,
+            target=target,
+            documents=bool(docs),
+            layers=layer or "all",
+            special=not no_special,
+            **{name: value for name, value in loading.items() if value is not None},
+        )
+    for each in report.notes:
+        note(each)
     failed = fails(report.findings, codes)
     if chosen == "json":
         write([write_findings(not failed, report.findings, what_was_run(report))], output)

@@ -9,21 +9,31 @@ import typer
 from typer import Argument
 
 
-def completion(shell: Annotated[Literal["bash", "zsh", "fish", "powershell"], Argument(help="Which shell.")]) -> None:
+def completion(
+    shell: Annotated[
+        Literal["bash", "zsh", "fish", "powershell"],
+        Argument(help="The shell: bash, zsh, fish or powershell.", metavar="SHELL"),
+    ],
+) -> None:
     """Print the completion script of a shell.
 
-    Example:
+    Examples:
     attn completion bash > ~/.local/share/bash-completion/completions/attn
+    attn completion zsh > ~/.zfunc/_attn
+    attn completion fish > ~/.config/fish/completions/attn.fish
     """
     from attncli.completion.shells import script
+    from attncli.terminal import write
 
-    typer.echo(script(shell), nl=False)
+    write([script(shell)], None)
 
 
 def complete(context: typer.Context, shell: str, words: list[str]) -> None:
     """Say what could stand where a line ends; for the scripts of `attn completion`."""
     from attncli.completion.shells import answer
+    from attncli.terminal import output
 
     # The encoding of names of files, which is what the shell reads; a · in the help may be more than it has.
     said = answer(context.find_root().command, shell, words).encode(sys.getfilesystemencoding(), "replace")
-    typer.echo(said, nl=False)
+    with output(None, is_stream=False) as stream:
+        typer.echo(said, stream, nl=False)

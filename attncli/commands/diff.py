@@ -36,6 +36,7 @@ Model = Annotated[
         "-m",
         metavar="NAME_OR_FOLDER",
         help="A checkpoint; without it, the toy layer. Give two to compare them on one sentence.",
+        envvar="ATTN_MODEL",
         rich_help_panel="Model",
     ),
 ]
@@ -107,27 +108,26 @@ def diff(
     format_: options.Document = None,
     output: options.Output = None,
 ) -> None:
-    """Show what changed: heads by divergence, cells by weight, two maps and their difference.
+    """Show what changed between two sentences, checkpoints or traces.
 
-    Ends with 0 whether or not they differ.
+    The heads that changed most come first, then the cells, then two maps and their difference. It ends with 0 whether
+    or not they differ.
 
     Examples:
-    attn diff "time flies like an arrow" "fruit flies like a banana" -m sentence-transformers/all-MiniLM-L6-v2
-
-    attn diff "time flies like an arrow" -m ./before -m ./after --query flies
-
+    attn diff "time flies like an arrow" "fruit flies like an arrow"
+    attn diff "time flies like an arrow" -m gpt2 -m distilgpt2
     attn diff --from before.safetensors --from after.safetensors
     """
     from attncli.difference import TOP
     from attncli.difference import diff as compare
     from attncli.formats import choose_document
-    from attncli.terminal import complain, write
+    from attncli.terminal import note, write
 
     given = {name: value for name, value in context.params.items() if value not in (None, ())}
     chosen = choose_document(format_, output)
     difference = compare(*_traces(given), queries=query or (), top=top or TOP)
-    for note in (*_warnings(difference), *difference.notes):
-        complain(note)
+    for each in (*_warnings(difference), *difference.notes):
+        note(each)
     if chosen == "json":
         from attncli.formats.difference import write_difference
 

@@ -26,19 +26,28 @@ Query = Annotated[
         "--query",
         "-q",
         metavar="TOKEN",
-        help="Count this query row alone: a token or its index. May be repeated.",
+        help="Count this query row alone: a token or its index. May be repeated. Default: all.",
         rich_help_panel="What to look at",
     ),
 ]
-Sort = Annotated[Metric | None, Option(help="The heads of the highest value first.", rich_help_panel=_VIEW)]
+Sort = Annotated[
+    Metric | None,
+    Option(help="The heads of the highest value first. Default: by layer and head.", rich_help_panel=_VIEW),
+]
 Reverse = Annotated[bool | None, Option("--reverse", help="With --sort: the lowest first.", rich_help_panel=_VIEW)]
 Top = Annotated[
-    int | None, Option(min=1, metavar="N", help="With --sort: this many heads alone.", rich_help_panel=_VIEW)
+    int | None,
+    Option(min=1, metavar="N", help="With --sort: this many heads alone. Default: all.", rich_help_panel=_VIEW),
 ]
-Grid = Annotated[Metric | None, Option(help="Layers × heads as a heat map of one metric.", rich_help_panel=_VIEW)]
+Grid = Annotated[Metric | None, Option(help="Layers × heads as a heat map of this metric.", rich_help_panel=_VIEW)]
 Rows = Annotated[
     Literal["table", "json", "tsv", "csv", "svg", "html", "md"] | None,
-    Option("--format", "-F", help="Default: table, or what --output ends in.", rich_help_panel="Output"),
+    Option(
+        "--format",
+        "-F",
+        help="What is written; attn help formats. Default: table, or what --output ends in.",
+        rich_help_panel="Output",
+    ),
 ]
 
 
@@ -92,17 +101,19 @@ def heads(
     format_: Rows = None,
     output: options.Output = None,
 ) -> None:
-    """Say what every head of every layer does, in numbers: one row a head, over one sentence or many.
+    """Say what every head of every layer does, in numbers: one row a head.
+
+    Over several sentences they are means, with standard deviations. `attn help metrics` says what they measure.
 
     Examples:
-    attn heads -m gpt2 "the cat sat; the cat ran" --sort induction --top 10
-
+    attn heads -m gpt2 "a cat, a dog, a cat" --sort induction
     attn heads -m gpt2 --file sentences.txt -F tsv
-
     attn heads -m gpt2 "time flies like an arrow" --grid sink
     """
     from attncli.formats import DRAWN, choose_rows
     from attncli.inputs import answers_of
+    from attncli.progress import Following
+    from attncli.sentences import last_number
     from attncli.stream import Answers
     from attncli.survey import survey
     from attncli.view import View
@@ -111,7 +122,9 @@ def heads(
     _refuse_contradictions(given)
     chosen = choose_rows(format_, output)
     view = View(queries=tuple(query or ()))
-    answers = Answers(answers_of(given, layers="all"))
+    # It is gone before the first row is written, which is after the last sentence.
+    bar = context.with_resource(Following(last_number(text or (), file), shares_terminal=False))
+    answers = Answers(bar.follow(answers_of(given, layers="all")))
     found = survey(_warned(answers.good(), view), view)
     if sort is not None:
         found = found.ranked(sort, reverse=bool(reverse), top=top)
@@ -133,7 +146,7 @@ def _refuse_contradictions(given: dict[str, Any]) -> None:
 
 def _warned(traces: Iterable[tuple[int, Trace]], view: View) -> Iterator[Trace]:
     """Pass the traces on, saying on stderr what their numbers cannot: each warning once, however many sentences."""
-    from attncli.terminal import complain
+    from attncli.terminal import note
     from attncli.warnings import warnings_of
 
     said: set[str] = set()
@@ -145,12 +158,12 @@ def _warned(traces: Iterable[tuple[int, Trace]], view: View) -> Iterator[Trace]:
                 continue
             if len(said) < _SAID:
                 said.add(warning)
-                complain(f"warning: {warning}")
+                note(f"warning: {warning}")
             else:
                 unsaid += 1
         yield trace
     if unsaid:
-        complain(f"warning: {unsaid} more of other sentences; attn inspect says them all")
+        note(f"warning: {unsaid} more of other sentences; attn inspect says them all")
 
 
 def _draw(found: Survey, chosen: str, given: dict[str, Any]) -> None:
@@ -163,7 +176,8 @@ def _draw(found: Survey, chosen: str, given: dict[str, Any]) -> None:
         if "grid" in given:
             parts = grid_parts(found, given["grid"], *how)
         else:
-            parts = table_parts(found, given.get("sort"), *how)
+            room = shown.width if shown.is_cut else None  # a picture is as wide as the table
+            parts = table_parts(found, given.get("sort"), how[0], room, how[2])
         shown.show(parts, title_of(found.source))
 
 

@@ -14,10 +14,11 @@ from attncli.errors import ExitCode, InputError, UsageError
 if TYPE_CHECKING:
     from attncli.derived import Derivation
     from attncli.failure import Failure
+    from attncli.resume import Resumed
     from attncli.trace import Trace
     from attncli.view import View
 
-_NOT_OF_PAGES = ("words", "norms", "rollout", "reduce", "no_sink", "log", "top_keys")
+_NOT_OF_PAGES = ("words", "norms", "rollout", "reduce", "no_sink", "log", "top_keys", "min_weight")
 
 
 def inspect(
@@ -80,23 +81,26 @@ def inspect(
     width: options.Width = None,
     format_: options.Format = None,
     output: options.Output = None,
+    resume: options.Resume = None,
     interactive: options.Interactive = None,
     save: options.Save = None,
 ) -> None:
-    """Show the attention of a sentence: tokens, Q/K/V shapes, scores, masked weights, a heat map per head.
+    """Show the attention of a sentence, from its tokens to a heat map per head.
 
     Examples:
     attn inspect "time flies like an arrow"
-
-    attn inspect -m sentence-transformers/all-MiniLM-L6-v2 --head 3 "time flies like an arrow"
-
+    attn inspect -m gpt2 "time flies like an arrow" --head 3
     attn inspect -F jsonl - < sentences.txt
     """
     from attncli.derived.asked import derivation_of
     from attncli.formats import DRAWN, choose_format
-    from attncli.inputs import answers_of
+    from attncli.inputs import answers_of, refuse_misplaced_errors
+    from attncli.progress import Following
+    from attncli.resume import Resumed
     from attncli.selection import RowRange
+    from attncli.sentences import last_number
     from attncli.stream import Answers
+    from attncli.terminal import is_terminal, note
     from attncli.view import View, parse_show
 
     given = {name: value for name, value in context.params.items() if value not in (None, ())}
@@ -113,18 +117,27 @@ def inspect(
         log=bool(log),
     )
     wish, asked = derivation_of(given)
-    chosen = _page_format(given, view) if interactive else choose_format(format_, output)
+    if resume is not None:
+        chosen = _resumable_format(given)
+    else:
+        chosen = _page_format(given, view) if interactive else choose_format(format_, output)
     if save is not None and output is not None and save.absolute() == output.absolute():
         raise UsageError(f"--save and --output both name {save}; give each a file of its own")
     if hide_special and from_ is None and model is None and vocab in (None, "words"):
         raise UsageError("--hide-special does not apply to --vocab words, which adds no special tokens")
     only = "--save keeps" if save is not None else "--interactive draws" if interactive else None
-    _refuse_contradictions(given, chosen)
+    refuse_misplaced_errors(given, chosen)
     if chosen == "parquet":
         from attncli.formats.parquet import check_parquet, write_parquet
 
         check_parquet(output)
-    answers = Answers(_checked(answers_of(asked, layers="0", only=only), view, save, wish), bool(keep_errors))
+    resumed = None if resume is None else Resumed(resume, chosen, chosen == "jsonl" or min_weight is None)
+    if resumed is not None and resumed.is_whole:
+        note(f"{resume} is whole already; remove it to compute it again")
+        return
+    traces = _checked(answers_of(asked, layers="0", only=only, resumed=resumed), view, save, wish)
+    bar = context.with_resource(Following(last_number(text or (), file), is_terminal(resume or output)))
+    answers = Answers(bar.follow(traces), bool(keep_errors))
     if interactive:
         _emit_page(answers.good(), view, given)
     elif chosen in DRAWN:
@@ -132,16 +145,9 @@ def inspect(
     elif chosen == "parquet":
         write_parquet(answers, view, given["output"])
     else:
-        _emit(answers, view, chosen, given)
-    if answers.failures:
+        _emit(answers, view, chosen, given, resumed)
+    if answers.failures or (resumed is not None and resumed.failures):
         raise typer.Exit(ExitCode.INPUT)
-
-
-def _refuse_contradictions(given: dict[str, Any], chosen: str) -> None:
-    if "keep_errors" in given and "fail_fast" in given:
-        raise UsageError("--keep-errors does not apply to --fail-fast, which stops at an error; drop one of them")
-    if "keep_errors" in given and chosen not in ("json", "jsonl"):
-        raise UsageError(f"--keep-errors does not apply to {chosen}, which has no place for them; give --format jsonl")
 
 
 def _checked(
@@ -153,7 +159,7 @@ def _checked(
     """
     from attncli.derived import derived_trace
     from attncli.failure import Failure
-    from attncli.terminal import complain
+    from attncli.terminal import note
     from attncli.warnings import warnings_of
 
     for number, answer in answers:
@@ -163,7 +169,7 @@ def _checked(
         shown = answer if wish.is_none else derived_trace(answer, wish)
         view.check(shown)
         for warning in warnings_of(shown, view):
-            complain(f"warning: {warning}")
+            note(f"warning: {warning}")
         if save is not None:
             answer.save(save)
         yield number, shown
@@ -171,7 +177,7 @@ def _checked(
 
 def _draw(traces: Iterable[tuple[int, Trace]], view: View, chosen: str, given: dict[str, Any]) -> None:
     from attncli.render.layout import Layout
-    from attncli.terminal import canvas, complain
+    from attncli.terminal import canvas, note
 
     with canvas(chosen, given.get("output"), given.get("color"), given.get("width"), "attn inspect") as shown:
         palette = shown.palette(given.get("colormap", "viridis"))
@@ -180,20 +186,38 @@ def _draw(traces: Iterable[tuple[int, Trace]], view: View, chosen: str, given: d
             layout = Layout(trace, view, palette, shown.width, shown.is_cut)
             title = " / ".join(filter(None, (trace.text, trace.pair, trace.target)))
             shown.show(layout.renderables(), title)
-            for note in layout.notes():
-                complain(note)
+            for each in layout.notes():
+                note(each)
         if layout is None:
             raise InputError("there is nothing to draw: no sentence could be read")
 
 
-def _emit(answers: Iterable[tuple[int, Trace | Failure]], view: View, chosen: str, given: dict[str, Any]) -> None:
+def _emit(
+    answers: Iterable[tuple[int, Trace | Failure]],
+    view: View,
+    chosen: str,
+    given: dict[str, Any],
+    resumed: Resumed | None,
+) -> None:
     from attncli.formats import STREAMS, writer
-    from attncli.terminal import output
+    from attncli.terminal import note, output
 
-    with output(given.get("output"), is_stream=chosen in STREAMS) as stream:
+    if resumed is not None and resumed.goes_on:
+        note(f"{resumed.part}: going on from sentence {resumed.sentence}")
+    fresh = output(given.get("output"), is_stream=chosen in STREAMS)
+    with fresh if resumed is None else resumed.written_on() as stream:
         for piece in writer(chosen)(answers, view):
             stream.write(piece)
             stream.flush()
+
+
+def _resumable_format(given: dict[str, Any]) -> str:
+    from attncli.resume import resumable
+
+    for name in ("output", "save", "interactive"):
+        if name in given:
+            raise UsageError(f"--{name} does not apply to --resume, which is --output for rows; drop one of them")
+    return resumable(given.get("format_"), given["resume"])
 
 
 def _page_format(given: dict[str, Any], view: View) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from attncli.masks.subject import Size, Subject
     from attncli.render.masks import MaskView
 
-_SIZE, _OUTPUT = "Size", "Output"
+_INPUT, _SIZE, _CHOICE, _OUTPUT = "Input", "Size", "What to look at", "Output"
 
 Mask = Annotated[str, Argument(metavar="EXPR|FILE", help="'causal & window(4)', mask.npy or file.py:function.")]
 Other = Annotated[str, Argument(metavar="EXPR|FILE", help="What it is compared with.")]
@@ -29,19 +29,42 @@ Text = Annotated[
     str | None, Argument(metavar="TEXT", help="Its words are the keys, and the queries.", show_default=False)
 ]
 SizeOption = Annotated[
-    int | None, Option("--size", min=1, metavar="N", help="Queries, and as many keys.", rich_help_panel=_SIZE)
+    int | None,
+    Option(
+        "--size",
+        min=1,
+        metavar="N",
+        help="Queries, and as many keys. Default: 8, or what the mask or the text says.",
+        rich_help_panel=_SIZE,
+    ),
 ]
-Queries = Annotated[int | None, Option(min=1, metavar="N", help="Query rows.", rich_help_panel=_SIZE)]
-Keys = Annotated[int | None, Option(min=1, metavar="N", help="Key columns.", rich_help_panel=_SIZE)]
+Queries = Annotated[
+    int | None, Option(min=1, metavar="N", help="Query rows. Default: as many as keys.", rich_help_panel=_SIZE)
+]
+Keys = Annotated[
+    int | None,
+    Option(
+        min=1,
+        metavar="N",
+        help="Key columns. Default: as many as queries, and those before them.",
+        rich_help_panel=_SIZE,
+    ),
+]
 Past = Annotated[
-    int | None, Option(min=0, metavar="N", help="Keys before the first query (a KV cache).", rich_help_panel=_SIZE)
+    int | None,
+    Option(min=0, metavar="N", help="Keys before the first query (a KV cache). Default: 0.", rich_help_panel=_SIZE),
 ]
 Heads = Annotated[
-    int | None, Option(min=1, metavar="N", help="Heads that a function is asked for.", rich_help_panel=_SIZE)
+    int | None,
+    Option(min=1, metavar="N", help="Heads that a function is asked for. Default: 1.", rich_help_panel=_SIZE),
 ]
 TrueOption = Annotated[
     Literal["attend", "masked"] | None,
-    Option("--true", help="What True means in a file. Default: found out, or said to be ambiguous."),
+    Option(
+        "--true",
+        help="What True means in a file. Default: found out, or said to be ambiguous.",
+        rich_help_panel=_INPUT,
+    ),
 ]
 
 
@@ -67,8 +90,8 @@ def show(
 
     Examples:
     attn mask show "causal & window(4)" --size 12
-
     attn mask show "causal" --queries 3 --keys 8
+    attn mask show "chunk(2)" "time flies like an arrow" -o mask.svg
     """
     from attncli.formats import choose_document
     from attncli.masks.subject import open_subjects
@@ -91,7 +114,8 @@ def show(
 def check(
     mask: Mask,
     expect: Annotated[
-        str | None, Option(metavar="EXPR", help="What it should say: 'causal & pad(right=2)', or a file.")
+        str | None,
+        Option(metavar="EXPR", help="What it should say: 'causal & pad(right=2)', or a file.", rich_help_panel=_CHOICE),
     ] = None,
     size: SizeOption = None,
     queries: Queries = None,
@@ -100,7 +124,7 @@ def check(
     true: TrueOption = None,
     dtype: Annotated[
         Literal["float16", "bfloat16", "float32", "float64"] | None,
-        Option(help="What the model computes in; values beyond it are found."),
+        Option(help="What the model computes in; values beyond it are found.", rich_help_panel=_CHOICE),
     ] = None,
     fail_on: options.FailOn = None,
     color: options.Color = None,
@@ -111,9 +135,9 @@ def check(
     """Say what is wrong with a mask; exit with 1 if something is.
 
     Examples:
+    attn mask check mask.npy
     attn mask check mask.npy --expect "causal & window(4)"
-
-    attn mask check mask.safetensors --expect "causal & pad(left=2)" --fail-on leak,pad
+    attn mask check mask.npy --expect causal --fail-on leak,pad
     """
     from attncli.findings import fails, parse_fail_on
     from attncli.formats import choose_document
@@ -160,8 +184,9 @@ def diff(
 ) -> None:
     """Show where two masks differ; exit with 0 if they are equal and with 1 if not.
 
-    Example:
+    Examples:
     attn mask diff mask.npy "causal & window(4)"
+    attn mask diff before.npy after.npy
     """
     from attncli.formats import choose_picture
     from attncli.masks.comparison import compare
@@ -183,7 +208,8 @@ def convert(
     to: Annotated[
         Literal["bool", "inverted", "additive"],
         Option(
-            help="bool: True = attend (SDPA); inverted: True = masked (nn.MultiheadAttention); additive: 0 and min."
+            help="bool: True = attend (SDPA); inverted: True = masked (nn.MultiheadAttention); additive: 0 and min.",
+            rich_help_panel=_OUTPUT,
         ),
     ],
     output: Annotated[
@@ -194,7 +220,7 @@ def convert(
     ],
     dtype: Annotated[
         Literal["float16", "bfloat16", "float32", "float64"] | None,
-        Option(help="Of an additive mask. Default: float32."),
+        Option(help="Type of an additive mask. Default: float32.", rich_help_panel=_OUTPUT),
     ] = None,
     size: SizeOption = None,
     queries: Queries = None,
@@ -204,8 +230,9 @@ def convert(
 ) -> None:
     """Write a mask as another API expects it.
 
-    Example:
-    attn mask convert mask.npy --to additive --dtype bfloat16 -o mask.safetensors
+    Examples:
+    attn mask convert mask.npy --to inverted -o inverted.npy
+    attn mask convert "causal" --size 8 --to bool -o mask.json
     """
     from attncli.masks.conventions import encoded
     from attncli.masks.files import write_values
@@ -248,11 +275,11 @@ def _words(text: str) -> list[str]:
 
 def _warn_of_ambiguity(subjects: Iterable[Subject]) -> None:
     from attncli.masks.conventions import WRITTEN
-    from attncli.terminal import complain
+    from attncli.terminal import note
 
     for subject in subjects:
         if subject.reading and subject.reading.is_ambiguous:
-            complain(f"warning: {subject.reading.why}; read as {WRITTEN[subject.reading.convention]}; --true decides")
+            note(f"warning: {subject.reading.why}; read as {WRITTEN[subject.reading.convention]}; --true decides")
 
 
 def _against(subject: Subject, expected: Expression | None, findings: Sequence[Finding]) -> Comparison | None:
@@ -302,10 +329,10 @@ def _draw(
         tokens: what the positions are called.
     """
     from attncli.render.masks import MaskView, pooling_note
-    from attncli.terminal import canvas, complain
+    from attncli.terminal import canvas, note
 
     with canvas(how.chosen, how.path, how.color, how.width, f"attn mask {how.command}") as shown:
         view = MaskView(shown.palette(how.colormap), shown.width, queries=tokens, keys=tokens)
         shown.show(renderables(view), how.title)
         if (pool := view.pool(subjects[0])) != (1, 1):
-            complain(pooling_note(pool, "show"))
+            note(pooling_note(pool, "show"))

@@ -58,12 +58,13 @@ def model(
     Its configuration and its tokenizer are enough; the weights are not read.
 
     Examples:
-    attn mask model sentence-transformers/all-MiniLM-L6-v2 "time flies" "fruit flies like a banana"
-
-    attn mask model ./mistral "time flies like an arrow" --past 3 -F json
+    attn mask model gpt2 "time flies like an arrow"
+    attn mask model gpt2 "time flies" "fruit flies like a banana"
+    attn mask model gpt2 "time flies like an arrow" --past 3 -F json
     """
     from attncli.formats import choose_document
-    from attncli.terminal import canvas, complain, write
+    from attncli.progress import status
+    from attncli.terminal import canvas, note, write
 
     chosen = choose_document(format_, output)
     loading = {
@@ -71,9 +72,10 @@ def model(
         for name in ("revision", "offline", "trust_remote_code")
         if context.params[name] is not None
     }
-    sentences, notes = _built(model, text, loading, not no_special, pair, target, pad, past or 0)
-    for note in notes:
-        complain(note)
+    with status(f"loading {model}"):
+        sentences, notes = _built(model, text, loading, not no_special, pair, target, pad, past or 0)
+    for each in notes:
+        note(each)
     if chosen == "json":
         from attncli.formats.documents import write_masks
 
@@ -126,7 +128,7 @@ def _draw(sentences: Sequence[SentenceMasks], shown: Terminal | Page, palette: P
     from rich.text import Text
 
     from attncli.render.masks import MaskView, pooling_note
-    from attncli.terminal import complain
+    from attncli.terminal import note
 
     pools: dict[tuple[int, int], None] = {}
 
@@ -144,7 +146,7 @@ def _draw(sentences: Sequence[SentenceMasks], shown: Terminal | Page, palette: P
     shown.show(renderables(), title)
     for pool in pools:
         if pool != (1, 1):
-            complain(pooling_note(pool, "model"))
+            note(pooling_note(pool, "model"))
 
 
 def _named(mask: LayerMask) -> Subject:

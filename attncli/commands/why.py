@@ -95,21 +95,20 @@ def why(
     format_: options.Document = None,
     output: options.Output = None,
 ) -> None:
-    """Say why a query attends to a key: one cell, stage by stage, in numbers that add up.
+    """Say why a query attends to a key, stage by stage, in numbers that add up.
 
     One head is taken apart, from q·k as a sum over dimensions to what the weight carries; several heads have a line
     each. Without --key the whole row is explained, its keys by weight.
 
     Examples:
-    attn why "time flies like an arrow" --query arrow --key flies --head 3
-
-    attn why -m sentence-transformers/all-MiniLM-L6-v2 "time flies like an arrow" --query flies --head 2
+    attn why "time flies" --query flies --key time --head 3
+    attn why -m gpt2 "time flies like an arrow" --query 4 --head 2
     """
     from attncli.anatomy import Row
     from attncli.explanation import explain
     from attncli.formats import choose_document
     from attncli.inputs import traces_of
-    from attncli.terminal import complain, write
+    from attncli.terminal import note, write
     from attncli.warnings import warnings_of_rows
 
     wanted_query, wanted_key = _the_only("query", query), _the_only("key", key)
@@ -120,7 +119,7 @@ def why(
     ((_, trace),) = traces_of(given, layers="0", only="attn why explains")
     explained = explain(trace, wanted_query, wanted_key)
     for warning in warnings_of_rows(trace, [one if isinstance(one, Row) else one.row for one in explained]):
-        complain(f"warning: {warning}")
+        note(f"warning: {warning}")
     if chosen == "json":
         from attncli.formats.why import write_why
 
@@ -143,11 +142,11 @@ def _draw(
 ) -> None:
     from attncli.render.sheet import Sheet
     from attncli.render.why import Page
-    from attncli.terminal import canvas, complain
+    from attncli.terminal import canvas, note
 
     (top, precision), (chosen, color, width, path) = how, where
     with canvas(chosen, path, color, width, "attn why") as shown:
         page = Page(trace, explained, top, Sheet(shown.palette("viridis"), shown.width, precision))
         shown.show(page.parts(), trace.text)
-    for note in page.notes():
-        complain(note)
+    for each in page.notes():
+        note(each)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, get_args
 
 from attncli.completion.line import Place, is_group
+from attncli.errors import UsageError
 
 
 class Candidate(NamedTuple):
@@ -146,12 +146,35 @@ def _revisions(place: Place) -> Iterator[Candidate]:
 
 
 def _given_models(place: Place) -> list[str]:
-    """Return the checkpoints on the line, or the one of the environment where the option takes it from there."""
+    """Return the checkpoints on the line, or the one that stands where the option takes it from there."""
     for parameter in place.command.params:
-        if parameter.name == "model":
-            named = os.environ.get(parameter.envvar, "") if isinstance(parameter.envvar, str) else ""
-            return place.given.get("model", [named] if named else [])
-    return []
+        if parameter.name == "model" and "model" not in place.given and parameter.envvar:
+            return _standing_models()
+    return place.given.get("model", [])
+
+
+def _standing_models() -> list[str]:
+    from attncli.standing import in_force, standing_values
+
+    try:
+        standing = in_force(standing_values()).get("model")
+    except UsageError:
+        return []  # the run will say what is wrong with a file; a TAB is no place for it
+    return [] if standing is None else [str(standing.value)]
+
+
+def _topics(place: Place) -> Iterator[Candidate]:
+    """Yield what `attn help` can tell of: a topic, a command, or one of a group's commands."""
+    from attncli.help.topics import TOPICS
+
+    command = place.root
+    before = place.given.get(place.parameter.name, [])
+    for name in before:
+        command = command.get_command(None, name) if is_group(command) else None
+    if not before:
+        yield from (Candidate(name, one.purpose) for name, one in TOPICS.items())
+    if is_group(command):
+        yield from _commands(command)
 
 
 def _layers(place: Place) -> Iterator[Candidate]:
@@ -216,6 +239,7 @@ _BY_NAME: dict[str, Callable[[Place], Iterator[Candidate]]] = {
     "device": _devices,
     "from_": _files(".safetensors"),
     "output": _outputs,
+    "resume": _files(".jsonl", ".tsv", ".csv"),
     "revision": _revisions,
 }
 _BY_METAVAR: dict[str, Callable[[Place], Iterator[Candidate]]] = {
@@ -230,6 +254,7 @@ _BY_METAVAR: dict[str, Callable[[Place], Iterator[Candidate]]] = {
     "PARTS": _list_of(_parts),
     "PATH": _files(),
     "TOKENIZER": _tokenizers,
+    "TOPIC": _topics,
 }
 # What only the user knows.
 NOTHING_TO_OFFER = frozenset({"N", "NUMBER", "START:STOP", "TEXT", "TOKEN"})

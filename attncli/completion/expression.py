@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from attncli.completion.candidates import Candidate
 from attncli.errors import UsageError
 from attncli.masks.algebra import ATOMS
+from attncli.masks.notation import NOTATION
 from attncli.masks.parser import parse
 
 _IN_ARGUMENTS = re.compile(r"(?P<before>.*?\b(?P<atom>[a-z_]\w*)\((?:[^()]*,)?\s*)(?P<typed>[^(),\s]*)", re.DOTALL)
@@ -62,7 +63,8 @@ def _atoms(before: str, allow_bias: bool) -> Iterator[Candidate]:
         form = before + kind.usage.partition(" or ")[0]
         goes_on = bool(opened) or _unclosed(before) > 0
         yield Candidate(before + name + opened, kind.usage, goes_on, form if opened else "")
-    yield Candidate(f'{before}file("', 'file("mask.npy")', goes_on=True, form=f'{before}file("mask.npy")')
+    usage = NOTATION["file"].usage
+    yield Candidate(f'{before}file("', usage, goes_on=True, form=before + usage)
 
 
 def _arguments(before: str, atom: str) -> Iterator[Candidate]:

@@ -21,6 +21,7 @@ class Place:
         value: the value as far as it is typed.
         given: the values on the line, by parameter.
         names_option: whether the last word begins the name of an option.
+        root: the program's group of commands.
     """
 
     command: Any
@@ -29,6 +30,7 @@ class Place:
     value: str = ""
     given: dict[str, list[str]] = field(default_factory=dict)
     names_option: bool = False
+    root: Any = None
 
 
 def split(line: str) -> tuple[list[str], str]:
@@ -80,7 +82,7 @@ def find_place(root: Any, words: Sequence[str]) -> Place | None:
         words: what follows the program's name, the word that is being typed last.
     """
     *before, last = words
-    place = Place(root, value=last)
+    place = Place(root, value=last, root=root)
     awaiting = None
     positional = 0
     are_options_over = False

@@ -80,7 +80,7 @@ def parse_over(given: str | None) -> frozenset[str]:
     Raises:
         UsageError: it is neither heads nor layers.
     """
-    axes = frozenset(part.strip() for part in (given or "heads").split(","))
+    axes = frozenset(part.strip() for part in ("heads" if given is None else given).split(","))
     if not axes <= {"heads", "layers"}:
         raise UsageError(f"--over '{visible(given or '')}': expected heads, layers or heads,layers")
     return axes

@@ -42,7 +42,7 @@ def reduced(layers: tuple[LayerTrace, ...], how: str, over: frozenset[str]) -> t
 
 def rule_of(layers: tuple[LayerTrace, ...], how: str, over: frozenset[str]) -> str:
     """Return what the numbers are, in a sentence."""
-    heads = f"heads {written(layers[0].heads)}" if "heads" in over else ""
+    heads = f"head{'s' * (len(layers[0].heads) > 1)} {written(layers[0].heads)}" if "heads" in over else ""
     indices = sorted({layer.layer for layer in layers})
     found = f"layers {written(indices)}" if "layers" in over else ""
     return f"reduced: {how} over {' of '.join(filter(None, (heads, found)))}"

@@ -52,7 +52,8 @@ def rolled_out(layers: tuple[LayerTrace, ...], wanted: tuple[int, ...]) -> tuple
 def rule_of(wanted: tuple[int, ...], kind: str) -> str:
     """Return what the numbers are, in a sentence."""
     alone = "; what comes from the encoder is left out" if kind == "decoder" else ""
-    through = f"layers 0-{max(wanted)}" if len(wanted) == 1 and max(wanted) else "each layer and those below it"
+    through = "layer 0" if wanted == (0,) else f"layers 0-{wanted[0]}"
+    through = through if len(wanted) == 1 else "each layer and those below it"
     return f"rollout: {through}, the mean over all heads, half of it the token itself (Abnar & Zuidema 2020){alone}"
 
 

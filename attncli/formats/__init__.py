@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from attncli.errors import UsageError
 from attncli.tokens import visible
+from attncli.writing import goes_straight
 
 if TYPE_CHECKING:
     from attncli.failure import Failure
@@ -39,6 +40,17 @@ _PICTURES = {
 }
 
 FORMATS = ("table", *_WRITERS)
+MEANINGS = {
+    "table": "what a terminal shows, for people; in a pipe without colour, nothing cut (.txt)",
+    "json": "one document with a schema, every digit of a float32; several sentences are an array",
+    "jsonl": "the same, one document a line, each written as soon as it is ready",
+    "tsv": "tidy rows with tabs, the header first: one row a cell, or a head",
+    "csv": "the same with commas, quoted where it must be",
+    "parquet": "the rows of tsv with types, to a file; needs the extra attncli[parquet]",
+    "svg": "the table as a picture",
+    "html": "the table as a page",
+    "md": "the table for a Markdown document",
+}
 DRAWN = frozenset({"table", *_PICTURES})
 STREAMS = frozenset({"jsonl", "tsv", "csv"})  # whole lines at any moment, so an interrupted file is still of use
 
@@ -99,7 +111,7 @@ def choose_picture(output: Path | None) -> str:
 
 
 def _chosen(given: str | None, output: Path | None, names: Sequence[str]) -> str:
-    if output is None:
+    if output is None or (not output.suffix and goes_straight(output)):
         return given or "table"
     ending = output.suffix.lower().removeprefix(".")
     by_ending = "table" if ending == "txt" else ending

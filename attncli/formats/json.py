@@ -5,10 +5,9 @@ A document is written piece by piece, its matrices a block of rows at a time, so
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from itertools import chain, islice
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy as np
 from attncli.blocks import row_blocks
 from attncli.derived.layer import head_label, layer_label, measure_of
 from attncli.failure import Failure
-from attncli.formats import gathered
+from attncli.formats.answers import dumped, write_array, write_each
 from attncli.formats.numbers import number, written_rows
 from attncli.layer import HeadTrace, LayerTrace
 from attncli.metrics import head_metrics
@@ -34,40 +33,20 @@ _OF_TOP_KEYS = ("metrics",)  # where the heaviest keys stand in for the matrices
 
 
 def write_json(answers: Iterable[tuple[int, Trace | Failure]], view: View) -> Iterator[str]:
-    """Write one document for one sentence, an array of documents for several; it may lack those of failures."""
-    waiting = iter(answers)
-    first = list(islice(waiting, 2))  # traces, not documents: those of long sentences are too large to wait
-    is_array = len(first) > 1 or any(_is_left_out(answer) for _, answer in first)
-    opening, closing = ("[", "]\n") if is_array else ("", "\n")
-    for sentence, answer in chain(first, waiting):
-        if not _is_left_out(answer):
-            yield from gathered(chain([opening], _answered(sentence, answer, view)))
-            opening = ",\n"
-    if first:
-        yield closing if opening != "[" else opening + closing
+    """Write one document for one sentence, an array of documents for several; see `write_array`."""
+    return write_array(answers, partial(_document, view=view))
 
 
 def write_lines(answers: Iterable[tuple[int, Trace | Failure]], view: View) -> Iterator[str]:
     """Write one document a line."""
-    for sentence, answer in answers:
-        if not _is_left_out(answer):
-            yield from gathered(chain(_answered(sentence, answer, view), ["\n"]))
+    return write_each(answers, partial(_document, view=view))
 
 
-def _is_left_out(answer: Trace | Failure) -> bool:
-    return isinstance(answer, Failure) and not answer.is_kept
-
-
-def _answered(sentence: int, answer: Trace | Failure, view: View) -> Iterator[str]:
-    if isinstance(answer, Failure):
-        return iter([_dumped(answer.as_dict(sentence))])
-    return _document(answer, view)
-
-
-def _document(trace: Trace, view: View) -> Iterator[str]:
-    """Yield the document of one trace; rows are query tokens, columns key tokens, in the order listed."""
+def _document(sentence: int, trace: Trace, view: View) -> Iterator[str]:
+    """Yield the document of a sentence's trace; rows are query tokens, columns key tokens, in the order listed."""
     yield _opened({
         "schema": SCHEMA,
+        "sentence": sentence,
         "source": trace.source.as_dict(),
         "text": trace.text,
         "pair": trace.pair,
@@ -133,7 +112,7 @@ def _head(trace: Trace, layer: LayerTrace, index: int, view: View, cells: Cells)
     if "output" in parts:
         yield from _matrix("output", _blocks(head.output), view)
     if "metrics" in parts:
-        yield f', "metrics": {_dumped(_metrics(trace, layer, head, view))}'
+        yield f', "metrics": {dumped(_metrics(trace, layer, head, view))}'
     yield "}"
 
 
@@ -182,9 +161,4 @@ def _array(items: Iterable[Iterator[str]]) -> Iterator[str]:
 
 def _opened(members: dict[str, Any]) -> str:
     """Return an object that more members are to follow in."""
-    return _dumped(members)[:-1]
-
-
-def _dumped(value: Any) -> str:
-    # ASCII alone: no control or bidirectional character of a token reaches a terminal, and every stdout takes it.
-    return json.dumps(value, allow_nan=False)
+    return dumped(members)[:-1]

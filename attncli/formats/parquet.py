@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,12 +48,28 @@ def write_parquet(answers: Iterable[tuple[int, Trace | Failure]], view: View, pa
     Raises:
         InputError: the file cannot be written.
     """
+    schema = typed(_TYPES)
+    write_tables(_tables(answers, view, schema), schema, path)
+
+
+def typed(types: Mapping[str, str]) -> Any:
+    """Return the schema of columns by the names of their types."""
+    import pyarrow
+
+    return pyarrow.schema([(name, getattr(pyarrow, kind)()) for name, kind in types.items()])
+
+
+def write_tables(tables: Iterable[Any], schema: Any, path: Path) -> None:
+    """Write tables one after the other, in row groups as they come.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
     import pyarrow
     from pyarrow.parquet import ParquetWriter
 
-    schema = pyarrow.schema([(name, getattr(pyarrow, kind)()) for name, kind in _TYPES.items()])
     with written_aside(path, ".part") as aside, ParquetWriter(aside, schema, compression="zstd") as file:
-        for group in _groups(_tables(answers, view, schema)):
+        for group in _groups(tables):
             file.write_table(pyarrow.concat_tables(group), row_group_size=2 * _ROWS)
 
 

@@ -38,7 +38,7 @@ def write_tsv(answers: Iterable[tuple[int, Trace | Failure]], view: View) -> Ite
 
 def write_csv(answers: Iterable[tuple[int, Trace | Failure]], view: View) -> Iterator[str]:
     """Write comma-separated rows, quoted where they must be, the header first."""
-    return _written(answers, view, _comma_separated, ",")
+    return _written(answers, view, comma_separated, ",")
 
 
 def _written(answers: Iterable[tuple[int, Trace | Failure]], view: View, join: Join, comma: str) -> Iterator[str]:
@@ -55,7 +55,8 @@ def _written(answers: Iterable[tuple[int, Trace | Failure]], view: View, join: J
         header = ""
 
 
-def _comma_separated(fields: Iterable[str]) -> str:
+def comma_separated(fields: Iterable[str]) -> str:
+    """Return fields as a line of CSV, without its end."""
     stream = io.StringIO()
     csv.writer(stream, lineterminator="").writerow(fields)
     return stream.getvalue()
@@ -67,7 +68,7 @@ def _rows(number: int, trace: Trace, view: View, join: Join, comma: str) -> Iter
         cells = view.cells(trace, layer)
         columns = cells.of_columns
         # What repeats is joined once: there is a line a cell.
-        names = [f"{comma}{join((str(key), _escaped(cells.column_tokens[key].text)))}{comma}" for key in cells.columns]
+        names = [f"{comma}{join((str(key), escaped(cells.column_tokens[key].text)))}{comma}" for key in cells.columns]
         keys = np.array(names, object)
         flags = {False: f"{comma}false{comma}", True: f"{comma}true{comma}"}
         for index in layer.heads:
@@ -75,7 +76,7 @@ def _rows(number: int, trace: Trace, view: View, join: Join, comma: str) -> Iter
                 kept = _kept(block, columns, view.heaviest)
                 rows = zip(block.queries.tolist(), kept, _scores(block), block.mask, block.weights, strict=True)
                 for query, own, scores, allowed, weights in rows:
-                    token = _escaped(cells.row_tokens[query].text)
+                    token = escaped(cells.row_tokens[query].text)
                     place = (str(number), str(layer_label(layer)), layer.kind, str(head_label(layer, index)))
                     start = join((*place, str(query), token))
                     answers = zip(
@@ -102,6 +103,6 @@ def _kept(head: HeadTrace, columns: Columns, wanted: Heaviest | None) -> Iterabl
     return (places for places, _ in top_keys(head, columns, wanted))
 
 
-def _escaped(token: str) -> str:
+def escaped(token: str) -> str:
     r"""Return a token without the characters that separate fields: `\t`, `\n` and `\\` as two characters each."""
     return visible(token.replace("\\", "\\\\"))

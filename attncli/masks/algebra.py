@@ -16,6 +16,7 @@ import numpy as np
 
 from attncli.blocks import row_blocks
 from attncli.errors import InputError
+from attncli.masks.notation import NOTATION
 from attncli.tokens import visible
 
 if TYPE_CHECKING:
@@ -215,12 +216,17 @@ class AtomKind:
     """What the parser and the help need to know of an atom."""
 
     rule: Callable[..., Bool[np.ndarray, ...]]
-    usage: str
+    name: str
     arguments: range = range(1)  # how many positional arguments it takes
     keywords: frozenset[str] = frozenset()
     least: int = 0  # the smallest argument that makes sense
     allows_own: bool = False  # whether every query may attend to the key at its own position
     is_bias: bool = False  # whether it adds to the scores and forbids nothing
+
+    @property
+    def usage(self) -> str:
+        """How it is written."""
+        return NOTATION[self.name].usage
 
 
 _MANY = range(1, 1_000_000)
@@ -228,17 +234,17 @@ _MANY = range(1, 1_000_000)
 ATOMS = {
     "full": AtomKind(_full, "full", allows_own=True),
     "causal": AtomKind(_causal, "causal", allows_own=True),
-    "window": AtomKind(_window, "window(w)", range(1, 2), least=1, allows_own=True),
-    "band": AtomKind(_band, "band(left,right)", range(2, 3), allows_own=True),
-    "prefix": AtomKind(_prefix, "prefix(n)", range(1, 2), allows_own=True),
-    "docs": AtomKind(_docs, "docs(3,2,…)", _MANY, least=1, allows_own=True),
-    "chunk": AtomKind(_chunk, "chunk(c)", range(1, 2), least=1, allows_own=True),
-    "dilated": AtomKind(_dilated, "dilated(w,step)", range(2, 3), least=1, allows_own=True),
-    "global": AtomKind(_global, "global(a,…)", _MANY),
-    "pad": AtomKind(_pad, "pad(left=n) or pad(right=n)", keywords=frozenset({"left", "right"})),
-    "keys": AtomKind(_keys, "keys(a,b)", range(2, 3)),
-    "queries": AtomKind(_queries, "queries(a,b)", range(2, 3)),
-    "alibi": AtomKind(_alibi, "alibi(heads)", range(1, 2), least=1, allows_own=True, is_bias=True),
+    "window": AtomKind(_window, "window", range(1, 2), least=1, allows_own=True),
+    "band": AtomKind(_band, "band", range(2, 3), allows_own=True),
+    "prefix": AtomKind(_prefix, "prefix", range(1, 2), allows_own=True),
+    "docs": AtomKind(_docs, "docs", _MANY, least=1, allows_own=True),
+    "chunk": AtomKind(_chunk, "chunk", range(1, 2), least=1, allows_own=True),
+    "dilated": AtomKind(_dilated, "dilated", range(2, 3), least=1, allows_own=True),
+    "global": AtomKind(_global, "global", _MANY),
+    "pad": AtomKind(_pad, "pad", keywords=frozenset({"left", "right"})),
+    "keys": AtomKind(_keys, "keys", range(2, 3)),
+    "queries": AtomKind(_queries, "queries", range(2, 3)),
+    "alibi": AtomKind(_alibi, "alibi", range(1, 2), least=1, allows_own=True, is_bias=True),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 ENDINGS = (".npy", ".json", ".csv", ".npz", ".safetensors", ".pt")
 _NAMES = ("mask", "attention_mask", "attn_mask")  # of the mask, in a file that holds several arrays
 _WITH_BFLOAT16 = (".safetensors", ".pt")
+_LARGEST = 2**31  # bytes of a mask in an archive, where a small file can unpack to anything
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,7 @@ def _read(path: Path) -> Loaded:
             # Mapped, so that a header that claims more than the file holds is refused before memory is taken.
             return _typed(np.array(np.load(path, mmap_mode="r", allow_pickle=False)))
         case ".npz":
-            with np.load(path, allow_pickle=False) as arrays:
-                return _typed(arrays[_the_mask(arrays.files)])
+            return _typed(_unpacked(path))
         case ".json":
             return Loaded(np.array(_json_numbers(json.loads(path.read_text(encoding="utf-8-sig")))), None)
         case ".csv":
@@ -103,6 +104,16 @@ def _read(path: Path) -> Loaded:
 
 def _typed(values: np.ndarray[Any, Any]) -> Loaded:
     return Loaded(values, values.dtype.name)
+
+
+def _unpacked(path: Path) -> np.ndarray[Any, Any]:
+    # Opened here: NumPy does not close an archive that it cannot read.
+    with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as arrays:
+        name = _the_mask(arrays.files)
+        size = sum(one.file_size for one in arrays.zip.infolist() if one.filename in (name, f"{name}.npy"))
+        if size > _LARGEST:
+            raise ValueError(f"it unpacks to {size} bytes, more than {_LARGEST}")
+        return arrays[name]
 
 
 def _the_mask(names: list[str]) -> str:
@@ -174,30 +185,31 @@ def write_values(path: Path, values: np.ndarray[Any, Any], dtype: str) -> None:
     if ending == ".csv" and values.ndim != 2:
         raise UsageError(f"--output {name}: .csv holds one matrix, the mask has {values.ndim} axes; use .npy")
     with written_aside(path) as aside:
-        _write(aside, ending, values, dtype)
+        # Through bytes: the libraries' own errors about a file do not say what the system said.
+        aside.write_bytes(_written(ending, values, dtype))
 
 
-def _write(path: Path, ending: str, values: np.ndarray[Any, Any], dtype: str) -> None:
-    """Write the values; a path that is open already gets no ending added to it."""
-    if ending == ".pt":
-        import torch
+def _written(ending: str, values: np.ndarray[Any, Any], dtype: str) -> bytes | memoryview:
+    """Return what a file of the values holds."""
+    stream = BytesIO()
+    match ending:
+        case ".npy":
+            np.save(stream, values)
+        case ".npz":
+            np.savez_compressed(stream, mask=values)
+        case ".pt":
+            import torch
 
-        tensor = torch.from_numpy(np.array(values))
-        torch.save(tensor.bfloat16() if dtype == "bfloat16" else tensor, path)
-        return
-    with open(path, "wb") as stream:
-        match ending:
-            case ".npy":
-                np.save(stream, values)
-            case ".npz":
-                np.savez_compressed(stream, mask=values)
-            case ".safetensors":
-                stream.write(_safetensors(values, dtype))
-            case ".json":
-                stream.write(json.dumps(values.tolist()).encode() + b"\n")
-            case ".csv":
-                numbers = values.astype(int) if dtype == "bool" else values
-                stream.writelines((",".join(map(str, row)) + "\n").encode() for row in numbers.tolist())
+            tensor = torch.from_numpy(np.array(values))
+            torch.save(tensor.bfloat16() if dtype == "bfloat16" else tensor, stream)
+        case ".safetensors":
+            return _safetensors(values, dtype)
+        case ".json":
+            stream.write(json.dumps(values.tolist()).encode() + b"\n")
+        case ".csv":
+            numbers = values.astype(int) if dtype == "bool" else values
+            stream.writelines((",".join(map(str, row)) + "\n").encode() for row in numbers.tolist())
+    return stream.getbuffer()
 
 
 def _safetensors(values: np.ndarray[Any, Any], dtype: str) -> bytes:

@@ -6,9 +6,7 @@ The file is executed: it is the user's own, named on purpose. Nothing else here 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,8 +35,7 @@ class Function:
         shape = (len(grid.queries), grid.keys)
         heads = np.arange(grid.heads)[:, None, None]
         try:
-            with redirect_stdout(sys.stderr):  # standard output is data
-                told = np.asarray(self.call(np.int64(0), heads, grid.i[None], grid.j[None]))
+            told = np.asarray(self.call(np.int64(0), heads, grid.i[None], grid.j[None]))
             told = np.broadcast_to(told, (max(told.shape[0] if told.ndim == 3 else 1, 1), *shape))
         except (Exception, SystemExit) as error:
             hint = "; write & | ~ instead of and, or, not, if" if "truth value" in str(error) else ""
@@ -66,8 +63,7 @@ def load_function(written: str) -> Function:
     except OSError as error:
         raise InputError(f"{shown} cannot be read: {error.strerror}") from None
     try:
-        with redirect_stdout(sys.stderr):
-            exec(compile(source, match["path"], "exec"), names)
+        exec(compile(source, match["path"], "exec"), names)
     except (Exception, SystemExit) as error:
         raise InputError(f"{shown} fails: {_said(error)}") from None
     call = names.get(match["name"])

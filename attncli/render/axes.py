@@ -46,9 +46,12 @@ class Axis:
         kept: list[Token] = [tokens[index] for index in chosen]
         labels = tuple(palette.shortened(token.label, LONGEST_LABEL) for token in kept)
         if predicted:
-            said = [f" → {predicted[index].label}" if index in predicted else "" for index in chosen]
+            arrow = palette.fit(" → ")
             labels = tuple(
-                label + palette.shortened(one, LONGEST_LABEL + 3) for label, one in zip(labels, said, strict=True)
+                label + arrow + palette.shortened(predicted[index].label, LONGEST_LABEL)
+                if index in predicted
+                else label
+                for label, index in zip(labels, chosen, strict=True)
             )
         first = sum(1 for token in kept if token.segment == 0)
         in_order = all(token.segment == 0 for token in kept[:first])

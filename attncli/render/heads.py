@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import RenderableType
 from rich.segment import Segment
-from rich.style import Style
 from rich.text import Text
 
 from attncli.metric_names import NAMES, Metric
 from attncli.render.axes import Axis
-from attncli.render.block import Block, beside, block, cell, flowing, grid, stack
+from attncli.render.block import Block, beside, block, cell, flowing, stack
+from attncli.render.columns import Table, Words, fitting
 from attncli.render.heatmap import COMFORTABLE, ramp_line
 from attncli.render.matrix import DIGITS, WIDEST_FIXED, number_text
 from attncli.render.palette import BOLD, DIM, Palette
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
 UNDEFINED = "–"
 _NAMED = 3  # highest and lowest heads in words, below a map
-
-Words = list[tuple[str, Style | None]]
 
 
 def table_parts(
@@ -46,8 +43,10 @@ def table_parts(
     """
     yield _headline(survey, palette)
     names: list[Metric] = sorted(NAMES, key=lambda name: name != sort)
-    yield _table(survey, names, sort, palette, width, precision)
-    if notes := _notes(survey, names):
+    digits = range(DIGITS, 1, -1) if precision is None else [precision]
+    table, shown = fitting([_table(survey, names, sort, palette, each) for each in digits], width)
+    yield table
+    if notes := _notes(survey, names, shown, sort):
         yield Text(palette.fit("; ".join(notes)), DIM)
 
 
@@ -61,14 +60,8 @@ def _headline(survey: Survey, palette: Palette) -> Text:
     return joined(title_of(source), facts, palette)
 
 
-def _table(
-    survey: Survey,
-    names: Sequence[Metric],
-    sort: Metric | None,
-    palette: Palette,
-    width: int | None,
-    precision: int | None,
-) -> Block:
+def _table(survey: Survey, names: Sequence[Metric], sort: Metric | None, palette: Palette, digits: int) -> Table:
+    """Return a header and a line a head: where it is, and a number for each name."""
     kinds = {head.kind for head in survey.heads}
     longest = max(map(len, kinds)) if kinds != {"self"} else 0
 
@@ -76,20 +69,17 @@ def _table(
         """Return where a head is as one word, which stands at the left of every piece of a folded table."""
         return f"{layer:>5}  {kind:<{longest}}  {head:>4}" if longest else f"{layer:>5}  {head:>4}"
 
-    def laid_out(digits: int) -> Block:
-        rows: list[Words] = [[(place("layer", "kind", "head"), DIM)]]
-        rows[0] += [(name, BOLD if name == sort else DIM) for name in names]
-        for head in survey.heads:
-            numbers = [palette.fit(_written(head, name, survey.sentences > 1, digits)) for name in names]
-            styles = [BOLD if name == sort else None for name in names]
-            place_of = place(head.layer, head.kind, head.head)
-            rows.append([(place_of, BOLD), *zip(numbers, styles, strict=True)])
-        return grid(rows, ">" * len(rows[0]), width)
+    rows: list[Words] = [[(place("layer", "kind", "head"), DIM)]]
+    rows[0] += [(name, BOLD if name == sort else DIM) for name in names]
+    for head in survey.heads:
+        numbers = [palette.fit(_written(head, name, survey.sentences > 1, digits)) for name in names]
+        styles = [BOLD if name == sort else None for name in names]
+        rows.append([(place(head.layer, head.kind, head.head), BOLD), *zip(numbers, styles, strict=True)])
+    return Table(tuple(names), rows, frozenset(name for name in names if name == sort or _is_defined(survey, name)))
 
-    if precision is not None:
-        return laid_out(precision)
-    tried = [laid_out(digits) for digits in range(DIGITS, 1, -1)]
-    return min(tried, key=lambda table: len(table.lines))  # the first of those in the fewest pieces
+
+def _is_defined(survey: Survey, name: Metric) -> bool:
+    return any(head.metrics[name] is not None for head in survey.heads)
 
 
 def _written(head: HeadSummary, name: Metric, has_several: bool, digits: int) -> str:
@@ -102,12 +92,23 @@ def _written(head: HeadSummary, name: Metric, has_several: bool, digits: int) ->
     return f"{text} ±{UNDEFINED if std is None else number_text(std, digits, std >= WIDEST_FIXED)}"
 
 
-def _notes(survey: Survey, names: Sequence[Metric]) -> list[str]:
-    """Return what the numbers are over, where that is not plain."""
+def _notes(survey: Survey, names: Sequence[Metric], shown: Sequence[Metric], sort: Metric | None) -> list[str]:
+    """Return what the numbers are over, where that is not plain, and what the table has no room for."""
+    notes = []
+    if sort is not None and not _is_defined(survey, sort):
+        notes.append(
+            f"no head is ranked: {sort} is not defined for {'this' if survey.sentences == 1 else 'any'} sentence"
+        )
+    left_out = [name for name in names if name not in shown]
+    unknown = [name for name in left_out if not _is_defined(survey, name)]
+    if unknown and survey.sentences == 1:
+        notes.append(f"{', '.join(unknown)} not defined for this sentence")
+    if more := [name for name in left_out if name not in unknown]:
+        notes.append(f"no room for {', '.join(more)}; -F tsv has them, --sort brings one to the front")
     if survey.sentences == 1:
-        is_undefined = any(head.metrics[name] is None for head in survey.heads for name in names)
-        return [f"{UNDEFINED} not defined for this sentence"] if is_undefined else []
-    notes = [f"mean ± standard deviation over {survey.sentences:,} sentences"]
+        is_undefined = any(head.metrics[name] is None for head in survey.heads for name in shown)
+        return [*notes, *[f"{UNDEFINED} not defined for this sentence"] * is_undefined]
+    notes.append(f"mean ± standard deviation over {survey.sentences:,} sentences")
     fewer: dict[str, list[str]] = {}
     for name in names:
         counts = [head.counts[name] for head in survey.heads]
@@ -128,22 +129,26 @@ def grid_parts(
     """Yield what ran, one map of layers × heads for each kind of attention, and the heads at both ends."""
     yield _headline(survey, palette)
     title = metric if survey.sentences == 1 else f"{metric}, mean over {survey.sentences:,} sentences"
-    values = [value for head in survey.heads if (value := head.metrics[metric]) is not None]
-    finite = [value for value in values if math.isfinite(value)] or [0.0]
-    low, high = min(finite), max(finite)
-    ramp = [ramp_line(low, high, palette)] if values else []
-    marks = [[Segment(palette.fit(f"{UNDEFINED} not defined"), DIM)]] if len(values) < len(survey.heads) else []
-    if 0.0 in values:
-        marks.append([Segment("0 exactly zero", DIM)])
-    yield flowing([[Segment(title, BOLD)], *ramp, *marks], width)
+    defined = replace(survey, heads=tuple(head for head in survey.heads if head.metrics[metric] is not None))
+    values = np.array([head.metrics[metric] for head in defined.heads], float)
+    finite = values[np.isfinite(values)]
+    scale = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    ramp = [ramp_line(*scale, palette)] if finite.size else []
+    marks = {
+        f"{UNDEFINED} not defined": len(values) < len(survey.heads),
+        "0 exactly zero": bool((values == 0).any()),
+        "I infinite": bool(np.isinf(values).any()),
+    }
+    said = [[Segment(palette.fit(mark), DIM)] for mark, is_there in marks.items() if is_there]
+    yield flowing([[Segment(title, BOLD)], *ramp, *said], width)
     for kind in dict.fromkeys(head.kind for head in survey.heads):
         heads = [head for head in survey.heads if head.kind == kind]
         name = kind if len(heads) < len(survey.heads) else ""
-        drawn = _Map.of(heads, metric, (low, high), 2 if precision is None else precision)
+        drawn = _Map.of(heads, metric, scale, 2 if precision is None else precision)
         map_ = drawn.drawn(palette, width or COMFORTABLE)
         yield stack([block([[Segment(name, BOLD)]]), map_]) if name else map_
-    if values:
-        yield _ends(survey, metric, palette, width, DIGITS if precision is None else precision)
+    if defined.heads:
+        yield _ends(defined, metric, palette, width, DIGITS if precision is None else precision)
 
 
 @dataclass(frozen=True)

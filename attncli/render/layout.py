@@ -180,8 +180,9 @@ class Layout:
         trace = self.trace
         # Elsewhere there is no vocabulary, and words have pieces.
         has_ids = trace.source.kind in {"toy", "pretrained"} or isinstance(trace.key_tokens[0], Word)
-        if trace.query_tokens == trace.key_tokens:
-            return token_list(trace.key_tokens, "tokens", self.palette, self.width, has_ids)
+        found = {tokens for layer in trace.layers for tokens in trace.sides(layer)}
+        if len(found) == 1:
+            return token_list(found.pop(), "tokens", self.palette, self.width, has_ids)
         sides = ((trace.query_tokens, "queries"), (trace.key_tokens, "keys"))
         return stack([token_list(tokens, title, self.palette, self.width, has_ids) for tokens, title in sides])
 
@@ -205,7 +206,7 @@ class Layout:
             name += f" of head {heads[0]}"
         elif len(drawing.kinds) == 1 and len(heads) == layer.num_heads > 1:
             name += " of every head"
-        said = f" · {layer.num_queries} queries × {layer.num_keys} keys · {layer.mask}"
+        said = self.palette.fit(f" · {layer.num_queries} queries × {layer.num_keys} keys · {layer.mask}")
         title = block([[Segment(name, BOLD), Segment(self.palette.shortened(said, self._room - len(name)), DIM)]])
         yield stack([title, drawing.picture(frame.fit.pool, self.palette, self._room)])
         is_part = allowed.shape[1:] != (layer.num_queries, layer.num_keys)

@@ -42,6 +42,8 @@ _PLAIN = str.maketrans({
     "·": ".", "×": "x", "−": "-", "–": "-", "→": "->", "⋯": "..", "…": "..", "■": "#", "ᵀ": "^T", "√": "sqrt",
     "│": "|", "─": "-", "┼": "+", "░": ":", "▒": "=", "▓": "#", "█": "@", "␣": "_", "◌": "", "‖": "||", "÷": "/",
 })  # fmt: skip
+# Of those, what stands in a token's label; anything else there is the token's own, and no other token may look like it.
+_PLAIN_MARKS = str.maketrans({"␣": "_", "◌": ""})
 
 _RIGHT_TO_LEFT = frozenset({"R", "AL", "AN"})  # Unicode's bidirectional classes
 LEFT_TO_RIGHT = "\u200e"
@@ -94,27 +96,33 @@ class Palette:
 
     def fit(self, text: str) -> str:
         """Return text that the output's encoding can write: our own glyphs replaced, everything else escaped."""
+        return self._written(text, _PLAIN)
+
+    def _written(self, text: str, plain: dict[int, str]) -> str:
         try:
             text.encode(self.encoding)
         except UnicodeEncodeError:
-            return text.translate(_PLAIN).encode(self.encoding, "backslashreplace").decode(self.encoding)
+            return text.translate(plain).encode(self.encoding, "backslashreplace").decode(self.encoding)
         return text
 
     def label(self, text: str) -> str:
-        """Return somebody else's text, harmless and writable."""
-        text = self.fit(visible(text.removesuffix(LEFT_TO_RIGHT)))  # a label of a label stays as it is
-        # Right-to-left letters would draw the numbers and labels that follow to their left; a mark ends their run.
-        is_reordered = not text.isascii() and any(unicodedata.bidirectional(each) in _RIGHT_TO_LEFT for each in text)
-        return text + LEFT_TO_RIGHT if is_reordered else text
+        """Return somebody else's text among our own, harmless and writable."""
+        return self._labelled(text, _PLAIN)
 
     def shortened(self, text: str, width: int) -> str:
         """Return somebody else's text in at most `width` cells; an ellipsis says that it was longer."""
-        text = self.label(text)
+        text = self._labelled(text, _PLAIN_MARKS)
         if cell_len(text) <= width:
             return text
         ellipsis = self.fit("…")
         mark = LEFT_TO_RIGHT if text.endswith(LEFT_TO_RIGHT) else ""
         return set_cell_size(text, width - len(ellipsis)).rstrip() + ellipsis + mark
+
+    def _labelled(self, text: str, plain: dict[int, str]) -> str:
+        text = self._written(visible(text.removesuffix(LEFT_TO_RIGHT)), plain)  # a label of a label stays as it is
+        # Right-to-left letters would draw the numbers and labels that follow to their left; a mark ends their run.
+        is_reordered = not text.isascii() and any(unicodedata.bidirectional(each) in _RIGHT_TO_LEFT for each in text)
+        return text + LEFT_TO_RIGHT if is_reordered else text
 
     def cells(
         self,

@@ -49,7 +49,7 @@ class Page:
         one, *others = self.explained
         row = self._rows[0]
         if others:
-            yield Text(palette.fit(f"{self._asked(one)} · {len(others) + 1} heads"), BOLD)
+            yield Text(palette.fit(f"{self._asked_of_kinds()} · {len(others) + 1} heads"), BOLD)
             yield self._cells_of_heads() if isinstance(one, Cell) else self._rows_of_heads()
             return
         yield Text.assemble((palette.fit(self._asked(one)), BOLD), palette.fit(_place(row)))
@@ -81,6 +81,15 @@ class Page:
         return f"{asked} → key {self.sheet.named(one.key, _LONGEST_TITLE)}" if isinstance(one, Cell) else asked
 
     # --- several heads ---
+
+    def _asked_of_kinds(self) -> str:
+        """Return what was asked; where kinds of attention have tokens of their own there, those of each kind."""
+        kinds: dict[str, dict[str, None]] = {}
+        for one in self.explained:
+            kinds.setdefault(self._asked(one), {})[_row(one).layer.kind] = None
+        if len(kinds) == 1:
+            return next(iter(kinds))
+        return "; ".join(f"{' and '.join(found)} {asked}" for asked, found in kinds.items())
 
     @cached_property
     def _facts(self) -> dict[str, list[str]]:

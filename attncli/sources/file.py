@@ -296,4 +296,6 @@ def _saved_mask(rule: Any, cells: tuple[int, int, int]) -> RuleMask:
     heads, queries, keys = cells
     if not 0 <= rule["past"] < 2**31:
         raise ValueError(f"its mask has past {rule['past']}")
-    return RuleMask(expression, queries, keys, heads, rule["past"])
+    mask = RuleMask(expression, queries, keys, heads, rule["past"])
+    mask.rows([0], np.arange(0))  # one that does not fit these tokens is refused here
+    return mask

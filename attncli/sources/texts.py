@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from attncli.errors import InputError
 
 
@@ -21,6 +23,9 @@ def check_texts(text: str | None, pair: str | None = None, target: str | None = 
         try:
             given.encode("utf-8")
         except UnicodeEncodeError as error:
-            raise InputError(
-                f"{role} is not valid UTF-8 at character {error.start + 1}; convert it to UTF-8 first"
-            ) from None
+            encoding = sys.getfilesystemencoding()
+            if encoding == "utf-8":
+                why = f"is not valid UTF-8 at character {error.start + 1}; convert it to UTF-8 first"
+            else:  # of the locale, in which Python reads arguments
+                why = f"is not {encoding}, which the locale says arguments are; set PYTHONUTF8=1"
+            raise InputError(f"{role} {why}") from None

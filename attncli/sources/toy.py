@@ -21,13 +21,12 @@ from attncli.masks.parser import parse
 from attncli.sources.draws import INITS, RNGS, Linear
 from attncli.sources.options import refuse_unknown
 from attncli.sources.texts import check_texts
-from attncli.sources.vocabulary import Trained, Vocabulary, Words, load_tokenizer
+from attncli.sources.vocabulary import Trained, Vocabulary, Words, open_vocabulary
 from attncli.tokens import Tokens, visible
 from attncli.trace import Source, Trace
 
 if TYPE_CHECKING:
     from jaxtyping import Float
-    from tokenizers import Tokenizer
 
     from attncli.selection import Indices
 
@@ -171,14 +170,10 @@ class ToyLayer:
         self.mask = None if mask is None else parse(mask)
         self.kind = kind
         self.special = special
-        self._tokenizer: Tokenizer | None = None
-        if self.options.vocab == "words":
-            if self.options.offline:
-                raise UsageError("--offline does not apply to --vocab words, for which nothing is looked up")
-            if not special:
-                raise UsageError("--no-special does not apply to --vocab words, which adds no special tokens")
-        else:
-            self._tokenizer = load_tokenizer(self.options.vocab, self.options.offline)
+        self._tokenizer = open_vocabulary(self.options.vocab, special, self.options.offline)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {value}" for name, value in vars(self.options).items() if value is not None)
 
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
         """Yield the attention of each sentence; see `Source.traces`."""

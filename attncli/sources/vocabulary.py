@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -22,6 +23,9 @@ class Vocabulary(Protocol):
 
     def encode(self, text: str, pair: str | None) -> Tokens:
         """Return the tokens of a text, and of a second one in the same sequence."""
+
+    def unknown(self, texts: tuple[str, str | None], tokens: Tokens) -> list[Token]:
+        """Return the tokens that stand for what the vocabulary lacks."""
 
     def notes(self, texts: tuple[str, str | None], tokens: Tokens) -> tuple[str, ...]:
         """Return what the vocabulary could not express, a sentence each."""
@@ -54,8 +58,12 @@ class Words:
             ]
         )
 
-    def notes(self, texts: tuple[str, str | None], tokens: Tokens) -> tuple[str, ...]:
+    def unknown(self, texts: tuple[str, str | None], tokens: Tokens) -> list[Token]:
         """Return nothing: the vocabulary is made of these words."""
+        return []
+
+    def notes(self, texts: tuple[str, str | None], tokens: Tokens) -> tuple[str, ...]:
+        """Return nothing."""
         return ()
 
 
@@ -78,21 +86,31 @@ class Trained:
             raise InputError(f"the tokenizer cannot read the text: {visible(str(error))}") from None
         return tokens_of(encoding, text, pair)
 
+    def unknown(self, texts: tuple[str, str | None], tokens: Tokens) -> list[Token]:
+        """See `Vocabulary.unknown`."""
+        return [token for unknown in self._unknown_pieces(tokens) for token in unknown_tokens(texts, tokens, *unknown)]
+
     def notes(self, texts: tuple[str, str | None], tokens: Tokens) -> tuple[str, ...]:
         """See `Vocabulary.notes`."""
+        return tuple(
+            note for unknown in self._unknown_pieces(tokens) for note in unknown_notes(texts, tokens, *unknown)
+        )
+
+    def _unknown_pieces(self, tokens: Tokens) -> list[tuple[int | None, str | None]]:
+        """Return the ids that stand for what the vocabulary lacks, and their pieces."""
         tokenizer = self._tokenizer
         unknown = getattr(tokenizer.model, "unk_token", None)
         if unknown is not None:
-            return unknown_notes(texts, tokens, tokenizer.token_to_id(unknown), unknown)
+            return [(tokenizer.token_to_id(unknown), unknown)]
         # Unigram does not tell its unknown token, but gives its id to pieces that are spelt otherwise.
         others = {token.id for token in tokens if tokenizer.id_to_token(token.id) != token.text}
-        return tuple(n for id_ in others for n in unknown_notes(texts, tokens, id_, tokenizer.id_to_token(id_)))
+        return [(id_, tokenizer.id_to_token(id_)) for id_ in others]
 
 
-def unknown_notes(
+def unknown_tokens(
     texts: tuple[str, str | None], tokens: Tokens, unknown_id: int | None, unknown: str | None
-) -> tuple[str, ...]:
-    """Return a sentence about the words that the vocabulary lacks, or none.
+) -> list[Token]:
+    """Return the tokens that stand for what the vocabulary lacks, not those that the text itself spells so.
 
     Args:
         texts: the text and the second one of a pair.
@@ -100,11 +118,23 @@ def unknown_notes(
         unknown_id: the id that stands for what the vocabulary lacks.
         unknown: the piece of that id.
     """
-    lost = [(texts[t.segment] or "")[t.start : t.end] for t in tokens if t.id == unknown_id and not t.special]
+    lost = (token for token in tokens if token.id == unknown_id and not token.special)
+    return [token for token in lost if _covered(token, texts) != unknown]
+
+
+def unknown_notes(
+    texts: tuple[str, str | None], tokens: Tokens, unknown_id: int | None, unknown: str | None
+) -> tuple[str, ...]:
+    """Return a sentence about the words that the vocabulary lacks, or none; see `unknown_tokens`."""
+    lost = [_covered(token, texts) for token in unknown_tokens(texts, tokens, unknown_id, unknown)]
     if not lost:
         return ()
     words = ", ".join(f"'{visible(word)}'" for word in dict.fromkeys(lost))
     return (f"the model's vocabulary lacks {words}, read as {unknown}; attention there is to the unknown token",)
+
+
+def _covered(token: Token, texts: tuple[str, str | None]) -> str:
+    return (texts[token.segment] or "")[token.start : token.end]
 
 
 def tokens_of(encoding: Any, text: str, pair: str | None = None) -> Tokens:
@@ -133,6 +163,22 @@ def tokens_of(encoding: Any, text: str, pair: str | None = None) -> Tokens:
         word = None if special else word
         tokens.append(Token(index, id_, piece, start, end, bool(special), segment, word))
     return spelled(tokens, text, pair)
+
+
+def open_vocabulary(vocab: str, special: bool, offline: bool) -> Tokenizer | None:
+    """Load the tokenizer that `--vocab` names; None is `words`, a vocabulary of each document's own.
+
+    Raises:
+        UsageError: an option does not apply to `words`.
+        LoadError: see `load_tokenizer`.
+    """
+    if vocab != "words":
+        return load_tokenizer(vocab, offline)
+    if offline:
+        raise UsageError("--offline does not apply to --vocab words, for which nothing is looked up")
+    if not special:
+        raise UsageError("--no-special does not apply to --vocab words, which adds no special tokens")
+    return None
 
 
 def load_tokenizer(name: str, offline: bool) -> Tokenizer:
@@ -171,8 +217,10 @@ def tokenizer_in(path: Path, whose: str) -> Tokenizer:
 
 
 def _tokenizer_from_hub(name: str, offline: bool) -> Path:
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     from huggingface_hub import hf_hub_download
 
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its retries; the outcome is said in one sentence
     try:
         return Path(hf_hub_download(name, "tokenizer.json", local_files_only=offline))
     except Exception as error:  # network, authentication, names: a sentence for each is in the error

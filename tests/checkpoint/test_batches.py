@@ -287,12 +287,25 @@ def numbered(count: int) -> Iterator[tuple[int, str]]:
 
 
 def test_windows_double_until_the_largest() -> None:
-    found = list(windows(numbered(30), most=lambda: 8))
-    assert [len(window) for window in found] == [1, 2, 4, 8, 8, 7]
-    assert [one for window in found for one in window] == list(numbered(30))
-    assert [len(window) for window in windows(numbered(600))] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 89]
+    found = list(windows(numbered(600)))
+    assert [one for window in found for one in window] == list(numbered(600))
+    assert [len(window) for window in found] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 89]
     assert list(windows(iter(()))) == []
     assert [len(window) for window in windows(numbered(3))] == [1, 2]
+
+
+def test_where_a_window_ends_depends_on_numbers_alone() -> None:
+    ends = {window[-1][0] for window in windows(numbered(2000))}
+    for step in (2, 3, 7, 300):
+        holes = [one for one in numbered(2000) if one[0] % step]
+        found = list(windows(iter(holes)))
+        assert [one for window in found for one in window] == holes
+        for window in found:
+            assert not any(first in ends for first, _ in window if first != window[-1][0])
+            assert not any(window[0][0] <= end < window[-1][0] for end in ends)
+    for start in (2, 5, 200, 256, 1000):
+        first, *_ = windows(one for one in numbered(2000) if one[0] >= start)
+        assert first[-1][0] == min(end for end in ends if end >= start)
 
 
 def test_the_first_window_needs_the_first_sentence_alone() -> None:

@@ -22,7 +22,7 @@ from attncli.checks import DEFAULT_TEXTS
 from attncli.errors import LoadError, NotExposedError, UsageError
 from attncli.findings import CODES, Report
 from attncli.formats.documents import what_was_run, write_findings
-from attncli.sources.pretrained import loading
+from attncli.sources.pretrained import loading, tokenizer
 
 TEXTS = ["w7 w8 w9 w10 w11", "w21 w22 w23 w24 w25 w26 w27 w28 w29", "w40 w41 w42"]
 
@@ -54,7 +54,7 @@ def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None) -
         name: str, plant: Any = None, texts: list[str] = TEXTS, stored: torch.dtype = torch.float32, **options: Any
     ) -> Report:
         save(tiny_model(name).to(stored), tmp_path)
-        monkeypatch.setattr(loading, "load_tokenizer", tokenizer_in)
+        monkeypatch.setattr(tokenizer, "load_tokenizer", tokenizer_in)
 
         def planted(*arguments: Any) -> Any:
             model = LOAD_MODEL(*arguments)

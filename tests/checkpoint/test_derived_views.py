@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from architectures import tiny_inputs, tiny_model
+from conformance import opened, save, words
 
 import attncli
 
@@ -124,3 +126,35 @@ def test_a_decoder_rolls_out_below_its_diagonal(attn: Run, tiny_llama: str) -> N
     assert ran.code == 0
     assert "· masked" in ran.out
     assert attn("inspect", "time", "-m", tiny_llama, "--rollout", "--layer", "7").code == 2
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gemma2", "gpt_oss"])
+def test_grouped_heads_biases_softcaps_and_sinks_are_in_norms_and_rollouts(name: str, tmp_path: Path) -> None:
+    model = tiny_model(name)
+    save(model, tmp_path)
+    values: list[torch.Tensor] = []
+    projections = [module for path, module in model.named_modules() if path.endswith("v_proj")]
+    for projection in projections:
+        projection.register_forward_hook(lambda _, __, output: values.append(output[0]))
+    inputs = tiny_inputs(model.config)
+    with torch.no_grad():
+        attentions = [weights[0].double() for weights in model(**inputs, output_attentions=True).attentions]
+    assert (name in ("qwen2", "gpt_oss")) == any(projection.bias is not None for projection in projections)
+    assert (name == "gpt_oss") == bool((attentions[0].sum(dim=-1) < 0.99).any())
+    trace = opened(tmp_path, "all").trace(words(inputs["input_ids"]))
+
+    heads, groups = model.config.num_attention_heads, model.config.num_key_value_heads
+    assert heads > groups
+    for layer, weights, value in zip(attncli.derive(trace, norms=True).layers, attentions, values, strict=True):
+        of_groups = value.double().reshape(len(value), groups, -1)
+        for head in range(heads):
+            carried = weights[head][:, :, None] * of_groups[:, head // (heads // groups)][None]
+            np.testing.assert_allclose(layer.head(head).weights, carried.norm(dim=-1).numpy(), rtol=1e-3, atol=1e-5)
+
+    size = len(values[0])
+    joint = torch.eye(size, dtype=torch.float64)
+    for weights in attentions:
+        mixed = weights.mean(dim=0) + torch.eye(size, dtype=torch.float64)
+        joint = mixed / mixed.sum(dim=-1, keepdim=True) @ joint
+    (rolled,) = attncli.derive(trace, rollout=True).layers
+    np.testing.assert_allclose(rolled.head(0).weights, joint.numpy(), atol=2e-6)

@@ -34,7 +34,7 @@ NO_MASK = {"cpmant": "takes no attention mask"}
 
 def opened(folder: Path, **options: Any) -> BlankCheckpoint:
     every = Indices.of("layer", None), Indices.of("head", None)
-    with patch("attncli.sources.pretrained.loading.load_tokenizer", tokenizer_in):
+    with patch("attncli.sources.pretrained.tokenizer.load_tokenizer", tokenizer_in):
         return BlankCheckpoint(str(folder), *every, kind=None, mask=None, special=False, **options)
 
 

@@ -117,7 +117,7 @@ def test_a_layer_that_only_the_decoder_has_is_asked_of_the_decoder(tmp_path: Pat
 
 def test_heads_are_those_of_the_side_that_is_shown(tmp_path: Path) -> None:
     folder = bart(tmp_path, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2, decoder_attention_heads=4)
-    with patch("attncli.sources.pretrained.loading.load_tokenizer", tokenizer_in):
+    with patch("attncli.sources.pretrained.tokenizer.load_tokenizer", tokenizer_in):
         source = open_source(model=str(folder), heads=3, kind="decoder", special=False)
         assert source.trace("w7 w8", target="w9 w10").layers[0].heads == (3,)
         with pytest.raises(UsageError, match="2 heads"):
@@ -142,7 +142,7 @@ def test_a_layer_of_a_hybrid_without_attention_is_said_to_be_missing(tmp_path: P
     from architectures import tiny_model
 
     save(tiny_model("qwen3_next"), tmp_path)
-    with patch("attncli.sources.pretrained.loading.load_tokenizer", tokenizer_in):
+    with patch("attncli.sources.pretrained.tokenizer.load_tokenizer", tokenizer_in):
         ran = attn("inspect", "w7 w8", "w9 w7", "-m", tmp_path, "-l", "0,1", "-F", "jsonl", "--show", "metrics")
     assert ran.code == 0
     assert ran.err.splitlines() == [

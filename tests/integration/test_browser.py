@@ -387,3 +387,21 @@ def test_144_heads_of_128_tokens_are_drawn_and_followed_smoothly(tmp_path: Path,
         return (performance.now() - started) / 200;
     }""")
     assert moved < 16  # a frame; about 1 ms
+
+
+@pytest.mark.parametrize("count", [12, 40])
+def test_on_a_small_screen_the_whole_map_stands_beside_all_heads(
+    tmp_path: Path, opened: Callable[..., Page], count: int
+) -> None:
+    page = opened(written(random_trace(3, 12, count), tmp_path / "page.html"))
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.reload()
+    page.wait_for_selector("#heads[data-drawn]", state="attached")
+    settled(page)
+    boxes = {name: page.locator(name).bounding_box() for name in ("#heads", "#map-scroll", "#map-cells")}
+    heads, room, cells = (box for box in boxes.values() if box is not None)
+    assert heads["x"] + heads["width"] < room["x"]
+    assert room["y"] <= heads["y"] + heads["height"]
+    assert room["x"] + room["width"] <= 1280
+    assert 400 <= cells["width"] <= room["width"]
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280

@@ -175,7 +175,17 @@ METRICS = {
 def test_the_document_of_a_toy_layer_key_by_key(attn: Run) -> None:
     ran = attn("inspect", SENTENCE, "-F", "json", "--show", "q,k,v,scores,mask,weights,output,metrics", "--d-v", "3")
     document = strictly(ran.out)
-    assert list(document) == ["schema", "source", "text", "pair", "target", "query_tokens", "key_tokens", "layers"]
+    assert list(document) == [
+        "schema",
+        "sentence",
+        "source",
+        "text",
+        "pair",
+        "target",
+        "query_tokens",
+        "key_tokens",
+        "layers",
+    ]
     assert document["schema"] == "attncli.trace/1"
     promised = {
         "kind": "toy",
@@ -369,7 +379,7 @@ def test_a_token_that_occurs_twice_is_every_one_of_them(attn: Run) -> None:
 
 def test_several_sentences_are_an_array_and_one_is_a_document(attn: Run) -> None:
     texts = ["time flies", "fruit", "like an arrow"]
-    alone = [attn("inspect", text, "-F", "json").json for text in texts]
+    alone = [attn("inspect", text, "-F", "json").json | {"sentence": n} for n, text in enumerate(texts, start=1)]
     assert strictly(attn("inspect", *texts, "-F", "json").out) == alone
     assert strictly(attn("inspect", *texts[:2], "-F", "json").out) == alone[:2]
     lines = attn("inspect", *texts, "-F", "jsonl").out

@@ -3,14 +3,20 @@
 import csv
 import io
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from conftest import Ran
 from rich.cells import cell_len
+from rich.console import Console
 
 from attncli.metric_names import NAMES
+from attncli.render.heads import grid_parts
+from attncli.render.palette import Palette
+from attncli.survey import HeadSummary, Survey
+from attncli.trace import Source
 
 Run = Callable[..., Ran]
 TEXT = "the cat saw the dog and the dog saw the cat"
@@ -125,6 +131,69 @@ def test_no_line_is_wider_than_the_output(attn: Run, width: int, view: tuple[str
     assert all(line == line.rstrip() for line in ran.out.splitlines() if line.startswith(("layer ", "    ")))
     if "--grid" not in view:
         assert all(name in ran.out for name in NAMES)
+
+
+def test_on_one_screen_a_wide_table_is_folded_and_beyond_it_columns_go(attn: Run) -> None:
+    few = attn("heads", TEXT, "--width", "60").out
+    assert [line for line in few.splitlines() if line.startswith("layer ")][1:]
+    assert "no room for" not in few
+    assert all(few.count(f" {name}") == 1 for name in NAMES if name != "special")
+    many = attn("heads", TEXT, "--num-heads", "40", "--d-model", "40", "--width", "60", "--sort", "max_score").out
+    (header,) = [line for line in many.splitlines() if line.startswith("layer ")]
+    shown = header.split()[2:]
+    assert shown[0] == "max_score"
+    _, _, note = many.rpartition("\n\n")
+    gone, _, rest = " ".join(note.split()).partition("no room for ")[2].partition("; ")
+    assert sorted([*shown, *gone.split(", "), "special"]) == sorted(NAMES)
+    assert rest == "-F tsv has them, --sort brings one to the front"
+    assert "special not defined for this sentence" in note
+
+
+def test_a_picture_is_as_wide_as_its_table(attn: Run, tmp_path: Path) -> None:
+    options = ("--num-heads", "40", "--d-model", "40", "-o", tmp_path / "heads.md")
+    attn("heads", TEXT, *options)
+    assert all(name in (tmp_path / "heads.md").read_text() for name in NAMES)
+    attn("heads", TEXT, *options, "--width", "60")
+    assert "no room for" in (tmp_path / "heads.md").read_text()
+
+
+def test_where_nothing_can_be_ranked_it_is_said(attn: Run) -> None:
+    assert (
+        "no head is ranked: induction is not defined for this sentence"
+        in attn("heads", "time flies", "--sort", "induction").out
+    )
+    assert "no head is ranked" not in attn("heads", TEXT, "--sort", "induction").out
+
+
+@pytest.mark.parametrize(
+    ("values", "legend", "ends"),
+    [
+        ([math.inf, -math.inf, None], "max_score   – not defined   I infinite", ["inf", "-inf"]),
+        (
+            [math.inf, 1.0, 2.0, None],
+            "max_score   1  ░░░░▒▒▒▒▓▓▓▓███ 2   – not defined   I infinite",
+            ["inf", "1.0000"],
+        ),
+        ([1.0, None, 2.0], "max_score   1  ░░░░▒▒▒▒▓▓▓▓███ 2   – not defined", ["2.0000", "1.0000"]),
+    ],
+)
+def test_a_map_has_no_range_of_infinities_and_no_undefined_head_at_an_end(
+    values: list[float | None], legend: str, ends: list[str]
+) -> None:
+    heads = tuple(
+        HeadSummary(0, "self", index, dict.fromkeys(NAMES, value), dict.fromkeys(NAMES), dict.fromkeys(NAMES, 1))
+        for index, value in enumerate(values)
+    )
+    found = Survey(Source("file"), 1, (3, 3), ("full",), len(heads), heads)
+    console = Console(file=io.StringIO(), width=200, _environ={})
+    for part in grid_parts(found, "max_score", Palette(), None, None):
+        console.print(part)
+    _, said, _, _, highest, lowest = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert said == legend
+    undefined = values.index(None)
+    for line, end in zip((highest, lowest), ends, strict=True):
+        assert line.split("   ")[1].endswith(f": {end}")
+        assert f"head {undefined}" not in line
 
 
 def test_ascii_output_has_ascii_marks(attn: Run, tmp_path: Path) -> None:

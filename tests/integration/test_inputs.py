@@ -30,7 +30,8 @@ def test_a_table_of_several_sentences_is_the_tables_of_each(attn: Run) -> None:
 
 
 def test_a_sentence_does_not_change_the_one_that_follows(attn: Run) -> None:
-    assert attn("inspect", "time flies", "fruit", "-F", "json").json[1] == attn("inspect", "fruit", "-F", "json").json
+    alone = attn("inspect", "fruit", "-F", "json").json
+    assert attn("inspect", "time flies", "fruit", "-F", "json").json[1] == alone | {"sentence": 2}
 
 
 def test_an_argument_may_hold_newlines_and_stays_one_text(attn: Run) -> None:
@@ -194,7 +195,7 @@ def test_every_sentence_gets_the_same_pair_and_target(attn: Run) -> None:
     for option in ("--pair", "--target"):
         documents = attn("inspect", "time flies", "fruit", option, "like an arrow", "-F", "json").json
         alone = [attn("inspect", text, option, "like an arrow", "-F", "json").json for text in ("time flies", "fruit")]
-        assert documents == alone
+        assert documents == [one | {"sentence": number} for number, one in enumerate(alone, start=1)]
 
 
 def test_a_checkpoint_without_a_decoder_refuses_a_target(attn: Run, tiny_llama: str) -> None:

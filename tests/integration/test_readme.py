@@ -37,7 +37,8 @@ def test_a_command_prints_what_the_readme_shows(command: str, tmp_path: Path, mi
 @pytest.mark.parametrize("path", pictures())
 def test_a_picture_is_what_its_command_draws(path: str, tmp_path: Path, minilm: str) -> None:
     environment = hub_cache(tmp_path / "cache", MODEL, minilm)
-    assert drawn(path, tmp_path, environment) == (ROOT / path).read_bytes()
+    shown = (ROOT / path).read_text(encoding="utf-8")
+    assert comparable(drawn(path, tmp_path, environment)) == comparable(shown)
 
 
 def test_the_readme_shows_every_picture_and_says_what_draws_it() -> None:
@@ -72,6 +73,11 @@ def test_every_dependency_has_a_reason_and_a_tested_version() -> None:
         name = re.split(r"[<>=]", requirement)[0]
         assert re.search(rf"\b{name}\b", reasons), name
         assert re.search(rf"^{name}==", constraints, re.MULTILINE), name
+    for extra, requirements in project["optional-dependencies"].items():
+        for name in () if extra == "test" else map(re.compile("[<>=]").split, requirements):
+            assert re.search(rf"^\| {name[0]} \(extra( `{extra}`)?\) \| \S", reasons, re.MULTILINE), name
+    named = {name for row in re.findall(r"^\| ([^|]+) \|", reasons, re.MULTILINE)[1:] for name in row.split(", ")}
+    assert len(named) == len(project["dependencies"]) + len(project["optional-dependencies"]) - 1, "one that is gone"
     assert "torch==2.13.0\n" in constraints
 
 

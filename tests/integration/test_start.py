@@ -51,6 +51,7 @@ assert result.stdout
         ["--version"],
         ["inspect", "time flies like an arrow"],
         ["heads", "time flies like an arrow", "--grid", "sink"],
+        ["tokens", "time flies like an arrow"],
         ["inspect", "time flies", "--format", "json", "--show", "q,k,v,output,metrics", "--mask", "window(2)"],
     ],
     ids=" ".join,
@@ -70,8 +71,10 @@ def test_a_saved_trace_and_a_dump_are_shown_without_torch(tmp_path: Path, attn: 
 
 
 def test_help_and_version_need_no_arrays() -> None:
-    for arguments in (["--help"], ["inspect", "--help"], ["heads", "--help"], ["--version"]):
-        assert "numpy" not in imported_by(PROGRAM, *arguments)
+    pages = ["--help"], ["inspect", "--help"], ["heads", "--help"], ["tokens", "--help"]
+    pages += ["help", "masks"], ["help", "formats"]
+    for arguments in (*pages, ["help", "--man"], ["--version"]):
+        assert not {"numpy", "pydantic"} & imported_by(PROGRAM, *arguments)
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:

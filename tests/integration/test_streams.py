@@ -124,7 +124,9 @@ def test_where_every_sentence_is_bad_the_output_is_still_one_of_its_format(attn:
 def test_a_file_of_the_good_sentences_is_whole(attn: Run, tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     assert attn("inspect", "-o", path, stdin=LINES).code == 5
-    assert path.read_text(encoding="utf-8") == attn("inspect", "-F", "jsonl", *GOOD.values()).out
+    assert path.read_text(encoding="utf-8") == attn("inspect", "-F", "jsonl", stdin=LINES).out
+    documents = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert {one["sentence"]: one["text"] for one in documents} == GOOD
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -172,7 +174,7 @@ class Crowded:
 
 def test_a_sentence_is_not_blamed_for_the_others_that_run_beside_it() -> None:
     words = ["time", "flies", "like", "banana", "an", "arrow", "strawberry", "fruit"]
-    answers: list[Any] = [answer for _, answer in traced(Crowded(), enumerate(words), None, None)]  # type: ignore[arg-type]
+    answers: list[Any] = [answer for _, answer in traced(Crowded(), enumerate(words, start=1), None, None)]  # type: ignore[arg-type]
     found = [None if isinstance(answer, Failure) else answer.text for answer in answers]
     assert found == [word if len(word) < 6 else None for word in words]
 

@@ -82,6 +82,33 @@ def test_what_is_reduced_is_named(attn: Run, how: str) -> None:
     assert attn(*command, "-F", "tsv").out.splitlines()[1].split("\t")[3] == how
 
 
+def test_what_is_made_of_one_layer_or_one_head_is_called_so(attn: Run) -> None:
+    assert "rollout: layer 0, the mean over all heads" in attn("inspect", "time flies", "--rollout").out
+    assert "reduced: max over head 2\n" in attn("inspect", "time flies", "--reduce", "max", "--head", "2").out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--rollout", "--query", "2"], "query 1 'b' in head 1; the softmax"),
+        (["--words"], "query 1 'b' in head 1; the softmax"),
+        (["--reduce", "mean"], "query 1 'b' in head 1; the softmax"),
+        (["--reduce", "mean", "--query", "0"], ""),
+        (["--reduce", "mean", "--head", "0,2"], ""),
+    ],
+)
+def test_a_row_without_a_key_is_warned_about_whatever_is_made_of_it(
+    attn: Run, tmp_path: Path, options: list[str], said: str
+) -> None:
+    allowed = np.ones((4, 3, 3), bool)
+    allowed[1, 1] = False
+    np.save(tmp_path / "mask.npy", allowed)
+    ran = attn("inspect", "a b c", "--mask", tmp_path / "mask.npy", *options)
+    assert ran.code == 0
+    assert ran.err.count("\n") == bool(said)
+    assert said in ran.err
+
+
 def test_norms_are_called_norms(attn: Run) -> None:
     command = ("inspect", "time flies", "--norms")
     assert "norms of every head" in attn(*command).out
@@ -157,6 +184,7 @@ def test_equal_ratios_are_equal_steps_of_colour() -> None:
         (["--rollout", "--reduce", "mean"], "already the mean"),
         (["--over", "heads"], "give --reduce mean"),
         (["--over", "rows", "--reduce", "mean"], "expected heads, layers"),
+        (["--over", "", "--reduce", "mean"], "expected heads, layers"),
         (["--over", "layers", "--reduce", "mean"], "several layers"),
         (["--words", "--show", "q"], "they have tokens, shapes, mask, weights, heatmap, metrics, proof"),
         (["--norms", "--show", "metrics"], "they have tokens, shapes, mask, weights, heatmap, proof"),

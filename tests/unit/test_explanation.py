@@ -10,6 +10,7 @@ import pytest
 from conftest import plain, printed
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pages import translation
 from rich.cells import cell_len
 
 import attncli
@@ -153,6 +154,15 @@ def drawn(trace: Trace, query: str, key: str | None = None, top: int = 8, palett
           width: int | None = None, precision: int | None = None) -> str:  # fmt: skip
     page = Page(trace, explain(trace, query, key), top, Sheet(palette, width, precision))
     return plain(printed(page.parts(), palette, width))
+
+
+def test_kinds_of_attention_are_named_with_their_own_tokens() -> None:
+    assert "encoder query 1 flies; decoder and cross query 1 fliegt · 6 heads\n" in drawn(translation(), "1")
+    asked = drawn(translation(), "0", "1")
+    assert (
+        "encoder query 0 time → key 1 flies; decoder query 0 Zeit → key 1 fliegt; cross query 0 Zeit → key 1 flies · "
+        "6 heads\n"
+    ) in asked
 
 
 def test_the_page_of_a_cell_is_exactly_this() -> None:

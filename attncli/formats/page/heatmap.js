@@ -5,8 +5,12 @@ const geometry = { size: 0, left: 0, top: 0, rows: 0, columns: 0 };
 
 const longest = (view) => Math.max(view.rows.length, view.columns.length);
 
-// The size at which a whole map is about 600 pixels wide, and the largest one.
-const fittingSize = (view) => Math.max(longest(view) > 2000 ? 1 : 2, Math.min(44, Math.floor(600 / longest(view))));
+// The size at which a whole map is as wide as there is room for, and no more than about 600 pixels.
+function fittingSize(view) {
+  const room = Math.min(600, element("map-scroll").clientWidth - margin(view.rows, `12${LABEL_FONT}`));
+  return Math.max(longest(view) > 2000 ? 1 : 2, Math.min(44, Math.floor(room / longest(view))));
+}
+// The largest one.
 const largestSize = (view) => Math.max(2, Math.min(48, Math.floor(5600 / longest(view))));
 
 function drawMap(view) {

@@ -8,6 +8,7 @@ const shownAlone = { side: null, index: 0, isKept: false };
 function buildLines(view) {
   const longest = Math.max(view.rows.length, view.columns.length);
   const height = longest <= 64 ? 20 : longest <= 200 ? 16 : 12;
+  sized(element("lines-canvas"), linesWidth(), height * longest);
   element("lines").style.setProperty("--line", `${height}px`);
   for (const [id, tokens] of [["queries", view.rows], ["keys", view.columns]]) {
     const hasPair = tokens.some((token) => token.segment === 1);

@@ -47,10 +47,10 @@ function viewed(head) {
 
 // Other tokens than before: their own columns, cell size and cursor.
 function arrange() {
+  buildLines(view);  // first: the map has the room that they leave
   state.size = fittingSize(view);
   state.row = Math.min(state.row, view.rows.length - 1);
   state.column = Math.min(state.column, view.columns.length - 1);
-  buildLines(view);
 }
 
 function moveTo(row, column, isSpoken = false) {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attncli.errors import UsageError
 from attncli.hub_cache import snapshot
@@ -17,9 +17,8 @@ from attncli.selection import Indices
 from attncli.sources.native.families import recipe_of
 from attncli.sources.native.fields import DeclinedError, Fields
 from attncli.sources.native.forward import Model
-from attncli.sources.native.tokenizer import open_tokenizer
+from attncli.sources.native.tokenizer import NativeReader, load_tokenizer
 from attncli.sources.native.weights import Weights
-from attncli.sources.pretrained.reading import Reader
 from attncli.tokens import visible
 from attncli.trace import Source, Trace
 
@@ -51,19 +50,19 @@ class NativeCheckpoint:
     ) -> None:
         _check_options(options)
         folder = _folder(model, options.revision)
-        fields = _fields(folder)
-        recipe = recipe_of(fields)
+        config = _config(folder)
+        recipe = recipe_of(Fields(config))
         if kind not in (None, "self"):
             raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has self attention")
         self.name = model
-        self.family: str = fields.take("model_type")
+        self.family: str = config["model_type"]
         self.layers = layers.among(len(recipe.layers), visible(model))
         self.heads = heads.among(recipe.heads.count, f"each layer of {visible(model)}")
         self.mask = None if mask is None else parse(mask)
         self.model = Model(recipe, Weights(folder, recipe.prefix, recipe.embedding.tokens + ".weight"))
-        self.reader = Reader(
+        self.reader = NativeReader(
             name=model,
-            tokenizer=open_tokenizer(folder, self.family),
+            tokenizer=load_tokenizer(model, folder, config),
             special=special,
             limit=recipe.positions,
             truncate=options.truncate,
@@ -118,11 +117,11 @@ def _folder(name: str, revision: str | None) -> Path:
     return folder
 
 
-def _fields(folder: Path) -> Fields:
+def _config(folder: Path) -> dict[str, Any]:
     try:
         read = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         raise DeclinedError("its config.json cannot be read") from None
     if not isinstance(read, dict):
         raise DeclinedError("its config.json is no object")
-    return Fields(read)
+    return read

@@ -5,11 +5,13 @@ Importing this package imports neither torch nor transformers; making a `Checkpo
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from inspect import signature
+from time import perf_counter
 from typing import Any
 
 from attncli.errors import AttnError, NotExposedError, UsageError
@@ -19,6 +21,8 @@ from attncli.sources.options import refuse_unknown
 from attncli.sources.pretrained.reading import Reader, Sentence
 from attncli.tokens import visible
 from attncli.trace import Source, Trace
+
+_log = logging.getLogger(__name__)
 
 ENGINES = ("auto", "native", "transformers")
 DTYPES = ("auto", "float32", "float16", "bfloat16", "float64")
@@ -101,10 +105,12 @@ class Checkpoint:
         expression = None if mask is None else parse(mask)
         if generate and expression is not None:
             raise UsageError("--generate lets the model write under its own mask; drop --mask")
+        _log.info("importing torch and transformers for %s", model)
         from attncli.sources.pretrained import loading
         from attncli.sources.pretrained.generation import Writer, check_causal
         from attncli.sources.pretrained.implied import implied_masks
         from attncli.sources.pretrained.recording import Request
+        from attncli.sources.pretrained.tokenizer import load_tokenizer
 
         config = loading.load_config(model, self.options)
         if generate:
@@ -125,7 +131,10 @@ class Checkpoint:
             if index in self.other_layers
         )
         heads.among(loading.head_count(config), f"each layer of {visible(model)}")
-        tokenizer = loading.load_tokenizer(model, self.options)
+        _log.info(
+            "%s: %s of %d layers; layer %d is the last to run", model, config.model_type, self.num_layers, max(chosen)
+        )
+        tokenizer = load_tokenizer(model, self.options)
         whole = self._load(config, attention_layers)
         self.model = whole.base_model if generate else whole
         self.attention_layers = attention_layers
@@ -190,13 +199,28 @@ class Checkpoint:
             sentences.append(sentence)
         if self.request.mask is not None or "attention_mask" not in self.parameters:
             limit = 1
+        for group in batch.groups([self._trace_size(sentence) for sentence in sentences]):
+            yield from self._batched(sentences[group], limit)
+        if failure is not None:
+            raise failure
+
+    def _batched(self, sentences: list[Sentence], limit: int) -> Iterator[Trace]:
+        from attncli.sources.pretrained.batch import batches
+
         done: dict[int, Trace] = {}
-        for some in batch.batches([one.inputs for one in sentences], self.padding_side is not None, limit):
+        for some in batches([one.inputs for one in sentences], self.padding_side is not None, limit):
             done.update(zip(some, self._run([sentences[index] for index in some]), strict=True))
         for index in range(len(sentences)):
             yield done.pop(index)
-        if failure is not None:
-            raise failure
+
+    def _trace_size(self, sentence: Sentence) -> float:
+        from attncli.sources.pretrained.memory import trace_size
+
+        longest = max(len(sentence.tokens), len(sentence.query_tokens))
+        layers = len(self.request.layers) * (1 if sentence.target is None else 3)  # encoder, decoder, cross
+        # At most: whether the model has to be watched is not known before it has run, and batches, which decide the
+        # last bits, are not to depend on what ran before.
+        return trace_size(self.model.config, longest, layers, is_watched=True)
 
     def check_target(self, target: str | None) -> None:
         """Raise UsageError for a target that the model has no decoder for."""
@@ -243,7 +267,10 @@ class Checkpoint:
             self.padding_side or "right",
             self.takes_positions,
         )
+        begun = perf_counter()
         recorded = run(self.model, part, inputs, self.request, self.attention_layers, kinds, spans, whole)
+        shape = inputs["input_ids"].shape
+        _log.info("ran a batch of %d × %d tokens in %.3f s", *shape, perf_counter() - begun)
         others = [{"layer": index, "kind": kind} for index, kind in self.other_layers.items()]
         source = Source(
             "pretrained",

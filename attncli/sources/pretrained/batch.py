@@ -11,7 +11,20 @@ from attncli.sources.pretrained.recording import Span
 MOST_TOKENS = 4096  # of a batch, padding included: more gains nothing on a CPU
 _TARGET = "decoder_"  # what the names of a decoder's inputs begin with
 
+ROOM = 2**28  # bytes, for the traces of sentences that wait for one another
 Encoded = Mapping[str, Sequence[int]]
+
+
+def groups(sizes: Sequence[float]) -> Iterator[slice]:
+    """Yield the neighbouring sentences whose traces, of these sizes in bytes, there is room for at a time."""
+    start, taken = 0, 0.0
+    for index, size in enumerate(sizes):
+        if index > start and taken + size > ROOM:
+            yield slice(start, index)
+            start, taken = index, 0.0
+        taken += size
+    if start < len(sizes):
+        yield slice(start, len(sizes))
 
 
 def batches(encoded: Sequence[Encoded], is_padded: bool, limit: int = MOST_TOKENS) -> Iterator[list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ from attncli.sources.pretrained.loading import make_eager
 from attncli.sources.pretrained.places import attention_places
 from attncli.sources.pretrained.recording import Finished, Recorder, Request, Span, recorder
 from attncli.sources.pretrained.watch import watching
+
+_log = logging.getLogger(__name__)
 
 
 def run(
@@ -60,6 +63,7 @@ def run(
                 raise
         finally:
             recorder.reset(token)
+        _log.info("the model does not call the attention function that it is given: its own eager one is watched")
         make_eager(model)
     if request.mask is not None:
         raise NotExposedError(f"{model.config.model_type} makes its own mask, which --mask cannot replace")

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from attncli.errors import LoadError, NotExposedError
 from attncli.sources.pretrained.explain import explained, first_sentence
+from attncli.sources.pretrained.quiet import hush
+from attncli.sources.pretrained.tokenizer import hub_arguments, positions
 from attncli.tokens import visible
 
 if TYPE_CHECKING:
@@ -18,16 +20,12 @@ if TYPE_CHECKING:
     from attncli.sources.pretrained import LoadOptions
     from attncli.sources.pretrained.recording import Request
 
-# Before transformers is imported: its progress bars and the tokenizers' fork warning would talk into our stderr.
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+hush()
 
-from transformers import MODEL_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
-from transformers.utils import logging as transformers_logging
+from transformers import MODEL_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM  # noqa: E402
+from transformers import __version__ as transformers_version  # noqa: E402
 
-transformers_logging.set_verbosity_error()
-logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its retries; the outcome is said in one sentence
-transformers_logging.disable_progress_bar()
+_log = logging.getLogger(__name__)
 
 # What a checkpoint saved with another head may lack: it comes after the last attention layer.
 _AFTER_ATTENTION = ("pooler",)
@@ -52,7 +50,7 @@ def load_config(name: str, options: LoadOptions) -> Any:
             "save_pretrained wrote"
         )
     with explained(name, "configuration", options):
-        config = AutoConfig.from_pretrained(name, **_hub_arguments(options))
+        config = AutoConfig.from_pretrained(name, **hub_arguments(options))
     model_class = MODEL_MAPPING.get(type(config), None)
     if getattr(model_class, "main_input_name", "input_ids") != "input_ids":
         raise NotExposedError(f"{visible(name)} ({config.model_type}) reads {model_class.main_input_name}, not text")
@@ -62,26 +60,6 @@ def load_config(name: str, options: LoadOptions) -> Any:
             "configuration counts no layers or no heads; Mamba, RWKV and models of several parts are not supported"
         )
     return config
-
-
-def load_tokenizer(name: str, options: LoadOptions) -> Any:
-    """Load a checkpoint's tokenizer.
-
-    Raises:
-        LoadError: it has none, or it cannot be read, or it cannot say where its pieces stand in the text.
-    """
-    with explained(name, "tokenizer", options):
-        tokenizer = AutoTokenizer.from_pretrained(name, **_hub_arguments(options))
-    if len(tokenizer) < 100 and set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
-        raise LoadError(  # transformers makes one up, of special tokens alone
-            f"{visible(name)} has no tokenizer; put its tokenizer.json beside config.json"
-        )
-    if not tokenizer.is_fast:
-        raise LoadError(
-            f"the tokenizer of {visible(name)} is a pure Python one, which cannot say where its pieces stand; "
-            "save it with a tokenizer.json"
-        )
-    return tokenizer
 
 
 def load_model(name: str, config: Any, options: LoadOptions, request: Request, attention_layers: Sequence[int]) -> Any:
@@ -108,6 +86,9 @@ def load_model(name: str, config: Any, options: LoadOptions, request: Request, a
             f"{visible(name)} has its weights in a pickle, which may hold code; --allow-pickle reads the tensors in it "
             "and nothing else, or save it again as safetensors"
         )
+    import torch
+
+    _log.info("loading the weights of %s", name)
     config.use_cache = False  # one pass, no generation: keys and values need not be kept
     loader = _loader(config, options, request, attention_layers)
     with explained(name, "model", options):
@@ -115,7 +96,11 @@ def load_model(name: str, config: Any, options: LoadOptions, request: Request, a
     _check_weights(name, report)
     make_ready(model)
     feed_forward_in_blocks(model)
-    return model.eval() if options.device_map else model.eval().to(options.device)
+    model = model.eval() if options.device_map else model.eval().to(options.device)
+    how = (str(model.dtype).removeprefix("torch."), model.device, torch.get_num_threads())
+    _log.info("loaded: %s on %s, threads: %d, attention: %s", *how, model.config._attn_implementation)
+    _log.info("torch %s, transformers %s", torch.__version__, transformers_version)
+    return model
 
 
 def with_attention(build: Callable[[str], Any]) -> Any:
@@ -187,7 +172,7 @@ def _loaded(loader: Any, name: str, config: Any, options: LoadOptions, attention
         use_safetensors=None if options.allow_pickle else True,
         output_loading_info=True,
         ignore_mismatched_sizes=True,  # reported by us, with the names and the shapes
-        **_hub_arguments(options),
+        **hub_arguments(options),
     )
 
 
@@ -244,8 +229,7 @@ def vocabulary_rows(model: Any) -> int | None:
 
 def position_limit(model: Any) -> int | None:
     """Return how many positions the model has, or None where the configuration sets no limit."""
-    limits = (getattr(model.config, name, None) for name in ("max_position_embeddings", "max_seq_len"))
-    limit = next((limit for limit in limits if isinstance(limit, int) and limit > 0), None)
+    limit = positions(model.config)
     return None if limit is None else limit - first_position(model)
 
 
@@ -253,11 +237,3 @@ def first_position(model: Any) -> int:
     """Return the position of a first token: 0, but RoBERTa and its kin count from the one after the padding's."""
     tables = (module for name, module in model.named_modules() if name.endswith("position_embeddings"))
     return next((index + 1 for table in tables if (index := getattr(table, "padding_idx", None)) is not None), 0)
-
-
-def _hub_arguments(options: LoadOptions) -> dict[str, Any]:
-    return {
-        "revision": options.revision or "main",
-        "local_files_only": options.offline,
-        "trust_remote_code": options.trust_remote_code,
-    }

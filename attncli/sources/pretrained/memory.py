@@ -69,14 +69,20 @@ def estimate(config: Any, itemsize: int, batch: int, tokens: int, layers: int, i
     inner = getattr(config, "intermediate_size", None) or 4 * hidden
     inner = max(inner) if isinstance(inner, list | tuple) else inner
     activations = batch * (tokens * 12 * hidden + min(tokens, ROWS) * 4 * inner) * itemsize
-    recorded = batch * tokens * 3 * hidden * 4 * layers
+    recorded = batch * trace_size(config, tokens, layers, is_watched)
     mask = batch * tokens**2
     if hasattr(config, "relative_attention_num_buckets"):  # T5's bias, and the copy that is recorded
         mask += 3 * config.num_attention_heads * tokens**2 * itemsize
     if is_watched:
         cells = batch * config.num_attention_heads * tokens**2
-        return float(activations + recorded + mask + cells * (_QUADRATIC * itemsize + 2 * 4 * layers) + _ROOM)
+        return float(activations + recorded + mask + cells * _QUADRATIC * itemsize + _ROOM)
     return float(activations + recorded + 2 * mask + _ROOM)
+
+
+def trace_size(config: Any, tokens: int, layers: int, is_watched: bool) -> float:
+    """Return about how many bytes a trace takes: Q, K and V, and where the model is watched scores and weights."""
+    cells = config.num_attention_heads * tokens**2 if is_watched else 0
+    return 4.0 * layers * (3 * tokens * config.hidden_size + 2 * cells)
 
 
 def _available(device: torch.device) -> float | None:

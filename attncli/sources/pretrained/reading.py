@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attncli.errors import InputError, LoadError
 from attncli.sources.texts import check_texts
-from attncli.sources.vocabulary import tokens_of, unknown_notes
+from attncli.sources.vocabulary import tokens_of, unknown_notes, unknown_tokens
 from attncli.tokens import Token, Tokens, visible
 
 if TYPE_CHECKING:
@@ -121,6 +121,11 @@ class Reader:
                 "they do not belong together"
             )
         return tokens
+
+    def unknown(self, sentence: Sentence) -> list[Token]:
+        """Return the tokens of a sentence that stand for what the vocabulary lacks."""
+        texts, tokenizer = (sentence.text, sentence.pair), self.tokenizer
+        return unknown_tokens(texts, sentence.tokens, tokenizer.unk_token_id, tokenizer.unk_token)
 
     def _unknown(self, tokens: Tokens, text: str, pair: str | None) -> tuple[str, ...]:
         return unknown_notes((text, pair), tokens, self.tokenizer.unk_token_id, self.tokenizer.unk_token)

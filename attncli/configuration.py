@@ -1,0 +1,69 @@
+"""Configuration files: the working directory's `pyproject.toml`, and `attncli.toml` among the user's own.
+
+They are looked for in these two places alone, in no parent folder: what a run does can be seen where it is started.
+"""
+
+from __future__ import annotations
+
+import os
+from stat import S_ISREG
+from typing import Any
+
+from attncli.errors import UsageError
+
+PROJECT = "pyproject.toml"
+
+_MOST = 2**20  # bytes; a link to a device or a log file is not to fill the memory
+
+
+def configured() -> list[tuple[str, dict[str, Any] | None]]:
+    """Return both files, the nearer one first, each with what it says; None where there is no file, or no table.
+
+    Raises:
+        UsageError: a file cannot be read, or is no TOML.
+    """
+    user = user_file()
+    content = _content(user)
+    return [(PROJECT, _project()), (user, None if content is None else _parsed(content, user))]
+
+
+def user_file() -> str:
+    """Return the path of the user's own file, by the XDG base directory specification, which ignores a relative one."""
+    home = os.environ.get("XDG_CONFIG_HOME", "")
+    folder = home if os.path.isabs(home) else os.path.expanduser("~/.config")
+    return os.path.join(folder, "attncli", "attncli.toml")
+
+
+def _project() -> dict[str, Any] | None:
+    content = _content(PROJECT)
+    # Most projects say nothing about attncli; parsing takes longer than all of the rest.
+    if content is None or b"attncli" not in content:
+        return None
+    tools = _parsed(content, PROJECT).get("tool")
+    table = tools.get("attncli") if isinstance(tools, dict) else None
+    if table is not None and not isinstance(table, dict):
+        raise UsageError(f"{PROJECT}: expected a table [tool.attncli]")
+    return table
+
+
+def _content(path: str) -> bytes | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None  # not there, or in somebody else's home folder
+    if not S_ISREG(status.st_mode) or status.st_size > _MOST:
+        raise UsageError(f"{path}: expected a file of at most {_MOST // 2**20} MiB")
+    try:
+        with open(path, "rb") as file:
+            return file.read(_MOST)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def _parsed(content: bytes, path: str) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(content.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is no valid TOML: {error}") from None

@@ -1,0 +1,51 @@
+"""Documents of a stream of answers: one, an array of them, or one a line, with or without those of failures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
+from typing import Any, TypeVar
+
+from attncli.failure import Failure
+from attncli.formats import gathered
+
+Answer = TypeVar("Answer")
+Document = Callable[[int, Answer], Iterable[str]]  # a sentence's number and its answer to the pieces of its document
+
+
+def write_array(answers: Iterable[tuple[int, Answer | Failure]], document: Document[Answer]) -> Iterator[str]:
+    """Write one document for one sentence, an array of documents for several; it may lack those of failures."""
+    waiting = iter(answers)
+    first = list(islice(waiting, 2))  # answers, not documents: those of long sentences are too large to wait
+    is_array = len(first) > 1 or any(_is_left_out(answer) for _, answer in first)
+    opening, closing = ("[", "]\n") if is_array else ("", "\n")
+    for sentence, answer in chain(first, waiting):
+        if not _is_left_out(answer):
+            yield from gathered(chain([opening], _answered(sentence, answer, document)))
+            opening = ",\n"
+    if first:
+        yield closing if opening != "[" else opening + closing
+
+
+def write_each(answers: Iterable[tuple[int, Answer | Failure]], document: Document[Answer]) -> Iterator[str]:
+    """Write one document a line."""
+    for sentence, answer in answers:
+        if not _is_left_out(answer):
+            yield from gathered(chain(_answered(sentence, answer, document), ["\n"]))
+
+
+def dumped(value: Any) -> str:
+    """Return a value as JSON."""
+    # ASCII alone: no control or bidirectional character of a token reaches a terminal, and every stdout takes it.
+    return json.dumps(value, allow_nan=False)
+
+
+def _is_left_out(answer: object) -> bool:
+    return isinstance(answer, Failure) and not answer.is_kept
+
+
+def _answered(sentence: int, answer: Answer | Failure, document: Document[Answer]) -> Iterable[str]:
+    if isinstance(answer, Failure):
+        return [dumped(answer.as_dict(sentence))]
+    return document(sentence, answer)

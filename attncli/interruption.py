@@ -1,0 +1,49 @@
+"""Ending early: Ctrl-C, a SIGTERM or a closed terminal leave nothing half-written behind, and say nothing.
+
+It is settled before anything else is imported, so this imports next to nothing itself.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_undoing: list[Callable[[], None]] = []
+
+
+def settle_signals() -> None:
+    """End with 128 + the signal's number from here on: 130 for Ctrl-C, 143 for SIGTERM, as shells report them."""
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        # What a shell had us ignore (nohup, a job in a script's background) is ignored.
+        if number is not None and signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _end)
+
+
+class Undoing:
+    """Within the block, an early end calls `undo` first; a block that ends by itself does not."""
+
+    def __init__(self, undo: Callable[[], None]) -> None:
+        self._undo = undo
+
+    def __enter__(self) -> None:
+        """Begin what may have to be undone."""
+        _undoing.append(self._undo)
+
+    def __exit__(self, *_: object) -> None:
+        """It is done."""
+        _undoing.remove(self._undo)
+
+
+def _end(number: int, _: object) -> None:
+    # No exception: in an import, a finalizer, a callback from C or a library's `except:` one is swallowed or reported.
+    while _undoing:
+        try:
+            _undoing.pop()()
+        except Exception:  # the others are still to be undone
+            continue
+    os._exit(128 + number)

@@ -1,0 +1,35 @@
+"""What Typer found wrong, with the name that was probably meant."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from typing import Any
+
+_NO_CHOICE = re.compile(r"(?:Value error, )?'(?P<given>.*)' is not one of (?P<choices>'.*')\.?", re.DOTALL)
+_NO_COMMAND = re.compile(r"No such command '(?P<given>.*)'\.?", re.DOTALL)
+
+
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """Return `; did you mean 'x'?` where one of the names is close to a word, and nothing where none is."""
+    near = difflib.get_close_matches(word, list(names), n=1)
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def complaint(error: Any) -> str:
+    """Return what is wrong with a command line, in one line."""
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    # What is wrong with a flag is not about the variable that it goes before.
+    message = re.sub(r" \(env var: '\w+'\)", "", message)
+    context: Any = getattr(error, "ctx", None)
+    hint = ""
+    if hasattr(error, "possibilities"):  # an option that does not exist
+        known = (name for one in context.command.get_params(context) for name in (*one.opts, *one.secondary_opts))
+        message, hint = error.message, did_you_mean(error.option_name, known)
+    elif found := _NO_CHOICE.fullmatch(getattr(error, "message", "")):
+        hint = did_you_mean(found["given"], re.findall(r"'(.*?)'", found["choices"]))
+    elif found := _NO_COMMAND.fullmatch(message):
+        hint = did_you_mean(found["given"], context.command.list_commands(context))
+    message = " ".join(message.replace("Value error, ", "").split()).rstrip(".")
+    return message[:1].lower() + message[1:] + hint

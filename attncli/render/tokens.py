@@ -1,0 +1,119 @@
+"""A tokenization as a person reads it: one line a token, with what is special, unknown, or part of a longer word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from rich.console import RenderableType
+from rich.style import Style
+from rich.text import Text
+
+from attncli.render.block import Block, grid
+from attncli.render.palette import BOLD, DIM, Palette
+from attncli.tokenization import Choice, Tokenization
+from attncli.tokens import Token, Word
+
+_LONGEST = (200, 60, 30, 20, 12)  # cells of a word, of which the first that fits on a line is taken
+
+Column = tuple[str, str, Callable[[Token], str]]  # its title, its alignment, its cell
+
+
+def tokens_parts(
+    tokenization: Tokenization, choice: Choice, palette: Palette, width: int | None
+) -> Iterator[RenderableType]:
+    """Yield what was tokenized by what, in numbers, and the tokens."""
+    facts = "".join(f" · {fact}" for fact in _facts(tokenization))
+    yield Text.assemble((palette.label(_title(tokenization)), BOLD), palette.fit(facts))
+    shown = tokenization.shown(choice)
+    if shown:
+        yield _table(tokenization, shown, palette, width)
+
+
+def _title(tokenization: Tokenization) -> str:
+    if tokenization.vocab == "words":
+        return "words of the text"
+    return tokenization.model or tokenization.vocab or "tokens of a saved trace"
+
+
+def _facts(tokenization: Tokenization) -> Iterator[str]:
+    tokens, words = tokenization.tokens, tokenization.words
+    at_most = "" if tokenization.limit is None else f" of at most {tokenization.limit:,}"
+    yield _counted(len(tokens), "token") + at_most
+    special = sum(token.special for token in tokens)
+    if special:
+        yield f"{special} special"
+    if tokenization.unknown:
+        yield f"{len(tokenization.unknown)} unknown"
+    if words is not None and len(words) < len(tokens):
+        yield _counted(sum(not word.special for word in words), "word")
+    if tokenization.text:
+        yield _counted(tokenization.characters, "character")
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' if count != 1 else ''}"
+
+
+def _table(tokenization: Tokenization, shown: Sequence[Token], palette: Palette, width: int | None) -> Block:
+    """Return a line for each token; words are shortened only as far as it takes to keep the columns side by side."""
+    for longest in _LONGEST:
+        columns = _columns(tokenization, shown, partial(palette.shortened, width=longest))
+        titles, aligns, cells = zip(*columns, strict=True)
+        rows: list[list[tuple[str, Style | None]]] = [[(title, DIM) for title in titles]]
+        for token in shown:
+            style = BOLD if tokenization.is_unknown(token) else DIM if token.special else None
+            rows.append([(cell(token), style) for cell in cells])
+        table = grid(rows, "".join(aligns), width)
+        if len(table.lines) == len(rows):
+            break
+    return table
+
+
+def _columns(tokenization: Tokenization, shown: Sequence[Token], fitted: Callable[[str], str]) -> Iterator[Column]:
+    """Yield the columns; those in which no token has something to say are left out."""
+
+    def characters(token: Token) -> str:
+        return "" if token.start is None or token.end is None else f"{token.start}:{token.end}"
+
+    is_words = isinstance(shown[0], Word)
+    yield "", ">", lambda token: str(token.index)
+    if not is_words:
+        yield "id", ">", lambda token: str(token.id)
+    yield "word" if is_words else "token", "<", lambda token: fitted(token.label)
+    if any(token.start is not None for token in shown):
+        yield "characters", "<", characters
+    if tokenization.pair is not None:
+        yield "segment", ">", lambda token: str(token.segment)
+    if is_words:
+        yield "pieces", "<", lambda word: fitted(_pieces(tokenization, word))
+    elif spelled := _longer_words(tokenization):
+        yield "word", "<", lambda token: fitted(f"{tokenization.word_of(token)}{spelled.get(token.index, '')}")
+    if any(_remark(tokenization, token) for token in shown):
+        yield "", "<", lambda token: fitted(_remark(tokenization, token))
+
+
+def _longer_words(tokenization: Tokenization) -> dict[int, str]:
+    """Return the words of several pieces, by the index of the first."""
+    words = (word for word in tokenization.words or () if isinstance(word, Word))
+    return {word.pieces[0]: f" {word.label}" for word in words if len(word.pieces) > 1}
+
+
+def _remark(tokenization: Tokenization, token: Token) -> str:
+    """Return what is odd about a token: that the text has no such piece, or another one in its place.
+
+    Capitals do not count: that a vocabulary has none is no surprise.
+    """
+    if token.special:
+        return "special"
+    covered = (tokenization.text, tokenization.pair or "")[token.segment][token.start : token.end].strip()
+    if tokenization.is_unknown(token):
+        return f"unknown: {covered}"
+    names = {name.lower() for name in token.names}
+    return "" if token.start is None or covered.lower() in names else f"text: {covered}"
+
+
+def _pieces(tokenization: Tokenization, word: Token) -> str:
+    pieces = word.pieces if isinstance(word, Word) else ()
+    labels = " ".join(tokenization.tokens[piece].label for piece in pieces)
+    return f"{len(pieces)}  {labels}"

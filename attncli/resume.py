@@ -1,0 +1,198 @@
+"""Going on with an interrupted run: what its side file holds, and a stream that continues it.
+
+The last sentence with a whole line there is computed again, in the batch that it was in, and has to come out as it
+stands. So the file ends as that of a run that was never interrupted, or one sentence says why it cannot.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from attncli.errors import InputError, UsageError
+from attncli.tokens import visible
+
+if TYPE_CHECKING:
+    from attncli.sentences import Numbered
+
+# How the lines of a sentence begin; its number is in the first group.
+_LINES = {
+    "jsonl": re.compile(rb'\{"schema": "attncli\.(?:trace|error)/1", "sentence": ([0-9]{1,18})[,}]'),
+    "tsv": re.compile(rb"([0-9]{1,18})\t"),
+    "csv": re.compile(rb"([0-9]{1,18}),"),
+}
+_HEADER = re.compile(rb"sentence[\t,]")
+_ERROR = b'{"schema": "attncli.error/1"'
+_BLOCK = 2**20  # bytes that are read at a time; a line may be longer
+
+
+def resumable(given: str | None, path: Path) -> str:
+    """Return the format that `--resume` continues.
+
+    Args:
+        given: `--format`, if it was given.
+        path: the file.
+
+    Raises:
+        UsageError: it is none that grows by whole lines, or another one than `--format` says.
+    """
+    ending = path.suffix.lower().removeprefix(".")
+    if ending not in _LINES:
+        raise UsageError(
+            f"--resume {visible(str(path))}: expected a file ending in .jsonl, .tsv or .csv; no other grows by lines"
+        )
+    if given not in (None, ending):
+        raise UsageError(f"--format {given} contradicts the ending of --resume {visible(str(path))}; drop --format")
+    return ending
+
+
+class Resumed:
+    """What an interrupted run left, and the file that goes on from there.
+
+    Args:
+        path: the file that is to be.
+        chosen: its format.
+        shows_all: whether every sentence that was read has a line; `--min-weight` may leave one without.
+
+    Attributes:
+        path: the file that is to be.
+        part: the side file that it grows in.
+        sentence: the number of the last sentence with a whole line, which is computed again; 1 where there is none.
+    """
+
+    def __init__(self, path: Path, chosen: str, shows_all: bool = True) -> None:
+        # Beside what a link points to, where `files.written_aside` puts it.
+        self.path = Path(os.path.realpath(path)) if path.is_symlink() else path
+        self.part = self.path.with_name(self.path.name + ".part")
+        self.sentence = 1
+        self._stands: list[tuple[int, int]] = []  # what has to come out again, from byte to byte
+        self._shows_all = shows_all
+        self._sentences = self._answered = 0  # before that one: how many there are, how many have lines
+        if self.part.is_file():
+            self._read(chosen)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether an earlier run has written the file, and nothing was interrupted since."""
+        return self.path.is_file() and not self.part.exists()
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is something to go on from."""
+        return bool(self._stands)
+
+    @property
+    def failures(self) -> int:
+        """How many sentences of the interrupted run were bad, once they are counted; 0 where its lines do not tell."""
+        return max(self._sentences - self._answered, 0) if self._shows_all else 0
+
+    def counted(self, numbered: Iterable[Numbered]) -> Iterator[Numbered]:
+        """Pass sentences on, counting those before the one to go on from."""
+        for number, text in numbered:
+            self._sentences += number < self.sentence
+            yield number, text
+
+    @contextmanager
+    def written_on(self) -> Iterator[Continued]:
+        """Give the stream that takes what is computed, from the first line of `sentence` on.
+
+        Raises:
+            InputError: what is computed is not what stands in the side file, or it cannot be written.
+        """
+        from attncli.files import written_aside
+
+        with written_aside(self.path, ".part") as aside, open(aside, "r+b" if self.goes_on else "wb") as file:
+            stream = Continued(file, visible(str(self.part)), self.sentence, self._stands)
+            yield stream
+            stream.end()
+
+    def _read(self, chosen: str) -> None:
+        """Find the last sentence that has a whole line."""
+        is_answered, last, start, stop = False, 0, 0, 0
+        header = (0, 0)
+        for start_of_line, stop_of_line, opening in _whole_lines(self.part):
+            match = _LINES[chosen].match(opening)
+            if match is None and start_of_line == 0 and chosen != "jsonl" and _HEADER.match(opening):
+                header = (0, stop_of_line)
+                continue
+            if match is None or int(match[1]) < max(last, 1):
+                raise InputError(
+                    f"{visible(str(self.part))} is not what a run with --resume leaves (at byte {start_of_line}); "
+                    "remove it to start afresh"
+                )
+            if int(match[1]) != last:
+                self._answered += is_answered
+                last, start = int(match[1]), start_of_line
+            is_answered = not opening.startswith(_ERROR)
+            stop = stop_of_line
+        if last:
+            self.sentence = last
+            self._stands = [header, (start, stop)]
+
+
+class Continued:
+    """A file that is written on, once what stands at its end has come out again."""
+
+    def __init__(self, file: IO[bytes], name: str, sentence: int, stands: list[tuple[int, int]]) -> None:
+        self._file = file
+        self._name = name
+        self._sentence = sentence
+        self._stands = [span for span in stands if span[0] < span[1]]
+
+    def write(self, text: str) -> None:
+        """Compare what stands there already, and write the rest.
+
+        Raises:
+            InputError: it differs.
+        """
+        data = text.encode("utf-8")
+        while data and self._stands:
+            start, stop = self._stands[0]
+            self._file.seek(start)
+            there = self._file.read(min(len(data), stop - start))
+            if not there or not data.startswith(there):
+                raise self._refusal()
+            data = data[len(there) :]
+            self._stands[0] = (start + len(there), stop)
+            if start + len(there) == stop:
+                self._stands.pop(0)
+                if not self._stands:
+                    self._file.truncate()  # half a line
+        self._file.write(data)
+
+    def flush(self) -> None:
+        """Hand everything to the system."""
+        self._file.flush()
+
+    def end(self) -> None:
+        """Make sure that nothing was missing.
+
+        Raises:
+            InputError: something was.
+        """
+        if self._stands:
+            raise self._refusal()
+
+    def _refusal(self) -> InputError:
+        return InputError(
+            f"sentence {self._sentence} does not come out as it stands in {self._name}, which other input, options, "
+            "versions or numbers of threads have made; give those, or remove it to start afresh"
+        )
+
+
+def _whole_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
+    """Yield where each line that is whole begins and ends, and how it begins."""
+    start = stop = 0
+    opening = b""
+    with open(path, "rb") as file:
+        while block := file.readline(_BLOCK):
+            if start == stop:
+                opening = block[:100]
+            stop += len(block)
+            if block.endswith(b"\n"):
+                yield start, stop, opening
+                start = stop

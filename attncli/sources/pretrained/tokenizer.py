@@ -1,0 +1,124 @@
+"""A checkpoint's tokenizer: the one that transformers makes of its files, with the model or alone, without torch.
+
+Many of transformers' classes build their pipeline themselves and take no more than the vocabulary from tokenizer.json
+(BertTokenizer, Qwen2Tokenizer), so that no other reader of this file can be trusted to give the same tokens.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from attncli.errors import LoadError
+from attncli.sources.pretrained.explain import explained
+from attncli.sources.pretrained.quiet import hush
+from attncli.tokens import visible
+
+if TYPE_CHECKING:
+    from attncli.sources.pretrained import LoadOptions
+
+_ADVICE = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
+
+# RoBERTa and its kin: they number their positions from the one after the padding's.
+_AFTER_PADDING = frozenset({
+    "camembert", "data2vec-text", "ibert", "layoutlmv3", "lilt", "longformer", "luke", "markuplm", "mpnet",
+    "prophetnet", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
+})  # fmt: skip
+
+
+def load_tokenizer(name: str, options: LoadOptions) -> Any:
+    """Load a checkpoint's tokenizer.
+
+    Raises:
+        LoadError: it has none, or it cannot be read, or it cannot say where its pieces stand in the text.
+    """
+    with explained(name, "tokenizer", options):
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(name, **hub_arguments(options))
+    if len(tokenizer) < 100 and set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
+        raise LoadError(  # transformers makes one up, of special tokens alone
+            f"{visible(name)} has no tokenizer; put its tokenizer.json beside config.json"
+        )
+    if not tokenizer.is_fast:
+        raise LoadError(
+            f"the tokenizer of {visible(name)} is a pure Python one, which cannot say where its pieces stand; "
+            "save it with a tokenizer.json"
+        )
+    return tokenizer
+
+
+def load_alone(name: str, options: LoadOptions) -> tuple[Any, int | None]:
+    """Load a checkpoint's tokenizer and nothing else; return it, and how many tokens its model reads at most.
+
+    Without a configuration the tokenizer itself says how many; None is no limit.
+
+    Raises:
+        LoadError: see `load_tokenizer`.
+    """
+    if options.trust_remote_code:  # whatever it imports
+        return _alone(name, options)
+    with _without_torch():
+        return _alone(name, options)
+
+
+def _alone(name: str, options: LoadOptions) -> tuple[Any, int | None]:
+    hush()
+    tokenizer = load_tokenizer(name, options)
+    from transformers import AutoConfig
+
+    with suppress(OSError, ValueError, KeyError):  # none, or of an architecture that transformers does not know
+        return tokenizer, limit_by(AutoConfig.from_pretrained(name, **hub_arguments(options)))
+    limit = tokenizer.model_max_length
+    return tokenizer, limit if limit < sys.maxsize else None  # transformers writes "no limit" as 1e30
+
+
+@contextmanager
+def _without_torch() -> Iterator[None]:
+    """Let transformers be imported as if torch were not installed, which takes a third of the time; then forget it.
+
+    It imports torch where it finds it, for tokenizers too, which use none of it. What is loaded already stays as it is.
+    """
+    if "torch" in sys.modules or "transformers" in sys.modules:
+        yield
+        return
+    advice = os.environ.get(_ADVICE)
+    os.environ[_ADVICE] = "1"  # to install torch
+    sys.modules["torch"] = None  # type: ignore[assignment]  # so Python writes "there is no such module"
+    try:
+        yield
+    finally:
+        del sys.modules["torch"]
+        if advice is None:
+            del os.environ[_ADVICE]
+        else:
+            os.environ[_ADVICE] = advice
+        # A model that is loaded in the same process later needs one that has found torch.
+        for module in [name for name in sys.modules if name.partition(".")[0] == "transformers"]:
+            del sys.modules[module]
+
+
+def positions(config: Any) -> int | None:
+    """Return how many positions a configuration counts, or None where it sets no limit."""
+    limits = (getattr(config, name, None) for name in ("max_position_embeddings", "max_seq_len"))
+    return next((limit for limit in limits if isinstance(limit, int) and limit > 0), None)
+
+
+def limit_by(config: Any) -> int | None:
+    """Return how many tokens a model reads at most, by its configuration alone; None where that sets no limit."""
+    limit = positions(config)
+    if limit is None or config.model_type not in _AFTER_PADDING or config.pad_token_id is None:
+        return limit
+    return limit - config.pad_token_id - 1
+
+
+def hub_arguments(options: LoadOptions) -> dict[str, Any]:
+    """Return what transformers' `from_pretrained` takes of the options."""
+    return {
+        "revision": options.revision or "main",
+        "local_files_only": options.offline,
+        "trust_remote_code": options.trust_remote_code,
+    }

@@ -1,0 +1,128 @@
+"""From texts to tokens and no further: by the toy layer's vocabularies, or by a checkpoint's tokenizer alone."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
+
+from attncli.errors import UsageError
+from attncli.sources.options import refuse_unknown
+from attncli.sources.texts import check_texts
+from attncli.sources.vocabulary import Trained, Vocabulary, Words, open_vocabulary
+from attncli.tokenization import Tokenization
+from attncli.tokens import visible
+
+
+@dataclass(frozen=True)
+class VocabularyOptions:
+    """Which vocabulary reads the text, without a checkpoint; see `toy.ToyOptions`."""
+
+    vocab: str = "words"
+    offline: bool = False
+
+
+@dataclass(frozen=True)
+class TokenizerOptions:
+    """How a checkpoint's tokenizer is loaded, and what it cuts; see `pretrained.LoadOptions`."""
+
+    revision: str | None = None
+    offline: bool = False
+    trust_remote_code: bool = False
+    truncate: bool = False
+
+
+OPTIONS = ("model", *sorted({field.name for known in (VocabularyOptions, TokenizerOptions) for field in fields(known)}))
+
+
+class Tokenizer(Protocol):
+    """Something that can be asked for the tokens of one sentence after another."""
+
+    def tokenize(self, text: str, pair: str | None = None) -> Tokenization:
+        """Return the tokens of a sentence, and of a second text in the same sequence.
+
+        Raises:
+            InputError: a text cannot be read.
+        """
+
+
+def open_tokenizer(*, model: str | None = None, special: bool = True, **options: Any) -> Tokenizer:
+    """Return a vocabulary of the toy layer, or a checkpoint's tokenizer, ready for sentences.
+
+    Args:
+        model: a checkpoint's folder or hub name; None is the toy layer's vocabulary.
+        special: whether special tokens are added.
+        options: fields of `VocabularyOptions`, or of `TokenizerOptions` with a model.
+
+    Raises:
+        UsageError: an option does not exist, or does not apply.
+        LoadError: there is no such tokenizer, or it cannot be loaded.
+    """
+    if model is None:
+        refuse_unknown(options, VocabularyOptions, "the toy layer's vocabulary; give --model, or leave it out")
+        return _OfVocabulary(VocabularyOptions(**options), special)
+    refuse_unknown(options, TokenizerOptions, "--model, whose tokenizer runs alone")
+    if os.path.isdir(model) and "revision" in options:
+        raise UsageError("--revision names a version on the hub; it does not apply to a folder")
+    return _OfCheckpoint(model, TokenizerOptions(**options), special)
+
+
+def tokenize(text: str, *, pair: str | None = None, **options: Any) -> Tokenization:
+    """Return the tokens of one sentence; neither a model's weights nor torch are loaded.
+
+        attncli.tokenize("time flies", model="sentence-transformers/all-MiniLM-L6-v2").tokens.ids
+
+    Args:
+        text: the sentence.
+        pair: a second text in the same sequence.
+        options: what `attn tokens` takes, under the name of its long option: `model`, `vocab`, `special`, `revision`,
+            `offline`, `trust_remote_code`, `truncate`.
+
+    Raises:
+        AttnError: one sentence that says what was expected, what came and what to do.
+    """
+    return open_tokenizer(**options).tokenize(text, pair)
+
+
+class _OfVocabulary:
+    def __init__(self, options: VocabularyOptions, special: bool) -> None:
+        self._name = options.vocab
+        tokenizer = open_vocabulary(options.vocab, special, options.offline)
+        self._trained = None if tokenizer is None else Trained(tokenizer, special, None)
+
+    def tokenize(self, text: str, pair: str | None = None) -> Tokenization:
+        """See `Tokenizer.tokenize`."""
+        check_texts(text, pair)
+        texts = (text, pair)
+        vocabulary: Vocabulary = self._trained or Words([each for each in texts if each is not None], None)
+        tokens = vocabulary.encode(text, pair)
+        unknown = frozenset(token.index for token in vocabulary.unknown(texts, tokens))
+        return Tokenization(
+            "toy", None, self._name, text, pair, tokens, unknown=unknown, notes=vocabulary.notes(texts, tokens)
+        )
+
+
+class _OfCheckpoint:
+    def __init__(self, model: str, options: TokenizerOptions, special: bool) -> None:
+        from attncli.sources.pretrained import LoadOptions
+        from attncli.sources.pretrained.reading import Reader
+        from attncli.sources.pretrained.tokenizer import load_alone
+
+        self._name = model
+        tokenizer, self._limit = load_alone(model, LoadOptions(**vars(options)))
+        # What is too long is what one wants to see here: it is refused by no one, and cut only if asked.
+        limit = self._limit if options.truncate else None
+        self._reader = Reader(model, tokenizer, special, limit, options.truncate, rows=None, start_id=None)
+
+    def tokenize(self, text: str, pair: str | None = None) -> Tokenization:
+        """See `Tokenizer.tokenize`."""
+        sentence = self._reader.read(text, pair, None)
+        unknown = frozenset(token.index for token in self._reader.unknown(sentence))
+        notes = sentence.notes + self._too_long(len(sentence.tokens))
+        return Tokenization("pretrained", self._name, None, text, pair, sentence.tokens, self._limit, unknown, notes)
+
+    def _too_long(self, count: int) -> tuple[str, ...]:
+        if self._limit is None or count <= self._limit:
+            return ()
+        name = visible(self._name)
+        return (f"the sentence has {count} tokens, {name} reads at most {self._limit}; --truncate cuts it",)

@@ -1,0 +1,111 @@
+"""A tokenization: the tokens of one sentence, without the attention, and what about them surprises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from attncli.errors import UsageError
+from attncli.tokens import Token, Tokens, Word
+
+if TYPE_CHECKING:
+    from attncli.trace import Trace
+
+SCHEMA = "attncli.tokens/1"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What of a tokenization is shown.
+
+    Attributes:
+        hide_special: leave out the tokens that the tokenizer added.
+        words: show words, each with the pieces that it is made of, in the place of tokens.
+    """
+
+    hide_special: bool = False
+    words: bool = False
+
+
+@dataclass(frozen=True)
+class Tokenization:
+    """The tokens of one sentence.
+
+    Attributes:
+        kind: `toy`, `pretrained`, or that of the saved trace which the tokens are from.
+        model: the checkpoint.
+        vocab: the toy layer's vocabulary.
+        text: the sentence.
+        pair: the second text of the same sequence.
+        tokens: in order, special ones included.
+        limit: how many tokens the model reads at most; None is no limit, or none that is known.
+        unknown: the indices of the tokens that stand for what the vocabulary lacks; None where that is not known.
+        notes: what the user should know, a sentence each.
+    """
+
+    kind: str
+    model: str | None
+    vocab: str | None
+    text: str
+    pair: str | None
+    tokens: Tokens
+    limit: int | None = None
+    unknown: frozenset[int] | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def characters(self) -> int:
+        """How many characters were tokenized."""
+        return len(self.text) + len(self.pair or "")
+
+    @cached_property
+    def words(self) -> Tokens | None:
+        """The words of the text, as `attn inspect --words` merges and numbers them; None where no token has a place."""
+        from attncli.derived.words import words_of
+
+        try:
+            return words_of(self.tokens, self.text, self.pair)[0]
+        except UsageError:
+            return None
+
+    def shown(self, choice: Choice) -> Tokens:
+        """Return the tokens, or words, to show.
+
+        Raises:
+            UsageError: words were asked for, and no token has a place in the text.
+        """
+        if choice.words and self.words is None:
+            raise UsageError("--words needs to know where each token stands in the text, which this trace does not say")
+        chosen = self.words if choice.words and self.words is not None else self.tokens
+        return Tokens([token for token in chosen if not (choice.hide_special and token.special)])
+
+    def word_of(self, token: Token) -> int | None:
+        """Return the index of the word that a token is in; None where words are not known."""
+        return self._word_of.get(token.index)
+
+    def is_unknown(self, token: Token) -> bool | None:
+        """Return whether a token, or any piece of a word, stands for what the vocabulary lacks; None: not known."""
+        if self.unknown is None:
+            return None
+        return not self.unknown.isdisjoint(token.pieces if isinstance(token, Word) else (token.index,))
+
+    def as_dicts(self, choice: Choice) -> Iterator[dict[str, Any]]:
+        """Yield what is shown, as the JSON document spells it."""
+        for token in self.shown(choice):
+            word = {} if isinstance(token, Word) else {"word": self.word_of(token)}
+            yield {**token.as_dict(), **word, "unknown": self.is_unknown(token)}
+
+    @cached_property
+    def _word_of(self) -> dict[int, int]:
+        pieces = ((word.index, word) for word in self.words or () if isinstance(word, Word))
+        return {piece: index for index, word in pieces for piece in word.pieces}
+
+
+def tokenizations_in(trace: Trace) -> Iterator[Tokenization]:
+    """Yield the tokens of a trace, and those of its target if it has one."""
+    origin = (trace.source.kind, trace.source.model, None)
+    yield Tokenization(*origin, trace.text, trace.pair, trace.key_tokens)
+    if trace.target is not None:
+        yield Tokenization(*origin, trace.target, None, trace.query_tokens)

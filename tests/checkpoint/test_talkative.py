@@ -1,0 +1,82 @@
+"""Checkpoints that talk while they are loaded and run: standard output stays data. Signals while one is loaded."""
+
+import json
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from conftest import program, save_tiny_llama
+from signalled import ended
+
+CODE = """
+import logging, os, sys, warnings
+from transformers import LlamaModel
+
+print("imported")
+
+class TalkativeModel(LlamaModel):
+    def __init__(self, config):
+        print("made")
+        warnings.warn("of an odd kind")
+        logging.getLogger("transformers").error("an error of a library")
+        super().__init__(config)
+
+    def forward(self, *args, **kwargs):
+        print("run", flush=True)
+        sys.stdout.write("and run\\n")
+        return super().forward(*args, **kwargs)
+"""
+
+
+@pytest.fixture(scope="module")
+def talkative(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint whose own code prints when it is imported, made and run."""
+    folder = tmp_path_factory.mktemp("talkative")
+    save_tiny_llama(str(folder))
+    (folder / "modeling_talkative.py").write_text(CODE, encoding="utf-8")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config["auto_map"] = {"AutoModel": "modeling_talkative.TalkativeModel"}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder
+
+
+def test_what_a_checkpoint_prints_is_no_data(talkative: Path, tmp_path: Path) -> None:
+    given = ["-m", talkative, "--trust-remote-code"]
+    ran = program("inspect", *given, "-F", "json", "time flies like an arrow")
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout)["schema"] == "attncli.trace/1"
+    assert {"imported", "made", "run", "and run"} <= set(ran.stderr.splitlines())
+    ran = program("heads", *given, "-F", "tsv", "time flies like an arrow")
+    assert ran.stdout.splitlines()[0].startswith("layer\t")
+    assert {line.count("\t") for line in ran.stdout.splitlines()} == {ran.stdout.splitlines()[0].count("\t")}
+    ran = program("check", *given, "-F", "json", "time flies like an arrow")
+    assert json.loads(ran.stdout)["schema"] == "attncli.findings/1"
+    assert "run" in ran.stderr.splitlines()
+    ran = program("inspect", *given, "-o", tmp_path / "x.json", "time flies like an arrow")
+    assert (ran.returncode, ran.stdout) == (0, "")
+
+
+def test_a_real_checkpoint_says_nothing(minilm: str) -> None:
+    ran = program("inspect", "-m", minilm, "-F", "json", "time flies like an arrow")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert json.loads(ran.stdout)["source"]["architecture"] == "bert"
+
+
+def test_a_signal_while_a_checkpoint_is_loaded_and_run_ends_quietly(minilm: str, tmp_path: Path) -> None:
+    arguments = ["inspect", "-m", minilm, "time flies like an arrow", "-o", str(tmp_path / "x.json")]
+    began = time.monotonic()
+    assert program(*arguments).returncode == 0
+    seconds = time.monotonic() - began
+    whole = (tmp_path / "x.json").read_bytes()
+    drawn = random.Random(0)
+    codes = []
+    for _ in range(5):
+        (tmp_path / "x.json").unlink(missing_ok=True)
+        number = drawn.choice([signal.SIGINT, signal.SIGTERM])
+        code, errors = ended(arguments, number, drawn.uniform(0, seconds))
+        assert (errors, code in (128 + number, -number, 0)) == (b"", True), (number, code)
+        assert [file.read_bytes() for file in tmp_path.iterdir()] in ([], [whole])
+        codes.append(code)
+    assert len([code for code in codes if code > 128]) >= 2

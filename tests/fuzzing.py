@@ -1,0 +1,265 @@
+"""What nobody would type: sentences, masks and command lines drawn by Hypothesis from the program's own parameters."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+# Stable where nobody asked for more: ATTN_FUZZ=20 draws twenty times as many examples, and others every time.
+TIMES = int(os.environ.get("ATTN_FUZZ", "1"))
+
+
+def examples(count: int) -> settings:
+    """The settings of a test of so many examples, each of which has its own limit of time."""
+    return settings(
+        max_examples=count * TIMES,
+        derandomize=TIMES == 1,
+        database=None,
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+
+
+# --- sentences ---------------------------------------------------------------------------------------------
+
+ODD_WORDS = (
+    *("time", "flies", "like", "an", "arrow", "##ing", "Ġthe", "▁x", "[CLS]", "[/INST]", "[bold red]", ":smile:"),
+    *(
+        "\x1b[31mred",
+        "\x1b]0;title\x07",
+        "\x9b2J",
+        "\u202etxt\u2066",
+        "a\u200bb",
+        "\ud800",
+        "\udcff",
+        "\ufeff",
+        "\uffff",
+    ),
+    *(
+        "<script>",
+        "]]>",
+        "&amp;",
+        '"',
+        "'",
+        "\\",
+        "\\t",
+        "|",
+        "`",
+        "=1+1",
+        "%s",
+        "{0}",
+        "﷽",
+        "👨‍👩‍👧‍👦",
+        "漢字",
+        "\u0301\u0301",
+    ),
+    *("\t", "\r", "\n", "\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029", "\xa0", "-", "--", "-1", "0", "\x7f"),
+)
+words = st.sampled_from(ODD_WORDS) | st.text(st.characters(codec=None, exclude_characters="\0"), max_size=8)
+texts = st.lists(words, max_size=6).map(" ".join) | st.text(st.characters(exclude_characters="\0"), max_size=20)
+
+# --- masks -------------------------------------------------------------------------------------------------
+
+_numbers = st.integers(0, 9).map(str) | st.sampled_from(
+    ["-1", "10", "1000", "2147483647", "2147483648", "999999999", "1000000000", str(2**64), "9" * 40, "9" * 5000]
+)
+_likely = st.integers(0, 6).map(str)
+_atoms = st.one_of(
+    st.sampled_from(["full", "causal", "none"]),
+    st.builds("{}({})".format, st.sampled_from(["window", "prefix", "chunk", "alibi", "global", "docs"]), _likely),
+    st.builds("{}({},{})".format, st.sampled_from(["band", "dilated", "keys", "queries", "global"]), _likely, _likely),
+    st.builds("docs({})".format, st.lists(_likely, min_size=1, max_size=6).map(",".join)),
+    st.builds("pad({}={})".format, st.sampled_from(["left", "right"]), _likely),
+    st.builds("{}({})".format, st.sampled_from(["window", "band", "keys", "docs", "pad", "file", "x"]), _numbers),
+)
+grammatical = st.recursive(
+    _atoms,
+    lambda inner: st.one_of(
+        st.builds("({})".format, inner),
+        st.builds("~{}".format, inner),
+        st.builds("{} & {}".format, inner, inner),
+        st.builds("{}|{}".format, inner, inner),
+    ),
+    max_leaves=6,
+)
+
+
+@st.composite
+def _mutated(draw: st.DrawFn) -> str:
+    """A valid expression with a piece of it lost, doubled or replaced."""
+    text = draw(grammatical)
+    start = draw(st.integers(0, len(text)))
+    stop = draw(st.integers(start, min(start + 5, len(text))))
+    piece = draw(st.sampled_from([*"&|~(),=-0 \"'", "", text[start:stop] * 2, "file(", "\x1b", "٣", "²", "ﬁle"]))
+    return text[:start] + piece + text[stop:]
+
+
+_deep = st.builds(
+    lambda left, times, right: left * times + "causal" + right * times,
+    st.sampled_from(["(", "~", "~(", "causal & (", "causal | ~("]),
+    st.sampled_from([50, 99, 100, 101, 10_000]),
+    st.sampled_from(["", ")", ") & causal"]),
+)
+_wide = st.builds(
+    lambda sign, times: sign.join(["causal"] * times), st.sampled_from("&|"), st.sampled_from([100, 3000])
+)
+_files = st.sampled_from(
+    [
+        *("mask.npy", "mask.json", "mask.csv", "mask.npz", "mask.safetensors", "mask.pt", 'file("mask.npy")'),
+        *("missing.npy", 'causal & file("mask.csv")', "file('')", ".npy", "/.pt", "text.txt"),
+        *("module.py:allowed", ".py:x"),
+    ]
+)
+masks = st.one_of(grammatical, grammatical, _mutated(), texts, _files, _deep | _wide)
+
+# --- command lines -----------------------------------------------------------------------------------------
+
+_HUGE = "9" * 5000  # more digits than Python turns into a number
+_ENDINGS = "json jsonl tsv csv svg html md txt parquet npy npz pt safetensors".split()
+_checkpoints = (["tiny"], [".", "missing", "no-one/nothing", "a/b/c", "", "text.txt", "\x1b[2J"])
+_indices = (["0", "-1", "all", "0,0"], ["1", "0-1", "1-0", "0,", "", "x", "-", "0--1", "99", _HUGE, "٣", "0-999999999"])
+_decimals = (["0", "0.5", "1", "0.1"], ["1e-9", "-0.0", "nan", "inf", "-inf", "1e999", "1_0", "", "x", "٣", _HUGE])
+_names = st.sampled_from([f"out.{ending}" for ending in _ENDINGS])
+
+Values = st.SearchStrategy[str] | list[str]
+
+# By metavar: what makes sense, and what does not, or hardly.
+BY_METAVAR: dict[str, tuple[Values, Values]] = {
+    "N": (["1", "2", "3", "8"], ["0", "7", "40", "64", "-1", "", "x", "1.5", "1e3", "٣", "1_0", "9" * 20, _HUGE]),
+    "NUMBER": _decimals,
+    "LAYERS": _indices,
+    "HEADS": _indices,
+    "TEXT": (st.one_of(*[texts.map("time {}".format)] * 3, texts), ["", " ", "time " * 40, "a" * 5000]),
+    "TOKEN": (["0", "-1", "time"], texts | st.sampled_from(["99", "x", "", _HUGE, "٣"])),
+    "START:STOP": (["0:1", ":", "-1:"], ["5:2", ":99", "x", "", "1", "1:2:3", "-9999999999999:", "٣:", _HUGE + ":"]),
+    "PARTS": (
+        st.lists(
+            st.sampled_from("tokens shapes q k v scores mask weights heatmap output metrics".split()), min_size=1
+        ).map(",".join),
+        ["", ",", "x", "embeddings", "proof", "q,q", "Q"],
+    ),
+    "CODES": (["leak", "leak,pad", "dead-row"], ["", ",", "x", "leak,"]),
+    "EXPR": (st.one_of(grammatical, grammatical, grammatical, _files), masks),
+    "PATH": (["text.txt"], ["bytes.txt", "empty.txt", "missing.txt", ".", "", "trace.safetensors"]),
+    "FILE": (_names, ["out", "missing/out.json", ".", "", "a\nb.json", "\x1b[2J.json", "OUT.SVG", "/out.json/x.json"]),
+    "FILE.safetensors": (["out.safetensors"], ["out", "missing/x", ".", ""]),
+    "sqrt|none|NUMBER": (["sqrt", "none", "0.5"], _decimals[1]),
+    "words|TOKENIZER": (["words", "tokenizer.json", "tiny"], [".", "missing", "no-one/nothing", "", "text.txt"]),
+    "heads|layers|heads,layers": (["heads", "layers", "heads,layers"], ["layers,heads", "", "x"]),
+    "auto": (["auto", "cpu"], ["", "x"]),
+    "TOPIC": (["masks", "formats", "inspect", "mask"], ["", "x", "--man", "mask\x1b[2J"]),
+    "NAME": (["cpu", "main"], ["cuda", "meta", "", "x\x1b[2J"]),
+    "MODEL": _checkpoints,
+    "NAME_OR_FOLDER": _checkpoints,
+}
+BY_METAVAR |= {"EXPR|FILE": BY_METAVAR["EXPR"], "EXPR|FILE|none": BY_METAVAR["EXPR"]}
+_SAVED = (["trace.safetensors", "dump.safetensors"], ["missing", ".", "", "mask.npy", "text.txt", "mask.safetensors"])
+_SHELLS = (["bash", "zsh", "fish", "powershell"], ["sh", ""])
+_OF_SCRIPTS = (["attn", "inspect", "--mask", "-m", "mask", "show"], ["-", "=", "", "bash"])
+
+
+def values(parameter: Any, is_wild: bool) -> st.SearchStrategy[str]:
+    """What one parameter may be given: its choices, or what its metavar stands for; where it is wild, anything."""
+    choices = [value for value in get_args(parameter.type_descriptor.annotation) if isinstance(value, str)]
+    if choices:
+        sane, odd = choices, [choices[0].upper(), "", "x"]
+    elif parameter.metavar is None:
+        sane, odd = _SHELLS if parameter.name == "shell" else _OF_SCRIPTS
+    elif parameter.name == "width":
+        sane, odd = ["40", "60", "100", "200", "100000"], BY_METAVAR["N"][1]
+    else:
+        sane, odd = _SAVED if parameter.name == "from_" else BY_METAVAR[parameter.metavar]
+    usual, unusual = (st.sampled_from(one) if isinstance(one, list) else one for one in (sane, odd))
+    return st.one_of(unusual, unusual, usual, texts) if is_wild else usual
+
+
+@dataclass(frozen=True)
+class Line:
+    """A command line.
+
+    Attributes:
+        path: of the command, such as `mask show`.
+        options: names and values of the options.
+        arguments: what stands between the options, or behind them.
+        stdin: standard input.
+    """
+
+    path: tuple[str, ...]
+    options: tuple[tuple[str, ...], ...]
+    arguments: tuple[str, ...]
+    stdin: bytes
+
+    @property
+    def words(self) -> list[str]:
+        """The line as a shell hands it over; nothing behind `--` is an option."""
+        return [*self.path, *(word for option in self.options for word in option), "--", *self.arguments]
+
+    def given(self, *names: str) -> str | None:
+        """The value of an option, of which the last one counts."""
+        found = [option[-1] for option in self.options if option[0] in names]
+        return found[-1] if found else None
+
+
+def commands(root: Any) -> dict[tuple[str, ...], Any]:
+    """Every command of the program by its path, the hidden one of the completion scripts among them."""
+
+    def below(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+        if not hasattr(command, "list_commands"):
+            yield path, command
+            return
+        for name in command.list_commands(None):
+            yield from below(command.get_command(None, name), (*path, name))
+
+    return {**dict(below(root, ())), ("__complete",): root.get_command(None, "__complete")}
+
+
+@st.composite
+def _option(draw: st.DrawFn, parameter: Any, is_wild: bool) -> tuple[str, ...]:
+    name = draw(st.sampled_from([*parameter.opts, *parameter.secondary_opts]))
+    return (name,) if parameter.is_flag else (name, draw(values(parameter, is_wild)))
+
+
+_stdin = st.sampled_from([b"", b"time flies\n", b"time\r\n\r\nflies\n", b"\xef\xbb\xbftime", b"\xff\n ok\n", b"a\0b\n"])
+
+_OFTEN = (("inspect",), ("heads",), ("why",), ("diff",)) * 3
+
+# Panels of options that belong to one source; the others are refused there, which is soon known.
+_SOURCES = {"Model": "model", "Toy layer (without --model)": None, "": "from_"}
+_TEXTS = {("why",): 1, ("diff",): 2}  # how many sentences a command takes; the others take any number
+
+
+@st.composite
+def lines(draw: st.DrawFn, found: dict[tuple[str, ...], Any]) -> Line:
+    """A line of one of the commands: half of them make sense but for their combination of options, others less."""
+    path = draw(st.sampled_from([*found, *_OFTEN]))
+    wild = draw(st.sampled_from([0, 0, 1, 2]))  # how many values in three make no sense
+
+    def is_wild() -> bool:
+        return draw(st.integers(0, 2)) < wild
+
+    source = draw(st.sampled_from([*_SOURCES, *_SOURCES, None])) if path != ("check",) or wild else "Model"
+    parameters = [one for one in found[path].params if one.name != "help"]
+    options, arguments = [], []
+    for one in parameters:
+        if one.param_type_name == "argument":
+            most = _TEXTS.get(path, 2) if one.nargs == -1 else 1
+            count = draw(st.integers(0, 3)) if wild == 2 else draw(st.integers(min(most, _TEXTS.get(path, 1)), most))
+            arguments += [draw(values(one, is_wild())) for _ in range(count)]
+        elif source is None or getattr(one, "rich_help_panel", None) not in _SOURCES.keys() - {source}:
+            options.append(one)
+    named = [one for one in options if one.name == (source is not None and _SOURCES[source])]
+    needed = named * (2 if path == ("diff",) and source == "" else 1)
+    needed += [one for one in options if one.required or (path, one.name) == (("why",), "query")]
+    if draw(st.booleans()):
+        needed += [one for one in options if one.name == "format_"]
+    if source == "" and named and wild < 2:
+        arguments = []
+    unique = None if wild else lambda one: one.name
+    chosen = draw(st.lists(st.sampled_from(options), max_size=5, unique_by=unique)) if options else []
+    if not wild:
+        chosen = [one for one in chosen if one not in needed]
+    stdin = draw(_stdin | texts.map(lambda text: text.encode("utf-8", "surrogatepass")))
+    return Line(path, tuple(draw(_option(one, is_wild())) for one in needed + chosen), tuple(arguments), stdin)

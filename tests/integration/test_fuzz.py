@@ -1,0 +1,178 @@
+"""The whole program, given what nobody would type: it answers or refuses, in one sentence, and never breaks.
+
+`ATTN_FUZZ=20` draws twenty times as many examples, other ones every time.
+"""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer.testing
+from fuzzing import Line, commands, examples, lines, masks, texts
+from hypothesis import given, note
+from hypothesis import strategies as st
+from outputs import CODES, FINDINGS, INPUT, OK, READERS, USAGE, hold, strict_json
+from safetensors.numpy import save_file
+from typer.main import get_command
+
+from attncli.cli import app
+from attncli.masks.files import ENDINGS
+
+# A request that is refused before its file is read leaves the file to the garbage collector, which closes it.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+
+Run = Callable[..., Any]
+ROOT = get_command(app)
+COMMANDS = commands(ROOT)
+_SECONDS = 60  # for one example, on a machine that has other things to do
+
+
+class Stuck(BaseException):
+    """An example took too long."""
+
+
+@contextmanager
+def time_limit() -> Iterator[None]:
+    """End the block after `_SECONDS`, whatever it does."""
+
+    def stop(*_: object) -> None:
+        raise Stuck
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(_SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Build the commands once, not for every example; it is the better part of a run of the toy layer."""
+    monkeypatch.setattr(typer.testing, "_get_command", lambda _: ROOT)
+
+
+@pytest.fixture
+def folder(
+    built_once: None, one_thread: None, attn: Run, tmp_path: Path, tiny_llama: str, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A folder with a file of every sort that an option names."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    (folder / "tiny").symlink_to(tiny_llama, target_is_directory=True)
+    (folder / "tokenizer.json").symlink_to(Path(tiny_llama) / "tokenizer.json")
+    (folder / "text.txt").write_text("time flies\n\nfruit flies like\n", encoding="utf-8")
+    (folder / "bytes.txt").write_bytes(b"time\xff flies\nok\n \n\xed\xa0\x80\n")
+    (folder / "empty.txt").write_bytes(b"\n\r\n")
+    (folder / "module.py").write_text("def allowed(b, h, q, kv):\n    return (q >= kv) & (h >= 0)\n", encoding="utf-8")
+    mask = np.tri(4, dtype=bool)
+    for ending in ("npy", "npz", "json", "csv", "safetensors", "pt"):
+        assert attn("mask", "convert", "causal", "--size", "4", "--to", "bool", "-o", f"mask.{ending}").code == OK
+    assert attn("inspect", "time flies like an arrow", "--save", "trace.safetensors").code == OK
+    q = np.random.default_rng(0).standard_normal((2, 4, 3), dtype=np.float32)
+    save_file({"q": q, "k": q[:, ::-1].copy(), "mask": mask}, folder / "dump.safetensors")
+    return folder
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def remove_what_came(folder: Path, before: set[str]) -> Iterator[Path]:
+    """Yield the files that were not there before, and remove them."""
+    for name in names(folder) - before:
+        yield folder / name
+        (folder / name).unlink()
+
+
+def held(attn: Run, line: Line) -> Any:
+    """Run a line, and hold its outcome to what every run promises."""
+    note(repr(line.words))
+    with time_limit():
+        ran = attn(*line.words, stdin=line.stdin)
+    note(f"{ran.code}\n{ran.err[:2000]}\n{ran.out[:2000]}")
+    form = line.given("--format", "-F") or "table"
+    is_script = line.path[0] in ("completion", "__complete")
+    if is_script:
+        assert ran.code in CODES
+        assert not ran.err or ran.code != OK
+        return ran
+    hold(ran.code, ran.out, ran.err, form if form in READERS else "table", line.given("--color") == "always")
+    assert ran.code != FINDINGS or line.path in {("check",), ("mask", "check"), ("mask", "diff")}
+    return ran
+
+
+@examples(1500)
+@given(line=lines(COMMANDS))
+def test_any_command_line_is_answered_or_refused(line: Line, attn: Run, folder: Path) -> None:
+    before = names(folder)
+    ran = held(attn, line)
+    for path in remove_what_came(folder, before):
+        assert path.name.removesuffix(".part") in {line.given("--output", "-o"), line.given("--save")}
+        assert ran.code in (OK, FINDINGS, INPUT)
+        form = path.suffix.lower()[1:]
+        if form in READERS and ran.code in (OK, FINDINGS) and line.path != ("mask", "convert"):
+            hold(ran.code, path.read_text(encoding="utf-8"), "", form)
+
+
+@examples(1500)
+@given(
+    sentences=st.lists(texts, min_size=1, max_size=3),
+    form=st.sampled_from([*READERS, "jsonl", "tsv"]),
+    more=st.sampled_from(
+        [(), ("--keep-errors",), ("--color", "always"), ("--pair", "a [/INST]"), ("--show", "tokens")]
+    ),
+)
+def test_any_sentence_is_shown_or_refused(
+    sentences: list[str], form: str, more: tuple[str, ...], attn: Run, built_once: None
+) -> None:
+    lines = "\n".join(sentences).encode("utf-8", "surrogatepass")
+    with time_limit():
+        ran = attn("inspect", "-F", form, *more, "-", stdin=lines)
+    hold(ran.code, ran.out, ran.err, form, "always" in more)
+    assert ran.code in (OK, INPUT) or (more == ("--keep-errors",) and form not in ("json", "jsonl"))
+    if form == "jsonl" and ran.code == OK:
+        numbered = [line.rstrip(b"\r") for line in lines.removeprefix(b"\xef\xbb\xbf").split(b"\n")]
+        documents = [strict_json(line) for line in ran.out.splitlines()]
+        assert [one["text"].encode() for one in documents] == [line for line in numbered if line]
+        for one in documents:
+            for token in one["key_tokens"]:
+                of = one["pair"] if token["segment"] else one["text"]
+                assert of[token["start"] : token["end"]] == token["text"]
+
+
+@examples(2000)
+@given(
+    mask=masks,
+    where=st.sampled_from([("mask", "show"), ("mask", "check"), ("mask", "check", "causal", "--expect"), ("inspect",)]),
+    size=st.integers(1, 9),
+    form=st.sampled_from(["json", "json", "table", "svg"]),
+)
+def test_any_mask_expression_is_laid_out_or_refused(
+    mask: str, where: tuple[str, ...], size: int, form: str, attn: Run, folder: Path
+) -> None:
+    if where == ("inspect",):
+        given = ["-F", form, "--mask", mask, "--", "time " * size]
+    elif where[-1] == "--expect":
+        given = [mask, "-F", form, "--size", str(size)]
+    else:
+        given = ["-F", form, "--size", str(size), "--", mask]
+    with time_limit():
+        ran = attn(*where, *given)
+    hold(ran.code, ran.out, ran.err, form)
+    assert ran.code in (OK, FINDINGS, USAGE, INPUT)
+    if form == "json" and where == ("mask", "show") and ran.code == OK:
+        found = ran.json
+        for one in found if isinstance(found, list) else [found]:
+            assert {len(row) for row in one["mask"]} == {one["keys"]}
+            assert len(one["mask"]) == one["queries"]
+            # What it is said to be makes the same cells again.
+            if "file(" not in mask and not mask.endswith((*ENDINGS, ":allowed")):
+                again = attn("mask", "show", "-F", "json", "--size", str(size), "--", one["expression"]).json
+                assert one in (again if isinstance(again, list) else [again])

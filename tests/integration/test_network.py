@@ -1,0 +1,125 @@
+"""No call over the network that was not asked for: connections and look-ups are recorded, and refused."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import network
+import pytest
+import torch
+from outputs import one_sentence
+from safetensors.torch import load_file
+
+COMMANDS = {
+    "toy": ["inspect", "time flies like an arrow"],
+    "toy with torch": ["inspect", "time flies", "--rng", "torch", "-F", "json"],
+    "tokenizer": ["inspect", "time flies", "--vocab", "tiny/tokenizer.json"],
+    "help": ["inspect", "--help"],
+    "version": ["--version"],
+    "completion": ["completion", "bash"],
+    "a TAB": ["__complete", "bash", "--", "attn", "inspect", "-m", ""],
+    "trace": ["inspect", "--from", "trace.safetensors", "-o", "page.html", "--interactive"],
+    "parquet": ["inspect", "time flies", "-o", "rows.parquet"],
+    "picture": ["inspect", "time flies", "-o", "picture.svg"],
+    "checkpoint": ["inspect", "time flies", "-m", "tiny", "-l", "all"],
+    "what a model writes": ["inspect", "time flies", "-m", "tiny", "--generate", "2"],
+    "spread": ["inspect", "time flies", "-m", "tiny", "--device-map", "cpu"],
+    "pickle": ["inspect", "time flies", "-m", "pickle", "--allow-pickle"],
+    "pickle that is not allowed": ["inspect", "time flies", "-m", "pickle"],
+    "broken": ["inspect", "time flies", "-m", "broken"],
+    "tokens": ["tokens", "time flies", "-m", "tiny"],
+    "topic": ["help", "masks"],
+    "configuration": ["config"],
+    "heads": ["heads", "time flies", "-m", "tiny"],
+    "why": ["why", "time flies", "-m", "tiny", "-q", "1"],
+    "diff": ["diff", "time flies", "-m", "tiny", "-m", "pickle", "--allow-pickle"],
+    "check": ["check", "time flies", "-m", "tiny"],
+    "mask": ["mask", "show", "causal"],
+    "mask file": ["mask", "check", "mask.pt", "--expect", "causal"],
+    "mask model": ["mask", "model", "tiny", "time flies"],
+}
+ENDS = {"pickle that is not allowed": 3, "broken": 3}
+# What would keep the libraries off the network anyway.
+KEEPERS = {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY", "DISABLE_SAFETENSORS_CONVERSION"}
+
+Ended = tuple[int, str, str, list[str]]  # exit code, standard output, standard error, hosts
+
+
+@pytest.fixture
+def recorded(attn: Callable[..., Any], tmp_path: Path, tiny_llama: str) -> Callable[..., dict[str, Ended]]:
+    """Run command lines online, among checkpoints, in one process that keeps the record."""
+    for name in ("tiny", "pickle", "broken"):
+        shutil.copytree(tiny_llama, tmp_path / name)
+    torch.save(load_file(tmp_path / "pickle" / "model.safetensors"), tmp_path / "pickle" / "pytorch_model.bin")
+    for name in ("pickle", "broken"):
+        (tmp_path / name / "model.safetensors").unlink()
+    assert attn("inspect", "time flies", "--save", tmp_path / "trace.safetensors").code == 0
+    assert attn("mask", "convert", "causal", "--to", "bool", "-o", tmp_path / "mask.pt").code == 0
+    online = {name: value for name, value in os.environ.items() if name not in KEEPERS}
+    online |= {"HF_HOME": str(tmp_path / "hub")}
+
+    def run(commands: dict[str, list[str]]) -> dict[str, Ended]:
+        ran = subprocess.run(
+            [sys.executable, network.__file__],
+            input=json.dumps(commands),
+            capture_output=True,
+            encoding="utf-8",
+            check=True,
+            cwd=tmp_path,
+            env=online,
+        )
+        assert ran.stderr == ""  # what is written past the runner, by the libraries below
+        return {name: ended for name, *ended in map(json.loads, ran.stdout.splitlines())}
+
+    return run
+
+
+def test_the_record_sees_a_connection_and_a_look_up() -> None:
+    script = (
+        "import network, socket, sys\nsys.addaudithook(network.refuse)\n"
+        "for call in (lambda: socket.create_connection(('example.org', 80)), "
+        "lambda: socket.socket().connect(('192.0.2.1', 80)), "
+        "lambda: __import__('urllib.request').request.urlopen('http://example.com')):\n"
+        "    try:\n        call()\n    except OSError:\n        pass\n"
+        "print(*network.HOSTS)"
+    )
+    command = [sys.executable, "-c", script]
+    ran = subprocess.run(command, check=True, capture_output=True, cwd=Path(network.__file__).parent)
+    assert ran.stdout.split() == [b"example.org", b"192.0.2.1", b"example.com"]
+
+
+def test_no_command_speaks_to_the_network_unasked(recorded: Callable[..., dict[str, Ended]]) -> None:
+    ended = recorded(COMMANDS)
+    assert ended.keys() == COMMANDS.keys()
+    for name, (code, _, err, hosts) in ended.items():
+        assert hosts == [], name
+        assert code == ENDS.get(name, 0), (name, err)
+    print(f"{len(ended)} commands, no connection and no look-up")
+
+
+def test_a_name_on_the_hub_is_asked_of_the_hub_alone(recorded: Callable[..., dict[str, Ended]]) -> None:
+    asked = {option: ["inspect", "time flies", option, "no-one/nothing"] for option in ("-m", "--vocab")}
+    offline = {f"{option} offline": [*line, "--offline"] for option, line in asked.items()}
+    ended = recorded(asked | offline)
+    assert len(ended) == 4
+    for name, (code, out, err, hosts) in ended.items():
+        assert set(hosts) == (set() if "offline" in name else {"huggingface.co"})
+        one_sentence(code, out, err)
+        assert code == 3
+
+
+def test_the_libraries_below_report_nothing_and_convert_nothing_unless_they_are_told_to() -> None:
+    script = (
+        "import attncli.sources.pretrained.loading\n"
+        "from huggingface_hub import constants\nfrom transformers.utils import is_env_variable_true\n"
+        "print(constants.HF_HUB_DISABLE_TELEMETRY, is_env_variable_true('DISABLE_SAFETENSORS_CONVERSION'))"
+    )
+    plain = {name: value for name, value in os.environ.items() if name not in KEEPERS}
+    for more, said in (({}, "True True"), ({"HF_HUB_DISABLE_TELEMETRY": "0"}, "False True")):
+        ran = subprocess.run([sys.executable, "-c", script], env=plain | more, capture_output=True, check=True)
+        assert ran.stdout.decode().strip() == said

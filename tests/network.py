@@ -1,0 +1,38 @@
+"""The program with every connection and look-up over the network recorded and refused.
+
+Run with command lines by name, as JSON, on standard input; it writes a JSON line for each: how it ended, and the hosts
+that it would have spoken to.
+"""
+
+import json
+import sys
+from typing import Any
+
+HOSTS: list[str] = []
+_CALLS = {"socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr", "socket.sendto"}
+
+
+def refuse(event: str, arguments: tuple[Any, ...]) -> None:
+    """Stand in the way of an audited event that leaves this machine."""
+    if event not in _CALLS:
+        return
+    address = arguments[1] if event in ("socket.connect", "socket.sendto") else arguments[0]
+    HOSTS.append(str(address[0] if isinstance(address, tuple) else address))
+    raise OSError(101, "Network is unreachable")
+
+
+def main() -> None:
+    """Run the program, again and again."""
+    sys.addaudithook(refuse)
+    from typer.testing import CliRunner
+
+    from attncli.cli import app
+
+    for name, arguments in json.load(sys.stdin).items():
+        HOSTS.clear()
+        ran = CliRunner().invoke(app, arguments)
+        print(json.dumps([name, ran.exit_code, ran.stdout, ran.stderr, HOSTS]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

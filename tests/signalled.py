@@ -1,0 +1,27 @@
+"""A run of the program that a signal ends at a moment of its own."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ATTN = [sys.executable, "-m", "attncli"]
+
+
+def ended(arguments: list[str], number: signal.Signals, delay: float) -> tuple[int, bytes]:
+    """Return the exit code and stderr of a run that gets a signal so many seconds after its first line has run."""
+    with subprocess.Popen([*ATTN, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as running:
+        while not _has_begun(running.pid):
+            time.sleep(0.001)
+        time.sleep(delay)
+        running.send_signal(number)
+        _, errors = running.communicate(timeout=120)
+    return running.returncode, errors
+
+
+def _has_begun(pid: int) -> bool:
+    """Return whether a process catches SIGTERM, which Python by itself does not, or has ended."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = int(next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt")), "ffffffff"), 16)
+    return bool(caught & 1 << (signal.SIGTERM - 1)) or "State:\tZ" in status
