@@ -127,8 +127,8 @@ Truncate = Annotated[
 Engine = Annotated[
     Literal["auto", "native", "transformers"] | None,
     Option(
-        help="What computes the model: native is NumPy, for the common families. Default: auto, native where it "
-        "gives the same numbers.",
+        help="What computes the model: native is NumPy, for the common families; auto is native where it gives the "
+        "same numbers. Default: transformers.",
         rich_help_panel=_SOURCE,
     ),
 ]

@@ -50,8 +50,8 @@ def numbers_of(source: Source) -> list[str]:
     """Return where a source's numbers come from: how a toy layer is drawn, what a model computes in."""
     details = source.details
     if source.kind != "toy":
-        engine = details.get("engine")
-        return [f"{source.dtype} on {source.device}", *([f"{engine} engine"] if engine else [])]
+        is_native = details.get("engine") == "native"
+        return [f"{source.dtype} on {source.device}", *(["native engine"] if is_native else [])]
     facts = [f"{details['positions']} positions"] if details["positions"] != "none" else []
     facts += [f"{details['init']} weights, seed {source.seed} ({details['rng']})"]
     return [*facts, f"{details['parameters']:,} parameters"]

@@ -220,7 +220,7 @@ def test_a_tensor_that_is_missing_is_for_transformers_to_report(engine: str, min
 
 
 def test_the_view_and_the_document_say_which_engine_ran(minilm: str, attn: Run) -> None:
-    assert "float32 on cpu · native engine" in attn("inspect", "-m", minilm, "time flies").out
+    assert "float32 on cpu · native engine" in attn("inspect", "-m", minilm, "time flies", "--engine", "auto").out
     for engine in ("native", "transformers"):
         ran = attn("inspect", "-m", minilm, "time flies", "--engine", engine, "-F", "json")
         assert ran.json["source"]["engine"] == engine
@@ -228,23 +228,23 @@ def test_the_view_and_the_document_say_which_engine_ran(minilm: str, attn: Run) 
 
 
 def test_verify_shows_how_far_the_engines_are_apart(minilm: str, attn: Run) -> None:
-    ran = attn("inspect", "-m", minilm, "time flies", "--layer", "all", "--verify", "-F", "json")
+    ran = attn("inspect", "-m", minilm, "time flies", "--layer", "all", "--engine", "auto", "--verify", "-F", "json")
     proofs = [layer["proof"] for layer in ran.json["layers"]]
     assert len(proofs) == 6
     assert {proof["against"] for proof in proofs} == {"those of transformers"}
     assert 0 < max(proof["max_abs_error"] for proof in proofs) < 1e-4
-    shown = attn("inspect", "-m", minilm, "time flies", "--verify", "--show", "proof").out
+    shown = attn("inspect", "-m", minilm, "time flies", "--engine", "native", "--verify", "--show", "proof").out
     assert "max |Q, K, V, weights − those of transformers| = " in shown
 
 
 def test_what_the_native_engine_does_not_compute_goes_to_transformers(minilm: str, tmp_path: Path) -> None:
     for options in ({"dtype": "float64"}, {"dtype": "bfloat16"}, {"trust_remote_code": True}):
-        trace = attncli.inspect("time flies", model=minilm, **options)
+        trace = attncli.inspect("time flies", model=minilm, engine="auto", **options)
         assert trace.source.details["engine"] == "transformers"
         with pytest.raises(NotExposedError, match="the native engine does not compute"):
             attncli.inspect("time flies", model=minilm, engine="native", **options)
     with pytest.raises(NotExposedError, match="leave the option out"):
-        attncli.inspect("time flies", model=minilm, verify=True, dtype="float64")
+        attncli.inspect("time flies", model=minilm, engine="auto", verify=True, dtype="float64")
     with pytest.raises(UsageError, match="--verify compares"):
         attncli.inspect("time flies", model=minilm, verify=True, engine="transformers")
     with pytest.raises(UsageError, match="--engine 'numpy'"):
@@ -254,7 +254,7 @@ def test_what_the_native_engine_does_not_compute_goes_to_transformers(minilm: st
 @pytest.mark.parametrize("command", ["inspect", "heads", "why"])
 def test_neither_torch_nor_transformers_is_imported(command: str, minilm: str) -> None:
     query = ["-q", "flies"] if command == "why" else []
-    arguments = [command, "-m", minilm, "time flies", *query]
+    arguments = [command, "-m", minilm, "--engine", "native", "time flies", *query]
     code = (
         "import sys\nfrom attncli.cli import app\n"
         f"try:\n    app({arguments!r})\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
@@ -271,6 +271,8 @@ def test_a_checkpoint_of_the_cache_is_read_from_it(minilm: str, tmp_path: Path) 
         "-m",
         "sentence-transformers/all-MiniLM-L6-v2",
         "time flies",
+        "--engine",
+        "auto",
         "-F",
         "json",
         env=environment,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attncli.errors import UsageError
+from attncli.errors import InputError, UsageError
 from attncli.hub_cache import snapshot
 from attncli.masks.parser import parse
 from attncli.selection import Indices
@@ -79,7 +79,11 @@ class NativeCheckpoint:
         sentence = self.reader.read(text, pair, None)
         ids = sentence.inputs["input_ids"]
         segments = sentence.inputs.get("token_type_ids", [0] * len(ids))
-        found = {each.layer: each for each in self.model.layers(ids, segments, self.layers, self.heads, self.mask)}
+        try:
+            layers = self.model.layers(ids, segments, self.layers, self.heads, self.mask)
+        except MemoryError:
+            raise InputError(f"{len(ids)} tokens do not fit into memory; give fewer tokens or layers") from None
+        found = {each.layer: each for each in layers}
         source = Source(
             "pretrained",
             model=self.name,

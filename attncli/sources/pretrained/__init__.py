@@ -41,7 +41,8 @@ class LoadOptions:
         allow_pickle: read .bin weights too, with torch's restricted unpickler.
         device_map: how accelerate spreads the model over several devices, such as `auto`.
         truncate: cut a text to the tokens that the model has positions for.
-        engine: what computes it, `native`, `transformers`, or `auto`: the first where it gives the same numbers.
+        engine: what computes it: `transformers`; `native`, in NumPy, for the common families; or `auto`, the native one
+            where it gives the same numbers.
         verify: let both compute it, and show how far they are apart.
     """
 
@@ -53,7 +54,7 @@ class LoadOptions:
     allow_pickle: bool = False
     device_map: str | None = None
     truncate: bool = False
-    engine: str = "auto"
+    engine: str = "transformers"
     verify: bool = False
 
     def __post_init__(self) -> None:
@@ -68,7 +69,7 @@ class LoadOptions:
         if self.engine not in ENGINES:
             raise UsageError(f"--engine '{visible(str(self.engine))}': expected one of {', '.join(ENGINES)}")
         if self.verify and self.engine == "transformers":
-            raise UsageError("--verify compares the native engine with transformers; drop --engine transformers")
+            raise UsageError("--verify compares the native engine with transformers; give --engine native or auto")
 
 
 def checked_options(model: str, options: Mapping[str, Any]) -> LoadOptions:
