@@ -30,15 +30,17 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True)
 class Proof:
-    """How far weights·V, recomputed from the recorded arrays, is from what the model itself produced.
+    """How far the recorded arrays are from something that was computed independently.
 
     Attributes:
         max_abs_error: largest absolute difference over all heads, positions and dimensions.
         against: what it was compared with.
+        of: what was compared; usually weights·V, with what the model itself produced.
     """
 
     max_abs_error: float
     against: str
+    of: str = "weights·V"
 
 
 @dataclass(frozen=True)

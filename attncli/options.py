@@ -124,6 +124,18 @@ Truncate = Annotated[
     bool | None,
     Option("--truncate", help="Cut a text to the tokens that the model has positions for.", rich_help_panel=_SOURCE),
 ]
+Engine = Annotated[
+    Literal["auto", "native", "transformers"] | None,
+    Option(
+        help="What computes the model: native is NumPy, for the common families; auto is native where it gives the "
+        "same numbers. Default: transformers.",
+        rich_help_panel=_SOURCE,
+    ),
+]
+Verify = Annotated[
+    bool | None,
+    Option("--verify", help="Run both engines and show how far they are apart.", rich_help_panel=_SOURCE),
+]
 AllowPickle = Annotated[
     bool | None,
     Option("--allow-pickle", help="Read .bin weights too, without running code in them.", rich_help_panel=_SOURCE),

@@ -132,7 +132,7 @@ def opened(folder: Path, layers: str) -> Checkpoint:
     """Open a checkpoint that `save` wrote."""
     # Tokenizers are not the subject here, and some classes rebuild theirs from other files.
     with patch("attncli.sources.pretrained.tokenizer.load_tokenizer", tokenizer_in):
-        checkpoint = open_source(model=str(folder), layers=layers, special=False)
+        checkpoint = open_source(model=str(folder), layers=layers, special=False, engine="transformers")
     assert isinstance(checkpoint, Checkpoint)
     return checkpoint
 

@@ -78,6 +78,8 @@ def diff(
     allow_pickle: options.AllowPickle = None,
     device_map: options.DeviceMap = None,
     truncate: options.Truncate = None,
+    engine: options.Engine = None,
+    verify: options.Verify = None,
     d_model: options.DModel = None,
     num_heads: options.NumHeads = None,
     d_k: options.DK = None,

@@ -1,15 +1,13 @@
-"""Checkpoints on this machine: the hub's local cache, and what a config.json says of layers and heads.
-
-Layout of the cache: https://huggingface.co/docs/huggingface_hub/guides/manage-cache. Nothing is imported but json.
-"""
+"""Checkpoints on this machine: those of the hub's local cache, and what a config.json says of layers and heads."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from attncli.hub_cache import cache, repository, snapshot
 
 # How architectures call the same numbers.
 _LAYERS = (
@@ -35,7 +33,7 @@ class Sizes(NamedTuple):
 def cached_models() -> list[str]:
     """Return the names of the models in the local cache, sorted; those without a config.json are left out."""
     names = []
-    for folder in sorted(_folders(_cache())):
+    for folder in sorted(_folders(cache())):
         kind, _, name = folder.name.partition("--")
         if kind == "models" and name.isprintable() and any(_configs(folder)):
             names.append(name.replace("--", "/", 1))
@@ -44,7 +42,7 @@ def cached_models() -> list[str]:
 
 def cached_revisions(name: str) -> list[str]:
     """Return the branches and tags of a model that the local cache knows."""
-    refs = _repository(name) / "refs"
+    refs = repository(name) / "refs"
     found = sorted(path.relative_to(refs).as_posix() for path in refs.rglob("*") if path.is_file())
     return [name for name in found if name.isprintable()]
 
@@ -57,28 +55,8 @@ def sizes(name: str, revision: str) -> Sizes:
         revision: which one of the cache.
     """
     folder = Path(name).expanduser()
-    config = _read(folder / "config.json" if folder.is_dir() else _config_of(_repository(name), revision))
+    config = _read((folder if folder.is_dir() else snapshot(name, revision)) / "config.json")
     return Sizes(_largest(config, _LAYERS), _largest(config, _HEADS))
-
-
-def _cache() -> Path:
-    """Return the folder of the local cache, found as huggingface_hub finds it."""
-    environment = os.environ.get
-    home = environment("HF_HOME") or os.path.join(environment("XDG_CACHE_HOME") or "~/.cache", "huggingface")
-    cache = environment("HF_HUB_CACHE") or environment("HUGGINGFACE_HUB_CACHE") or os.path.join(home, "hub")
-    return Path(os.path.expandvars(cache)).expanduser()
-
-
-def _repository(name: str) -> Path:
-    return _cache() / ("models--" + name.replace("/", "--"))
-
-
-def _config_of(repository: Path, revision: str) -> Path:
-    try:
-        commit = (repository / "refs" / revision).read_text(encoding="utf-8").strip()
-    except (OSError, ValueError):
-        commit = revision
-    return repository / "snapshots" / commit / "config.json"
 
 
 def _configs(repository: Path) -> Iterable[Path]:

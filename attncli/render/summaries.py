@@ -50,7 +50,8 @@ def numbers_of(source: Source) -> list[str]:
     """Return where a source's numbers come from: how a toy layer is drawn, what a model computes in."""
     details = source.details
     if source.kind != "toy":
-        return [f"{source.dtype} on {source.device}"]
+        is_native = details.get("engine") == "native"
+        return [f"{source.dtype} on {source.device}", *(["native engine"] if is_native else [])]
     facts = [f"{details['positions']} positions"] if details["positions"] != "none" else []
     facts += [f"{details['init']} weights, seed {source.seed} ({details['rng']})"]
     return [*facts, f"{details['parameters']:,} parameters"]
@@ -162,7 +163,7 @@ def proof_line(layer: LayerTrace, palette: Palette) -> Text:
     """Return how well the numbers shown explain what the model itself computed."""
     if layer.proof is None:
         return Text(palette.fit("proof  nothing independent was run to compare with"), DIM)
-    line = f"proof  max |weights·V − {layer.proof.against}| = {layer.proof.max_abs_error:.1e}"
+    line = f"proof  max |{layer.proof.of} − {layer.proof.against}| = {layer.proof.max_abs_error:.1e}"
     return Text(palette.fit(line), DIM)
 
 

@@ -65,10 +65,10 @@ def open_source(
         if generate:
             raise UsageError("--generate needs a causal language model, --model; the toy layer predicts no token")
         return ToyLayer(chosen_layers, chosen_heads, kind=kind, mask=mask, special=special, **options)
-    from attncli.sources.pretrained import Checkpoint
+    from attncli.sources.engines import open_checkpoint
 
     given: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "generate": generate}
-    return Checkpoint(model, chosen_layers, chosen_heads, **given, **options)
+    return open_checkpoint(model, chosen_layers, chosen_heads, **given, **options)
 
 
 def inspect(text: str, *, pair: str | None = None, target: str | None = None, **options: Any) -> Trace:

@@ -81,7 +81,7 @@ _TOY_DETAILS = {
     "d_model": int,
     "vocab_size": int,
 }
-_PROOF = {"max_abs_error": str, "against": str}
+_PROOF = {"max_abs_error": str, "against": str, "of": str}
 
 
 def save(trace: Trace, path: str | Path) -> None:
@@ -282,8 +282,9 @@ def _cells(arrays: Mapping[str, np.ndarray[Any, Any]]) -> tuple[int, int, int]:
 
 
 def _saved_proof(recorded: Any) -> Proof:
+    recorded = {"of": Proof.of, **recorded} if isinstance(recorded, dict) else recorded  # earlier files do not say
     _record(recorded, _PROOF, "proof")
-    return Proof(float(recorded["max_abs_error"]), recorded["against"])
+    return Proof(float(recorded["max_abs_error"]), recorded["against"], recorded["of"])
 
 
 def _saved_mask(rule: Any, cells: tuple[int, int, int]) -> RuleMask:

@@ -187,8 +187,6 @@ def load_tokenizer(name: str, offline: bool) -> Tokenizer:
     Raises:
         LoadError: there is none, or it cannot be read.
     """
-    from tokenizers import Tokenizer
-
     path = Path(name)
     shown = visible(name)
     if os.path.isdir(path):
@@ -197,14 +195,25 @@ def load_tokenizer(name: str, offline: bool) -> Tokenizer:
         path = _tokenizer_from_hub(name, offline)
     if not os.path.isfile(path):
         raise LoadError(f"--vocab '{shown}' holds no tokenizer.json; give words, a tokenizer.json or its folder")
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception
-        raise LoadError(f"--vocab '{shown}': tokenizer.json cannot be read: {visible(str(error))}") from None
+    tokenizer = tokenizer_in(path, f"--vocab '{shown}'")
     # Some files carry the padding and truncation of their training.
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
+
+
+def tokenizer_in(path: Path, whose: str) -> Tokenizer:
+    """Read a tokenizer.json.
+
+    Raises:
+        LoadError: it cannot be read; the sentence begins with whose it is.
+    """
+    from tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception
+        raise LoadError(f"{whose}: tokenizer.json cannot be read: {visible(str(error))}") from None
 
 
 def _tokenizer_from_hub(name: str, offline: bool) -> Path:

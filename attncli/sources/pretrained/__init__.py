@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from inspect import signature
@@ -24,6 +24,7 @@ from attncli.trace import Source, Trace
 
 _log = logging.getLogger(__name__)
 
+ENGINES = ("auto", "native", "transformers")
 DTYPES = ("auto", "float32", "float16", "bfloat16", "float64")
 
 
@@ -40,6 +41,9 @@ class LoadOptions:
         allow_pickle: read .bin weights too, with torch's restricted unpickler.
         device_map: how accelerate spreads the model over several devices, such as `auto`.
         truncate: cut a text to the tokens that the model has positions for.
+        engine: what computes it: `transformers`; `native`, in NumPy, for the common families; or `auto`, the native one
+            where it gives the same numbers.
+        verify: let both compute it, and show how far they are apart.
     """
 
     revision: str | None = None
@@ -50,6 +54,8 @@ class LoadOptions:
     allow_pickle: bool = False
     device_map: str | None = None
     truncate: bool = False
+    engine: str = "transformers"
+    verify: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot be before anything is loaded."""
@@ -60,6 +66,24 @@ class LoadOptions:
                 raise UsageError("--device-map needs the accelerate library: pip install 'attncli[accelerate]'")
         if self.dtype not in (None, *DTYPES):
             raise UsageError(f"--dtype '{visible(str(self.dtype))}': expected one of {', '.join(DTYPES)}")
+        if self.engine not in ENGINES:
+            raise UsageError(f"--engine '{visible(str(self.engine))}': expected one of {', '.join(ENGINES)}")
+        if self.verify and self.engine == "transformers":
+            raise UsageError("--verify compares the native engine with transformers; give --engine native or auto")
+
+
+def checked_options(model: str, options: Mapping[str, Any]) -> LoadOptions:
+    """Return options that fit a checkpoint's name.
+
+    Raises:
+        UsageError: one of them does not exist, or does not apply.
+    """
+    refuse_unknown(options, LoadOptions, "--model; it belongs to the toy layer")
+    if not isinstance(model, str):
+        raise UsageError("model: expected a checkpoint's folder or its name on the hub, as text")
+    if os.path.isdir(model) and "revision" in options:
+        raise UsageError("--revision names a version on the hub; it does not apply to a folder")
+    return LoadOptions(**options)
 
 
 class Checkpoint:
@@ -77,13 +101,8 @@ class Checkpoint:
         generate: int = 0,
         **options: Any,
     ) -> None:
-        refuse_unknown(options, LoadOptions, "--model; it belongs to the toy layer")
-        if not isinstance(model, str):
-            raise UsageError("model: expected a checkpoint's folder or its name on the hub, as text")
-        if os.path.isdir(model) and "revision" in options:
-            raise UsageError("--revision names a version on the hub; it does not apply to a folder")
+        self.options = checked_options(model, options)
         self.name = model
-        self.options = LoadOptions(**options)
         expression = None if mask is None else parse(mask)
         if generate and expression is not None:
             raise UsageError("--generate lets the model write under its own mask; drop --mask")
@@ -261,7 +280,7 @@ class Checkpoint:
             dtype=str(self.model.dtype).removeprefix("torch."),
             device=str(self.model.device),
             layers=self.num_layers,
-            details={"other_layers": others} if others else {},
+            details={"engine": "transformers"} | ({"other_layers": others} if others else {}),
         )
         traces = []
         for one, own in zip(sentences, recorded.traces(), strict=True):

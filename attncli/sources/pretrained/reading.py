@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attncli.errors import InputError, LoadError
 from attncli.sources.texts import check_texts
 from attncli.sources.vocabulary import tokens_of, unknown_notes, unknown_tokens
 from attncli.tokens import Token, Tokens, visible
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
 
 
 @dataclass(frozen=True)
@@ -72,10 +75,12 @@ class Reader:
             LoadError: the tokenizer has ids that the model has not.
         """
         check_texts(text, pair, target)
-        encoding, notes = self._encoded("the sentence", text, pair)
-        tokens = self._known(tokens_of(encoding.encodings[0], text, pair))
+        encoding, inputs = self.encoded(text, pair, None)
+        notes = self._cut("the sentence", len(encoding.ids))
+        if notes:
+            encoding, inputs = self.encoded(text, pair, self.limit)
+        tokens = self._known(tokens_of(encoding, text, pair))
         notes += self._unknown(tokens, text, pair)
-        inputs = {name: list(ids) for name, ids in encoding.items()}
         query_tokens = tokens
         if target is not None:
             encoding = self.tokenizer(text_target=target, **self._plainly(), truncation=False)
@@ -88,13 +93,11 @@ class Reader:
     def _plainly(self) -> dict[str, Any]:
         return {"add_special_tokens": self.special, "padding": False, "verbose": False}
 
-    def _encoded(self, role: str, text: str, pair: str | None) -> tuple[Any, tuple[str, ...]]:
-        """Return what the tokenizer made, and a note if it had to be cut."""
-        encoding = self.tokenizer(text, pair, truncation=False, **self._plainly())
-        note = self._cut(role, len(encoding["input_ids"]))
-        if note:
-            encoding = self.tokenizer(text, pair, truncation=True, max_length=self.limit, **self._plainly())
-        return encoding, note
+    def encoded(self, text: str, pair: str | None, limit: int | None) -> tuple[Encoding, dict[str, list[int]]]:
+        """Return what the tokenizer makes of a text, cut to a limit, and what the model is given of it."""
+        cut = {"truncation": limit is not None, "max_length": limit}
+        encoding = self.tokenizer(text, pair, **self._plainly(), **cut)
+        return encoding.encodings[0], {name: list(ids) for name, ids in encoding.items()}
 
     def _cut(self, role: str, count: int) -> tuple[str, ...]:
         """Return a note if so many tokens have to be cut.

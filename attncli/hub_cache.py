@@ -1,0 +1,32 @@
+"""The hub's local cache, found and laid out as huggingface_hub does it; nothing is imported or downloaded.
+
+Layout: https://huggingface.co/docs/huggingface_hub/guides/manage-cache.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def cache() -> Path:
+    """Return the folder of the local cache."""
+    environment = os.environ.get
+    home = environment("HF_HOME") or os.path.join(environment("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    folder = environment("HF_HUB_CACHE") or environment("HUGGINGFACE_HUB_CACHE") or os.path.join(home, "hub")
+    return Path(os.path.expandvars(folder)).expanduser()
+
+
+def repository(name: str) -> Path:
+    """Return the folder of a model in the cache, whether it is there or not."""
+    return cache() / ("models--" + name.replace("/", "--"))
+
+
+def snapshot(name: str, revision: str) -> Path:
+    """Return the folder of a model's files at a branch, a tag or a commit, whether it is there or not."""
+    folder = repository(name)
+    try:
+        commit = (folder / "refs" / revision).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        commit = revision
+    return folder / "snapshots" / commit

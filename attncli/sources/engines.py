@@ -1,0 +1,115 @@
+"""Which engine computes a checkpoint: the one in NumPy where it gives the same numbers sooner, else transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attncli.errors import NotExposedError
+from attncli.layer import LayerTrace, Proof
+from attncli.sources.native import DeclinedError, NativeCheckpoint
+from attncli.sources.pretrained import Checkpoint, checked_options
+from attncli.tokens import visible
+
+if TYPE_CHECKING:
+    from attncli.selection import Indices
+    from attncli.sources import Source
+    from attncli.trace import Trace
+
+
+def open_checkpoint(model: str, layers: Indices, heads: Indices, **options: Any) -> Source:
+    """Return a checkpoint, ready for sentences.
+
+    Args:
+        model: folder or hub name.
+        layers: which layers to record.
+        heads: which heads to show.
+        options: `kind`, `mask`, `special` and `generate`, as `open_source` has them, and fields of `LoadOptions`.
+
+    Raises:
+        NotExposedError: `--engine native` or `--verify`, and that engine does not compute this checkpoint.
+        AttnError: see `Checkpoint`.
+    """
+    asked = {name: options[name] for name in ("kind", "mask", "special")}
+    load = checked_options(model, {name: value for name, value in options.items() if name not in (*asked, "generate")})
+
+    def by_transformers() -> Checkpoint:
+        return Checkpoint(model, layers, heads, **options)
+
+    if load.engine == "transformers":
+        return by_transformers()
+    try:
+        if options["generate"]:
+            raise DeclinedError("it writes no tokens")
+        native = NativeCheckpoint(model, layers, heads, **asked, options=load)
+    except DeclinedError as error:
+        if load.engine == "native" or load.verify:
+            raise _refusal(model, error, load.verify) from None
+        return by_transformers()
+    if load.verify:
+        return _Verified(native, by_transformers())
+    return _Native(native, by_transformers if load.engine == "auto" else None)
+
+
+def _refusal(model: str, reason: DeclinedError, verify: bool) -> NotExposedError:
+    option = "--verify" if verify else "--engine native"
+    return NotExposedError(
+        f"{option}: the native engine does not compute {visible(model)}: {visible(str(reason))}; leave the option out"
+    )
+
+
+class _Native:
+    """The native engine, until it meets something that it does not compute."""
+
+    def __init__(self, native: NativeCheckpoint, other: Callable[[], Checkpoint] | None) -> None:
+        self._source: Source = native
+        self._name = native.name
+        self._other = other
+
+    def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
+        """Return the attention of one sentence; see `Source.trace`."""
+        return next(self.traces([text], pair, target))
+
+    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
+        """Yield the attention of each sentence, in order; see `Source.traces`."""
+        done = 0
+        try:
+            for trace in self._source.traces(texts, pair, target):
+                done += 1
+                yield trace
+        except DeclinedError as error:
+            if self._other is None:
+                raise _refusal(self._name, error, verify=False) from None
+            self._source, self._other = self._other(), None
+            yield from self._source.traces(texts[done:], pair, target)
+
+
+class _Verified:
+    """Both engines; the native one's traces, with how far they are from those of transformers."""
+
+    def __init__(self, native: NativeCheckpoint, other: Checkpoint) -> None:
+        self._native = native
+        self._other = other
+
+    def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
+        """Return the attention of one sentence; see `Source.trace`."""
+        return next(self.traces([text], pair, target))
+
+    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
+        """Yield the attention of each sentence, in order; see `Source.traces`."""
+        both = zip(self._native.traces(texts, pair, target), self._other.traces(texts, pair, target), strict=True)
+        for trace, other in both:
+            layers = zip(trace.layers, other.layers, strict=True)
+            yield replace(trace, layers=tuple(_compared(layer, known) for layer, known in layers))
+
+
+def _compared(layer: LayerTrace, known: LayerTrace) -> LayerTrace:
+    """Return a layer whose proof is the largest difference of its queries, keys, values and weights from known ones."""
+    worst = max(float(np.abs(getattr(layer, name) - getattr(known, name)).max()) for name in "qkv")
+    for head in range(layer.num_heads):
+        for block, other in zip(layer.head(head).blocks(), known.head(head).blocks(), strict=True):
+            worst = max(worst, float(np.abs(block.weights - other.weights).max()))
+    return replace(layer, proof=Proof(worst, "those of transformers", "Q, K, V, weights"))

@@ -1,0 +1,131 @@
+"""Checkpoints of the common families, computed in NumPy: neither torch nor transformers is imported.
+
+Exactness is a contract: what this engine cannot compute just as transformers does it declines, and says why.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attncli.errors import InputError, UsageError
+from attncli.hub_cache import snapshot
+from attncli.masks.parser import parse
+from attncli.selection import Indices
+from attncli.sources.native.families import recipe_of
+from attncli.sources.native.fields import DeclinedError, Fields
+from attncli.sources.native.forward import Model
+from attncli.sources.native.tokenizer import NativeReader, load_tokenizer
+from attncli.sources.native.weights import Weights
+from attncli.tokens import visible
+from attncli.trace import Source, Trace
+
+if TYPE_CHECKING:
+    from attncli.sources.pretrained import LoadOptions
+
+__all__ = ["DeclinedError", "NativeCheckpoint"]
+
+
+class NativeCheckpoint:
+    """A model and its tokenizer, opened once; see `attncli.sources.Source`.
+
+    Raises:
+        DeclinedError: it is not one that this engine computes.
+        LoadError: its files are damaged.
+        UsageError: there is no such layer, head or kind.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        layers: Indices,
+        heads: Indices,
+        *,
+        kind: str | None,
+        mask: str | None,
+        special: bool,
+        options: LoadOptions,
+    ) -> None:
+        _check_options(options)
+        folder = _folder(model, options.revision)
+        config = _config(folder)
+        recipe = recipe_of(Fields(config))
+        if kind not in (None, "self"):
+            raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has self attention")
+        self.name = model
+        self.family: str = config["model_type"]
+        self.layers = layers.among(len(recipe.layers), visible(model))
+        self.heads = heads.among(recipe.heads.count, f"each layer of {visible(model)}")
+        self.mask = None if mask is None else parse(mask)
+        self.model = Model(recipe, Weights(folder, recipe.prefix, recipe.embedding.tokens + ".weight"))
+        self.reader = NativeReader(
+            name=model,
+            tokenizer=load_tokenizer(model, folder, config),
+            special=special,
+            limit=recipe.positions,
+            truncate=options.truncate,
+            rows=self.model.rows,
+            start_id=None,
+        )
+
+    def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
+        """Return the attention of one sentence; see `Source.trace`."""
+        if target is not None:
+            raise UsageError(
+                "--target needs an encoder-decoder model or the toy layer; here use --pair for a second text"
+            )
+        sentence = self.reader.read(text, pair, None)
+        ids = sentence.inputs["input_ids"]
+        segments = sentence.inputs.get("token_type_ids", [0] * len(ids))
+        try:
+            layers = self.model.layers(ids, segments, self.layers, self.heads, self.mask)
+        except MemoryError:
+            raise InputError(f"{len(ids)} tokens do not fit into memory; give fewer tokens or layers") from None
+        found = {each.layer: each for each in layers}
+        source = Source(
+            "pretrained",
+            model=self.name,
+            architecture=self.family,
+            layers=len(self.model.recipe.layers),
+            details={"engine": "native"},
+        )
+        recorded = tuple(found[index] for index in self.layers)
+        return Trace(source, sentence.tokens, sentence.tokens, recorded, text, pair, notes=sentence.notes)
+
+    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
+        """Yield the attention of each sentence, in order; see `Source.traces`."""
+        for text in texts:
+            yield self.trace(text, pair, target)
+
+
+def _check_options(options: LoadOptions) -> None:
+    """Raise DeclinedError for what asks for another engine."""
+    if options.device != "cpu" or options.device_map is not None:
+        raise DeclinedError("it runs on the CPU alone")
+    if options.dtype not in (None, "float32"):
+        raise DeclinedError("it computes in float32 alone")
+    if options.trust_remote_code:
+        raise DeclinedError("it runs no code that a checkpoint brings")
+
+
+def _folder(name: str, revision: str | None) -> Path:
+    """Return the folder that holds a checkpoint: its own, or that of the hub's local cache."""
+    folder = Path(name)
+    if not folder.is_dir():
+        folder = snapshot(name, revision or "main")
+        # The tokenizer's files are downloaded before the weights: where all of these are, none is missing.
+        if not (folder / "tokenizer_config.json").is_file():
+            raise DeclinedError("it is not in the local cache")
+    return folder
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    try:
+        read = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        raise DeclinedError("its config.json cannot be read") from None
+    if not isinstance(read, dict):
+        raise DeclinedError("its config.json is no object")
+    return read

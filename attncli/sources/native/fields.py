@@ -1,0 +1,109 @@
+"""A configuration, read field by field: what nobody read is what the engine does not implement."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+# What says nothing about a forward pass in evaluation: training, generation, heads on top, bookkeeping.
+_IDLE_NAMES = """
+    _commit_hash _name_or_path architectures attention_dropout attention_probs_dropout_prob attn_pdrop
+    bad_words_ids begin_suppress_tokens bos_token_id cache_implementation chunk_size_feed_forward
+    classifier_activation classifier_dropout classifier_dropout_prob decoder_start_token_id directionality
+    diversity_penalty do_sample dropout dtype early_stopping embd_pdrop encoder_no_repeat_ngram_size
+    eos_token_id exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id
+    gradient_checkpointing hidden_dropout hidden_dropout_prob id2label initializer_factor initializer_range
+    keys_to_ignore_at_inference label2id length_penalty max_length min_length model_type n_ctx name_or_path
+    no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_attentions output_hidden_states
+    output_past output_scores pad_token_id pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
+    pooler_size_per_head pooler_type prefix pretraining_tp problem_type qa_dropout remove_invalid_values
+    repetition_penalty resid_pdrop return_dict return_dict_in_generate sep_token_id seq_classif_dropout
+    summary_activation summary_first_dropout summary_last_dropout summary_proj_to_labels summary_type
+    summary_use_proj suppress_tokens task_specific_params temperature tie_encoder_decoder tie_weights_
+    tie_word_embeddings tokenizer_class top_k top_p torch_dtype torchscript
+    transformers_version typical_p use_bfloat16 use_cache vocab_size
+"""
+_IDLE = frozenset(_IDLE_NAMES.split())
+# What has to be as it is in every family, if it is there.
+_FIXED: dict[str, tuple[Any, ...]] = {
+    "add_cross_attention": (False,),
+    "cross_attention_hidden_size": (None,),
+    "is_decoder": (False,),
+    "is_encoder_decoder": (False,),
+    "output_router_logits": (False,),
+    "position_embedding_type": ("absolute", None),
+    "pruned_heads": ({}, None),
+    "quantization_config": (None,),
+    "auto_map": (None,),
+    "use_bidirectional_attention": (False, None),
+}
+
+_ABSENT = object()
+
+
+class DeclinedError(Exception):
+    """A checkpoint is not one that this engine computes; the message says why."""
+
+
+class Fields:
+    """The fields of a config.json.
+
+    Attributes:
+        read: the names of those that the family reads.
+    """
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+        self.read: set[str] = set()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def take(self, name: str, default: Any = _ABSENT, among: Collection[Any] | None = None) -> Any:
+        """Return a field.
+
+        Args:
+            name: of the field.
+            default: what it is where the file does not say; without one it has to.
+            among: the values that are implemented.
+
+        Raises:
+            DeclinedError: it is not there, or it is none of them.
+        """
+        self.read.add(name)
+        value = self._values.get(name, default)
+        if value is _ABSENT:
+            raise DeclinedError(f"config.json has no {name}")
+        if among is not None and value not in tuple(among):  # a list has no hash
+            raise DeclinedError(f"{name} is {value!r}")
+        return value
+
+    def count(self, name: str, default: Any = _ABSENT) -> int:
+        """Return a field that counts something.
+
+        Raises:
+            DeclinedError: it is no whole number above 0.
+        """
+        value = self.take(name, default)
+        if type(value) is not int or value < 1:
+            raise DeclinedError(f"{name} is {value!r}")
+        return value
+
+    def number(self, name: str, default: Any = _ABSENT) -> float:
+        """Return a field that is a number above 0.
+
+        Raises:
+            DeclinedError: it is not.
+        """
+        value = self.take(name, default)
+        if type(value) not in (int, float) or not value > 0:
+            raise DeclinedError(f"{name} is {value!r}")
+        return value
+
+    def check_all_read(self) -> None:
+        """Raise DeclinedError for a field that nobody read and that may say something about the forward pass."""
+        for name, value in self._values.items():
+            if name in self.read or name in _IDLE:
+                continue
+            if name not in _FIXED or value not in _FIXED[name]:
+                raise DeclinedError(f"it does not know the field {name}")

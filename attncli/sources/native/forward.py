@@ -1,0 +1,222 @@
+"""A forward pass in NumPy: from token ids to what every wanted layer's attention is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attncli.layer import LayerTrace
+from attncli.masks.algebra import Atom, Expression, RuleMask
+from attncli.sources.native.blocks import linear, rotated
+from attncli.sources.native.recipe import Recipe, Residual
+from attncli.sources.native.weights import Weights
+from attncli.stages import stages_of
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+    Hidden = Float[np.ndarray, "T E"]
+
+_FILL = float(np.finfo(np.float32).min)  # what models add to a score that is masked
+
+
+@dataclass(frozen=True)
+class Model:
+    """A recipe with its weights.
+
+    Attributes:
+        recipe: how it is put together.
+        weights: its tensors.
+    """
+
+    recipe: Recipe
+    weights: Weights
+
+    @cached_property
+    def width(self) -> int:
+        """E, of the hidden states."""
+        how = self.recipe.embedding
+        if how.projection is not None:
+            return self.weights.shape(how.projection + ".weight")[0]
+        return self.weights.shape(how.tokens + ".weight")[1]
+
+    @property
+    def rows(self) -> int:
+        """How many ids there are embeddings for."""
+        return self.weights.shape(self.recipe.embedding.tokens + ".weight")[0]
+
+    def layers(
+        self,
+        ids: Sequence[int],
+        segments: Sequence[int],
+        wanted: Sequence[int],
+        heads: tuple[int, ...],
+        mask: Expression | None,
+    ) -> list[LayerTrace]:
+        """Return the wanted layers' attention to one sentence, in the order of the layers.
+
+        Args:
+            ids: of its tokens.
+            segments: which of two texts each belongs to.
+            wanted: indices of layers.
+            heads: the heads that were asked for.
+            mask: in the place of the model's own.
+        """
+        found = []
+        last = max(wanted)
+        # Weights that overflow, or that are no numbers, give what they give with transformers; it is shown.
+        with np.errstate(all="ignore"):
+            x = self._embedded(ids, segments)
+            for index in range(last + 1):
+                layer = _Layer(self, index)
+                trace = layer.attention(x, heads, mask)
+                if index in wanted:
+                    found.append(trace)
+                if index < last:
+                    x = layer.passed_on(x, trace)
+        return found
+
+    def _embedded(self, ids: Sequence[int], segments: Sequence[int]) -> Hidden:
+        how = self.recipe.embedding
+        width = self.weights.shape(how.tokens + ".weight")[1]
+        x = self.weights.rows(how.tokens + ".weight", ids, width)
+        if how.scale != 1:
+            x = x * np.float32(how.scale)
+        if how.segments is not None:
+            x = x + self.weights.rows(how.segments + ".weight", segments, width)
+        if how.positions is not None:
+            x = x + self.weights.rows(how.positions + ".weight", _positions(ids, how.padding_id), width)
+        if how.norm is not None:
+            x = self.normed(how.norm, x)
+        return x if how.projection is None else self.projected(how.projection, x, self.width)
+
+    def normed(self, name: str, x: Float[np.ndarray, ...]) -> Float[np.ndarray, ...]:
+        """Return hidden states after one of the model's normalizations."""
+        norm, width = self.recipe.norm, x.shape[-1]
+        weight = self.weights.tensor(name + ".weight", width)
+        if norm.offset:
+            weight = weight + np.float32(norm.offset)
+        bias = (self.weights.tensor(name + ".bias", width),) if norm.has_bias else ()
+        return norm.function(x, weight, *bias, norm.eps)
+
+    def projected(self, name: str, x: Hidden, width: int, is_transposed: bool = False) -> Float[np.ndarray, "T F"]:
+        """Return x·Wᵀ + b, where the weights have a b."""
+        shape = (x.shape[-1], width) if is_transposed else (width, x.shape[-1])
+        weight = self.weights.tensor(name + ".weight", *shape)
+        bias = self.weights.tensor(name + ".bias", width) if name + ".bias" in self.weights else None
+        return linear(x, weight.T if is_transposed else weight, bias)
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """One layer of a model."""
+
+    model: Model
+    index: int
+
+    @property
+    def _recipe(self) -> Recipe:
+        return self.model.recipe
+
+    def _name(self, name: str) -> str:
+        return self._recipe.layer.format(self.index) + name
+
+    def _projected(self, name: str, x: Hidden, width: int) -> Float[np.ndarray, "T F"]:
+        return self.model.projected(self._name(name), x, width, self._recipe.projections.is_transposed)
+
+    def attention(self, x: Hidden, heads: tuple[int, ...], mask: Expression | None) -> LayerTrace:
+        """Return what the layer's attention is made of."""
+        recipe = self._recipe
+        how = recipe.layers[self.index]
+        query, key, value = self._queries_keys_values(self._before(recipe.attention_residual, x))
+        if (rope := how.rope) is not None:
+            angles = rope.angles(len(x))
+            query, key = rotated(query, angles, rope.length), rotated(key, angles, rope.length)
+        return LayerTrace(
+            layer=self.index,
+            kind="self",
+            q=query,
+            k=key,
+            v=value,
+            scale=how.scale,
+            mask=RuleMask(mask or _simplest(how.mask, len(x)), len(x), len(x), recipe.heads.count),
+            heads=heads,
+            softcap=recipe.softcap,
+            fill=_FILL,
+        )
+
+    def passed_on(self, x: Hidden, trace: LayerTrace) -> Hidden:
+        """Return the hidden states that leave the layer."""
+        recipe = self._recipe
+        attended = np.empty((len(x), recipe.heads.count, recipe.heads.width), np.float32)
+        for stages in stages_of(trace, range(recipe.heads.count), np.arange(len(x))):
+            attended[stages.queries, stages.heads[0] : stages.heads[-1] + 1] = stages.output.transpose(1, 0, 2)
+        output = self._projected(recipe.projections.output, attended.reshape(len(x), -1), self.model.width)
+        if recipe.is_parallel:
+            return x + output + self._fed_forward(self._before(recipe.feed_forward_residual, x))
+        x = self._added(recipe.attention_residual, x, output)
+        output = self._fed_forward(self._before(recipe.feed_forward_residual, x))
+        return self._added(recipe.feed_forward_residual, x, output)
+
+    def _queries_keys_values(self, x: Hidden) -> tuple[Float[np.ndarray, "_ T D"], ...]:
+        recipe, how = self._recipe, self._recipe.projections
+        width = recipe.heads.width
+        if how.joint:
+            joint = self._projected(how.joint, x, 3 * recipe.heads.count * width)
+            shape = (len(x), recipe.heads.count, 3, width) if how.is_by_head else (len(x), 3, recipe.heads.count, width)
+            apart = joint.reshape(shape).transpose((2, 1, 0, 3) if how.is_by_head else (1, 2, 0, 3))
+            return tuple(np.ascontiguousarray(part) for part in apart)
+        query = self._of_heads(how.query, how.query_norm, x, recipe.heads.count)
+        key = self._of_heads(how.key, how.key_norm, x, recipe.heads.groups)
+        return query, key, self._of_heads(how.value, "", x, recipe.heads.groups)
+
+    def _of_heads(self, name: str, norm: str, x: Hidden, heads: int) -> Float[np.ndarray, "H T D"]:
+        projected = self._projected(name, x, heads * self._recipe.heads.width)
+        if norm and self._recipe.projections.normed_whole:
+            projected = self.model.normed(self._name(norm), projected)
+        apart = projected.reshape(len(x), heads, self._recipe.heads.width)
+        if norm and not self._recipe.projections.normed_whole:
+            apart = self.model.normed(self._name(norm), apart)
+        return np.ascontiguousarray(apart.transpose(1, 0, 2))
+
+    def _fed_forward(self, x: Hidden) -> Hidden:
+        how = self._recipe.feed_forward
+        inner = self._inner_width
+        if how.gate:
+            hidden = how.activation(self._projected(how.gate, x, inner)) * self._projected(how.up, x, inner)
+        else:
+            hidden = how.activation(self._projected(how.up, x, inner))
+        return self._projected(how.down, hidden, self.model.width)
+
+    @property
+    def _inner_width(self) -> int:
+        shape = self.model.weights.shape(self._name(self._recipe.feed_forward.up) + ".weight")
+        return shape[1 if self._recipe.projections.is_transposed else 0]
+
+    def _before(self, residual: Residual, x: Hidden) -> Hidden:
+        return x if residual.before is None else self.model.normed(self._name(residual.before), x)
+
+    def _added(self, residual: Residual, x: Hidden, output: Hidden) -> Hidden:
+        if residual.after is not None:
+            output = self.model.normed(self._name(residual.after), output)
+        x = x + output
+        return x if residual.of_sum is None else self.model.normed(self._name(residual.of_sum), x)
+
+
+def _positions(ids: Sequence[int], padding_id: int | None) -> list[int]:
+    """Return the position of each token; see `Embedding.padding_id`."""
+    if padding_id is None:
+        return list(range(len(ids)))
+    is_text = np.asarray(ids) != padding_id
+    return (is_text.cumsum() * is_text + padding_id).tolist()
+
+
+def _simplest(mask: Atom, tokens: int) -> Atom:
+    """Return a layer's own mask in the simplest words that are true of so many tokens."""
+    if tokens == 1:
+        return Atom("full")
+    return Atom("causal") if mask.name == "window" and mask.arguments[0] >= tokens else mask

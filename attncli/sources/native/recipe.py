@@ -1,0 +1,167 @@
+"""How a model is put together: everything that tells one family of transformers from another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attncli.masks.algebra import Atom
+from attncli.sources.native.rope import Rope
+
+Hidden = np.ndarray[Any, np.dtype[np.float32]]
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A normalization.
+
+    Attributes:
+        function: `layer_norm` or `rms_norm`.
+        eps: what keeps it from dividing by zero.
+        has_bias: whether it shifts too.
+        offset: what is added to its weights (Gemma's are stored as their distance from 1).
+    """
+
+    function: Callable[..., Hidden]
+    eps: float
+    has_bias: bool = False
+    offset: float = 0.0
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """From token ids to the first hidden states; the fields are names of tensors unless said otherwise.
+
+    Attributes:
+        tokens: a row for each id.
+        positions: a row for each position.
+        padding_id: the id that takes no position; the first token's is the one after it (RoBERTa). None: 0, 1, 2, ….
+        segments: a row for each of two texts.
+        norm: of the sum.
+        projection: from the width of the embeddings to that of the model.
+        scale: a number that the tokens' rows are multiplied by.
+    """
+
+    tokens: str
+    positions: str | None = None
+    padding_id: int | None = None
+    segments: str | None = None
+    norm: str | None = None
+    projection: str | None = None
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Residual:
+    """Where the normalizations of a sublayer stand: `x + after(f(before(x)))`, or `of_sum(x + f(x))`."""
+
+    before: str | None = None
+    after: str | None = None
+    of_sum: str | None = None
+
+
+@dataclass(frozen=True)
+class Projections:
+    """From hidden states to queries, keys and values, and back.
+
+    Attributes:
+        query: name of the layer's tensor, without `.weight`; so are the next three.
+        key: see `query`.
+        value: see `query`.
+        output: see `query`.
+        joint: one tensor in the place of the first three, its rows in thirds.
+        is_by_head: the thirds are those of each head.
+        is_transposed: tensors are stored as `[in, out]` (GPT-2's Conv1D), those of the feed-forward network too.
+        query_norm: of queries, before they are turned.
+        key_norm: of keys.
+        normed_whole: queries and keys are normalized over all heads together, not each over its own width.
+    """
+
+    output: str
+    query: str = ""
+    key: str = ""
+    value: str = ""
+    joint: str = ""
+    is_by_head: bool = False
+    is_transposed: bool = False
+    query_norm: str = ""
+    key_norm: str = ""
+    normed_whole: bool = False
+
+
+@dataclass(frozen=True)
+class FeedForward:
+    """`down(activation(up(x)))`, or `down(activation(gate(x)) * up(x))`; names of a layer's tensors."""
+
+    up: str
+    down: str
+    activation: Callable[[Hidden], Hidden]
+    gate: str = ""
+
+
+@dataclass(frozen=True)
+class Heads:
+    """The heads of every layer.
+
+    Attributes:
+        count: of the queries.
+        groups: of the keys and values, each of which as many query heads share.
+        width: of one.
+    """
+
+    count: int
+    groups: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Attention:
+    """What one layer's attention may have that another's has not.
+
+    Attributes:
+        scale: what multiplies q·k.
+        mask: which query may attend to which key.
+        rope: how queries and keys are turned.
+    """
+
+    scale: float
+    mask: Atom
+    rope: Rope | None = None
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A model, but for its weights.
+
+    Attributes:
+        prefix: what the names of its tensors may begin with.
+        layer: what those of a layer begin with, after that; `{}` is its index.
+        positions: how many tokens it reads.
+        heads: of every layer.
+        embedding: how it begins.
+        norm: the kind of all its normalizations.
+        projections: around the attention.
+        feed_forward: the other sublayer.
+        attention_residual: normalizations around the attention.
+        feed_forward_residual: normalizations around the feed-forward network.
+        layers: the attention of each layer.
+        is_parallel: both sublayers read the same hidden states (GPT-J, GPT-NeoX).
+        softcap: c in c·tanh(scores/c).
+    """
+
+    prefix: str
+    layer: str
+    positions: int
+    heads: Heads
+    embedding: Embedding
+    norm: Norm
+    projections: Projections
+    feed_forward: FeedForward
+    attention_residual: Residual
+    feed_forward_residual: Residual
+    layers: tuple[Attention, ...]
+    is_parallel: bool = False
+    softcap: float | None = None

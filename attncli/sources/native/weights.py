@@ -1,0 +1,126 @@
+"""A checkpoint's tensors: mapped, so that only what is used is read, and widened to float32 where it is used."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from safetensors import safe_open
+
+from attncli.errors import LoadError
+from attncli.sources.native.fields import DeclinedError
+from attncli.tokens import visible
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+_DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
+_ALONE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+class Weights:
+    """The tensors of a folder's safetensors files, by their names, with or without a prefix.
+
+    Args:
+        folder: that holds them.
+        prefix: what names begin with if the checkpoint was saved with a head on top.
+        first: a tensor that every checkpoint of the family has, without the prefix.
+
+    Raises:
+        DeclinedError: there are no such files.
+        LoadError: they are damaged.
+    """
+
+    def __init__(self, folder: Path, prefix: str, first: str) -> None:
+        self._folder = folder
+        self._mapped: dict[str, dict[str, np.ndarray[Any, Any]]] = {}
+        self._files = self._listed()
+        found = [each for each in ("", prefix) if each + first in self._files]
+        if len(found) != 1:
+            raise DeclinedError(f"its weights have no {first}")
+        self._prefix = found[0]
+
+    def _listed(self) -> dict[str, str]:
+        """Return the file that each tensor is in."""
+        if (self._folder / _ALONE).is_file():
+            return dict.fromkeys(self._tensors(_ALONE), _ALONE)
+        try:
+            listed = json.loads((self._folder / _INDEX).read_text(encoding="utf-8"))["weight_map"]
+            return {str(name): os.path.basename(file) for name, file in listed.items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            raise DeclinedError("it has no safetensors weights") from None
+
+    def _tensors(self, file: str) -> dict[str, np.ndarray[Any, Any]]:
+        """Return the tensors of a file, none of which is read yet."""
+        if file not in self._mapped:
+            path = self._folder / file
+            try:
+                with safe_open(path, framework="np"):  # which checks that the header fits the file
+                    self._mapped[file] = _mapped(path)
+            except Exception as error:  # the library raises its own, and OSError
+                reason = visible(str(error).partition("\n")[0])
+                raise LoadError(f"the weights {visible(str(path))} cannot be read: {reason}") from None
+        return self._mapped[file]
+
+    def __contains__(self, name: str) -> bool:
+        return self._prefix + name in self._files
+
+    def _find(self, name: str) -> np.ndarray[Any, Any]:
+        tensor = self._tensors(self._files[self._prefix + name]).get(self._prefix + name) if name in self else None
+        if tensor is None:
+            raise DeclinedError(f"its weights have no {name} that it reads")
+        return tensor
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor."""
+        return self._find(name).shape
+
+    def tensor(self, name: str, *shape: int) -> Float[np.ndarray, ...]:
+        """Return a tensor of which the shape is known.
+
+        Raises:
+            DeclinedError: there is none of that name and type.
+            LoadError: it has another shape.
+        """
+        found = self._find(name)
+        if found.shape != shape:
+            raise LoadError(
+                f"the weights of {visible(str(self._folder))} do not fit its config.json: {visible(name)} has shape "
+                f"{list(found.shape)}, the model expects {list(shape)}; check that the files belong together"
+            )
+        return _widened(found)
+
+    def rows(self, name: str, indices: Sequence[int], width: int) -> Float[np.ndarray, "T E"]:
+        """Return some rows of a table; the others are not read."""
+        found = self._find(name)
+        if found.ndim != 2 or found.shape[1] != width:
+            raise LoadError(
+                f"the weights of {visible(str(self._folder))} do not fit its config.json: {visible(name)} has shape "
+                f"{list(found.shape)}, the model expects rows of {width}; check that the files belong together"
+            )
+        return _widened(found[list(indices)])
+
+
+def _mapped(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """Map the tensors of a safetensors file: eight bytes of length, a JSON header of that length, the tensors."""
+    whole = np.memmap(path, np.uint8, mode="r")
+    start = 8 + int.from_bytes(whole[:8].tobytes(), "little")
+    header: dict[str, Any] = json.loads(whole[8:start].tobytes())
+    return {
+        name: whole[start + entry["data_offsets"][0] : start + entry["data_offsets"][1]]
+        .view(_DTYPES[entry["dtype"]])
+        .reshape(entry["shape"])
+        for name, entry in header.items()
+        if name != "__metadata__" and entry["dtype"] in _DTYPES
+    }
+
+
+def _widened(array: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Return an array as float32; a bfloat16, which NumPy has not, is the upper half of one."""
+    if array.dtype == np.uint16:
+        return (array.astype(np.uint32) << 16).view(np.float32)
+    return np.asarray(array, np.float32)

@@ -1,0 +1,667 @@
+"""The native engine's tokenizers against AutoTokenizer, which is the one that says what is right."""
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import unicodedata
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from architectures import tiny_model
+from conformance import save
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from attncli.errors import InputError, LoadError
+from attncli.sources.native.fields import DeclinedError
+from attncli.sources.native.tokenizer import NativeReader, NativeTokenizer, load_tokenizer
+from attncli.sources.pretrained.reading import Reader
+
+LIMIT = 9  # tokens, where texts are cut
+
+
+def _awkward() -> Iterator[str]:
+    """Yield texts that tokenizers stumble over, the same ones each time."""
+    draw = random.Random(7)
+    yield from (
+        "a",
+        " a",
+        "a ",
+        "  a  b ",
+        "\ta\n\nb\r\n",
+        "A",
+        "HELLO World",
+        "don't we'll I'M",
+        "…",
+        ".",
+        "?!?!",
+        "--",
+    )
+    yield from (
+        "\u00a0a\u2003b\u3000c\u200bd\ufeffe\u2028f\u0085g",
+        "a\u0000b\u0007c\u007fd\x1be",
+        "\u200d",
+        "\u0301",
+        " ",
+    )
+    yield from (
+        "e\u0301 é e\u0301\u0323",
+        "ﬁ ﬂ ½ ² Ⅷ ㎏ ª",
+        "İstanbul ıI ſ ß ẞ ΣΑΣ ς",
+        "Å Å ö o\u0308",
+        "ệ ê\u0323",
+        "क्षि தமிழ் ไทย ລາວ",
+    )
+    yield from (
+        "👩‍👩‍👧‍👦 🏳️‍🌈 🇫🇷 👍🏽 ☺️ ❤",
+        "שלום עולם",
+        "مَرْحَبًا",
+        "日本語のテスト",
+        "中文abc混合",
+        "한국어 각",
+        "𠀀𪜶 𝒳 𐍈",
+    )
+    yield from (
+        "x" * 250,
+        "ab" * 90 + " c",
+        "http://a.b/c?d=e&f=%20#g",
+        "x=[i**2 for i in range(10)]  # c",
+        "1,234.56 007 ٣ ³ 12345678",
+    )
+    special = "[CLS] [SEP] [MASK] [PAD] [UNK] <s> </s> <unk> <pad> <mask> <|endoftext|> <bos> <eos> <|im_start|> ▁ ## Ġ"
+    for token in [*special.split(), "<0x41>", "<s>NOTUSED", "<|padding|>", "<extra>", "[NEW]", "wide load", "▁the"]:
+        yield from (
+            token,
+            f" {token}",
+            f"a{token}b",
+            f"a {token} b",
+            f"{token}{token}",
+            token.lower(),
+            f"a\n{token}\t.",
+        )
+    blocks = [
+        (0x20, 0x7F),
+        (0xA0, 0x250),
+        (0x300, 0x370),
+        (0x370, 0x530),
+        (0x590, 0x700),
+        (0x900, 0xE00),
+        (0xE00, 0x1200),
+    ]
+    blocks += [
+        (0x1E00, 0x2100),
+        (0x2000, 0x2070),
+        (0x2190, 0x2C00),
+        (0x3000, 0x3200),
+        (0x4E00, 0x9FFF),
+        (0xAC00, 0xD7A3),
+    ]
+    blocks += [
+        (0xF900, 0xFE10),
+        (0xFE20, 0xFFFE),
+        (0x10000, 0x10400),
+        (0x1D400, 0x1D800),
+        (0x1F300, 0x1FB00),
+        (0xE0000, 0xE0080),
+    ]
+    words = [
+        "the",
+        "time",
+        "Flies",
+        "like",
+        "naïve",
+        "café",
+        "arrow",
+        "don't",
+        "2024",
+        "<s>",
+        "[MASK]",
+        "<|endoftext|>",
+        "un##happy",
+    ]
+    while True:
+        low, high = draw.choice(blocks)
+        letters = "".join(chr(draw.randrange(low, high)) for _ in range(draw.randint(1, 12)))
+        some = [
+            draw.choice([letters, draw.choice(words), draw.choice(words).upper()]) for _ in range(draw.randint(1, 9))
+        ]
+        text = draw.choice([" ", "  ", "", "\n", "\u00a0", "-"]).join(some)
+        if text.strip():
+            yield draw.choice([text, unicodedata.normalize("NFD", text), text.title()])
+
+
+def _different(count: int) -> list[str]:
+    found: dict[str, None] = {}
+    for text in _awkward():
+        found[text] = None
+        if len(found) == count:
+            break
+    return list(found)
+
+
+STRINGS = _different(1000)
+CORPUS = [*STRINGS[::2], *["the time flies like an arrow; the café is naïve, don't unhappy 2024 HELLO world"] * 30]
+
+
+def _parts(encoding: Any) -> tuple[Any, ...]:
+    names = "ids tokens offsets special_tokens_mask type_ids word_ids sequence_ids attention_mask"
+    return tuple(getattr(encoding, name) for name in names.split())
+
+
+def _expected(auto: Any, text: str, pair: str | None, special: bool, limit: int | None) -> Any:
+    cut = {"truncation": limit is not None, "max_length": limit}
+    try:
+        made = auto(text, pair, add_special_tokens=special, padding=False, **cut)
+    except Exception as error:  # the library raises bare Exception
+        return str(error)
+    return _parts(made.encodings[0]), dict(made.items())
+
+
+def _found(native: NativeTokenizer, text: str, pair: str | None, special: bool, limit: int | None) -> Any:
+    try:
+        encoding, inputs = native.encode(text, pair, special, limit)
+    except InputError as error:
+        return str(error).removeprefix("the tokenizer cannot read the text: ")
+    return _parts(encoding), inputs
+
+
+def _differently_read(native: NativeTokenizer, auto: Any, texts: list[str]) -> list[str]:
+    """Return the texts of which they do not make the same: alone, in pairs, cut, and without special tokens."""
+    names = ("unk_token", "unk_token_id", "eos_token_id", "pad_token_id")
+    assert [getattr(native, name) for name in names] == [getattr(auto, name) for name in names]
+    for id_ in (0, 5, len(auto) - 1):
+        assert native.convert_ids_to_tokens(id_) == auto.convert_ids_to_tokens(id_)
+    different = []
+    for index, text in enumerate(texts):
+        pair = texts[index - 1] if index % 3 == 0 else None
+        case = text, pair, index % 5 != 0, LIMIT if index % 4 == 0 else None
+        if _found(native, *case) != _expected(auto, *case):
+            different.append(text)
+    return different
+
+
+def _differences(folder: Path, texts: list[str]) -> list[str]:
+    """Return the texts that the native tokenizer of a folder reads in another way than AutoTokenizer's.
+
+    Raises:
+        DeclinedError: there is no native one.
+    """
+    native = load_tokenizer(str(folder), folder, json.loads((folder / "config.json").read_text()))
+    return _differently_read(native, AutoTokenizer.from_pretrained(folder), texts)
+
+
+# Tiny tokenizers, trained on the awkward strings.
+
+
+def _trained(tokenizer: Tokenizer, trainer: Any, corpus: list[str] = CORPUS) -> dict[str, Any]:
+    tokenizer.train_from_iterator(corpus, trainer)
+    return dict(json.loads(tokenizer.to_str())["model"])
+
+
+def _bytes(tokens: list[str]) -> dict[str, Any]:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    model = _trained(tokenizer, trainers.BpeTrainer(vocab_size=700, special_tokens=tokens, initial_alphabet=alphabet))
+    return {"vocab": model["vocab"], "merges": [tuple(pair) for pair in model["merges"]]}
+
+
+def _fallback(tokens: list[str]) -> dict[str, Any]:
+    tokenizer = Tokenizer(models.BPE(byte_fallback=True))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
+    tokens = [*tokens, *(f"<0x{byte:02X}>" for byte in range(256))]
+    trainer = trainers.BpeTrainer(vocab_size=900, special_tokens=tokens, limit_alphabet=120)
+    model = _trained(tokenizer, trainer, CORPUS[::4])
+    return {"vocab": model["vocab"], "merges": [tuple(pair) for pair in model["merges"]]}
+
+
+def _pieces(tokens: list[str]) -> dict[str, Any]:
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.UnigramTrainer(vocab_size=400, special_tokens=tokens, unk_token="<unk>")
+    # It gives each character a piece; and pieces that look like bytes are declined.
+    corpus = [text for text in CORPUS if max(text) < "\u0200" and "<0x" not in text]
+    return {"vocab": [tuple(each) for each in _trained(tokenizer, trainer, corpus)["vocab"]]}
+
+
+def _word_pieces(tokens: list[str]) -> dict[str, Any]:
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(vocab_size=500, special_tokens=tokens, limit_alphabet=150)
+    return {"vocab": _trained(tokenizer, trainer)["vocab"]}
+
+
+BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+NOT_USED = ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>", "<mask>"]
+END = ["<|endoftext|>"]
+# The model type, its tokenizer class, and what it is made of.
+FAMILIES: dict[str, tuple[str, Callable[[list[str]], dict[str, Any]], list[str]]] = {
+    "bert": ("BertTokenizer", _word_pieces, BERT),
+    "distilbert": ("DistilBertTokenizer", _word_pieces, BERT),
+    "electra": ("BertTokenizer", _word_pieces, BERT),
+    "roberta": ("RobertaTokenizer", _bytes, ROBERTA),
+    "xlm-roberta": ("XLMRobertaTokenizer", _pieces, ROBERTA),
+    "camembert": ("CamembertTokenizer", _pieces, NOT_USED),
+    "gpt2": ("GPT2Tokenizer", _bytes, END),
+    "gpt_neox": ("GPTNeoXTokenizer", _bytes, [*END, "<|padding|>"]),
+    "llama": ("LlamaTokenizer", _fallback, ["<unk>", "<s>", "</s>"]),
+    "mistral": ("LlamaTokenizer", _fallback, ["<unk>", "<s>", "</s>"]),
+    "qwen2": ("Qwen2Tokenizer", _bytes, END),
+    "qwen3": ("Qwen2Tokenizer", _bytes, END),
+    "smollm3": ("PreTrainedTokenizerFast", _bytes, END),
+    "olmo2": ("GPT2Tokenizer", _bytes, END),
+    "gemma": ("GemmaTokenizer", _fallback, ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]),
+    "gemma2": ("GemmaTokenizer", _fallback, ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]),
+    "gemma3_text": ("GemmaTokenizer", _fallback, ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]),
+}
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> Callable[[str], dict[str, Any]]:
+    """Return the vocabulary of a family, trained once for all that share it."""
+    made: dict[tuple[Any, ...], dict[str, Any]] = {}
+
+    def of(family: str) -> dict[str, Any]:
+        _, train, tokens = FAMILIES[family]
+        key = (train, *tokens)
+        if key not in made:
+            made[key] = train(tokens)
+        return made[key]
+
+    return of
+
+
+@pytest.fixture
+def saved(tmp_path: Path, vocabulary: Callable[[str], dict[str, Any]]) -> Callable[..., Path]:
+    """Return a function that saves a family's tokenizer through its own class, beside a config.json."""
+
+    def save(family: str) -> Path:
+        _save(tmp_path, family, vocabulary(family))
+        return tmp_path
+
+    return save
+
+
+def _save(folder: Path, family: str, vocabulary: dict[str, Any]) -> None:
+    name = FAMILIES[family][0]
+    if name == "PreTrainedTokenizerFast":
+        made = PreTrainedTokenizerFast(tokenizer_object=_byte_level(vocabulary), eos_token=END[0])
+    else:
+        made = getattr(transformers, name)(**vocabulary)
+    made.save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps({"model_type": family}))
+
+
+def _byte_level(vocabulary: dict[str, Any]) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE(**vocabulary, ignore_merges=True))
+    split = pre_tokenizers.Split(" ", "merged_with_next")
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, split, pre_tokenizers.ByteLevel(use_regex=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    ends = [("<|endoftext|>", vocabulary["vocab"]["<|endoftext|>"])]
+    tokenizer.post_processor = processors.TemplateProcessing("$A <|endoftext|>", "$A $B:1 <|endoftext|>:1", ends)
+    return tokenizer
+
+
+def _edit(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    content = json.loads(path.read_text()) if path.exists() else {}
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def test_a_real_checkpoint(minilm: str) -> None:
+    assert _differences(Path(minilm), STRINGS) == []
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_saved_by_its_class(family: str, saved: Callable[..., Path]) -> None:
+    assert _differences(saved(family), STRINGS) == []
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_tokenizer_json_and_nothing_else(family: str, saved: Callable[..., Path]) -> None:
+    folder = saved(family)
+    (folder / "tokenizer_config.json").unlink()
+    assert _differences(folder, STRINGS[::3]) == []
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_padding_and_truncation_of_the_training(family: str, saved: Callable[..., Path]) -> None:
+    folder = saved(family)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.enable_truncation(7, direction="left")
+    tokenizer.enable_padding(length=16, pad_token="[FILL]", pad_id=3)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    _edit(folder / "tokenizer_config.json", lambda fields: fields.pop("pad_token", None))
+    assert _differences(folder, STRINGS[::3]) == []
+
+
+def _fields(**fields: Any) -> Callable[[Path], None]:
+    """Return a change of a tokenizer_config.json."""
+    return lambda folder: _edit(folder / "tokenizer_config.json", lambda content: content.update(fields))
+
+
+def _file(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
+    """Return a change of a tokenizer.json."""
+    return lambda folder: _edit(folder / "tokenizer.json", change)
+
+
+def _beside(name: str, content: Any) -> Callable[[Path], None]:
+    return lambda folder: _edit(folder / name, lambda fields: fields.update(content))
+
+
+def _class_in_config(folder: Path) -> None:
+    (folder / "tokenizer_config.json").unlink()
+    _beside("config.json", {"tokenizer_class": "Qwen2Tokenizer"})(folder)
+
+
+def _added(content: str, id_: int, **flags: bool) -> dict[str, Any]:
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    return {"id": id_, "content": content, **plain, **flags}
+
+
+def _no_processor(content: dict[str, Any]) -> None:
+    content["post_processor"] = None
+
+
+def _whole_words(content: dict[str, Any]) -> None:
+    content["model"]["ignore_merges"] = True
+    content["model"]["vocab"] |= {"arrow": 5000, "Ġarrow": 5001, "Hello": 5002, "the": 5003, "Ġthe": 5004}
+    del content["model"]["merges"][::2]
+
+
+def _missing_byte(content: dict[str, Any]) -> None:
+    content["model"]["unk_token"] = "<unk>"
+    del content["model"]["vocab"]["<0xE2>"]
+
+
+def _no_tokens(folder: Path) -> None:
+    (folder / "tokenizer_config.json").unlink()
+    _file(lambda content: content.update(added_tokens=[]))(folder)
+
+
+def _empty_processor(content: dict[str, Any]) -> None:
+    content["post_processor"] = {"type": "Sequence", "processors": []}
+
+
+def _out_of_order(content: dict[str, Any]) -> None:
+    content["added_tokens"] += [_added("[NEW]", 5001), _added("wide load", 5000, normalized=True)]
+
+
+def _twice(content: dict[str, Any]) -> None:
+    content["added_tokens"] += [_added("the", 9000, lstrip=True), _added("a", 9001), _added("the", 8000, special=True)]
+
+
+WIDE = {"__type": "AddedToken"} | {
+    k: v for k, v in _added("wide load", 0, lstrip=True, rstrip=True).items() if k != "id"
+}
+NEW = {str(6000 + index): {k: v for k, v in token.items() if k != "id"} for index, token in enumerate(
+    [_added("[NEW]", 0, lstrip=True), _added("<extra>", 0, normalized=True), _added("wide load", 0, single_word=True)]
+)}  # fmt: skip
+# How a checkpoint may differ from what its class writes, and AutoTokenizer reads it all the same.
+# fmt: off
+VARIANTS: dict[str, tuple[str, Callable[[Path], None]]] = {
+    "cased": ("bert", _fields(do_lower_case=False)),
+    "cased distilbert": ("distilbert", _fields(do_lower_case=False)),
+    "accents kept": ("bert", _fields(strip_accents=False)),
+    "accents stripped": ("electra", _fields(do_lower_case=False, strip_accents=True)),
+    "Chinese words": ("bert", _fields(tokenize_chinese_chars=False)),
+    "old spelling of a class": ("bert", _fields(tokenizer_class="BertTokenizerFast")),
+    "electra's own class": ("electra", _fields(tokenizer_class="ElectraTokenizer")),
+    "a class of nothing": ("bert", _fields(tokenizer_class="PreTrainedTokenizerFast")),
+    "another class": ("bert", _fields(tokenizer_class="DistilBertTokenizer")),
+    "other inputs": ("bert", _fields(model_input_names=["input_ids", "attention_mask"])),
+    "more inputs": ("gpt2", _fields(model_input_names=["input_ids", "token_type_ids", "attention_mask"])),
+    "cut on the left": ("bert", _fields(truncation_side="left")),
+    "other normalizer in the file": ("bert", _file(lambda c: c.update(normalizer={"type": "Lowercase"}))),
+    "other model in the file": ("bert", _file(lambda c: c["model"].update(max_input_chars_per_word=4))),
+    "no processor, BERT": ("bert", _file(_no_processor)),
+    "no processor, GPT-2": ("gpt2", _file(_no_processor)),
+    "no processor, plain": ("smollm3", _file(_no_processor)),
+    "Pythia": ("gpt_neox", _file(lambda c: c.update(post_processor={"type": "ByteLevel", "add_prefix_space": False,
+                                                                    "trim_offsets": True, "use_regex": True}))),
+    "whole words, GPT-2": ("gpt2", _file(_whole_words)),
+    "a byte is missing, Llama": ("llama", _file(_missing_byte)),
+    "no added tokens, CamemBERT": ("camembert", _no_tokens),
+    "prefix, GPT-2": ("gpt2", _fields(add_prefix_space=True)),
+    "prefix, RoBERTa": ("roberta", _fields(add_prefix_space=True)),
+    "offsets, RoBERTa": ("roberta", _fields(trim_offsets=False)),
+    "prefix, GPT-NeoX": ("gpt_neox", _fields(add_prefix_space=True, trim_offsets=False)),
+    "prefix, Qwen": ("qwen2", _fields(add_prefix_space=True)),
+    "no prefix, Llama": ("llama", _fields(add_prefix_space=False)),
+    "legacy, Llama": ("llama", _fields(legacy=True)),
+    "legacy is null, Llama": ("llama", _fields(legacy=None)),
+    "no prefix, XLM-R": ("xlm-roberta", _fields(add_prefix_space=False)),
+    "no prefix, CamemBERT": ("camembert", _fields(add_prefix_space=False)),
+    "prefix, plain": ("smollm3", _fields(add_prefix_space=True)),
+    "begin and end, GPT-2": ("gpt2", _fields(add_bos_token=True, add_eos_token=True)),
+    "begin and end, Llama": ("llama", _fields(add_bos_token=False, add_eos_token=True)),
+    "begin and end, Mistral": ("mistral", _fields(add_bos_token=False, add_eos_token=True)),
+    "begin and end, GPT-NeoX": ("gpt_neox", _fields(add_bos_token=True)),
+    "Llama 3": ("llama", _file(lambda c: c.update(pre_tokenizer={"type": "ByteLevel", "add_prefix_space": False,
+                                                                "trim_offsets": True, "use_regex": True}))),
+    "Llama 2": ("llama", _file(lambda c: c.update(pre_tokenizer=None, normalizer={"type": "Sequence", "normalizers": [
+        {"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]}))),
+    "unknown in the file, Llama": ("llama", _file(lambda c: c["model"].update(unk_token="<unk>", fuse_unk=False))),
+    "a GPT-2 that is a Llama": ("llama", _fields(tokenizer_class="GPT2Tokenizer", add_prefix_space=True)),
+    "a GPT-2 that is a Qwen": ("qwen2", _fields(tokenizer_class="GPT2Tokenizer")),
+    "a GPT-2 that is a Qwen 3": ("qwen3", _fields(tokenizer_class="GPT2Tokenizer", add_prefix_space=False)),
+    "SmolLM2": ("smollm3", _fields(tokenizer_class="GPT2Tokenizer")),
+    "class in config.json": ("smollm3", _class_in_config),
+    "added tokens": ("bert", _fields(added_tokens_decoder=NEW)),
+    "added tokens, plain": ("olmo2", _fields(added_tokens_decoder=NEW)),
+    "added tokens, Qwen": ("qwen2", _fields(added_tokens_decoder=NEW, extra_special_tokens=["[NEW]", "<extra>"])),
+    "tokens out of order": ("bert", _file(_out_of_order)),
+    "tokens out of order, plain": ("mistral", _file(_out_of_order)),
+    "tokens out of order, Gemma": ("gemma2", _file(_out_of_order)),
+    "tokens listed twice": ("gpt2", _file(_twice)),
+    "tokens listed twice, plain": ("smollm3", _file(_twice)),
+    "a processor of nothing": ("gpt2", _file(_empty_processor)),
+    "extra tokens": ("roberta", _fields(additional_special_tokens=["[NEW]", WIDE])),
+    "extra tokens, CamemBERT": ("camembert", _fields(additional_special_tokens=["[NEW]"])),
+    "no extra tokens, CamemBERT": ("camembert", _fields(extra_special_tokens=[])),
+    "no table of extra tokens, CamemBERT": ("camembert", _fields(extra_special_tokens={})),
+    "a table of extra tokens": ("gemma3_text", _fields(extra_special_tokens={"own": "<extra>"}, boi_token="[NEW]")),
+    "tokens of another name": ("bert", _fields(mask_token="<mask>", cls_token="[MASK]", sep_token="[NEW]")),
+    "a token is null": ("qwen2", _fields(bos_token=None, pad_token=None)),
+    "a token with flags": ("roberta", _fields(mask_token=WIDE)),
+    "special_tokens_map.json": ("roberta", _beside("special_tokens_map.json", {
+        "mask_token": {k: v for k, v in WIDE.items() if k != "__type"}, "additional_special_tokens": ["[NEW]"]})),
+    "added_tokens.json": ("bert", _beside("added_tokens.json", {"[MASK]": 4})),
+    "fields of training": ("bert", _fields(max_length=8, stride=2, padding_side="left", never_split=["the"])),
+    "nothing to remap": ("mistral", _fields(fix_mistral_regex=False)),
+}
+# fmt: on
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_variant(name: str, saved: Callable[..., Path]) -> None:
+    family, change = VARIANTS[name]
+    folder = saved(family)
+    change(folder)
+    assert _differences(folder, STRINGS[::3]) == []
+
+
+# What may say something of the tokens that is not read here.
+DECLINED: dict[str, tuple[str, Callable[[Path], None], str]] = {
+    "no tokenizer.json": ("bert", lambda folder: (folder / "tokenizer.json").unlink(), "no tokenizer.json"),
+    "unknown type": ("bert", _beside("config.json", {"model_type": "albert"}), "'albert' is not known"),
+    "unknown class": ("bert", _fields(tokenizer_class="AlbertTokenizer"), "AlbertTokenizer"),
+    "unknown field": ("gpt2", _fields(new_rule=1), "the field new_rule"),
+    "split special tokens": ("gpt2", _fields(split_special_tokens=True), "the field split_special_tokens"),
+    "code of its own": ("gpt2", _fields(auto_map={"AutoTokenizer": ["a.B", None]}), "the field auto_map"),
+    "another model": ("bert", _fields(tokenizer_class="GPT2Tokenizer"), "BPE, tokenizer.json has WordPiece"),
+    "another name": ("llama", _beside("config.json", {"_name_or_path": "deepseek-ai/deepseek-coder-1b"}), "that name"),
+    "a fixed regex": ("mistral", _fields(fix_mistral_regex=True), "the field fix_mistral_regex"),
+    "tekken": ("mistral", _beside("tekken.json", {}), "tekken.json"),
+    "a flag of text": ("bert", _fields(do_lower_case="yes"), "do_lower_case is 'yes'"),
+    "no begin": ("bert", _fields(cls_token=None), "cls_token is ''"),
+    "a token of another kind": ("bert", _fields(mask_token={"content": "x"}), "a special token is"),
+    "dropout": ("gpt2", _file(lambda content: content["model"].update(dropout=0.5)), "dropout"),
+    "other unknown id": ("xlm-roberta", _file(lambda content: content["model"].update(unk_id=0)), "unknown id"),
+    "bytes": ("xlm-roberta", _file(lambda content: content["model"]["vocab"].append(["<0x41>", -2])), "for bytes"),
+    "added alone": ("bert", _beside("added_tokens.json", {"[NEW]": 5000}), "added_tokens.json"),
+    "odd map": ("bert", _beside("special_tokens_map.json", {"image_token": "[NEW]"}), "the field image_token"),
+    "extra tokens of no text": ("bert", _fields(extra_special_tokens={"own": 5}), "extra_special_tokens"),
+    "extra tokens of known names": ("bert", _fields(extra_special_tokens={"pad_token": "x"}), "extra_special_tokens"),
+    "odd side": ("bert", _fields(truncation_side="top"), "truncation_side is 'top'"),
+    "odd inputs": ("bert", _fields(model_input_names="input_ids"), "model_input_names"),
+}
+
+
+@pytest.mark.parametrize("name", DECLINED)
+def test_what_is_declined(name: str, saved: Callable[..., Path]) -> None:
+    family, change, reason = DECLINED[name]
+    folder = saved(family)
+    _differences(folder, [])
+    change(folder)
+    with pytest.raises(DeclinedError, match=reason):
+        _differences(folder, [])
+
+
+def test_a_name_that_transformers_treats_apart(saved: Callable[..., Path]) -> None:
+    with pytest.raises(DeclinedError, match="that name"):
+        load_tokenizer("deepseek-ai/DeepSeek-Coder-1b", saved("llama"), {"model_type": "llama"})
+
+
+def test_a_normalizer_of_the_file_that_its_class_does_not_use(saved: Callable[..., Path]) -> None:
+    folder = saved("bert")
+    _file(lambda content: content.update(normalizer={"type": "Replace", "pattern": {"String": "a"}, "content": "b"}))(
+        folder
+    )
+    alone = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    native = load_tokenizer("it", folder, {"model_type": "bert"})
+    assert native.encode("a cat", None, True, None)[0].tokens != alone.encode("a cat").tokens
+    assert _differences(folder, STRINGS[::3]) == []
+
+
+# Any files together: what AutoTokenizer makes of them, or nothing.
+FLAGS = "do_lower_case strip_accents tokenize_chinese_chars add_prefix_space trim_offsets legacy add_bos_token"
+SPELT = st.sampled_from(["[NEW]", "<s>", "[MASK]", "the", "wide load", WIDE, None])
+NAMES = "bos_token eos_token unk_token sep_token pad_token cls_token mask_token image_token"
+CLASSES = sorted({name for name, *_ in FAMILIES.values()} | {"BertTokenizerFast", "TokenizersBackend", "NoTokenizer"})
+FIELDS = st.fixed_dictionaries(
+    {},
+    optional=dict.fromkeys(FLAGS.split(), st.sampled_from([True, False, None]))
+    | dict.fromkeys(NAMES.split(), SPELT)
+    | {"extra_special_tokens": st.sampled_from([[], {}, ["[NEW]"], {"own_token": "the"}, None])}
+    | {"additional_special_tokens": st.sampled_from([[], ["<extra>", WIDE], None])}
+    | {"added_tokens_decoder": st.sampled_from([{}, NEW]), "tokenizer_class": st.sampled_from(CLASSES)},
+)
+FILES = st.lists(
+    st.sampled_from(
+        [
+            _file(_no_processor),
+            _file(_out_of_order),
+            _file(_twice),
+            _beside("special_tokens_map.json", {"mask_token": "[NEW]", "additional_special_tokens": ["the"]}),
+            _beside("config.json", {"tokenizer_class": "LlamaTokenizer"}),
+            lambda folder: (folder / "tokenizer_config.json").unlink(missing_ok=True),
+        ]
+    ),
+    max_size=2,
+)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory, vocabulary: Callable[[str], dict[str, Any]]) -> dict[str, Path]:
+    """The folder of each family, as its class saves it."""
+    made = {}
+    for family in FAMILIES:
+        made[family] = tmp_path_factory.mktemp("family")
+        _save(made[family], family, vocabulary(family))
+    return made
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.sampled_from(sorted(FAMILIES)), FIELDS, FILES)
+def test_never_anything_else(
+    folders: dict[str, Path], family: str, fields: dict[str, Any], files: list[Callable[[Path], None]]
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        shutil.copytree(folders[family], folder, dirs_exist_ok=True)
+        _fields(**fields)(folder)
+        for change in files:
+            change(folder)
+        try:
+            native = load_tokenizer(name, folder, json.loads((folder / "config.json").read_text()))
+        except DeclinedError as reason:
+            event(f"declined: {str(reason)[:30]}")
+            return
+        event("equal")
+        assert _differently_read(native, AutoTokenizer.from_pretrained(folder), STRINGS[::20]) == []
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_tokenizer_of_the_conformance_test(family: str, tmp_path: Path) -> None:
+    save(tiny_model(family, layers=1), tmp_path)
+    words = ["w7 w8 w127", "w7 a w9", "<unk> w3 <pad>", " w5  w6 "]
+    if FAMILIES[family][0] in ("PreTrainedTokenizerFast", "LlamaTokenizer") or family == "olmo2":
+        assert _differences(tmp_path, words) == []
+    else:  # its class would make word pieces, or pairs of bytes, of these words
+        with pytest.raises(DeclinedError, match="has WordLevel"):
+            _differences(tmp_path, words)
+
+
+@pytest.mark.parametrize("truncate", [False, True])
+def test_a_reader_with_it(minilm: str, truncate: bool) -> None:
+    config = json.loads(Path(minilm, "config.json").read_text())
+    rest = {"special": True, "limit": 6, "truncate": truncate, "rows": 30522, "start_id": None}
+    reader = Reader(name=minilm, tokenizer=AutoTokenizer.from_pretrained(minilm), **rest)
+    native = NativeReader(name=minilm, tokenizer=load_tokenizer(minilm, Path(minilm), config), **rest)
+    assert native.padding_id == reader.padding_id == 0
+    assert native.read("Time flies 中", None, None) == reader.read("Time flies 中", None, None)
+    long = "time flies like an arrow"
+    if truncate:
+        assert native.read(long, "fruit flies", None) == reader.read(long, "fruit flies", None)
+    else:
+        with pytest.raises(InputError, match=r"has 7 tokens, .* reads at most 6"):
+            native.read(long, None, None)
+
+
+def test_a_word_that_a_vocabulary_cannot_express(tmp_path: Path) -> None:
+    Tokenizer(models.WordLevel({"a": 0}, unk_token="<unk>")).save(str(tmp_path / "tokenizer.json"))
+    native = load_tokenizer("it", tmp_path, {"model_type": "llama"})
+    with pytest.raises(InputError, match=r"cannot read the text: .*Missing \[UNK\]"):
+        native.encode("b", None, True, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("tokenizer.json", "{", "tokenizer.json cannot be read"),
+        ("tokenizer.json", '{"version": "1.0"}', "tokenizer.json cannot be read"),
+        ("tokenizer_config.json", "{", "tokenizer_config.json cannot be read"),
+        ("tokenizer_config.json", "[]", "tokenizer_config.json holds no JSON object"),
+        ("special_tokens_map.json", "\x1b", "special_tokens_map.json cannot be read"),
+    ],
+)
+def test_damaged_files(name: str, content: str, sentence: str, saved: Callable[..., Path]) -> None:
+    folder = saved("bert")
+    (folder / name).write_text(content)
+    with pytest.raises(LoadError, match=sentence) as raised:
+        load_tokenizer("it", folder, {"model_type": "bert"})
+    assert "\n" not in str(raised.value)
+    assert "\x1b" not in str(raised.value)
+
+
+def test_neither_torch_nor_transformers_is_imported(minilm: str) -> None:
+    code = (
+        "import sys; from pathlib import Path; from attncli.sources.native.tokenizer import load_tokenizer; "
+        "tokenizer = load_tokenizer('it', Path(sys.argv[1]), {'model_type': 'bert'}); "
+        "assert tokenizer.encode('a', None, True, None)[0].ids == [101, 1037, 102]; "
+        "assert not {'torch', 'transformers', 'huggingface_hub'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code, minilm], check=True)
