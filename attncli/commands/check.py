@@ -85,7 +85,7 @@ def check(
     codes = parse_fail_on(fail_on)
     chosen = choose_document(format_, output)
     texts = [one for _, one in refusing(sentences(text or (), file, False))] if text or file else []
-    loading = {field.name: context.params[field.name] for field in fields(LoadOptions)}
+    loading = {field.name: context.params.get(field.name) for field in fields(LoadOptions)}
     with status(f"checking {model}"):
         report = check_model(
             model,

@@ -37,7 +37,8 @@ def open_checkpoint(model: str, layers: Indices, heads: Indices, **options: Any)
     load = checked_options(model, {name: value for name, value in options.items() if name not in (*asked, "generate")})
 
     def by_transformers() -> Checkpoint:
-        return Checkpoint(model, layers, heads, **options)
+        known = {name: value for name, value in options.items() if name not in ("engine", "verify")}
+        return Checkpoint(model, layers, heads, **known)
 
     if load.engine == "transformers":
         return by_transformers()

@@ -247,6 +247,8 @@ def test_what_the_native_engine_does_not_compute_goes_to_transformers(minilm: st
         attncli.inspect("time flies", model=minilm, engine="auto", verify=True, dtype="float64")
     with pytest.raises(UsageError, match="--verify compares"):
         attncli.inspect("time flies", model=minilm, verify=True, engine="transformers")
+    with pytest.raises(UsageError, match="--engine and --verify do not apply here"):
+        attncli.check(minilm, engine="native")
     with pytest.raises(UsageError, match="--engine 'numpy'"):
         attncli.inspect("time flies", model=minilm, engine="numpy")
 

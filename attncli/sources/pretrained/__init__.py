@@ -102,6 +102,8 @@ class Checkpoint:
         **options: Any,
     ) -> None:
         self.options = checked_options(model, options)
+        if self.options.engine != "transformers" or self.options.verify:
+            raise UsageError("--engine and --verify do not apply here: only transformers runs a model in all its ways")
         self.name = model
         expression = None if mask is None else parse(mask)
         if generate and expression is not None:
