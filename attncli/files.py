@@ -20,7 +20,7 @@ from attncli.writing import claimed, discard, goes_straight, replace
 
 
 @contextmanager
-def written_aside(path: str | Path, suffix: str | None = None) -> Iterator[Path]:
+def written_aside(path: str | Path, suffix: str | None = None, goes_on: bool = False) -> Iterator[Path]:
     """Give the path of a side file in the same folder; rename it to `path` when the block succeeds.
 
     A pipe, a device or an open stream is given itself; of a link, what it points to is written.
@@ -29,9 +29,11 @@ def written_aside(path: str | Path, suffix: str | None = None) -> Iterator[Path]
         path: the file to write.
         suffix: of a side file that stays when the block fails, unless it is empty, and that one run at a time may
             write; None is one that is removed.
+        goes_on: whether a side file that an interrupted run left is gone on with.
 
     Raises:
-        InputError: the folder does not exist or cannot be written to, or another run is writing the side file.
+        InputError: the folder does not exist or cannot be written to, or another run is writing the side file, or
+            has left one.
     """
     given = Path(path)
     try:
@@ -45,6 +47,11 @@ def written_aside(path: str | Path, suffix: str | None = None) -> Iterator[Path]
         # Every run has its own, also one with the same process id in another container.
         aside = final.with_name(final.name + suffix if suffix else f".attn-{os.urandom(6).hex()}.tmp")
         with claimed(aside) if is_kept else nullcontext(), Undoing(partial(discard, aside, is_kept)):
+            if is_kept and not goes_on and aside.exists() and aside.stat().st_size:
+                raise InputError(
+                    f"{visible(str(aside))} is there, as an interrupted run leaves it; go on from it with --resume, "
+                    "where it is rows or JSON Lines, or remove it"
+                )
             try:
                 yield aside
                 replace(aside, final)

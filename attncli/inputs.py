@@ -63,8 +63,12 @@ def tolerated(
         answers: to the sentences that they ask for.
         is_single: whether there may be only one.
     """
-    is_alone = "whole" in given or (len(given.get("text", ())) == 1 and given["text"] != ["-"])
-    return refusing(answers, is_alone) if is_alone or is_single or "fail_fast" in given else answers
+    return refusing(answers, is_alone(given)) if is_alone(given) or is_single or "fail_fast" in given else answers
+
+
+def is_alone(given: Given) -> bool:
+    """Return whether there can be one sentence only, which need not be named by its number."""
+    return "from_" in given or "whole" in given or (len(given.get("text", ())) == 1 and given["text"] != ["-"])
 
 
 def refuse_misplaced_errors(given: Given, chosen: str) -> None:
@@ -124,7 +128,8 @@ def traced(
     from attncli.sources.texts import check_texts
 
     check_texts(None, pair, target)
-    for window in windows(texts):
+    # What runs each sentence by itself need not wait for others.
+    for window in windows(texts) if source.runs_together else ([one] for one in texts):
         if window[-1][0] < first:
             continue
         answers = _answers(source, [text for _, text in window if isinstance(text, str)], pair, target)

@@ -105,7 +105,10 @@ class Resumed:
         """
         from attncli.files import written_aside
 
-        with written_aside(self.path, ".part") as aside, open(aside, "r+b" if self.goes_on else "wb") as file:
+        with (
+            written_aside(self.path, ".part", goes_on=True) as aside,
+            open(aside, "r+b" if self.goes_on else "wb") as file,
+        ):
             stream = Continued(file, visible(str(self.part)), self.sentence, self._stands)
             yield stream
             stream.end()

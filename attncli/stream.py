@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from attncli.errors import InputError
 from attncli.failure import Failure
-from attncli.terminal import complain
+from attncli.terminal import complain, note
 
 Answer = TypeVar("Answer")
 
@@ -56,6 +56,12 @@ def refusing(numbered: Iterable[tuple[int, Answer | Failure]], is_alone: bool = 
         if isinstance(answer, Failure):
             raise InputError(answer.reason if is_alone else _named(number, answer))
         yield number, answer
+
+
+def warn(warnings: Iterable[str], number: int, is_alone: bool) -> None:
+    """Say warnings about a sentence on stderr; one among several is named."""
+    for warning in warnings:
+        note(f"warning: {warning}" if is_alone else f"warning: sentence {number}: {warning}")
 
 
 def _named(number: int, failure: Failure) -> str:

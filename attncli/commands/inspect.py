@@ -94,7 +94,7 @@ def inspect(
     """
     from attncli.derived.asked import derivation_of
     from attncli.formats import DRAWN, choose_format
-    from attncli.inputs import answers_of, refuse_misplaced_errors
+    from attncli.inputs import answers_of, is_alone, refuse_misplaced_errors
     from attncli.progress import Following
     from attncli.resume import Resumed
     from attncli.selection import RowRange
@@ -135,7 +135,7 @@ def inspect(
     if resumed is not None and resumed.is_whole:
         note(f"{resume} is whole already; remove it to compute it again")
         return
-    traces = _checked(answers_of(asked, layers="0", only=only, resumed=resumed), view, save, wish)
+    traces = _checked(answers_of(asked, layers="0", only=only, resumed=resumed), view, save, wish, is_alone(given))
     bar = context.with_resource(Following(last_number(text or (), file), is_terminal(resume or output)))
     answers = Answers(bar.follow(traces), bool(keep_errors))
     if interactive:
@@ -151,7 +151,7 @@ def inspect(
 
 
 def _checked(
-    answers: Iterable[tuple[int, Trace | Failure]], view: View, save: Path | None, wish: Derivation
+    answers: Iterable[tuple[int, Trace | Failure]], view: View, save: Path | None, wish: Derivation, is_alone: bool
 ) -> Iterator[tuple[int, Trace | Failure]]:
     """Pass the traces on, derived if asked, once the view fits them; what is saved is the trace as it was recorded.
 
@@ -159,7 +159,7 @@ def _checked(
     """
     from attncli.derived import derived_trace
     from attncli.failure import Failure
-    from attncli.terminal import note
+    from attncli.stream import warn
     from attncli.warnings import warnings_of
 
     for number, answer in answers:
@@ -168,8 +168,7 @@ def _checked(
             continue
         shown = answer if wish.is_none else derived_trace(answer, wish)
         view.check(shown)
-        for warning in warnings_of(shown, view):
-            note(f"warning: {warning}")
+        warn(warnings_of(shown, view), number, is_alone)
         if save is not None:
             answer.save(save)
         yield number, shown

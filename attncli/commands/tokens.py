@@ -78,8 +78,11 @@ def tokens(
     attn tokens -m gpt2 -F tsv - < sentences.txt
     """
     from attncli.formats import DRAWN, choose_format
-    from attncli.inputs import refuse_misplaced_errors, tokenizations_of
+    from attncli.inputs import is_alone, refuse_misplaced_errors, tokenizations_of
+    from attncli.progress import Following
+    from attncli.sentences import last_number
     from attncli.stream import Answers
+    from attncli.terminal import is_terminal
     from attncli.tokenization import Choice
 
     given = {name: value for name, value in context.params.items() if value not in (None, ())}
@@ -88,7 +91,9 @@ def tokens(
     if hide_special and from_ is None and model is None and vocab in (None, "words"):
         raise UsageError("--hide-special does not apply to --vocab words, which adds no special tokens")
     choice = Choice(bool(hide_special), bool(words))
-    answers = Answers(_noted(tokenizations_of(given), choice), bool(keep_errors))
+    found = _noted(tokenizations_of(given), choice, is_alone(given))
+    bar = context.with_resource(Following(last_number(text or (), file), is_terminal(output)))
+    answers = Answers(bar.follow(found), bool(keep_errors))
     if chosen in DRAWN:
         _draw(answers.good(), choice, chosen, given)
     else:
@@ -98,17 +103,16 @@ def tokens(
 
 
 def _noted(
-    answers: Iterable[tuple[int, Tokenization | Failure]], choice: Choice
+    answers: Iterable[tuple[int, Tokenization | Failure]], choice: Choice, is_alone: bool
 ) -> Iterator[tuple[int, Tokenization | Failure]]:
     """Pass the answers on, saying on stderr what surprises about them."""
     from attncli.failure import Failure
-    from attncli.terminal import note
+    from attncli.stream import warn
 
     for number, answer in answers:
         if not isinstance(answer, Failure):
             answer.shown(choice)  # refused here, before anything is written
-            for each in answer.notes:
-                note(f"warning: {each}")
+            warn(answer.notes, number, is_alone)
         yield number, answer
 
 

@@ -84,7 +84,10 @@ def _exit_codes(_: typer.Context) -> Iterator[Group]:
 
 def _environment(root: typer.Context) -> Iterator[Group]:
     parameters: Iterator[Any] = (parameter for inner in commands_of(root) for parameter in inner.command.params)
-    own = {name: f"{parameter.opts[0]}: {parameter.help}" for parameter in parameters for name in variables(parameter)}
+    own: dict[str, str] = {}
+    for parameter in parameters:
+        for name in variables(parameter):  # as the first command says it, which is `inspect`
+            own.setdefault(name, f"{parameter.opts[0]}: {parameter.help}")
     if own:
         yield _group("In place of an option", own.items())
     yield _group("Others", ENVIRONMENT.items())

@@ -10,7 +10,13 @@ if TYPE_CHECKING:
 
 
 class Source(Protocol):
-    """Something that can be asked for the attention of one sentence after another."""
+    """Something that can be asked for the attention of one sentence after another.
+
+    Attributes:
+        runs_together: whether several sentences may be computed side by side, so that more at once are faster.
+    """
+
+    runs_together: bool
 
     def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
         """Return the attention of one sentence.

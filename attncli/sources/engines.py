@@ -65,6 +65,8 @@ def _refusal(model: str, reason: DeclinedError, verify: bool) -> NotExposedError
 class _Native:
     """The native engine, until it meets something that it does not compute."""
 
+    runs_together = False
+
     def __init__(self, native: NativeCheckpoint, other: Callable[[], Checkpoint] | None) -> None:
         self._source: Source = native
         self._name = native.name
@@ -90,6 +92,8 @@ class _Native:
 
 class _Verified:
     """Both engines; the native one's traces, with how far they are from those of transformers."""
+
+    runs_together = True
 
     def __init__(self, native: NativeCheckpoint, other: Checkpoint) -> None:
         self._native = native

@@ -172,6 +172,8 @@ class ToyLayer:
         self.special = special
         self._tokenizer = open_vocabulary(self.options.vocab, special, self.options.offline)
 
+    runs_together = False
+
     def __str__(self) -> str:
         return ", ".join(f"{name} {value}" for name, value in vars(self.options).items() if value is not None)
 

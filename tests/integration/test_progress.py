@@ -20,7 +20,7 @@ from attncli.progress import Following
 Run = Callable[..., Any]
 
 LINES = "time flies\n\nlike an arrow\n \nfruit flies\n"
-COMMANDS = [["inspect"], ["heads"], ["check"], ["why"], ["diff"], ["completion"]]
+COMMANDS = [["inspect"], ["heads"], ["check"], ["why"], ["diff"], ["tokens"], ["config"], ["completion"]]
 COMMANDS += [["mask", name] for name in ("show", "check", "diff", "convert", "model")]
 
 
@@ -105,7 +105,9 @@ def test_verbose_tells_what_the_toy_layer_is(attn: Run) -> None:
     assert ran.out == attn("inspect", "time flies", "--seed", "7", "-F", "jsonl").out
 
 
-@pytest.mark.parametrize("command", [["inspect", "-F", "jsonl"], ["heads", "-F", "json"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [["inspect", "-F", "jsonl"], ["heads", "-F", "json"], ["tokens", "-F", "tsv"]], ids=" ".join
+)
 def test_a_bar_follows_the_sentences_and_is_gone_at_the_end(command: list[str], tmp_path: Path) -> None:
     path = tmp_path / "sentences.txt"
     path.write_text("time flies\n" * 40)

@@ -156,12 +156,23 @@ def test_a_document_leaves_before_the_next_line_is_read(attn: Run) -> None:
             yield number, "time flies"
 
     answers = traced(open_source(), lines(), None, None)
-    next(answers)
-    assert read == [1]
+    for number in (1, 2, 3):
+        next(answers)
+        assert read == list(range(1, number + 1))
+
+
+def test_a_warning_names_its_sentence_where_there_are_several(attn: Run) -> None:
+    one = attn("inspect", "time flies", "--mask", "~full", "-F", "tsv").err.splitlines()
+    several = attn("inspect", "time", "time flies", "--mask", "~full", "-F", "tsv").err.splitlines()
+    assert all(line.startswith("attn: warning: ") and "sentence" not in line for line in one)
+    assert [line.removeprefix("attn: warning: sentence ")[:3] for line in several] == ["1: ", "2: "]
+    assert several[1].replace("sentence 2: ", "") in one
 
 
 class Crowded:
     """A source in whose memory one sentence at a time finds room, and a word of more than five letters none."""
+
+    runs_together = True
 
     def __init__(self) -> None:
         self.layer = open_source()

@@ -37,6 +37,8 @@ class NativeCheckpoint:
         UsageError: there is no such layer, head or kind.
     """
 
+    runs_together = False
+
     def __init__(
         self,
         model: str,

@@ -89,6 +89,8 @@ def checked_options(model: str, options: Mapping[str, Any]) -> LoadOptions:
 class Checkpoint:
     """A model and its tokenizer, loaded once; see `attncli.sources.Source`."""
 
+    runs_together = True
+
     def __init__(
         self,
         model: str,
