@@ -68,7 +68,7 @@ def test_a_tab_finishes_the_word(typed: Shell, keys: str, arguments: list[str] |
 
 
 def test_the_first_and_the_second_tab_list_what_fits(typed: Shell) -> None:
-    typed.type("attn he\t")
+    typed.type("attn hea\t")
     typed.wait_for("heads")
     typed.type("--s\t\t")
     typed.wait_for("--seed")
