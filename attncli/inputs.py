@@ -181,14 +181,14 @@ def saved(given: Given) -> Trace:
 
 def _source_options() -> list[str]:
     """Return the names of the options that make a source."""
-    from attncli.sources.pretrained import LoadOptions
+    from attncli.sources.load_options import EngineOptions
     from attncli.sources.toy import ToyOptions
 
     return [
         "model",
         "mask",
         "generate",
-        *(field.name for options in (ToyOptions, LoadOptions) for field in fields(options)),
+        *(field.name for options in (ToyOptions, EngineOptions) for field in fields(options)),
     ]
 
 

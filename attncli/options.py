@@ -1,6 +1,6 @@
 """The options that commands share: the same letter and the same meaning everywhere.
 
-Defaults live with what they configure (`ToyOptions`, `LoadOptions`); here None means that the user said nothing,
+Defaults live with what they configure (`ToyOptions`, `EngineOptions`); here None means that the user said nothing,
 so that an option which does not apply to the source is told from one that was left alone.
 """
 
@@ -128,7 +128,7 @@ Engine = Annotated[
     Literal["auto", "native", "transformers"] | None,
     Option(
         help="What computes the model: native is NumPy, for the common families; auto is native where it gives the "
-        "same numbers. Default: transformers.",
+        "same numbers. Default: auto.",
         rich_help_panel=_SOURCE,
     ),
 ]

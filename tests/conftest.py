@@ -154,6 +154,17 @@ def save_tiny_llama(folder: str) -> None:
     LlamaForCausalLM(config).save_pretrained(folder)
 
 
+@pytest.fixture
+def by_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let transformers compute every checkpoint: the engine in NumPy declines them all."""
+    from attncli.sources import engines
+
+    def declined(*_: Any, **__: Any) -> None:
+        raise engines.DeclinedError("a test of the other engine")
+
+    monkeypatch.setattr(engines, "NativeCheckpoint", declined)
+
+
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
     """Keep torch to one thread: the tiny models are too small to be shared between several."""

@@ -76,7 +76,7 @@ def check(
     from attncli.progress import status
     from attncli.render.report import report_parts
     from attncli.sentences import sentences
-    from attncli.sources.pretrained import LoadOptions
+    from attncli.sources.load_options import LoadOptions
     from attncli.stream import refusing
     from attncli.terminal import canvas, note, write
 

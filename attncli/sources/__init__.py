@@ -55,7 +55,7 @@ def open_source(
         mask: a mask expression or file; None is the toy layer's default or the checkpoint's own mask.
         special: whether the tokenizer adds its special tokens.
         generate: how many tokens a causal model writes after each sentence, greedily.
-        options: fields of `toy.ToyOptions`, or of `pretrained.LoadOptions` with a model.
+        options: fields of `toy.ToyOptions`, or of `load_options.EngineOptions` with a model.
 
     Raises:
         UsageError: an option does not exist, or does not apply to this source.
@@ -89,7 +89,7 @@ def inspect(text: str, *, pair: str | None = None, target: str | None = None, **
         target: the text whose queries attend to the sentence's keys.
         options: everything `attn inspect` takes, under the name of its long option: `model`, `layers`, `heads`,
             `mask`, `special`, `generate`, the toy layer's (`d_model`, `num_heads`, `init`, …) and the checkpoint's
-            (`dtype`, `device`, `offline`, …).
+            (`dtype`, `device`, `engine`, …).
 
     Raises:
         AttnError: one sentence that says what was expected, what came and what to do.

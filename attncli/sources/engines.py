@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -10,49 +11,69 @@ import numpy as np
 
 from attncli.errors import NotExposedError
 from attncli.layer import LayerTrace, Proof
+from attncli.sources.load_options import EngineOptions, checked_options
 from attncli.sources.native import DeclinedError, NativeCheckpoint
-from attncli.sources.pretrained import Checkpoint, checked_options
 from attncli.tokens import visible
 
 if TYPE_CHECKING:
     from attncli.selection import Indices
     from attncli.sources import Source
+    from attncli.sources.pretrained import Checkpoint
     from attncli.trace import Trace
 
 
-def open_checkpoint(model: str, layers: Indices, heads: Indices, **options: Any) -> Source:
+_log = logging.getLogger(__name__)
+
+
+def open_checkpoint(
+    model: str,
+    layers: Indices,
+    heads: Indices,
+    *,
+    kind: str | None,
+    mask: str | None,
+    special: bool,
+    generate: int,
+    **options: Any,
+) -> Source:
     """Return a checkpoint, ready for sentences.
 
     Args:
         model: folder or hub name.
         layers: which layers to record.
         heads: which heads to show.
-        options: `kind`, `mask`, `special` and `generate`, as `open_source` has them, and fields of `LoadOptions`.
+        kind: see `open_source`; so are the next three.
+        mask: see `kind`.
+        special: see `kind`.
+        generate: see `kind`.
+        options: fields of `EngineOptions`.
 
     Raises:
         NotExposedError: `--engine native` or `--verify`, and that engine does not compute this checkpoint.
         AttnError: see `Checkpoint`.
     """
-    asked = {name: options[name] for name in ("kind", "mask", "special")}
-    load = checked_options(model, {name: value for name, value in options.items() if name not in (*asked, "generate")})
+    chosen = checked_options(model, options, EngineOptions)
+    loading = {name: value for name, value in options.items() if name not in ("engine", "verify")}
 
     def by_transformers() -> Checkpoint:
-        known = {name: value for name, value in options.items() if name not in ("engine", "verify")}
-        return Checkpoint(model, layers, heads, **known)
+        from attncli.sources.pretrained import Checkpoint
 
-    if load.engine == "transformers":
+        return Checkpoint(model, layers, heads, kind=kind, mask=mask, special=special, generate=generate, **loading)
+
+    if chosen.engine == "transformers":
         return by_transformers()
     try:
-        if options["generate"]:
+        if generate:
             raise DeclinedError("it writes no tokens")
-        native = NativeCheckpoint(model, layers, heads, **asked, options=load)
+        native = NativeCheckpoint(model, layers, heads, kind=kind, mask=mask, special=special, options=chosen)
     except DeclinedError as error:
-        if load.engine == "native" or load.verify:
-            raise _refusal(model, error, load.verify) from None
+        if chosen.engine == "native" or chosen.verify:
+            raise _refusal(model, error, chosen.verify) from None
+        _log.info("left to transformers: %s", error)
         return by_transformers()
-    if load.verify:
+    if chosen.verify:
         return _Verified(native, by_transformers())
-    return _Native(native, by_transformers if load.engine == "auto" else None)
+    return _Native(native, by_transformers if chosen.engine == "auto" else None)
 
 
 def _refusal(model: str, reason: DeclinedError, verify: bool) -> NotExposedError:
@@ -86,6 +107,7 @@ class _Native:
         except DeclinedError as error:
             if self._other is None:
                 raise _refusal(self._name, error, verify=False) from None
+            _log.info("left to transformers: %s", error)
             self._source, self._other = self._other(), None
             yield from self._source.traces(texts[done:], pair, target)
 

@@ -24,7 +24,7 @@ class VocabularyOptions:
 
 @dataclass(frozen=True)
 class TokenizerOptions:
-    """How a checkpoint's tokenizer is loaded, and what it cuts; see `pretrained.LoadOptions`."""
+    """How a checkpoint's tokenizer is loaded, and what it cuts; see `load_options.LoadOptions`."""
 
     revision: str | None = None
     offline: bool = False
@@ -104,7 +104,7 @@ class _OfVocabulary:
 
 class _OfCheckpoint:
     def __init__(self, model: str, options: TokenizerOptions, special: bool) -> None:
-        from attncli.sources.pretrained import LoadOptions
+        from attncli.sources.load_options import LoadOptions
         from attncli.sources.pretrained.reading import Reader
         from attncli.sources.pretrained.tokenizer import load_alone
 

@@ -12,6 +12,8 @@ import torch
 import attncli
 from attncli.errors import LoadError
 
+pytestmark = pytest.mark.usefixtures("by_transformers")
+
 SENTENCE = "time flies like an arrow"
 
 

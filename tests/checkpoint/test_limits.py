@@ -15,11 +15,11 @@ from transformers import PreTrainedTokenizerFast
 
 from attncli.errors import InputError, UsageError
 from attncli.layer import LayerTrace
-from attncli.sources import open_source, pretrained
+from attncli.sources import load_options, open_source
 from attncli.sources.pretrained import Checkpoint, interface, memory
 from attncli.trace import Trace
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "by_transformers")
 
 Run = Callable[..., Any]
 USAGE, LOAD, INPUT = 2, 3, 5
@@ -334,7 +334,7 @@ def test_a_device_map_without_accelerate_says_how_to_install_it(
     attn: Run, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(pretrained, "find_spec", lambda name: asked.append(name))
+    monkeypatch.setattr(load_options, "find_spec", lambda name: asked.append(name))
     ran = attn("inspect", TEXT, "-m", folder("llama"), "--device-map", "auto")
     refused(ran, USAGE, "--device-map", "accelerate", "pip install 'attncli[accelerate]'")
     assert asked == ["accelerate"]

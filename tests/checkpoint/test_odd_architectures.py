@@ -31,6 +31,8 @@ from attncli.layer import LayerTrace
 from attncli.sources import open_source
 from attncli.sources.pretrained import memory
 
+pytestmark = pytest.mark.usefixtures("by_transformers")
+
 BERT = {"vocab_size": 128, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48}
 BERT |= {"num_hidden_layers": 2, "max_position_embeddings": 64, "initializer_range": 0.4}
 

@@ -10,6 +10,8 @@ import pytest
 from conftest import program, save_tiny_llama
 from signalled import ended
 
+pytestmark = pytest.mark.usefixtures("by_transformers")
+
 CODE = """
 import logging, os, sys, warnings
 from transformers import LlamaModel
@@ -59,13 +61,13 @@ def test_what_a_checkpoint_prints_is_no_data(talkative: Path, tmp_path: Path) ->
 
 
 def test_a_real_checkpoint_says_nothing(minilm: str) -> None:
-    ran = program("inspect", "-m", minilm, "-F", "json", "time flies like an arrow")
+    ran = program("inspect", "-m", minilm, "--engine", "transformers", "-F", "json", "time flies like an arrow")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert json.loads(ran.stdout)["source"]["architecture"] == "bert"
 
 
 def test_a_signal_while_a_checkpoint_is_loaded_and_run_ends_quietly(minilm: str, tmp_path: Path) -> None:
-    arguments = ["inspect", "-m", minilm, "time flies like an arrow", "-o", str(tmp_path / "x.json")]
+    arguments = ["inspect", "-m", minilm, "--engine", "transformers", "time flies", "-o", str(tmp_path / "x.json")]
     began = time.monotonic()
     assert program(*arguments).returncode == 0
     seconds = time.monotonic() - began

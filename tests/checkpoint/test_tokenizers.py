@@ -213,7 +213,7 @@ import attncli
 first = attncli.tokenize("time flies", model=sys.argv[1])
 assert not any(name.partition(".")[0] == "torch" for name in sys.modules), "torch"
 again = attncli.tokenize("time flies", model=sys.argv[1])
-trace = attncli.inspect("time flies", model=sys.argv[1])
+trace = attncli.inspect("time flies", model=sys.argv[1], engine="transformers")
 assert "torch" in sys.modules
 last = attncli.tokenize("time flies", model=sys.argv[1])
 assert first == again == last

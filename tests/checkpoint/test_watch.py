@@ -14,6 +14,8 @@ import attncli
 from attncli.errors import InputError, NotExposedError
 from attncli.layer import LayerTrace
 
+pytestmark = pytest.mark.usefixtures("by_transformers")
+
 SENTENCE = "w23 w42 w17 w88 w23"
 
 

@@ -16,6 +16,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 from transformers.models.llama.modeling_llama import LlamaMLP
 
+pytestmark = pytest.mark.usefixtures("by_transformers")
+
 Run = Callable[..., Any]
 USAGE, LOAD, NOT_EXPOSED, INPUT = 2, 3, 4, 5
 TEXT = "w7 w8 w9"

@@ -15,7 +15,7 @@ from typer.main import get_command
 
 from attncli.cli import app
 from attncli.errors import UsageError
-from attncli.sources.pretrained import LoadOptions
+from attncli.sources.load_options import LoadOptions
 from attncli.sources.toy import ToyOptions
 from attncli.standing import DEFAULTS
 

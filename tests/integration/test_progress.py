@@ -85,7 +85,19 @@ def test_quiet_says_errors_alone(attn: Run, tmp_path: Path) -> None:
 
 
 def test_verbose_says_what_is_done_and_when(attn: Run, tiny_llama: str) -> None:
-    given = ("time flies", "like an", "an arrow", "-m", tiny_llama, "-l", "1", "-F", "jsonl")
+    given = (
+        "time flies",
+        "like an",
+        "an arrow",
+        "-m",
+        tiny_llama,
+        "--engine",
+        "transformers",
+        "-l",
+        "1",
+        "-F",
+        "jsonl",
+    )
     ran, silent = attn("inspect", *given, "--verbose"), attn("inspect", *given)
     assert (ran.code, ran.out, silent.err) == (0, silent.out, "")
     lines = ran.err.splitlines()
@@ -145,8 +157,19 @@ def test_there_is_no_bar_where_it_would_be_in_the_way(tmp_path: Path) -> None:
     assert (code, shown) == (0, "")
 
 
+def test_verbose_says_which_engine_and_why(attn: Run, tiny_llama: str) -> None:
+    said = attn("inspect", "time flies", "-m", tiny_llama, "-l", "2", "--verbose").err
+    assert f"{tiny_llama}: llama of 3 layers; layer 2 is the last to run" in said
+    assert "transformers" not in said
+    said = attn("inspect", "time flies", "-m", tiny_llama, "--dtype", "float64", "--verbose").err
+    assert "left to transformers: it computes in float32 alone" in said
+
+
 def test_a_line_says_what_is_loaded_before_torch_is(tiny_llama: str) -> None:
-    for arguments in (("inspect", "-m", tiny_llama, "time flies", "-F", "jsonl"), ("check", "-m", tiny_llama)):
+    for arguments in (
+        ("inspect", "-m", tiny_llama, "time flies", "--generate", "1", "-F", "jsonl"),
+        ("check", "-m", tiny_llama),
+    ):
         _, data, shown = on_terminal(*arguments)
         assert data
         text = plain(shown)

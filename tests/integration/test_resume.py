@@ -58,7 +58,7 @@ def test_killed_at_random_moments_a_run_ends_as_if_it_never_was(form: str, kills
 def test_a_checkpoint_that_is_killed_computes_the_same_batches(tmp_path: Path) -> None:
     corpus = tmp_path / "sentences.txt"
     corpus.write_bytes(sentences(300))
-    arguments = ("-m", minilm_folder(), "--show", "weights", "-H", "3", "--file", corpus)
+    arguments = ("-m", minilm_folder(), "--engine", "transformers", "--show", "weights", "-H", "3", "--file", corpus)
     found = killed(tmp_path / "out.jsonl", 4, PRELOADED, *arguments)
     assert found["ends"] == [True] * len(found["ends"])
     assert found["code"] == 5

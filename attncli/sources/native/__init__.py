@@ -6,6 +6,7 @@ Exactness is a contract: what this engine cannot compute just as transformers do
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,9 +24,11 @@ from attncli.tokens import visible
 from attncli.trace import Source, Trace
 
 if TYPE_CHECKING:
-    from attncli.sources.pretrained import LoadOptions
+    from attncli.sources.load_options import LoadOptions
 
 __all__ = ["DeclinedError", "NativeCheckpoint"]
+
+_log = logging.getLogger(__name__)
 
 
 class NativeCheckpoint:
@@ -61,6 +64,8 @@ class NativeCheckpoint:
         self.layers = layers.among(len(recipe.layers), visible(model))
         self.heads = heads.among(recipe.heads.count, f"each layer of {visible(model)}")
         self.mask = None if mask is None else parse(mask)
+        last = max(self.layers)
+        _log.info("%s: %s of %d layers; layer %d is the last to run", model, self.family, len(recipe.layers), last)
         self.model = Model(recipe, Weights(folder, recipe.prefix, recipe.embedding.tokens + ".weight"))
         self.reader = NativeReader(
             name=model,

@@ -6,10 +6,7 @@ Importing this package imports neither torch nor transformers; making a `Checkpo
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from importlib.util import find_spec
+from collections.abc import Iterator, Sequence
 from inspect import signature
 from time import perf_counter
 from typing import Any
@@ -17,73 +14,12 @@ from typing import Any
 from attncli.errors import AttnError, NotExposedError, UsageError
 from attncli.masks.parser import parse
 from attncli.selection import Indices
-from attncli.sources.options import refuse_unknown
+from attncli.sources.load_options import LoadOptions, checked_options
 from attncli.sources.pretrained.reading import Reader, Sentence
 from attncli.tokens import visible
 from attncli.trace import Source, Trace
 
 _log = logging.getLogger(__name__)
-
-ENGINES = ("auto", "native", "transformers")
-DTYPES = ("auto", "float32", "float16", "bfloat16", "float64")
-
-
-@dataclass(frozen=True)
-class LoadOptions:
-    """How a checkpoint is loaded; the fields are the command's options.
-
-    Attributes:
-        revision: branch, tag or commit on the hub.
-        dtype: of the weights; None is float32 on the CPU and the checkpoint's own on an accelerator.
-        device: where it runs.
-        offline: use the local cache only.
-        trust_remote_code: run the Python code that the checkpoint brings.
-        allow_pickle: read .bin weights too, with torch's restricted unpickler.
-        device_map: how accelerate spreads the model over several devices, such as `auto`.
-        truncate: cut a text to the tokens that the model has positions for.
-        engine: what computes it: `transformers`; `native`, in NumPy, for the common families; or `auto`, the native one
-            where it gives the same numbers.
-        verify: let both compute it, and show how far they are apart.
-    """
-
-    revision: str | None = None
-    dtype: str | None = None
-    device: str = "cpu"
-    offline: bool = False
-    trust_remote_code: bool = False
-    allow_pickle: bool = False
-    device_map: str | None = None
-    truncate: bool = False
-    engine: str = "transformers"
-    verify: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be before anything is loaded."""
-        if self.device_map is not None:
-            if self.device != "cpu":
-                raise UsageError("--device and --device-map both say where the model runs; drop one of them")
-            if find_spec("accelerate") is None:
-                raise UsageError("--device-map needs the accelerate library: pip install 'attncli[accelerate]'")
-        if self.dtype not in (None, *DTYPES):
-            raise UsageError(f"--dtype '{visible(str(self.dtype))}': expected one of {', '.join(DTYPES)}")
-        if self.engine not in ENGINES:
-            raise UsageError(f"--engine '{visible(str(self.engine))}': expected one of {', '.join(ENGINES)}")
-        if self.verify and self.engine == "transformers":
-            raise UsageError("--verify compares the native engine with transformers; give --engine native or auto")
-
-
-def checked_options(model: str, options: Mapping[str, Any]) -> LoadOptions:
-    """Return options that fit a checkpoint's name.
-
-    Raises:
-        UsageError: one of them does not exist, or does not apply.
-    """
-    refuse_unknown(options, LoadOptions, "--model; it belongs to the toy layer")
-    if not isinstance(model, str):
-        raise UsageError("model: expected a checkpoint's folder or its name on the hub, as text")
-    if os.path.isdir(model) and "revision" in options:
-        raise UsageError("--revision names a version on the hub; it does not apply to a folder")
-    return LoadOptions(**options)
 
 
 class Checkpoint:
@@ -103,9 +39,7 @@ class Checkpoint:
         generate: int = 0,
         **options: Any,
     ) -> None:
-        self.options = checked_options(model, options)
-        if self.options.engine != "transformers" or self.options.verify:
-            raise UsageError("--engine and --verify do not apply here: only transformers runs a model in all its ways")
+        self.options = checked_options(model, options, LoadOptions)
         self.name = model
         expression = None if mask is None else parse(mask)
         if generate and expression is not None:

@@ -21,7 +21,7 @@ from attncli.sources.pretrained.explain import explained
 from attncli.sources.pretrained.loading import make_ready, with_attention
 
 if TYPE_CHECKING:
-    from attncli.sources.pretrained import LoadOptions
+    from attncli.sources.load_options import LoadOptions
 
 _ZERO = torch.zeros(())  # what every parameter is a view of
 _PRODUCTS = {"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "addbmm", "baddbmm", "einsum"}

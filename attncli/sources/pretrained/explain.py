@@ -11,7 +11,7 @@ from attncli.errors import AttnError, InputError, LoadError
 from attncli.tokens import visible
 
 if TYPE_CHECKING:
-    from attncli.sources.pretrained import LoadOptions
+    from attncli.sources.load_options import LoadOptions
 
 # Torch's allocator for the CPU has no class of its own for this.
 _EXHAUSTED = ("DefaultCPUAllocator", "can't allocate memory", "not enough memory", "unable to mmap", "out of memory")

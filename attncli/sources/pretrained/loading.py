@@ -18,7 +18,7 @@ from attncli.tokens import visible
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from attncli.sources.pretrained import LoadOptions
+    from attncli.sources.load_options import LoadOptions
     from attncli.sources.pretrained.recording import Request
 
 hush()

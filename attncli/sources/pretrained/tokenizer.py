@@ -18,7 +18,7 @@ from attncli.sources.pretrained.quiet import hush
 from attncli.tokens import visible
 
 if TYPE_CHECKING:
-    from attncli.sources.pretrained import LoadOptions
+    from attncli.sources.load_options import LoadOptions
 
 _ADVICE = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
 
