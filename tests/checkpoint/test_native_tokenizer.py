@@ -21,6 +21,7 @@ from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer
 
 from attncli.errors import InputError, LoadError
+from attncli.sources.native import tokenizer_choice
 from attncli.sources.native.fields import DeclinedError
 from attncli.sources.native.tokenizer import NativeTokenizer, load_tokenizer
 from attncli.sources.pretrained.reading import Reader
@@ -249,6 +250,7 @@ VARIANTS: dict[str, tuple[str, Callable[[Path], None]]] = {
         "mask_token": {k: v for k, v in WIDE.items() if k != "__type"}, "additional_special_tokens": ["[NEW]"]})),
     "added_tokens.json": ("bert", _beside("added_tokens.json", {"[MASK]": 4})),
     "fields of training": ("bert", _fields(max_length=8, stride=2, padding_side="left", never_split=["the"])),
+    "tekken": ("mistral", _beside("tekken.json", {})),
     "nothing to remap": ("mistral", _fields(fix_mistral_regex=False)),
 }
 # fmt: on
@@ -273,7 +275,6 @@ DECLINED: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "another model": ("bert", _fields(tokenizer_class="GPT2Tokenizer"), "BPE, tokenizer.json has WordPiece"),
     "another name": ("llama", _beside("config.json", {"_name_or_path": "deepseek-ai/deepseek-coder-1b"}), "that name"),
     "a fixed regex": ("mistral", _fields(fix_mistral_regex=True), "the field fix_mistral_regex"),
-    "tekken": ("mistral", _beside("tekken.json", {}), "tekken.json"),
     "a flag of text": ("bert", _fields(do_lower_case="yes"), "do_lower_case is 'yes'"),
     "no begin": ("bert", _fields(cls_token=None), "cls_token is ''"),
     "a token of another kind": ("bert", _fields(mask_token={"content": "x"}), "a special token is"),
@@ -321,6 +322,14 @@ def test_a_name_that_transformers_treats_apart(saved: Callable[[str], Path]) -> 
         load_tokenizer("deepseek-ai/DeepSeek-Coder-1b", saved("llama"), {"model_type": "llama"})
 
 
+def test_mistrals_own_library_comes_first(saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer_choice, "find_spec", lambda name: name)
+    folder = saved("mistral")
+    with pytest.raises(DeclinedError, match="mistral-common"):
+        load_tokenizer("it", folder, {"model_type": "mistral"})
+    load_tokenizer("it", folder, {"model_type": "olmo2"})
+
+
 def test_a_normalizer_of_the_file_that_its_class_does_not_use(saved: Callable[[str], Path]) -> None:
     folder = saved("bert")
     _file(lambda content: content.update(normalizer={"type": "Replace", "pattern": {"String": "a"}, "content": "b"}))(
@@ -333,31 +342,81 @@ def test_a_normalizer_of_the_file_that_its_class_does_not_use(saved: Callable[[s
 
 
 # Any files together: what AutoTokenizer makes of them, or nothing.
-FLAGS = "do_lower_case strip_accents tokenize_chinese_chars add_prefix_space trim_offsets legacy add_bos_token"
+FLAGS = (
+    "do_lower_case strip_accents tokenize_chinese_chars add_prefix_space trim_offsets legacy add_bos_token "
+    "add_eos_token clean_up_tokenization_spaces use_default_system_prompt"
+)
 SPELT = st.sampled_from(["[NEW]", "<s>", "[MASK]", "the", "wide load", WIDE, None])
 NAMES = "bos_token eos_token unk_token sep_token pad_token cls_token mask_token image_token"
-CLASSES = sorted({name for name, *_ in FAMILIES.values()} | {"BertTokenizerFast", "TokenizersBackend", "NoTokenizer"})
+CLASSES = sorted({name for name, *_ in FAMILIES.values()} | {"ElectraTokenizer", "TokenizersBackend", "NoTokenizer"})
+CLASSES += [f"{name}Fast" for name in CLASSES if name.endswith("Tokenizer")]
 FIELDS = st.fixed_dictionaries(
     {},
     optional=dict.fromkeys(FLAGS.split(), st.sampled_from([True, False, None]))
     | dict.fromkeys(NAMES.split(), SPELT)
     | {"extra_special_tokens": st.sampled_from([[], {}, ["[NEW]"], {"own_token": "the"}, None])}
     | {"additional_special_tokens": st.sampled_from([[], ["<extra>", WIDE], None])}
-    | {"added_tokens_decoder": st.sampled_from([{}, NEW]), "tokenizer_class": st.sampled_from(CLASSES)},
+    | {"added_tokens_decoder": st.sampled_from([{}, NEW]), "tokenizer_class": st.sampled_from(CLASSES)}
+    | {"truncation_side": st.sampled_from(["left", "right"]), "model_max_length": st.sampled_from([5, 10**30])}
+    | {"model_input_names": st.sampled_from([["input_ids"], ["input_ids", "token_type_ids", "attention_mask"]])},
 )
+
+
+def _matched(**flags: bool) -> Callable[[Path], None]:
+    """Return a change of how a tokenizer.json has its added tokens matched."""
+
+    def change(content: dict[str, Any]) -> None:
+        for token in content["added_tokens"]:
+            token.update(flags)
+
+    return _file(change)
+
+
+def _as_trained(content: dict[str, Any]) -> None:
+    """Cut and pad."""
+    content["truncation"] = {"direction": "Left", "max_length": 3, "strategy": "OnlySecond", "stride": 1}
+    content["padding"] = {
+        "strategy": {"Fixed": 20}, "direction": "Left", "pad_to_multiple_of": 8, "pad_id": 1, "pad_type_id": 3,
+        "pad_token": "the",
+    }  # fmt: skip
+
+
+def _other_vocabularies(folder: Path) -> None:
+    """Put the files of other tokenizers beside it."""
+    for name in ("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"):
+        (folder / name).write_text('{"a": 0}')
+
+
+def _model_first(folder: Path) -> None:
+    content = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps({"model": content.pop("model"), **content}))
+
+
 FILES = st.lists(
     st.sampled_from(
         [
             _file(_no_processor),
+            _file(_empty_processor),
             _file(_out_of_order),
             _file(_twice),
+            _file(_as_trained),
+            _file(lambda content: content.update(added_tokens=[])),
+            _matched(special=False),
+            _matched(normalized=True),
+            _matched(single_word=True, lstrip=True),
+            _matched(rstrip=True, special=False),
+            _model_first,
+            _other_vocabularies,
+            _beside("added_tokens.json", {"[MASK]": 4}),
             _beside("special_tokens_map.json", {"mask_token": "[NEW]", "additional_special_tokens": ["the"]}),
             _beside("config.json", {"tokenizer_class": "LlamaTokenizer"}),
             lambda folder: (folder / "tokenizer_config.json").unlink(missing_ok=True),
         ]
     ),
-    max_size=2,
+    max_size=3,
 )
+# Some of each kind, and those in which special tokens are written out.
+MIXED = [*STRINGS[::40], *STRINGS[47:215:5]]
 
 
 @pytest.fixture(scope="module")
@@ -387,7 +446,7 @@ def test_never_anything_else(
             event(f"declined: {str(reason)[:30]}")
             return
         event("equal")
-        assert _differently_read(native, AutoTokenizer.from_pretrained(folder), STRINGS[::20]) == []
+        assert _differently_read(native, AutoTokenizer.from_pretrained(folder), MIXED) == []
 
 
 @pytest.mark.parametrize("family", FAMILIES)
