@@ -30,3 +30,8 @@ def snapshot(name: str, revision: str) -> Path:
     except (OSError, ValueError):
         commit = revision
     return folder / "snapshots" / commit
+
+
+def is_known(folder: Path, name: str) -> bool:
+    """Return whether a file is in a snapshot's folder, or was found not to be on the hub."""
+    return (folder / name).exists() or (folder.parents[1] / ".no_exist" / folder.name / name).exists()

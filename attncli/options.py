@@ -129,6 +129,7 @@ Engine = Annotated[
     Option(
         help="What computes the model: native is NumPy, for the common families; auto is native where it gives the "
         "same numbers. Default: auto.",
+        envvar="ATTN_ENGINE",
         rich_help_panel=_SOURCE,
     ),
 ]

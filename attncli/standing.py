@@ -26,6 +26,7 @@ DEFAULTS: dict[str, str | int | bool | None] = {
     "dtype": None,
     "device": "cpu",
     "device_map": None,
+    "engine": "auto",
     "offline": False,
     "d_model": 32,
     "num_heads": 4,
@@ -38,7 +39,7 @@ DEFAULTS: dict[str, str | int | bool | None] = {
     "color": "auto",
     "width": None,
 }
-_OF_CHECKPOINTS = ("revision", "dtype", "device", "device_map")
+_OF_CHECKPOINTS = ("revision", "dtype", "device", "device_map", "engine")
 _OF_THE_TOY_LAYER = ("d_model", "num_heads", "init", "positions", "seed", "rng")
 _OF_SOURCES = ("model", "offline", *_OF_CHECKPOINTS, *_OF_THE_TOY_LAYER)
 
@@ -147,6 +148,8 @@ def unfit(standing: Mapping[str, Standing], given: Mapping[str, Any]) -> dict[st
         is_nearer = one in standing and other in standing and standing[one].rank < standing[other].rank
         if one in given or is_nearer:
             out[other] = f"gives way to {option(one)}"
+    if "verify" in given and "engine" in standing and standing["engine"].value == "transformers":
+        out["engine"] = "does not apply to --verify, which runs both engines"
     if given.get("project") == "none" and not given.get("out_proj"):
         out["init"] = "does not apply to --project none, which has no weights"
     return {name: why for name, why in out.items() if name in standing}

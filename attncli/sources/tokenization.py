@@ -104,12 +104,10 @@ class _OfVocabulary:
 
 class _OfCheckpoint:
     def __init__(self, model: str, options: TokenizerOptions, special: bool) -> None:
-        from attncli.sources.load_options import LoadOptions
         from attncli.sources.pretrained.reading import Reader
-        from attncli.sources.pretrained.tokenizer import load_alone
 
         self._name = model
-        tokenizer, self._limit = load_alone(model, LoadOptions(**vars(options)))
+        tokenizer, self._limit = _loaded(model, options)
         # What is too long is what one wants to see here: it is refused by no one, and cut only if asked.
         limit = self._limit if options.truncate else None
         self._reader = Reader(model, tokenizer, special, limit, options.truncate, rows=None, start_id=None)
@@ -126,3 +124,20 @@ class _OfCheckpoint:
             return ()
         name = visible(self._name)
         return (f"the sentence has {count} tokens, {name} reads at most {self._limit}; --truncate cuts it",)
+
+
+def _loaded(model: str, options: TokenizerOptions) -> tuple[Any, int | None]:
+    """Return a checkpoint's tokenizer, and how many tokens its model reads at most.
+
+    It is transformers' own only where the native engine cannot say that its tokens are the same.
+    """
+    from attncli.sources import native
+    from attncli.sources.load_options import LoadOptions
+
+    load = LoadOptions(**vars(options))
+    try:
+        return native.load_alone(model, load)
+    except native.DeclinedError:
+        from attncli.sources.pretrained.tokenizer import load_alone
+
+        return load_alone(model, load)

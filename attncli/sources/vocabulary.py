@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -80,10 +81,8 @@ class Trained:
 
     def encode(self, text: str, pair: str | None) -> Tokens:
         """See `Vocabulary.encode`."""
-        try:
+        with readable():
             encoding = self._tokenizer.encode(text, pair, add_special_tokens=self._special)
-        except Exception as error:  # the library raises bare Exception, for a word without an unknown token
-            raise InputError(f"the tokenizer cannot read the text: {visible(str(error))}") from None
         return tokens_of(encoding, text, pair)
 
     def unknown(self, texts: tuple[str, str | None], tokens: Tokens) -> list[Token]:
@@ -105,6 +104,19 @@ class Trained:
         # Unigram does not tell its unknown token, but gives its id to pieces that are spelt otherwise.
         others = {token.id for token in tokens if tokenizer.id_to_token(token.id) != token.text}
         return [(id_, tokenizer.id_to_token(id_)) for id_ in others]
+
+
+@contextmanager
+def readable() -> Iterator[None]:
+    """Refuse a text that a tokenizer cannot read.
+
+    Raises:
+        InputError: it cannot.
+    """
+    try:
+        yield
+    except Exception as error:  # the library raises bare Exception, for a word without an unknown token
+        raise InputError(f"the tokenizer cannot read the text: {visible(str(error))}") from None
 
 
 def unknown_tokens(

@@ -1,10 +1,7 @@
-"""`attn tokens -m` against transformers' own tokenizers, of every kind, and what it does without torch."""
+"""`attn tokens -m` against transformers' own tokenizers, of every kind."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -205,35 +202,6 @@ def test_weights_and_configuration_are_not_needed(attn: Run, tmp_path: Path, min
     expected = attn("tokens", "time flies", "-m", minilm, "-F", "json").json
     found = attn("tokens", "time flies", "-m", tmp_path, "-F", "json").json
     assert found == expected | {"source": {"kind": "pretrained", "model": str(tmp_path), "vocab": None}}
-
-
-ONE_PROCESS = """
-import sys
-import attncli
-first = attncli.tokenize("time flies", model=sys.argv[1])
-assert not any(name.partition(".")[0] == "torch" for name in sys.modules), "torch"
-again = attncli.tokenize("time flies", model=sys.argv[1])
-trace = attncli.inspect("time flies", model=sys.argv[1], engine="transformers")
-assert "torch" in sys.modules
-last = attncli.tokenize("time flies", model=sys.argv[1])
-assert first == again == last
-assert trace.key_tokens == first.tokens
-assert trace.layer(0).proof.max_abs_error < 1e-5
-"""
-
-
-def test_torch_is_not_loaded_and_a_model_can_be_loaded_afterwards(minilm: str) -> None:
-    command = [sys.executable, "-W", "error", "-c", ONE_PROCESS, minilm]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
-
-
-def test_the_program_says_the_same_with_and_without_torch(attn: Run, minilm: str) -> None:
-    assert "torch" in sys.modules
-    for form in ("json", "table", "tsv"):
-        alone = program("tokens", *TEXTS, "-m", minilm, "-F", form, env=os.environ | {"COLUMNS": "100"})
-        ran = attn("tokens", *TEXTS, "-m", minilm, "-F", form)
-        assert (alone.returncode, alone.stdout, alone.stderr) == (ran.code, ran.out, ran.err)
 
 
 def test_what_cannot_be_loaded_is_one_sentence(attn: Run, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typer.main import get_command
 
 from attncli.cli import app
 from attncli.errors import UsageError
-from attncli.sources.load_options import LoadOptions
+from attncli.sources.load_options import EngineOptions
 from attncli.sources.toy import ToyOptions
 from attncli.standing import DEFAULTS
 
@@ -27,6 +27,7 @@ VALUES = {
     "dtype": ["float16", "bfloat16", "float64", "auto"],
     "device": ["cuda", "cuda:1", "mps", "meta"],
     "device_map": ["auto", "balanced", "sequential", "balanced_low_0"],
+    "engine": [one for one in ("auto", "native", "transformers") if one != DEFAULTS["engine"]] * 2,
     "d_model": ["8", "16", "24", "40"],
     "num_heads": ["1", "2", "8", "16"],
     "init": ["normal", "uniform", "linear", "zeros"],
@@ -38,7 +39,7 @@ VALUES = {
     "color": ["always", "never", "always", "never"],
     "width": ["50", "60", "70", "80"],
 }
-OF_CHECKPOINTS = {"revision", "dtype", "device", "device_map"}
+OF_CHECKPOINTS = {"revision", "dtype", "device", "device_map", "engine"}
 NUMBERS = {"d_model", "num_heads", "seed", "precision", "width"}
 
 
@@ -168,10 +169,11 @@ def test_the_variables_of_the_help_are_those_that_are_read() -> None:
 
 
 def test_the_defaults_are_those_of_the_sources_and_of_the_help() -> None:
-    toy, loading = ToyOptions(), LoadOptions()
+    toy, loading = ToyOptions(), EngineOptions()
     sources = {"d_model": toy.d_model, "num_heads": toy.heads, "init": toy.weights, "positions": toy.positions,
                "seed": toy.seed, "rng": toy.rng, "device": loading.device, "offline": loading.offline,
-               "dtype": loading.dtype, "revision": loading.revision, "device_map": loading.device_map}  # fmt: skip
+               "dtype": loading.dtype, "revision": loading.revision, "device_map": loading.device_map,
+               "engine": loading.engine}  # fmt: skip
     assert sources.items() <= DEFAULTS.items()
     inspect: Any = get_command(app).get_command(None, "inspect")  # type: ignore[attr-defined]
     for name in ("colormap", "color"):
@@ -211,6 +213,12 @@ def test_the_readme_lists_them() -> None:
         ({"model": "m", "device_map": "auto"}, ["--device", "cpu"], {"model": "m"}),
         ({"model": "m", "device": "cuda"}, ["--device-map", "auto"], {"model": "m"}),
         ({"init": "zeros"}, ["--project", "none"], {}),
+        # The engine is a checkpoint's; --verify runs both.
+        ({"engine": "native"}, [], {}),
+        ({"engine": "native"}, ["--from", "t.safetensors"], {}),
+        ({"engine": "native"}, ["-m", "m"], {"engine": "native"}),
+        ({"engine": "native"}, ["-m", "m", "--verify"], {"engine": "native"}),
+        ({"engine": "transformers"}, ["-m", "m", "--verify"], {}),
         # What programs read has all digits.
         ({"precision": "2"}, ["-F", "tsv"], {}),
         ({"precision": "2"}, ["-o", "out.JSONL"], {}),
@@ -280,6 +288,18 @@ def test_every_command_takes_them(places: Places, attn: Callable[..., Any], tiny
     assert [attn(*run).out for run in runs] == flagged
     checked = attn("check", SENTENCE)
     assert checked.out.startswith(f"{blank} · llama ·"), checked.err
+    # What is an engine to these commands is nothing to those that have none.
+    others = [
+        ["check", SENTENCE],
+        ["tokens", SENTENCE],
+        ["mask", "model", "--size", "4"],
+        ["inspect", SENTENCE, "--seed", "3"],
+    ]
+    without = [attn(*run) for run in others]
+    places.environment(model=str(blank), engine="native")
+    by_native = [attn(*run).out for run in runs]
+    assert by_native == [attn(*run, "-m", blank, "--engine", "native").out for run in runs]
+    assert [attn(*run) for run in others] == without
 
 
 def test_masks_are_drawn_as_wide_as_it_stands_and_have_a_type_of_their_own(

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -80,3 +82,33 @@ def test_a_download_shows_its_name_and_size_on_a_terminal_and_is_there_afterward
     offline = on_terminal("inspect", "-m", NAME, "time flies", "-F", "json", HF_HOME=str(tmp_path), HF_HUB_OFFLINE="1")
     assert offline[:2] == first[:2]
     assert os.listdir(tmp_path / "hub") != []
+
+
+TOKENS = """
+import sys
+from attncli.__main__ import main
+try:
+    main()
+finally:
+    print("huggingface_hub" in sys.modules, file=sys.stderr)
+"""
+
+
+def test_the_tokens_of_what_was_downloaded_are_read_without_the_hubs_client(hub: str, tmp_path: Path) -> None:
+    online = {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
+
+    def tokens(**environment: str) -> tuple[str, str]:
+        command = [sys.executable, "-c", TOKENS, "tokens", "-m", NAME, "time flies", "-F", "json"]
+        ran = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | environment)
+        return ran.stdout, ran.stderr
+
+    shown, asked = tokens(**online)
+    assert [token["text"] for token in json.loads(shown)["tokens"]] == ["time", "flies"]
+    assert asked == "True\n"
+    assert tokens(**online) == (shown, "False\n")
+    assert tokens(HF_HOME=str(tmp_path), HF_HUB_OFFLINE="1") == (shown, "False\n")
+    # Where a download may have ended before its last file, the client is asked, and finishes it.
+    (missing,) = tmp_path.rglob(".no_exist/*/special_tokens_map.json")
+    missing.unlink()
+    assert tokens(**online) == (shown, "True\n")
+    assert tokens(**online) == (shown, "False\n")

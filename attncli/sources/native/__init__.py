@@ -12,21 +12,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attncli.errors import InputError, UsageError
-from attncli.hub_cache import snapshot
+from attncli.hub_cache import is_known, snapshot
 from attncli.masks.parser import parse
 from attncli.selection import Indices
 from attncli.sources.native.families import recipe_of
 from attncli.sources.native.fields import DeclinedError, Fields
 from attncli.sources.native.forward import Model
-from attncli.sources.native.tokenizer import NativeReader, load_tokenizer
+from attncli.sources.native.tokenizer import NativeTokenizer, load_tokenizer
 from attncli.sources.native.weights import Weights
+from attncli.sources.pretrained.reading import Reader
 from attncli.tokens import visible
 from attncli.trace import Source, Trace
 
 if TYPE_CHECKING:
     from attncli.sources.load_options import LoadOptions
 
-__all__ = ["DeclinedError", "NativeCheckpoint"]
+__all__ = ["DeclinedError", "NativeCheckpoint", "load_alone"]
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ class NativeCheckpoint:
         last = max(self.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, self.family, len(recipe.layers), last)
         self.model = Model(recipe, Weights(folder, recipe.prefix, recipe.embedding.tokens + ".weight"))
-        self.reader = NativeReader(
+        self.reader = Reader(
             name=model,
             tokenizer=load_tokenizer(model, folder, config),
             special=special,
@@ -107,6 +108,22 @@ class NativeCheckpoint:
             yield self.trace(text, pair, target)
 
 
+def load_alone(name: str, options: LoadOptions) -> tuple[NativeTokenizer, int]:
+    """Load a checkpoint's tokenizer and nothing else; return it, and how many tokens its model reads at most.
+
+    Raises:
+        DeclinedError: it is not one of a checkpoint that this engine computes.
+        LoadError: a file is damaged.
+    """
+    _check_options(options)
+    folder = _folder(name, options.revision)
+    if not Path(name).is_dir() and not _has_whole_tokenizer(folder):
+        raise DeclinedError("its tokenizer may not be whole in the local cache")
+    config = _config(folder)
+    limit = recipe_of(Fields(config)).positions
+    return load_tokenizer(name, folder, config), limit
+
+
 def _check_options(options: LoadOptions) -> None:
     """Raise DeclinedError for what asks for another engine."""
     if options.device != "cpu" or options.device_map is not None:
@@ -126,6 +143,14 @@ def _folder(name: str, revision: str | None) -> Path:
         if not (folder / "tokenizer_config.json").is_file():
             raise DeclinedError("it is not in the local cache")
     return folder
+
+
+def _has_whole_tokenizer(folder: Path) -> bool:
+    """Return whether a folder of the cache lacks no file of a tokenizer.
+
+    Of those that are read here, transformers looks for this one last; and weights are downloaded after all of them.
+    """
+    return is_known(folder, "special_tokens_map.json") or any(folder.glob("*.safetensors"))
 
 
 def _config(folder: Path) -> dict[str, Any]:

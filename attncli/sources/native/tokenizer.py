@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Encoding, Tokenizer, models
 
-from attncli.errors import InputError
 from attncli.sources.native.fields import DeclinedError
 from attncli.sources.native.tokenizer_choice import class_of
 from attncli.sources.native.tokenizer_classes import TokenizerClass, bare_template, character_map
 from attncli.sources.native.tokenizer_settings import Settings, read_json
-from attncli.sources.pretrained.reading import Reader
 from attncli.sources.vocabulary import tokenizer_in
 from attncli.tokens import visible
 
 
+class Encoded(dict[str, list[int]]):
+    """What a model is given of a text.
+
+    Attributes:
+        encodings: one, with the tokens.
+    """
+
+    def __init__(self, encoding: Encoding, input_names: list[str]) -> None:
+        own = {"token_type_ids": encoding.type_ids, "attention_mask": encoding.attention_mask}
+        super().__init__({"input_ids": encoding.ids} | {name: own[name] for name in own if name in input_names})
+        self.encodings = [encoding]
+
+
 class NativeTokenizer:
-    """A tokenizer of the library that transformers' own stand on.
+    """A tokenizer of the library that transformers' own stand on; a `Reader` asks it as it asks those.
 
     Attributes:
         unk_token: the piece that stands for what the vocabulary lacks.
@@ -39,44 +51,40 @@ class NativeTokenizer:
             for name in ("unk_token", "eos_token", "pad_token")
         )
 
-    def encode(
-        self, text: str, pair: str | None, special: bool, limit: int | None
-    ) -> tuple[Encoding, dict[str, list[int]]]:
-        """Return the tokens of a text, and what the model is given of them.
+    def __call__(
+        self,
+        text: str,
+        pair: str | None = None,
+        *,
+        add_special_tokens: bool = True,
+        truncation: bool = False,
+        max_length: int | None = None,
+        **_: object,
+    ) -> Encoded:
+        """Return what the model is given of a text.
 
         Args:
             text: the text.
             pair: a second one in the same sequence.
-            special: whether special tokens are added.
-            limit: the number of tokens to cut it to; None leaves it whole.
+            add_special_tokens: whether they are added.
+            truncation: whether it is cut.
+            max_length: the number of tokens to cut it to.
+            _: what transformers' own do only when asked to, padding and warnings.
 
         Raises:
-            InputError: it cannot be read.
+            Exception: of the library, for a word that its vocabulary cannot express.
         """
-        if limit is None:
-            self._tokenizer.no_truncation()
+        if truncation and max_length is not None:
+            self._tokenizer.enable_truncation(max_length, direction=self._side)
         else:
-            self._tokenizer.enable_truncation(limit, direction=self._side)
-        try:
-            encoding = self._tokenizer.encode(text, pair or None, add_special_tokens=special)
-        except Exception as error:  # the library raises bare Exception, for a word without an unknown token
-            raise InputError(f"the tokenizer cannot read the text: {visible(str(error))}") from None
-        own = {"token_type_ids": encoding.type_ids, "attention_mask": encoding.attention_mask}
-        return encoding, {"input_ids": encoding.ids} | {name: own[name] for name in own if name in self.input_names}
+            self._tokenizer.no_truncation()
+        encoding = self._tokenizer.encode(text, pair or None, add_special_tokens=add_special_tokens)
+        return Encoded(encoding, self.input_names)
 
     def convert_ids_to_tokens(self, id_: int) -> str | None:
         """Return the piece of an id."""
         piece: str | None = self._tokenizer.id_to_token(id_)
         return piece
-
-
-class NativeReader(Reader):
-    """A reader whose tokenizer is a `NativeTokenizer`."""
-
-    def encoded(self, text: str, pair: str | None, limit: int | None) -> tuple[Encoding, dict[str, list[int]]]:
-        """See `Reader.encoded`."""
-        tokenizer: NativeTokenizer = self.tokenizer
-        return tokenizer.encode(text, pair, self.special, limit)
 
 
 def load_tokenizer(name: str, folder: Path, config: Mapping[str, Any]) -> NativeTokenizer:
@@ -97,8 +105,11 @@ def load_tokenizer(name: str, folder: Path, config: Mapping[str, Any]) -> Native
     fields = read_json(folder / "tokenizer_config.json")
     said = fields.get("tokenizer_class")
     kind = class_of(name, folder, config, config.get("tokenizer_class") if said is None else said)
-    loaded = tokenizer_in(path, visible(name))
-    settings = Settings(folder, fields, character_map(loaded.normalizer))
+    if kind is not None and kind.model is models.Unigram:
+        loaded, pieces = _with_exact_scores(path)
+    else:
+        loaded, pieces = tokenizer_in(path, visible(name)), []
+    settings = Settings(folder, fields, character_map(loaded.normalizer), pieces)
     tokenizer = loaded if kind is None else _rebuilt(loaded, kind, settings)
     if loaded.padding is not None:
         settings.set_default("pad_token", loaded.padding["pad_token"])
@@ -111,6 +122,28 @@ def load_tokenizer(name: str, folder: Path, config: Mapping[str, Any]) -> Native
         raise DeclinedError(f"truncation_side is {side!r}")
     tokenizer.no_padding()
     return NativeTokenizer(tokenizer, settings, _input_names(fields, kind), side)
+
+
+def _with_exact_scores(path: Path) -> tuple[Tokenizer, list[tuple[str, float]]]:
+    """Return the tokenizer of a file without its pieces, and these with their scores.
+
+    The library's reader of JSON is off by one unit in the last place of every eighth score or so, which decides between
+    ways to cut a word that are alike (`aaaaa`); to its classes, transformers hands the scores as Python reads them.
+
+    Raises:
+        DeclinedError: it holds no Unigram model, or none that can be read.
+    """
+    content = read_json(path)
+    try:
+        if content["model"]["type"] != "Unigram":
+            raise DeclinedError(f"its class reads Unigram, tokenizer.json has {content['model']['type']}")
+        pieces = [(piece, score) for piece, score in content["model"]["vocab"]]
+        content |= {"added_tokens": [], "model": {"type": "Unigram", "unk_id": 0, "vocab": [["", 0.0]]}}
+        return Tokenizer.from_str(json.dumps(content)), pieces
+    except DeclinedError:
+        raise
+    except Exception as error:  # the library raises bare Exception
+        raise DeclinedError(f"its tokenizer.json cannot be read: {error}") from None
 
 
 def _rebuilt(loaded: Tokenizer, kind: TokenizerClass, settings: Settings) -> Tokenizer:

@@ -21,7 +21,6 @@ from attncli.sources.native.tokenizer_settings import Settings
 _QWEN2_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_NO_CHARACTER = "\U0010fffe"
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,10 @@ def _build_gemma(tokenizer: Tokenizer, settings: Settings) -> None:
 
 
 def _build_sentencepiece(tokenizer: Tokenizer, settings: Settings, unknown_id: int) -> None:
-    _check_unigram(tokenizer.model, unknown_id)
+    try:
+        tokenizer.model = models.Unigram(settings.pieces, unk_id=unknown_id, byte_fallback=False)
+    except Exception as error:  # the library raises bare Exception
+        raise DeclinedError(f"tokenizer.json has pieces that its class cannot take: {error}") from None
     if settings.character_map is not None:
         tokenizer.normalizer = normalizers.Precompiled(settings.character_map)
     scheme = "always" if settings.flag("add_prefix_space", True) else "never"
@@ -152,29 +154,14 @@ def _build_sentencepiece(tokenizer: Tokenizer, settings: Settings, unknown_id: i
     )
 
 
-def _check_unigram(model: Any, unknown_id: int) -> None:
-    """Raise DeclinedError unless a Unigram model has this unknown id and no pieces for bytes; it tells neither."""
-    if any(model.token_to_id(f"<0x{byte:02X}>") is not None for byte in range(256)):
-        raise DeclinedError("tokenizer.json has pieces for bytes, which its class may not use")
-    if model.token_to_id(_NO_CHARACTER) is not None:
-        raise DeclinedError("tokenizer.json has a piece for what is no character")
-    try:
-        found = model.tokenize(_NO_CHARACTER)[0].id
-    except Exception:  # the library raises bare Exception where there is no unknown id
-        found = None
-    if found != unknown_id:
-        raise DeclinedError("the unknown id of tokenizer.json is not its class's")
-
-
 def _build_xlm_roberta(tokenizer: Tokenizer, settings: Settings) -> None:
     _build_sentencepiece(tokenizer, settings, 3)
 
 
 def _build_camembert(tokenizer: Tokenizer, settings: Settings) -> None:
     unknown = settings.content("unk_token")
-    last = tokenizer.model.token_to_id(unknown) or 0
-    first = next((id_ for id_ in range(last) if tokenizer.model.id_to_token(id_) == unknown), last)
-    _build_sentencepiece(tokenizer, settings, first)
+    found = (index for index, (piece, _) in enumerate(settings.pieces) if piece == unknown)
+    _build_sentencepiece(tokenizer, settings, next(found, 0))
 
 
 def _finish_sentencepiece(tokenizer: Tokenizer, settings: Settings) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +43,20 @@ class Settings:
     Attributes:
         fields: the file as it is.
         character_map: SentencePiece's map of characters in the tokenizer.json, if it holds one.
+        pieces: those of SentencePiece's vocabulary there, with their scores.
     """
 
-    def __init__(self, folder: Path, fields: dict[str, Any], character_map: bytes | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        fields: dict[str, Any],
+        character_map: bytes | None = None,
+        pieces: Sequence[tuple[str, float]] = (),
+    ) -> None:
         _check_known(fields)
         self.fields = fields
         self.character_map = character_map
+        self.pieces = pieces
         tokens = {name: fields[name] for name in (*NAMED, *_EXTRA) if name in fields}
         if "additional_special_tokens" in tokens and not tokens.get("extra_special_tokens"):
             tokens["extra_special_tokens"] = tokens.pop("additional_special_tokens")
@@ -68,9 +76,14 @@ class Settings:
         self._extra = {name: _token_list(tokens[name]) for name in _EXTRA if name in tokens}
 
     def set_default(self, name: str, token: Any) -> None:
-        """Set a special token, or a list of those without a name, where the checkpoint's files say nothing of it."""
-        tokens = self._extra if name in _EXTRA else self._named
-        tokens.setdefault(name, token)
+        """Set a special token, or a list of those without a name, where the checkpoint's files say nothing of it.
+
+        Where they say no more than how it is written, it is matched as the default is.
+        """
+        tokens: dict[str, Any] = self._extra if name in _EXTRA else self._named
+        said = tokens.setdefault(name, token)
+        if isinstance(token, AddedToken) and type(said) is str:
+            tokens[name] = AddedToken(said, lstrip=token.lstrip, special=token.special)
 
     def flag(self, name: str, default: bool | None, may_be_none: bool = False) -> Any:
         """Return a field that is true or false.

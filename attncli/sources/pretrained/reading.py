@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attncli.errors import InputError, LoadError
 from attncli.sources.texts import check_texts
-from attncli.sources.vocabulary import tokens_of, unknown_notes, unknown_tokens
+from attncli.sources.vocabulary import readable, tokens_of, unknown_notes, unknown_tokens
 from attncli.tokens import Token, Tokens, visible
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Reader:
 
     Attributes:
         name: of the checkpoint.
-        tokenizer: a fast tokenizer of transformers.
+        tokenizer: a fast tokenizer of transformers, or the native engine's, which is called alike.
         special: whether special tokens are added.
         limit: how many positions the model has; None is no limit.
         truncate: cut what is longer instead of refusing it.
@@ -96,7 +96,8 @@ class Reader:
     def encoded(self, text: str, pair: str | None, limit: int | None) -> tuple[Encoding, dict[str, list[int]]]:
         """Return what the tokenizer makes of a text, cut to a limit, and what the model is given of it."""
         cut = {"truncation": limit is not None, "max_length": limit}
-        encoding = self.tokenizer(text, pair, **self._plainly(), **cut)
+        with readable():
+            encoding = self.tokenizer(text, pair, **self._plainly(), **cut)
         return encoding.encodings[0], {name: list(ids) for name, ids in encoding.items()}
 
     def _cut(self, role: str, count: int) -> tuple[str, ...]:

@@ -1,0 +1,230 @@
+"""Tiny tokenizers of every family that the native engine computes, trained on texts that tokenizers stumble over."""
+
+import json
+import random
+import unicodedata
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import transformers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+
+def _awkward() -> Iterator[str]:
+    """Yield texts that tokenizers stumble over, the same ones each time."""
+    draw = random.Random(7)
+    yield from (
+        "a",
+        " a",
+        "a ",
+        "  a  b ",
+        "\ta\n\nb\r\n",
+        "A",
+        "HELLO World",
+        "don't we'll I'M",
+        "…",
+        ".",
+        "?!?!",
+        "--",
+    )
+    yield from (
+        "\u00a0a\u2003b\u3000c\u200bd\ufeffe\u2028f\u0085g",
+        "a\u0000b\u0007c\u007fd\x1be",
+        "\u200d",
+        "\u0301",
+        " ",
+    )
+    yield from (
+        "e\u0301 é e\u0301\u0323",
+        "ﬁ ﬂ ½ ² Ⅷ ㎏ ª",
+        "İstanbul ıI ſ ß ẞ ΣΑΣ ς",
+        "Å Å ö o\u0308",
+        "ệ ê\u0323",
+        "क्षि தமிழ் ไทย ລາວ",
+    )
+    yield from (
+        "👩‍👩‍👧‍👦 🏳️‍🌈 🇫🇷 👍🏽 ☺️ ❤",
+        "שלום עולם",
+        "مَرْحَبًا",
+        "日本語のテスト",
+        "中文abc混合",
+        "한국어 각",
+        "𠀀𪜶 𝒳 𐍈",
+    )
+    yield from (
+        "x" * 250,
+        "ab" * 90 + " c",
+        "http://a.b/c?d=e&f=%20#g",
+        "x=[i**2 for i in range(10)]  # c",
+        "1,234.56 007 ٣ ³ 12345678",
+    )
+    special = "[CLS] [SEP] [MASK] [PAD] [UNK] <s> </s> <unk> <pad> <mask> <|endoftext|> <bos> <eos> <|im_start|> ▁ ## Ġ"
+    for token in [*special.split(), "<0x41>", "<s>NOTUSED", "<|padding|>", "<extra>", "[NEW]", "wide load", "▁the"]:
+        yield from (
+            token,
+            f" {token}",
+            f"a{token}b",
+            f"a {token} b",
+            f"{token}{token}",
+            token.lower(),
+            f"a\n{token}\t.",
+        )
+    blocks = [
+        (0x20, 0x7F),
+        (0xA0, 0x250),
+        (0x300, 0x370),
+        (0x370, 0x530),
+        (0x590, 0x700),
+        (0x900, 0xE00),
+        (0xE00, 0x1200),
+    ]
+    blocks += [
+        (0x1E00, 0x2100),
+        (0x2000, 0x2070),
+        (0x2190, 0x2C00),
+        (0x3000, 0x3200),
+        (0x4E00, 0x9FFF),
+        (0xAC00, 0xD7A3),
+    ]
+    blocks += [
+        (0xF900, 0xFE10),
+        (0xFE20, 0xFFFE),
+        (0x10000, 0x10400),
+        (0x1D400, 0x1D800),
+        (0x1F300, 0x1FB00),
+        (0xE0000, 0xE0080),
+    ]
+    words = [
+        "the",
+        "time",
+        "Flies",
+        "like",
+        "naïve",
+        "café",
+        "arrow",
+        "don't",
+        "2024",
+        "<s>",
+        "[MASK]",
+        "<|endoftext|>",
+        "un##happy",
+    ]
+    while True:
+        low, high = draw.choice(blocks)
+        letters = "".join(chr(draw.randrange(low, high)) for _ in range(draw.randint(1, 12)))
+        some = [
+            draw.choice([letters, draw.choice(words), draw.choice(words).upper()]) for _ in range(draw.randint(1, 9))
+        ]
+        text = draw.choice([" ", "  ", "", "\n", "\u00a0", "-"]).join(some)
+        if text.strip():
+            yield draw.choice([text, unicodedata.normalize("NFD", text), text.title()])
+
+
+def _different(count: int) -> list[str]:
+    found: dict[str, None] = {}
+    for text in _awkward():
+        found[text] = None
+        if len(found) == count:
+            break
+    return list(found)
+
+
+STRINGS = _different(1000)
+CORPUS = [*STRINGS[::2], *["the time flies like an arrow; the café is naïve, don't unhappy 2024 HELLO world"] * 30]
+
+
+def _trained(tokenizer: Tokenizer, trainer: Any, corpus: list[str] = CORPUS) -> dict[str, Any]:
+    tokenizer.train_from_iterator(corpus, trainer)
+    return dict(json.loads(tokenizer.to_str())["model"])
+
+
+def _bytes(tokens: list[str]) -> dict[str, Any]:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    model = _trained(tokenizer, trainers.BpeTrainer(vocab_size=700, special_tokens=tokens, initial_alphabet=alphabet))
+    return {"vocab": model["vocab"], "merges": [tuple(pair) for pair in model["merges"]]}
+
+
+def _fallback(tokens: list[str]) -> dict[str, Any]:
+    tokenizer = Tokenizer(models.BPE(byte_fallback=True))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
+    tokens = [*tokens, *(f"<0x{byte:02X}>" for byte in range(256))]
+    trainer = trainers.BpeTrainer(vocab_size=900, special_tokens=tokens, limit_alphabet=120)
+    model = _trained(tokenizer, trainer, CORPUS[::4])
+    return {"vocab": model["vocab"], "merges": [tuple(pair) for pair in model["merges"]]}
+
+
+def _pieces(tokens: list[str]) -> dict[str, Any]:
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.UnigramTrainer(vocab_size=400, special_tokens=tokens, unk_token="<unk>")
+    # It gives each character a piece; and pieces that look like bytes are declined.
+    corpus = [text for text in CORPUS if max(text) < "\u0200" and "<0x" not in text]
+    return {"vocab": [tuple(each) for each in _trained(tokenizer, trainer, corpus)["vocab"]]}
+
+
+def _word_pieces(tokens: list[str]) -> dict[str, Any]:
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(vocab_size=500, special_tokens=tokens, limit_alphabet=150)
+    return {"vocab": _trained(tokenizer, trainer)["vocab"]}
+
+
+BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+NOT_USED = ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>", "<mask>"]
+END = ["<|endoftext|>"]
+# The model type, its tokenizer class, and what it is made of.
+FAMILIES: dict[str, tuple[str, Callable[[list[str]], dict[str, Any]], list[str]]] = {
+    "bert": ("BertTokenizer", _word_pieces, BERT),
+    "distilbert": ("DistilBertTokenizer", _word_pieces, BERT),
+    "electra": ("BertTokenizer", _word_pieces, BERT),
+    "roberta": ("RobertaTokenizer", _bytes, ROBERTA),
+    "xlm-roberta": ("XLMRobertaTokenizer", _pieces, ROBERTA),
+    "camembert": ("CamembertTokenizer", _pieces, NOT_USED),
+    "gpt2": ("GPT2Tokenizer", _bytes, END),
+    "gpt_neox": ("GPTNeoXTokenizer", _bytes, [*END, "<|padding|>"]),
+    "llama": ("LlamaTokenizer", _fallback, ["<unk>", "<s>", "</s>"]),
+    "mistral": ("LlamaTokenizer", _fallback, ["<unk>", "<s>", "</s>"]),
+    "qwen2": ("Qwen2Tokenizer", _bytes, END),
+    "qwen3": ("Qwen2Tokenizer", _bytes, END),
+    "smollm3": ("PreTrainedTokenizerFast", _bytes, END),
+    "olmo2": ("GPT2Tokenizer", _bytes, END),
+    "gemma": ("GemmaTokenizer", _fallback, ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]),
+    "gemma2": ("GemmaTokenizer", _fallback, ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]),
+    "gemma3_text": ("GemmaTokenizer", _fallback, ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]),
+}
+
+
+@cache
+def _vocabulary(train: Callable[[list[str]], dict[str, Any]], tokens: tuple[str, ...]) -> dict[str, Any]:
+    return train(list(tokens))
+
+
+def save_tokenizer(folder: Path, family: str, **config: Any) -> None:
+    """Save a family's tokenizer through its own class, beside a config.json with these fields."""
+    name, train, tokens = FAMILIES[family]
+    vocabulary = _vocabulary(train, tuple(tokens))
+    if name == "PreTrainedTokenizerFast":
+        made = PreTrainedTokenizerFast(tokenizer_object=_byte_level(vocabulary), eos_token=END[0])
+    else:
+        made = getattr(transformers, name)(**vocabulary)
+    made.save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps({"model_type": family, **config}))
+
+
+def _byte_level(vocabulary: dict[str, Any]) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE(**vocabulary, ignore_merges=True))
+    split = pre_tokenizers.Split(" ", "merged_with_next")
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, split, pre_tokenizers.ByteLevel(use_regex=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    ends = [("<|endoftext|>", vocabulary["vocab"]["<|endoftext|>"])]
+    tokenizer.post_processor = processors.TemplateProcessing("$A <|endoftext|>", "$A $B:1 <|endoftext|>:1", ends)
+    return tokenizer
