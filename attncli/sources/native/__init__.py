@@ -6,6 +6,7 @@ Exactness is a contract: what this engine cannot compute just as transformers do
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,14 +26,22 @@ from attncli.trace import Source, Trace
 if TYPE_CHECKING:
     from attncli.sources.pretrained import LoadOptions
 
-__all__ = ["DeclinedError", "NativeCheckpoint"]
+__all__ = ["DeclinedError", "NativeCheckpoint", "TooLongError"]
+
+# Multiply-adds of one sentence above which transformers is sooner done, though it takes seconds to be imported.
+MOST = 150_000_000_000
+
+
+class TooLongError(DeclinedError):
+    """One sentence is more than what this engine is faster at; another may not be."""
 
 
 class NativeCheckpoint:
     """A model and its tokenizer, opened once; see `attncli.sources.Source`.
 
     Raises:
-        DeclinedError: it is not one that this engine computes.
+        DeclinedError: it is not one that this engine computes; TooLongError, when it traces, where the engine is chosen
+            by what is faster.
         LoadError: its files are damaged.
         UsageError: there is no such layer, head or kind.
     """
@@ -61,6 +70,7 @@ class NativeCheckpoint:
         self.layers = layers.among(len(recipe.layers), visible(model))
         self.heads = heads.among(recipe.heads.count, f"each layer of {visible(model)}")
         self.mask = None if mask is None else parse(mask)
+        self.most = MOST if options.engine == "auto" and not options.verify else math.inf
         self.model = Model(recipe, Weights(folder, recipe.prefix, recipe.embedding.tokens + ".weight"))
         self.reader = NativeReader(
             name=model,
@@ -81,6 +91,8 @@ class NativeCheckpoint:
         sentence = self.reader.read(text, pair, None)
         ids = sentence.inputs["input_ids"]
         segments = sentence.inputs.get("token_type_ids", [0] * len(ids))
+        if self.model.multiply_adds(len(ids), max(self.layers)) > self.most:
+            raise TooLongError(f"{len(ids)} tokens are more than it is faster at")
         try:
             layers = self.model.layers(ids, segments, self.layers, self.heads, self.mask)
         except MemoryError:
