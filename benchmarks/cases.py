@@ -216,19 +216,20 @@ def native_sentences(material: Material, count: int) -> list[Case]:
 def engines(material: Material, name: str, layer: int, lengths: Sequence[int]) -> list[Case]:
     """Compare the two engines where a model has to run as a whole: one text of each length, and many sentences."""
     folder = material.minilm() if name == "minilm" else material.checkpoint(name)
-    cases = []
-    for length in lengths:
-        # The words of MiniLM, whose two special tokens count too, are whole tokens.
-        content = texts.text(length - 2 if name == "minilm" else length, ROWS.get(name, len(texts.WORDS)))
-        file = material.file(f"{name}-{length}.txt", content)
-        options = ["--layer", layer, "--head", 0, "--show", "heatmap", "--whole", "--file", file]
-        for engine in ("transformers", "native"):
-            cases.append(Case(f"{name}, {length} tokens, {engine}", inspect(*by(engine, folder), *options)))
-    file = material.file("sentences-300.txt", texts.sentences(300))
-    for engine in ("transformers", "native"):
-        command = json_lines(material, engine, folder, layer, file)
-        cases.append(Case(f"{name}, 300 sentences, {engine}", command))
-    return cases
+    # A word of MiniLM is a token, and two special ones are added.
+    words = {length: length - 2 if name == "minilm" else length for length in lengths}
+    files = {
+        length: material.file(f"{name}-{length}.txt", texts.text(words[length], ROWS.get(name, len(texts.WORDS))))
+        for length in lengths
+    }
+    many = material.file("sentences-300.txt", texts.sentences(300))
+    options = ["--layer", layer, "--head", 0, "--show", "heatmap", "--whole", "--file"]
+    both = ("transformers", "native")
+    return [
+        Case(f"{name}, {length} tokens, {engine}", inspect(*by(engine, folder), *options, file))
+        for length, file in files.items()
+        for engine in both
+    ] + [Case(f"{name}, 300 sentences, {engine}", json_lines(material, engine, folder, layer, many)) for engine in both]
 
 
 def stream(material: Material, fewer: int, more: int) -> list[Case]:

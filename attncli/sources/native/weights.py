@@ -104,9 +104,11 @@ class Weights:
         return widened
 
     def elements(self, start: str) -> int:
-        """Return how many numbers the weights hold whose names begin with a text; biases and buffers do not count."""
+        """Return how many numbers the matrices hold whose names begin with a text."""
+        # Buffers, such as the masks in old files of GPT-2, have other names.
         names = [name for name in self._files if name.startswith(self._prefix + start) and name.endswith(".weight")]
-        return sum(self._find(name.removeprefix(self._prefix)).size for name in names)
+        tensors = (self._find(name.removeprefix(self._prefix)) for name in names)
+        return sum(tensor.size for tensor in tensors if tensor.ndim == 2)
 
     def rows(self, name: str, indices: Sequence[int], width: int) -> Float[np.ndarray, "T E"]:
         """Return some rows of a table; the others are not read."""
