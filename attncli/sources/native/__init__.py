@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 
 __all__ = ["DeclinedError", "NativeCheckpoint", "TooLongError"]
 
-# Multiply-adds of one sentence above which transformers is sooner done, though it takes seconds to be imported.
-MOST = 150_000_000_000
+# Multiply-adds of one sentence above which transformers, on many cores, is sooner done: what one core does in the time
+# that the import takes. Measured in processor seconds (`benchmarks/run.py engines`): 9.5 for the import; 4.4 beside it
+# for 99 billion (GPT-2 small, 1024 tokens) and 10.4 for 267 billion (a Llama of 309M parameters, 1024 tokens) in NumPy.
+MOST = 200_000_000_000
 
 
 class TooLongError(DeclinedError):
