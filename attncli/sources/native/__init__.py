@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 __all__ = ["DeclinedError", "NativeCheckpoint", "TooLongError"]
 
 # Multiply-adds of one sentence above which transformers, on many cores, is sooner done: what one core does in the time
-# that the import takes. Measured in processor seconds (`benchmarks/run.py engines`): 9.5 for the import; 4.4 beside it
-# for 99 billion (GPT-2 small, 1024 tokens) and 10.4 for 267 billion (a Llama of 309M parameters, 1024 tokens) in NumPy.
+# that the import takes. Measured in processor seconds: the import took 9 more than NumPy's start-up; 99 billion (GPT-2
+# small, 1024 tokens) took 5.4 in NumPy, 267 billion (a Llama of 309M parameters, 1024 tokens) 10.4: so 160 to 230
+# billion. `benchmarks/run.py engines` measures both engines.
 MOST = 200_000_000_000
 
 
