@@ -6,7 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -100,6 +100,10 @@ def inspect(*arguments: object) -> list[str]:
     return [ATTN, "inspect", *map(str, arguments)]
 
 
+def by(engine: str, folder: str) -> list[str]:
+    return ["-m", folder, "--engine", engine]
+
+
 def start(material: Material) -> list[Case]:
     floor = [PYTHON, "-c", "import numpy, typer, rich.console, rich.table"]
     deep = inspect("--from", material.trace(512), "--layer", 6, "--head", 3)
@@ -131,8 +135,8 @@ def minilm(material: Material) -> list[Case]:
     folder = material.minilm()
     cases = [
         Case("bare script, MiniLM layer 0", script("bare.py", folder, 0, "--text", TEXT)),
-        Case("attn inspect -m MINILM", inspect("-m", folder, TEXT), 1.0),
-        Case("attn inspect -m MINILM -F json", inspect("-m", folder, TEXT, "-F", "json"), 1.0),
+        Case("attn inspect -m MINILM", inspect(*by("transformers", folder), TEXT), 1.0),
+        Case("attn inspect -m MINILM -F json", inspect(*by("transformers", folder), TEXT, "-F", "json"), 1.0),
     ]
     for name, file in (("bertviz", "bertviz_view.py"), ("transformerlens", "transformerlens.py")):
         if python := material.peer(name):
@@ -142,7 +146,7 @@ def minilm(material: Material) -> list[Case]:
 
 def llama(material: Material) -> list[Case]:
     folder = material.checkpoint("llama")
-    options = ["-m", folder, "--layer", 0, "--dtype", "auto"]
+    options = [*by("transformers", folder), "--layer", 0, "--dtype", "auto"]
     return [
         Case("bare script, Llama layer 0", script("bare.py", folder, 0, "--text", TEXT)),
         Case("attn inspect -m LLAMA", inspect(*options, TEXT), 1.0, 0.5),
@@ -153,7 +157,7 @@ def llama_long(material: Material, length: int) -> list[Case]:
     folder = material.checkpoint("llama")
     file = material.file(f"llama-{length}.txt", texts.text(length, ROWS["llama"]))
     loop = [folder, 0, "--file", file, "--head", 0, "--map"]
-    options = ["-m", folder, "--layer", 0, "--head", 0, "--dtype", "auto", "--file", file, "--whole"]
+    options = [*by("transformers", folder), "--layer", 0, "--head", 0, "--dtype", "auto", "--file", file, "--whole"]
     return [
         Case(f"bare script, Llama layer 0, {length} tokens", script("bare.py", *loop)),
         Case("interface loop", script("interface.py", *loop)),
@@ -165,12 +169,67 @@ def sentences(material: Material, count: int) -> list[Case]:
     folder = material.minilm()
     file = material.file(f"sentences-{count}.txt", texts.sentences(count))
     loop = [folder, 0, "--file", file, "--head", 0]
-    options = ["-m", folder, "--layer", 0, "--head", 0, "--show", "weights", "-F", "jsonl", "--file", file]
     return [
         Case(f"bare script, {count:,} sentences one by one", script("bare.py", *loop)),
         Case("interface loop, one by one", script("interface.py", *loop)),
-        Case("attn inspect -F jsonl", inspect(*options, "-o", material.out("weights.jsonl")), 0.4, 1.1),
+        Case("attn inspect -F jsonl", json_lines(material, "transformers", folder, 0, file), 0.4, 1.1),
     ]
+
+
+def json_lines(material: Material, engine: str, folder: str, layer: int, file: str) -> list[str]:
+    """Return the command that writes one head's weights for every sentence of a file."""
+    options = [*by(engine, folder), "--layer", layer, "--head", 0, "--show", "weights", "-F", "jsonl"]
+    return inspect(*options, "--file", file, "-o", material.out("weights.jsonl"))
+
+
+def native_minilm(material: Material) -> list[Case]:
+    """Compare what `auto` chooses to the bare script, which always computes every layer."""
+    folder = material.minilm()
+    options = by("auto", folder)
+    return [
+        Case("bare script, MiniLM layer 0", script("bare.py", folder, 0, "--text", TEXT)),
+        Case("attn inspect -m MINILM", inspect(*options, TEXT), 0.10, memory=0.25),
+        Case("attn inspect -m MINILM --layer 5", inspect(*options, "--layer", 5, TEXT), 0.20),
+        Case("attn heads -m MINILM", [ATTN, "heads", *options, TEXT], 0.25),
+    ]
+
+
+def native_gpt2(material: Material) -> list[Case]:
+    folder = material.checkpoint("gpt2")
+    options = by("auto", folder)
+    return [
+        Case("bare script, GPT-2 layer 0", script("bare.py", folder, 0, "--text", TEXT)),
+        Case("attn inspect -m GPT2", inspect(*options, TEXT), 0.12, memory=0.25),
+        Case("attn inspect -m GPT2 --layer 11", inspect(*options, "--layer", 11, TEXT), 0.35),
+    ]
+
+
+def native_sentences(material: Material, count: int) -> list[Case]:
+    folder = material.minilm()
+    file = material.file(f"sentences-{count}.txt", texts.sentences(count))
+    return [
+        Case(f"bare script, {count:,} sentences", script("bare.py", folder, 0, "--file", file, "--head", 0)),
+        Case("attn inspect -F jsonl", json_lines(material, "auto", folder, 0, file), 0.10),
+    ]
+
+
+def engines(material: Material, name: str, layer: int, lengths: Sequence[int]) -> list[Case]:
+    """Compare the two engines where a model has to run as a whole: one text of each length, and many sentences."""
+    folder = material.minilm() if name == "minilm" else material.checkpoint(name)
+    # A word of MiniLM is a token, and two special ones are added.
+    words = {length: length - 2 if name == "minilm" else length for length in lengths}
+    files = {
+        length: material.file(f"{name}-{length}.txt", texts.text(words[length], ROWS.get(name, len(texts.WORDS))))
+        for length in lengths
+    }
+    many = material.file("sentences-300.txt", texts.sentences(300))
+    options = ["--layer", layer, "--head", 0, "--show", "heatmap", "--whole", "--file"]
+    both = ("transformers", "native")
+    return [
+        Case(f"{name}, {length} tokens, {engine}", inspect(*by(engine, folder), *options, file))
+        for length, file in files.items()
+        for engine in both
+    ] + [Case(f"{name}, 300 sentences, {engine}", json_lines(material, engine, folder, layer, many)) for engine in both]
 
 
 def stream(material: Material, fewer: int, more: int) -> list[Case]:
@@ -189,7 +248,7 @@ def long(material: Material, length: int, bare: float | None) -> list[Case]:
     folder = material.checkpoint("gpt2")
     file = material.file(f"gpt2-{length}.txt", texts.text(length, ROWS["gpt2"]))
     loop = [folder, 6, "--file", file, "--head", 3]
-    options = ["-m", folder, "--layer", 6, "--head", 3, "--file", file, "--whole"]
+    options = [*by("transformers", folder), "--layer", 6, "--head", 3, "--file", file, "--whole"]
     whole = inspect(*options, "--show", "weights", "-F", "json", "-o", material.out("weights.json"))
     matrix = 1.5 * length * length * 4 / 1e6
     cases = [
@@ -209,7 +268,7 @@ def long(material: Material, length: int, bare: float | None) -> list[Case]:
 def longest(material: Material, length: int) -> list[Case]:
     folder = material.checkpoint("gpt2")
     file = material.file(f"gpt2-{length}.txt", texts.text(length, ROWS["gpt2"]))
-    options = ["-m", folder, "--layer", 6, "--head", 3, "--file", file, "--whole", "--show", "heatmap"]
+    options = [*by("transformers", folder), "--layer", 6, "--head", 3, "--file", file, "--whole", "--show", "heatmap"]
     return [
         Case("interface loop, summary", script("interface.py", folder, 6, "--file", file, "--head", 3, "--map")),
         Case("attn, summary", inspect(*options), 1.3, 1.3),
@@ -219,6 +278,12 @@ def longest(material: Material, length: int) -> list[Case]:
 TABLES: dict[str, Callable[[Material], list[Case]]] = {
     "start": start,
     "heads": heads,
+    "native-minilm": native_minilm,
+    "native-gpt2": native_gpt2,
+    "native-sentences": partial(native_sentences, count=1000),
+    "engines-minilm": partial(engines, name="minilm", layer=5, lengths=(16, 128, 512)),
+    "engines-gpt2": partial(engines, name="gpt2", layer=11, lengths=(16, 128, 512, 1024, 4096)),
+    "engines-llama": partial(engines, name="llama", layer=15, lengths=(16, 128, 512, 1024, 4096)),
     "checkpoint-minilm": minilm,
     "checkpoint-llama": llama,
     "checkpoint-llama-1024": partial(llama_long, length=1024),

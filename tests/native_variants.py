@@ -250,10 +250,15 @@ class Row:
 
 def native_layers(folder: Path, ids: list[int], segments: list[int]) -> list[LayerTrace]:
     """Return every layer's attention to token ids, computed by the native engine."""
+    model = native_model(folder)
+    heads = tuple(range(model.recipe.heads.count))
+    return model.layers(ids, segments, range(len(model.recipe.layers)), heads, None)
+
+
+def native_model(folder: Path) -> forward.Model:
+    """Open the model of a checkpoint in the native engine."""
     recipe = recipe_of(Fields(json.loads((folder / "config.json").read_text(encoding="utf-8"))))
-    weights = Weights(folder, recipe.prefix, recipe.embedding.tokens + ".weight")
-    heads = tuple(range(recipe.heads.count))
-    return forward.Model(recipe, weights).layers(ids, segments, range(len(recipe.layers)), heads, None)
+    return forward.Model(recipe, Weights(folder, recipe.prefix, recipe.embedding.tokens + ".weight"))
 
 
 def compared(name: str, found: list[LayerTrace], known: tuple[LayerTrace, ...]) -> Row:

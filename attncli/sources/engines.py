@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from attncli.errors import NotExposedError
 from attncli.layer import LayerTrace, Proof
 from attncli.sources.load_options import EngineOptions, checked_options
-from attncli.sources.native import DeclinedError, NativeCheckpoint
+from attncli.sources.native import DeclinedError, NativeCheckpoint, TooLongError
 from attncli.tokens import visible
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def open_checkpoint(
         NotExposedError: `--engine native` or `--verify`, and that engine does not compute this checkpoint.
         AttnError: see `Checkpoint`.
     """
-    chosen = checked_options(model, options, EngineOptions)
+    chosen = checked_options(model, options, EngineOptions, "--model; it belongs to the toy layer")
     loading = {name: value for name, value in options.items() if name not in ("engine", "verify")}
 
     def by_transformers() -> Checkpoint:
@@ -84,32 +85,40 @@ def _refusal(model: str, reason: DeclinedError, verify: bool) -> NotExposedError
 
 
 class _Native:
-    """The native engine, until it meets something that it does not compute."""
+    """The native engine, until it meets something that it does not compute.
+
+    A sentence that is too long for it to be faster is the other engine's alone: what computes a sentence does not
+    depend on those before it, so that a run that is gone on with answers as one that was never interrupted.
+    """
 
     runs_together = False
 
-    def __init__(self, native: NativeCheckpoint, other: Callable[[], Checkpoint] | None) -> None:
-        self._source: Source = native
-        self._name = native.name
-        self._other = other
+    def __init__(self, native: NativeCheckpoint, load_other: Callable[[], Checkpoint] | None) -> None:
+        self._native = native
+        self._load_other = load_other
+        self._has_declined = False
+
+    @cached_property
+    def _other(self) -> Checkpoint:
+        assert self._load_other is not None
+        return self._load_other()
 
     def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
         """Return the attention of one sentence; see `Source.trace`."""
-        return next(self.traces([text], pair, target))
+        if not self._has_declined:
+            try:
+                return self._native.trace(text, pair, target)
+            except DeclinedError as error:
+                if self._load_other is None:
+                    raise _refusal(self._native.name, error, verify=False) from None
+                _log.info("left to transformers: %s", error)
+                self._has_declined = not isinstance(error, TooLongError)
+        return self._other.trace(text, pair, target)
 
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
         """Yield the attention of each sentence, in order; see `Source.traces`."""
-        done = 0
-        try:
-            for trace in self._source.traces(texts, pair, target):
-                done += 1
-                yield trace
-        except DeclinedError as error:
-            if self._other is None:
-                raise _refusal(self._name, error, verify=False) from None
-            _log.info("left to transformers: %s", error)
-            self._source, self._other = self._other(), None
-            yield from self._source.traces(texts[done:], pair, target)
+        for text in texts:
+            yield self.trace(text, pair, target)
 
 
 class _Verified:

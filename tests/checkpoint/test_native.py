@@ -17,8 +17,9 @@ from conformance import opened
 from conftest import hub_cache, program
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from native_variants import VARIANTS, compared, config_of, conform, native_layers, one_by_one, save
+from native_variants import VARIANTS, compared, config_of, conform, native_layers, native_model, one_by_one, save
 from safetensors.torch import load_file, save_file
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForMaskedLM
 
 import attncli
@@ -26,6 +27,7 @@ from attncli.errors import LoadError, NotExposedError, UsageError
 from attncli.sources.native.blocks import ACTIVATIONS, erf
 from attncli.sources.native.families import FAMILIES, recipe_of
 from attncli.sources.native.fields import DeclinedError, Fields
+from attncli.sources.native.weights import Weights
 
 Run = Callable[..., Any]
 
@@ -247,10 +249,42 @@ def test_what_the_native_engine_does_not_compute_goes_to_transformers(minilm: st
         attncli.inspect("time flies", model=minilm, engine="auto", verify=True, dtype="float64")
     with pytest.raises(UsageError, match="--verify compares"):
         attncli.inspect("time flies", model=minilm, verify=True, engine="transformers")
-    with pytest.raises(UsageError, match="--engine and --verify do not apply here"):
+    with pytest.raises(UsageError, match="--engine does not apply to a checkpoint that transformers runs"):
         attncli.check(minilm, engine="native")
     with pytest.raises(UsageError, match="--engine 'numpy'"):
         attncli.inspect("time flies", model=minilm, engine="numpy")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_multiply_adds_are_those_that_torch_counts(family: str, tmp_path: Path) -> None:
+    model = save(config_of(family, {}), tmp_path)
+    model.set_attn_implementation("eager")
+    native = native_model(tmp_path)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(torch.arange(2, 9)[None])
+    layer = native.recipe.layer.format(0).removesuffix(".")
+    (flops,) = (sum(ops.values()) for name, ops in counter.get_flop_counts().items() if name.endswith("." + layer))
+    assert native.multiply_adds(7, 2) - native.multiply_adds(7, 1) == flops / 2
+
+
+def test_one_sentence_that_is_too_long_is_left_to_transformers(
+    minilm: str, attn: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The query, key and value matrices of layer 0, for ten tokens.
+    monkeypatch.setattr("attncli.sources.native.MOST", 10 * 3 * 384 * 384)
+    longest, longer = " ".join(["time"] * 8), " ".join(["time"] * 9)
+    for engine, ran_by in (("auto", ["native", "transformers", "native"]), ("native", ["native"] * 3)):
+        ran = attn("inspect", "-m", minilm, longest, longer, longest, "--engine", engine, "-F", "jsonl")
+        assert [json.loads(line)["source"]["engine"] for line in ran.out.splitlines()] == ran_by
+
+
+def test_what_is_used_again_is_widened_once(tmp_path: Path) -> None:
+    save_file({"w.weight": torch.arange(6).reshape(2, 3).to(torch.bfloat16)}, tmp_path / "model.safetensors")
+    weights = Weights(tmp_path, "model.", "w.weight")
+    first, second, third = (weights.tensor("w.weight", 2, 3) for _ in range(3))
+    assert first.tolist() == second.tolist() == third.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert not np.shares_memory(first, second)  # one sentence alone keeps nothing
+    assert np.shares_memory(second, third)
 
 
 @pytest.mark.parametrize("command", ["inspect", "heads", "why"])

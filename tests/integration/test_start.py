@@ -32,6 +32,18 @@ def imported_by(script: str, *arguments: str | Path) -> set[str]:
     return set(ran.stdout.splitlines()[-1].split()[1:])
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux lists the threads of a process")
+@pytest.mark.parametrize(("variable", "threads"), [(None, 1), ("OPENBLAS_NUM_THREADS", 2), ("OMP_NUM_THREADS", 2)])
+def test_numpy_multiplies_on_one_core_unless_it_is_told_otherwise(variable: str | None, threads: int) -> None:
+    environment = {name: value for name, value in COLD.items() if not name.endswith("_NUM_THREADS")}
+    if variable is not None:
+        environment[variable] = str(threads)
+    script = "import attncli.__main__, numpy, os; print(len(os.listdir('/proc/self/task')))"
+    command = [sys.executable, "-c", script]
+    ran = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, env=environment, cwd=PROJECT)
+    assert ran.stdout.split() == [str(min(threads, os.cpu_count() or 1))]
+
+
 PROGRAM = """
 import sys
 from typer.testing import CliRunner

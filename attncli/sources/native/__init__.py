@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,18 +26,29 @@ from attncli.tokens import visible
 from attncli.trace import Source, Trace
 
 if TYPE_CHECKING:
-    from attncli.sources.load_options import LoadOptions
+    from attncli.sources.load_options import EngineOptions, LoadOptions
 
-__all__ = ["DeclinedError", "NativeCheckpoint", "load_alone"]
+__all__ = ["DeclinedError", "NativeCheckpoint", "TooLongError", "load_alone"]
 
 _log = logging.getLogger(__name__)
+
+# Multiply-adds of one sentence above which transformers, on many cores, is sooner done: what one core does in the time
+# that the import takes. Measured in processor seconds: the import took 9 more than NumPy's start-up; 99 billion (GPT-2
+# small, 1024 tokens) took 5.4 in NumPy, 267 billion (a Llama of 309M parameters, 1024 tokens) 10.4: so 160 to 230
+# billion. `benchmarks/run.py engines` measures both engines.
+MOST = 200_000_000_000
+
+
+class TooLongError(DeclinedError):
+    """One sentence is more than what this engine is faster at; another may not be."""
 
 
 class NativeCheckpoint:
     """A model and its tokenizer, opened once; see `attncli.sources.Source`.
 
     Raises:
-        DeclinedError: it is not one that this engine computes.
+        DeclinedError: it is not one that this engine computes; TooLongError, when it traces, where the engine is chosen
+            by what is faster.
         LoadError: its files are damaged.
         UsageError: there is no such layer, head or kind.
     """
@@ -52,7 +64,7 @@ class NativeCheckpoint:
         kind: str | None,
         mask: str | None,
         special: bool,
-        options: LoadOptions,
+        options: EngineOptions,
     ) -> None:
         _check_options(options)
         folder = _folder(model, options.revision)
@@ -67,6 +79,7 @@ class NativeCheckpoint:
         self.mask = None if mask is None else parse(mask)
         last = max(self.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, self.family, len(recipe.layers), last)
+        self.most = MOST if options.engine == "auto" and not options.verify else math.inf
         self.model = Model(recipe, Weights(folder, recipe.prefix, recipe.embedding.tokens + ".weight"))
         self.reader = Reader(
             name=model,
@@ -87,6 +100,8 @@ class NativeCheckpoint:
         sentence = self.reader.read(text, pair, None)
         ids = sentence.inputs["input_ids"]
         segments = sentence.inputs.get("token_type_ids", [0] * len(ids))
+        if self.model.multiply_adds(len(ids), max(self.layers)) > self.most:
+            raise TooLongError(f"{len(ids)} tokens are more than it is faster at")
         try:
             layers = self.model.layers(ids, segments, self.layers, self.heads, self.mask)
         except MemoryError:

@@ -49,6 +49,17 @@ class Model:
         """How many ids there are embeddings for."""
         return self.weights.shape(self.recipe.embedding.tokens + ".weight")[0]
 
+    def multiply_adds(self, tokens: int, last: int) -> int:
+        """Return how many multiply-adds it takes to come to the queries, keys and values of a layer."""
+        heads = self.recipe.heads
+        projected = self.width * (heads.count + 2 * heads.groups) * heads.width
+        passed = self._layer_elements + 2 * tokens * heads.count * heads.width
+        return tokens * (last * passed + projected)
+
+    @cached_property
+    def _layer_elements(self) -> int:
+        return self.weights.elements(self.recipe.layer.format(0))
+
     def layers(
         self,
         ids: Sequence[int],

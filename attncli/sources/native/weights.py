@@ -1,4 +1,7 @@
-"""A checkpoint's tensors: mapped, so that only what is used is read, and widened to float32 where it is used."""
+"""A checkpoint's tensors: mapped, so that only what is used is read, and widened to float32 where it is used.
+
+What is used again, by the second sentence of a stream, stays widened: so much memory as the model in float32 at most.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +41,8 @@ class Weights:
     def __init__(self, folder: Path, prefix: str, first: str) -> None:
         self._folder = folder
         self._mapped: dict[str, dict[str, np.ndarray[Any, Any]]] = {}
+        self._used: set[str] = set()
+        self._kept: dict[str, Float[np.ndarray, ...]] = {}
         self._files = self._listed()
         found = [each for each in ("", prefix) if each + first in self._files]
         if len(found) != 1:
@@ -86,13 +91,24 @@ class Weights:
             DeclinedError: there is none of that name and type.
             LoadError: it has another shape.
         """
-        found = self._find(name)
+        found = self._kept[name] if name in self._kept else self._find(name)
         if found.shape != shape:
             raise LoadError(
                 f"the weights of {visible(str(self._folder))} do not fit its config.json: {visible(name)} has shape "
                 f"{list(found.shape)}, the model expects {list(shape)}; check that the files belong together"
             )
-        return _widened(found)
+        widened = _widened(found)
+        if name in self._used:
+            self._kept[name] = widened
+        self._used.add(name)
+        return widened
+
+    def elements(self, start: str) -> int:
+        """Return how many numbers the matrices hold whose names begin with a text."""
+        # Buffers, such as the masks in old files of GPT-2, have other names.
+        names = [name for name in self._files if name.startswith(self._prefix + start) and name.endswith(".weight")]
+        tensors = (self._find(name.removeprefix(self._prefix)) for name in names)
+        return sum(tensor.size for tensor in tensors if tensor.ndim == 2)
 
     def rows(self, name: str, indices: Sequence[int], width: int) -> Float[np.ndarray, "T E"]:
         """Return some rows of a table; the others are not read."""
@@ -107,7 +123,7 @@ class Weights:
 
 def _mapped(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     """Map the tensors of a safetensors file: eight bytes of length, a JSON header of that length, the tensors."""
-    whole = np.memmap(path, np.uint8, mode="r")
+    whole = np.asarray(np.memmap(path, np.uint8, mode="r"))  # slices of a memmap are slow to make
     start = 8 + int.from_bytes(whole[:8].tobytes(), "little")
     header: dict[str, Any] = json.loads(whole[8:start].tobytes())
     return {
