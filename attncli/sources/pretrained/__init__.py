@@ -39,7 +39,9 @@ class Checkpoint:
         generate: int = 0,
         **options: Any,
     ) -> None:
-        self.options = checked_options(model, options, LoadOptions, "a checkpoint that transformers runs in several ways")
+        self.options = checked_options(
+            model, options, LoadOptions, "a checkpoint that transformers runs in several ways"
+        )
         self.name = model
         expression = None if mask is None else parse(mask)
         if generate and expression is not None:
