@@ -102,7 +102,7 @@ def _computed(
             heads=given.get("head"),
             kind=given.get("kind"),
             special="no_special" not in given,
-            **{name: given[name] for name in _source_options() if name in given},
+            **{name: given[name] for name in _of_source(given)},
         )
     if "model" not in given:
         tell(f"the toy layer: {source}")
@@ -169,27 +169,23 @@ def saved(given: Given) -> Trace:
     from attncli.sources.file import load
 
     # What the options of the sources are called costs an import of them, for which most runs have no need.
-    others = given.keys() - _OF_SAVED
-    for name in (*_OF_SENTENCES, *(_source_options() if others else ())):
-        if name in given:
-            option = "TEXT" if name == "text" else "--" + name.replace("_", "-")
-            raise UsageError(
-                f"{option} does not apply to --from, whose attention is already computed; drop one of them"
-            )
+    others = _of_source(given) if given.keys() - _OF_SAVED else []
+    if refused := [*(name for name in _OF_SENTENCES if name in given), *others]:
+        option = "TEXT" if refused[0] == "text" else "--" + refused[0].replace("_", "-")
+        raise UsageError(f"{option} does not apply to --from, whose attention is already computed; drop one of them")
     return load(given["from_"], given.get("layer"), given.get("head"), given.get("kind"))
 
 
-def _source_options() -> list[str]:
+def _of_source(given: Given) -> list[str]:
     """Return the names of the options that make a source."""
-    from attncli.sources.pretrained import LoadOptions
     from attncli.sources.toy import ToyOptions
 
-    return [
-        "model",
-        "mask",
-        "generate",
-        *(field.name for options in (ToyOptions, LoadOptions) for field in fields(options)),
-    ]
+    known = ["model", "mask", "generate", *(field.name for field in fields(ToyOptions))]
+    if given.keys() - {*_OF_SAVED, *_OF_SENTENCES, *known}:  # else none of them is a checkpoint's
+        from attncli.sources.pretrained import LoadOptions
+
+        known += [field.name for field in fields(LoadOptions)]
+    return [name for name in dict.fromkeys(known) if name in given]
 
 
 def tokenizations_of(given: Given) -> Iterator[tuple[int, Tokenization | Failure]]:

@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Int
 
 
-@dataclass(frozen=True)
-class Grid:
+class Grid(NamedTuple):
     """The cells a mask is asked for.
 
     Attributes:
@@ -211,8 +210,7 @@ def _alibi(grid: Grid, heads: int) -> Bool[np.ndarray, ...]:
     return _full(grid)  # a bias forbids nothing
 
 
-@dataclass(frozen=True)
-class AtomKind:
+class AtomKind(NamedTuple):
     """What the parser and the help need to know of an atom."""
 
     rule: Callable[..., Bool[np.ndarray, ...]]
@@ -268,8 +266,7 @@ def _allows_own(expression: Expression) -> bool:
 # --- masks -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class RuleMask:
+class RuleMask(NamedTuple):
     """A mask given by an expression over positions; any rows of it can be had at once."""
 
     expression: Expression
@@ -301,8 +298,7 @@ class RuleMask:
         return str(self.expression)
 
 
-@dataclass(frozen=True)
-class ArrayMask:
+class ArrayMask(NamedTuple):
     """A mask given cell by cell: `[1, Q, K]` where all heads share it, `[H, Q, K]` where they do not."""
 
     allowed: Bool[np.ndarray, "#H Q K"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +21,6 @@ MARK = "!"  # of a row that may attend to no key
 _TICKS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 
 
-@dataclass(frozen=True)
 class Axis:
     """The rows or the columns of a matrix.
 
@@ -33,10 +31,17 @@ class Axis:
         marked: the places of those that carry `MARK`.
     """
 
-    labels: tuple[str, ...]
-    indices: tuple[int, ...]
-    boundary: int = 0
-    marked: frozenset[int] = frozenset()
+    def __init__(
+        self,
+        labels: tuple[str, ...],
+        indices: tuple[int, ...],
+        boundary: int = 0,
+        marked: frozenset[int] = frozenset(),
+    ) -> None:
+        self.labels = labels
+        self.indices = indices
+        self.boundary = boundary
+        self.marked = marked
 
     @classmethod
     def of_tokens(
@@ -68,7 +73,11 @@ class Axis:
 
     def marking(self, blind: Bool[np.ndarray, "P Q"]) -> Axis:
         """Return the axis with a mark at the rows that may attend to no key in one of the planes."""
-        return replace(self, marked=frozenset(np.flatnonzero(blind.any(axis=0)).tolist()))
+        return self.with_marks(frozenset(np.flatnonzero(blind.any(axis=0)).tolist()))
+
+    def with_marks(self, marked: frozenset[int]) -> Axis:
+        """Return the axis with a mark at these places alone."""
+        return Axis(self.labels, self.indices, self.boundary, marked)
 
     def pooled(self, step: int) -> Axis:
         """Return the axis of every `step`-th place, which carries the mark of any that it stands for."""
@@ -135,3 +144,10 @@ def mark_note(blind: Bool[np.ndarray, "P Q"]) -> str:
         return ""
     is_everywhere = np.array_equal(blind.any(axis=0), blind.all(axis=0))
     return f"{MARK} fully masked" + ("" if is_everywhere else " in some of them")
+
+
+def titled(what: str, label: int | str) -> str:
+    """Return the title of a layer or a head: `head 3`, `mean of heads`, `rollout`."""
+    if isinstance(label, int):
+        return f"{what} {label}"
+    return label if label == "rollout" else f"{label} of {what}s"

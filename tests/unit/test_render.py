@@ -195,7 +195,7 @@ def test_a_pooled_row_carries_the_mark_of_any_row_it_stands_for() -> None:
     assert shown.count(" ! ") == 7  # and in two legends
     (note,) = Layout(trace, view, Palette(), 80).notes()
     assert note.startswith("each cell drawn of the mask stands for 4×4; ")
-    assert Layout(trace, replace(view, queries=("7",)), Palette(), None).notes() != []
+    assert Layout(trace, view._replace(queries=("7",)), Palette(), None).notes() != []
     assert Layout(of_heads(), view, Palette(), 80).notes() == []
 
 
