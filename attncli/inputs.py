@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from attncli.resume import Resumed
     from attncli.sentences import Numbered
     from attncli.sources import Source
+    from attncli.sources.pretrained import LoadOptions
     from attncli.sources.tokenization import Tokenizer
+    from attncli.sources.toy import ToyOptions
     from attncli.tokenization import Tokenization
     from attncli.trace import Trace
 
@@ -168,9 +170,7 @@ def saved(given: Given) -> Trace:
     """Return the trace of `--from`; refuse the options that make one."""
     from attncli.sources.file import load
 
-    # What the options of the sources are called costs an import of them, for which most runs have no need.
-    others = _of_source(given) if given.keys() - _OF_SAVED else []
-    if refused := [*(name for name in _OF_SENTENCES if name in given), *others]:
+    if refused := [*(name for name in _OF_SENTENCES if name in given), *_of_source(given)]:
         option = "TEXT" if refused[0] == "text" else "--" + refused[0].replace("_", "-")
         raise UsageError(f"{option} does not apply to --from, whose attention is already computed; drop one of them")
     return load(given["from_"], given.get("layer"), given.get("head"), given.get("kind"))
@@ -178,14 +178,24 @@ def saved(given: Given) -> Trace:
 
 def _of_source(given: Given) -> list[str]:
     """Return the names of the options that make a source."""
+    known = ["model", "mask", "generate"]
+    for options in (_load_options, _toy_options) if "model" in given else (_toy_options, _load_options):
+        # What they are called costs an import of what they are for; most runs need one of the two, or neither.
+        if given.keys() - {*_OF_SAVED, *_OF_SENTENCES, *known}:
+            known += [field.name for field in fields(options())]
+    return [name for name in dict.fromkeys(known) if name in given]
+
+
+def _load_options() -> type[LoadOptions]:
+    from attncli.sources.pretrained import LoadOptions
+
+    return LoadOptions
+
+
+def _toy_options() -> type[ToyOptions]:
     from attncli.sources.toy import ToyOptions
 
-    known = ["model", "mask", "generate", *(field.name for field in fields(ToyOptions))]
-    if given.keys() - {*_OF_SAVED, *_OF_SENTENCES, *known}:  # else none of them is a checkpoint's
-        from attncli.sources.pretrained import LoadOptions
-
-        known += [field.name for field in fields(LoadOptions)]
-    return [name for name in dict.fromkeys(known) if name in given]
+    return ToyOptions
 
 
 def tokenizations_of(given: Given) -> Iterator[tuple[int, Tokenization | Failure]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -58,36 +57,35 @@ class Expression(Protocol):
         """Return which cells of `grid` are allowed, in a shape that broadcasts to `[H, Q, K]`."""
 
 
-@dataclass(frozen=True)
-class And:
+class And(NamedTuple):
     """Every side allows it."""
 
     sides: tuple[Expression, ...]
+    sign: str = "&"  # without it, it would equal the `Or` of the same sides
 
     def allowed(self, grid: Grid) -> Bool[np.ndarray, ...]:
         """See `Expression.allowed`."""
         return reduce(operator.and_, (side.allowed(grid) for side in self.sides))
 
     def __str__(self) -> str:
-        return " & ".join(f"({side})" if isinstance(side, Or) else str(side) for side in self.sides)
+        return f" {self.sign} ".join(f"({side})" if isinstance(side, Or) else str(side) for side in self.sides)
 
 
-@dataclass(frozen=True)
-class Or:
+class Or(NamedTuple):
     """At least one side allows it."""
 
     sides: tuple[Expression, ...]
+    sign: str = "|"
 
     def allowed(self, grid: Grid) -> Bool[np.ndarray, ...]:
         """See `Expression.allowed`."""
         return reduce(operator.or_, (side.allowed(grid) for side in self.sides))
 
     def __str__(self) -> str:
-        return " | ".join(map(str, self.sides))
+        return f" {self.sign} ".join(map(str, self.sides))
 
 
-@dataclass(frozen=True)
-class Not:
+class Not(NamedTuple):
     """The inner expression forbids it."""
 
     inner: Expression
@@ -100,8 +98,7 @@ class Not:
         return f"~({self.inner})" if isinstance(self.inner, And | Or) else f"~{self.inner}"
 
 
-@dataclass(frozen=True)
-class Atom:
+class Atom(NamedTuple):
     """A named rule with its arguments."""
 
     name: str
@@ -118,8 +115,7 @@ class Atom:
         return f"{self.name}({','.join(written)})" if written else self.name
 
 
-@dataclass(frozen=True)
-class File:
+class File(NamedTuple):
     """What a file says, read once, when the expression is."""
 
     path: str

@@ -9,8 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
@@ -24,8 +23,7 @@ _QWEN2_WORDS = (
 _NO_CHARACTER = "\U0010fffe"
 
 
-@dataclass(frozen=True)
-class TokenizerClass:
+class TokenizerClass(NamedTuple):
     """A tokenizer class that sets up its own pipeline.
 
     Attributes:
@@ -239,7 +237,7 @@ CLASSES = {
         _build_camembert,
         _finish_sentencepiece,
     ),
-    "DistilBertTokenizer": replace(_BERT, has_segments=False),
+    "DistilBertTokenizer": _BERT._replace(has_segments=False),
     "ElectraTokenizer": _BERT,
     "GPT2Tokenizer": TokenizerClass(models.BPE, _GPT2_TOKENS, _build_bytes),
     "GPTNeoXTokenizer": TokenizerClass(
