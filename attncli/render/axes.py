@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +22,7 @@ MARK = "!"  # of a row that may attend to no key
 _TICKS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 
 
+@dataclass(frozen=True)
 class Axis:
     """The rows or the columns of a matrix.
 
@@ -31,17 +33,10 @@ class Axis:
         marked: the places of those that carry `MARK`.
     """
 
-    def __init__(
-        self,
-        labels: tuple[str, ...],
-        indices: tuple[int, ...],
-        boundary: int = 0,
-        marked: frozenset[int] = frozenset(),
-    ) -> None:
-        self.labels = labels
-        self.indices = indices
-        self.boundary = boundary
-        self.marked = marked
+    labels: tuple[str, ...]
+    indices: tuple[int, ...]
+    boundary: int = 0
+    marked: frozenset[int] = frozenset()
 
     @classmethod
     def of_tokens(
@@ -73,11 +68,7 @@ class Axis:
 
     def marking(self, blind: Bool[np.ndarray, "P Q"]) -> Axis:
         """Return the axis with a mark at the rows that may attend to no key in one of the planes."""
-        return self.with_marks(frozenset(np.flatnonzero(blind.any(axis=0)).tolist()))
-
-    def with_marks(self, marked: frozenset[int]) -> Axis:
-        """Return the axis with a mark at these places alone."""
-        return Axis(self.labels, self.indices, self.boundary, marked)
+        return replace(self, marked=frozenset(np.flatnonzero(blind.any(axis=0)).tolist()))
 
     def pooled(self, step: int) -> Axis:
         """Return the axis of every `step`-th place, which carries the mark of any that it stands for."""

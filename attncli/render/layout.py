@@ -7,6 +7,7 @@ sentence has the first head's matrices and every head's map; a long one has pool
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -225,7 +226,7 @@ class Layout:
         """Yield the matrices of the heads that are printed in digits, side by side as the width allows."""
         layer, cells, rows = frame.layer, frame.cells, frame.rows
         if "embeddings" in wanted and layer.inputs is not None:
-            unmarked = rows.with_marks(frozenset())  # an embedding attends to nothing yet
+            unmarked = replace(rows, marked=frozenset())  # an embedding attends to nothing yet
             yield self._drawn([self._vectors("embeddings", layer.inputs[cells.rows], unmarked)])
         for index in self._digit_heads(layer):
             head = layer.head(index, cells.rows)
