@@ -23,7 +23,11 @@ def main() -> None:
 
     settle_streams()
     settle_widths()
-    app(prog_name="attn")
+    try:
+        app(prog_name="attn")
+    finally:
+        # All that lives dies with the process; a look through all of it for cycles first costs 6 % of a short run.
+        gc.freeze()
 
 
 if __name__ == "__main__":

@@ -18,6 +18,10 @@ import numpy as np
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
+# An additive mask forbids with −inf, finfo.min, or the −1e4 (−9984 in bfloat16) and −1e9 of older code; a bias is far
+# smaller.
+FORBIDDEN_BELOW = -9_000.0
+
 HALF_LOWEST = float(np.finfo(np.float16).min)
 
 

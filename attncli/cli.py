@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -32,7 +31,6 @@ _COMMANDS = {
 }
 _MASK = "Draw, check, compare and convert masks."
 _ASK = "__complete"  # what the completion scripts call; in no list of commands
-_PLAIN_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 def _spare_unused(parameters: list[Any]) -> list[Any]:
@@ -75,7 +73,7 @@ def _sparing(parameter: Any) -> Callable[[Any, Any], Any]:
 
 def _is_plainly_in_range(parameter: Any, value: Any) -> bool:
     """Return whether a value is digits alone and a number that the option takes: there is nothing to complain about."""
-    if not (isinstance(value, str) and _PLAIN_NUMBER.fullmatch(value)):
+    if not (isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 9):
         return False
     low, high = parameter.min, parameter.max
     return (low is None or int(value) >= low) and (high is None or int(value) <= high)

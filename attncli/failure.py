@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 SCHEMA = "attncli.error/1"
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(NamedTuple):
     """What is wrong with a sentence.
 
     Attributes:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from attncli.resume import Resumed
     from attncli.sentences import Numbered
     from attncli.sources import Source
+    from attncli.sources.load_options import EngineOptions
     from attncli.sources.tokenization import Tokenizer
+    from attncli.sources.toy import ToyOptions
     from attncli.tokenization import Tokenization
     from attncli.trace import Trace
 
@@ -102,7 +104,7 @@ def _computed(
             heads=given.get("head"),
             kind=given.get("kind"),
             special="no_special" not in given,
-            **{name: given[name] for name in _source_options() if name in given},
+            **{name: given[name] for name in _of_source(given)},
         )
     if "model" not in given:
         tell(f"the toy layer: {source}")
@@ -168,28 +170,32 @@ def saved(given: Given) -> Trace:
     """Return the trace of `--from`; refuse the options that make one."""
     from attncli.sources.file import load
 
-    # What the options of the sources are called costs an import of them, for which most runs have no need.
-    others = given.keys() - _OF_SAVED
-    for name in (*_OF_SENTENCES, *(_source_options() if others else ())):
-        if name in given:
-            option = "TEXT" if name == "text" else "--" + name.replace("_", "-")
-            raise UsageError(
-                f"{option} does not apply to --from, whose attention is already computed; drop one of them"
-            )
+    if refused := [*(name for name in _OF_SENTENCES if name in given), *_of_source(given)]:
+        option = "TEXT" if refused[0] == "text" else "--" + refused[0].replace("_", "-")
+        raise UsageError(f"{option} does not apply to --from, whose attention is already computed; drop one of them")
     return load(given["from_"], given.get("layer"), given.get("head"), given.get("kind"))
 
 
-def _source_options() -> list[str]:
+def _of_source(given: Given) -> list[str]:
     """Return the names of the options that make a source."""
+    known = ["model", "mask", "generate"]
+    for options in (_load_options, _toy_options) if "model" in given else (_toy_options, _load_options):
+        # What they are called costs an import of what they are for; most runs need one of the two, or neither.
+        if given.keys() - {*_OF_SAVED, *_OF_SENTENCES, *known}:
+            known += [field.name for field in fields(options())]
+    return [name for name in dict.fromkeys(known) if name in given]
+
+
+def _load_options() -> type[EngineOptions]:
     from attncli.sources.load_options import EngineOptions
+
+    return EngineOptions
+
+
+def _toy_options() -> type[ToyOptions]:
     from attncli.sources.toy import ToyOptions
 
-    return [
-        "model",
-        "mask",
-        "generate",
-        *(field.name for options in (ToyOptions, EngineOptions) for field in fields(options)),
-    ]
+    return ToyOptions
 
 
 def tokenizations_of(given: Given) -> Iterator[tuple[int, Tokenization | Failure]]:

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from attncli.attention import FORBIDDEN_BELOW
 from attncli.blocks import row_blocks
 from attncli.errors import InputError, NotExposedError, UsageError
 from attncli.masks.algebra import Mask, RuleMask
-from attncli.masks.conventions import FORBIDDEN_BELOW
 from attncli.noise import noise_floor
 from attncli.selection import Indices
 from attncli.stages import Stages
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-@dataclass(frozen=True)
-class Proof:
+class Proof(NamedTuple):
     """How far the recorded arrays are from something that was computed independently.
 
     Attributes:
@@ -161,6 +160,20 @@ class LayerTrace:
         return frozenset(names | {"output"} if "v" in names else names)
 
     @property
+    def measure(self) -> str:
+        """What the numbers are that stand in the place of weights: `weights`, unless they are derived."""
+        return "weights"
+
+    @property
+    def label(self) -> int | str:
+        """The index of the layer, or what several have become."""
+        return self.layer
+
+    def head_label(self, head: int) -> int | str:
+        """Return the index of a head, or what several have become."""
+        return head
+
+    @property
     def num_heads(self) -> int:
         """`H`, how many query heads the layer has."""
         return self.cells[0]
@@ -232,7 +245,6 @@ class LayerTrace:
         return np.broadcast_to(np.concatenate(blind, axis=1), (len(heads), len(queries)))
 
 
-@dataclass(frozen=True)
 class HeadTrace:
     """One head of a layer, for some of its query rows; every array is derived when it is first asked for.
 
@@ -240,9 +252,10 @@ class HeadTrace:
     through `blocks`, which never makes them whole.
     """
 
-    layer: LayerTrace
-    head: int
-    queries: Int[np.ndarray, " Q"]
+    def __init__(self, layer: LayerTrace, head: int, queries: Int[np.ndarray, " Q"]) -> None:
+        self.layer = layer
+        self.head = head
+        self.queries = queries
 
     def blocks(self) -> Iterator[HeadTrace]:
         """Yield the head in consecutive blocks of its rows; a short sentence is one block, the head itself."""

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from attncli.layer import HeadTrace
-
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
+
+    from attncli.layer import HeadTrace
 
 _FAR = 1e300
 Places = np.ndarray[tuple[int], np.dtype[np.intp]]
 
 
-@dataclass(frozen=True)
-class Heaviest:
+class Heaviest(NamedTuple):
     """Which keys of a query are listed, the heaviest first.
 
     Attributes:

@@ -5,18 +5,17 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from attncli.errors import InputError, UsageError
 from attncli.tokens import visible
 
 _MOST = 100_000  # layers or heads; a file that claims more is damaged, or made to fill the memory
 _PART = re.compile(r"(-?\d{1,9})(?:-(\d{1,9}))?")
-_RANGE = re.compile(r"(-?[0-9]{1,9})?:(-?[0-9]{1,9})?")
+_RANGE = r"(-?[0-9]{1,9})?:(-?[0-9]{1,9})?"
 
 
-@dataclass(frozen=True)
-class Indices:
+class Indices(NamedTuple):
     """A choice of layers or heads, before it is known how many there are.
 
     Attributes:
@@ -87,8 +86,7 @@ class Indices:
         return tuple(chosen)
 
 
-@dataclass(frozen=True)
-class RowRange:
+class RowRange(NamedTuple):
     """A half-open range of query rows, as Python slices: negative ends count from the last row.
 
     Attributes:
@@ -106,7 +104,7 @@ class RowRange:
         Raises:
             UsageError: it is no range.
         """
-        match = _RANGE.fullmatch(given.strip())
+        match = re.fullmatch(_RANGE, given.strip())
         if match is None:
             raise UsageError(
                 f"--rows '{visible(given)}': expected START:STOP, such as 500:520, :10 or -20: for the last "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from attncli.layer import LayerTrace
 
 
-@dataclass(frozen=True)
 class Stages:
     """The stages of attention, each derived when it is first asked for, unless the layer recorded it.
 
@@ -28,9 +26,10 @@ class Stages:
         queries: which of its query rows.
     """
 
-    layer: LayerTrace
-    heads: tuple[int, ...]
-    queries: Int[np.ndarray, " Q"]
+    def __init__(self, layer: LayerTrace, heads: tuple[int, ...], queries: Int[np.ndarray, " Q"]) -> None:
+        self.layer = layer
+        self.heads = heads
+        self.queries = queries
 
     @cached_property
     def scores(self) -> Float[np.ndarray, "H Q K"]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Generic, TypeVar
 
 from attncli.errors import InputError
@@ -31,7 +30,7 @@ class Answers(Generic[Answer]):
             if isinstance(answer, Failure):
                 self.failures += 1
                 complain(_named(number, answer))
-                yield number, replace(answer, is_kept=self._keeps_errors)
+                yield number, answer._replace(is_kept=self._keeps_errors)
             else:
                 yield number, answer
 

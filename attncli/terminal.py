@@ -172,7 +172,7 @@ class Terminal:
         for renderable in renderables:
             if self._shown:
                 console.print()
-            console.print(renderable)
+            console.print(renderable, crop=self.width is not None)
             self._shown += 1
 
     def _console(self) -> Console:

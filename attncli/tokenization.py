@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attncli.errors import UsageError
-from attncli.tokens import Token, Tokens, Word
+from attncli.tokens import Token, Tokens
+from attncli.words import words_of
 
 if TYPE_CHECKING:
     from attncli.trace import Trace
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
 SCHEMA = "attncli.tokens/1"
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """What of a tokenization is shown.
 
     Attributes:
@@ -63,8 +63,6 @@ class Tokenization:
     @cached_property
     def words(self) -> Tokens | None:
         """The words of the text, as `attn inspect --words` merges and numbers them; None where no token has a place."""
-        from attncli.derived.words import words_of
-
         try:
             return words_of(self.tokens, self.text, self.pair)[0]
         except UsageError:
@@ -89,18 +87,17 @@ class Tokenization:
         """Return whether a token, or any piece of a word, stands for what the vocabulary lacks; None: not known."""
         if self.unknown is None:
             return None
-        return not self.unknown.isdisjoint(token.pieces if isinstance(token, Word) else (token.index,))
+        return not self.unknown.isdisjoint(token.pieces or (token.index,))
 
     def as_dicts(self, choice: Choice) -> Iterator[dict[str, Any]]:
         """Yield what is shown, as the JSON document spells it."""
         for token in self.shown(choice):
-            word = {} if isinstance(token, Word) else {"word": self.word_of(token)}
+            word = {} if token.pieces else {"word": self.word_of(token)}
             yield {**token.as_dict(), **word, "unknown": self.is_unknown(token)}
 
     @cached_property
     def _word_of(self) -> dict[int, int]:
-        pieces = ((word.index, word) for word in self.words or () if isinstance(word, Word))
-        return {piece: index for index, word in pieces for piece in word.pieces}
+        return {piece: word.index for word in self.words or () for piece in word.pieces}
 
 
 def tokenizations_in(trace: Trace) -> Iterator[Tokenization]:

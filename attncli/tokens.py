@@ -63,6 +63,8 @@ class Token:
         segment: 0 for the text, 1 for the second text of a pair.
         word: which word of its text the tokenizer's own splitting puts it into; None where it does not say.
         shown: the piece as the text spells it, where the vocabulary spells it byte by byte.
+        pieces: of a word that stands for several tokens, their indices, which follow each other; its text is what
+            stands in the text, and its id is no row of a vocabulary, but the first word of the same pieces.
     """
 
     index: int
@@ -74,15 +76,20 @@ class Token:
     segment: int = 0
     word: int | None = None
     shown: str | None = None
+    pieces: tuple[int, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return the token as the JSON document spells it."""
-        return {name: getattr(self, name) for name in _WRITTEN}
+        written = {name: getattr(self, name) for name in _WRITTEN}
+        return {**written, "id": None, "pieces": list(self.pieces)} if self.pieces else written
 
     @property
     def below(self) -> str:
-        """What stands below the token in a list of tokens: its id."""
-        return str(self.id)
+        """What stands below the token in a list of tokens: its id, or the indices of its pieces."""
+        if not self.pieces:
+            return str(self.id)
+        first, last = self.pieces[0], self.pieces[-1]
+        return str(first) if first == last else f"{first}-{last}"
 
     @property
     def label(self) -> str:
@@ -111,29 +118,6 @@ class Token:
     def spelling(self) -> str:
         """The token without the mark that says that a space stands before it, if it is more than that mark."""
         return _unmarked(self.text) or self.text
-
-
-@dataclass(frozen=True, slots=True)
-class Word(Token):
-    """A word of the text: the pieces that the tokenizer made of it.
-
-    Its text is what stands in the text; its id is no row of a vocabulary, but the first word of the same pieces.
-
-    Attributes:
-        pieces: the indices of its pieces, which follow each other.
-    """
-
-    pieces: tuple[int, ...] = ()
-
-    @property
-    def below(self) -> str:
-        """See `Token.below`: the indices of its pieces."""
-        first, last = self.pieces[0], self.pieces[-1]
-        return str(first) if first == last else f"{first}-{last}"
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the word as the JSON document spells it."""
-        return {**Token.as_dict(self), "id": None, "pieces": list(self.pieces)}
 
 
 class Tokens(tuple[Token, ...]):

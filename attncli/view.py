@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from attncli.errors import NotExposedError, UsageError
 from attncli.layer import LayerTrace
@@ -31,8 +31,7 @@ PARTS = (
 Columns = slice | list[int]
 
 
-@dataclass(frozen=True)
-class Cells:
+class Cells(NamedTuple):
     """The cells of one layer that are shown.
 
     Attributes:
@@ -53,8 +52,7 @@ class Cells:
         return slice(None) if self.columns == list(range(len(self.column_tokens))) else self.columns
 
 
-@dataclass(frozen=True)
-class View:
+class View(NamedTuple):
     """A choice of what to show.
 
     Attributes:

@@ -112,11 +112,11 @@ def start(material: Material) -> list[Case]:
         Case("attn --help", [ATTN, "--help"], 1.0),
         Case("attn --version", [ATTN, "--version"], 1.0),
         *(Case(f"attn {name}", [ATTN, *name.split()], 1.6) for name in HELP),
-        Case("attn inspect TEXT", inspect(TEXT), 1.8),
-        Case("attn tokens TEXT", [ATTN, "tokens", TEXT], 1.8),
-        Case("attn inspect --from TRACE", inspect("--from", material.trace()), 1.8),
-        Case("attn inspect --from 12_LAYERS --layer 6 --head 3, 512 tokens", deep, 1.8),
-        Case("attn mask show 'causal & window(4)'", [ATTN, "mask", "show", "causal & window(4)", "--size", "12"], 1.7),
+        Case("attn inspect TEXT", inspect(TEXT), 1.4),
+        Case("attn tokens TEXT", [ATTN, "tokens", TEXT], 1.0),
+        Case("attn inspect --from TRACE", inspect("--from", material.trace()), 1.4),
+        Case("attn inspect --from 12_LAYERS --layer 6 --head 3, 512 tokens", deep, 1.4),
+        Case("attn mask show 'causal & window(4)'", [ATTN, "mask", "show", "causal & window(4)", "--size", "12"], 1.2),
     ]
 
 

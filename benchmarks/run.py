@@ -48,7 +48,8 @@ def once(command: list[str], material: Material, result: Result, counts: bool) -
     written.mkdir(exist_ok=True)
     with open(written / "stdout", "wb") as stdout, open(written / "stderr", "wb") as stderr:
         start = time.perf_counter()
-        process = subprocess.Popen(command, stdout=stdout, stderr=stderr, env=material.environment)
+        # In a folder without a pyproject.toml that speaks of attncli, as the one of this project does.
+        process = subprocess.Popen(command, stdout=stdout, stderr=stderr, env=material.environment, cwd=written)
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - start
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -124,7 +125,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         keep = Path(folder) if arguments.keep is None else arguments.keep.resolve()
         keep.mkdir(parents=True, exist_ok=True)
-        material = Material(Path(folder), keep, arguments.peers)
+        peers = None if arguments.peers is None else arguments.peers.resolve()
+        material = Material(Path(folder), keep, peers)
         for name, cases_of in TABLES.items():
             group = name.partition("-")[0]
             if not arguments.group or {name, group} & set(arguments.group):

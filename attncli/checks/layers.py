@@ -93,13 +93,13 @@ def _columns(subject: Subject, columns: slice) -> Subject:
     """Return some columns of a mask."""
     reading, loaded = subject.reading, subject.loaded
     if reading is not None and loaded is not None:
-        loaded = replace(loaded, values=loaded.values[..., columns])
+        loaded = loaded._replace(values=loaded.values[..., columns])
         reading = (
             read_added(loaded.values)
             if reading.convention == "additive"
-            else replace(reading, allowed=reading.allowed[..., columns])
+            else reading._replace(allowed=reading.allowed[..., columns])
         )
-    return replace(subject, allowed=subject.allowed[..., columns], loaded=loaded, reading=reading)
+    return subject._replace(allowed=subject.allowed[..., columns], loaded=loaded, reading=reading)
 
 
 def _planes(values: np.ndarray[Any, Any]) -> tuple[str, ...]:

@@ -96,7 +96,6 @@ def inspect(
     from attncli.formats import DRAWN, choose_format
     from attncli.inputs import answers_of, is_alone, refuse_misplaced_errors
     from attncli.progress import Following
-    from attncli.resume import Resumed
     from attncli.selection import RowRange
     from attncli.sentences import last_number
     from attncli.stream import Answers
@@ -131,10 +130,14 @@ def inspect(
         from attncli.formats.parquet import check_parquet, write_parquet
 
         check_parquet(output)
-    resumed = None if resume is None else Resumed(resume, chosen, chosen == "jsonl" or min_weight is None)
-    if resumed is not None and resumed.is_whole:
-        note(f"{resume} is whole already; remove it to compute it again")
-        return
+    resumed = None
+    if resume is not None:
+        from attncli.resume import Resumed
+
+        resumed = Resumed(resume, chosen, chosen == "jsonl" or min_weight is None)
+        if resumed.is_whole:
+            note(f"{resume} is whole already; remove it to compute it again")
+            return
     traces = _checked(answers_of(asked, layers="0", only=only, resumed=resumed), view, save, wish, is_alone(given))
     bar = context.with_resource(Following(last_number(text or (), file), is_terminal(resume or output)))
     answers = Answers(bar.follow(traces), bool(keep_errors))

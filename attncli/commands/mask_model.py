@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -157,4 +156,4 @@ def _named(mask: LayerMask) -> Subject:
     parts = [mask.kind, layers_named(mask.layers), subject.name]
     if mask.dropped:
         parts.append(f"the cache has dropped {mask.dropped} key{'s' if mask.dropped > 1 else ''}")
-    return replace(subject, name=" · ".join(filter(None, parts)))
+    return subject._replace(name=" · ".join(filter(None, parts)))

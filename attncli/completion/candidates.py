@@ -102,7 +102,7 @@ def _files(*endings: str) -> Callable[[Place], Iterator[Candidate]]:
 
 def _mask_files(place: Place) -> Iterator[Candidate]:
     from attncli.completion.paths import files
-    from attncli.masks.files import ENDINGS
+    from attncli.masks.notation import ENDINGS
 
     takes_function = place.parameter.param_type_name == "argument"  # `attn mask show file.py:function`
     for one in files(place.value, (*ENDINGS, ".py") if takes_function else ENDINGS):
@@ -115,7 +115,7 @@ def _outputs(place: Place) -> Iterator[Candidate]:
     if formats:
         yield from _files(*("." + name.replace("table", "txt") for name in formats))(place)
     elif place.command.name == "convert":
-        from attncli.masks.files import ENDINGS
+        from attncli.masks.notation import ENDINGS
 
         yield from _files(*ENDINGS)(place)
     else:

@@ -76,7 +76,7 @@ def _arguments(before: str, atom: str) -> Iterator[Candidate]:
 
 def _files(opened: re.Match[str]) -> Iterator[Candidate]:
     from attncli.completion.paths import files
-    from attncli.masks.files import ENDINGS
+    from attncli.masks.notation import ENDINGS
 
     for one in files(opened["typed"], ENDINGS):
         closed = "" if one.goes_on else opened["quote"] + ")"

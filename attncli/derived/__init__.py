@@ -7,8 +7,8 @@ layers, and its numbers are made a block of query rows at a time when they are a
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attncli.errors import UsageError
 from attncli.selection import Indices
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from attncli.trace import Trace
 
 
-@dataclass(frozen=True)
 class Derivation:
     """Which numbers to show in place of the weights of each head.
 
@@ -32,19 +31,25 @@ class Derivation:
         layers: the layers whose rollout is wanted; None is the last one that is there.
     """
 
-    norms: bool = False
-    rollout: bool = False
-    words: bool = False
-    reduce: str | None = None
-    over: frozenset[str] = frozenset({"heads"})
-    layers: Indices | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what does not go together."""
-        if self.rollout and self.norms:
+    def __init__(
+        self,
+        norms: bool = False,
+        rollout: bool = False,
+        words: bool = False,
+        reduce: str | None = None,
+        over: frozenset[str] = frozenset({"heads"}),
+        layers: Indices | None = None,
+    ) -> None:
+        if rollout and norms:
             raise UsageError("--rollout multiplies weights and --norms shows no weights; drop one of them")
-        if self.rollout and self.reduce is not None and self.over != {"layers"}:
+        if rollout and reduce is not None and over != {"layers"}:
             raise UsageError("--rollout is already the mean over all heads; drop --reduce, or give --over layers")
+        self.norms = norms
+        self.rollout = rollout
+        self.words = words
+        self.reduce = reduce
+        self.over = over
+        self.layers = layers
 
     @property
     def is_none(self) -> bool:
@@ -52,8 +57,7 @@ class Derivation:
         return not (self.norms or self.rollout or self.words or self.reduce)
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """What a derived trace is made of.
 
     Attributes:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     Rows = Callable[[int, Int[np.ndarray, " Q"]], Float[np.ndarray, "Q K"]]
 
 
-@dataclass(frozen=True)
 class Lazy:
     """What stands where `[H, Q, K]` is recorded and gives the same to `HeadTrace`: rows of it, made when asked for.
 
@@ -27,8 +26,9 @@ class Lazy:
         rows: gives the rows of one head for the query positions asked.
     """
 
-    shape: tuple[int, int, int]
-    rows: Rows
+    def __init__(self, shape: tuple[int, int, int], rows: Rows) -> None:
+        self.shape = shape
+        self.rows = rows
 
     def __getitem__(self, place: tuple[int, Int[np.ndarray, " Q"]]) -> Float[np.ndarray, "Q K"]:
         return self.rows(*place)
@@ -52,6 +52,15 @@ class DerivedLayer(LayerTrace):
 
     def __post_init__(self) -> None:
         """Accept what the derivations make."""
+
+    @property
+    def label(self) -> int | str:
+        """See `LayerTrace.label`."""
+        return self.layer if self.layer_name is None else self.layer_name
+
+    def head_label(self, head: int) -> int | str:
+        """See `LayerTrace.head_label`."""
+        return head if self.head_name is None else self.head_name
 
     @property
     def capture(self) -> str:
@@ -113,25 +122,3 @@ def _allowed(layer: LayerTrace, rows: Int[np.ndarray, " Q"], is_merged: bool) ->
     if is_merged:
         return np.asarray(layer.mask.rows(list(layer.heads), rows).any(axis=0, keepdims=True))
     return layer.mask.rows(list(range(layer.num_heads)), rows)
-
-
-def layer_label(layer: LayerTrace) -> int | str:
-    """Return the index of a layer, or what several have become."""
-    return layer.layer if not isinstance(layer, DerivedLayer) or layer.layer_name is None else layer.layer_name
-
-
-def head_label(layer: LayerTrace, head: int) -> int | str:
-    """Return the index of a head, or what several have become."""
-    return head if not isinstance(layer, DerivedLayer) or layer.head_name is None else layer.head_name
-
-
-def measure_of(layer: LayerTrace) -> str:
-    """Return what the numbers of a layer are: `weights`, or `norms`."""
-    return layer.measure if isinstance(layer, DerivedLayer) else "weights"
-
-
-def titled(what: str, label: int | str) -> str:
-    """Return the title of a layer or a head: `head 3`, `mean of heads`, `rollout`."""
-    if isinstance(label, int):
-        return f"{what} {label}"
-    return label if label == "rollout" else f"{label} of {what}s"

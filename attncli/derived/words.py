@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,38 +10,14 @@ from attncli.blocks import row_blocks
 from attncli.derived.layer import DerivedLayer, Lazy, collected, derived_from
 from attncli.errors import UsageError
 from attncli.layer import HeadTrace, LayerTrace
-from attncli.tokens import Token, Tokens, Word
+from attncli.tokens import Tokens
 from attncli.trace import Trace
+from attncli.words import words_of
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
 RULE = "words: the weight on a word is the sum over its pieces, the weight from a word the mean over its pieces"
-
-
-def words_of(tokens: Tokens, text: str, pair: str | None) -> tuple[Tokens, bool]:
-    """Return the words of a text, and whether they are the tokenizer's own.
-
-    A tokenizer that splits a text into words before it splits these into pieces says which piece belongs to which
-    word. Where it splits nothing, or where words hold spaces, pieces that touch in the text are one word. A special
-    token is a word of its own.
-
-    Raises:
-        UsageError: the tokens have no places in the text.
-    """
-    texts = (text, pair or "")
-    if any(not token.special and (token.start is None or token.end is None) for token in tokens):
-        raise UsageError("--words needs to know where each token stands in the text, which this trace does not say")
-    own = [_word(group, texts) for group in _grouped(tokens, _is_next_own)]
-    knows_words = all(token.special or token.word is not None for token in tokens)
-    is_own = knows_words and not any(word.text.split()[1:] for word in own)
-    words = own if is_own else [_word(group, texts) for group in _grouped(tokens, _touching(texts))]
-    first: dict[tuple[int, ...], int] = {}
-    numbered = []
-    for index, word in enumerate(words):
-        id_ = first.setdefault(tuple(tokens[piece].id for piece in word.pieces), index)
-        numbered.append(replace(word, index=index, id=id_))
-    return Tokens(numbered), is_own
 
 
 def with_words(layer: LayerTrace, rows: Tokens, columns: Tokens) -> DerivedLayer:
@@ -94,52 +68,9 @@ def sides_of(trace: Trace) -> tuple[Tokens, Tokens, str]:
     return queries, keys, RULE if is_own else RULE + "; a word is what no space divides"
 
 
-def _grouped(tokens: Tokens, continues: Callable[[Token, Token], bool]) -> list[list[Token]]:
-    groups: list[list[Token]] = []
-    for token in tokens:
-        previous = groups[-1][-1] if groups else token
-        both_text = groups and not token.special and not previous.special and token.segment == previous.segment
-        if both_text and continues(previous, token):
-            groups[-1].append(token)
-        else:
-            groups.append([token])
-    return groups
-
-
-def _is_next_own(previous: Token, token: Token) -> bool:
-    return previous.word == token.word
-
-
-def _touching(texts: Sequence[str]) -> Callable[[Token, Token], bool]:
-    """Return what tells whether no space stands between two pieces of a text, nor at the front of the second one."""
-
-    def touches(previous: Token, token: Token) -> bool:
-        text, start = texts[token.segment], token.start or 0
-        return not any(character.isspace() for character in text[previous.end : start] + text[start : token.end][:1])
-
-    return touches
-
-
-def _word(pieces: Sequence[Token], texts: Sequence[str]) -> Word:
-    first = pieces[0]
-    ends = [piece.end for piece in pieces if piece.end is not None]
-    covered = texts[first.segment][first.start : max(ends)] if first.start is not None and ends else first.text
-    spelling = covered.strip() or covered or first.text
-    return Word(
-        index=0,
-        id=0,
-        text=spelling,
-        start=first.start,
-        end=max(ends, default=None),
-        special=first.special,
-        segment=first.segment,
-        pieces=tuple(piece.index for piece in pieces),
-    )
-
-
 def _spans(words: Tokens) -> tuple[Int[np.ndarray, " W"], Int[np.ndarray, " W"]]:
     """Return the first piece of every word, and how many it has."""
-    sizes = np.array([len(word.pieces) for word in words if isinstance(word, Word)])
+    sizes = np.array([len(word.pieces) for word in words])
     return _boundaries(sizes), sizes
 
 

@@ -6,14 +6,12 @@ A document is written piece by piece, its matrices a block of rows at a time, so
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from attncli.blocks import row_blocks
-from attncli.derived.layer import head_label, layer_label, measure_of
 from attncli.failure import Failure
 from attncli.formats.answers import dumped, write_array, write_each
 from attncli.formats.numbers import number, written_rows
@@ -71,13 +69,13 @@ def _layer(trace: Trace, layer: LayerTrace, view: View) -> Iterator[str]:
     cells = view.cells(trace, layer)
     parts = _parts(view)
     yield _opened({
-        "layer": layer_label(layer),
+        "layer": layer.label,
         "kind": layer.kind,
         "scale": layer.scale,
         "softcap": layer.softcap,
         "capture": layer.capture,
         "shapes": layer.shapes,
-        "proof": layer.proof and asdict(layer.proof),
+        "proof": layer.proof and layer.proof._asdict(),
     })  # fmt: skip
     if "embeddings" in parts and layer.inputs is not None:
         yield from _matrix("embeddings", _blocks(layer.inputs[cells.rows]), view)
@@ -93,7 +91,7 @@ def _head(trace: Trace, layer: LayerTrace, index: int, view: View, cells: Cells)
     parts = _parts(view) - layer.missing
     head = layer.head(index, cells.rows)
     columns = cells.of_columns
-    yield _opened({"head": head_label(layer, index)})
+    yield _opened({"head": layer.head_label(index)})
     if view.heaviest is not None:
         yield ', "top_keys": '
         yield from _array(_ranked(head, cells, view.heaviest, view))
@@ -108,7 +106,7 @@ def _head(trace: Trace, layer: LayerTrace, index: int, view: View, cells: Cells)
     if "mask" in parts:
         yield from _matrix("mask", (block.mask[:, columns] for block in head.blocks()), view)
     if "weights" in parts:
-        yield from _matrix(measure_of(layer), (block.weights[:, columns] for block in head.blocks()), view)
+        yield from _matrix(layer.measure, (block.weights[:, columns] for block in head.blocks()), view)
     if "output" in parts:
         yield from _matrix("output", _blocks(head.output), view)
     if "metrics" in parts:
@@ -125,7 +123,7 @@ def _ranked(head: HeadTrace, cells: Cells, wanted: Heaviest, view: View) -> Iter
     for places, weights in top_keys(head, cells.of_columns, wanted):
         keys = [cells.columns[place] for place in places.tolist()]
         numbers = written_rows(weights[None], view.precision)[1:-1]
-        yield iter([f'{{"keys": {keys}, "{measure_of(head.layer)}": {numbers}}}'])
+        yield iter([f'{{"keys": {keys}, "{head.layer.measure}": {numbers}}}'])
 
 
 def _metrics(trace: Trace, layer: LayerTrace, head: HeadTrace, view: View) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.derived.layer import head_label, layer_label, measure_of
 from attncli.failure import Failure
 from attncli.formats import gathered
 from attncli.formats.numbers import written
@@ -47,7 +46,7 @@ def _written(answers: Iterable[tuple[int, Trace | Failure]], view: View, join: J
         if isinstance(answer, Failure):
             rows: Iterable[str] = []
         else:
-            if measure_of(answer.layers[0]) == "norms":
+            if answer.layers[0].measure == "norms":
                 header = header.replace("weight", "norm")
             rows = _rows(number, answer, view, join, comma)
         # No header where an error ends the stream before its first sentence.
@@ -77,7 +76,7 @@ def _rows(number: int, trace: Trace, view: View, join: Join, comma: str) -> Iter
                 rows = zip(block.queries.tolist(), kept, _scores(block), block.mask, block.weights, strict=True)
                 for query, own, scores, allowed, weights in rows:
                     token = escaped(cells.row_tokens[query].text)
-                    place = (str(number), str(layer_label(layer)), layer.kind, str(head_label(layer, index)))
+                    place = (str(number), str(layer.label), layer.kind, str(layer.head_label(index)))
                     start = join((*place, str(query), token))
                     answers = zip(
                         keys[own],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -91,7 +90,7 @@ def _place(row: Row) -> dict[str, Any]:
         "kind": row.layer.kind,
         "head": row.head.head,
         "capture": row.layer.capture,
-        "proof": row.layer.proof and asdict(row.layer.proof),
+        "proof": row.layer.proof and row.layer.proof._asdict(),
         "query": row.query.index,
         "query_token": row.query.as_dict(),
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from inspect import cleandoc
 from typing import Any, NamedTuple, get_args
 
@@ -31,8 +30,7 @@ class Group(NamedTuple):
     entries: tuple[Entry, ...]
 
 
-@dataclass(frozen=True)
-class Page:
+class Page(NamedTuple):
     """A page of help.
 
     Attributes:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Int
 
 
-@dataclass(frozen=True)
-class Grid:
+class Grid(NamedTuple):
     """The cells a mask is asked for.
 
     Attributes:
@@ -59,36 +57,35 @@ class Expression(Protocol):
         """Return which cells of `grid` are allowed, in a shape that broadcasts to `[H, Q, K]`."""
 
 
-@dataclass(frozen=True)
-class And:
+class And(NamedTuple):
     """Every side allows it."""
 
     sides: tuple[Expression, ...]
+    sign: str = "&"  # without it, it would equal the `Or` of the same sides
 
     def allowed(self, grid: Grid) -> Bool[np.ndarray, ...]:
         """See `Expression.allowed`."""
         return reduce(operator.and_, (side.allowed(grid) for side in self.sides))
 
     def __str__(self) -> str:
-        return " & ".join(f"({side})" if isinstance(side, Or) else str(side) for side in self.sides)
+        return f" {self.sign} ".join(f"({side})" if isinstance(side, Or) else str(side) for side in self.sides)
 
 
-@dataclass(frozen=True)
-class Or:
+class Or(NamedTuple):
     """At least one side allows it."""
 
     sides: tuple[Expression, ...]
+    sign: str = "|"
 
     def allowed(self, grid: Grid) -> Bool[np.ndarray, ...]:
         """See `Expression.allowed`."""
         return reduce(operator.or_, (side.allowed(grid) for side in self.sides))
 
     def __str__(self) -> str:
-        return " | ".join(map(str, self.sides))
+        return f" {self.sign} ".join(map(str, self.sides))
 
 
-@dataclass(frozen=True)
-class Not:
+class Not(NamedTuple):
     """The inner expression forbids it."""
 
     inner: Expression
@@ -101,8 +98,7 @@ class Not:
         return f"~({self.inner})" if isinstance(self.inner, And | Or) else f"~{self.inner}"
 
 
-@dataclass(frozen=True)
-class Atom:
+class Atom(NamedTuple):
     """A named rule with its arguments."""
 
     name: str
@@ -119,8 +115,7 @@ class Atom:
         return f"{self.name}({','.join(written)})" if written else self.name
 
 
-@dataclass(frozen=True)
-class File:
+class File(NamedTuple):
     """What a file says, read once, when the expression is."""
 
     path: str
@@ -211,8 +206,7 @@ def _alibi(grid: Grid, heads: int) -> Bool[np.ndarray, ...]:
     return _full(grid)  # a bias forbids nothing
 
 
-@dataclass(frozen=True)
-class AtomKind:
+class AtomKind(NamedTuple):
     """What the parser and the help need to know of an atom."""
 
     rule: Callable[..., Bool[np.ndarray, ...]]
@@ -268,8 +262,7 @@ def _allows_own(expression: Expression) -> bool:
 # --- masks -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class RuleMask:
+class RuleMask(NamedTuple):
     """A mask given by an expression over positions; any rows of it can be had at once."""
 
     expression: Expression
@@ -301,8 +294,7 @@ class RuleMask:
         return str(self.expression)
 
 
-@dataclass(frozen=True)
-class ArrayMask:
+class ArrayMask(NamedTuple):
     """A mask given cell by cell: `[1, Q, K]` where all heads share it, `[H, Q, K]` where they do not."""
 
     allowed: Bool[np.ndarray, "#H Q K"]

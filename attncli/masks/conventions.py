@@ -10,11 +10,11 @@ Three conventions are in use, and a mask read in the wrong one is wrong everywhe
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from attncli.attention import FORBIDDEN_BELOW
 from attncli.blocks import row_blocks
 from attncli.errors import InputError, UsageError
 
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 Convention = Literal["additive", "attend", "masked"]
 
-# An additive mask forbids with −inf, finfo.min, or the −1e4 (−9984 in bfloat16) and −1e9 of older code; a bias is far
-# smaller.
-FORBIDDEN_BELOW = -9_000.0
 _MOST_FILLS = 16
 
 # The least finite number of every float type; NumPy has no bfloat16, the upper half of a float32.
@@ -39,8 +36,7 @@ WRITTEN = {
 }
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """A mask's values, understood.
 
     Attributes:

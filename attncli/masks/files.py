@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import json
 import warnings
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from attncli.errors import InputError, UsageError
 from attncli.files import read_bfloat16, written_aside
 from attncli.masks.conventions import as_allowed
+from attncli.masks.notation import ENDINGS
 from attncli.tokens import visible
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
-ENDINGS = (".npy", ".json", ".csv", ".npz", ".safetensors", ".pt")
 _NAMES = ("mask", "attention_mask", "attn_mask")  # of the mask, in a file that holds several arrays
 _WITH_BFLOAT16 = (".safetensors", ".pt")
 _LARGEST = 2**31  # bytes of a mask in an archive, where a small file can unpack to anything
 
 
-@dataclass(frozen=True)
-class Loaded:
+class Loaded(NamedTuple):
     """What a mask file holds.
 
     Attributes:

@@ -1,8 +1,10 @@
-"""How the atoms of a mask expression are written, and what each means; the help knows them without NumPy."""
+"""How masks are written: the atoms of an expression, what each means, and what a mask file ends in; without NumPy."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
+
+ENDINGS = (".npy", ".json", ".csv", ".npz", ".safetensors", ".pt")
 
 
 class Notation(NamedTuple):

@@ -13,12 +13,10 @@ from pathlib import Path
 
 from attncli.errors import UsageError
 from attncli.masks.algebra import ATOMS, And, Atom, AtomKind, Expression, File, Not, Or
-from attncli.masks.files import ENDINGS, read_mask
+from attncli.masks.notation import ENDINGS
 from attncli.tokens import visible
 
-_TOKEN = re.compile(
-    r"""\s*(?:(?P<name>[A-Za-z_]\w*)|(?P<number>-?\d+)|(?P<string>"[^"]*"|'[^']*')|(?P<sign>[&|~(),=]))"""
-)
+_TOKEN = r"""\s*(?:(?P<name>[A-Za-z_]\w*)|(?P<number>-?\d+)|(?P<string>"[^"]*"|'[^']*')|(?P<sign>[&|~(),=]))"""
 _DEEPEST = 100  # parentheses and ~ inside one another; keeps a hostile expression from exhausting the stack
 
 
@@ -37,8 +35,14 @@ def parse(text: str, allow_files: bool = True, allow_bias: bool = False) -> Expr
     if not isinstance(text, str):
         raise UsageError("the mask is an expression such as 'causal & window(4)', or the name of a file")
     if allow_files and text.lower().endswith(ENDINGS):
-        return File(text, read_mask(Path(text)))
+        return _file(text)
     return _Parser(text, allow_files, allow_bias).whole()
+
+
+def _file(path: str) -> File:
+    from attncli.masks.files import read_mask
+
+    return File(path, read_mask(Path(path)))
 
 
 class _Parser:
@@ -126,7 +130,7 @@ class _Parser:
         quoted = self.take_kind("string") if self.take("(") else None
         if quoted is None or not self.take(")"):
             raise self.error('file is written file("mask.npy")', start)
-        return File(quoted[1:-1], read_mask(Path(quoted[1:-1])))
+        return _file(quoted[1:-1])
 
     def argument(self, kind: AtomKind, positional: list[int], keywords: dict[str, int]) -> None:
         start = self.position
@@ -151,14 +155,14 @@ class _Parser:
         return self.text[self.position :].lstrip()
 
     def take(self, sign: str) -> bool:
-        match = _TOKEN.match(self.text, self.position)
+        match = re.compile(_TOKEN).match(self.text, self.position)
         if match is None or match["sign"] != sign:
             return False
         self.position = match.end()
         return True
 
     def take_kind(self, kind: str) -> str | None:
-        match = _TOKEN.match(self.text, self.position)
+        match = re.compile(_TOKEN).match(self.text, self.position)
         if match is None or match[kind] is None:
             return None
         self.position = match.end()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,7 +34,7 @@ def explained(allowed: Bool[np.ndarray, "Q K"], expected: Expression, size: Size
     if allowed.shape[0] == allowed.shape[1] and _is_laid_out(expected, size, allowed.T, wrong):
         return {"shape": "the mask is the transpose of what is expected: queries and keys are swapped"}
     for past, side in ((0, "top-left"), (allowed.shape[1] - allowed.shape[0], "bottom-right")):
-        if past >= 0 and past != size.past and _is_laid_out(expected, replace(size, past=past), allowed, wrong):
+        if past >= 0 and past != size.past and _is_laid_out(expected, size._replace(past=past), allowed, wrong):
             return {"shape": f"the mask is aligned {side} (past {past}), expected past {size.past}"}
     return {}
 

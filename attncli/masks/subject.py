@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -13,22 +12,23 @@ from attncli.blocks import row_blocks
 from attncli.errors import InputError, UsageError
 from attncli.masks.algebra import And, Atom, Expression, File, Grid, Not, Or, RuleMask
 from attncli.masks.bias import bias_heads
-from attncli.masks.conventions import Reading, read_convention
-from attncli.masks.files import ENDINGS, Loaded, read_values
 from attncli.masks.function import FUNCTION, load_function
+from attncli.masks.notation import ENDINGS
 from attncli.masks.parser import parse
 from attncli.tokens import visible
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
+    from attncli.masks.conventions import Reading
+    from attncli.masks.files import Loaded
+
 DEFAULT_SIZE = 8  # positions, where nothing says how many
 _MOST_HEADS = 1024  # of a bias
 _MOST_CELLS = 2**31  # held at once, a byte each
 
 
-@dataclass(frozen=True)
-class Size:
+class Size(NamedTuple):
     """How many positions a mask is laid over; None is what nobody said.
 
     Attributes:
@@ -59,8 +59,7 @@ class Size:
         return Size(queries, keys, past)
 
 
-@dataclass(frozen=True)
-class Subject:
+class Subject(NamedTuple):
     """A mask, cell by cell.
 
     Attributes:
@@ -127,6 +126,9 @@ def subject_of_file(
         InputError: it cannot be read, or holds no mask.
         UsageError: `true` does not apply to its values.
     """
+    from attncli.masks.conventions import read_convention
+    from attncli.masks.files import read_values
+
     loaded = read_values(Path(given))
     planes = loaded.values.reshape(-1, *loaded.values.shape[-2:])
     queries, keys = planes.shape[1:]
@@ -202,7 +204,7 @@ def subjects_of_expression(expression: Expression, size: Size, heads: int = 1) -
     pasts = [size.past] if size.past is not None else sorted({0, max(size.keys - size.queries, 0)})
     subjects = []
     for past in pasts:
-        allowed = laid_out(expression, replace(size, past=past), heads)
+        allowed = laid_out(expression, size._replace(past=past), heads)
         subjects.append(Subject(str(expression), allowed, plane_names(allowed.shape[:1]), past, expression))
     same = len(subjects) == 2 and np.array_equal(subjects[0].allowed, subjects[1].allowed)
     return subjects[1:] if same and subjects[1].bias_heads is None else subjects

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -11,8 +10,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Int
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(NamedTuple):
     """One mask in numbers; rows and columns are called by their places.
 
     Attributes:

@@ -135,3 +135,10 @@ def mark_note(blind: Bool[np.ndarray, "P Q"]) -> str:
         return ""
     is_everywhere = np.array_equal(blind.any(axis=0), blind.all(axis=0))
     return f"{MARK} fully masked" + ("" if is_everywhere else " in some of them")
+
+
+def titled(what: str, label: int | str) -> str:
+    """Return the title of a layer or a head: `head 3`, `mean of heads`, `rollout`."""
+    if isinstance(label, int):
+        return f"{what} {label}"
+    return label if label == "rollout" else f"{label} of {what}s"

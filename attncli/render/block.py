@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -12,8 +12,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """Lines of segments, none longer than `width` cells."""
 
     lines: Sequence[Sequence[Segment]]

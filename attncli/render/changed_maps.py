@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,7 +50,7 @@ def maps_of(pair: LayerPair, head: int, palette: Palette, room: int) -> Block:
     sides = (pair.first.head(head, axes[0][0].indices), pair.second.head(head, axes[1][0].indices))
     pictures = [picture_of(side, slice(None), pool) for side, pool in zip(sides, pools[:2], strict=True)]
     common = scale_of(pictures)
-    pictures = [replace(each, title=name, scale=common) for each, name in zip(pictures, NAMES, strict=True)]
+    pictures = [each._replace(title=name, scale=common) for each, name in zip(pictures, NAMES, strict=True)]
     change, signed = _change(pair, head, pools[2]), SignedPalette.of(palette)
     shown: list[tuple[Picture, Palette]] = [*((each, palette) for each in pictures), (change, signed)]
     drawn = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from textwrap import wrap
 from typing import TYPE_CHECKING
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
 
-@dataclass(frozen=True)
 class MaskDrawing:
     """A mask over two axes.
 
@@ -35,12 +33,21 @@ class MaskDrawing:
         past: how many keys stand before the row of index 0.
     """
 
-    allowed: Bool[np.ndarray, "P Q K"]
-    blind: Bool[np.ndarray, "P Q"]
-    names: Sequence[str]
-    rows: Axis
-    columns: Axis
-    past: int = 0
+    def __init__(
+        self,
+        allowed: Bool[np.ndarray, "P Q K"],
+        blind: Bool[np.ndarray, "P Q"],
+        names: Sequence[str],
+        rows: Axis,
+        columns: Axis,
+        past: int = 0,
+    ) -> None:
+        self.allowed = allowed
+        self.blind = blind
+        self.names = names
+        self.rows = rows
+        self.columns = columns
+        self.past = past
 
     @cached_property
     def kinds(self) -> list[list[int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from attncli.layer import LayerTrace
 from attncli.render.axes import Axis
@@ -15,8 +15,7 @@ _HEADER_LINES = 2  # of a map: its title and its ticks
 Size = tuple[int, int]  # rows and columns of a map
 
 
-@dataclass(frozen=True)
-class Fit:
+class Fit(NamedTuple):
     """How the maps of one layer are drawn.
 
     Attributes:

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 
-from attncli.derived.layer import head_label, titled
-from attncli.layer import HeadTrace
 from attncli.ranking import drawn_cells
-from attncli.render.axes import Axis
+from attncli.render.axes import Axis, titled
 from attncli.render.block import Block, beside, flowing, stack
 from attncli.render.palette import BOLD, DIM, Colors, Palette
-from attncli.view import Columns
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
+
+    from attncli.layer import HeadTrace
+    from attncli.view import Columns
 
 GAP = 1
 MOST = 64  # rows and columns of a picture; more are pooled
@@ -33,8 +32,7 @@ STRIPS = 2  # more strips than this are narrowed to one cell a column
 _MARKS = ("· masked", "0 exactly zero", "X NaN", "I infinite")
 
 
-@dataclass(frozen=True)
-class Scale:
+class Scale(NamedTuple):
     """What all the cells behind a picture are like, pooled or not.
 
     Attributes:
@@ -78,8 +76,7 @@ class Scale:
         return Colors(low, self.highest, is_log=True, is_cut=self.lowest < low)
 
 
-@dataclass(frozen=True)
-class Picture:
+class Picture(NamedTuple):
     """One head's map: values in the cells that are allowed."""
 
     title: str
@@ -120,7 +117,7 @@ def picture_of(head: HeadTrace, columns: Columns, pool: tuple[int, int], no_sink
         kept.append(Picture("", weights, allowed, Scale.of(weights, allowed, counted)).pooled(1, pool[1]))
     values = np.concatenate([picture.values for picture in kept])
     allowed = np.concatenate([picture.allowed for picture in kept])
-    title = titled("head", head_label(head.layer, head.head))
+    title = titled("head", head.layer.head_label(head.head))
     return Picture(title, values, allowed, scale_of(kept)).pooled(pool[0], 1)
 
 

@@ -7,9 +7,9 @@ sentence has the first head's matrices and every head's map; a long one has pool
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from rich.console import RenderableType
@@ -17,10 +17,9 @@ from rich.segment import Segment
 from rich.text import Text
 
 from attncli.blocks import row_blocks
-from attncli.derived.layer import head_label, layer_label, measure_of, titled
 from attncli.layer import HeadTrace, LayerTrace
 from attncli.ranking import Heaviest, drawn_cells
-from attncli.render.axes import Axis, mark_note
+from attncli.render.axes import Axis, mark_note, titled
 from attncli.render.block import Block, beside, block, stack
 from attncli.render.fit import Fit
 from attncli.render.heatmap import COMFORTABLE, Picture, heatmaps, legend, picture_of, scale_of
@@ -29,7 +28,6 @@ from attncli.render.palette import BOLD, DIM, Colors, Palette
 from attncli.render.screen import Screen
 from attncli.render.summaries import headline, metrics_table, proof_line, shapes_table, token_list
 from attncli.render.top_keys import top_keys_table
-from attncli.tokens import Word
 from attncli.trace import Trace
 from attncli.view import Cells, Columns, View
 
@@ -37,8 +35,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(NamedTuple):
     """Where one layer is drawn.
 
     Attributes:
@@ -68,7 +65,6 @@ class Frame:
         return axis.marking(self.blind[[self.layer.heads.index(head)], : len(axis)])
 
 
-@dataclass(frozen=True)
 class Layout:
     """A trace laid out for one output.
 
@@ -80,11 +76,12 @@ class Layout:
         is_cut: whether columns of a matrix that is wider than such a line are left out.
     """
 
-    trace: Trace
-    view: View
-    palette: Palette
-    width: int | None
-    is_cut: bool = True
+    def __init__(self, trace: Trace, view: View, palette: Palette, width: int | None, is_cut: bool = True) -> None:
+        self.trace = trace
+        self.view = view
+        self.palette = palette
+        self.width = width
+        self.is_cut = is_cut
 
     def renderables(self) -> Iterator[RenderableType]:
         """Yield the view, part by part; a blank line belongs between two parts."""
@@ -98,7 +95,7 @@ class Layout:
         for frame in self._frames:
             layer = frame.layer
             if len(trace.layers) > 1:
-                yield Text(self.palette.fit(f"{titled('layer', layer_label(layer))} · {layer.kind}"), BOLD)
+                yield Text(self.palette.fit(f"{titled('layer', layer.label)} · {layer.kind}"), BOLD)
             if "shapes" in wanted:
                 yield shapes_table(trace, layer, self.palette, self.width)
             if "mask" in wanted:
@@ -179,7 +176,7 @@ class Layout:
     def _tokens(self) -> RenderableType:
         trace = self.trace
         # Elsewhere there is no vocabulary, and words have pieces.
-        has_ids = trace.source.kind in {"toy", "pretrained"} or isinstance(trace.key_tokens[0], Word)
+        has_ids = trace.source.kind in {"toy", "pretrained"} or bool(trace.key_tokens[0].pieces)
         found = {tokens for layer in trace.layers for tokens in trace.sides(layer)}
         if len(found) == 1:
             return token_list(found.pop(), "tokens", self.palette, self.width, has_ids)
@@ -238,14 +235,14 @@ class Layout:
             if not matrices:
                 continue
             note = self._head_note(layer, index, wanted) + (f" · {mark}" if mark else "")
-            yield Text.assemble((titled("head", head_label(layer, index)), BOLD), (self.palette.fit(note), DIM))
+            yield Text.assemble((titled("head", layer.head_label(index)), BOLD), (self.palette.fit(note), DIM))
             yield self._drawn(matrices)
         projected = layer.projected(cells.rows) if "output" in wanted else None
         if projected is not None:
             yield self._drawn([self._vectors("projected: concatenated heads·W_o", projected, rows)])
 
     def _head_note(self, layer: LayerTrace, head: int, wanted: frozenset[str]) -> str:
-        heads = f" of {layer.num_heads}" if head_label(layer, head) == head else ""
+        heads = f" of {layer.num_heads}" if layer.head_label(head) == head else ""
         if layer.num_groups < layer.num_heads:
             heads += f", reads kv head {layer.head(head).key_head} of {layer.num_groups}"
         if len(self._digit_heads(layer)) < len(layer.heads):
@@ -268,7 +265,7 @@ class Layout:
             yield Matrix(title, head.scores[:, keys], rows, columns, head.mask[:, keys])
         if "weights" in wanted:
             shown = drawn_cells(head)[:, keys]
-            title = measure_of(head.layer)
+            title = head.layer.measure
             yield Matrix(title, head.weights[:, keys], rows, columns, shown, hide_masked=True, colors=colors)
         if "output" in wanted:
             yield self._vectors("output: weights·V", head.output, rows)
@@ -281,7 +278,7 @@ class Layout:
         return side_by_side(matrices, self.palette, self._room, is_cut, self.view.precision)
 
     def _maps(self, frame: Frame, pictures: list[Picture], colors: Colors) -> RenderableType:
-        fit, title = frame.fit, measure_of(frame.layer)
+        fit, title = frame.fit, frame.layer.measure
         maps = heatmaps(pictures, frame.rows, frame.columns, fit.pool, self.palette, self._room, fit.strips, colors)
         title += " of every head" if len(pictures) == frame.layer.num_heads > 1 else ""
         if fit.pool != (1, 1):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from rich.console import RenderableType
@@ -21,8 +21,7 @@ from attncli.render.palette import BOLD, Palette
 _GAP = 4
 
 
-@dataclass(frozen=True)
-class MaskView:
+class MaskView(NamedTuple):
     """Where masks are drawn.
 
     Attributes:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from rich.cells import cell_len
@@ -25,8 +23,7 @@ _COLUMN_LABEL = 8  # cells a column's label may take beyond what its numbers nee
 WIDEST_FIXED = 100_000  # beyond it fixed decimals cost more columns than they tell
 
 
-@dataclass(frozen=True)
-class Matrix:
+class Matrix(NamedTuple):
     """A matrix to print.
 
     Attributes:
@@ -90,7 +87,7 @@ class Matrix:
             lines.append(self._line(kept, column_width, line_texts, line_styles, palette))
         return self._with_note(block(lines), kept, palette)
 
-    @cached_property
+    @property
     def is_large(self) -> bool:
         """Whether its numbers are too large for fixed decimals."""
         finite = self.values[np.isfinite(self.values)]

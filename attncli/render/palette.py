@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 from rich.cells import cell_len, set_cell_size
 from rich.style import Style
 
 from attncli.tokens import visible
 
 if TYPE_CHECKING:
+    import numpy as np
     from jaxtyping import Bool, Float
 
 # Nine evenly spaced stops each. 256-colour terminals tell no more apart (their cube has 14 of viridis' colours).
@@ -52,8 +51,7 @@ DIM = Style(dim=True)
 BOLD = Style(bold=True)
 
 
-@dataclass(frozen=True)
-class Colors:
+class Colors(NamedTuple):
     """What the colours of pictures stand for.
 
     Attributes:
@@ -69,8 +67,7 @@ class Colors:
     is_cut: bool = False
 
 
-@dataclass(frozen=True)
-class Palette:
+class Palette(NamedTuple):
     """How cells and words look on one output.
 
     Attributes:
@@ -143,6 +140,8 @@ class Palette:
             width: characters to a cell.
             is_log: equal steps of colour are equal ratios; `low` has to be above 0.
         """
+        import numpy as np  # which words alone do not need
+
         ramp = self.ramp(width)
         finite = np.where(np.isfinite(values), values, 0)
         placed, start, end = finite, low, high
@@ -171,6 +170,8 @@ class Palette:
 @cache
 def colors(stops: tuple[str, ...], steps: int) -> list[Style]:
     """Return the colours of a map, interpolated between its stops."""
+    import numpy as np
+
     ends = np.array([[int(stop[i : i + 2], 16) for i in (0, 2, 4)] for stop in stops])
     at = np.linspace(0, len(ends) - 1, steps)
     channels = [np.interp(at, np.arange(len(ends)), ends[:, channel]) for channel in range(3)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 from rich.text import Text
@@ -25,7 +24,6 @@ TOP_KEYS = 5  # of the one query that is shown of a long text
 _LEGEND_LINES = 3  # at the most, where it is narrow
 
 
-@dataclass(frozen=True)
 class Screen:
     """How much of a trace is shown.
 
@@ -40,10 +38,11 @@ class Screen:
         width: cells in a line; None is as many as it takes.
     """
 
-    trace: Trace
-    view: View
-    palette: Palette
-    width: int | None
+    def __init__(self, trace: Trace, view: View, palette: Palette, width: int | None) -> None:
+        self.trace = trace
+        self.view = view
+        self.palette = palette
+        self.width = width
 
     @cached_property
     def rows(self) -> list[int]:

@@ -9,13 +9,12 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
-from attncli.derived.layer import head_label
 from attncli.layer import LayerTrace
 from attncli.metrics import head_metrics
 from attncli.render.block import Block, beside, cell, grid, stack
 from attncli.render.matrix import DIGITS
 from attncli.render.palette import BOLD, DIM, Palette
-from attncli.tokens import Token, Tokens, Word
+from attncli.tokens import Token, Tokens
 from attncli.trace import Source, Trace
 
 _LONGEST_TOKEN = 200  # cells, where the output sets no width
@@ -60,7 +59,7 @@ def numbers_of(source: Source) -> list[str]:
 def token_list(tokens: Tokens, title: str, palette: Palette, width: int | None, has_ids: bool) -> Block:
     """Return the tokens with their indices, over their ids if they have some, in as many lines as they need."""
     margin = len("queries") + 2
-    ids = ("pieces" if isinstance(tokens[0], Word) else "ids") if has_ids else ""
+    ids = ("pieces" if tokens[0].pieces else "ids") if has_ids else ""
     lines: list[list[Block]] = [[]]
     used = margin
     longest = _LONGEST_TOKEN if width is None else width - margin - 8
@@ -155,7 +154,7 @@ def metrics_table(trace: Trace, layer: LayerTrace, palette: Palette, width: int 
     rows: list[list[tuple[str, Style | None]]] = [[("head", DIM), *((name, DIM) for name in names)]]
     for index, metrics in measured.items():
         numbers = ("" if value is None else f"{value:.{digits}f}" for value in metrics.values())
-        rows.append([(str(head_label(layer, index)), BOLD), *((number, None) for number in numbers)])
+        rows.append([(str(layer.head_label(index)), BOLD), *((number, None) for number in numbers)])
     return grid(rows, ">" * (len(names) + 1), width)
 
 

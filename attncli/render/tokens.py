@@ -12,7 +12,7 @@ from rich.text import Text
 from attncli.render.block import Block, grid
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.tokenization import Choice, Tokenization
-from attncli.tokens import Token, Word
+from attncli.tokens import Token
 
 _LONGEST = (200, 60, 30, 20, 12)  # cells of a word, of which the first that fits on a line is taken
 
@@ -76,7 +76,7 @@ def _columns(tokenization: Tokenization, shown: Sequence[Token], fitted: Callabl
     def characters(token: Token) -> str:
         return "" if token.start is None or token.end is None else f"{token.start}:{token.end}"
 
-    is_words = isinstance(shown[0], Word)
+    is_words = bool(shown[0].pieces)
     yield "", ">", lambda token: str(token.index)
     if not is_words:
         yield "id", ">", lambda token: str(token.id)
@@ -95,7 +95,7 @@ def _columns(tokenization: Tokenization, shown: Sequence[Token], fitted: Callabl
 
 def _longer_words(tokenization: Tokenization) -> dict[int, str]:
     """Return the words of several pieces, by the index of the first."""
-    words = (word for word in tokenization.words or () if isinstance(word, Word))
+    words = tokenization.words or ()
     return {word.pieces[0]: f" {word.label}" for word in words if len(word.pieces) > 1}
 
 
@@ -114,6 +114,5 @@ def _remark(tokenization: Tokenization, token: Token) -> str:
 
 
 def _pieces(tokenization: Tokenization, word: Token) -> str:
-    pieces = word.pieces if isinstance(word, Word) else ()
-    labels = " ".join(tokenization.tokens[piece].label for piece in pieces)
-    return f"{len(pieces)}  {labels}"
+    labels = " ".join(tokenization.tokens[piece].label for piece in word.pieces)
+    return f"{len(word.pieces)}  {labels}"

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from rich.segment import Segment
 from rich.style import Style
 
-from attncli.derived.layer import head_label
 from attncli.layer import HeadTrace
 from attncli.ranking import Heaviest, top_keys
 from attncli.render.axes import MARK, Axis
@@ -43,7 +42,7 @@ def top_keys_table(
     if wanted.most is not None:
         places = min(wanted.most, len(columns))
     rows: list[Line] = [[(title, DIM) for title in ("head query", "sum", *map(str, range(1, places + 1)))]]
-    names = [str(head_label(head.layer, head.head)) for head, _ in heads]
+    names = [str(head.layer.head_label(head.head)) for head, _ in heads]
     widest = max(map(len, names))
     for label, (_, axis), listed in zip(names, heads, tops, strict=True):
         for name, (top, weights) in zip(_names(axis), listed, strict=True):

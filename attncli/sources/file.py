@@ -10,7 +10,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +99,7 @@ def save(trace: Trace, path: str | Path) -> None:
         arrays = {name: getattr(layer, name) for name in _ARRAYS}
         entry: dict[str, Any] = {name: getattr(layer, name) for name in _NUMBERS}
         entry["fill"] = str(layer.fill)  # −inf and NaN are no JSON numbers
-        entry["proof"] = layer.proof and {**asdict(layer.proof), "max_abs_error": str(layer.proof.max_abs_error)}
+        entry["proof"] = layer.proof and {**layer.proof._asdict(), "max_abs_error": str(layer.proof.max_abs_error)}
         if isinstance(layer.mask, RuleMask) and not reads_files(layer.mask.expression):
             entry["mask"] = {"expression": str(layer.mask.expression), "past": layer.mask.past}
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,12 @@ DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float6
 _READABLE = frozenset({"F16", "F32", "F64", "BOOL", "I8", "I16", "I32", "I64", "U8", "U16", "U32", "U64"})
 
 
-@dataclass(frozen=True)
 class SavedTensors:
     """The tensors of an open safetensors file, read one by one as NumPy arrays."""
 
-    path: Path
-    file: Any
+    def __init__(self, path: Path, file: Any) -> None:
+        self.path = path
+        self.file = file
 
     @cached_property
     def names(self) -> frozenset[str]:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -235,8 +235,7 @@ class ToyLayer:
         return embedded
 
 
-@dataclass(frozen=True)
-class _Weights:
+class _Weights(NamedTuple):
     """What the layer learns in a real model; here it is drawn."""
 
     heads: list[dict[str, Linear]]  # for each head, those of W_q, W_k, W_v that the layer has

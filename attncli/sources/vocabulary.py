@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attncli.errors import InputError, LoadError, UsageError
-from attncli.spelling import spelled
 from attncli.tokens import Token, Tokens, visible
 
 if TYPE_CHECKING:
@@ -36,10 +35,7 @@ class Words:
     """The words of the document itself, sorted."""
 
     def __init__(self, texts: Iterable[str], size: int | None) -> None:
-        from tokenizers.pre_tokenizers import Whitespace
-
-        self._split = Whitespace().pre_tokenize_str
-        words = sorted({word for text in texts for word, _ in self._split(text)})
+        words = sorted({word for text in texts for word, _ in _split(text)})
         self._ids = {word: index for index, word in enumerate(words)}
         self.size = size or len(words)
         if self.size < len(words):
@@ -47,9 +43,9 @@ class Words:
 
     def encode(self, text: str, pair: str | None) -> Tokens:
         """See `Vocabulary.encode`."""
-        pieces = [(0, *piece) for piece in self._split(text)]
+        pieces = [(0, *piece) for piece in _split(text)]
         if pair is not None:
-            pieces += [(1, *piece) for piece in self._split(pair)]
+            pieces += [(1, *piece) for piece in _split(pair)]
         # From a list: a tuple of a generator has not the size that CPython will look for a freed one of, and those of a
         # stream of sentences pile up.
         return Tokens(
@@ -66,6 +62,15 @@ class Words:
     def notes(self, texts: tuple[str, str | None], tokens: Tokens) -> tuple[str, ...]:
         """Return nothing."""
         return ()
+
+
+def _split(text: str) -> list[tuple[str, tuple[int, int]]]:
+    """Return what tokenizers' `Whitespace` makes of a text: its words and runs of other signs, with their places."""
+    if text.isascii():  # where Python's classes of characters are those of the library, which takes 8 MB to import
+        return [(found[0], found.span()) for found in re.finditer(r"\w+|[^\w\s]+", text, re.ASCII)]
+    from tokenizers.pre_tokenizers import Whitespace
+
+    return Whitespace().pre_tokenize_str(text)
 
 
 class Trained:
@@ -155,6 +160,8 @@ def tokens_of(encoding: Any, text: str, pair: str | None = None) -> Tokens:
     Raises:
         InputError: there are none.
     """
+    from attncli.spelling import spelled
+
     if not encoding.ids:
         raise InputError("the tokenizer made no token of the text; expected at least one")
     tokens = []
@@ -229,6 +236,8 @@ def tokenizer_in(path: Path, whose: str) -> Tokenizer:
 
 
 def _tokenizer_from_hub(name: str, offline: bool) -> Path:
+    import logging
+
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     from huggingface_hub import hf_hub_download
 

@@ -7,6 +7,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from graphlib import TopologicalSorter
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,9 @@ HEAVY = {"torch", "transformers"}
 COLD = {name: value for name, value in os.environ.items() if name not in {"PYTHONSTARTUP", "COVERAGE_PROCESS_START"}}
 
 
-def imported_by(script: str, *arguments: str | Path) -> set[str]:
-    """Return the top-level packages that a fresh interpreter has imported once it has run the script."""
-    script += "\nimport sys\nprint('IMPORTED', *{name.partition('.')[0] for name in sys.modules})"
+def modules_after(script: str, *arguments: str | Path) -> set[str]:
+    """Return the modules that a fresh interpreter has imported once it has run the script."""
+    script += "\nimport sys\nprint('IMPORTED', *sys.modules)"
     command = [sys.executable, "-c", script, *map(str, arguments)]
     ran = subprocess.run(command, capture_output=True, encoding="utf-8", check=False, env=COLD, cwd=PROJECT)
     assert ran.returncode == 0, ran.stderr
@@ -42,6 +43,11 @@ def test_numpy_multiplies_on_one_core_unless_it_is_told_otherwise(variable: str 
     command = [sys.executable, "-c", script]
     ran = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, env=environment, cwd=PROJECT)
     assert ran.stdout.split() == [str(min(threads, os.cpu_count() or 1))]
+
+
+def imported_by(script: str, *arguments: str | Path) -> set[str]:
+    """Return the top-level packages of these modules."""
+    return {name.partition(".")[0] for name in modules_after(script, *arguments)}
 
 
 PROGRAM = """
@@ -80,6 +86,47 @@ def test_a_saved_trace_and_a_dump_are_shown_without_torch(tmp_path: Path, attn: 
     save_file({"q": np.ones((2, 3), np.float32), "k": np.ones((2, 3), np.float32)}, dump)
     for path in (saved, dump):
         assert not imported_by(PROGRAM, "inspect", "--from", path) & HEAVY
+
+
+# The program as it is started: the runner of the tests imports more than a run does.
+STARTED = """
+from attncli.__main__ import main
+try:
+    main()
+except SystemExit as ended:
+    assert not ended.code
+"""
+# What no view of a short sentence or a saved trace needs, and costs a hundredth of a run or more.
+SPARED = {
+    *("logging", "pydantic", "tokenizers"),
+    *("attncli.commands.heads", "attncli.derived.layer", "attncli.derived.words", "attncli.masks.files"),
+    *("attncli.resume", "attncli.sources.native", "attncli.sources.pretrained"),
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "unused"),
+    [
+        (["inspect", "time flies"], {"json", "safetensors", "attncli.masks.conventions", "attncli.sources.file"}),
+        (["inspect", "--from", "TRACE"], {"numpy.random", "attncli.sources.toy"}),
+        (["tokens", "time flies"], {"json", "numpy", "attncli.masks", "attncli.sources.toy", "attncli.trace"}),
+        (
+            ["mask", "show", "causal & window(2)", "--size", "4"],
+            {"json", "numpy.random", "attncli.layer", "attncli.sources", "attncli.trace", "attncli.view"},
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_run_imports_nothing_that_it_does_not_need(
+    arguments: list[str], unused: set[str], tmp_path: Path, attn: Callable[..., Any]
+) -> None:
+    unused = unused | SPARED
+    assert all(map(find_spec, unused)), "a module that is called otherwise now is never imported"
+    saved = tmp_path / "trace.safetensors"
+    assert attn("inspect", "time flies", "--save", saved).code == 0
+    imported = modules_after(STARTED, *(str(saved) if argument == "TRACE" else argument for argument in arguments))
+    assert {"typer", "rich.console", f"attncli.commands.{arguments[0]}"} <= imported
+    assert imported & unused == set()
 
 
 def test_help_and_version_need_no_arrays() -> None:

@@ -14,7 +14,7 @@ from attncli.errors import NotExposedError, UsageError
 from attncli.layer import LayerTrace, Proof
 from attncli.masks.algebra import ArrayMask, RuleMask
 from attncli.masks.parser import parse
-from attncli.tokens import Token, Tokens, Word
+from attncli.tokens import Token, Tokens
 from attncli.trace import Source, Trace
 
 HEADS, WIDTH = 3, 5
@@ -98,7 +98,7 @@ def test_words_of_the_same_pieces_have_one_id_and_say_their_pieces() -> None:
     layer = LayerTrace(0, "self", *np.ones((3, 1, 4, 2), np.float32), 1.0, RuleMask(parse("full"), 4, 4, 1), (0,))
     merged = attncli.derive(Trace(Source("file"), tokens, tokens, (layer,), "ab ab"), words=True)
     assert merged.key_tokens.ids == [0, 0]
-    assert [word.pieces for word in merged.key_tokens if isinstance(word, Word)] == [(0, 1), (2, 3)]
+    assert [word.pieces for word in merged.key_tokens] == [(0, 1), (2, 3)]
     assert merged.key_tokens[1].as_dict() == {
         "index": 1, "id": None, "text": "ab", "start": 3, "end": 5, "special": False, "segment": 0, "pieces": [2, 3],
     }  # fmt: skip

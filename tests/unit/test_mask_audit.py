@@ -15,8 +15,9 @@ from attncli.errors import InputError, UsageError
 from attncli.findings import CODES, Finding, fails, parse_fail_on
 from attncli.masks.audit import audit
 from attncli.masks.conventions import LEAST, as_allowed, encoded, read_convention
-from attncli.masks.files import ENDINGS, read_values, write_values
+from attncli.masks.files import read_values, write_values
 from attncli.masks.fills import audit_fills
+from attncli.masks.notation import ENDINGS
 from attncli.masks.parser import parse
 from attncli.masks.subject import Size, laid_out, subject_of_file
 

@@ -115,6 +115,15 @@ def of_heads(*blind: int, heads: int = 3) -> Trace:
     return Trace(Source("file"), tokens, tokens, (layer,))
 
 
+def test_matrices_of_the_same_tokens_share_the_labels_of_their_rows() -> None:
+    trace = attncli.inspect("a b", pair="c d", d_model=4, num_heads=2)
+    line = next(line for line in drawn(trace, View(show=frozenset("qkv")), width=80).splitlines() if "0 a" in line)
+    assert line.split().count("a") == 1
+    crossed = attncli.inspect("a b", target="c d", d_model=4, num_heads=2)
+    line = next(line for line in drawn(crossed, View(show=frozenset("qkv")), width=80).splitlines() if "0 c" in line)
+    assert line.split().count("c") == line.split().count("a") == 1  # q has other rows than k and v
+
+
 def test_a_row_that_is_fully_masked_in_one_head_carries_its_mark_there_and_in_what_heads_share() -> None:
     matrices, maps = (drawn(of_heads(2), View(show=frozenset({part}))) for part in ("weights", "heatmap"))
     first, second, third = matrices.split("head ")[1:]
@@ -195,7 +204,7 @@ def test_a_pooled_row_carries_the_mark_of_any_row_it_stands_for() -> None:
     assert shown.count(" ! ") == 7  # and in two legends
     (note,) = Layout(trace, view, Palette(), 80).notes()
     assert note.startswith("each cell drawn of the mask stands for 4×4; ")
-    assert Layout(trace, replace(view, queries=("7",)), Palette(), None).notes() != []
+    assert Layout(trace, view._replace(queries=("7",)), Palette(), None).notes() != []
     assert Layout(of_heads(), view, Palette(), 80).notes() == []
 
 

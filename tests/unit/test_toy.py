@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from tokenizers.models import Unigram, WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -18,6 +20,7 @@ import attncli
 from attncli.errors import AttnError, InputError, LoadError, UsageError
 from attncli.layer import LayerTrace
 from attncli.sources.toy import ToyOptions
+from attncli.sources.vocabulary import Words
 from attncli.trace import Trace
 
 SENTENCE = "Life is short eat dessert first"
@@ -546,6 +549,17 @@ def test_a_blank_text_is_refused(texts: dict[str, str], message: str) -> None:
 def test_half_a_character_is_refused(role: str) -> None:
     with pytest.raises(InputError, match="not valid UTF-8 at character 3"):
         attncli.inspect(**{"text": "a", role: "a \udcff"})
+
+
+ASCII = st.text(st.characters(max_codepoint=127), min_size=1)
+
+
+@given(ASCII | st.text(min_size=1))
+@example("".join(f"a{chr(code)}b {chr(code)} .{chr(code)}-" for code in range(128)))
+def test_words_are_those_of_the_tokenizers_library(text: str) -> None:
+    assume(text.strip() and not any("\ud800" <= character <= "\udfff" for character in text))
+    tokens = Words([text], None).encode(text, None)
+    assert [(token.text, (token.start, token.end)) for token in tokens] == Whitespace().pre_tokenize_str(text)
 
 
 # --- a trained tokenizer's vocabulary ------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,8 +14,7 @@ from attncli.sources.native.rope import Rope
 Hidden = np.ndarray[Any, np.dtype[np.float32]]
 
 
-@dataclass(frozen=True)
-class Norm:
+class Norm(NamedTuple):
     """A normalization.
 
     Attributes:
@@ -31,8 +30,7 @@ class Norm:
     offset: float = 0.0
 
 
-@dataclass(frozen=True)
-class Embedding:
+class Embedding(NamedTuple):
     """From token ids to the first hidden states; the fields are names of tensors unless said otherwise.
 
     Attributes:
@@ -54,8 +52,7 @@ class Embedding:
     scale: float = 1.0
 
 
-@dataclass(frozen=True)
-class Residual:
+class Residual(NamedTuple):
     """Where the normalizations of a sublayer stand: `x + after(f(before(x)))`, or `of_sum(x + f(x))`."""
 
     before: str | None = None
@@ -63,8 +60,7 @@ class Residual:
     of_sum: str | None = None
 
 
-@dataclass(frozen=True)
-class Projections:
+class Projections(NamedTuple):
     """From hidden states to queries, keys and values, and back.
 
     Attributes:
@@ -92,8 +88,7 @@ class Projections:
     normed_whole: bool = False
 
 
-@dataclass(frozen=True)
-class FeedForward:
+class FeedForward(NamedTuple):
     """`down(activation(up(x)))`, or `down(activation(gate(x)) * up(x))`; names of a layer's tensors."""
 
     up: str
@@ -117,8 +112,7 @@ class Heads:
     width: int
 
 
-@dataclass(frozen=True)
-class Attention:
+class Attention(NamedTuple):
     """What one layer's attention may have that another's has not.
 
     Attributes:
@@ -132,8 +126,7 @@ class Attention:
     rope: Rope | None = None
 
 
-@dataclass(frozen=True)
-class Recipe:
+class Recipe(NamedTuple):
     """A model, but for its weights.
 
     Attributes:

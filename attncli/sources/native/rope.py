@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -15,8 +14,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 
-@dataclass(frozen=True)
-class Rope:
+class Rope(NamedTuple):
     """One rotation.
 
     Attributes:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
@@ -23,8 +22,7 @@ _QWEN2_WORDS = (
 )
 
 
-@dataclass(frozen=True)
-class TokenizerClass:
+class TokenizerClass(NamedTuple):
     """A tokenizer class that sets up its own pipeline.
 
     Attributes:
@@ -226,7 +224,7 @@ CLASSES = {
         _build_camembert,
         _finish_sentencepiece,
     ),
-    "DistilBertTokenizer": replace(_BERT, has_segments=False),
+    "DistilBertTokenizer": _BERT._replace(has_segments=False),
     "ElectraTokenizer": _BERT,
     "GPT2Tokenizer": TokenizerClass(models.BPE, _GPT2_TOKENS, _build_bytes),
     "GPTNeoXTokenizer": TokenizerClass(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
@@ -80,7 +80,7 @@ class Writer:
         if len(added) < count:
             notes += (f"the model ended the text with '{added[-1].label}', token {len(added)} of {count}",)
         tokens = spelled([*sentence.tokens, *added], sentence.text, sentence.pair)
-        return replace(sentence, tokens=tokens, query_tokens=tokens, inputs=inputs, notes=notes, generated=len(added))
+        return sentence._replace(tokens=tokens, query_tokens=tokens, inputs=inputs, notes=notes, generated=len(added))
 
     def _likeliest(self, inputs: Mapping[str, list[int]]) -> int:
         """Return the id of the largest logit after the last token."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attncli.errors import InputError, LoadError
 from attncli.sources.texts import check_texts
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from tokenizers import Encoding
 
 
-@dataclass(frozen=True)
-class Sentence:
+class Sentence(NamedTuple):
     """A sentence as a model reads it.
 
     Attributes:
@@ -39,8 +38,7 @@ class Sentence:
     generated: int = 0
 
 
-@dataclass(frozen=True)
-class Reader:
+class Reader(NamedTuple):
     """A checkpoint's tokenizer and what its model can read.
 
     Attributes:
