@@ -216,12 +216,16 @@ def _checked(
     from attncli.stream import warn
     from attncli.warnings import warnings_of
 
+    said: tuple[str, ...] = ()
     for number, answer in answers:
         if isinstance(answer, Failure):
             yield number, answer
             continue
         shown = answer if wish.is_none else derived_trace(answer, wish)
         view.check(shown)
+        if shown.source.notes != said:
+            said = shown.source.notes
+            warn(said, number, is_alone=True)  # of all sentences, whichever came first
         warn(warnings_of(shown, view), number, is_alone)
         if save is not None:
             answer.save(save)
