@@ -165,6 +165,22 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep what shares a fixture of its module in one process of pytest-xdist, so that it is made once."""
+    for item in items:
+        assert isinstance(item, pytest.Function)
+        shared = [
+            name
+            for name, found in item._fixtureinfo.name2fixturedefs.items()
+            if found[-1].scope == "module" and name != "one_thread"
+        ]
+        if shared and item.get_closest_marker("xdist_group") is None:
+            values = item.callspec.params if hasattr(item, "callspec") else {}
+            which = [str(values.get(name, "")) for name in shared]
+            item.add_marker(pytest.mark.xdist_group("-".join([item.module.__name__, *filter(None, which)])))
+
+
 def _executed_shapes(module_name: str) -> None:
     """Check the shapes that a module's functions state, at every call the tests make.
 
