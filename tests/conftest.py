@@ -8,6 +8,8 @@ for name in ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", *(name for name in os
     os.environ.pop(name, None)
 _NO_CONFIGURATION = tempfile.TemporaryDirectory()  # whoever runs the tests may have an attncli.toml
 os.environ["XDG_CONFIG_HOME"] = _NO_CONFIGURATION.name
+# Tiny models are too small to be shared between threads, which wait for each other where several tests run at once.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ |= {"_TYPER_FORCE_DISABLE_TERMINAL": "1", "TERMINAL_WIDTH": "100", "COLUMNS": "100", "HF_HUB_OFFLINE": "1"}
 
 import importlib.util
