@@ -6,7 +6,7 @@ They are looked for in these two places alone, in no parent folder: what a run d
 from __future__ import annotations
 
 import os
-from stat import S_ISREG
+from stat import S_ISDIR, S_ISREG
 from typing import Any
 
 from attncli.errors import UsageError
@@ -51,6 +51,8 @@ def _content(path: str) -> bytes | None:
         status = os.stat(path)
     except OSError:
         return None  # not there, or in somebody else's home folder
+    if S_ISDIR(status.st_mode):
+        raise UsageError(f"{path} is a folder; expected a configuration file there, or nothing")
     if not S_ISREG(status.st_mode) or status.st_size > _MOST:
         raise UsageError(f"{path}: expected a file of at most {_MOST // 2**20} MiB")
     try:

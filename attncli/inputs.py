@@ -43,7 +43,7 @@ def answers_of(
         given: the options.
         layers: which layers, where `--layer` does not say.
         only: what takes a single trace, for the error; None takes any number.
-        resumed: the run that this one goes on from, at its last sentence.
+        resumed: the run that this one goes on from; sentences that it answered are not answered again.
 
     Raises:
         UsageError: options contradict each other, or do not apply.
@@ -96,8 +96,6 @@ def _computed(
     texts = sentences(given.get("text", ()), given.get("file"), given.get("whole", False))
     if only is not None:
         texts = _the_only(texts, only)
-    if resumed is not None:
-        texts = resumed.counted(texts)
     with status(f"loading {given['model']}") if "model" in given else nullcontext():
         source = open_source(
             layers=given.get("layer", layers),
@@ -108,11 +106,11 @@ def _computed(
         )
     if "model" not in given:
         tell(f"the toy layer: {source}")
-    return traced(source, texts, given.get("pair"), given.get("target"), resumed.sentence if resumed else 1)
+    return traced(source, texts, given.get("pair"), given.get("target"), resumed)
 
 
 def traced(
-    source: Source, texts: Iterable[Numbered], pair: str | None, target: str | None, first: int = 1
+    source: Source, texts: Iterable[Numbered], pair: str | None, target: str | None, resumed: Resumed | None = None
 ) -> Iterator[tuple[int, Trace | Failure]]:
     """Yield what numbered sentences are answered by, computed a group of them at a time.
 
@@ -121,7 +119,8 @@ def traced(
         texts: the sentences.
         pair: a second text in the same sequence as each.
         target: the text whose queries attend to each sentence's keys.
-        first: the number of the first sentence to answer; those before it run only where they share its group.
+        resumed: the run that this one goes on from; sentences that it answered run only where they share the group
+            in which it ended.
 
     Raises:
         InputError: the pair or the target cannot be read.
@@ -132,12 +131,12 @@ def traced(
     check_texts(None, pair, target)
     # What runs each sentence by itself need not wait for others.
     for window in windows(texts) if source.runs_together else ([one] for one in texts):
-        if window[-1][0] < first:
-            continue
+        if resumed is not None and window[-1][0] < resumed.sentence:
+            window = [one for one in window if resumed.is_due(one[0])]
         answers = _answers(source, [text for _, text in window if isinstance(text, str)], pair, target)
         for number, text in window:
             answer = next(answers) if isinstance(text, str) else text
-            if number >= first:
+            if resumed is None or resumed.is_due(number):
                 yield number, answer
 
 

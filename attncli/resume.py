@@ -1,23 +1,23 @@
 """Going on with an interrupted run: what its side file holds, and a stream that continues it.
 
 The last sentence with a whole line there is computed again, in the batch that it was in, and has to come out as it
-stands. So the file ends as that of a run that was never interrupted, or one sentence says why it cannot.
+stands. So the file ends as that of a run that was never interrupted, or one sentence says why it cannot. Those before
+it that have no line are read again too: they are bad, which is said and counts, or `--min-weight` left them none.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from attncli.errors import InputError, UsageError
 from attncli.tokens import visible
-
-if TYPE_CHECKING:
-    from attncli.sentences import Numbered
 
 # How the lines of a sentence begin; its number is in the first group.
 _LINES = {
@@ -50,72 +50,89 @@ def resumable(given: str | None, path: Path) -> str:
     return ending
 
 
-class Resumed:
-    """What an interrupted run left, and the file that goes on from there.
+def is_whole(path: Path) -> bool:
+    """Return whether a run has written the file to its end, and no later one was interrupted."""
+    part = _part_of(path)
+    return path.is_file() and not (part.is_file() and part.stat().st_size)
+
+
+@contextmanager
+def resumed(path: Path, chosen: str) -> Iterator[Resumed]:
+    """Hold the side file of a run, and give what is in it; the file appears when the block succeeds.
 
     Args:
         path: the file that is to be.
         chosen: its format.
-        shows_all: whether every sentence that was read has a line; `--min-weight` may leave one without.
+
+    Raises:
+        InputError: another run is writing it or has just ended it, what stands there is none of ours, or it cannot be
+            written.
+    """
+    from attncli.files import written_aside
+
+    with written_aside(path, ".part", goes_on=True) as aside:
+        if is_whole(path):
+            raise InputError(f"{visible(str(path))} has just been ended by another run")
+        # Read only now that nobody else writes it.
+        yield Resumed(aside, _part_of(path), chosen)
+
+
+def _part_of(path: Path) -> Path:
+    """Return where `files.written_aside` lets a stream grow: beside what a link points to."""
+    final = Path(os.path.realpath(path)) if path.is_symlink() else path
+    return final.with_name(final.name + ".part")
+
+
+class Resumed:
+    """What an interrupted run left, and the stream that goes on from there.
+
+    Args:
+        aside: the file to write.
+        part: the side file that an interrupted run leaves.
+        chosen: its format.
 
     Attributes:
-        path: the file that is to be.
-        part: the side file that it grows in.
+        part: the side file.
         sentence: the number of the last sentence with a whole line, which is computed again; 1 where there is none.
+        failures: how many of those before it have an error for a line.
     """
 
-    def __init__(self, path: Path, chosen: str, shows_all: bool = True) -> None:
-        # Beside what a link points to, where `files.written_aside` puts it.
-        self.path = Path(os.path.realpath(path)) if path.is_symlink() else path
-        self.part = self.path.with_name(self.path.name + ".part")
+    def __init__(self, aside: Path, part: Path, chosen: str) -> None:
+        self._aside = aside
+        self.part = part
         self.sentence = 1
+        self.failures = 0
+        self._with_lines = array("Q")  # the numbers of those before it that have lines, ascending
         self._stands: list[tuple[int, int]] = []  # what has to come out again, from byte to byte
-        self._shows_all = shows_all
-        self._sentences = self._answered = 0  # before that one: how many there are, how many have lines
         if self.part.is_file():
             self._read(chosen)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether an earlier run has written the file, and nothing was interrupted since."""
-        return self.path.is_file() and not self.part.exists()
 
     @property
     def goes_on(self) -> bool:
         """Whether there is something to go on from."""
         return bool(self._stands)
 
-    @property
-    def failures(self) -> int:
-        """How many sentences of the interrupted run were bad, once they are counted; 0 where its lines do not tell."""
-        return max(self._sentences - self._answered, 0) if self._shows_all else 0
-
-    def counted(self, numbered: Iterable[Numbered]) -> Iterator[Numbered]:
-        """Pass sentences on, counting those before the one to go on from."""
-        for number, text in numbered:
-            self._sentences += number < self.sentence
-            yield number, text
+    def is_due(self, number: int) -> bool:
+        """Return whether a sentence is still to be answered: it comes later, or has no line."""
+        place = bisect_left(self._with_lines, number)
+        has_line = place < len(self._with_lines) and self._with_lines[place] == number
+        return number >= self.sentence or not has_line
 
     @contextmanager
-    def written_on(self) -> Iterator[Continued]:
-        """Give the stream that takes what is computed, from the first line of `sentence` on.
+    def stream(self) -> Iterator[Continued]:
+        """Give the stream that takes what is computed for the sentences that are due.
 
         Raises:
-            InputError: what is computed is not what stands in the side file, or it cannot be written.
+            InputError: what is computed is not what stands in the side file.
         """
-        from attncli.files import written_aside
-
-        with (
-            written_aside(self.path, ".part", goes_on=True) as aside,
-            open(aside, "r+b" if self.goes_on else "wb") as file,
-        ):
+        with open(self._aside, "r+b" if self.goes_on else "wb") as file:
             stream = Continued(file, visible(str(self.part)), self.sentence, self._stands)
             yield stream
             stream.end()
 
     def _read(self, chosen: str) -> None:
         """Find the last sentence that has a whole line."""
-        is_answered, last, start, stop = False, 0, 0, 0
+        is_error, last, start, stop = False, 0, 0, 0
         header = (0, 0)
         for start_of_line, stop_of_line, opening in _whole_lines(self.part):
             match = _LINES[chosen].match(opening)
@@ -128,9 +145,11 @@ class Resumed:
                     "remove it to start afresh"
                 )
             if int(match[1]) != last:
-                self._answered += is_answered
+                if last:
+                    self._with_lines.append(last)
+                self.failures += is_error
                 last, start = int(match[1]), start_of_line
-            is_answered = not opening.startswith(_ERROR)
+            is_error = opening.startswith(_ERROR)
             stop = stop_of_line
         if last:
             self.sentence = last

@@ -17,6 +17,13 @@ MOST_TOGETHER = 256
 Numbered = tuple[int, str | Failure]  # a sentence, or why a line is none
 
 _BOM = b"\xef\xbb\xbf"
+# By their own marks, the longer one first: that of UTF-16 begins it.
+_FOREIGN = {
+    b"\xff\xfe\0\0": "UTF-32",
+    b"\0\0\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
 
 
 def sentences(texts: Sequence[str], file: Path | None, whole: bool) -> Iterator[Numbered]:
@@ -102,6 +109,8 @@ def _read(stream: IO[bytes], name: str, whole: bool) -> Iterator[Numbered]:
     number = empty = 0
     with stream, _readable(name):
         for number, line in enumerate([stream.read()] if whole else stream, start=1):
+            if number == 1:
+                _refuse_foreign(line, name)
             content = line.removeprefix(_BOM) if number == 1 else line
             content = content if whole else content.rstrip(b"\r\n")
             if content and not (whole and content.isspace()):
@@ -112,6 +121,16 @@ def _read(stream: IO[bytes], name: str, whole: bool) -> Iterator[Numbered]:
         raise InputError(f"{name} holds no sentence; expected one a line")
     if empty:
         note(f"{name}: {empty} empty line{'s were' if empty > 1 else ' was'} skipped")
+
+
+def _refuse_foreign(beginning: bytes, name: str) -> None:
+    """Raise InputError where a text begins with the mark of an encoding none of whose lines is UTF-8."""
+    found = next((encoding for mark, encoding in _FOREIGN.items() if beginning.startswith(mark)), None)
+    if found:
+        raise InputError(
+            f"{name} is {found}, by the byte order mark that it begins with; convert it to UTF-8 first, such as with "
+            f"iconv -f {found} -t UTF-8"
+        )
 
 
 def _decoded(content: bytes, name: str) -> str | Failure:

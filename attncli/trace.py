@@ -26,6 +26,7 @@ class Source:
         kind: `toy`, `pretrained`, `module` (a live torch module) or `file`.
         layers: how many layers the source has, recorded or not.
         details: what else a reader should know; the names are the keys of the JSON document.
+        notes: what the user should know of all its traces, a sentence each.
     """
 
     kind: str
@@ -36,10 +37,11 @@ class Source:
     seed: int | None = None
     layers: int = 1
     details: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return the source as the JSON document spells it."""
-        named = {name: value for name, value in vars(self).items() if name != "details"}
+        named = {name: value for name, value in vars(self).items() if name not in ("details", "notes")}
         return {**named, **self.details}
 
 
@@ -55,7 +57,7 @@ class Trace:
         text: the sentence.
         pair: the second text of the same sequence.
         target: the text whose queries attend to the sentence's keys.
-        notes: what the source wants the user to know, a sentence each.
+        notes: what the source wants the user to know of this one, a sentence each.
         generated: how many of the last tokens the model wrote itself.
         origin: what its numbers were made of, where they are not those that were recorded.
     """

@@ -24,7 +24,7 @@ _NAMED = 5  # of the queries or heads that a sentence is about
 
 
 def warnings_of(trace: Trace, view: View) -> Iterator[str]:
-    """Yield a sentence for everything in a trace that its numbers alone do not say."""
+    """Yield a sentence for everything in a trace that its numbers alone do not say; what is so of its source is not."""
     yield from trace.notes
     for layer in trace.layers:
         if left_out := (view.show or frozenset()) & layer.missing:
@@ -41,8 +41,8 @@ def warnings_of(trace: Trace, view: View) -> Iterator[str]:
 
 
 def warnings_of_rows(trace: Trace, rows: Sequence[Row]) -> Iterator[str]:
-    """Yield a sentence for everything that a trace's notes say, and the numbers of these rows do not."""
-    yield from trace.notes
+    """Yield a sentence for everything that a trace's and its source's notes say, and these rows' numbers do not."""
+    yield from (*trace.source.notes, *trace.notes)
     layers = list({id(row.layer): row for row in rows}.values())
     for row in layers:
         yield from _unproven(trace, row.layer)

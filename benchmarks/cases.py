@@ -18,7 +18,6 @@ PYTHON = sys.executable
 ATTN = str(Path(PYTHON).parent / "attn")
 SCRIPTS = Path(__file__).parent
 ROWS = {"gpt2": 50257, "llama": 32000}  # of the embedding, each a word
-HELP = ("inspect --help", "mask show --help", "help masks", "help formats", "help --man")
 BESIDE_LOADED = 300  # MB, that a summary may take besides the loaded model
 
 
@@ -104,20 +103,46 @@ def by(engine: str, folder: str) -> list[str]:
     return ["-m", folder, "--engine", engine]
 
 
+FLOOR = Case("import numpy, typer, rich", [PYTHON, "-c", "import numpy, typer, rich.console, rich.table"])
+
+
 def start(material: Material) -> list[Case]:
-    floor = [PYTHON, "-c", "import numpy, typer, rich.console, rich.table"]
     deep = inspect("--from", material.trace(512), "--layer", 6, "--head", 3)
     return [
-        Case("import numpy, typer, rich", floor),
+        FLOOR,
         Case("attn --help", [ATTN, "--help"], 1.0),
         Case("attn --version", [ATTN, "--version"], 1.0),
-        *(Case(f"attn {name}", [ATTN, *name.split()], 1.6) for name in HELP),
         Case("attn inspect TEXT", inspect(TEXT), 1.4),
         Case("attn tokens TEXT", [ATTN, "tokens", TEXT], 1.0),
         Case("attn inspect --from TRACE", inspect("--from", material.trace()), 1.4),
         Case("attn inspect --from 12_LAYERS --layer 6 --head 3, 512 tokens", deep, 1.4),
         Case("attn mask show 'causal & window(4)'", [ATTN, "mask", "show", "causal & window(4)", "--size", "12"], 1.2),
     ]
+
+
+PAGES = """
+import typer
+from attncli.cli import app
+from attncli.help.topics import TOPICS
+
+def pages(command, words):
+    yield [*words, "--help"]
+    if hasattr(command, "list_commands"):
+        for name in command.list_commands(None):
+            yield from pages(command.get_command(None, name), [*words, name])
+
+for words in [*pages(typer.main.get_command(app), []), ["help"], *(["help", name] for name in TOPICS)]:
+    print(*words)
+print("help --man")
+"""
+
+
+def help_(material: Material) -> list[Case]:
+    """Compare every help text that there is to the floor."""
+    # In a process of its own, see run.once.
+    listed = subprocess.run([PYTHON, "-c", PAGES], check=True, capture_output=True, encoding="utf-8")
+    pages = listed.stdout.splitlines()
+    return [FLOOR, *(Case(f"attn {page}", [ATTN, *page.split()], 1.6) for page in pages)]
 
 
 def heads(material: Material) -> list[Case]:
@@ -277,6 +302,7 @@ def longest(material: Material, length: int) -> list[Case]:
 
 TABLES: dict[str, Callable[[Material], list[Case]]] = {
     "start": start,
+    "help": help_,
     "heads": heads,
     "native-minilm": native_minilm,
     "native-gpt2": native_gpt2,

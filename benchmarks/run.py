@@ -1,13 +1,13 @@
 """How long whole processes take, and how much memory, beside a floor or a peer measured in the same run.
 
-    python benchmarks/run.py [start] [heads] [native] [engines] [checkpoint] [sentences] [stream] [long] [long16k]
-                             [--rounds N] [--keep F]
+    python benchmarks/run.py [GROUP]... [--rounds N] [--keep FOLDER] [--peers FOLDER]
 
 The commands of a table run in turn, A B C A B C …, so that a machine whose speed drifts slows them alike; the medians
-are compared. The exit code is 1 if something is over its target. Tables may be named too: native-minilm, native-gpt2,
-native-sentences, engines-minilm, engines-gpt2, engines-llama, checkpoint-minilm, checkpoint-llama,
-checkpoint-llama-1024, long-1024, long-4096, long-8192. The peers, other tools with environments of
-their own, are measured where ``--peers FOLDER`` has FOLDER/bertviz; how to make one stands in its script.
+are compared. The exit code is 1 if something is over its target. The groups are start, help, heads, native, engines,
+checkpoint, sentences, stream, long and long16k; tables may be named too: native-minilm, native-gpt2, native-sentences,
+engines-minilm, engines-gpt2, engines-llama, checkpoint-minilm, checkpoint-llama, checkpoint-llama-1024, long-1024,
+long-4096, long-8192. The peers, other tools with environments of their own, are measured where ``--peers FOLDER`` has
+FOLDER/bertviz; how to make one stands in its script.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from pathlib import Path
 
 from cases import TABLES, Case, Material
 
-ROUNDS = {"start": 11, "heads": 11, "native": 5, "engines": 1, "checkpoint": 5, "sentences": 5, "stream": 1}
+ROUNDS = {"start": 11, "help": 7, "heads": 11, "native": 5, "engines": 1, "checkpoint": 5, "sentences": 5, "stream": 1}
 ROUNDS |= {"long": 3, "long16k": 1}
-WARMED = ("start", "heads", "native", "checkpoint", "sentences")
+WARMED = ("start", "help", "heads", "native", "checkpoint", "sentences")
 """The groups that first get a round that does not count; the others run too long for the disk to matter."""
 
 

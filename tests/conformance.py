@@ -30,6 +30,7 @@ from attncli.errors import AttnError
 from attncli.layer import LayerTrace
 from attncli.sources import open_source
 from attncli.sources.pretrained import Checkpoint, interface, memory
+from attncli.trace import Trace
 
 EXACT = 1e-6  # the largest difference of two float32 weights that counts as the same
 
@@ -75,6 +76,8 @@ class Row:
         reason: why it was refused.
         proof: the largest difference of weights·V from the model's own attention output.
         in_blocks: the largest difference of any weight that comes of working in small blocks of rows.
+        folder: where the model is saved.
+        trace: what is shown of all its layers.
     """
 
     name: str
@@ -85,6 +88,8 @@ class Row:
     reason: str = ""
     in_blocks: float = np.nan
     proof: float = np.nan
+    folder: Path | None = None
+    trace: Trace | None = None
 
     @property
     def is_exact(self) -> bool:
@@ -125,7 +130,8 @@ def conform(name: str, folder: Path) -> Row:
     pairs = zip(blocks.layers, trace.layers, strict=True)
     proof = max(layer.proof.max_abs_error if layer.proof else np.inf for layer in trace.layers)
     in_blocks = max(float(np.abs(stacked(block) - stacked(layer)).max()) for block, layer in pairs)
-    return Row(name, way, len(differences), max(differences), capture, in_blocks=in_blocks, proof=proof)
+    shown = {"folder": folder, "trace": trace}
+    return Row(name, way, len(differences), max(differences), capture, in_blocks=in_blocks, proof=proof, **shown)
 
 
 def opened(folder: Path, layers: str) -> Checkpoint:

@@ -8,6 +8,8 @@ for name in ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", *(name for name in os
     os.environ.pop(name, None)
 _NO_CONFIGURATION = tempfile.TemporaryDirectory()  # whoever runs the tests may have an attncli.toml
 os.environ["XDG_CONFIG_HOME"] = _NO_CONFIGURATION.name
+# Tiny models are too small to be shared between threads, which wait for each other where several tests run at once.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ |= {"_TYPER_FORCE_DISABLE_TERMINAL": "1", "TERMINAL_WIDTH": "100", "COLUMNS": "100", "HF_HUB_OFFLINE": "1"}
 
 import importlib.util
@@ -174,6 +176,22 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep what shares a fixture of its module in one process of pytest-xdist, so that it is made once."""
+    for item in items:
+        assert isinstance(item, pytest.Function)
+        shared = [
+            name
+            for name, found in item._fixtureinfo.name2fixturedefs.items()
+            if found[-1].scope == "module" and name != "one_thread"
+        ]
+        if shared and item.get_closest_marker("xdist_group") is None:
+            values = item.callspec.params if hasattr(item, "callspec") else {}
+            which = [str(values.get(name, "")) for name in shared]
+            item.add_marker(pytest.mark.xdist_group("-".join([item.module.__name__, *filter(None, which)])))
 
 
 def _executed_shapes(module_name: str) -> None:

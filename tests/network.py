@@ -1,11 +1,14 @@
 """The program with every connection and look-up over the network recorded and refused.
 
-Run with command lines by name, as JSON, on standard input; it writes a JSON line for each: how it ended, and the hosts
-that it would have spoken to.
+Run with command lines by name, as JSON, on standard input; it writes a JSON line for each: how it ended, the hosts that
+it would have spoken to, and how often the kernel had no route for somebody, which in a network namespace of its own is
+what the hook of Python does not see.
 """
 
 import json
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 HOSTS: list[str] = []
@@ -21,6 +24,13 @@ def refuse(event: str, arguments: tuple[Any, ...]) -> None:
     raise OSError(101, "Network is unreachable")
 
 
+def unrouted() -> int:
+    """Return how often the kernel found no route, for anyone in this network namespace since it was made."""
+    lines = Path("/proc/net/snmp").read_text().splitlines()
+    names, counts = (line.split() for line in lines if line.startswith("Ip:"))
+    return int(counts[names.index("OutNoRoutes")])
+
+
 def main() -> None:
     """Run the program, again and again."""
     sys.addaudithook(refuse)
@@ -28,10 +38,11 @@ def main() -> None:
 
     from attncli.cli import app
 
+    time.sleep = lambda _: None  # the hub's client waits longer and longer before it tries again
     for name, arguments in json.load(sys.stdin).items():
         HOSTS.clear()
         ran = CliRunner().invoke(app, arguments)
-        print(json.dumps([name, ran.exit_code, ran.stdout, ran.stderr, HOSTS]), flush=True)
+        print(json.dumps([name, ran.exit_code, ran.stdout, ran.stderr, HOSTS, unrouted()]), flush=True)
 
 
 if __name__ == "__main__":

@@ -202,7 +202,7 @@ def _warnings(difference: Difference) -> Iterator[str]:
         )
     said: dict[str, list[str]] = {}
     for name, trace in zip(NAMES, (first, second), strict=True):
-        for warning in warnings_of(trace, View()):
+        for warning in (*trace.source.notes, *warnings_of(trace, View())):
             said.setdefault(warning, []).append(name)
     for warning, names in said.items():
         yield f"warning: {'' if len(names) == len(NAMES) else f'{names[0]}: '}{warning}"

@@ -153,7 +153,7 @@ def _warned(traces: Iterable[tuple[int, Trace]], view: View) -> Iterator[Trace]:
     unsaid = 0
     for _, trace in traces:
         view.check(trace)
-        for warning in warnings_of(trace, view):
+        for warning in (*trace.source.notes, *warnings_of(trace, view)):
             if warning in said:
                 continue
             if len(said) < _SAID:

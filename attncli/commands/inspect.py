@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import typer
 
@@ -14,7 +14,8 @@ from attncli.errors import ExitCode, InputError, UsageError
 if TYPE_CHECKING:
     from attncli.derived import Derivation
     from attncli.failure import Failure
-    from attncli.resume import Resumed
+    from attncli.resume import Continued, Resumed
+    from attncli.stream import Answers
     from attncli.trace import Trace
     from attncli.view import View
 
@@ -92,65 +93,115 @@ def inspect(
     attn inspect -m gpt2 "time flies like an arrow" --head 3
     attn inspect -F jsonl - < sentences.txt
     """
-    from attncli.derived.asked import derivation_of
-    from attncli.formats import DRAWN, choose_format
-    from attncli.inputs import answers_of, is_alone, refuse_misplaced_errors
-    from attncli.progress import Following
+    given = {name: value for name, value in context.params.items() if value not in (None, ())}
+    view = _view(given)
+    chosen = _format(given, view)
+    _refuse_contradictions(given, chosen)
+    if (_show if resume is None else _resume)(context, given, view, chosen):
+        raise typer.Exit(ExitCode.INPUT)
+
+
+def _view(given: dict[str, Any]) -> View:
     from attncli.selection import RowRange
-    from attncli.sentences import last_number
-    from attncli.stream import Answers
-    from attncli.terminal import is_terminal, note
     from attncli.view import View, parse_show
 
-    given = {name: value for name, value in context.params.items() if value not in (None, ())}
-    view = View(
-        show=None if show is None else parse_show(show),
-        queries=tuple(query or ()),
-        keys=tuple(key or ()),
-        hide_special=bool(hide_special),
-        precision=precision,
-        span=None if rows is None else RowRange.of(rows),
-        top_keys=top_keys,
-        min_weight=min_weight,
-        no_sink=bool(no_sink),
-        log=bool(log),
+    return View(
+        show=parse_show(given["show"]) if "show" in given else None,
+        queries=tuple(given.get("query", ())),
+        keys=tuple(given.get("key", ())),
+        hide_special=given.get("hide_special", False),
+        precision=given.get("precision"),
+        span=RowRange.of(given["rows"]) if "rows" in given else None,
+        top_keys=given.get("top_keys"),
+        min_weight=given.get("min_weight"),
+        no_sink=given.get("no_sink", False),
+        log=given.get("log", False),
     )
-    wish, asked = derivation_of(given)
-    if resume is not None:
-        chosen = _resumable_format(given)
-    else:
-        chosen = _page_format(given, view) if interactive else choose_format(format_, output)
+
+
+def _format(given: dict[str, Any], view: View) -> str:
+    from attncli.formats import choose_format
+
+    if "resume" in given:
+        return _resumable_format(given)
+    return (
+        _page_format(given, view)
+        if "interactive" in given
+        else choose_format(given.get("format_"), given.get("output"))
+    )
+
+
+def _refuse_contradictions(given: dict[str, Any], chosen: str) -> None:
+    from attncli.inputs import refuse_misplaced_errors
+
+    save, output = given.get("save"), given.get("output")
     if save is not None and output is not None and save.absolute() == output.absolute():
         raise UsageError(f"--save and --output both name {save}; give each a file of its own")
-    if hide_special and from_ is None and model is None and vocab in (None, "words"):
+    if "hide_special" in given and not {"from_", "model"} & given.keys() and given.get("vocab", "words") == "words":
         raise UsageError("--hide-special does not apply to --vocab words, which adds no special tokens")
-    only = "--save keeps" if save is not None else "--interactive draws" if interactive else None
     refuse_misplaced_errors(given, chosen)
     if chosen == "parquet":
-        from attncli.formats.parquet import check_parquet, write_parquet
+        from attncli.formats.parquet import check_parquet
 
         check_parquet(output)
-    resumed = None
-    if resume is not None:
-        from attncli.resume import Resumed
 
-        resumed = Resumed(resume, chosen, chosen == "jsonl" or min_weight is None)
-        if resumed.is_whole:
-            note(f"{resume} is whole already; remove it to compute it again")
-            return
-    traces = _checked(answers_of(asked, layers="0", only=only, resumed=resumed), view, save, wish, is_alone(given))
-    bar = context.with_resource(Following(last_number(text or (), file), is_terminal(resume or output)))
-    answers = Answers(bar.follow(traces), bool(keep_errors))
-    if interactive:
+
+def _answers(
+    context: typer.Context, given: dict[str, Any], view: View, resumed: Resumed | None = None
+) -> Answers[Trace]:
+    """Return what is to be shown: the traces that the options ask for, followed by a bar and counted."""
+    from attncli.derived.asked import derivation_of
+    from attncli.inputs import answers_of, is_alone
+    from attncli.progress import Following
+    from attncli.sentences import last_number
+    from attncli.stream import Answers
+    from attncli.terminal import is_terminal
+
+    wish, asked = derivation_of(given)
+    only = "--save keeps" if "save" in given else "--interactive draws" if "interactive" in given else None
+    computed = answers_of(asked, layers="0", only=only, resumed=resumed)
+    traces = _checked(computed, view, given.get("save"), wish, is_alone(given))
+    last = last_number(given.get("text", ()), given.get("file"))
+    bar = context.with_resource(Following(last, is_terminal(given.get("resume", given.get("output")))))
+    return Answers(bar.follow(traces), given.get("keep_errors", False))
+
+
+def _show(context: typer.Context, given: dict[str, Any], view: View, chosen: str) -> int:
+    """Write what was asked for; return how many sentences were bad."""
+    from attncli.formats import DRAWN, STREAMS
+    from attncli.terminal import output
+
+    answers = _answers(context, given, view)
+    if "interactive" in given:
         _emit_page(answers.good(), view, given)
     elif chosen in DRAWN:
         _draw(answers.good(), view, chosen, given)
     elif chosen == "parquet":
+        from attncli.formats.parquet import write_parquet
+
         write_parquet(answers, view, given["output"])
     else:
-        _emit(answers, view, chosen, given, resumed)
-    if answers.failures or (resumed is not None and resumed.failures):
-        raise typer.Exit(ExitCode.INPUT)
+        with output(given.get("output"), is_stream=chosen in STREAMS) as stream:
+            _emit(answers, view, chosen, stream)
+    return answers.failures
+
+
+def _resume(context: typer.Context, given: dict[str, Any], view: View, chosen: str) -> int:
+    """Go on with what an interrupted run left; return how many of all sentences were bad."""
+    from attncli.resume import is_whole, resumed
+    from attncli.terminal import note
+
+    path = given["resume"]
+    if is_whole(path):
+        note(f"{path} is whole already; remove it to compute it again")
+        return 0
+    with resumed(path, chosen) as left:
+        answers = _answers(context, given, view, left)
+        if left.goes_on:
+            note(f"{left.part}: going on from sentence {left.sentence}")
+        with left.stream() as stream:
+            _emit(answers, view, chosen, stream)
+    return answers.failures + left.failures
 
 
 def _checked(
@@ -165,12 +216,16 @@ def _checked(
     from attncli.stream import warn
     from attncli.warnings import warnings_of
 
+    said: tuple[str, ...] = ()
     for number, answer in answers:
         if isinstance(answer, Failure):
             yield number, answer
             continue
         shown = answer if wish.is_none else derived_trace(answer, wish)
         view.check(shown)
+        if shown.source.notes != said:
+            said = shown.source.notes
+            warn(said, number, is_alone=True)  # of all sentences, whichever came first
         warn(warnings_of(shown, view), number, is_alone)
         if save is not None:
             answer.save(save)
@@ -194,23 +249,12 @@ def _draw(traces: Iterable[tuple[int, Trace]], view: View, chosen: str, given: d
             raise InputError("there is nothing to draw: no sentence could be read")
 
 
-def _emit(
-    answers: Iterable[tuple[int, Trace | Failure]],
-    view: View,
-    chosen: str,
-    given: dict[str, Any],
-    resumed: Resumed | None,
-) -> None:
-    from attncli.formats import STREAMS, writer
-    from attncli.terminal import note, output
+def _emit(answers: Iterable[tuple[int, Trace | Failure]], view: View, chosen: str, stream: IO[str] | Continued) -> None:
+    from attncli.formats import writer
 
-    if resumed is not None and resumed.goes_on:
-        note(f"{resumed.part}: going on from sentence {resumed.sentence}")
-    fresh = output(given.get("output"), is_stream=chosen in STREAMS)
-    with fresh if resumed is None else resumed.written_on() as stream:
-        for piece in writer(chosen)(answers, view):
-            stream.write(piece)
-            stream.flush()
+    for piece in writer(chosen)(answers, view):
+        stream.write(piece)
+        stream.flush()
 
 
 def _resumable_format(given: dict[str, Any]) -> str:

@@ -116,7 +116,7 @@ def save(trace: Trace, path: str | Path) -> None:
         "query_tokens": [{**token.as_dict(), "word": token.word} for token in trace.query_tokens],
         "key_tokens": [{**token.as_dict(), "word": token.word} for token in trace.key_tokens],
         "layers": layers,
-        "notes": trace.notes,
+        "notes": [*trace.source.notes, *trace.notes],
         "generated": trace.generated,
     }
     with written_aside(path) as aside:

@@ -16,6 +16,7 @@ from conformance import NOT_REACHED, opened, save, tokenizer_in
 from conftest import program
 from planted import BUGS, Bug, raw_masks
 from transformers import PreTrainedTokenizerFast
+from whole_program import whole_program
 
 import attncli
 from attncli.checks import DEFAULT_TEXTS
@@ -430,13 +431,14 @@ def test_one_text_stands_beside_a_built_in_one(minilm: str, attn: Run) -> None:
 def test_sentences_come_from_a_file_and_from_standard_input(minilm: str, tmp_path: Path) -> None:
     path = tmp_path / "sentences.txt"
     path.write_text("time flies\nthe cat sat on the mat\n", encoding="utf-8")
-    for arguments, given in ((("--file", path), None), (("-",), path.read_text(encoding="utf-8"))):
-        ran = program("check", "-m", minilm, "-F", "json", *arguments, input=given)
-        assert ran.returncode == 0
-        assert json.loads(ran.stdout)["tokens"] == [4, 8]
-    # Without a text nothing is read: the command has sentences of its own.
-    ran = program("check", "-m", minilm, "-F", "json", input="time flies\n")
-    assert json.loads(ran.stdout)["tokens"] == [7, 22, 12]
+    with whole_program() as attn:
+        for arguments, given in ((("--file", path), b""), (("-",), path.read_bytes())):
+            ran = attn("check", "-m", minilm, "-F", "json", *arguments, stdin=given)
+            assert ran.code == 0
+            assert ran.json["tokens"] == [4, 8]
+        # Without a text nothing is read: the command has sentences of its own.
+        ran = attn("check", "-m", minilm, "-F", "json", stdin=b"time flies\n")
+        assert ran.json["tokens"] == [7, 22, 12]
 
 
 def test_many_sentences_are_checked_a_few_at_a_time(minilm: str, attn: Run) -> None:

@@ -5,14 +5,14 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from architectures import architectures, tiny_inputs, tiny_model
-from conformance import NOT_REACHED, Row, conform, opened, save, words
+from architectures import architectures, tiny_model
+from conformance import NOT_REACHED, Row, conform, opened, save
 
 from attncli.sources.pretrained import places
 from attncli.sources.pretrained.interface import ATTENTION
 from attncli.trace import Trace
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.xdist_group("architectures")]
 
 
 @pytest.fixture(scope="module")
@@ -63,24 +63,20 @@ def arrays(trace: Trace) -> list[np.ndarray]:
     return [array for layer in trace.layers for array in (layer.q, layer.k, layer.v, layer.head(1).weights)]
 
 
-def test_leaving_out_the_layers_above_changes_no_bit_and_the_fast_ones_below_next_to_nothing(
-    rows: list[Row], tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_leaving_out_the_layers_above_changes_no_bit_and_the_fast_ones_below_next_to_nothing(rows: list[Row]) -> None:
     uncut = []
     for row in rows:
         if not row.is_exact:
             continue
-        folder = tmp_path_factory.mktemp("cut")
-        model = tiny_model(row.name)
-        save(model, folder)
-        inputs = tiny_inputs(model.config)
-        text, target = words(inputs["input_ids"]), words(inputs.get("decoder_input_ids"))
-        whole = opened(folder, "all").trace(text, target=target)
+        whole = row.trace
+        assert whole is not None
+        assert row.folder is not None
+        text, target = whole.text, whole.target
         chosen = [layer for layer in whole.layers if layer.layer < whole.source.layers - 1][-1].layer
-        short = opened(folder, str(chosen))
+        short = opened(row.folder, str(chosen))
         cut = short.trace(text, target=target)
         with patch.object(places, "without_layers", lambda model_class, *_, **__: model_class):
-            long = opened(folder, str(chosen))
+            long = opened(row.folder, str(chosen))
         size, full = (sum(p.numel() for p in one.model.parameters()) for one in (short, long))
         if size == full:
             uncut.append(row.name)

@@ -185,6 +185,7 @@ def test_a_sentence_that_is_too_long_is_shown_with_a_warning_and_cut_if_asked(at
     assert "602 tokens of at most 512" in attn("tokens", text, "-m", minilm).out.splitlines()[0]
 
 
+@pytest.mark.xdist_group("architectures")
 def test_the_limit_of_the_configuration_is_that_of_the_model() -> None:
     found = {}
     for name in architectures():

@@ -435,7 +435,7 @@ def test_what_is_no_configuration_of_ours_is_left_alone(places: Places, given: C
 
 
 def test_a_file_that_cannot_be_read_is_said(places: Places, attn: Callable[..., Any]) -> None:
-    for target in ("/proc/self/mem", "/dev/zero", str(places.folder)):  # an error at its start; endless; a folder
+    for target in ("/proc/self/mem", "/dev/zero"):  # an error at its start; endless
         places.project.symlink_to(target)
         ran = attn("inspect", SENTENCE)
         assert ran.code == 2
@@ -443,6 +443,13 @@ def test_a_file_that_cannot_be_read_is_said(places: Places, attn: Callable[..., 
         places.project.unlink()
     places.user.write_bytes(b"seed = '\xff'")
     assert f"{places.user} is no valid TOML" in attn("inspect", SENTENCE).err
+    places.user.unlink()
+    for path, name in ((places.project, "pyproject.toml"), (places.user, str(places.user))):
+        path.mkdir()
+        ran = attn("inspect", SENTENCE)
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err == f"attn: {name} is a folder; expected a configuration file there, or nothing\n"
+        path.rmdir()
 
 
 # --- attn config ------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 `ATTN_FUZZ=20` draws twenty times as many examples, other ones every time.
 """
 
+import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import typer.testing
 from fuzzing import Line, commands, examples, lines, masks, texts
 from hypothesis import given, note
 from hypothesis import strategies as st
 from outputs import CODES, FINDINGS, INPUT, OK, READERS, USAGE, hold, strict_json
 from safetensors.numpy import save_file
 from typer.main import get_command
+from whole_program import whole_program
 
 from attncli.cli import app
 from attncli.masks.notation import ENDINGS
@@ -26,8 +27,7 @@ from attncli.masks.notation import ENDINGS
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 
 Run = Callable[..., Any]
-ROOT = get_command(app)
-COMMANDS = commands(ROOT)
+COMMANDS = commands(get_command(app))
 _SECONDS = 60  # for one example, on a machine that has other things to do
 
 
@@ -52,15 +52,14 @@ def time_limit() -> Iterator[None]:
 
 
 @pytest.fixture
-def built_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Build the commands once, not for every example; it is the better part of a run of the toy layer."""
-    monkeypatch.setattr(typer.testing, "_get_command", lambda _: ROOT)
+def attn() -> Iterator[Run]:
+    """Run the real `main()`."""
+    with whole_program() as run:
+        yield run
 
 
 @pytest.fixture
-def folder(
-    built_once: None, one_thread: None, attn: Run, tmp_path: Path, tiny_llama: str, monkeypatch: pytest.MonkeyPatch
-) -> Path:
+def folder(one_thread: None, attn: Run, tmp_path: Path, tiny_llama: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a file of every sort that an option names."""
     folder = tmp_path / "work"
     folder.mkdir()
@@ -129,22 +128,43 @@ def test_any_command_line_is_answered_or_refused(line: Line, attn: Run, folder: 
         [(), ("--keep-errors",), ("--color", "always"), ("--pair", "a [/INST]"), ("--show", "tokens")]
     ),
 )
-def test_any_sentence_is_shown_or_refused(
-    sentences: list[str], form: str, more: tuple[str, ...], attn: Run, built_once: None
-) -> None:
-    lines = "\n".join(sentences).encode("utf-8", "surrogatepass")
+def test_any_sentence_is_shown_or_refused(sentences: list[str], form: str, more: tuple[str, ...], attn: Run) -> None:
+    content = "\n".join(sentences).encode("utf-8", "surrogatepass")
     with time_limit():
-        ran = attn("inspect", "-F", form, *more, "-", stdin=lines)
+        ran = attn("inspect", "-F", form, *more, "-", stdin=content)
     hold(ran.code, ran.out, ran.err, form, "always" in more)
-    assert ran.code in (OK, INPUT) or (more == ("--keep-errors",) and form not in ("json", "jsonl"))
-    if form == "jsonl" and ran.code == OK:
-        numbered = [line.rstrip(b"\r") for line in lines.removeprefix(b"\xef\xbb\xbf").split(b"\n")]
+    if more == ("--keep-errors",) and form not in ("json", "jsonl"):
+        assert ran.code == USAGE
+        return
+    lines = [line.rstrip(b"\r") for line in content.removeprefix(b"\xef\xbb\xbf").split(b"\n")]
+    given = {number: line for number, line in enumerate(lines, start=1) if line}
+    bad = [number for number, line in given.items() if not is_sentence(line)]
+    assert ran.code == (INPUT if bad or not given else OK)
+    assert [int(number) for number in re.findall(r"^attn: sentence (\d+): ", ran.err, re.MULTILINE)] == bad
+    if form == "tsv" and given:
+        rows = [line.split("\t")[0] for line in ran.out.splitlines()[1:]]
+        assert list(map(int, dict.fromkeys(rows))) == [number for number in given if number not in bad]
+    if form == "jsonl":
         documents = [strict_json(line) for line in ran.out.splitlines()]
-        assert [one["text"].encode() for one in documents] == [line for line in numbered if line]
+        assert [one["sentence"] for one in documents] == [
+            number for number in given if number not in bad or "--keep-errors" in more
+        ]
         for one in documents:
+            if one["sentence"] in bad:
+                assert one["schema"] == "attncli.error/1"
+                continue
+            assert one["text"].encode() == given[one["sentence"]]
             for token in one["key_tokens"]:
                 of = one["pair"] if token["segment"] else one["text"]
                 assert of[token["start"] : token["end"]] == token["text"]
+
+
+def is_sentence(line: bytes) -> bool:
+    """Whether a line is UTF-8 and holds something to read."""
+    try:
+        return bool(line.decode("utf-8").strip())
+    except UnicodeDecodeError:
+        return False
 
 
 @examples(2000)

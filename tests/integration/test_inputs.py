@@ -1,5 +1,6 @@
 """Where sentences come from: arguments, standard input, files, pairs and targets."""
 
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,24 @@ def test_the_line_that_is_not_utf_8_is_named(attn: Run, tmp_path: Path) -> None:
         ran = attn("inspect", *arguments, "-F", "tsv", "--fail-fast", stdin=path.read_bytes())
         assert (ran.code, texts(ran.out)) == (5, [("1", "time flies"), ("2", "fruit")])
         assert ran.err == f"attn: sentence 3: it is not UTF-8 at byte 3; convert {name} to UTF-8 first\n"
+
+
+@pytest.mark.parametrize("encoding", ["UTF-16", "UTF-16-BE", "UTF-32", "UTF-32-BE"])
+@pytest.mark.parametrize("arguments", [["inspect", "-F", "tsv"], ["inspect", "--whole"], ["heads"], ["tokens"]])
+def test_another_encoding_of_unicode_is_named_once(encoding: str, arguments: list[str], attn: Run) -> None:
+    mark = "\ufeff" if encoding.endswith("BE") else ""  # Python writes one where the order of bytes is not given
+    lines = (mark + "time flies\r\nfruit flies\r\n").encode(encoding)
+    ran = attn(*arguments, "-", stdin=lines)
+    named = encoding.removesuffix("-BE")
+    assert (ran.code, ran.out) == (5, "")
+    assert ran.err == (
+        f"attn: standard input is {named}, by the byte order mark that it begins with; convert it to UTF-8 first, "
+        f"such as with iconv -f {named} -t UTF-8\n"
+    )
+    converted = subprocess.run(
+        ["iconv", "-f", named, "-t", "UTF-8"], input=lines, capture_output=True, check=True
+    ).stdout
+    assert attn(*arguments, "-", stdin=converted).code == 0
 
 
 def test_a_whole_text_that_is_not_utf_8_does_not_blame_the_wrong_line(attn: Run) -> None:

@@ -126,15 +126,15 @@ def test_an_encoder_decoder_has_three_kinds(attn: Run, folder: Path) -> None:
     ]  # fmt: skip
 
 
-def test_a_real_checkpoint_needs_no_weights(folder: Path, minilm: str) -> None:
+def test_a_real_checkpoint_needs_no_weights(folder: Path, minilm: str, attn: Callable[..., Any]) -> None:
     shutil.copytree(minilm, "minilm", ignore=shutil.ignore_patterns("*.safetensors", "*.bin"))
     ran = program("mask", "model", "minilm", "time flies", "fruit flies like a banana", "--pad", "left", cwd=folder)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "bidirectional · layers 0-5 · pad(left=3) · 7 queries × 7 keys" in ran.stdout
     assert "0 [PAD] " in ran.stdout
     assert "6 [SEP] " in ran.stdout
-    pair = program("mask", "model", "minilm", "time flies", "--pair", "like an arrow", "-F", "json", cwd=folder)
-    assert [token["segment"] for token in json.loads(pair.stdout)[0]["key_tokens"]] == [0, 0, 0, 0, 1, 1, 1, 1]
+    pair = attn("mask", "model", "minilm", "time flies", "--pair", "like an arrow", "-F", "json")
+    assert [token["segment"] for token in pair.json[0]["key_tokens"]] == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
 def test_a_file_gets_the_document_or_the_picture(attn: Run, gemma: str) -> None:

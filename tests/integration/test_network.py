@@ -12,8 +12,12 @@ from typing import Any
 import network
 import pytest
 import torch
+from fuzzing import commands
 from outputs import one_sentence
 from safetensors.torch import load_file
+from typer.main import get_command
+
+from attncli.cli import app
 
 COMMANDS = {
     "toy": ["inspect", "time flies like an arrow"],
@@ -42,16 +46,29 @@ COMMANDS = {
     "mask": ["mask", "show", "causal"],
     "mask file": ["mask", "check", "mask.pt", "--expect", "causal"],
     "mask model": ["mask", "model", "tiny", "time flies"],
+    "mask diff": ["mask", "diff", "causal", "causal & window(3)"],
+    "mask convert": ["mask", "convert", "causal", "--to", "additive", "-o", "additive.safetensors"],
+    "NumPy's engine": ["inspect", "time flies", "-m", "tiny", "--engine", "native"],
+    "transformers' engine": ["inspect", "time flies", "-m", "tiny", "--engine", "transformers"],
+    "both engines": ["inspect", "time flies", "-m", "tiny", "--engine", "auto", "--verify"],
+    "an interrupted run": ["inspect", "time", "flies", "-m", "tiny", "--resume", "rows.jsonl"],
 }
-ENDS = {"pickle that is not allowed": 3, "broken": 3}
+ENDS = {"pickle that is not allowed": 3, "broken": 3, "mask diff": 1}
 # What would keep the libraries off the network anyway.
 KEEPERS = {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY", "DISABLE_SAFETENSORS_CONVERSION"}
 
-Ended = tuple[int, str, str, list[str]]  # exit code, standard output, standard error, hosts
+# A network namespace of its own, without a route: for C's and Rust's sockets too, and for child processes.
+NO_ROUTE = ("unshare", "--map-root-user", "--net")
+
+Ended = tuple[
+    int, str, str, list[str], int
+]  # exit code, standard output, standard error, hosts, packets without a route
 
 
 @pytest.fixture
-def recorded(attn: Callable[..., Any], tmp_path: Path, tiny_llama: str) -> Callable[..., dict[str, Ended]]:
+def recorded(
+    attn: Callable[..., Any], tmp_path: Path, tiny_llama: str, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., dict[str, Ended]]:
     """Run command lines online, among checkpoints, in one process that keeps the record."""
     for name in ("tiny", "pickle", "broken"):
         shutil.copytree(tiny_llama, tmp_path / name)
@@ -63,9 +80,13 @@ def recorded(attn: Callable[..., Any], tmp_path: Path, tiny_llama: str) -> Calla
     online = {name: value for name, value in os.environ.items() if name not in KEEPERS}
     online |= {"HF_HOME": str(tmp_path / "hub")}
 
-    def run(commands: dict[str, list[str]]) -> dict[str, Ended]:
+    monkeypatch.chdir(tmp_path)
+    lines = attn("inspect", "time", "flies", "-m", "tiny", "-F", "jsonl").out
+    (tmp_path / "rows.jsonl.part").write_text(lines[: len(lines) * 2 // 3])
+
+    def run(commands: dict[str, list[str]], *within: str) -> dict[str, Ended]:
         ran = subprocess.run(
-            [sys.executable, network.__file__],
+            [*within, sys.executable, network.__file__],
             input=json.dumps(commands),
             capture_output=True,
             encoding="utf-8",
@@ -93,13 +114,52 @@ def test_the_record_sees_a_connection_and_a_look_up() -> None:
     assert ran.stdout.split() == [b"example.org", b"192.0.2.1", b"example.com"]
 
 
+def test_every_command_is_run() -> None:
+    for path in commands(get_command(app)):
+        assert [line for line in COMMANDS.values() if tuple(line[: len(path)]) == path], path
+
+
 def test_no_command_speaks_to_the_network_unasked(recorded: Callable[..., dict[str, Ended]]) -> None:
-    ended = recorded(COMMANDS)
+    quiet(recorded(COMMANDS))
+
+
+def quiet(ended: dict[str, Ended]) -> None:
+    """Check that every command did what it should, and spoke to nobody that Python knows of."""
     assert ended.keys() == COMMANDS.keys()
-    for name, (code, _, err, hosts) in ended.items():
+    for name, (code, _, err, hosts, _) in ended.items():
         assert hosts == [], name
         assert code == ENDS.get(name, 0), (name, err)
-    print(f"{len(ended)} commands, no connection and no look-up")
+
+
+@pytest.fixture
+def no_route() -> None:
+    """Refuse to go on where `unshare` fails, unless it is this machine that forbids namespaces: then that is said."""
+    tried = subprocess.run([*NO_ROUTE, "true"], capture_output=True, encoding="utf-8", check=False)
+    if "Operation not permitted" in tried.stderr:
+        pytest.skip(f"this machine forbids network namespaces: {tried.stderr.strip()}")
+    assert (tried.returncode, tried.stderr) == (0, "")
+
+
+@pytest.mark.system
+def test_the_kernel_counts_what_leaves_a_namespace_without_a_route(no_route: None) -> None:
+    script = (
+        "import network, socket\nprint(network.unrouted())\n"
+        "for call in (lambda: socket.create_connection(('192.0.2.1', 80)), "
+        "lambda: socket.socket(type=socket.SOCK_DGRAM).sendto(b'', ('192.0.2.1', 53))):\n"
+        "    try:\n        call()\n    except OSError:\n        print(network.unrouted())"
+    )
+    command = [*NO_ROUTE, sys.executable, "-c", script]
+    ran = subprocess.run(command, check=True, capture_output=True, cwd=Path(network.__file__).parent)
+    assert ran.stdout.split() == [b"0", b"1", b"2"]
+
+
+@pytest.mark.system
+def test_no_command_needs_a_network_or_tries_one_below_python(
+    recorded: Callable[..., dict[str, Ended]], no_route: None
+) -> None:
+    ended = recorded(COMMANDS, *NO_ROUTE)
+    quiet(ended)
+    assert {name: unrouted for name, (*_, unrouted) in ended.items() if unrouted} == {}
 
 
 def test_a_name_on_the_hub_is_asked_of_the_hub_alone(recorded: Callable[..., dict[str, Ended]]) -> None:
@@ -107,7 +167,7 @@ def test_a_name_on_the_hub_is_asked_of_the_hub_alone(recorded: Callable[..., dic
     offline = {f"{option} offline": [*line, "--offline"] for option, line in asked.items()}
     ended = recorded(asked | offline)
     assert len(ended) == 4
-    for name, (code, out, err, hosts) in ended.items():
+    for name, (code, out, err, hosts, _) in ended.items():
         assert set(hosts) == (set() if "offline" in name else {"huggingface.co"})
         one_sentence(code, out, err)
         assert code == 3

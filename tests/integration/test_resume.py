@@ -2,15 +2,18 @@
 
 import json
 import random
+import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import minilm_folder
+from conftest import minilm_folder, program
 
+from attncli import files
 from attncli.sources.toy import ToyLayer
 
 Run = Callable[..., Any]
@@ -164,8 +167,85 @@ def test_bad_sentences_of_the_interrupted_run_count_in_the_exit_code(attn: Run, 
         part.write_text("".join(ran.out.splitlines(True)[:19]))
         again = attn("inspect", *texts, "--resume", path, *keeps)
         assert (ran.code, again.code, path.read_text()) == (5, 5, ran.out)
-        assert "sentence 2:" not in again.err
+        # What has no line is read again, and said again; an error document is a line.
+        assert ("sentence 2:" in again.err) == (not keeps)
         path.unlink()
+
+
+@pytest.mark.parametrize("form", ["tsv", "csv"])
+@pytest.mark.parametrize("bad", [" ", "a sentence"])
+def test_where_few_weights_have_rows_bad_sentences_are_told_from_those_without_rows(
+    bad: str, form: str, attn: Run, tmp_path: Path
+) -> None:
+    # Alone, a word attends to itself with weight 1; the heaviest of these other weights is less.
+    texts = ["time", "a b c d e f g h", bad, *["arrow", "a b c d e f g h"] * 10]
+    options = ("--mask", "none", "--min-weight", "0.999999")
+    ran = attn("inspect", *texts, *options, "-F", form)
+    assert ran.code == (5 if bad == " " else 0)
+    lines = ran.out.splitlines(True)
+    assert [line[: line.index("\t" if form == "tsv" else ",")] for line in lines[1::4]] == [
+        "1",
+        *map(str, range(4, 24, 2)),
+    ]
+    path = tmp_path / f"out.{form}"
+    for count in (2, 5, 20, len(lines)):
+        path.with_name(path.name + ".part").write_text("".join(lines[:count]))
+        again = attn("inspect", *texts, *options, "--resume", path)
+        assert (again.code, path.read_text()) == (ran.code, ran.out)
+        assert again.err.splitlines()[1:] == ran.err.splitlines()
+        path.unlink()
+
+
+# --- two at a time -----------------------------------------------------------------------------------------
+
+
+def test_what_another_run_left_is_read_once_it_writes_no_more(
+    attn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [f"w{number} w" for number in range(40)]
+    lines = attn("inspect", *texts, "-F", "jsonl").out.splitlines(True)
+    path, part = tmp_path / "out.jsonl", tmp_path / "out.jsonl.part"
+    claimed = files.claimed
+
+    @contextmanager
+    def late(aside: Path) -> Iterator[None]:
+        """Another process gets there first, and goes on from line 3 to line `left`, or to the end."""
+        part.write_text("".join(lines[:left])) if left < len(lines) else program("inspect", *texts, "--resume", path)
+        with claimed(aside):
+            yield
+
+    monkeypatch.setattr(files, "claimed", late)
+    left = 20
+    part.write_text("".join(lines[:3]))
+    ran = attn("inspect", *texts, "--resume", path)
+    assert (ran.code, ran.err) == (0, f"attn: {part}: going on from sentence 20\n")
+    assert path.read_text() == "".join(lines)
+
+    path.unlink()
+    left = len(lines)
+    part.write_text("".join(lines[:3]))
+    ran = attn("inspect", *texts, "--resume", path)
+    assert (ran.code, ran.out, ran.err) == (5, "", f"attn: {path} has just been ended by another run\n")
+    assert path.read_text() == "".join(lines)
+    assert {one.name for one in tmp_path.iterdir()} == {path.name}
+
+
+def test_of_two_that_go_on_at_once_one_does(attn: Run, tmp_path: Path) -> None:
+    corpus = tmp_path / "sentences.txt"
+    corpus.write_bytes(sentences(400))
+    expected = whole(attn, "jsonl", "--file", corpus)
+    path, part = tmp_path / "out.jsonl", tmp_path / "out.jsonl.part"
+    part.write_bytes(expected[: len(expected) // 3])
+    command = [sys.executable, "-m", "attncli", "inspect", "--file", str(corpus), "--resume", str(path)]
+    both = [subprocess.Popen(command, stderr=subprocess.PIPE, encoding="utf-8") for _ in range(2)]
+    said = [one.communicate()[1] for one in both]
+    done = [err for err in said if "going on from sentence" in err]
+    assert len(done) == 1
+    (other,) = set(said) - set(done)
+    assert re.search("is being written by another run|has just been ended by another|is whole already", other), other
+    assert [one.returncode for one in both] == [5 if err in done or "whole already" not in err else 0 for err in said]
+    assert path.read_bytes() == expected
+    assert {one.name for one in tmp_path.iterdir()} == {corpus.name, path.name}
 
 
 def test_without_an_interrupted_run_it_starts_and_a_whole_file_is_left_alone(attn: Run, tmp_path: Path) -> None:

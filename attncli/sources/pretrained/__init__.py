@@ -66,7 +66,7 @@ class Checkpoint:
         self.request = Request(chosen, kind, heads, expression, writes=generate > 0)
         self.other_layers = loading.other_layers(config)
         attention_layers = self._attention_layers()
-        self.notes = tuple(  # said once, with the first sentence
+        self.notes = tuple(
             f"layer {index} has {visible(self.other_layers[index])}, no softmax attention; it is not shown"
             for index in self.request.layers
             if index in self.other_layers
@@ -221,11 +221,11 @@ class Checkpoint:
             device=str(self.model.device),
             layers=self.num_layers,
             details={"engine": "transformers"} | ({"other_layers": others} if others else {}),
+            notes=self.notes,
         )
         traces = []
         for one, own in zip(sentences, recorded.traces(), strict=True):
-            once, self.notes = self.notes, ()
-            notes = once + one.notes
+            notes = one.notes
             if self.request.mask is None:
                 notes += mask_notes(own, self.unseen)
             if one.generated:
