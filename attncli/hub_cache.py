@@ -34,4 +34,4 @@ def snapshot(name: str, revision: str) -> Path:
 
 def is_known(folder: Path, name: str) -> bool:
     """Return whether a file is in a snapshot's folder, or was found not to be on the hub."""
-    return (folder / name).exists() or (folder.parents[1] / ".no_exist" / folder.name / name).exists()
+    return os.path.exists(folder / name) or os.path.exists(folder.parents[1] / ".no_exist" / folder.name / name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from attncli.errors import NotExposedError
 from attncli.layer import LayerTrace, Proof
 from attncli.sources.load_options import EngineOptions, checked_options
-from attncli.sources.native import DeclinedError, NativeCheckpoint, TooLongError
+from attncli.sources.native import DeclinedError, NativeCheckpoint, NotCachedError, TooLongError
 from attncli.tokens import visible
 
 if TYPE_CHECKING:
@@ -56,17 +56,25 @@ def open_checkpoint(
     chosen = checked_options(model, options, EngineOptions, "--model; it belongs to the toy layer")
     loading = {name: value for name, value in options.items() if name not in ("engine", "verify")}
 
+    @cache
     def by_transformers() -> Checkpoint:
         from attncli.sources.pretrained import Checkpoint
 
         return Checkpoint(model, layers, heads, kind=kind, mask=mask, special=special, generate=generate, **loading)
 
+    def by_numpy() -> NativeCheckpoint:
+        if generate:
+            raise DeclinedError("it writes no tokens")
+        return NativeCheckpoint(model, layers, heads, kind=kind, mask=mask, special=special, options=chosen)
+
     if chosen.engine == "transformers":
         return by_transformers()
     try:
-        if generate:
-            raise DeclinedError("it writes no tokens")
-        native = NativeCheckpoint(model, layers, heads, kind=kind, mask=mask, special=special, options=chosen)
+        try:
+            native = by_numpy()
+        except NotCachedError:
+            by_transformers()  # which downloads it; the first run answers as those after it
+            native = by_numpy()
     except DeclinedError as error:
         if chosen.engine == "native" or chosen.verify:
             raise _refusal(model, error, chosen.verify) from None
@@ -93,27 +101,22 @@ class _Native:
 
     runs_together = False
 
-    def __init__(self, native: NativeCheckpoint, load_other: Callable[[], Checkpoint] | None) -> None:
+    def __init__(self, native: NativeCheckpoint, other: Callable[[], Checkpoint] | None) -> None:
         self._native = native
-        self._load_other = load_other
+        self._other = other
         self._has_declined = False
-
-    @cached_property
-    def _other(self) -> Checkpoint:
-        assert self._load_other is not None
-        return self._load_other()
 
     def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
         """Return the attention of one sentence; see `Source.trace`."""
-        if not self._has_declined:
+        if not self._has_declined or self._other is None:
             try:
                 return self._native.trace(text, pair, target)
             except DeclinedError as error:
-                if self._load_other is None:
+                if self._other is None:
                     raise _refusal(self._native.name, error, verify=False) from None
                 _log.info("left to transformers: %s", error)
                 self._has_declined = not isinstance(error, TooLongError)
-        return self._other.trace(text, pair, target)
+        return self._other().trace(text, pair, target)
 
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
         """Yield the attention of each sentence, in order; see `Source.traces`."""

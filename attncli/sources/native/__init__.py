@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from attncli.sources.native.families import recipe_of
 from attncli.sources.native.fields import DeclinedError, Fields
 from attncli.sources.native.forward import Model
 from attncli.sources.native.tokenizer import NativeTokenizer, load_tokenizer
-from attncli.sources.native.weights import Weights
+from attncli.sources.native.weights import Weights, has_weights
 from attncli.sources.pretrained.reading import Reader
 from attncli.tokens import visible
 from attncli.trace import Source, Trace
@@ -28,7 +29,7 @@ from attncli.trace import Source, Trace
 if TYPE_CHECKING:
     from attncli.sources.load_options import EngineOptions, LoadOptions
 
-__all__ = ["DeclinedError", "NativeCheckpoint", "TooLongError", "load_alone"]
+__all__ = ["DeclinedError", "NativeCheckpoint", "NotCachedError", "TooLongError", "load_alone"]
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +40,10 @@ _log = logging.getLogger(__name__)
 MOST = 200_000_000_000
 
 
+class NotCachedError(DeclinedError):
+    """The hub's local cache lacks some of it, which transformers downloads."""
+
+
 class TooLongError(DeclinedError):
     """One sentence is more than what this engine is faster at; another may not be."""
 
@@ -47,8 +52,9 @@ class NativeCheckpoint:
     """A model and its tokenizer, opened once; see `attncli.sources.Source`.
 
     Raises:
-        DeclinedError: it is not one that this engine computes; TooLongError, when it traces, where the engine is chosen
-            by what is faster.
+        DeclinedError: it is not one that this engine computes.
+        NotCachedError: it is not on the disk.
+        TooLongError: when it traces, where the engine is chosen by what is faster.
         LoadError: its files are damaged.
         UsageError: there is no such layer, head or kind.
     """
@@ -67,7 +73,7 @@ class NativeCheckpoint:
         options: EngineOptions,
     ) -> None:
         _check_options(options)
-        folder = _folder(model, options.revision)
+        folder = _folder(model, options.revision, _is_whole)
         config = _config(folder)
         recipe = recipe_of(Fields(config))
         if kind not in (None, "self"):
@@ -131,9 +137,7 @@ def load_alone(name: str, options: LoadOptions) -> tuple[NativeTokenizer, int]:
         LoadError: a file is damaged.
     """
     _check_options(options)
-    folder = _folder(name, options.revision)
-    if not Path(name).is_dir() and not _has_whole_tokenizer(folder):
-        raise DeclinedError("its tokenizer may not be whole in the local cache")
+    folder = _folder(name, options.revision, _has_whole_tokenizer)
     config = _config(folder)
     limit = recipe_of(Fields(config)).positions
     return load_tokenizer(name, folder, config), limit
@@ -149,23 +153,28 @@ def _check_options(options: LoadOptions) -> None:
         raise DeclinedError("it runs no code that a checkpoint brings")
 
 
-def _folder(name: str, revision: str | None) -> Path:
+def _folder(name: str, revision: str | None, is_whole: Callable[[Path], bool]) -> Path:
     """Return the folder that holds a checkpoint: its own, or that of the hub's local cache."""
-    folder = Path(name)
-    if not folder.is_dir():
-        folder = snapshot(name, revision or "main")
-        # The tokenizer's files are downloaded before the weights: where all of these are, none is missing.
-        if not (folder / "tokenizer_config.json").is_file():
-            raise DeclinedError("it is not in the local cache")
+    if os.path.isdir(name):
+        return Path(name)
+    folder = snapshot(name, revision or "main")
+    if not is_whole(folder):
+        raise NotCachedError("it is not, or not whole, in the local cache")
     return folder
+
+
+def _is_whole(folder: Path) -> bool:
+    """Return whether a folder of the cache lacks no file of a checkpoint."""
+    return _has_whole_tokenizer(folder) and has_weights(folder)
 
 
 def _has_whole_tokenizer(folder: Path) -> bool:
     """Return whether a folder of the cache lacks no file of a tokenizer.
 
-    Of those that are read here, transformers looks for this one last; and weights are downloaded after all of them.
+    Of those that are read here, transformers looks for special_tokens_map.json last; weights come after all of them.
     """
-    return is_known(folder, "special_tokens_map.json") or any(folder.glob("*.safetensors"))
+    has_all = all(os.path.isfile(folder / name) for name in ("tokenizer.json", "tokenizer_config.json"))
+    return has_all and (is_known(folder, "special_tokens_map.json") or has_weights(folder))
 
 
 def _config(folder: Path) -> dict[str, Any]:

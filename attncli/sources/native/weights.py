@@ -53,11 +53,9 @@ class Weights:
         """Return the file that each tensor is in."""
         if (self._folder / _ALONE).is_file():
             return dict.fromkeys(self._tensors(_ALONE), _ALONE)
-        try:
-            listed = json.loads((self._folder / _INDEX).read_text(encoding="utf-8"))["weight_map"]
-            return {str(name): os.path.basename(file) for name, file in listed.items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            raise DeclinedError("it has no safetensors weights") from None
+        if not (listed := _shards(self._folder)):
+            raise DeclinedError("it has no safetensors weights")
+        return listed
 
     def _tensors(self, file: str) -> dict[str, np.ndarray[Any, Any]]:
         """Return the tensors of a file, none of which is read yet."""
@@ -119,6 +117,22 @@ class Weights:
                 f"{list(found.shape)}, the model expects rows of {width}; check that the files belong together"
             )
         return _widened(found[list(indices)])
+
+
+def has_weights(folder: Path) -> bool:
+    """Return whether a folder holds safetensors weights, and all files of them."""
+    return os.path.isfile(folder / _ALONE) or all(
+        os.path.isfile(folder / file) for file in set(_shards(folder).values()) or [_ALONE]
+    )
+
+
+def _shards(folder: Path) -> dict[str, str]:
+    """Return the file that each tensor is in, where there are several."""
+    try:
+        listed = json.loads((folder / _INDEX).read_text(encoding="utf-8"))["weight_map"]
+        return {str(name): os.path.basename(file) for name, file in listed.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
 
 
 def _mapped(path: Path) -> dict[str, np.ndarray[Any, Any]]:
