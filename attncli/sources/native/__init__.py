@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["DeclinedError", "NativeCheckpoint", "TooLongError"]
 
-# Multiply-adds of one sentence above which transformers is sooner done. By `benchmarks/run.py engines` on two cores the
+# Multiply-adds of one sentence above which transformers is sooner done. `benchmarks/run.py engines` on two cores: the
 # times of the engines cross at 200 billion for GPT-2 small and at 540 for a Llama of 309M parameters. By the processor
-# seconds of both, cores without end would bring that down to 160 and 230: to what one core does while torch is imported.
+# seconds of both, cores without end would bring that down to 160 and 230: what one core does while torch is imported.
 MOST = 200_000_000_000
 
 
