@@ -10,7 +10,7 @@ from typing import NamedTuple
 from attncli.errors import InputError, UsageError
 from attncli.tokens import visible
 
-_MOST = 100_000  # layers or heads; a file that claims more is damaged, or made to fill the memory
+MOST = 100_000  # layers or heads; a file that claims more is damaged, or made to fill the memory
 _PART = re.compile(r"(-?\d{1,9})(?:-(\d{1,9}))?")
 _RANGE = r"(-?[0-9]{1,9})?:(-?[0-9]{1,9})?"
 
@@ -64,8 +64,8 @@ class Indices(NamedTuple):
             UsageError: one is out of range; the message says the range.
             InputError: nothing has so many.
         """
-        if count > _MOST:
-            raise InputError(f"{owner} claims to have {count} {self.what}s, and at most {_MOST} can be looked at")
+        if count > MOST:
+            raise InputError(f"{owner} claims to have {count} {self.what}s, and at most {MOST} can be looked at")
         if self.parts is None:
             return tuple(range(count))
         chosen: dict[int, None] = {}

@@ -33,10 +33,9 @@ __all__ = ["DeclinedError", "NativeCheckpoint", "NotCachedError", "TooLongError"
 
 _log = logging.getLogger(__name__)
 
-# Multiply-adds of one sentence above which transformers, on many cores, is sooner done: what one core does in the time
-# that the import takes. Measured in processor seconds: the import took 9 more than NumPy's start-up; 99 billion (GPT-2
-# small, 1024 tokens) took 5.4 in NumPy, 267 billion (a Llama of 309M parameters, 1024 tokens) 10.4: so 160 to 230
-# billion. `benchmarks/run.py engines` measures both engines.
+# Multiply-adds of one sentence above which transformers is sooner done. `benchmarks/run.py engines` on two cores: the
+# times of the engines cross at 200 billion for GPT-2 small and at 540 for a Llama of 309M parameters. By the processor
+# seconds of both, cores without end would bring that down to 160 and 230: what one core does while torch is imported.
 MOST = 200_000_000_000
 
 

@@ -77,7 +77,7 @@ def _bert(
         feed_forward=FeedForward("intermediate.dense", "output.dense", _activation(fields, "hidden_act", "gelu")),
         attention_residual=Residual(of_sum="attention.output.LayerNorm"),
         feed_forward_residual=Residual(of_sum="output.LayerNorm"),
-        layers=(Attention((hidden // heads) ** -0.5, _FULL),) * fields.count("num_hidden_layers", 12),
+        layers=(Attention((hidden // heads) ** -0.5, _FULL),) * fields.layers("num_hidden_layers", 12),
     )
 
 
@@ -103,7 +103,7 @@ def _distilbert(fields: Fields) -> Recipe:
         feed_forward=FeedForward("ffn.lin1", "ffn.lin2", _activation(fields, "activation", "gelu")),
         attention_residual=Residual(of_sum="sa_layer_norm"),
         feed_forward_residual=Residual(of_sum="output_layer_norm"),
-        layers=(Attention((hidden // heads) ** -0.5, _FULL),) * fields.count("n_layers", 6),
+        layers=(Attention((hidden // heads) ** -0.5, _FULL),) * fields.layers("n_layers", 6),
     )
 
 
@@ -113,7 +113,7 @@ def _distilbert(fields: Fields) -> Recipe:
 def _gpt2(fields: Fields) -> Recipe:
     """GPT-2 (Radford et al. 2019)."""
     hidden, heads = fields.count("n_embd", 768), fields.count("n_head", 12)
-    layers = fields.count("n_layer", 12)
+    layers = fields.layers("n_layer", 12)
     scale = (hidden // heads) ** -0.5 if fields.take("scale_attn_weights", True, among=(True, False)) else 1.0
     by_layer = fields.take("scale_attn_by_inverse_layer_idx", False, among=(False, True))
     fields.take("reorder_and_upcast_attn", False, among=(False, True))  # the same in float32
@@ -153,7 +153,7 @@ def _gpt_neox(fields: Fields) -> Recipe:
         feed_forward=FeedForward("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", _activation(fields, "hidden_act", "gelu")),
         attention_residual=Residual(before="input_layernorm"),
         feed_forward_residual=Residual(before="post_attention_layernorm"),
-        layers=(attention,) * fields.count("num_hidden_layers", 44),
+        layers=(attention,) * fields.layers("num_hidden_layers", 44),
         is_parallel=fields.take("use_parallel_residual", True, among=(True, False)),
     )
 
@@ -194,7 +194,7 @@ def _qwen3(fields: Fields) -> Recipe:
 
 def _smollm3(fields: Fields) -> Recipe:
     """SmolLM3 (2025): every fourth layer does not turn its queries and keys (Yang et al. 2025, "RoPE to NoPE …")."""
-    layers = fields.count("num_hidden_layers", 36)
+    layers = fields.layers("num_hidden_layers", 36)
     every = fields.count("no_rope_layer_interval", 4)
     turns = fields.take("no_rope_layers", None) or [int((layer + 1) % every != 0) for layer in range(layers)]
     has_windows = fields.take("use_sliding_window", False, among=(False, True))
@@ -356,7 +356,7 @@ def _decoder(
     """
     hidden, heads = fields.count("hidden_size", usual.hidden), fields.count("num_attention_heads", usual.heads)
     layers, positions = (
-        fields.count("num_hidden_layers", usual.layers),
+        fields.layers("num_hidden_layers", usual.layers),
         fields.count("max_position_embeddings", usual.positions),
     )
     groups = fields.take("num_key_value_heads", usual.groups) or heads

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from attncli.selection import MOST
+
 # What says nothing about a forward pass in evaluation: training, generation, heads on top, bookkeeping.
 _IDLE_NAMES = """
     _commit_hash _name_or_path architectures attention_dropout attention_probs_dropout_prob attn_pdrop
@@ -87,6 +89,17 @@ class Fields:
         value = self.take(name, default)
         if type(value) is not int or value < 1:
             raise DeclinedError(f"{name} is {value!r}")
+        return value
+
+    def layers(self, name: str, default: Any) -> int:
+        """Return how many layers there are.
+
+        Raises:
+            DeclinedError: it is no whole number above 0, or one that no model has.
+        """
+        value = self.count(name, default)
+        if value > MOST:
+            raise DeclinedError(f"{name} is {value}")
         return value
 
     def number(self, name: str, default: Any = _ABSENT) -> float:
