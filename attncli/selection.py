@@ -10,7 +10,7 @@ from typing import NamedTuple
 from attncli.errors import InputError, UsageError
 from attncli.tokens import visible
 
-MOST = 100_000  # layers or heads; a file that claims more is damaged, or made to fill the memory
+MOST = 100_000  # layers, heads or their width; a file that claims more is damaged, or made to fill the memory
 _PART = re.compile(r"(-?\d{1,9})(?:-(\d{1,9}))?")
 _RANGE = r"(-?[0-9]{1,9})?:(-?[0-9]{1,9})?"
 

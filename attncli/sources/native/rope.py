@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from attncli.selection import MOST
 from attncli.sources.native.fields import DeclinedError, Fields
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def rope_of(said: Any, usual: Mapping[str, Any], width: int, positions: int) -> 
         raise DeclinedError(f"its rotary embedding is {kind!r}")
     base = given.number("rope_theta")
     turned = int(width * given.number("partial_rotary_factor")) if "partial_rotary_factor" in usual else width
-    if turned < 2 or turned % 2 or turned > width:
+    if turned < 2 or turned % 2 or turned > min(width, MOST):
         raise DeclinedError(f"it turns {turned} of {width} dimensions")
     frequencies = 1 / np.float32(base) ** (np.arange(0, turned, 2, dtype=np.float32) / np.float32(turned))
     rope = _KINDS[kind](given, frequencies.astype(np.float32), turned, positions)
