@@ -35,6 +35,7 @@ ABSENT = object()  # a field that the file does not have
 Changes = Mapping[str, Any]
 
 _SIZES: dict[str, list[Any]] = {
+    "vocab_size": [70],
     "hidden_size": [48],
     "num_attention_heads": [2],
     "num_hidden_layers": [1, 5],
@@ -111,6 +112,7 @@ VARIANTS: dict[str, dict[str, list[Any]]] = {
     "camembert": _ROBERTA,
     "electra": _BERT | {"embedding_size": [16, 32]},
     "distilbert": {
+        "vocab_size": [70],
         "dim": [48],
         "n_heads": [2],
         "n_layers": [1, 5],
@@ -120,6 +122,7 @@ VARIANTS: dict[str, dict[str, list[Any]]] = {
         "sinusoidal_pos_embds": [True],
     },
     "gpt2": {
+        "vocab_size": [70],
         "n_embd": [48],
         "n_head": [2],
         "n_layer": [1, 5],
@@ -258,7 +261,7 @@ def native_layers(folder: Path, ids: list[int], segments: list[int]) -> list[Lay
 def native_model(folder: Path) -> forward.Model:
     """Open the model of a checkpoint in the native engine."""
     recipe = recipe_of(Fields(json.loads((folder / "config.json").read_text(encoding="utf-8"))))
-    return forward.Model(recipe, Weights(folder, recipe.prefix, recipe.embedding.tokens + ".weight"))
+    return forward.Model(recipe, Weights(folder, recipe.prefix, recipe.embedding.tokens.name + ".weight"))
 
 
 def compared(name: str, found: list[LayerTrace], known: tuple[LayerTrace, ...]) -> Row:

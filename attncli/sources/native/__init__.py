@@ -85,14 +85,14 @@ class NativeCheckpoint:
         last = max(self.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, self.family, len(recipe.layers), last)
         self.most = MOST if options.engine == "auto" and not options.verify else math.inf
-        self.model = Model(recipe, Weights(folder, recipe.prefix, recipe.embedding.tokens + ".weight"))
+        self.model = Model(recipe, Weights(folder, recipe.prefix, recipe.embedding.tokens.name + ".weight"))
         self.reader = Reader(
             name=model,
             tokenizer=load_tokenizer(model, folder, config),
             special=special,
             limit=recipe.positions,
             truncate=options.truncate,
-            rows=self.model.rows,
+            rows=recipe.embedding.tokens.rows,
             start_id=None,
         )
 

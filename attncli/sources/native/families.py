@@ -21,6 +21,7 @@ from attncli.sources.native.recipe import (
     Projections,
     Recipe,
     Residual,
+    Table,
 )
 from attncli.sources.native.rope import Rope, read_rope, rope_of
 
@@ -45,27 +46,34 @@ def recipe_of(fields: Fields) -> Recipe:
 
 
 def _bert(
-    fields: Fields, prefix: str, positions: int = 512, width: int = 768, heads: int = 12, is_roberta: bool = False
+    fields: Fields,
+    prefix: str,
+    vocabulary: int = 30522,
+    width: int = 768,
+    heads: int = 12,
+    inner: int = 3072,
+    is_roberta: bool = False,
 ) -> Recipe:
     """BERT (Devlin et al. 2019); RoBERTa (Liu et al. 2019) counts positions from the one after its padding's id."""
     hidden, heads = fields.count("hidden_size", width), fields.count("num_attention_heads", heads)
     first = _padding_id(fields) + 1 if is_roberta else 0
-    inner = fields.count("embedding_size", 128) if prefix == "electra." else hidden
+    embedded = fields.count("embedding_size", 128) if prefix == "electra." else hidden
+    positions = fields.count("max_position_embeddings", 512)
     embedding = Embedding(
-        tokens="embeddings.word_embeddings",
-        positions="embeddings.position_embeddings",
+        width=embedded,
+        tokens=Table("embeddings.word_embeddings", fields.count("vocab_size", vocabulary)),
+        positions=Table("embeddings.position_embeddings", positions),
         padding_id=first - 1 if is_roberta else None,
-        segments="embeddings.token_type_embeddings",
+        segments=Table("embeddings.token_type_embeddings", fields.count("type_vocab_size", 2)),
         norm="embeddings.LayerNorm",
-        projection=None if inner == hidden else "embeddings_project",
+        projection=None if embedded == hidden else "embeddings_project",
     )
-    fields.count("type_vocab_size", 2)
-    fields.take("intermediate_size", None)
     return Recipe(
         prefix=prefix,
         layer="encoder.layer.{}.",
+        width=hidden,
         heads=_heads(hidden, heads),
-        positions=fields.count("max_position_embeddings", 512) - first,
+        positions=positions - first,
         embedding=embedding,
         norm=Norm(layer_norm, fields.number("layer_norm_eps", 1e-12), has_bias=True),
         projections=Projections(
@@ -74,7 +82,12 @@ def _bert(
             value="attention.self.value",
             output="attention.output.dense",
         ),
-        feed_forward=FeedForward("intermediate.dense", "output.dense", _activation(fields, "hidden_act", "gelu")),
+        feed_forward=FeedForward(
+            fields.count("intermediate_size", inner),
+            "intermediate.dense",
+            "output.dense",
+            _activation(fields, "hidden_act", "gelu"),
+        ),
         attention_residual=Residual(of_sum="attention.output.LayerNorm"),
         feed_forward_residual=Residual(of_sum="output.LayerNorm"),
         layers=(Attention((hidden // heads) ** -0.5, _FULL),) * fields.layers("num_hidden_layers", 12),
@@ -84,23 +97,27 @@ def _bert(
 def _distilbert(fields: Fields) -> Recipe:
     """DistilBERT (Sanh et al. 2019): BERT without segments."""
     hidden, heads = fields.count("dim", 768), fields.count("n_heads", 12)
-    fields.count("hidden_dim", 3072)
+    positions = fields.count("max_position_embeddings", 512)
     fields.take("sinusoidal_pos_embds", False, among=(False, True))  # the table is in the weights either way
     return Recipe(
         prefix="distilbert.",
         layer="transformer.layer.{}.",
+        width=hidden,
         heads=_heads(hidden, heads),
-        positions=fields.count("max_position_embeddings", 512),
+        positions=positions,
         embedding=Embedding(
-            tokens="embeddings.word_embeddings",
-            positions="embeddings.position_embeddings",
+            width=hidden,
+            tokens=Table("embeddings.word_embeddings", fields.count("vocab_size", 30522)),
+            positions=Table("embeddings.position_embeddings", positions),
             norm="embeddings.LayerNorm",
         ),
         norm=Norm(layer_norm, 1e-12, has_bias=True),
         projections=Projections(
             query="attention.q_lin", key="attention.k_lin", value="attention.v_lin", output="attention.out_lin"
         ),
-        feed_forward=FeedForward("ffn.lin1", "ffn.lin2", _activation(fields, "activation", "gelu")),
+        feed_forward=FeedForward(
+            fields.count("hidden_dim", 3072), "ffn.lin1", "ffn.lin2", _activation(fields, "activation", "gelu")
+        ),
         attention_residual=Residual(of_sum="sa_layer_norm"),
         feed_forward_residual=Residual(of_sum="output_layer_norm"),
         layers=(Attention((hidden // heads) ** -0.5, _FULL),) * fields.layers("n_layers", 6),
@@ -117,16 +134,20 @@ def _gpt2(fields: Fields) -> Recipe:
     scale = (hidden // heads) ** -0.5 if fields.take("scale_attn_weights", True, among=(True, False)) else 1.0
     by_layer = fields.take("scale_attn_by_inverse_layer_idx", False, among=(False, True))
     fields.take("reorder_and_upcast_attn", False, among=(False, True))  # the same in float32
-    fields.take("n_inner", None)
+    positions = fields.count("n_positions", 1024)
+    inner = 4 * hidden if fields.take("n_inner", None) is None else fields.count("n_inner")
     return Recipe(
         prefix="transformer.",
         layer="h.{}.",
+        width=hidden,
         heads=_heads(hidden, heads),
-        positions=fields.count("n_positions", 1024),
-        embedding=Embedding(tokens="wte", positions="wpe"),
+        positions=positions,
+        embedding=Embedding(hidden, Table("wte", fields.count("vocab_size", 50257)), Table("wpe", positions)),
         norm=Norm(layer_norm, fields.number("layer_norm_epsilon", 1e-5), has_bias=True),
         projections=Projections(joint="attn.c_attn", output="attn.c_proj", is_transposed=True),
-        feed_forward=FeedForward("mlp.c_fc", "mlp.c_proj", _activation(fields, "activation_function", "gelu_new")),
+        feed_forward=FeedForward(
+            inner, "mlp.c_fc", "mlp.c_proj", _activation(fields, "activation_function", "gelu_new")
+        ),
         attention_residual=Residual(before="ln_1"),
         feed_forward_residual=Residual(before="ln_2"),
         layers=tuple(Attention(scale / (layer + 1) if by_layer else scale, _CAUSAL) for layer in range(layers)),
@@ -138,19 +159,24 @@ def _gpt_neox(fields: Fields) -> Recipe:
     hidden, heads = fields.count("hidden_size", 6144), fields.count("num_attention_heads", 64)
     positions = fields.count("max_position_embeddings", 2048)
     theta, part = fields.number("rotary_emb_base", 10_000.0), fields.number("rotary_pct", 0.25)
-    fields.count("intermediate_size", 24576)
     fields.take("attention_bias", True, among=(True, False))
     rope = read_rope(fields, hidden // heads, positions, theta, part)
     attention = Attention((hidden // heads) ** -0.5, _CAUSAL, rope)
     return Recipe(
         prefix="gpt_neox.",
         layer="layers.{}.",
+        width=hidden,
         heads=_heads(hidden, heads),
         positions=positions,
-        embedding=Embedding(tokens="embed_in"),
+        embedding=Embedding(hidden, Table("embed_in", fields.count("vocab_size", 50432))),
         norm=Norm(layer_norm, fields.number("layer_norm_eps", 1e-5), has_bias=True),
         projections=Projections(joint="attention.query_key_value", is_by_head=True, output="attention.dense"),
-        feed_forward=FeedForward("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", _activation(fields, "hidden_act", "gelu")),
+        feed_forward=FeedForward(
+            fields.count("intermediate_size", 24576),
+            "mlp.dense_h_to_4h",
+            "mlp.dense_4h_to_h",
+            _activation(fields, "hidden_act", "gelu"),
+        ),
         attention_residual=Residual(before="input_layernorm"),
         feed_forward_residual=Residual(before="post_attention_layernorm"),
         layers=(attention,) * fields.layers("num_hidden_layers", 44),
@@ -169,14 +195,18 @@ def _llama(fields: Fields) -> Recipe:
 def _mistral(fields: Fields) -> Recipe:
     """Mistral (Jiang et al. 2023): every layer looks back over a window."""
     window = fields.take("sliding_window", 4096)
-    return _decoder(fields, _Usual(groups=8, positions=131_072), window=window, windowed=lambda _: window is not None)
+    return _decoder(
+        fields, _Usual(inner=14_336, groups=8, positions=131_072), window=window, windowed=lambda _: window is not None
+    )
 
 
 def _qwen2(fields: Fields, **more: Any) -> Recipe:
     """Qwen2 (Yang et al. 2024): biases of queries, keys and values; windows only where they are switched on."""
     has_windows = fields.take("use_sliding_window", False, among=(False, True))
     window, first = fields.take("sliding_window", 4096), fields.take("max_window_layers", 28)
-    usual = _Usual(groups=32, positions=32_768, head_width=more.pop("head_width", None))
+    usual = _Usual(
+        vocabulary=151_936, inner=22_016, groups=32, positions=32_768, head_width=more.pop("head_width", None)
+    )
     return _decoder(
         fields,
         usual,
@@ -203,7 +233,7 @@ def _smollm3(fields: Fields) -> Recipe:
         raise DeclinedError("no_rope_layers is shorter than the model")
     return _decoder(
         fields,
-        _Usual(hidden=2048, heads=16, layers=36, groups=4, positions=32_768, theta=2_000_000.0),
+        _Usual(vocabulary=128_256, hidden=2048, heads=16, layers=36, groups=4, positions=32_768, theta=2_000_000.0),
         biases=("attention_bias", "mlp_bias"),
         window=window if has_windows else None,
         windowed=lambda layer: has_windows and window is not None and not turns[layer],
@@ -216,7 +246,7 @@ def _olmo2(fields: Fields) -> Recipe:
     """OLMo 2 (2024): what leaves a sublayer is normalized, and so are all queries and all keys of a token."""
     return _decoder(
         fields,
-        _Usual(eps=1e-5),
+        _Usual(vocabulary=50_304, eps=1e-5),
         biases=("attention_bias",),
         normed="all",
         residuals=(Residual(after="post_attention_layernorm"), Residual(after="post_feedforward_layernorm")),
@@ -228,7 +258,7 @@ def _gemma(fields: Fields) -> Recipe:
     fields.take("hidden_activation", None, among=(None, "gelu_pytorch_tanh"))  # of later versions; not read here
     return _decoder(
         fields,
-        _Usual(hidden=3072, heads=16, layers=28, groups=16, head_width=256, positions=8192),
+        _Usual(256_000, hidden=3072, inner=24_576, heads=16, layers=28, groups=16, head_width=256, positions=8192),
         biases=("attention_bias",),
         activation=_activation(fields, "hidden_act", "gelu_pytorch_tanh", {"gelu": "gelu_pytorch_tanh"}),
         is_gemma=True,
@@ -247,7 +277,7 @@ def _gemma2(fields: Fields) -> Recipe:
     fields.take("final_logit_softcapping", 30.0)  # of the head on top
     return _decoder(
         fields,
-        _Usual(hidden=2304, heads=8, layers=26, groups=4, head_width=256, positions=8192),
+        _Usual(256_000, hidden=2304, inner=9216, heads=8, layers=26, groups=4, head_width=256, positions=8192),
         **_of_later_gemmas(fields),
         windowed=lambda layer: layer % 2 == 0,
         is_listed=True,
@@ -263,7 +293,7 @@ def _gemma3(fields: Fields) -> Recipe:
     fields.read |= {"_sliding_window_pattern"}
     return _decoder(
         fields,
-        _Usual(hidden=2304, heads=8, layers=26, groups=4, head_width=256, positions=131_072),
+        _Usual(262_208, hidden=2304, inner=9216, heads=8, layers=26, groups=4, head_width=256, positions=131_072),
         **_of_later_gemmas(fields),
         windowed=lambda layer: (layer + 1) % every != 0,
         is_listed=True,
@@ -306,7 +336,9 @@ _WHOLE, _WINDOWED = "full_attention", "sliding_attention"  # as configurations c
 class _Usual:
     """What a family of decoders has where its configuration does not say; None is computed from the rest."""
 
+    vocabulary: int = 32_000
     hidden: int = 4096
+    inner: int = 11_008
     heads: int = 32
     layers: int = 32
     groups: int | None = None
@@ -365,7 +397,6 @@ def _decoder(
         raise DeclinedError(f"{heads} heads of width {width!r} share {groups!r} keys")
     for name in biases:
         fields.take(name, False, among=(False, True))
-    fields.take("intermediate_size", None)
     kinds = _listed(fields, layers) if is_listed else None
     kinds = kinds or [_WINDOWED if windowed(layer) else _WHOLE for layer in range(layers)]
     if _WINDOWED in kinds and (type(window) is not int or window < 1):
@@ -380,9 +411,14 @@ def _decoder(
     return Recipe(
         prefix="model.",
         layer="layers.{}.",
+        width=hidden,
         positions=positions,
         heads=Heads(heads, groups, width),
-        embedding=Embedding(tokens="embed_tokens", scale=hidden**0.5 if is_gemma else 1.0),
+        embedding=Embedding(
+            hidden,
+            Table("embed_tokens", fields.count("vocab_size", usual.vocabulary)),
+            scale=hidden**0.5 if is_gemma else 1.0,
+        ),
         norm=Norm(rms_norm, fields.number("rms_norm_eps", usual.eps), offset=1.0 if is_gemma else 0.0),
         projections=Projections(
             query="self_attn.q_proj",
@@ -394,7 +430,11 @@ def _decoder(
             normed_whole=normed == "all",
         ),
         feed_forward=FeedForward(
-            "mlp.up_proj", "mlp.down_proj", activation or _activation(fields, "hidden_act", "silu"), "mlp.gate_proj"
+            fields.count("intermediate_size", usual.inner),
+            "mlp.up_proj",
+            "mlp.down_proj",
+            activation or _activation(fields, "hidden_act", "silu"),
+            "mlp.gate_proj",
         ),
         attention_residual=residuals[0],
         feed_forward_residual=residuals[1],
@@ -439,10 +479,10 @@ def _activation(
 
 FAMILIES: dict[str, Callable[[Fields], Recipe]] = {
     "bert": partial(_bert, prefix="bert."),
-    "roberta": partial(_bert, prefix="roberta.", is_roberta=True),
+    "roberta": partial(_bert, prefix="roberta.", vocabulary=50265, is_roberta=True),
     "xlm-roberta": partial(_bert, prefix="roberta.", is_roberta=True),
     "camembert": partial(_bert, prefix="roberta.", is_roberta=True),
-    "electra": partial(_bert, prefix="electra.", width=256, heads=4),
+    "electra": partial(_bert, prefix="electra.", width=256, heads=4, inner=1024),
     "distilbert": _distilbert,
     "gpt2": _gpt2,
     "gpt_neox": _gpt_neox,

@@ -23,7 +23,7 @@ _IDLE_NAMES = """
     summary_activation summary_first_dropout summary_last_dropout summary_proj_to_labels summary_type
     summary_use_proj suppress_tokens task_specific_params temperature tie_encoder_decoder tie_weights_
     tie_word_embeddings tokenizer_class top_k top_p torch_dtype torchscript
-    transformers_version typical_p use_bfloat16 use_cache vocab_size
+    transformers_version typical_p use_bfloat16 use_cache
 """
 _IDLE = frozenset(_IDLE_NAMES.split())
 # What has to be as it is in every family, if it is there.

@@ -12,7 +12,7 @@ import numpy as np
 from attncli.layer import LayerTrace
 from attncli.masks.algebra import Atom, Expression, RuleMask
 from attncli.sources.native.blocks import linear, rotated
-from attncli.sources.native.recipe import Recipe, Residual
+from attncli.sources.native.recipe import Recipe, Residual, Table
 from attncli.sources.native.weights import Weights
 from attncli.stages import stages_of
 
@@ -36,23 +36,10 @@ class Model:
     recipe: Recipe
     weights: Weights
 
-    @cached_property
-    def width(self) -> int:
-        """E, of the hidden states."""
-        how = self.recipe.embedding
-        if how.projection is not None:
-            return self.weights.shape(how.projection + ".weight")[0]
-        return self.weights.shape(how.tokens + ".weight")[1]
-
-    @property
-    def rows(self) -> int:
-        """How many ids there are embeddings for."""
-        return self.weights.shape(self.recipe.embedding.tokens + ".weight")[0]
-
     def multiply_adds(self, tokens: int, last: int) -> int:
         """Return how many multiply-adds it takes to come to the queries, keys and values of a layer."""
         heads = self.recipe.heads
-        projected = self.width * (heads.count + 2 * heads.groups) * heads.width
+        projected = self.recipe.width * (heads.count + 2 * heads.groups) * heads.width
         passed = self._layer_elements + 2 * tokens * heads.count * heads.width
         return tokens * (last * passed + projected)
 
@@ -93,17 +80,20 @@ class Model:
 
     def _embedded(self, ids: Sequence[int], segments: Sequence[int]) -> Hidden:
         how = self.recipe.embedding
-        width = self.weights.shape(how.tokens + ".weight")[1]
-        x = self.weights.rows(how.tokens + ".weight", ids, width)
+
+        def rows(table: Table, indices: Sequence[int]) -> Hidden:
+            return self.weights.rows(table.name + ".weight", indices, table.rows, how.width)
+
+        x = rows(how.tokens, ids)
         if how.scale != 1:
             x = x * np.float32(how.scale)
         if how.segments is not None:
-            x = x + self.weights.rows(how.segments + ".weight", segments, width)
+            x = x + rows(how.segments, segments)
         if how.positions is not None:
-            x = x + self.weights.rows(how.positions + ".weight", _positions(ids, how.padding_id), width)
+            x = x + rows(how.positions, _positions(ids, how.padding_id))
         if how.norm is not None:
             x = self.normed(how.norm, x)
-        return x if how.projection is None else self.projected(how.projection, x, self.width)
+        return x if how.projection is None else self.projected(how.projection, x, self.recipe.width)
 
     def normed(self, name: str, x: Float[np.ndarray, ...]) -> Float[np.ndarray, ...]:
         """Return hidden states after one of the model's normalizations."""
@@ -166,7 +156,7 @@ class _Layer:
         attended = np.empty((len(x), recipe.heads.count, recipe.heads.width), np.float32)
         for stages in stages_of(trace, range(recipe.heads.count), np.arange(len(x))):
             attended[stages.queries, stages.heads[0] : stages.heads[-1] + 1] = stages.output.transpose(1, 0, 2)
-        output = self._projected(recipe.projections.output, attended.reshape(len(x), -1), self.model.width)
+        output = self._projected(recipe.projections.output, attended.reshape(len(x), -1), recipe.width)
         if recipe.is_parallel:
             return x + output + self._fed_forward(self._before(recipe.feed_forward_residual, x))
         x = self._added(recipe.attention_residual, x, output)
@@ -196,17 +186,11 @@ class _Layer:
 
     def _fed_forward(self, x: Hidden) -> Hidden:
         how = self._recipe.feed_forward
-        inner = self._inner_width
         if how.gate:
-            hidden = how.activation(self._projected(how.gate, x, inner)) * self._projected(how.up, x, inner)
+            hidden = how.activation(self._projected(how.gate, x, how.width)) * self._projected(how.up, x, how.width)
         else:
-            hidden = how.activation(self._projected(how.up, x, inner))
-        return self._projected(how.down, hidden, self.model.width)
-
-    @property
-    def _inner_width(self) -> int:
-        shape = self.model.weights.shape(self._name(self._recipe.feed_forward.up) + ".weight")
-        return shape[1 if self._recipe.projections.is_transposed else 0]
+            hidden = how.activation(self._projected(how.up, x, how.width))
+        return self._projected(how.down, hidden, self._recipe.width)
 
     def _before(self, residual: Residual, x: Hidden) -> Hidden:
         return x if residual.before is None else self.model.normed(self._name(residual.before), x)

@@ -30,23 +30,37 @@ class Norm(NamedTuple):
     offset: float = 0.0
 
 
-class Embedding(NamedTuple):
-    """From token ids to the first hidden states; the fields are names of tensors unless said otherwise.
+class Table(NamedTuple):
+    """A tensor of which a row is taken.
 
     Attributes:
+        name: without `.weight`.
+        rows: how many it has.
+    """
+
+    name: str
+    rows: int
+
+
+class Embedding(NamedTuple):
+    """From token ids to the first hidden states.
+
+    Attributes:
+        width: of a row.
         tokens: a row for each id.
         positions: a row for each position.
         padding_id: the id that takes no position; the first token's is the one after it (RoBERTa). None: 0, 1, 2, ….
         segments: a row for each of two texts.
-        norm: of the sum.
-        projection: from the width of the embeddings to that of the model.
+        norm: name of the tensors that normalize the sum.
+        projection: name of those that lead from this width to that of the model.
         scale: a number that the tokens' rows are multiplied by.
     """
 
-    tokens: str
-    positions: str | None = None
+    width: int
+    tokens: Table
+    positions: Table | None = None
     padding_id: int | None = None
-    segments: str | None = None
+    segments: Table | None = None
     norm: str | None = None
     projection: str | None = None
     scale: float = 1.0
@@ -89,8 +103,17 @@ class Projections(NamedTuple):
 
 
 class FeedForward(NamedTuple):
-    """`down(activation(up(x)))`, or `down(activation(gate(x)) * up(x))`; names of a layer's tensors."""
+    """`down(activation(up(x)))`, or `down(activation(gate(x)) * up(x))`.
 
+    Attributes:
+        width: between the two.
+        up: name of the layer's tensor; so are `down` and `gate`.
+        down: see `up`.
+        activation: a function.
+        gate: see `up`.
+    """
+
+    width: int
     up: str
     down: str
     activation: Callable[[Hidden], Hidden]
@@ -132,6 +155,7 @@ class Recipe(NamedTuple):
     Attributes:
         prefix: what the names of its tensors may begin with.
         layer: what those of a layer begin with, after that; `{}` is its index.
+        width: E, of the hidden states.
         positions: how many tokens it reads.
         heads: of every layer.
         embedding: how it begins.
@@ -147,6 +171,7 @@ class Recipe(NamedTuple):
 
     prefix: str
     layer: str
+    width: int
     positions: int
     heads: Heads
     embedding: Embedding

@@ -78,9 +78,14 @@ class Weights:
             raise DeclinedError(f"its weights have no {name} that it reads")
         return tensor
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a tensor."""
-        return self._find(name).shape
+    def _expected(self, name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        found = self._find(name)
+        if found.shape != shape:
+            raise LoadError(
+                f"the weights of {visible(str(self._folder))} do not fit its config.json: {visible(name)} has shape "
+                f"{list(found.shape)}, the model expects {list(shape)}; check that the files belong together"
+            )
+        return found
 
     def tensor(self, name: str, *shape: int) -> Float[np.ndarray, ...]:
         """Return a tensor of which the shape is known.
@@ -89,13 +94,7 @@ class Weights:
             DeclinedError: there is none of that name and type.
             LoadError: it has another shape.
         """
-        found = self._kept[name] if name in self._kept else self._find(name)
-        if found.shape != shape:
-            raise LoadError(
-                f"the weights of {visible(str(self._folder))} do not fit its config.json: {visible(name)} has shape "
-                f"{list(found.shape)}, the model expects {list(shape)}; check that the files belong together"
-            )
-        widened = _widened(found)
+        widened = _widened(self._kept[name] if name in self._kept else self._expected(name, shape))
         if name in self._used:
             self._kept[name] = widened
         self._used.add(name)
@@ -108,15 +107,9 @@ class Weights:
         tensors = (self._find(name.removeprefix(self._prefix)) for name in names)
         return sum(tensor.size for tensor in tensors if tensor.ndim == 2)
 
-    def rows(self, name: str, indices: Sequence[int], width: int) -> Float[np.ndarray, "T E"]:
-        """Return some rows of a table; the others are not read."""
-        found = self._find(name)
-        if found.ndim != 2 or found.shape[1] != width:
-            raise LoadError(
-                f"the weights of {visible(str(self._folder))} do not fit its config.json: {visible(name)} has shape "
-                f"{list(found.shape)}, the model expects rows of {width}; check that the files belong together"
-            )
-        return _widened(found[list(indices)])
+    def rows(self, name: str, indices: Sequence[int], *shape: int) -> Float[np.ndarray, "T E"]:
+        """Return some rows of a table of which the shape is known; the others are not read; see `tensor`."""
+        return _widened(self._expected(name, shape)[list(indices)])
 
 
 def has_weights(folder: Path) -> bool:
