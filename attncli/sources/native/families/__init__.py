@@ -1,0 +1,47 @@
+"""The families, each a function from a configuration to a recipe: what is said there is all that tells them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from attncli.sources.native.families.bert import bert, distilbert
+from attncli.sources.native.families.gemma import gemma, gemma2, gemma3
+from attncli.sources.native.families.gpt import gpt2, gpt_neox
+from attncli.sources.native.families.llama import llama, mistral, olmo2, qwen2, qwen3, smollm3
+from attncli.sources.native.fields import DeclinedError, Fields
+from attncli.sources.native.recipe import Recipe
+
+FAMILIES: dict[str, Callable[[Fields], Recipe]] = {
+    "bert": partial(bert, prefix="bert."),
+    "roberta": partial(bert, prefix="roberta.", vocabulary=50265, is_roberta=True),
+    "xlm-roberta": partial(bert, prefix="roberta.", is_roberta=True),
+    "camembert": partial(bert, prefix="roberta.", is_roberta=True),
+    "electra": partial(bert, prefix="electra.", width=256, heads=4, inner=1024),
+    "distilbert": distilbert,
+    "gpt2": gpt2,
+    "gpt_neox": gpt_neox,
+    "llama": llama,
+    "mistral": mistral,
+    "qwen2": qwen2,
+    "qwen3": qwen3,
+    "smollm3": smollm3,
+    "olmo2": olmo2,
+    "gemma": gemma,
+    "gemma2": gemma2,
+    "gemma3_text": gemma3,
+}
+
+
+def recipe_of(fields: Fields) -> Recipe:
+    """Return how to put together the model that a configuration describes.
+
+    Raises:
+        DeclinedError: its family is not one of these, or a field says something that is not implemented.
+    """
+    family = fields.take("model_type")
+    if not isinstance(family, str) or family not in FAMILIES:
+        raise DeclinedError(f"the architecture {family} is not among its own")
+    recipe = FAMILIES[family](fields)
+    fields.check_all_read()
+    return recipe
