@@ -18,7 +18,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -167,27 +167,12 @@ def by_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "NativeCheckpoint", declined)
 
 
-@pytest.fixture(scope="module")
-def one_thread() -> Iterator[None]:
-    """Keep torch to one thread: the tiny models are too small to be shared between several."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep what shares a fixture of its module in one process of pytest-xdist, so that it is made once."""
     for item in items:
         assert isinstance(item, pytest.Function)
-        shared = [
-            name
-            for name, found in item._fixtureinfo.name2fixturedefs.items()
-            if found[-1].scope == "module" and name != "one_thread"
-        ]
+        shared = [name for name, found in item._fixtureinfo.name2fixturedefs.items() if found[-1].scope == "module"]
         if shared and item.get_closest_marker("xdist_group") is None:
             values = item.callspec.params if hasattr(item, "callspec") else {}
             which = [str(values.get(name, "")) for name in shared]

@@ -21,7 +21,7 @@ from attncli.sources import open_source
 from attncli.sources.pretrained import Checkpoint, batch, memory
 from attncli.trace import Trace
 
-pytestmark = pytest.mark.usefixtures("one_thread", "by_transformers")
+pytestmark = pytest.mark.usefixtures("by_transformers")
 
 Run = Callable[..., Any]
 # Padded, they are one batch: the longest has twice the tokens of the shortest.

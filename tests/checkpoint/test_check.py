@@ -48,7 +48,7 @@ KNOWN = {
 
 
 @pytest.fixture
-def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None) -> Checked:
+def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checked:
     """Check a tiny model, with something planted in it or nothing."""
 
     def check(

@@ -12,7 +12,7 @@ from attncli.sources.pretrained import places
 from attncli.sources.pretrained.interface import ATTENTION
 from attncli.trace import Trace
 
-pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.xdist_group("architectures")]
+pytestmark = pytest.mark.xdist_group("architectures")
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,6 @@ from conformance import opened, save, words
 
 import attncli
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 TEXT = "Tokenization of antidisestablishmentarianism flies"
 Run = Callable[..., Any]
 

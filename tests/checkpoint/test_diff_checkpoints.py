@@ -17,8 +17,6 @@ import attncli
 SENTENCE, OTHER = "time flies like an arrow", "fruit flies like a banana"
 LAYER, HEAD = 3, 5
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 Run = Callable[..., Any]
 
 

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 import attncli
 from attncli.errors import InputError, NotExposedError, UsageError
 
-pytestmark = pytest.mark.usefixtures("one_thread", "by_transformers")
+pytestmark = pytest.mark.usefixtures("by_transformers")
 
 Run = Callable[..., Any]
 TEXT = "w23 w42 w17 w88 w23"

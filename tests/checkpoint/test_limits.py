@@ -19,7 +19,7 @@ from attncli.sources import load_options, open_source
 from attncli.sources.pretrained import Checkpoint, interface, memory
 from attncli.trace import Trace
 
-pytestmark = pytest.mark.usefixtures("one_thread", "by_transformers")
+pytestmark = pytest.mark.usefixtures("by_transformers")
 
 Run = Callable[..., Any]
 USAGE, LOAD, INPUT = 2, 3, 5

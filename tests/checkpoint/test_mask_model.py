@@ -19,8 +19,6 @@ from attncli.sources.pretrained import blank
 from attncli.sources.pretrained.interface import ATTENTION
 from attncli.sources.pretrained.masks import BlankCheckpoint, SentenceMasks
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 LONG, SHORT = [23, 42, 17, 88, 23, 64, 31], [24, 43, 18, 89, 24]
 TEXTS = [" ".join(f"w{id_}" for id_ in ids) for ids in (LONG, SHORT)]
 PAD = 1

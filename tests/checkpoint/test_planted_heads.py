@@ -15,8 +15,6 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import AutoModel, AutoTokenizer, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 Run = Callable[..., Any]
 Metrics = dict[str, float | None]
 

@@ -18,8 +18,6 @@ from attncli.anatomy import Cell, Row
 from attncli.explanation import explain
 from attncli.trace import Trace
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 LAYER, HEAD = 1, 2
 Run = Callable[..., Any]
 

@@ -85,7 +85,7 @@ def test_a_damaged_dump_is_read_or_refused(attn: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize("engine", ["auto", "transformers"])
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"])
 def test_a_damaged_checkpoint_is_read_or_refused(
-    name: str, engine: str, attn: Run, one_thread: None, tiny_llama: str, tmp_path: Path
+    name: str, engine: str, attn: Run, tiny_llama: str, tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(tiny_llama, tmp_path / "checkpoint"))
     said(name, tried(attn, folder / name, ["inspect", TEXT, "-m", folder, "-l", "all", "--engine", engine]))

@@ -59,7 +59,7 @@ def attn() -> Iterator[Run]:
 
 
 @pytest.fixture
-def folder(one_thread: None, attn: Run, tmp_path: Path, tiny_llama: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(attn: Run, tmp_path: Path, tiny_llama: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a file of every sort that an option names."""
     folder = tmp_path / "work"
     folder.mkdir()
