@@ -248,14 +248,14 @@ class Row:
     @property
     def is_exact(self) -> bool:
         """Whether the difference is rounding."""
-        return max(self.worst.values()) <= EXACT
+        return all(difference <= EXACT for difference in self.worst.values())
 
 
-def native_layers(folder: Path, ids: list[int], segments: list[int]) -> list[LayerTrace]:
+def native_layers(folder: Path, ids: list[int]) -> list[LayerTrace]:
     """Return every layer's attention to token ids, computed by the native engine."""
     model = native_model(folder)
     heads = tuple(range(model.recipe.heads.count))
-    return model.layers(ids, segments, range(len(model.recipe.layers)), heads, None)
+    return model.layers(ids, None, range(len(model.recipe.layers)), heads, None)
 
 
 def native_model(folder: Path) -> forward.Model:
@@ -286,7 +286,7 @@ def compared(name: str, found: list[LayerTrace], known: tuple[LayerTrace, ...]) 
         for each, (one, two) in arrays.items():
             assert one.shape == two.shape
             difference = float(np.abs(one - two).max() / max(np.abs(two).max(), 1.0))
-            worst[each] = max(worst.get(each, 0.0), difference)
+            worst[each] = float(np.maximum(worst.get(each, 0.0), difference))  # NaN where one of them is
     return Row(name, len(found), worst)
 
 
@@ -296,7 +296,7 @@ def conform(
     """Compare the engines on a configuration."""
     save(config_of(family, changes), folder)
     trace = opened(folder, "all").trace(text)
-    found = native_layers(folder, trace.key_tokens.ids, [0] * len(trace.key_tokens))
+    found = native_layers(folder, trace.key_tokens.ids)
     changed = ", ".join(f"{name}={'absent' if value is ABSENT else value}" for name, value in changes.items())
     return compared(f"{family} {changed}".strip(), found, trace.layers)
 

@@ -70,7 +70,6 @@ def heads(
     device_map: options.DeviceMap = None,
     truncate: options.Truncate = None,
     engine: options.Engine = None,
-    verify: options.Verify = None,
     d_model: options.DModel = None,
     num_heads: options.NumHeads = None,
     d_k: options.DK = None,

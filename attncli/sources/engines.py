@@ -147,8 +147,9 @@ class _Verified:
 
 def _compared(layer: LayerTrace, known: LayerTrace) -> LayerTrace:
     """Return a layer whose proof is the largest difference of its queries, keys, values and weights from known ones."""
-    worst = max(float(np.abs(getattr(layer, name) - getattr(known, name)).max()) for name in "qkv")
+    apart = [np.abs(getattr(layer, name) - getattr(known, name)).max() for name in "qkv"]
     for head in range(layer.num_heads):
         for block, other in zip(layer.head(head).blocks(), known.head(head).blocks(), strict=True):
-            worst = max(worst, float(np.abs(block.weights - other.weights).max()))
+            apart.append(np.abs(block.weights - other.weights).max())
+    worst = float(np.max(apart))  # NaN where one of them is
     return replace(layer, proof=Proof(worst, "those of transformers", "Q, K, V, weights"))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,11 @@ from hypothesis import strategies as st
 from native_variants import VARIANTS, compared, config_of, conform, native_layers, native_model, one_by_one, save
 from safetensors.torch import load_file, save_file
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedTokenizerFast
 
 import attncli
 from attncli.errors import LoadError, NotExposedError, UsageError
+from attncli.sources import engines
 from attncli.sources.native.blocks import ACTIVATIONS, erf
 from attncli.sources.native.families import FAMILIES, recipe_of
 from attncli.sources.native.fields import DeclinedError, Fields
@@ -202,7 +205,127 @@ def test_weights_may_be_those_of_a_model_with_a_head(family: str, tmp_path: Path
 
 def both(folder: Path) -> tuple[list[Any], tuple[Any, ...]]:
     trace = opened(folder, "all").trace("w7 w8 w9 w10 w11")
-    return native_layers(folder, trace.key_tokens.ids, [0] * len(trace.key_tokens)), trace.layers
+    return native_layers(folder, trace.key_tokens.ids), trace.layers
+
+
+def save_whole(family: str, folder: Path, *input_names: str) -> None:
+    """Save a tiny checkpoint with a tokenizer that needs no help."""
+    save(config_of(family, {}), folder)
+    PreTrainedTokenizerFast(
+        tokenizer_file=f"{folder}/tokenizer.json",
+        unk_token="<unk>",
+        pad_token="<pad>",
+        model_input_names=["input_ids", "attention_mask", *input_names],
+    ).save_pretrained(folder)
+
+
+def changed_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("family", "name"), [("llama", "layers.0.self_attn.q_proj"), ("llama", "layers.0.mlp.up_proj"), ("gpt_neox", None)]
+)
+def test_a_bias_that_the_configuration_does_not_state_is_not_added(
+    family: str, name: str | None, tmp_path: Path
+) -> None:
+    save(config_of(family, {"attention_bias": False}), tmp_path)
+    name = name or "layers.0.attention.query_key_value"
+
+    def add(tensors: dict[str, torch.Tensor]) -> None:
+        tensors[name + ".bias"] = torch.ones(len(tensors[name + ".weight"]))
+
+    changed_weights(tmp_path, add)
+    assert compared(family, *both(tmp_path)).is_exact
+
+
+def test_a_bias_that_is_missing_is_for_transformers_to_report(minilm: str, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(minilm, tmp_path / "broken"))
+    changed_weights(folder, lambda tensors: tensors.pop("encoder.layer.0.attention.self.key.bias"))
+    with pytest.raises(LoadError, match=r"layer\.0\.attention\.self\.key\.bias"):
+        attncli.inspect("time flies", model=str(folder))
+
+
+def test_the_token_types_of_gpt2_are_ids_too(tmp_path: Path) -> None:
+    save_whole("gpt2", tmp_path, "token_type_ids")
+    agrees(tmp_path, "w7 w8 w9", layers="all")
+    agrees(tmp_path, "w7 w8 w9", layers="all", pair="w9 w7")
+
+
+def test_a_segment_that_the_model_has_not_is_for_transformers_to_report(minilm: str, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(minilm, tmp_path / "one"))
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps(config | {"type_vocab_size": 1}), encoding="utf-8")
+    name = "embeddings.token_type_embeddings.weight"
+    changed_weights(folder, lambda tensors: tensors.update({name: tensors[name][:1].clone()}))
+    agrees(folder, "time flies")
+    with pytest.raises(NotExposedError, match="out of range"):
+        attncli.inspect("time flies", model=str(folder), pair="an arrow")
+
+
+@pytest.mark.parametrize(
+    ("family", "odd"),
+    [
+        ("gpt2", {"n_head": 1000}),
+        ("llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1, "factor": 2}}),
+        ("llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 9, "factor": 2, "beta_fast": "32"}}),
+        ("llama", {"rope_parameters": {"rope_type": ["yarn"], "rope_theta": 9, "factor": 2}}),
+        ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e300, "factor": 1e-300}}),
+        ("gpt_neox", {"rotary_pct": math.inf, "rope_parameters": None}),
+        ("smollm3", {"no_rope_layers": 5}),
+        ("gemma3_text", {"rope_parameters": ["full_attention"]}),
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("error")
+def test_an_odd_configuration_is_declined_or_read(family: str, odd: dict[str, Any]) -> None:
+    config = config_of(family, odd)
+    if family == "llama" and odd["rope_parameters"]["rope_type"] == "linear":
+        recipe_of(Fields(config))
+        return
+    with pytest.raises(DeclinedError):
+        recipe_of(Fields(config))
+
+
+def test_numbers_that_are_not_finite_are_for_transformers(tmp_path: Path) -> None:
+    save_whole("bert", tmp_path)
+    name = "encoder.layer.1.attention.self.key.weight"
+    changed_weights(tmp_path, lambda tensors: tensors.update({name: tensors[name] * torch.nan}))
+    assert not compared("bert", *both(tmp_path)).is_exact
+    assert attncli.inspect("w7 w8", model=str(tmp_path), layers=0).source.details["engine"] == "native"
+    assert attncli.inspect("w7 w8", model=str(tmp_path), layers=1).source.details["engine"] == "transformers"
+    with pytest.raises(NotExposedError, match="not finite"):
+        attncli.inspect("w7 w8", model=str(tmp_path), layers=1, engine="native")
+
+
+def test_a_difference_that_is_no_number_is_shown_as_one(tmp_path: Path) -> None:
+    save_whole("bert", tmp_path)
+    (layer,) = attncli.inspect("w7 w8", model=str(tmp_path)).layers
+    assert engines._compared(layer, layer).proof.max_abs_error == 0
+    assert math.isnan(engines._compared(replace(layer, v=layer.v * np.nan), layer).proof.max_abs_error)
+
+
+# As the hub's files have them; none says anything about a forward pass in evaluation.
+PUBLISHED = {
+    "gpt2": {
+        "n_special": 0,
+        "predict_special_tokens": True,
+        "n_ctx": 1024,
+        "_num_labels": 1,
+        "task_specific_params": {},
+    },
+    "llama": {"is_llama_config": True, "rope_interleaved": False, "transformers.js_config": {}, "pretraining_tp": 1},
+    "bert": {"_attn_implementation_autoset": True, "gradient_checkpointing": False, "unsloth_version": "2025.1"},
+    "distilbert": {"tie_weights_": True, "qa_dropout": 0.1, "seq_classif_dropout": 0.2, "tf_legacy_loss": False},
+}
+
+
+@pytest.mark.parametrize("family", PUBLISHED)
+def test_fields_of_published_checkpoints_that_matter_to_nothing_are_passed_over(family: str) -> None:
+    config = config_of(family, {})
+    assert repr(recipe_of(Fields(config | PUBLISHED[family]))) == repr(recipe_of(Fields(config)))
 
 
 @pytest.mark.parametrize("engine", ["auto", "native"])

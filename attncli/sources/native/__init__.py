@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from attncli.errors import InputError, UsageError
 from attncli.hub_cache import is_known, snapshot
 from attncli.masks.parser import parse
@@ -104,13 +106,16 @@ class NativeCheckpoint:
             )
         sentence = self.reader.read(text, pair, None)
         ids = sentence.inputs["input_ids"]
-        segments = sentence.inputs.get("token_type_ids", [0] * len(ids))
+        segments = sentence.inputs.get("token_type_ids")
         if self.model.multiply_adds(len(ids), max(self.layers)) > self.most:
             raise TooLongError(f"{len(ids)} tokens are more than it is faster at")
         try:
             layers = self.model.layers(ids, segments, self.layers, self.heads, self.mask)
         except MemoryError:
             raise InputError(f"{len(ids)} tokens do not fit into memory; give fewer tokens or layers") from None
+        arrays = (array for each in layers for array in (each.q, each.k, each.v) if array is not None)
+        if not all(np.isfinite(array).all() for array in arrays):
+            raise DeclinedError("some of its numbers are not finite")
         found = {each.layer: each for each in layers}
         source = Source(
             "pretrained",

@@ -9,21 +9,23 @@ from attncli.selection import MOST
 
 # What says nothing about a forward pass in evaluation: training, generation, heads on top, bookkeeping.
 _IDLE_NAMES = """
-    _commit_hash _name_or_path architectures attention_dropout attention_probs_dropout_prob attn_pdrop
-    bad_words_ids begin_suppress_tokens bos_token_id cache_implementation chunk_size_feed_forward
-    classifier_activation classifier_dropout classifier_dropout_prob decoder_start_token_id directionality
-    diversity_penalty do_sample dropout dtype early_stopping embd_pdrop encoder_no_repeat_ngram_size
-    eos_token_id exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id
-    gradient_checkpointing hidden_dropout hidden_dropout_prob id2label initializer_factor initializer_range
-    keys_to_ignore_at_inference label2id length_penalty max_length min_length model_type n_ctx name_or_path
-    no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_attentions output_hidden_states
-    output_past output_scores pad_token_id pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
-    pooler_size_per_head pooler_type prefix pretraining_tp problem_type qa_dropout remove_invalid_values
-    repetition_penalty resid_pdrop return_dict return_dict_in_generate sep_token_id seq_classif_dropout
-    summary_activation summary_first_dropout summary_last_dropout summary_proj_to_labels summary_type
-    summary_use_proj suppress_tokens task_specific_params temperature tie_encoder_decoder tie_weights_
-    tie_word_embeddings tokenizer_class top_k top_p torch_dtype torchscript
-    transformers_version typical_p use_bfloat16 use_cache
+    _attn_implementation_autoset _commit_hash _name_or_path _num_labels architectures attention_dropout
+    attention_probs_dropout_prob attn_pdrop bad_words_ids begin_suppress_tokens bos_token_id
+    cache_implementation chunk_size_feed_forward classifier_activation classifier_dropout
+    classifier_dropout_prob decoder_start_token_id directionality diversity_penalty do_sample dropout dtype
+    early_stopping embd_pdrop encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty
+    finetuning_task forced_bos_token_id forced_eos_token_id gradient_checkpointing hidden_dropout
+    hidden_dropout_prob id2label initializer_factor initializer_range is_llama_config
+    keys_to_ignore_at_inference label2id length_penalty mask_token_id max_length min_length model_type n_ctx
+    n_special name_or_path no_repeat_ngram_size num_beam_groups num_beams num_labels num_return_sequences
+    output_attentions output_hidden_states output_past output_scores pad_token_id pooler_fc_size
+    pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type predict_special_tokens
+    prefix pretraining_tp problem_type qa_dropout remove_invalid_values repetition_penalty resid_pdrop
+    return_dict return_dict_in_generate sep_token_id seq_classif_dropout summary_activation
+    summary_first_dropout summary_last_dropout summary_proj_to_labels summary_type summary_use_proj
+    suppress_tokens task_specific_params temperature tf_legacy_loss tie_encoder_decoder tie_weights_
+    tie_word_embeddings tokenizer_class top_k top_p torch_dtype torchscript transformers.js_config
+    transformers_version typical_p unsloth_version use_bfloat16 use_cache
 """
 _IDLE = frozenset(_IDLE_NAMES.split())
 # What has to be as it is in every family, if it is there.
@@ -37,6 +39,7 @@ _FIXED: dict[str, tuple[Any, ...]] = {
     "pruned_heads": ({}, None),
     "quantization_config": (None,),
     "auto_map": (None,),
+    "rope_interleaved": (False,),
     "use_bidirectional_attention": (False, None),
 }
 
@@ -118,5 +121,7 @@ class Fields:
         for name, value in self._values.items():
             if name in self.read or name in _IDLE:
                 continue
-            if name not in _FIXED or value not in _FIXED[name]:
+            if name not in _FIXED:
                 raise DeclinedError(f"it does not know the field {name}")
+            if value not in _FIXED[name]:
+                raise DeclinedError(f"{name} is {value!r}")

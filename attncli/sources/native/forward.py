@@ -50,7 +50,7 @@ class Model:
     def layers(
         self,
         ids: Sequence[int],
-        segments: Sequence[int],
+        segments: Sequence[int] | None,
         wanted: Sequence[int],
         heads: tuple[int, ...],
         mask: Expression | None,
@@ -59,14 +59,14 @@ class Model:
 
         Args:
             ids: of its tokens.
-            segments: which of two texts each belongs to.
+            segments: which of two texts each belongs to, where the tokenizer says it.
             wanted: indices of layers.
             heads: the heads that were asked for.
             mask: in the place of the model's own.
         """
         found = []
         last = max(wanted)
-        # Weights that overflow, or that are no numbers, give what they give with transformers; it is shown.
+        # What overflows is seen in the end, by its not being finite.
         with np.errstate(all="ignore"):
             x = self._embedded(ids, segments)
             for index in range(last + 1):
@@ -78,7 +78,7 @@ class Model:
                     x = layer.passed_on(x, trace)
         return found
 
-    def _embedded(self, ids: Sequence[int], segments: Sequence[int]) -> Hidden:
+    def _embedded(self, ids: Sequence[int], segments: Sequence[int] | None) -> Hidden:
         how = self.recipe.embedding
 
         def rows(table: Table, indices: Sequence[int]) -> Hidden:
@@ -87,13 +87,15 @@ class Model:
         x = rows(how.tokens, ids)
         if how.scale != 1:
             x = x * np.float32(how.scale)
-        if how.segments is not None:
+        if segments is None and how.segment is not None:
+            segments = [how.segment] * len(ids)
+        if how.segments is not None and segments is not None:
             x = x + rows(how.segments, segments)
         if how.positions is not None:
             x = x + rows(how.positions, _positions(ids, how.padding_id))
         if how.norm is not None:
             x = self.normed(how.norm, x)
-        return x if how.projection is None else self.projected(how.projection, x, self.recipe.width)
+        return x if how.projection is None else self.projected(how.projection, x, self.recipe.width, has_bias=True)
 
     def normed(self, name: str, x: Float[np.ndarray, ...]) -> Float[np.ndarray, ...]:
         """Return hidden states after one of the model's normalizations."""
@@ -104,11 +106,13 @@ class Model:
         bias = (self.weights.tensor(name + ".bias", width),) if norm.has_bias else ()
         return norm.function(x, weight, *bias, norm.eps)
 
-    def projected(self, name: str, x: Hidden, width: int, is_transposed: bool = False) -> Float[np.ndarray, "T F"]:
-        """Return x·Wᵀ + b, where the weights have a b."""
+    def projected(
+        self, name: str, x: Hidden, width: int, has_bias: bool, is_transposed: bool = False
+    ) -> Float[np.ndarray, "T F"]:
+        """Return x·Wᵀ, or x·Wᵀ + b."""
         shape = (x.shape[-1], width) if is_transposed else (width, x.shape[-1])
         weight = self.weights.tensor(name + ".weight", *shape)
-        bias = self.weights.tensor(name + ".bias", width) if name + ".bias" in self.weights else None
+        bias = self.weights.tensor(name + ".bias", width) if has_bias else None
         return linear(x, weight.T if is_transposed else weight, bias)
 
 
@@ -126,8 +130,8 @@ class _Layer:
     def _name(self, name: str) -> str:
         return self._recipe.layer.format(self.index) + name
 
-    def _projected(self, name: str, x: Hidden, width: int) -> Float[np.ndarray, "T F"]:
-        return self.model.projected(self._name(name), x, width, self._recipe.projections.is_transposed)
+    def _projected(self, name: str, x: Hidden, width: int, has_bias: bool) -> Float[np.ndarray, "T F"]:
+        return self.model.projected(self._name(name), x, width, has_bias, self._recipe.projections.is_transposed)
 
     def attention(self, x: Hidden, heads: tuple[int, ...], mask: Expression | None) -> LayerTrace:
         """Return what the layer's attention is made of."""
@@ -156,7 +160,8 @@ class _Layer:
         attended = np.empty((len(x), recipe.heads.count, recipe.heads.width), np.float32)
         for stages in stages_of(trace, range(recipe.heads.count), np.arange(len(x))):
             attended[stages.queries, stages.heads[0] : stages.heads[-1] + 1] = stages.output.transpose(1, 0, 2)
-        output = self._projected(recipe.projections.output, attended.reshape(len(x), -1), recipe.width)
+        how, concatenated = recipe.projections, attended.reshape(len(x), -1)
+        output = self._projected(how.output, concatenated, recipe.width, how.output_has_bias)
         if recipe.is_parallel:
             return x + output + self._fed_forward(self._before(recipe.feed_forward_residual, x))
         x = self._added(recipe.attention_residual, x, output)
@@ -167,7 +172,7 @@ class _Layer:
         recipe, how = self._recipe, self._recipe.projections
         width = recipe.heads.width
         if how.joint:
-            joint = self._projected(how.joint, x, 3 * recipe.heads.count * width)
+            joint = self._projected(how.joint, x, 3 * recipe.heads.count * width, how.has_bias)
             shape = (len(x), recipe.heads.count, 3, width) if how.is_by_head else (len(x), 3, recipe.heads.count, width)
             apart = joint.reshape(shape).transpose((2, 1, 0, 3) if how.is_by_head else (1, 2, 0, 3))
             return tuple(np.ascontiguousarray(part) for part in apart)
@@ -176,21 +181,21 @@ class _Layer:
         return query, key, self._of_heads(how.value, "", x, recipe.heads.groups)
 
     def _of_heads(self, name: str, norm: str, x: Hidden, heads: int) -> Float[np.ndarray, "H T D"]:
-        projected = self._projected(name, x, heads * self._recipe.heads.width)
-        if norm and self._recipe.projections.normed_whole:
+        how = self._recipe.projections
+        projected = self._projected(name, x, heads * self._recipe.heads.width, how.has_bias)
+        if norm and how.normed_whole:
             projected = self.model.normed(self._name(norm), projected)
         apart = projected.reshape(len(x), heads, self._recipe.heads.width)
-        if norm and not self._recipe.projections.normed_whole:
+        if norm and not how.normed_whole:
             apart = self.model.normed(self._name(norm), apart)
         return np.ascontiguousarray(apart.transpose(1, 0, 2))
 
     def _fed_forward(self, x: Hidden) -> Hidden:
         how = self._recipe.feed_forward
+        hidden = how.activation(self._projected(how.gate or how.up, x, how.width, how.has_bias))
         if how.gate:
-            hidden = how.activation(self._projected(how.gate, x, how.width)) * self._projected(how.up, x, how.width)
-        else:
-            hidden = how.activation(self._projected(how.up, x, how.width))
-        return self._projected(how.down, hidden, self._recipe.width)
+            hidden = hidden * self._projected(how.up, x, how.width, how.has_bias)
+        return self._projected(how.down, hidden, self._recipe.width, how.has_bias)
 
     def _before(self, residual: Residual, x: Hidden) -> Hidden:
         return x if residual.before is None else self.model.normed(self._name(residual.before), x)

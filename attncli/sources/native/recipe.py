@@ -51,6 +51,7 @@ class Embedding(NamedTuple):
         positions: a row for each position.
         padding_id: the id that takes no position; the first token's is the one after it (RoBERTa). None: 0, 1, 2, ….
         segments: a row for each of two texts.
+        segment: that a token is of whose tokenizer does not say; None adds no row.
         norm: name of the tensors that normalize the sum.
         projection: name of those that lead from this width to that of the model.
         scale: a number that the tokens' rows are multiplied by.
@@ -61,6 +62,7 @@ class Embedding(NamedTuple):
     positions: Table | None = None
     padding_id: int | None = None
     segments: Table | None = None
+    segment: int | None = None
     norm: str | None = None
     projection: str | None = None
     scale: float = 1.0
@@ -82,6 +84,8 @@ class Projections(NamedTuple):
         key: see `query`.
         value: see `query`.
         output: see `query`.
+        has_bias: whether the first three have biases.
+        output_has_bias: whether the fourth has one.
         joint: one tensor in the place of the first three, its rows in thirds.
         is_by_head: the thirds are those of each head.
         is_transposed: tensors are stored as `[in, out]` (GPT-2's Conv1D), those of the feed-forward network too.
@@ -91,6 +95,8 @@ class Projections(NamedTuple):
     """
 
     output: str
+    has_bias: bool
+    output_has_bias: bool
     query: str = ""
     key: str = ""
     value: str = ""
@@ -110,6 +116,7 @@ class FeedForward(NamedTuple):
         up: name of the layer's tensor; so are `down` and `gate`.
         down: see `up`.
         activation: a function.
+        has_bias: whether all of them have biases.
         gate: see `up`.
     """
 
@@ -117,6 +124,7 @@ class FeedForward(NamedTuple):
     up: str
     down: str
     activation: Callable[[Hidden], Hidden]
+    has_bias: bool
     gate: str = ""
 
 

@@ -109,6 +109,8 @@ class Weights:
 
     def rows(self, name: str, indices: Sequence[int], *shape: int) -> Float[np.ndarray, "T E"]:
         """Return some rows of a table of which the shape is known; the others are not read; see `tensor`."""
+        if max(indices) >= shape[0]:
+            raise DeclinedError(f"{name} has {shape[0]} rows, and no row {max(indices)}")
         return _widened(self._expected(name, shape)[list(indices)])
 
 

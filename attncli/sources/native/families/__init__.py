@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
+
 from attncli.sources.native.families.bert import bert, distilbert
 from attncli.sources.native.families.gemma import gemma, gemma2, gemma3
 from attncli.sources.native.families.gpt import gpt2, gpt_neox
@@ -42,6 +44,10 @@ def recipe_of(fields: Fields) -> Recipe:
     family = fields.take("model_type")
     if not isinstance(family, str) or family not in FAMILIES:
         raise DeclinedError(f"the architecture {family} is not among its own")
-    recipe = FAMILIES[family](fields)
+    try:
+        with np.errstate(all="ignore"):  # an extreme number overflows here as it does in torch
+            recipe = FAMILIES[family](fields)
+    except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise DeclinedError(f"its config.json is odd: {error}") from None
     fields.check_all_read()
     return recipe

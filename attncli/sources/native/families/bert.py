@@ -29,6 +29,7 @@ def bert(
         positions=Table("embeddings.position_embeddings", positions),
         padding_id=first - 1 if is_roberta else None,
         segments=Table("embeddings.token_type_embeddings", fields.count("type_vocab_size", 2)),
+        segment=0,
         norm="embeddings.LayerNorm",
         projection=None if embedded == hidden else "embeddings_project",
     )
@@ -45,12 +46,15 @@ def bert(
             key="attention.self.key",
             value="attention.self.value",
             output="attention.output.dense",
+            has_bias=True,
+            output_has_bias=True,
         ),
         feed_forward=FeedForward(
             fields.count("intermediate_size", inner),
             "intermediate.dense",
             "output.dense",
             activation_of(fields, "hidden_act", "gelu"),
+            has_bias=True,
         ),
         attention_residual=Residual(of_sum="attention.output.LayerNorm"),
         feed_forward_residual=Residual(of_sum="output.LayerNorm"),
@@ -77,10 +81,19 @@ def distilbert(fields: Fields) -> Recipe:
         ),
         norm=Norm(layer_norm, 1e-12, has_bias=True),
         projections=Projections(
-            query="attention.q_lin", key="attention.k_lin", value="attention.v_lin", output="attention.out_lin"
+            query="attention.q_lin",
+            key="attention.k_lin",
+            value="attention.v_lin",
+            output="attention.out_lin",
+            has_bias=True,
+            output_has_bias=True,
         ),
         feed_forward=FeedForward(
-            fields.count("hidden_dim", 3072), "ffn.lin1", "ffn.lin2", activation_of(fields, "activation", "gelu")
+            fields.count("hidden_dim", 3072),
+            "ffn.lin1",
+            "ffn.lin2",
+            activation_of(fields, "activation", "gelu"),
+            has_bias=True,
         ),
         attention_residual=Residual(of_sum="sa_layer_norm"),
         feed_forward_residual=Residual(of_sum="output_layer_norm"),

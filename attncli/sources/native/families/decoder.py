@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from attncli.masks.algebra import Atom
 from attncli.sources.native.blocks import rms_norm
@@ -42,11 +43,31 @@ class Usual:
     eps: float = 1e-6
 
 
+class Biases(NamedTuple):
+    """Which projections have biases.
+
+    Attributes:
+        inputs: those of queries, keys and values.
+        output: that of the concatenated heads.
+        feed_forward: those of the feed-forward network.
+    """
+
+    inputs: bool = False
+    output: bool = False
+    feed_forward: bool = False
+
+
+def stated_biases(fields: Fields, has_feed_forward: bool = False) -> Biases:
+    """Return the biases that a configuration states; those of the feed-forward network some families have not."""
+    attention = fields.take("attention_bias", False, among=(False, True))
+    return Biases(attention, attention, has_feed_forward and fields.take("mlp_bias", False, among=(False, True)))
+
+
 def decoder(
     fields: Fields,
     usual: Usual,
     *,
-    biases: Sequence[str] = (),
+    biases: Biases,
     activation: Callable[[Hidden], Hidden] | None = None,
     residuals: tuple[Residual, Residual] = (
         Residual(before="input_layernorm"),
@@ -67,7 +88,7 @@ def decoder(
     Args:
         fields: of the configuration.
         usual: what it has where that does not say.
-        biases: fields that say whether there are biases, which the weights themselves show.
+        biases: which projections have them.
         activation: of the feed-forward network; None reads the usual field.
         residuals: normalizations around attention and feed-forward network.
         normed: whether queries and keys are normalized, `each` head by itself or `all` together.
@@ -89,8 +110,6 @@ def decoder(
     width = fields.take("head_dim", usual.head_width) or hidden // heads
     if type(groups) is not int or heads % groups or type(width) is not int:
         raise DeclinedError(f"{heads} heads of width {width!r} share {groups!r} keys")
-    for name in biases:
-        fields.take(name, False, among=(False, True))
     kinds = _listed(fields, layers) if is_listed else None
     kinds = kinds or [WINDOWED if windowed(layer) else WHOLE for layer in range(layers)]
     if WINDOWED in kinds and (type(window) is not int or window < 1):
@@ -119,6 +138,8 @@ def decoder(
             key="self_attn.k_proj",
             value="self_attn.v_proj",
             output="self_attn.o_proj",
+            has_bias=biases.inputs,
+            output_has_bias=biases.output,
             query_norm="self_attn.q_norm" if normed else "",
             key_norm="self_attn.k_norm" if normed else "",
             normed_whole=normed == "all",
@@ -128,6 +149,7 @@ def decoder(
             "mlp.up_proj",
             "mlp.down_proj",
             activation or activation_of(fields, "hidden_act", "silu"),
+            biases.feed_forward,
             "mlp.gate_proj",
         ),
         attention_residual=residuals[0],

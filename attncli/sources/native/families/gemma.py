@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attncli.sources.native.families.decoder import WHOLE, WINDOWED, Usual, decoder
+from attncli.sources.native.families.decoder import WHOLE, WINDOWED, Usual, decoder, stated_biases
 from attncli.sources.native.families.shared import activation_of
 from attncli.sources.native.fields import DeclinedError, Fields
 from attncli.sources.native.recipe import Recipe, Residual
@@ -17,7 +17,7 @@ def gemma(fields: Fields) -> Recipe:
     return decoder(
         fields,
         Usual(256_000, hidden=3072, inner=24_576, heads=16, layers=28, groups=16, head_width=256, positions=8192),
-        biases=("attention_bias",),
+        biases=stated_biases(fields),
         activation=activation_of(fields, "hidden_act", "gelu_pytorch_tanh", {"gelu": "gelu_pytorch_tanh"}),
         is_gemma=True,
     )
@@ -63,7 +63,7 @@ def gemma3(fields: Fields) -> Recipe:
 def _of_later_gemmas(fields: Fields) -> dict[str, Any]:
     fields.take("hidden_act", None, among=(None, "gelu_pytorch_tanh"))  # of the first version; not read here
     return {
-        "biases": ("attention_bias",),
+        "biases": stated_biases(fields),
         "activation": activation_of(fields, "hidden_activation", "gelu_pytorch_tanh"),
         "is_gemma": True,
         "residuals": _SANDWICHED,

@@ -18,6 +18,7 @@ def gpt2(fields: Fields) -> Recipe:
     by_layer = fields.take("scale_attn_by_inverse_layer_idx", False, among=(False, True))
     fields.take("reorder_and_upcast_attn", False, among=(False, True))  # the same in float32
     positions = fields.count("n_positions", 1024)
+    tokens = Table("wte", fields.count("vocab_size", 50257))
     inner = 4 * hidden if fields.take("n_inner", None) is None else fields.count("n_inner")
     return Recipe(
         prefix="transformer.",
@@ -25,11 +26,14 @@ def gpt2(fields: Fields) -> Recipe:
         width=hidden,
         heads=heads_of(hidden, heads),
         positions=positions,
-        embedding=Embedding(hidden, Table("wte", fields.count("vocab_size", 50257)), Table("wpe", positions)),
+        # Token types, where a tokenizer gives some, are ids too.
+        embedding=Embedding(hidden, tokens, Table("wpe", positions), segments=tokens),
         norm=Norm(layer_norm, fields.number("layer_norm_epsilon", 1e-5), has_bias=True),
-        projections=Projections(joint="attn.c_attn", output="attn.c_proj", is_transposed=True),
+        projections=Projections(
+            joint="attn.c_attn", output="attn.c_proj", has_bias=True, output_has_bias=True, is_transposed=True
+        ),
         feed_forward=FeedForward(
-            inner, "mlp.c_fc", "mlp.c_proj", activation_of(fields, "activation_function", "gelu_new")
+            inner, "mlp.c_fc", "mlp.c_proj", activation_of(fields, "activation_function", "gelu_new"), has_bias=True
         ),
         attention_residual=Residual(before="ln_1"),
         feed_forward_residual=Residual(before="ln_2"),
@@ -42,7 +46,7 @@ def gpt_neox(fields: Fields) -> Recipe:
     hidden, heads = fields.count("hidden_size", 6144), fields.count("num_attention_heads", 64)
     positions = fields.count("max_position_embeddings", 2048)
     theta, part = fields.number("rotary_emb_base", 10_000.0), fields.number("rotary_pct", 0.25)
-    fields.take("attention_bias", True, among=(True, False))
+    has_bias = fields.take("attention_bias", True, among=(True, False))
     rope = read_rope(fields, hidden // heads, positions, theta, part)
     attention = Attention((hidden // heads) ** -0.5, Atom("causal"), rope)
     return Recipe(
@@ -53,12 +57,19 @@ def gpt_neox(fields: Fields) -> Recipe:
         positions=positions,
         embedding=Embedding(hidden, Table("embed_in", fields.count("vocab_size", 50432))),
         norm=Norm(layer_norm, fields.number("layer_norm_eps", 1e-5), has_bias=True),
-        projections=Projections(joint="attention.query_key_value", is_by_head=True, output="attention.dense"),
+        projections=Projections(
+            joint="attention.query_key_value",
+            is_by_head=True,
+            output="attention.dense",
+            has_bias=has_bias,
+            output_has_bias=has_bias,
+        ),
         feed_forward=FeedForward(
             fields.count("intermediate_size", 24576),
             "mlp.dense_h_to_4h",
             "mlp.dense_4h_to_h",
             activation_of(fields, "hidden_act", "gelu"),
+            has_bias=True,
         ),
         attention_residual=Residual(before="input_layernorm"),
         feed_forward_residual=Residual(before="post_attention_layernorm"),

@@ -2,46 +2,51 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from attncli.sources.native.families.decoder import Usual, decoder
+from attncli.sources.native.families.decoder import Biases, Usual, decoder, stated_biases
 from attncli.sources.native.fields import DeclinedError, Fields
 from attncli.sources.native.recipe import Recipe, Residual
 
 
 def llama(fields: Fields) -> Recipe:
     """Llama (Touvron et al. 2023), with the shared keys and the long contexts of its later versions."""
-    return decoder(fields, Usual(), biases=("attention_bias", "mlp_bias"))
+    return decoder(fields, Usual(), biases=stated_biases(fields, has_feed_forward=True))
 
 
 def mistral(fields: Fields) -> Recipe:
     """Mistral (Jiang et al. 2023): every layer looks back over a window."""
     window = fields.take("sliding_window", 4096)
     return decoder(
-        fields, Usual(inner=14_336, groups=8, positions=131_072), window=window, windowed=lambda _: window is not None
+        fields,
+        Usual(inner=14_336, groups=8, positions=131_072),
+        biases=Biases(),
+        window=window,
+        windowed=lambda _: window is not None,
     )
 
 
-def qwen2(fields: Fields, **more: Any) -> Recipe:
+def qwen2(fields: Fields) -> Recipe:
     """Qwen2 (Yang et al. 2024): biases of queries, keys and values; windows only where they are switched on."""
+    return _qwen(fields, biases=Biases(inputs=True))
+
+
+def qwen3(fields: Fields) -> Recipe:
+    """Qwen3 (Yang et al. 2025): Qwen2 with normalized queries and keys, and without the biases."""
+    return _qwen(fields, head_width=128, biases=stated_biases(fields), normed="each")
+
+
+def _qwen(fields: Fields, biases: Biases, head_width: int | None = None, normed: str = "") -> Recipe:
     has_windows = fields.take("use_sliding_window", False, among=(False, True))
     window, first = fields.take("sliding_window", 4096), fields.take("max_window_layers", 28)
-    usual = Usual(
-        vocabulary=151_936, inner=22_016, groups=32, positions=32_768, head_width=more.pop("head_width", None)
-    )
+    usual = Usual(vocabulary=151_936, inner=22_016, groups=32, positions=32_768, head_width=head_width)
     return decoder(
         fields,
         usual,
         window=window if has_windows else None,
         windowed=lambda layer: has_windows and window is not None and layer >= first,
         is_listed=True,
-        **more,
+        biases=biases,
+        normed=normed,
     )
-
-
-def qwen3(fields: Fields) -> Recipe:
-    """Qwen3 (Yang et al. 2025): Qwen2 with normalized queries and keys, and without the biases."""
-    return qwen2(fields, head_width=128, biases=("attention_bias",), normed="each")
 
 
 def smollm3(fields: Fields) -> Recipe:
@@ -56,7 +61,7 @@ def smollm3(fields: Fields) -> Recipe:
     return decoder(
         fields,
         Usual(vocabulary=128_256, hidden=2048, heads=16, layers=36, groups=4, positions=32_768, theta=2_000_000.0),
-        biases=("attention_bias", "mlp_bias"),
+        biases=stated_biases(fields, has_feed_forward=True),
         window=window if has_windows else None,
         windowed=lambda layer: has_windows and window is not None and not turns[layer],
         is_listed=True,
@@ -69,7 +74,7 @@ def olmo2(fields: Fields) -> Recipe:
     return decoder(
         fields,
         Usual(vocabulary=50_304, eps=1e-5),
-        biases=("attention_bias",),
+        biases=stated_biases(fields),
         normed="all",
         residuals=(Residual(after="post_attention_layernorm"), Residual(after="post_feedforward_layernorm")),
     )
