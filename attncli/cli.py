@@ -165,6 +165,8 @@ class _Command(TyperCommand):
         with data_apart(), volume(quiet, verbose):
             try:
                 return super().invoke(ctx)
+            except typer.Exit as end:  # as it is meant to; `--verbose` says that it is done
+                return end.exit_code
             except EOFError as error:  # a library's; Typer would take it for a person who gives up
                 raise RuntimeError(f"EOFError: {error}") from error
             except AttnError as error:

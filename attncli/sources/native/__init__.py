@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from attncli.errors import InputError, UsageError
@@ -95,6 +96,7 @@ class NativeCheckpoint:
             rows=recipe.embedding.tokens.rows,
             start_id=None,
         )
+        _log.info("native engine: float32 on cpu")
 
     def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
         """Return the attention of one sentence; see `Source.trace`."""
@@ -107,11 +109,13 @@ class NativeCheckpoint:
         segments = sentence.inputs.get("token_type_ids", [0] * len(ids))
         if self.model.multiply_adds(len(ids), max(self.layers)) > self.most:
             raise TooLongError(f"{len(ids)} tokens are more than it is faster at")
+        begun = perf_counter()
         try:
             layers = self.model.layers(ids, segments, self.layers, self.heads, self.mask)
         except MemoryError:
             raise InputError(f"{len(ids)} tokens do not fit into memory; give fewer tokens or layers") from None
         found = {each.layer: each for each in layers}
+        _log.info("ran %d tokens in %.3f s", len(ids), perf_counter() - begun)
         source = Source(
             "pretrained",
             model=self.name,
