@@ -15,8 +15,15 @@ from typer.core import TyperCommand, TyperGroup
 from attncli.errors import AttnError, ExitCode, UsageError
 from attncli.terminal import complain, data_apart, volume
 
+
+def _path(given: str) -> Path:
+    if not given:  # which would be the working directory
+        raise typer.BadParameter("the file name is empty")
+    return Path(given)
+
+
 # Types that need no validation to be made from what stands on the command line.
-_CONVERTED_HERE: dict[Any, Callable[[Any], Any]] = {str: str, list[str]: list, Path: Path}
+_CONVERTED_HERE: dict[Any, Callable[[Any], Any]] = {str: str, list[str]: list, Path: _path}
 # The commands, each a function of its own name in a module of its own name, and what they are for.
 _COMMANDS = {
     "inspect": "Show the attention of a sentence.",
