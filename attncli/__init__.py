@@ -10,12 +10,13 @@ Importing the package imports nothing heavy; each name is loaded when it is firs
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
 from attncli._version import __version__
 
+# `typing` would be imported before a Ctrl-C can be quiet; see `interruption`.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from attncli.checks import check
     from attncli.derived import derive
     from attncli.difference import diff
@@ -63,6 +64,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'attncli' has no attribute '{name}'")
+    from importlib import import_module
+
     return getattr(import_module(_HOMES[name]), name)
 
 

@@ -1,11 +1,11 @@
 """The entry point. A Ctrl-C while the program is still importing itself ends it as quietly as one later on."""
 
-import gc
-import os
-
 from attncli.interruption import settle_signals
 
 settle_signals()
+
+import gc
+import os
 
 # Importing makes many objects and no garbage; looking for some at Python's usual pace costs 7 % of every run.
 gc.set_threshold(100_000, 50, 1000)

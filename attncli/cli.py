@@ -15,8 +15,15 @@ from typer.core import TyperCommand, TyperGroup
 from attncli.errors import AttnError, ExitCode, UsageError
 from attncli.terminal import complain, data_apart, volume
 
+
+def _path(given: str) -> Path:
+    if not given:  # which would be the working directory
+        raise typer.BadParameter("the file name is empty")
+    return Path(given)
+
+
 # Types that need no validation to be made from what stands on the command line.
-_CONVERTED_HERE: dict[Any, Callable[[Any], Any]] = {str: str, list[str]: list, Path: Path}
+_CONVERTED_HERE: dict[Any, Callable[[Any], Any]] = {str: str, list[str]: list, Path: _path}
 # The commands, each a function of its own name in a module of its own name, and what they are for.
 _COMMANDS = {
     "inspect": "Show the attention of a sentence.",
@@ -165,6 +172,8 @@ class _Command(TyperCommand):
         with data_apart(), volume(quiet, verbose):
             try:
                 return super().invoke(ctx)
+            except typer.Exit as end:  # as it is meant to; `--verbose` says that it is done
+                return end.exit_code
             except EOFError as error:  # a library's; Typer would take it for a person who gives up
                 raise RuntimeError(f"EOFError: {error}") from error
             except AttnError as error:

@@ -13,6 +13,7 @@ from attncli.errors import UsageError
 
 PROJECT = "pyproject.toml"
 
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # as some editors of Windows save; no TOML, which has to be said
 _MOST = 2**20  # bytes; a link to a device or a log file is not to fill the memory
 
 
@@ -37,7 +38,7 @@ def user_file() -> str:
 def _project() -> dict[str, Any] | None:
     content = _content(PROJECT)
     # Most projects say nothing about attncli; parsing takes longer than all of the rest.
-    if content is None or b"attncli" not in content:
+    if content is None or (b"attncli" not in content and not content.startswith(_UTF_16)):
         return None
     tools = _parsed(content, PROJECT).get("tool")
     table = tools.get("attncli") if isinstance(tools, dict) else None

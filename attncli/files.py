@@ -48,10 +48,8 @@ def written_aside(path: str | Path, suffix: str | None = None, goes_on: bool = F
         aside = final.with_name(final.name + suffix if suffix else f".attn-{os.urandom(6).hex()}.tmp")
         with claimed(aside) if is_kept else nullcontext(), Undoing(partial(discard, aside, is_kept)):
             if is_kept and not goes_on and aside.exists() and aside.stat().st_size:
-                raise InputError(
-                    f"{visible(str(aside))} is there, as an interrupted run leaves it; go on from it with --resume, "
-                    "where it is rows or JSON Lines, or remove it"
-                )
+                way = "" if final.suffix.lower() == ".parquet" else "go on from it with inspect --resume, or "
+                raise InputError(f"{visible(str(aside))} is there, as an interrupted run leaves it; {way}remove it")
             try:
                 yield aside
                 replace(aside, final)

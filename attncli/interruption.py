@@ -6,11 +6,13 @@ It is settled before anything else is imported, so this imports next to nothing 
 from __future__ import annotations
 
 import os
-import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Callable
+else:
+    import _signal as signal  # which is there from the start; `signal` makes enums of its numbers, for milliseconds
 
 _undoing: list[Callable[[], None]] = []
 

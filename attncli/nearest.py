@@ -9,6 +9,13 @@ from typing import Any
 
 _NO_CHOICE = re.compile(r"(?:Value error, )?'(?P<given>.*)' is not one of (?P<choices>'.*')\.?", re.DOTALL)
 _NO_COMMAND = re.compile(r"No such command '(?P<given>.*)'\.?", re.DOTALL)
+# Pydantic's words for a number, which name its types.
+_NUMBERS = {
+    r"Input should be a valid integer\b.*": "expected a whole number",
+    r"Input should be a valid number\b.*": "expected a number",
+    "Input should be greater than or equal to": "expected at least",
+    "Input should be less than or equal to": "expected at most",
+}
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
@@ -22,6 +29,8 @@ def complaint(error: Any) -> str:
     message = error.format_message() if hasattr(error, "format_message") else str(error)
     # What is wrong with a flag is not about the variable that it goes before.
     message = re.sub(r" \(env var: '\w+'\)", "", message)
+    for words, plain in _NUMBERS.items():
+        message = re.sub(words, plain, message)
     context: Any = getattr(error, "ctx", None)
     hint = ""
     if hasattr(error, "possibilities"):  # an option that does not exist

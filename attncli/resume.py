@@ -52,8 +52,11 @@ def resumable(given: str | None, path: Path) -> str:
 
 def is_whole(path: Path) -> bool:
     """Return whether a run has written the file to its end, and no later one was interrupted."""
-    part = _part_of(path)
-    return path.is_file() and not (part.is_file() and part.stat().st_size)
+    try:
+        left = _part_of(path).stat().st_size
+    except OSError:  # nothing is left, or another run has just ended it
+        left = 0
+    return path.is_file() and not left
 
 
 @contextmanager

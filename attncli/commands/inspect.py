@@ -193,7 +193,7 @@ def _resume(context: typer.Context, given: dict[str, Any], view: View, chosen: s
 
     path = given["resume"]
     if is_whole(path):
-        note(f"{path} is whole already; remove it to compute it again")
+        note(f"{path} is whole already, and bad sentences are not counted again; remove it to compute it again")
         return 0
     with resumed(path, chosen) as left:
         answers = _answers(context, given, view, left)

@@ -72,16 +72,20 @@ def test_a_real_checkpoint_says_nothing(minilm: str) -> None:
     assert json.loads(ran.stdout)["source"]["architecture"] == "bert"
 
 
-def test_a_signal_while_a_checkpoint_is_loaded_and_run_ends_quietly(minilm: str, tmp_path: Path) -> None:
-    arguments = ["inspect", "-m", minilm, "--engine", "transformers", "time flies", "-o", str(tmp_path / "x.json")]
+@pytest.mark.parametrize(("engine", "sentences", "signals"), [("transformers", 1, 5), ("native", 60, 3)])
+def test_a_signal_while_a_checkpoint_is_loaded_and_run_ends_quietly(
+    engine: str, sentences: int, signals: int, minilm: str, tmp_path: Path
+) -> None:
+    result = tmp_path / "x.json"
+    arguments = ["inspect", "-m", minilm, "--engine", engine, "-o", str(result), *["time flies"] * sentences]
     began = time.monotonic()
     assert program(*arguments).returncode == 0
     seconds = time.monotonic() - began
-    whole = (tmp_path / "x.json").read_bytes()
+    whole = result.read_bytes()
     drawn = random.Random(0)
     codes = []
-    for _ in range(5):
-        (tmp_path / "x.json").unlink(missing_ok=True)
+    for _ in range(signals):
+        result.unlink(missing_ok=True)
         number = drawn.choice([signal.SIGINT, signal.SIGTERM])
         code, errors = ended(arguments, number, drawn.uniform(0, seconds))
         assert (errors, code in (128 + number, -number, 0)) == (b"", True), (number, code)

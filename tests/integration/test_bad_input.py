@@ -95,6 +95,13 @@ BAD = {
     "a scale that is not finite": ([TEXT, "--scale", "inf"], USAGE, "--scale 'inf'"),
     "a seed below zero": ([TEXT, "--seed", "-1"], USAGE, "--seed -1"),
     "a seed that is no number": ([TEXT, "--seed", "x"], USAGE, "--seed"),
+    "a seed in powers of ten": ([TEXT, "--seed", "1e3"], USAGE, "'--seed': expected a whole number; see"),
+    "a weight of no number": ([TEXT, "--min-weight", "x"], USAGE, "'--min-weight': expected a number; see"),
+    "a weight above one": ([TEXT, "--min-weight", "2"], USAGE, "'--min-weight': expected at most 1; see"),
+    "a line too narrow": ([TEXT, "--width", "3"], USAGE, "'--width': expected at least 40; see"),
+    "a saved trace without a name": ([TEXT, "--save", ""], USAGE, "'--save': the file name is empty"),
+    "an input file without a name": (["--file", ""], USAGE, "'--file' / '-f': the file name is empty"),
+    "a trace without a name": (["--from", ""], USAGE, "'--from': the file name is empty"),
     "a width that does not apply": ([TEXT, "--project", "none", "--d-k", "3"], USAGE, "--d-k does not apply"),
     "special tokens of words": ([TEXT, "--no-special"], USAGE, "--no-special does not apply"),
     "a device for the toy layer": ([TEXT, "--device", "cpu"], USAGE, "--device", "toy layer"),
@@ -320,7 +327,8 @@ def test_an_id_beyond_the_embedding_is_refused(attn: Run, checkpoint: Path) -> N
 
 def test_a_device_that_is_not_there_is_refused(attn: Run, tiny_llama: str) -> None:
     for device in ("cuda:99", "abacus"):
-        refused(attn("inspect", TEXT, "-m", tiny_llama, "--device", device), LOAD, f"--device {device}")
+        ran = attn("inspect", TEXT, "-m", tiny_llama, "--device", device)
+        refused(ran, LOAD, f"--device {device}", "; give --device cpu")
 
 
 def test_an_option_that_changes_nothing_is_not_silently_ignored(attn: Run, tiny_llama: str) -> None:

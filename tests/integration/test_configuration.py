@@ -313,6 +313,17 @@ def test_masks_are_drawn_as_wide_as_it_stands_and_have_a_type_of_their_own(
     assert attn(*converted).code == 0, "ATTN_DTYPE is of a checkpoint's weights"
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+def test_a_file_in_utf_16_is_not_taken_for_one_that_says_nothing(
+    encoding: str, places: Places, attn: Callable[..., Any]
+) -> None:
+    text = "[tool.attncli]\nseed = 3\n"
+    places.project.write_bytes(("\ufeff" * (encoding == "utf-16-be") + text).encode(encoding))
+    ran = attn("inspect", SENTENCE)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert "pyproject.toml is no valid TOML: " in ran.err
+
+
 # --- what cannot be ---------------------------------------------------------------------------------------
 
 

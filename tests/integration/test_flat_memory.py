@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import minilm_folder
 
 # The peak is the kernel's, of a process that has nothing else to do.
 _CODE = """
@@ -26,18 +27,23 @@ def peak(*arguments: str, sentences: Path) -> int:
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "few"),
     [
-        ["inspect", "-F", "jsonl", "--num-heads", "1"],
-        ["inspect", "-F", "tsv", "--num-heads", "1"],
-        ["tokens", "-F", "csv"],
+        (["inspect", "-F", "jsonl", "--num-heads", "1"], 200),
+        (["inspect", "-F", "tsv", "--num-heads", "1"], 200),
+        (["tokens", "-F", "csv"], 200),
+        (["heads", "-F", "tsv"], 100),
+        (["inspect", "-F", "tsv", "-m", minilm_folder(), "--engine", "native", "--head", "0"], 50),
+        (["heads", "-F", "tsv", "-m", minilm_folder(), "--engine", "native"], 10),
     ],
-    ids=" ".join,
+    ids=lambda given: " ".join(given[:4]) if isinstance(given, list) else "",
 )
-def test_memory_is_flat(arguments: list[str], tmp_path: Path) -> None:
+def test_memory_is_flat(arguments: list[str], few: int, tmp_path: Path) -> None:
+    # The embeddings of a checkpoint are mapped: memory grows with the words that were met, up to the size of the file.
+    words = 10 if "-m" in arguments else 20 * few
     peaks = []
-    for count in (200, 4000):
+    for count in (few, 20 * few):
         path = tmp_path / f"{count}.txt"
-        path.write_text("".join(f"time flies like arrow number {number}\n" for number in range(count)))
+        path.write_text("".join(f"time flies like arrow number {number % words}\n" for number in range(count)))
         peaks.append(peak(*arguments, sentences=path))
     assert peaks[1] <= 1.1 * peaks[0], peaks

@@ -111,6 +111,23 @@ def test_verbose_says_what_is_done_and_when(attn: Run, tiny_llama: str) -> None:
     assert not logging.getLogger("attncli").handlers
 
 
+def test_verbose_says_what_the_native_engine_does_to_the_end_of_a_stream_with_a_bad_sentence(
+    attn: Run, tiny_llama: str
+) -> None:
+    given = ("time flies", " ", "an arrow flies", "-m", tiny_llama, "--engine", "native", "-l", "1", "-F", "jsonl")
+    ran, silent = attn("inspect", *given, "--verbose"), attn("inspect", *given)
+    assert (ran.code, silent.code, ran.out) == (5, 5, silent.out)
+    said = [re.sub(r"^\d+\.\d\d s: |\d+\.\d{3}(?= s$)", "", line[6:]) for line in ran.err.splitlines()]
+    assert said == [
+        f"{tiny_llama}: llama of 3 layers; layer 1 is the last to run",
+        "native engine: float32 on cpu",
+        "ran 2 tokens in  s",
+        *(line[6:] for line in silent.err.splitlines()),
+        "ran 3 tokens in  s",
+        "done",
+    ]
+
+
 def test_verbose_tells_what_the_toy_layer_is(attn: Run) -> None:
     ran = attn("inspect", "time flies", "--seed", "7", "-F", "jsonl", "--verbose")
     assert "seed 7" in ran.err.splitlines()[0]

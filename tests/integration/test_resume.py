@@ -19,7 +19,11 @@ from attncli.sources.toy import ToyLayer
 Run = Callable[..., Any]
 
 WORDS = "time flies like an arrow fruit banana a the cat".split()
-PRELOADED = "attncli.sources.pretrained.capture,transformers.models.bert.modeling_bert"
+WHOLE = "and bad sentences are not counted again; remove it to compute it again"
+PRELOADED = {
+    "transformers": "attncli.sources.pretrained.capture,transformers.models.bert.modeling_bert",
+    "native": "attncli.sources.native,tokenizers",
+}
 PROJECT = Path(__file__).parents[2]
 
 
@@ -58,11 +62,12 @@ def test_killed_at_random_moments_a_run_ends_as_if_it_never_was(form: str, kills
     assert found["code"] == 5
 
 
-def test_a_checkpoint_that_is_killed_computes_the_same_batches(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", PRELOADED)
+def test_a_checkpoint_that_is_killed_computes_the_same_batches(engine: str, tmp_path: Path) -> None:
     corpus = tmp_path / "sentences.txt"
     corpus.write_bytes(sentences(300))
-    arguments = ("-m", minilm_folder(), "--engine", "transformers", "--show", "weights", "-H", "3", "--file", corpus)
-    found = killed(tmp_path / "out.jsonl", 4, PRELOADED, *arguments)
+    arguments = ("-m", minilm_folder(), "--engine", engine, "--show", "weights", "-H", "3", "--file", corpus)
+    found = killed(tmp_path / "out.jsonl", 2, PRELOADED[engine], *arguments)
     assert found["ends"] == [True] * len(found["ends"])
     assert found["code"] == 5
 
@@ -253,7 +258,7 @@ def test_without_an_interrupted_run_it_starts_and_a_whole_file_is_left_alone(att
     assert attn("inspect", "time flies", "--resume", path).code == 0
     assert path.read_text() == attn("inspect", "time flies", "-F", "jsonl").out
     ran = attn("inspect", "fruit flies", "--resume", path)
-    assert (ran.code, ran.out, ran.err) == (0, "", f"attn: {path} is whole already; remove it to compute it again\n")
+    assert (ran.code, ran.out, ran.err) == (0, "", f"attn: {path} is whole already, {WHOLE}\n")
     assert path.read_text() == attn("inspect", "time flies", "-F", "jsonl").out
 
 

@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -97,6 +98,7 @@ class NativeCheckpoint:
             rows=recipe.embedding.tokens.rows,
             start_id=None,
         )
+        _log.info("native engine: float32 on cpu")
 
     def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
         """Return the attention of one sentence; see `Source.trace`."""
@@ -109,6 +111,7 @@ class NativeCheckpoint:
         segments = sentence.inputs.get("token_type_ids")
         if self.model.multiply_adds(len(ids), max(self.layers)) > self.most:
             raise TooLongError(f"{len(ids)} tokens are more than it is faster at")
+        begun = perf_counter()
         try:
             layers = self.model.layers(ids, segments, self.layers, self.heads, self.mask)
         except MemoryError:
@@ -117,6 +120,7 @@ class NativeCheckpoint:
         if not all(np.isfinite(array).all() for array in arrays):
             raise DeclinedError("some of its numbers are not finite")
         found = {each.layer: each for each in layers}
+        _log.info("ran %d tokens in %.3f s", len(ids), perf_counter() - begun)
         source = Source(
             "pretrained",
             model=self.name,

@@ -135,7 +135,8 @@ def _check_device(options: LoadOptions) -> None:
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise LoadError(f"{option} {visible(device) or 'with no name'}: {first_sentence(error)}") from None
+        what = f"{option} {visible(device) or 'with no name'}"
+        raise LoadError(f"{what}: {first_sentence(error)}; give {option} cpu") from None
 
 
 def _has_pickle_alone(name: str) -> bool:
