@@ -1,15 +1,17 @@
 """A checkpoint's tensors: mapped, so that only what is used is read, and widened to float32 where it is used.
 
 What is used again, by the second sentence of a stream, stays widened: so much memory as the model in float32 at most.
+Of a table the pages that rows were taken from are let go: a stream that meets every word holds no more than one.
 """
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from safetensors import safe_open
@@ -23,6 +25,12 @@ if TYPE_CHECKING:
 
 _DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
 _ALONE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+class _File(NamedTuple):
+    pages: mmap.mmap
+    tensors: dict[str, np.ndarray[Any, Any]]
+    starts: dict[str, int]  # of the tensors, in bytes
 
 
 class Weights:
@@ -40,7 +48,7 @@ class Weights:
 
     def __init__(self, folder: Path, prefix: str, first: str) -> None:
         self._folder = folder
-        self._mapped: dict[str, dict[str, np.ndarray[Any, Any]]] = {}
+        self._mapped: dict[str, _File] = {}
         self._used: set[str] = set()
         self._kept: dict[str, Float[np.ndarray, ...]] = {}
         self._files = self._listed()
@@ -52,12 +60,12 @@ class Weights:
     def _listed(self) -> dict[str, str]:
         """Return the file that each tensor is in."""
         if (self._folder / _ALONE).is_file():
-            return dict.fromkeys(self._tensors(_ALONE), _ALONE)
+            return dict.fromkeys(self._file(_ALONE).tensors, _ALONE)
         if not (listed := _shards(self._folder)):
             raise DeclinedError("it has no safetensors weights")
         return listed
 
-    def _tensors(self, file: str) -> dict[str, np.ndarray[Any, Any]]:
+    def _file(self, file: str) -> _File:
         """Return the tensors of a file, none of which is read yet."""
         if file not in self._mapped:
             path = self._folder / file
@@ -73,7 +81,7 @@ class Weights:
         return self._prefix + name in self._files
 
     def _find(self, name: str) -> np.ndarray[Any, Any]:
-        tensor = self._tensors(self._files[self._prefix + name]).get(self._prefix + name) if name in self else None
+        tensor = self._file(self._files[self._prefix + name]).tensors.get(self._prefix + name) if name in self else None
         if tensor is None:
             raise DeclinedError(f"its weights have no {name} that it reads")
         return tensor
@@ -111,7 +119,14 @@ class Weights:
         """Return some rows of a table of which the shape is known; the others are not read; see `tensor`."""
         if max(indices) >= shape[0]:
             raise DeclinedError(f"{name} has {shape[0]} rows, and no row {max(indices)}")
-        return _widened(self._expected(name, shape)[list(indices)])
+        table = self._expected(name, shape)
+        rows = _widened(table[list(indices)])
+        if hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
+            file = self._file(self._files[self._prefix + name])
+            start = file.starts[self._prefix + name]
+            first = start // mmap.PAGESIZE * mmap.PAGESIZE
+            file.pages.madvise(mmap.MADV_DONTNEED, first, start + table.nbytes - first)
+        return rows
 
 
 def has_weights(folder: Path) -> bool:
@@ -130,18 +145,20 @@ def _shards(folder: Path) -> dict[str, str]:
         return {}
 
 
-def _mapped(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+def _mapped(path: Path) -> _File:
     """Map the tensors of a safetensors file: eight bytes of length, a JSON header of that length, the tensors."""
-    whole = np.asarray(np.memmap(path, np.uint8, mode="r"))  # slices of a memmap are slow to make
-    start = 8 + int.from_bytes(whole[:8].tobytes(), "little")
-    header: dict[str, Any] = json.loads(whole[8:start].tobytes())
-    return {
-        name: whole[start + entry["data_offsets"][0] : start + entry["data_offsets"][1]]
-        .view(_DTYPES[entry["dtype"]])
-        .reshape(entry["shape"])
-        for name, entry in header.items()
-        if name != "__metadata__" and entry["dtype"] in _DTYPES
-    }
+    with open(path, "rb") as file:
+        pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    begin = 8 + int.from_bytes(pages[:8], "little")
+    header: dict[str, Any] = json.loads(pages[8:begin])
+    whole = np.frombuffer(pages, np.uint8)
+    tensors, starts = {}, {}
+    for name, entry in header.items():
+        if name != "__metadata__" and entry["dtype"] in _DTYPES:
+            start, stop = (begin + offset for offset in entry["data_offsets"])
+            tensors[name] = whole[start:stop].view(_DTYPES[entry["dtype"]]).reshape(entry["shape"])
+            starts[name] = start
+    return _File(pages, tensors, starts)
 
 
 def _widened(array: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
