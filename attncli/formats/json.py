@@ -14,7 +14,7 @@ import numpy as np
 from attncli.blocks import row_blocks
 from attncli.failure import Failure
 from attncli.formats.answers import dumped, write_array, write_each
-from attncli.formats.numbers import number, written_rows
+from attncli.formats.numbers import number, proven, written_rows
 from attncli.layer import HeadTrace, LayerTrace
 from attncli.metrics import head_metrics
 from attncli.ranking import Heaviest, top_keys
@@ -75,7 +75,7 @@ def _layer(trace: Trace, layer: LayerTrace, view: View) -> Iterator[str]:
         "softcap": layer.softcap,
         "capture": layer.capture,
         "shapes": layer.shapes,
-        "proof": layer.proof and layer.proof._asdict(),
+        "proof": proven(layer.proof),
     })  # fmt: skip
     if "embeddings" in parts and layer.inputs is not None:
         yield from _matrix("embeddings", _blocks(layer.inputs[cells.rows]), view)

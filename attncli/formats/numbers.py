@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
+
+    from attncli.layer import Proof
 
 
 def written(values: Float[np.ndarray, " N"], precision: int | None) -> list[str]:
@@ -33,6 +35,11 @@ def number(value: float | np.floating | None, precision: int | None) -> float | 
     if not math.isfinite(value):
         return str(float(value))
     return float(str(value)) if precision is None else round(float(value), precision)
+
+
+def proven(proof: Proof | None) -> dict[str, Any] | None:
+    """Return a proof as JSON takes it."""
+    return proof and {**proof._asdict(), "max_abs_error": number(proof.max_abs_error, None)}
 
 
 def written_rows(values: Float[np.ndarray, "R C"] | Bool[np.ndarray, "R C"], precision: int | None) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from attncli.anatomy import Cell, Row
 from attncli.explanation import Explained
-from attncli.formats.numbers import number
+from attncli.formats.numbers import number, proven
 from attncli.trace import Trace
 
 
@@ -90,7 +90,7 @@ def _place(row: Row) -> dict[str, Any]:
         "kind": row.layer.kind,
         "head": row.head.head,
         "capture": row.layer.capture,
-        "proof": row.layer.proof and row.layer.proof._asdict(),
+        "proof": proven(row.layer.proof),
         "query": row.query.index,
         "query_token": row.query.as_dict(),
     }
