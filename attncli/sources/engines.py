@@ -13,7 +13,7 @@ import numpy as np
 from attncli.errors import NotExposedError
 from attncli.layer import LayerTrace, Proof
 from attncli.sources.load_options import EngineOptions, checked_options
-from attncli.sources.native import DeclinedError, NativeCheckpoint, NotCachedError, TooLongError
+from attncli.sources.native import DeclinedError, NativeCheckpoint, NotCachedError
 from attncli.tokens import visible
 
 if TYPE_CHECKING:
@@ -93,10 +93,10 @@ def _refusal(model: str, reason: DeclinedError, verify: bool) -> NotExposedError
 
 
 class _Native:
-    """The native engine, until it meets something that it does not compute.
+    """The native engine, but for the sentences that it declines.
 
-    A sentence that is too long for it to be faster is the other engine's alone: what computes a sentence does not
-    depend on those before it, so that a run that is gone on with answers as one that was never interrupted.
+    What computes a sentence does not depend on those before it, so that a run that is gone on with answers as one that
+    was never interrupted.
     """
 
     runs_together = False
@@ -104,19 +104,16 @@ class _Native:
     def __init__(self, native: NativeCheckpoint, other: Callable[[], Checkpoint] | None) -> None:
         self._native = native
         self._other = other
-        self._has_declined = False
 
     def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
         """Return the attention of one sentence; see `Source.trace`."""
-        if not self._has_declined or self._other is None:
-            try:
-                return self._native.trace(text, pair, target)
-            except DeclinedError as error:
-                if self._other is None:
-                    raise _refusal(self._native.name, error, verify=False) from None
-                _log.info("left to transformers: %s", error)
-                self._has_declined = not isinstance(error, TooLongError)
-        return self._other().trace(text, pair, target)
+        try:
+            return self._native.trace(text, pair, target)
+        except DeclinedError as error:
+            if self._other is None:
+                raise _refusal(self._native.name, error, verify=False) from None
+            _log.info("left to transformers: %s", error)
+            return self._other().trace(text, pair, target)
 
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
         """Yield the attention of each sentence, in order; see `Source.traces`."""

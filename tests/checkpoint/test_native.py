@@ -300,6 +300,16 @@ def test_numbers_that_are_not_finite_are_for_transformers(tmp_path: Path) -> Non
         attncli.inspect("w7 w8", model=str(tmp_path), layers=1, engine="native")
 
 
+def test_what_computes_a_sentence_does_not_depend_on_those_before_it(tmp_path: Path, attn: Run) -> None:
+    save_whole("bert", tmp_path)
+    name = "embeddings.word_embeddings.weight"
+    changed_weights(tmp_path, lambda tensors: tensors[name][7].fill_(torch.nan))
+    ran = attn("inspect", "-m", tmp_path, "w8", "w7", "w8", "-F", "jsonl")
+    documents = [json.loads(line) for line in ran.out.splitlines()]
+    assert [document["source"]["engine"] for document in documents] == ["native", "transformers", "native"]
+    assert documents[0]["layers"] == documents[2]["layers"]
+
+
 def test_a_difference_that_is_no_number_is_shown_as_one(tmp_path: Path) -> None:
     save_whole("bert", tmp_path)
     (layer,) = attncli.inspect("w7 w8", model=str(tmp_path)).layers

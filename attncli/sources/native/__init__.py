@@ -32,7 +32,7 @@ from attncli.trace import Source, Trace
 if TYPE_CHECKING:
     from attncli.sources.load_options import EngineOptions, LoadOptions
 
-__all__ = ["DeclinedError", "NativeCheckpoint", "NotCachedError", "TooLongError", "load_alone"]
+__all__ = ["DeclinedError", "NativeCheckpoint", "NotCachedError", "load_alone"]
 
 _log = logging.getLogger(__name__)
 
@@ -46,17 +46,12 @@ class NotCachedError(DeclinedError):
     """The hub's local cache lacks some of it, which transformers downloads."""
 
 
-class TooLongError(DeclinedError):
-    """One sentence is more than what this engine is faster at; another may not be."""
-
-
 class NativeCheckpoint:
     """A model and its tokenizer, opened once; see `attncli.sources.Source`.
 
     Raises:
-        DeclinedError: it is not one that this engine computes.
+        DeclinedError: it is not one that this engine computes; when it traces, the sentence is not.
         NotCachedError: it is not on the disk.
-        TooLongError: when it traces, where the engine is chosen by what is faster.
         LoadError: its files are damaged.
         UsageError: there is no such layer, head or kind.
     """
@@ -110,7 +105,7 @@ class NativeCheckpoint:
         ids = sentence.inputs["input_ids"]
         segments = sentence.inputs.get("token_type_ids")
         if self.model.multiply_adds(len(ids), max(self.layers)) > self.most:
-            raise TooLongError(f"{len(ids)} tokens are more than it is faster at")
+            raise DeclinedError(f"{len(ids)} tokens are more than it is faster at")
         begun = perf_counter()
         try:
             layers = self.model.layers(ids, segments, self.layers, self.heads, self.mask)

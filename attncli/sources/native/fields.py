@@ -61,9 +61,6 @@ class Fields:
         self._values = values
         self.read: set[str] = set()
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._values
-
     def take(self, name: str, default: Any = _ABSENT, among: Collection[Any] | None = None) -> Any:
         """Return a field.
 

@@ -48,7 +48,7 @@ def gemma3(fields: Fields) -> Recipe:
     fields.take("final_logit_softcapping", None)
     fields.take("attn_logit_softcapping", None, among=(None,))
     every = fields.count("sliding_window_pattern", 6)
-    fields.read |= {"_sliding_window_pattern"}
+    fields.take("_sliding_window_pattern", None)  # as transformers writes it beside the list of layers; not read here
     return decoder(
         fields,
         Usual(262_208, hidden=2304, inner=9216, heads=8, layers=26, groups=4, head_width=256, positions=131_072),
