@@ -146,10 +146,11 @@ def load(
         UsageError: it lacks that layer or head.
     """
     name = visible(str(path))
+    if not os.path.exists(path):
+        raise InputError(f"trace file {name} does not exist")
     if not os.path.isfile(path):
-        raise InputError(
-            f"{name} is a folder, not a trace file" if os.path.isdir(path) else f"trace file {name} does not exist"
-        )
+        what = "folder" if os.path.isdir(path) else "pipe or a device"
+        raise InputError(f"{name} is a {what}, not a trace file")
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}

@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from outputs import FINDINGS, OK, hold, one_sentence
+from conftest import program
+from outputs import FINDINGS, LOAD, OK, hold, one_sentence
+from safetensors import safe_open
 from safetensors.numpy import save, save_file
 
 Run = Callable[..., Any]
@@ -282,3 +284,58 @@ def test_a_configuration_that_claims_much_is_refused_in_little_memory(tiny_llama
     # More positions than a rotary model needs are no harm.
     answered = [name for name, code in ended if code <= FINDINGS and not name.startswith("max_position")]
     assert answered == ["a whole one"]
+
+
+# --- a checkpoint that is not all in its folder ------------------------------------------------------------
+
+
+def indexed(tiny_llama: str, folder: Path, shard: str, index: str = "model.safetensors.index.json") -> Path:
+    """Copy a checkpoint whose weights are said to be in another file."""
+    shutil.copytree(tiny_llama, folder)
+    with safe_open(folder / "model.safetensors", framework="numpy") as file:
+        names = list(file.keys())
+    os.rename(folder / "model.safetensors", folder / "shard.safetensors")
+    (folder / index).write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(names, shard)}))
+    return folder
+
+
+ENGINES = ("auto", "native", "transformers")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "shard", ["{}/shard.safetensors", "../elsewhere/shard.safetensors", "inner/../../x.safetensors"]
+)
+def test_weights_outside_the_folder_are_refused(
+    shard: str, engine: str, attn: Run, tiny_llama: str, tmp_path: Path
+) -> None:
+    elsewhere = indexed(tiny_llama, tmp_path / "elsewhere", "shard.safetensors")
+    run = ["inspect", TEXT, "--engine", engine, "-m"]
+    assert attn(*run, elsewhere).code == OK
+    ran = attn(*run, indexed(tiny_llama, tmp_path / "here", shard.format(elsewhere)))
+    one_sentence(ran.code, ran.out, ran.err)
+    assert ran.code == LOAD
+    assert "which is not in that folder" in ran.err
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_weights_in_a_folder_of_the_folder_are_read(engine: str, attn: Run, tiny_llama: str, tmp_path: Path) -> None:
+    folder = indexed(tiny_llama, tmp_path / "here", "inner/shard.safetensors")
+    (folder / "inner").mkdir()
+    os.rename(folder / "shard.safetensors", folder / "inner" / "shard.safetensors")
+    assert attn("inspect", TEXT, "--engine", engine, "-m", folder).code == OK
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "name", ["config.json", "tokenizer.json", "model.safetensors.index.json", "inner/x.safetensors"]
+)
+def test_no_reader_waits_for_a_pipe_in_a_checkpoint(name: str, engine: str, tiny_llama: str, tmp_path: Path) -> None:
+    folder = indexed(tiny_llama, tmp_path / "here", "inner/x.safetensors")
+    (folder / "inner").mkdir()
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    ran = program("inspect", TEXT, "--engine", engine, "-m", folder, timeout=100)
+    one_sentence(ran.returncode, ran.stdout, ran.stderr)
+    assert ran.returncode == LOAD
+    assert f"{name} is a pipe or a device" in ran.stderr

@@ -20,6 +20,7 @@ from attncli.errors import InputError, UsageError
 from attncli.hub_cache import is_known, snapshot
 from attncli.masks.parser import parse
 from attncli.selection import Indices
+from attncli.sources.folder import check_folder
 from attncli.sources.native.families import recipe_of
 from attncli.sources.native.fields import DeclinedError, Fields
 from attncli.sources.native.forward import Model
@@ -52,7 +53,7 @@ class NativeCheckpoint:
     Raises:
         DeclinedError: it is not one that this engine computes; when it traces, the sentence is not.
         NotCachedError: it is not on the disk.
-        LoadError: its files are damaged.
+        LoadError: its files are damaged, or not its own.
         UsageError: there is no such layer, head or kind.
     """
 
@@ -158,11 +159,11 @@ def _check_options(options: LoadOptions) -> None:
 
 def _folder(name: str, revision: str | None, is_whole: Callable[[Path], bool]) -> Path:
     """Return the folder that holds a checkpoint: its own, or that of the hub's local cache."""
-    if os.path.isdir(name):
-        return Path(name)
-    folder = snapshot(name, revision or "main")
-    if not is_whole(folder):
+    is_local = os.path.isdir(name)
+    folder = Path(name) if is_local else snapshot(name, revision or "main")
+    if not is_local and not is_whole(folder):
         raise NotCachedError("it is not, or not whole, in the local cache")
+    check_folder(folder)
     return folder
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from safetensors import safe_open
 
 from attncli.errors import LoadError
+from attncli.sources.folder import shards_of
 from attncli.sources.native.fields import DeclinedError
 from attncli.tokens import visible
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 _DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
-_ALONE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_ALONE = "model.safetensors"
 
 
 class _File(NamedTuple):
@@ -61,7 +62,7 @@ class Weights:
         """Return the file that each tensor is in."""
         if (self._folder / _ALONE).is_file():
             return dict.fromkeys(self._file(_ALONE).tensors, _ALONE)
-        if not (listed := _shards(self._folder)):
+        if not (listed := shards_of(self._folder)):
             raise DeclinedError("it has no safetensors weights")
         return listed
 
@@ -132,17 +133,8 @@ class Weights:
 def has_weights(folder: Path) -> bool:
     """Return whether a folder holds safetensors weights, and all files of them."""
     return os.path.isfile(folder / _ALONE) or all(
-        os.path.isfile(folder / file) for file in set(_shards(folder).values()) or [_ALONE]
+        os.path.isfile(folder / file) for file in set(shards_of(folder).values()) or [_ALONE]
     )
-
-
-def _shards(folder: Path) -> dict[str, str]:
-    """Return the file that each tensor is in, where there are several."""
-    try:
-        listed = json.loads((folder / _INDEX).read_text(encoding="utf-8"))["weight_map"]
-        return {str(name): os.path.basename(file) for name, file in listed.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}
 
 
 def _mapped(path: Path) -> _File:

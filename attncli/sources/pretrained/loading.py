@@ -6,9 +6,11 @@ import logging
 import os
 import re
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attncli.errors import LoadError, NotExposedError
+from attncli.sources.folder import check_folder
 from attncli.sources.pretrained.downloads import Download
 from attncli.sources.pretrained.explain import explained, first_sentence
 from attncli.sources.pretrained.quiet import hush
@@ -45,11 +47,13 @@ def load_config(name: str, options: LoadOptions) -> Any:
     """
     if os.path.isfile(name):
         raise LoadError(f"{visible(name)} is a file; --model takes a checkpoint's folder or its name on the hub")
-    if os.path.isdir(name) and not os.path.isfile(os.path.join(name, "config.json")):
-        raise LoadError(
-            f"the folder {visible(name)} is no checkpoint: it has no config.json; give the folder that "
-            "save_pretrained wrote"
-        )
+    if os.path.isdir(name):
+        check_folder(Path(name))
+        if not os.path.isfile(os.path.join(name, "config.json")):
+            raise LoadError(
+                f"the folder {visible(name)} is no checkpoint: it has no config.json; give the folder that "
+                "save_pretrained wrote"
+            )
     with explained(name, "configuration", options):
         config = AutoConfig.from_pretrained(name, **hub_arguments(options))
     model_class = MODEL_MAPPING.get(type(config), None)
