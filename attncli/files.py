@@ -48,7 +48,8 @@ def written_aside(path: str | Path, suffix: str | None = None, goes_on: bool = F
         aside = final.with_name(final.name + suffix if suffix else f".attn-{os.urandom(6).hex()}.tmp")
         with claimed(aside) if is_kept else nullcontext(), Undoing(partial(discard, aside, is_kept)):
             if is_kept and not goes_on and aside.exists() and aside.stat().st_size:
-                way = "" if final.suffix.lower() == ".parquet" else "go on from it with inspect --resume, or "
+                way = "go on from it with inspect --resume if inspect wrote it, or "
+                way = "" if final.suffix.lower() == ".parquet" else way
                 raise InputError(f"{visible(str(aside))} is there, as an interrupted run leaves it; {way}remove it")
             try:
                 yield aside

@@ -18,6 +18,7 @@ PYTHON = sys.executable
 ATTN = str(Path(PYTHON).parent / "attn")
 SCRIPTS = Path(__file__).parent
 ROWS = {"gpt2": 50257, "llama": 32000}  # of the embedding, each a word
+HEAD = ("--head", "0", "--show", "weights")  # one head's weights, and nothing else
 BESIDE_LOADED = 300  # MB, that a summary may take besides the loaded model
 
 
@@ -203,7 +204,7 @@ def sentences(material: Material, count: int) -> list[Case]:
 
 def json_lines(material: Material, engine: str, folder: str, layer: int, file: str) -> list[str]:
     """Return the command that writes one head's weights for every sentence of a file."""
-    options = [*by(engine, folder), "--layer", layer, "--head", 0, "--show", "weights", "-F", "jsonl"]
+    options = [*by(engine, folder), "--layer", layer, *HEAD, "-F", "jsonl"]
     return inspect(*options, "--file", file, "-o", material.out("weights.jsonl"))
 
 
@@ -257,14 +258,13 @@ def engines(material: Material, name: str, layer: int, lengths: Sequence[int]) -
     ] + [Case(f"{name}, 300 sentences, {engine}", json_lines(material, engine, folder, layer, many)) for engine in both]
 
 
-def stream(material: Material, fewer: int, more: int) -> list[Case]:
+def stream(material: Material, command: Sequence[str], counts: Sequence[int]) -> list[Case]:
     """Compare a stream of many sentences of the toy layer to one of few: whatever their number, memory is the same."""
     cases = []
-    for count in (fewer, more):
-        options = ["--head", 0, "--show", "weights", "-F", "jsonl", "--file"]
+    for count in counts:
         file = material.file(f"sentences-{count}.txt", texts.sentences(count))
-        name = f"attn inspect -F jsonl, toy layer, {count:,} sentences"
-        cases.append(Case(name, inspect(*options, file), memory=None if count == fewer else 1.1))
+        name = f"attn {' '.join(command)}, toy layer, {count:,} sentences"
+        cases.append(Case(name, [ATTN, *command, "--file", file], memory=1.1 if cases else None))
     return cases
 
 
@@ -314,7 +314,8 @@ TABLES: dict[str, Callable[[Material], list[Case]]] = {
     "checkpoint-llama": llama,
     "checkpoint-llama-1024": partial(llama_long, length=1024),
     "sentences": partial(sentences, count=1000),
-    "stream": partial(stream, fewer=1000, more=100_000),
+    "stream-inspect": partial(stream, command=["inspect", *HEAD, "-F", "jsonl"], counts=(1000, 100_000)),
+    "stream-tokens": partial(stream, command=["tokens", "-F", "csv"], counts=(1000, 100_000, 1_000_000)),
     "long-1024": partial(long, length=1024, bare=0.6),
     "long-4096": partial(long, length=4096, bare=0.18),
     "long-8192": partial(long, length=8192, bare=None),  # the bare script would return 39 GB of matrices

@@ -5,9 +5,9 @@
 The commands of a table run in turn, A B C A B C …, so that a machine whose speed drifts slows them alike; the medians
 are compared. The exit code is 1 if something is over its target. The groups are start, help, heads, native, engines,
 checkpoint, sentences, stream, long and long16k; tables may be named too: native-minilm, native-gpt2, native-sentences,
-engines-minilm, engines-gpt2, engines-llama, checkpoint-minilm, checkpoint-llama, checkpoint-llama-1024, long-1024,
-long-4096, long-8192. The peers, other tools with environments of their own, are measured where ``--peers FOLDER`` has
-FOLDER/bertviz; how to make one stands in its script.
+engines-minilm, engines-gpt2, engines-llama, checkpoint-minilm, checkpoint-llama, checkpoint-llama-1024,
+stream-inspect, stream-tokens, long-1024, long-4096, long-8192. The peers, other tools with environments of their own,
+are measured where ``--peers FOLDER`` has FOLDER/bertviz; how to make one stands in its script.
 """
 
 from __future__ import annotations

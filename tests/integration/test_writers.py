@@ -212,7 +212,9 @@ def test_what_an_interrupted_run_left_is_not_written_over(name: str, tmp_path: P
     left.write_text("precious\n")
     ran = program("inspect", "time flies", "-o", tmp_path / name)
     assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (5, "", 1)
-    way = "" if name.endswith(".parquet") else "go on from it with inspect --resume, or "  # Parquet cannot
+    way = (
+        "" if name.endswith(".parquet") else "go on from it with inspect --resume if inspect wrote it, or "
+    )  # Parquet cannot
     assert ran.stderr.endswith(f"is there, as an interrupted run leaves it; {way}remove it\n")
     assert left.read_text() == "precious\n"
     assert not (tmp_path / name).exists()
