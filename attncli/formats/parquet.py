@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,8 +49,7 @@ def write_parquet(answers: Iterable[tuple[int, Trace | Failure]], view: View, pa
     Raises:
         InputError: the file cannot be written.
     """
-    schema = typed(_TYPES)
-    write_tables(_tables(answers, view, schema), schema, path)
+    write_tables(_tables(answers, view), typed(_TYPES), path)
 
 
 def typed(types: Mapping[str, str]) -> Any:
@@ -59,8 +59,13 @@ def typed(types: Mapping[str, str]) -> Any:
     return pyarrow.schema([(name, getattr(pyarrow, kind)()) for name, kind in types.items()])
 
 
-def write_tables(tables: Iterable[Any], schema: Any, path: Path) -> None:
-    """Write tables one after the other, in row groups as they come.
+def write_tables(tables: Iterable[Any], empty: Any, path: Path) -> None:
+    """Write tables of one schema one after the other, in row groups as they come.
+
+    Args:
+        tables: the rows.
+        empty: the schema of a file without any.
+        path: of the file.
 
     Raises:
         InputError: the file cannot be written.
@@ -68,9 +73,13 @@ def write_tables(tables: Iterable[Any], schema: Any, path: Path) -> None:
     import pyarrow
     from pyarrow.parquet import ParquetWriter
 
-    with written_aside(path, ".part") as aside, ParquetWriter(aside, schema, compression="zstd") as file:
+    with written_aside(path, ".part") as aside, ExitStack() as stack:
+        file = None
         for group in _groups(tables):
+            file = file or stack.enter_context(ParquetWriter(aside, group[0].schema, compression="zstd"))
             file.write_table(pyarrow.concat_tables(group), row_group_size=2 * _ROWS)
+        if file is None:
+            stack.enter_context(ParquetWriter(aside, empty))
 
 
 def _groups(tables: Iterable[Any]) -> Iterator[list[Any]]:
@@ -93,7 +102,7 @@ def _groups(tables: Iterable[Any]) -> Iterator[list[Any]]:
         raise failure
 
 
-def _tables(answers: Iterable[tuple[int, Trace | Failure]], view: View, schema: Any) -> Iterator[Any]:
+def _tables(answers: Iterable[tuple[int, Trace | Failure]], view: View) -> Iterator[Any]:
     """Yield the cells of a block of query rows at a time."""
     import pyarrow
 
@@ -104,12 +113,21 @@ def _tables(answers: Iterable[tuple[int, Trace | Failure]], view: View, schema: 
             cells = view.cells(answer, layer)
             for index in layer.heads:
                 for block in layer.head(index, cells.rows).blocks():
-                    found = _columns(number, layer, index, block, cells, view)
-                    yield pyarrow.table(found, schema=schema)
+                    types = _types(layer, index)
+                    columns = _columns(number, layer, index, block, cells, view)
+                    yield pyarrow.table(dict(zip(types, columns, strict=True)), schema=typed(types))
 
 
-def _columns(number: int, layer: LayerTrace, index: int, block: HeadTrace, cells: Cells, view: View) -> dict[str, Any]:
-    """Return the columns of a block: the cells that are shown, query by query."""
+def _types(layer: LayerTrace, head: int) -> dict[str, str]:
+    """Return the columns' types: what is derived from several layers or heads has a text where these have a number."""
+    labels = {"layer": layer.label, "head": layer.head_label(head)}
+    types = _TYPES | {name: "string" for name, label in labels.items() if isinstance(label, str)}
+    weight = types.pop("weight")
+    return types | {"norm" if layer.measure == "norms" else "weight": weight}
+
+
+def _columns(number: int, layer: LayerTrace, index: int, block: HeadTrace, cells: Cells, view: View) -> list[Any]:
+    """Return the columns of a block, in the order of `COLUMNS`: the cells that are shown, query by query."""
     import pyarrow
 
     rows, places = _places(block, cells, view)
@@ -119,19 +137,23 @@ def _columns(number: int, layer: LayerTrace, index: int, block: HeadTrace, cells
     def tokens(side: Iterable[Any], indices: np.ndarray[Any, Any]) -> Any:
         return pyarrow.array([token.text for token in side], pyarrow.string()).take(pyarrow.array(indices))
 
-    return {
-        "sentence": np.full(count, number),
-        "layer": np.full(count, layer.layer, np.int32),
-        "kind": pyarrow.repeat(layer.kind, count),
-        "head": np.full(count, index, np.int32),
-        "query": queries.astype(np.int32),
-        "query_token": tokens(cells.row_tokens, queries),
-        "key": keys.astype(np.int32),
-        "key_token": tokens(cells.column_tokens, keys),
-        "score": block.scores[:, cells.of_columns][rows, places],
-        "allowed": block.mask[:, cells.of_columns][rows, places],
-        "weight": block.weights[:, cells.of_columns][rows, places],
-    }
+    def numbers(values: Any) -> Any:
+        return values[:, cells.of_columns][rows, places]
+
+    return [
+        np.full(count, number),
+        np.full(count, layer.label),
+        np.full(count, layer.kind),
+        np.full(count, layer.head_label(index)),
+        queries,
+        tokens(cells.row_tokens, queries),
+        keys,
+        tokens(cells.column_tokens, keys),
+        # Numbers that are derived have none.
+        pyarrow.nulls(count) if "scores" in layer.missing else numbers(block.scores),
+        numbers(block.mask),
+        numbers(block.weights),
+    ]
 
 
 def _places(block: HeadTrace, cells: Cells, view: View) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

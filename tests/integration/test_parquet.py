@@ -69,6 +69,34 @@ def test_the_rows_are_those_of_tsv(
     assert (pq.ParquetFile(path).num_row_groups == 1) == (most > len(found))
 
 
+@pytest.mark.parametrize(
+    ("options", "other_types"),
+    [
+        (["--words"], {}),
+        (["--norms", "--layer", "all"], {}),
+        (["--reduce", "mean"], {"head": "string"}),
+        (["--reduce", "max", "--over", "layers", "--layer", "all"], {"layer": "string"}),
+        (["--rollout", "--layer", "all", "--top-keys", "2"], {"head": "string"}),
+    ],
+    ids=lambda given: " ".join(given),
+)
+def test_derived_numbers_have_the_rows_of_tsv(
+    attn: Run, tmp_path: Path, minilm: str, options: list[str], other_types: dict[str, str]
+) -> None:
+    path = tmp_path / "attention.parquet"
+    run = ["inspect", "unbelievable flies", "a b", "-m", minilm, *options]
+    assert attn(*run, "-o", path).code == 0
+    header, *lines = (line.split("\t") for line in attn(*run, "-F", "tsv").out.splitlines())
+    table = pq.read_table(path)
+    assert table.schema.names == header
+    types = TYPES | {"norm": "float"} | other_types
+    assert [str(field.type) for field in table.schema] == [types[name] for name in header]
+    for row, line in zip(table.to_pylist(), lines, strict=True):
+        for name, text in zip(header, line, strict=True):
+            assert same(row[name], READ[types[name]](text) if text else None), (row, line)
+    assert table["score"].null_count == len(table) > 0
+
+
 def test_a_bad_sentence_is_left_out_and_the_exit_code_says_so(attn: Run, tmp_path: Path) -> None:
     path = tmp_path / "attention.parquet"
     ran = attn("inspect", "-o", path, stdin=b"a b\n\xff\nc d\n")
