@@ -36,6 +36,7 @@ def hold(code: int, out: str, err: str, form: str = "table", colored: bool = Fal
     said = [line for line in err.splitlines() if not _STEP.match(line)]
     assert not err or err.endswith("\n")
     assert "Traceback" not in err
+    assert "this is a bug in attn" not in err, err
     assert all(line.startswith("attn: ") and len(line) > 20 for line in said), err
     assert not obeyed(err), obeyed(err)
     errors = [line for line in said if not line.startswith("attn: warning: ")]

@@ -246,7 +246,8 @@ def _generated(recorded: Any) -> int:
 
 def _tokens(recorded: list[Any]) -> Tokens:
     whole = ({"word": None, **token} if isinstance(token, dict) else token for token in recorded)  # older files
-    tokens = Tokens(Token(**_record(token, _TOKEN, "token")) for token in whole)
+    checked = (_record(token, _TOKEN, "token") for token in whole)
+    tokens = Tokens(Token(**{name: token[name] for name in _TOKEN}) for token in checked)
     if [token.index for token in tokens] != list(range(len(tokens))) or {token.segment for token in tokens} - {0, 1}:
         raise ValueError("its tokens are not in order, or of more than two texts")
     return tokens
@@ -279,7 +280,10 @@ def _cells(arrays: Mapping[str, np.ndarray[Any, Any]]) -> tuple[int, int, int]:
     if "weights" in arrays:
         heads, queries, keys = arrays["weights"].shape
         return heads, queries, keys
-    return len(arrays["q"]), arrays["q"].shape[1], arrays["k"].shape[1]
+    q, k = arrays["q"], arrays["k"]
+    if q.ndim != 3 or k.ndim != 3:
+        raise ValueError(f"q has shape {list(q.shape)} and k {list(k.shape)}; expected [heads, positions, width]")
+    return len(q), q.shape[1], k.shape[1]
 
 
 def _saved_proof(recorded: Any) -> Proof:

@@ -361,6 +361,7 @@ DAMAGE = {
     "a mask in a file": _changed("layers.0.mask.expression", 'file("/etc/passwd")'),
     "a past that is no number": _changed("layers.0.mask.past", "x"),
     "no q": _tensor("q", None),
+    "q of one axis": _tensor("q", vectors(4)),
     "q of two axes": _tensor("q", vectors(4, 8)),
     "q of integers": _tensor("q", np.ones((4, 2, 8), np.int32)),
     "k of another width": _tensor("k", vectors(4, 2, 7)),
@@ -383,6 +384,19 @@ def test_traces_that_contradict_themselves_are_refused(attn: Run, tmp_path: Path
     DAMAGE[name](header, tensors)
     save_file(tensors, path, metadata={"attncli": json.dumps(header)})
     assert refused(attn, path)
+
+
+def test_what_a_token_has_besides_is_not_believed(attn: Run, tmp_path: Path) -> None:
+    path = tmp_path / "trace.safetensors"
+    attncli.inspect("time flies").save(path)
+    with safe_open(path, "numpy") as file:
+        header = json.loads(file.metadata()["attncli"])
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  it is no dictionary
+    expected = attn("inspect", "--from", path)
+    for token in header["key_tokens"] + header["query_tokens"]:
+        token |= {"shown": 5, "pieces": ["a"], "another": {}}
+    save_file(tensors, path, metadata={"attncli": json.dumps(header)})
+    assert attn("inspect", "--from", path) == expected
 
 
 def test_the_library_raises_what_the_program_says(attn: Run, tmp_path: Path) -> None:
