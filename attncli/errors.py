@@ -44,6 +44,10 @@ class UsageError(AttnError):
     exit_code = ExitCode.USAGE
 
 
+class NoSuchTokenError(UsageError):
+    """A sentence has no token that was asked for; another one may have."""
+
+
 class LoadError(AttnError):
     """A model or a tokenizer cannot be loaded."""
 

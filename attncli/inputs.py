@@ -37,7 +37,7 @@ def answers_of(
 ) -> Iterator[tuple[int, Trace | Failure]]:
     """Yield the numbered traces that a command's options ask for; a bad request is refused before the first one.
 
-    A bad sentence among several is answered by a `Failure`, unless `--fail-fast` is given.
+    A bad sentence is answered by a `Failure`.
 
     Args:
         given: the options.
@@ -48,11 +48,11 @@ def answers_of(
     Raises:
         UsageError: options contradict each other, or do not apply.
         LoadError: the checkpoint cannot be loaded.
-        InputError: a file cannot be read, or the only sentence.
+        InputError: a file cannot be read.
     """
     if "from_" in given:
         return iter([(1, saved(given))])
-    return tolerated(given, _computed(given, layers, only, resumed), only is not None)
+    return _computed(given, layers, only, resumed)
 
 
 def tolerated(
@@ -60,12 +60,16 @@ def tolerated(
 ) -> Iterator[tuple[int, Answer | Failure]]:
     """Pass the answers on; the first bad one raises InputError with `--fail-fast`, or where there is one sentence.
 
+    Where `--keep-errors` gives the error a place, the only sentence is as one of many.
+
     Args:
         given: the options.
         answers: to the sentences that they ask for.
         is_single: whether there may be only one.
     """
-    return refusing(answers, is_alone(given)) if is_alone(given) or is_single or "fail_fast" in given else answers
+    alone = is_alone(given)
+    stops = is_single or "fail_fast" in given or (alone and "keep_errors" not in given)
+    return refusing(answers, alone) if stops else answers
 
 
 def is_alone(given: Given) -> bool:
@@ -83,7 +87,7 @@ def refuse_misplaced_errors(given: Given, chosen: str) -> None:
 
 def traces_of(given: Given, layers: str, only: str | None = None) -> Iterator[tuple[int, Trace]]:
     """Yield the same, up to the first bad sentence, which raises InputError."""
-    return refusing(answers_of(given, layers, only))
+    return refusing(answers_of(given, layers, only), is_alone(given))
 
 
 def _computed(

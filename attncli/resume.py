@@ -1,8 +1,9 @@
 """Going on with an interrupted run: what its side file holds, and a stream that continues it.
 
 The last sentence with a whole line there is computed again, in the batch that it was in, and has to come out as it
-stands. So the file ends as that of a run that was never interrupted, or one sentence says why it cannot. Those before
-it that have no line are read again too: they are bad, which is said and counts, or `--min-weight` left them none.
+stands. So the file ends as that of a run with the same options that was never interrupted; other options are noticed
+where they change that sentence, and one sentence says so. Those before it that have no line are read again too: they
+are bad, which is said and counts, or `--min-weight` left them none.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from attncli.terminal import is_piped_in, note, stdin_bytes
 from attncli.tokens import visible
 
 MOST_TOGETHER = 256
+MOST_BYTES = 2**24  # of a line; no model reads a text that is nearly as long
 
 Numbered = tuple[int, str | Failure]  # a sentence, or why a line is none
 
@@ -108,7 +109,7 @@ def _read(stream: IO[bytes], name: str, whole: bool) -> Iterator[Numbered]:
     """Yield the lines that are not empty; a byte order mark and the ends of lines are not text."""
     number = empty = 0
     with stream, _readable(name):
-        for number, line in enumerate([stream.read()] if whole else stream, start=1):
+        for number, line in enumerate([stream.read(MOST_BYTES + 1)] if whole else _lines(stream), start=1):
             if number == 1:
                 _refuse_foreign(line, name)
             content = line.removeprefix(_BOM) if number == 1 else line
@@ -123,6 +124,14 @@ def _read(stream: IO[bytes], name: str, whole: bool) -> Iterator[Numbered]:
         note(f"{name}: {empty} empty line{'s were' if empty > 1 else ' was'} skipped")
 
 
+def _lines(stream: IO[bytes]) -> Iterator[bytes]:
+    """Yield the lines; of one that is too long, as much as shows it, and the rest of it is not kept."""
+    while line := stream.readline(MOST_BYTES + 1):
+        yield line
+        while len(line) > MOST_BYTES and not line.endswith(b"\n"):
+            line = stream.readline(MOST_BYTES + 1)
+
+
 def _refuse_foreign(beginning: bytes, name: str) -> None:
     """Raise InputError where a text begins with the mark of an encoding none of whose lines is UTF-8."""
     found = next((encoding for mark, encoding in _FOREIGN.items() if beginning.startswith(mark)), None)
@@ -134,6 +143,8 @@ def _refuse_foreign(beginning: bytes, name: str) -> None:
 
 
 def _decoded(content: bytes, name: str) -> str | Failure:
+    if len(content) > MOST_BYTES:
+        return Failure(f"it is longer than {MOST_BYTES >> 20} MiB; split it into sentences, one a line")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from attncli.errors import InputError
+from attncli.errors import InputError, NoSuchTokenError
 from attncli.failure import Failure
 from attncli.terminal import complain, note
+
+if TYPE_CHECKING:
+    from attncli.trace import Trace
+    from attncli.view import View
 
 Answer = TypeVar("Answer")
 
@@ -54,6 +58,31 @@ def refusing(numbered: Iterable[tuple[int, Answer | Failure]], is_alone: bool = 
     for number, answer in numbered:
         if isinstance(answer, Failure):
             raise InputError(answer.reason if is_alone else _named(number, answer))
+        yield number, answer
+
+
+def fitting(
+    numbered: Iterable[tuple[int, Trace | Failure]], view: View, is_alone: bool
+) -> Iterator[tuple[int, Trace | Failure]]:
+    """Pass numbered traces on; one that lacks the tokens to be shown is a failure, as a sentence that cannot be read.
+
+    Args:
+        numbered: the traces.
+        view: which tokens are wanted.
+        is_alone: whether there is only one sentence, so that the wish is wrong and not the sentence.
+
+    Raises:
+        UsageError: the only sentence lacks them, or no trace could give what is wanted.
+        NotExposedError: the layers can give nothing of what is wanted.
+    """
+    for number, answer in numbered:
+        if not isinstance(answer, Failure):
+            try:
+                view.check(answer)
+            except NoSuchTokenError as error:
+                if is_alone:
+                    raise
+                answer = Failure(str(error))
         yield number, answer
 
 

@@ -110,10 +110,10 @@ def heads(
     attn heads -m gpt2 "time flies like an arrow" --grid sink
     """
     from attncli.formats import DRAWN, choose_rows
-    from attncli.inputs import answers_of
+    from attncli.inputs import answers_of, is_alone, tolerated
     from attncli.progress import Following
     from attncli.sentences import last_number
-    from attncli.stream import Answers
+    from attncli.stream import Answers, fitting
     from attncli.survey import survey
     from attncli.view import View
 
@@ -123,7 +123,8 @@ def heads(
     view = View(queries=tuple(query or ()))
     # It is gone before the first row is written, which is after the last sentence.
     bar = context.with_resource(Following(last_number(text or (), file), shares_terminal=False))
-    answers = Answers(bar.follow(answers_of(given, layers="all")))
+    traces = tolerated(given, fitting(answers_of(given, layers="all"), view, is_alone(given)))
+    answers = Answers(bar.follow(traces))
     found = survey(_warned(answers.good(), view), view)
     if sort is not None:
         found = found.ranked(sort, reverse=bool(reverse), top=top)

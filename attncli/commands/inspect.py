@@ -151,19 +151,21 @@ def _answers(
 ) -> Answers[Trace]:
     """Return what is to be shown: the traces that the options ask for, followed by a bar and counted."""
     from attncli.derived.asked import derivation_of
-    from attncli.inputs import answers_of, is_alone
+    from attncli.inputs import answers_of, is_alone, tolerated
     from attncli.progress import Following
     from attncli.sentences import last_number
-    from attncli.stream import Answers
+    from attncli.stream import Answers, fitting
     from attncli.terminal import is_terminal
 
     wish, asked = derivation_of(given)
+    alone = is_alone(given)
     only = "--save keeps" if "save" in given else "--interactive draws" if "interactive" in given else None
     computed = answers_of(asked, layers="0", only=only, resumed=resumed)
-    traces = _checked(computed, view, given.get("save"), wish, is_alone(given))
+    traces = tolerated(given, fitting(_derived(computed, wish), view, alone), only is not None)
+    noted = _noted(traces, view, given.get("save"), alone)
     last = last_number(given.get("text", ()), given.get("file"))
     bar = context.with_resource(Following(last, is_terminal(given.get("resume", given.get("output")))))
-    return Answers(bar.follow(traces), given.get("keep_errors", False))
+    return Answers(bar.follow(noted), given.get("keep_errors", False))
 
 
 def _show(context: typer.Context, given: dict[str, Any], view: View, chosen: str) -> int:
@@ -204,32 +206,33 @@ def _resume(context: typer.Context, given: dict[str, Any], view: View, chosen: s
     return answers.failures + left.failures
 
 
-def _checked(
-    answers: Iterable[tuple[int, Trace | Failure]], view: View, save: Path | None, wish: Derivation, is_alone: bool
-) -> Iterator[tuple[int, Trace | Failure]]:
-    """Pass the traces on, derived if asked, once the view fits them; what is saved is the trace as it was recorded.
-
-    What their numbers cannot say is said on stderr.
-    """
+def _derived(answers: Iterable[tuple[int, Trace | Failure]], wish: Derivation) -> Iterator[tuple[int, Trace | Failure]]:
+    """Pass the answers on; of a trace, the numbers that were asked to be made of its own."""
     from attncli.derived import derived_trace
+    from attncli.failure import Failure
+
+    for number, answer in answers:
+        yield number, answer if wish.is_none or isinstance(answer, Failure) else derived_trace(answer, wish)
+
+
+def _noted(
+    answers: Iterable[tuple[int, Trace | Failure]], view: View, save: Path | None, is_alone: bool
+) -> Iterator[tuple[int, Trace | Failure]]:
+    """Pass the answers on, saying on stderr what their numbers cannot; a trace is saved as it was recorded."""
     from attncli.failure import Failure
     from attncli.stream import warn
     from attncli.warnings import warnings_of
 
     said: tuple[str, ...] = ()
     for number, answer in answers:
-        if isinstance(answer, Failure):
-            yield number, answer
-            continue
-        shown = answer if wish.is_none else derived_trace(answer, wish)
-        view.check(shown)
-        if shown.source.notes != said:
-            said = shown.source.notes
-            warn(said, number, is_alone=True)  # of all sentences, whichever came first
-        warn(warnings_of(shown, view), number, is_alone)
-        if save is not None:
-            answer.save(save)
-        yield number, shown
+        if not isinstance(answer, Failure):
+            if answer.source.notes != said:
+                said = answer.source.notes
+                warn(said, number, is_alone=True)  # of all sentences, whichever came first
+            warn(warnings_of(answer, view), number, is_alone)
+            if save is not None:
+                answer.recorded.save(save)
+        yield number, answer
 
 
 def _draw(traces: Iterable[tuple[int, Trace]], view: View, chosen: str, given: dict[str, Any]) -> None:

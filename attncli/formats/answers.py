@@ -7,18 +7,24 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any, TypeVar
 
+from attncli.errors import AttnError
 from attncli.failure import Failure
 from attncli.formats import gathered
 
 Answer = TypeVar("Answer")
+Answered = tuple[int, Answer | Failure]  # a sentence's number, and what it is answered by
 Document = Callable[[int, Answer], Iterable[str]]  # a sentence's number and its answer to the pieces of its document
 
 
-def write_array(answers: Iterable[tuple[int, Answer | Failure]], document: Document[Answer]) -> Iterator[str]:
-    """Write one document for one sentence, an array of documents for several; it may lack those of failures."""
-    waiting = iter(answers)
+def write_array(answers: Iterable[Answered[Answer]], document: Document[Answer]) -> Iterator[str]:
+    """Write one document for one sentence, an array of documents for several; it may lack those of failures.
+
+    An error that ends the answers ends the array first, which is whole in any case.
+    """
+    failure: list[AttnError] = []
+    waiting = _until(answers, failure)
     first = list(islice(waiting, 2))  # answers, not documents: those of long sentences are too large to wait
-    is_array = len(first) > 1 or any(_is_left_out(answer) for _, answer in first)
+    is_array = len(first) > 1 or bool(failure) or any(_is_left_out(answer) for _, answer in first)
     opening, closing = ("[", "]\n") if is_array else ("", "\n")
     for sentence, answer in chain(first, waiting):
         if not _is_left_out(answer):
@@ -26,9 +32,19 @@ def write_array(answers: Iterable[tuple[int, Answer | Failure]], document: Docum
             opening = ",\n"
     if first:
         yield closing if opening != "[" else opening + closing
+    for error in failure:
+        raise error
 
 
-def write_each(answers: Iterable[tuple[int, Answer | Failure]], document: Document[Answer]) -> Iterator[str]:
+def _until(answers: Iterable[Answered[Answer]], failure: list[AttnError]) -> Iterator[Answered[Answer]]:
+    """Yield the answers up to the error that ends them, which is put into a list."""
+    try:
+        yield from answers
+    except AttnError as error:
+        failure.append(error)
+
+
+def write_each(answers: Iterable[Answered[Answer]], document: Document[Answer]) -> Iterator[str]:
     """Write one document a line."""
     for sentence, answer in answers:
         if not _is_left_out(answer):

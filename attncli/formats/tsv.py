@@ -43,15 +43,13 @@ def write_csv(answers: Iterable[tuple[int, Trace | Failure]], view: View) -> Ite
 def _written(answers: Iterable[tuple[int, Trace | Failure]], view: View, join: Join, comma: str) -> Iterator[str]:
     header = join(COLUMNS) + "\n"
     for number, answer in answers:
-        if isinstance(answer, Failure):
-            rows: Iterable[str] = []
-        else:
+        if not isinstance(answer, Failure):  # the first that is none says what is measured
             if answer.layers[0].measure == "norms":
                 header = header.replace("weight", "norm")
-            rows = _rows(number, answer, view, join, comma)
-        # No header where an error ends the stream before its first sentence.
-        yield from gathered(chain([header], rows))
-        header = ""
+            yield from gathered(chain([header], _rows(number, answer, view, join, comma)))
+            header = ""
+    # Where no sentence could be read, and no error ended the stream.
+    yield header
 
 
 def comma_separated(fields: Iterable[str]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from attncli import sentences
 from attncli.errors import InputError
 from attncli.failure import Failure
 from attncli.inputs import traced
@@ -89,13 +90,21 @@ def test_several_arguments_are_a_stream_too(attn: Run) -> None:
     assert [json.loads(line)["text"] for line in ran.out.splitlines()] == ["time flies", "an arrow"]
 
 
-@pytest.mark.parametrize("options", [[], ["--keep-errors"], ["--fail-fast"]])
+@pytest.mark.parametrize("options", [[], ["--fail-fast"]])
 def test_a_single_bad_text_is_an_error_of_one_sentence(attn: Run, options: list[str]) -> None:
     ran = attn("inspect", " ", "-F", "jsonl", *options)
     assert (ran.code, ran.out, ran.err) == (5, "", "attn: the sentence is empty; expected at least one word\n")
     ran = attn("inspect", "--whole", "-F", "jsonl", *options, stdin=b"time\xff")
     assert (ran.code, ran.out) == (5, "")
     assert ran.err == "attn: it is not UTF-8 at byte 5; convert standard input to UTF-8 first\n"
+
+
+@pytest.mark.parametrize("command", ["inspect", "tokens"])
+def test_a_single_bad_text_has_its_place_in_a_loop_of_the_shell(attn: Run, command: str) -> None:
+    ran = attn(command, " ", "-F", "jsonl", "--keep-errors")
+    assert ran.code == 5
+    assert ran.json == attn(command, "-F", "jsonl", "--keep-errors", stdin=" ").json
+    assert ran.json["schema"] == "attncli.error/1"
 
 
 def test_one_json_document_is_no_array_but_several_sentences_are(attn: Run) -> None:
@@ -128,6 +137,78 @@ def test_a_file_of_the_good_sentences_is_whole(attn: Run, tmp_path: Path) -> Non
     documents = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert {one["sentence"]: one["text"] for one in documents} == GOOD
     assert list(tmp_path.iterdir()) == [path]
+
+
+LACKING = b"the fox\na dog\nthe cow\n"
+CHOICES = {
+    "--query fox": ([1], "--query 'fox': no such query token; the tokens are: a dog"),
+    "--key dog": ([2], "--key 'dog': no such key token; the tokens are: the fox"),
+    "--query the": ([1, 3], "--query 'the': no such query token; the tokens are: a dog"),
+    "--rows 5:": ([], "--rows 5: leaves no query to show; without it they are 0..1"),
+}
+
+
+@pytest.mark.parametrize("options", CHOICES)
+def test_a_sentence_without_the_tokens_that_are_asked_for_is_a_bad_one(attn: Run, options: str) -> None:
+    numbers, reason = CHOICES[options]
+    ran = attn("inspect", *options.split(), "-F", "jsonl", "--keep-errors", stdin=LACKING)
+    documents = [json.loads(line) for line in ran.out.splitlines()]
+    assert [one["sentence"] for one in documents] == [1, 2, 3]
+    assert [one["sentence"] for one in documents if one["schema"] == "attncli.trace/1"] == numbers
+    errors = {one["sentence"]: one["error"] for one in documents if one["schema"] == "attncli.error/1"}
+    assert ran.err == "".join(f"attn: sentence {number}: {error}\n" for number, error in errors.items())
+    assert ran.code == 5
+    assert reason in errors.values()
+    rows = attn("inspect", *options.split(), "-F", "tsv", stdin=LACKING)
+    assert (rows.code, rows.err) == (5, ran.err)
+    assert {int(line.split("\t")[0]) for line in rows.out.splitlines()[1:]} == set(numbers)
+
+
+def test_where_the_only_sentence_lacks_a_token_the_option_is_wrong(attn: Run) -> None:
+    ran = attn("inspect", "a dog", "--query", "fox")
+    assert (ran.code, ran.out, ran.err) == (
+        2, "", "attn: --query 'fox': no such query token; the tokens are: a dog\n"
+    )  # fmt: skip
+
+
+def test_heads_are_measured_over_the_sentences_that_have_the_query(attn: Run) -> None:
+    ran = attn("heads", "--query", "the", "-F", "tsv", stdin=LACKING)
+    assert ran.code == 5
+    assert ran.err == "attn: sentence 2: --query 'the': no such query token; the tokens are: a dog\n"
+    assert ran.out == attn("heads", "--query", "the", "-F", "tsv", "the fox", "the cow").out
+
+
+@pytest.mark.parametrize("command", [["inspect", "--query", "the"], ["tokens"]], ids=lambda given: given[0])
+@pytest.mark.parametrize(("lines", "texts"), [
+    (b"the fox\n\xff\nthe cow\n", ["the fox"]),
+    (b"the fox\nthe cow\n\xff\n", ["the fox", "the cow"]),
+    (b"\xff\nthe fox\n", None),
+])  # fmt: skip
+def test_an_error_that_ends_the_stream_ends_the_array(
+    attn: Run, command: list[str], lines: bytes, texts: list[str] | None
+) -> None:
+    ran = attn(*command, "-F", "json", "--fail-fast", stdin=lines)
+    assert ran.code == 5
+    assert ran.err.count("\n") == 1
+    assert ran.out == "" if texts is None else [one["text"] for one in ran.json] == texts
+
+
+def test_the_first_trace_says_what_is_measured_though_a_bad_sentence_comes_before_it(attn: Run) -> None:
+    ran = attn("inspect", "--norms", "-F", "tsv", stdin=b" \ntime flies\n")
+    header, *rows = ran.out.splitlines()
+    assert header.split("\t")[-1] == "norm"
+    assert rows == attn("inspect", "--norms", "-F", "tsv", stdin=b"\ntime flies\n").out.splitlines()[1:]
+
+
+def test_a_line_without_an_end_takes_no_more_than_so_much_memory(attn: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sentences, "MOST_BYTES", 2**20)
+    long = b"x" * 2**20
+    lines = b"\n".join([b"a", long, long + b"x", long * 3 + b"yy", b"b", long + b"\r", long * 2])
+    ran = attn("tokens", "-F", "jsonl", "--keep-errors", stdin=lines)
+    documents = [json.loads(line) for line in ran.out.splitlines()]
+    assert [one["sentence"] for one in documents] == [1, 2, 3, 4, 5, 6, 7]
+    assert [len(one["text"]) if "text" in one else None for one in documents] == [1, 2**20, None, None, 1, 2**20, None]
+    assert "it is longer than 1 MiB" in documents[2]["error"]
 
 
 def test_options_that_do_not_apply_are_refused(attn: Run, tmp_path: Path) -> None:
