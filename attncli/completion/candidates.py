@@ -256,5 +256,3 @@ _BY_METAVAR: dict[str, Callable[[Place], Iterator[Candidate]]] = {
     "TOKENIZER": _tokenizers,
     "TOPIC": _topics,
 }
-# What only the user knows.
-NOTHING_TO_OFFER = frozenset({"N", "NUMBER", "START:STOP", "TEXT", "TOKEN"})

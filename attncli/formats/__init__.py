@@ -39,7 +39,6 @@ _PICTURES = {
     "md": "attncli.formats.markdown:write_markdown",
 }
 
-FORMATS = ("table", *_WRITERS)
 MEANINGS = {
     "table": "what a terminal shows, for people; in a pipe without colour, nothing cut (.txt)",
     "json": "one document with a schema, every digit of a float32; several sentences are an array",

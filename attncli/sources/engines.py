@@ -137,9 +137,12 @@ class _Verified:
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
         """Yield the attention of each sentence, in order; see `Source.traces`."""
         both = zip(self._native.traces(texts, pair, target), self._other.traces(texts, pair, target), strict=True)
-        for trace, other in both:
-            layers = zip(trace.layers, other.layers, strict=True)
-            yield replace(trace, layers=tuple(_compared(layer, known) for layer, known in layers))
+        try:
+            for trace, other in both:
+                layers = zip(trace.layers, other.layers, strict=True)
+                yield replace(trace, layers=tuple(_compared(layer, known) for layer, known in layers))
+        except DeclinedError as error:
+            raise _refusal(self._native.name, error, verify=True) from None
 
 
 def _compared(layer: LayerTrace, known: LayerTrace) -> LayerTrace:

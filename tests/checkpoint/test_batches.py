@@ -24,7 +24,6 @@ from attncli.trace import Trace
 pytestmark = pytest.mark.usefixtures("by_transformers")
 
 Run = Callable[..., Any]
-# Padded, they are one batch: the longest has twice the tokens of the shortest.
 TEXTS = ["w23 w42 w17 w88 w23 w64 w31", "w9 w8 w7 w6", "w5 w6 w7 w8 w9 w10 w11 w12", "w99 w2 w99 w2 w3"]
 # Unpadded, those of one length are: 7, 2, 7, 1, 11, 2, 7.
 MIXED = [
@@ -50,7 +49,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Chec
             folder = tmp_path_factory.mktemp(name)
             save(tiny_model(name), folder)
             made[name] = opened(folder, "all")
-        made[name].padding_side = None
         return made[name]
 
     return get
@@ -95,11 +93,19 @@ def sizes_and_traces(source: Checkpoint, texts: Sequence[str], *more: str | None
         return sizes, list(source.traces(texts, *more))
 
 
+def padded_together(
+    source: Checkpoint, side: str, texts: Sequence[str], pair: str | None = None, target: str | None = None
+) -> list[Trace]:
+    """Return the traces of sentences of different lengths in one batch, as `attn check` pads them."""
+    sentences = [source.reader.read(text, pair, target) for text in texts]
+    padded = batch.padded
+    with patch.object(batch, "padded", lambda given, pad_id, _, takes: padded(given, pad_id, side, takes)):
+        return source._run(sentences)
+
+
 def check_batch(source: Checkpoint, side: str, texts: Sequence[str], *more: str | None) -> list[Trace]:
     """Check sentences of different lengths in one padded batch against each one alone."""
-    source.padding_side = side
-    sizes, together = sizes_and_traces(source, texts, *more)
-    assert sizes == [len(texts)]
+    together = padded_together(source, side, texts, *more)
     for trace, text in zip(together, texts, strict=True):
         check_same(trace, source.trace(text, *more))
     return together
@@ -183,7 +189,6 @@ def test_a_batch_shows_what_the_model_itself_returns_for_the_batch(
     name: str, side: str, checkpoint: Callable[[str], Checkpoint]
 ) -> None:
     source = checkpoint(name)
-    source.padding_side = side
     ids = [[int(word[1:]) for word in text.split()] for text in TEXTS]
     longest = max(map(len, ids))
     padding = [[0] * (longest - len(own)) for own in ids]
@@ -194,9 +199,7 @@ def test_a_batch_shows_what_the_model_itself_returns_for_the_batch(
     positions = (mask.cumsum(-1) - 1).clamp(min=0)
     with torch.no_grad():
         expected = model(tokens, attention_mask=mask, position_ids=positions, output_attentions=True).attentions
-    sizes, traces = sizes_and_traces(source, TEXTS)
-    assert sizes == [len(TEXTS)]
-    for number, trace in enumerate(traces):
+    for number, trace in enumerate(padded_together(source, side, TEXTS)):
         own = mask[number].bool()
         assert len(trace.layers) == len(expected)
         for layer, attentions in zip(trace.layers, expected, strict=True):
@@ -206,9 +209,8 @@ def test_a_batch_shows_what_the_model_itself_returns_for_the_batch(
 
 def test_the_order_of_the_sentences_does_not_show_in_their_numbers(checkpoint: Callable[[str], Checkpoint]) -> None:
     source = checkpoint("gpt2")
-    source.padding_side = "right"
-    forwards = list(source.traces(TEXTS))
-    backwards = list(source.traces(TEXTS[::-1]))[::-1]
+    forwards = padded_together(source, "right", TEXTS)
+    backwards = padded_together(source, "right", TEXTS[::-1])[::-1]
     assert [trace.text for trace in forwards] == [trace.text for trace in backwards] == TEXTS
     for one, other in zip(forwards, backwards, strict=True):
         check_same(one, other)
@@ -231,29 +233,27 @@ LENGTHS = {
 }
 
 
-@pytest.mark.parametrize("is_padded", [True, False], ids=["padded", "unpadded"])
 @pytest.mark.parametrize("target", [0, 9], ids=["", "with a target"])
 @pytest.mark.parametrize("name", LENGTHS)
-def test_every_sentence_is_in_one_batch_and_none_is_too_large(name: str, target: int, is_padded: bool) -> None:
+def test_every_sentence_is_in_one_batch_and_none_is_too_large(name: str, target: int) -> None:
     lengths = LENGTHS[name]
-    found = list(batch.batches(encoded(lengths, target), is_padded))
+    found = list(batch.batches(encoded(lengths, target)))
     assert sorted(index for own in found for index in own) == list(range(len(lengths)))
     for own in found:
         shortest, longest = (choose(lengths[index] for index in own) for choose in (min, max))
         assert len(own) == 1 or len(own) * max(longest, target) <= batch.MOST_TOKENS
-        assert longest <= 2 * shortest if is_padded else longest == shortest
+        assert longest == shortest
     # They go from short to long: no batch could exchange a sentence with another one and need less padding.
     ends = [(min(lengths[i] for i in own), max(lengths[i] for i in own)) for own in found]
     assert all(before[1] <= after[0] for before, after in pairwise(ends))
 
 
-@pytest.mark.parametrize("is_padded", [True, False], ids=["padded", "unpadded"])
-def test_sentences_of_one_length_share_as_few_batches_as_there_can_be(is_padded: bool) -> None:
-    assert [len(own) for own in batch.batches(encoded([16] * 700), is_padded)] == [256, 256, 188]
-    assert [len(own) for own in batch.batches(encoded([16] * 7), is_padded, 50)] == [3, 3, 1]
-    assert list(batch.batches(encoded([4097, 4097]), is_padded)) == [[0], [1]]
-    assert list(batch.batches(encoded([4, 4]), is_padded, 1)) == [[0], [1]]
-    assert list(batch.batches([], is_padded)) == []
+def test_sentences_of_one_length_share_as_few_batches_as_there_can_be() -> None:
+    assert [len(own) for own in batch.batches(encoded([16] * 700))] == [256, 256, 188]
+    assert [len(own) for own in batch.batches(encoded([16] * 7), 50)] == [3, 3, 1]
+    assert list(batch.batches(encoded([4097, 4097]))) == [[0], [1]]
+    assert list(batch.batches(encoded([4, 4]), 1)) == [[0], [1]]
+    assert list(batch.batches([])) == []
 
 
 @pytest.mark.parametrize(

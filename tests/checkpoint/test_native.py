@@ -296,6 +296,8 @@ def test_numbers_that_are_not_finite_are_for_transformers(tmp_path: Path) -> Non
     assert not compared("bert", *both(tmp_path)).is_exact
     assert attncli.inspect("w7 w8", model=str(tmp_path), layers=0).source.details["engine"] == "native"
     assert attncli.inspect("w7 w8", model=str(tmp_path), layers=1).source.details["engine"] == "transformers"
+    with pytest.raises(NotExposedError, match=r"--verify: the native engine does not compute .* not finite"):
+        attncli.inspect("w7 w8", model=str(tmp_path), layers=1, verify=True)
     with pytest.raises(NotExposedError, match="not finite"):
         attncli.inspect("w7 w8", model=str(tmp_path), layers=1, engine="native")
 

@@ -80,7 +80,6 @@ class Checkpoint:
         self.model = whole.base_model if generate else whole
         self.attention_layers = attention_layers
         self.unseen = implied_masks(self.model, attention_layers)  # but for the layers whose mask was complained of
-        self.padding_side: str | None = None  # where sentences of one batch are padded; None: all have one length
         self.reader = Reader(
             name=model,
             tokenizer=tokenizer,
@@ -149,7 +148,7 @@ class Checkpoint:
         from attncli.sources.pretrained.batch import batches
 
         done: dict[int, Trace] = {}
-        for some in batches([one.inputs for one in sentences], self.padding_side is not None, limit):
+        for some in batches([one.inputs for one in sentences], limit):
             done.update(zip(some, self._run([sentences[index] for index in some]), strict=True))
         for index in range(len(sentences)):
             yield done.pop(index)
@@ -202,12 +201,8 @@ class Checkpoint:
         if self.is_encoder_decoder:
             kinds = ("encoder",) if sentences[0].target is None else ("encoder", "decoder", "cross")
             part = part if len(kinds) > 1 else part.get_encoder()
-        inputs, spans, whole = padded(
-            [one.inputs for one in sentences],
-            self.reader.padding_id,
-            self.padding_side or "right",
-            self.takes_positions,
-        )
+        given = [one.inputs for one in sentences]
+        inputs, spans, whole = padded(given, self.reader.padding_id, "right", self.takes_positions)
         begun = perf_counter()
         recorded = run(self.model, part, inputs, self.request, self.attention_layers, kinds, spans, whole)
         shape = inputs["input_ids"].shape

@@ -27,25 +27,21 @@ def groups(sizes: Sequence[float]) -> Iterator[slice]:
         yield slice(start, len(sizes))
 
 
-def batches(encoded: Sequence[Encoded], is_padded: bool, limit: int = MOST_TOKENS) -> Iterator[list[int]]:
-    """Yield the indices of sentences that run together.
+def batches(encoded: Sequence[Encoded], limit: int = MOST_TOKENS) -> Iterator[list[int]]:
+    """Yield the indices of sentences that run together, all of one length.
+
+    A model that mixes neighbours (a convolution, landmarks) would see the padding between others.
 
     Args:
         encoded: the sentences.
-        is_padded: whether sentences of different lengths may stand in one batch, up to twice the shortest; a model
-            that mixes neighbours (a convolution, landmarks) would see the padding.
         limit: how many tokens a batch has at most.
     """
     lengths = [tuple(len(one[name]) for name in ("input_ids", _TARGET + "input_ids") if name in one) for one in encoded]
     batch: list[int] = []
     for index in sorted(range(len(encoded)), key=lengths.__getitem__):
-        longest = max(lengths[index])
-        if batch:
-            first = lengths[batch[0]]
-            fits = (len(batch) + 1) * longest <= limit
-            if not fits or not (longest <= 2 * min(first) if is_padded else lengths[index] == first):
-                yield batch
-                batch = []
+        if batch and (lengths[index] != lengths[batch[0]] or (len(batch) + 1) * max(lengths[index]) > limit):
+            yield batch
+            batch = []
         batch.append(index)
     if batch:
         yield batch
