@@ -1,17 +1,14 @@
-"""Files: never half-written (everything goes to the side first and is renamed when it is whole), and bfloat16."""
+"""Files that are never half-written: everything goes to the side first and is renamed when it is whole."""
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
-
-import numpy as np
+from typing import IO
 
 from attncli.errors import ExitCode, InputError
 from attncli.interruption import Undoing
@@ -67,18 +64,3 @@ def text_aside(path: str | Path, suffix: str | None = None) -> Iterator[IO[str]]
     """Like `written_aside`, opened for UTF-8 text."""
     with written_aside(path, suffix) as aside, open(aside, "w", encoding="utf-8", newline="") as stream:
         yield stream
-
-
-def read_bfloat16(path: Path, name: str) -> np.ndarray[Any, Any]:
-    """Return a bfloat16 tensor of a safetensors file as float32, which holds every bfloat16 exactly.
-
-    A bfloat16 is the upper half of a float32. NumPy has no such type, so the bits are taken from the file, whose
-    format is a length (8 bytes), a JSON header of that length, and the tensors.
-    """
-    with open(path, "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        entry = json.loads(file.read(length))[name]
-        start, stop = entry["data_offsets"]
-        file.seek(8 + length + start)
-        bits = np.frombuffer(file.read(stop - start), np.dtype("<u2"))
-    return (bits.astype(np.uint32) << 16).view(np.float32).reshape(entry["shape"])

@@ -13,7 +13,7 @@ from attncli.selection import layers_named
 
 if TYPE_CHECKING:
     from attncli.sources.pretrained.probe import Place, Probe, SeenLayer
-    from attncli.sources.pretrained.reading import Sentence
+    from attncli.sources.reading import Sentence
 
 # Of different lengths, so that a batch of them is padded.
 DEFAULT_TEXTS = (

@@ -17,8 +17,8 @@ from attncli.tokens import visible
 
 if TYPE_CHECKING:
     from attncli.sources.pretrained.probe import Probe
-    from attncli.sources.pretrained.reading import Sentence
     from attncli.sources.pretrained.states import States
+    from attncli.sources.reading import Sentence
 
 # What to do about a change, by its code.
 _ADVICE = {

@@ -9,7 +9,7 @@ from attncli.findings import Finding
 from attncli.tokens import Tokens, visible
 
 if TYPE_CHECKING:
-    from attncli.sources.pretrained.reading import Reader
+    from attncli.sources.reading import Reader
 
 
 def tokenizer_findings(reader: Reader, tokens: Tokens, known_padding: int | None) -> Iterator[Finding]:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from attncli.bfloat16 import read_bfloat16
 from attncli.errors import InputError, UsageError
-from attncli.files import read_bfloat16, written_aside
+from attncli.files import written_aside
 from attncli.masks.conventions import as_allowed
 from attncli.masks.notation import ENDINGS
 from attncli.tokens import visible

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from attncli.bfloat16 import read_bfloat16
 from attncli.errors import InputError
-from attncli.files import read_bfloat16
 from attncli.tokens import visible
 
 DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}

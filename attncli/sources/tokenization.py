@@ -104,7 +104,7 @@ class _OfVocabulary:
 
 class _OfCheckpoint:
     def __init__(self, model: str, options: TokenizerOptions, special: bool) -> None:
-        from attncli.sources.pretrained.reading import Reader
+        from attncli.sources.reading import Reader
 
         self._name = model
         tokenizer, self._limit = _loaded(model, options)

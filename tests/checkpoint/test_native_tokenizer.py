@@ -24,7 +24,7 @@ from attncli.errors import InputError, LoadError
 from attncli.sources.native import tokenizer_choice
 from attncli.sources.native.fields import DeclinedError
 from attncli.sources.native.tokenizer import NativeTokenizer, load_tokenizer
-from attncli.sources.pretrained.reading import Reader
+from attncli.sources.reading import Reader
 
 LIMIT = 9  # tokens, where texts are cut
 

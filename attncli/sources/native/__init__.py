@@ -26,7 +26,7 @@ from attncli.sources.native.fields import DeclinedError, Fields
 from attncli.sources.native.forward import Model
 from attncli.sources.native.tokenizer import NativeTokenizer, load_tokenizer
 from attncli.sources.native.weights import Weights, has_weights
-from attncli.sources.pretrained.reading import Reader
+from attncli.sources.reading import Reader
 from attncli.tokens import visible
 from attncli.trace import Source, Trace
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from safetensors import safe_open
 
+from attncli.bfloat16 import widened
 from attncli.errors import LoadError
 from attncli.sources.folder import shards_of
 from attncli.sources.native.fields import DeclinedError
@@ -103,11 +104,11 @@ class Weights:
             DeclinedError: there is none of that name and type.
             LoadError: it has another shape.
         """
-        widened = _widened(self._kept[name] if name in self._kept else self._expected(name, shape))
+        wide = _widened(self._kept[name] if name in self._kept else self._expected(name, shape))
         if name in self._used:
-            self._kept[name] = widened
+            self._kept[name] = wide
         self._used.add(name)
-        return widened
+        return wide
 
     def elements(self, start: str) -> int:
         """Return how many numbers the matrices hold whose names begin with a text."""
@@ -154,7 +155,5 @@ def _mapped(path: Path) -> _File:
 
 
 def _widened(array: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Return an array as float32; a bfloat16, which NumPy has not, is the upper half of one."""
-    if array.dtype == np.uint16:
-        return (array.astype(np.uint32) << 16).view(np.float32)
-    return np.asarray(array, np.float32)
+    """Return an array as float32; 16 bits that are no float are a bfloat16."""
+    return widened(array) if array.dtype == np.uint16 else np.asarray(array, np.float32)

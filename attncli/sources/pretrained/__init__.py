@@ -15,7 +15,7 @@ from attncli.errors import AttnError, NotExposedError, UsageError
 from attncli.masks.parser import parse
 from attncli.selection import Indices
 from attncli.sources.load_options import LoadOptions, checked_options
-from attncli.sources.pretrained.reading import Reader, Sentence
+from attncli.sources.reading import Reader, Sentence
 from attncli.tokens import visible
 from attncli.trace import Source, Trace
 

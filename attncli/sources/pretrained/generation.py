@@ -16,7 +16,7 @@ from attncli.layer import LayerTrace
 from attncli.sources.pretrained.continuation import eagerly
 from attncli.sources.pretrained.explain import first_sentence, is_exhausted
 from attncli.sources.pretrained.memory import room_for
-from attncli.sources.pretrained.reading import Sentence
+from attncli.sources.reading import Sentence
 from attncli.spelling import spelled
 from attncli.tokens import Token, visible
 

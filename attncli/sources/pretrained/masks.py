@@ -18,8 +18,8 @@ from attncli.sources.pretrained.blank import blank_model, costless
 from attncli.sources.pretrained.capture import run
 from attncli.sources.pretrained.continuation import continued
 from attncli.sources.pretrained.implied import BUDGETS
-from attncli.sources.pretrained.reading import Sentence
 from attncli.sources.pretrained.recording import Span
+from attncli.sources.reading import Sentence
 from attncli.tokens import Token, Tokens, visible
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from attncli.sources.pretrained.batch import padded
 from attncli.sources.pretrained.capture import run
 from attncli.sources.pretrained.implied import Implied, implied_masks
 from attncli.sources.pretrained.loading import first_position, load_config, make_eager
-from attncli.sources.pretrained.reading import Sentence
 from attncli.sources.pretrained.recording import Recorder, Span
 from attncli.sources.pretrained.states import states, states_with_cache
+from attncli.sources.reading import Sentence
 from attncli.sources.tensors import to_numpy
 
 if TYPE_CHECKING:
