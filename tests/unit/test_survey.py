@@ -129,6 +129,10 @@ def test_texts_and_a_trace_give_the_same() -> None:
     assert (two.sentences, two.tokens) == (2, (2, 5))
     assert "vocab_size" not in two.source.details  # another one in each
     assert attncli.heads("a b c", queries=[-1]).heads[0].metrics["next"] is None
+    for named in ("saw", 2, iter(["saw"])):
+        assert attncli.heads("the cat saw the dog", queries=named) == attncli.heads(
+            "the cat saw the dog", queries=["saw"]
+        )
 
 
 def test_what_makes_no_sense_is_refused() -> None:
