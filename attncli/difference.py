@@ -15,6 +15,7 @@ from attncli.divergence import jensen_shannon, shared_outcomes
 from attncli.errors import InputError
 from attncli.layer import HeadTrace
 from attncli.metrics import counted_rows
+from attncli.selection import several
 from attncli.trace import Trace
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class Difference:
         return next(pair for pair in self.layers if pair.place == (of.layer, of.kind))
 
 
-def diff(first: Trace, second: Trace, *, queries: Iterable[str | int] = (), top: int = TOP) -> Difference:
+def diff(first: Trace, second: Trace, *, queries: str | int | Iterable[str | int] = (), top: int = TOP) -> Difference:
     """Compare two traces: two sentences, two models, or the same before and after.
 
         before, after = (attncli.inspect("time flies", model=name, layers="all") for name in ("old", "new"))
@@ -112,7 +113,8 @@ def diff(first: Trace, second: Trace, *, queries: Iterable[str | int] = (), top:
     Args:
         first: A.
         second: B.
-        queries: tokens of A, by their text or position, whose rows are compared; none means all shared ones.
+        queries: a token of A, by its text or position, or several, whose rows are compared; none means all shared
+            ones.
         top: how many cells to keep.
 
     Raises:
@@ -127,7 +129,7 @@ def diff(first: Trace, second: Trace, *, queries: Iterable[str | int] = (), top:
     of_queries = align(first.query_tokens, second.query_tokens, asking if same_text else None)
     if not of_queries.pairs or not of_keys.pairs:
         raise InputError("the two share no token, so there is nothing to compare")
-    chosen = chosen_rows(of_queries, list(queries))
+    chosen = chosen_rows(of_queries, list(several(queries)))
     layers = tuple(layer_pairs(first, second, (of_queries, of_keys), chosen))
     heads: list[HeadDifference] = []
     cells: list[CellDifference] = []

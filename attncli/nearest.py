@@ -9,10 +9,13 @@ from typing import Any
 
 _NO_CHOICE = re.compile(r"(?:Value error, )?'(?P<given>.*)' is not one of (?P<choices>'.*')\.?", re.DOTALL)
 _NO_COMMAND = re.compile(r"No such command '(?P<given>.*)'\.?", re.DOTALL)
-# Pydantic's words for a number, which name its types.
-_NUMBERS = {
+# Pydantic's words for a value that is of another type, which name its types.
+_TYPES = {
+    r"Input should be a valid boolean\b.*": "expected true or false",
     r"Input should be a valid integer\b.*": "expected a whole number",
+    r"Unable to parse input string as an integer\b.*": "expected a whole number of fewer digits",
     r"Input should be a valid number\b.*": "expected a number",
+    r"Input should be a valid string\b.*": "its bytes are no text",
     "Input should be greater than or equal to": "expected at least",
     "Input should be less than or equal to": "expected at most",
 }
@@ -29,7 +32,7 @@ def complaint(error: Any) -> str:
     message = error.format_message() if hasattr(error, "format_message") else str(error)
     # What is wrong with a flag is not about the variable that it goes before.
     message = re.sub(r" \(env var: '\w+'\)", "", message)
-    for words, plain in _NUMBERS.items():
+    for words, plain in _TYPES.items():
         message = re.sub(words, plain, message)
     context: Any = getattr(error, "ctx", None)
     hint = ""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from attncli.errors import InputError, UsageError
 from attncli.tokens import visible
 
 MOST = 100_000  # layers, heads or their width; a file that claims more is damaged, or made to fill the memory
 _PART = re.compile(r"(-?\d{1,9})(?:-(\d{1,9}))?")
+_One = TypeVar("_One", str, str | int)
 _RANGE = r"(-?[0-9]{1,9})?:(-?[0-9]{1,9})?"
 
 
@@ -119,6 +120,11 @@ class RowRange(NamedTuple):
     def __str__(self) -> str:
         """Return the range as `--rows` takes it."""
         return ":".join("" if end is None else str(end) for end in (self.start, self.stop))
+
+
+def several(given: _One | Iterable[_One]) -> Iterable[_One]:
+    """Return sentences or tokens, of which one may stand alone: a text is no list of characters."""
+    return given if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
 
 
 def written(indices: Iterable[int]) -> str:

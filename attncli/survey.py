@@ -12,6 +12,7 @@ from attncli.errors import InputError, UsageError
 from attncli.layer import LayerTrace
 from attncli.metric_names import NAMES, Metric
 from attncli.metrics import by_name, layer_metrics
+from attncli.selection import several
 from attncli.trace import Source, Trace
 from attncli.view import View
 
@@ -170,7 +171,7 @@ def heads(
     *,
     pair: str | None = None,
     target: str | None = None,
-    queries: Iterable[str | int] = (),
+    queries: str | int | Iterable[str | int] = (),
     layers: str | int | Iterable[int] | None = "all",
     **options: Any,
 ) -> Survey:
@@ -185,7 +186,7 @@ def heads(
         texts: a sentence, several, or a trace.
         pair: a second text in the same sequence as each sentence.
         target: the text whose queries attend to each sentence's keys.
-        queries: the query rows that count, tokens or their indices; none are all rows.
+        queries: the query rows that count, a token, its index, or several; none are all rows.
         layers: which layers.
         options: what `attncli.inspect` takes besides.
 
@@ -198,13 +199,13 @@ def heads(
     from attncli.sources import open_source
     from attncli.stream import refusing
 
-    view = View(queries=tuple(queries))
+    view = View(queries=tuple(several(queries)))
     if isinstance(texts, Trace):
         given = {"pair": pair, "target": target, "layers": None if layers == "all" else layers, **options}
         if unused := [name for name, value in given.items() if value is not None]:
             raise UsageError(f"{unused[0]} does not apply to a trace, whose attention is already computed")
         return survey([texts], view)
     source = open_source(layers=layers, **options)
-    numbered = enumerate([texts] if isinstance(texts, str) else texts, start=1)
+    numbered = enumerate(several(texts), start=1)
     is_alone = isinstance(texts, str)
     return survey((trace for _, trace in refusing(traced(source, numbered, pair, target), is_alone)), view)

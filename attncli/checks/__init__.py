@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attncli.errors import InputError
 from attncli.findings import Finding, Invariance, Report
-from attncli.selection import layers_named
+from attncli.selection import layers_named, several
 
 if TYPE_CHECKING:
     from attncli.sources.pretrained.probe import Place, Probe, SeenLayer
@@ -28,7 +28,7 @@ _MOST, _MOST_TOKENS = 8, 4096
 
 def check(
     model: str,
-    texts: Iterable[str] = (),
+    texts: str | Iterable[str] = (),
     *,
     target: str | None = None,
     documents: bool = False,
@@ -44,8 +44,8 @@ def check(
 
     Args:
         model: a checkpoint's folder or hub name.
-        texts: sentences; none are the built-in ones. With a single length there would be no padding to be checked,
-            and a built-in one stands beside them.
+        texts: a sentence, or several; none are the built-in ones. With a single length there would be no padding to be
+            checked, and a built-in one stands beside them.
         target: the decoder's text, for an encoder-decoder; None is each sentence itself.
         documents: whether the texts are also packed into one sequence, where none may attend to another.
         layers: which layers to look at.
@@ -69,7 +69,7 @@ def check(
         return Probe(Checkpoint(model, chosen, heads, kind=None, mask=None, special=special, **{**options, **more}))
 
     probe = opened()
-    groups = list(_groups(probe, [probe.read(text, target) for text in texts], target))
+    groups = list(_groups(probe, [probe.read(text, target) for text in several(texts)], target))
     sentences = [sentence for group in groups for sentence in group]
     found = _worst(finding for group in groups for finding in _layers(probe, group, documents))
     compared = _furthest(

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from attncli.findings import Finding
     from attncli.masks.algebra import Expression
     from attncli.masks.comparison import Comparison
-    from attncli.masks.subject import Size, Subject
+    from attncli.masks.size import Size
+    from attncli.masks.subject import Subject
     from attncli.render.masks import MaskView
 
 _INPUT, _SIZE, _CHOICE, _OUTPUT = "Input", "Size", "What to look at", "Output"
@@ -152,7 +153,7 @@ def check(
     if is_file(mask):
         subject = subject_of_file(mask, true, given.past, expected)
     else:
-        subject = open_subjects(mask, given, true)[-1]
+        subject = open_subjects(mask, given, true, beside=expected)[-1]
     findings = [*audit(subject, expected, given), *audit_fills(subject, dtype)]
     failed = fails(findings, codes)
     chosen = choose_document(format_, output)
@@ -251,7 +252,7 @@ def _size(
     size: int | None, queries: int | None, keys: int | None, past: int | None, tokens: Sequence[str] | None = None
 ) -> Size:
     """Return what the size options say; a text says how many keys there are."""
-    from attncli.masks.subject import Size
+    from attncli.masks.size import Size
 
     for name, value in (("--size", size), ("--keys", keys)):
         if tokens is not None and value is not None:
@@ -289,7 +290,7 @@ def _against(subject: Subject, expected: Expression | None, findings: Sequence[F
 
     if expected is None or not any(finding.cells for finding in findings if finding.code != "varies"):
         return None
-    return compare(subject, subjects_of_expression(expected, subject.size)[-1])
+    return compare(subject, subjects_of_expression(expected, subject.size, subject.heads)[-1])
 
 
 class _How(NamedTuple):

@@ -12,7 +12,8 @@ from attncli.blocks import row_blocks
 from attncli.findings import MOST_CELLS, Finding, Severity
 from attncli.masks.algebra import And, Atom, Expression, Grid, Or
 from attncli.masks.shifts import explained
-from attncli.masks.subject import Size, Subject, single_rows
+from attncli.masks.size import Size
+from attncli.masks.subject import Subject, rows_of
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
@@ -63,8 +64,10 @@ def audit(subject: Subject, expected: Expression | None, size: Size) -> Iterator
     """
     yield from _shape(subject, size)
     yield from _ambiguous(subject)
-    yield from _varies(subject, is_one_expected=expected is not None)
-    if expected is not None and not _is_misshapen(subject, size):
+    if _is_misshapen(subject, size):
+        expected = None  # it says nothing of a mask of another size
+    yield from _varies(subject, expected)
+    if expected is not None:
         yield from _cells(subject, expected)
     yield from _dead_rows(subject, expected)
 
@@ -94,23 +97,20 @@ def _cells(subject: Subject, expected: Expression) -> Iterator[Finding]:
     """Yield what differs from the expectation, in any plane; a cell counts once however many planes agree."""
     queries, keys = subject.allowed.shape[1:]
     places: dict[str, _Place] = {}
-    planes = _distinct(subject.allowed)
-    for rows in row_blocks(np.arange(queries), keys):
-        grid = single_rows(expected, subject.size, rows)
+    for rows in row_blocks(np.arange(queries), keys * len(subject.allowed)):
+        grid = rows_of(expected, subject, rows)
         wanted = expected.allowed(grid)
-        block = subject.allowed[planes, rows[0] : rows[-1] + 1]
+        block = subject.cells[..., rows[0] : rows[-1] + 1, :]
         if (block == wanted).all():
             continue
-        extra, lacking = (block & ~wanted).any(axis=0), (~block & wanted).any(axis=0)
-        places.setdefault("missing", _Place()).add(lacking, int(rows[0]))
+        places.setdefault("missing", _Place()).add(_in_any_plane(~block & wanted), int(rows[0]))
         for code, forbidden in forbidden_by(expected, grid).items():
-            told = forbidden if forbidden.ndim == 2 else forbidden.any(axis=0)
-            places.setdefault(code, _Place()).add(extra & told, int(rows[0]))
+            places.setdefault(code, _Place()).add(_in_any_plane(block & forbidden), int(rows[0]))
     found = {code: place for code, place in places.items() if place.count}
     if not found:
         return
     wrong = sorted({row for place in found.values() for row, _ in place.cells})
-    hints = explained(subject.allowed[planes[0]], expected, subject.size, wrong)
+    hints = explained(subject, expected, wrong)
     for code, place in found.items():
         hint = f": {hints[code]}" if code in hints else ""
         yield Finding(code, "error", f"{_SAYS[code]} in {_in_words(place)}{hint}", place.count, tuple(place.cells))
@@ -122,13 +122,9 @@ def _in_words(place: _Place) -> str:
     return "1 cell" if place.count == 1 else f"{place.count} cells"
 
 
-def _distinct(allowed: Bool[np.ndarray, "P Q K"]) -> list[int]:
-    """Return one plane of each kind."""
-    kept = [0]
-    for plane in range(1, len(allowed)):
-        if not any(np.array_equal(allowed[plane], allowed[other]) for other in kept):
-            kept.append(plane)
-    return kept
+def _in_any_plane(cells: Bool[np.ndarray, "*P Q K"]) -> Bool[np.ndarray, "Q K"]:
+    planes: Bool[np.ndarray, "P Q K"] = cells.reshape(-1, *cells.shape[-2:])
+    return np.any(planes, axis=0)
 
 
 # --- shape, planes, rows -----------------------------------------------------------------------------------
@@ -166,7 +162,7 @@ def _ambiguous(subject: Subject) -> Iterator[Finding]:
         yield Finding("ambiguous", "error", message)
 
 
-def _varies(subject: Subject, is_one_expected: bool) -> Iterator[Finding]:
+def _varies(subject: Subject, expected: Expression | None) -> Iterator[Finding]:
     different = [plane for plane in range(1, len(subject.allowed)) if _cells_apart(subject, plane)]
     if different:
         where = np.any([subject.allowed[plane] ^ subject.allowed[0] for plane in different], axis=0)
@@ -177,11 +173,17 @@ def _varies(subject: Subject, is_one_expected: bool) -> Iterator[Finding]:
         verb = "differs" if len(different) == 1 else "differ"
         yield Finding(
             "varies",
-            "error" if is_one_expected else "note",
+            "error" if expected is not None and _is_one_plane(expected, subject) else "note",
             f"{names} {verb} from {subject.planes[0]}, in {_in_words(place)}",
             len(different),
             tuple(place.cells),
         )
+
+
+def _is_one_plane(expected: Expression, subject: Subject) -> bool:
+    """Return whether an expectation is the same for all heads."""
+    row = expected.allowed(rows_of(expected, subject, np.arange(1)))
+    return row.ndim == 2 or len(row) == 1
 
 
 def _cells_apart(subject: Subject, plane: int) -> bool:
@@ -190,14 +192,14 @@ def _cells_apart(subject: Subject, plane: int) -> bool:
 
 def _dead_rows(subject: Subject, expected: Expression | None) -> Iterator[Finding]:
     """Yield the fully masked rows; those that the expectation masks too are a note."""
-    dead = (~subject.allowed.any(axis=2)).any(axis=0)
-    rows = np.flatnonzero(dead)
+    dead = ~np.any(subject.cells, axis=-1, keepdims=True)
+    rows = np.flatnonzero(_in_any_plane(dead))
     if not rows.size:
         return
     wanted: Bool[np.ndarray, " R"] = np.zeros(len(rows), bool)
     if expected is not None:
-        attends = expected.allowed(single_rows(expected, subject.size, rows)).any(axis=-1)
-        wanted = np.any(~attends.reshape(-1, len(rows)), axis=0)
+        attends = expected.allowed(rows_of(expected, subject, rows)).any(axis=-1, keepdims=True)
+        wanted = ~_in_any_plane(dead[..., rows, :] & attends)[:, 0]
     if not wanted.all():
         yield _dead(subject, "error", rows[~wanted], "")
     if wanted.any():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -40,24 +41,27 @@ class Comparison:
 
 
 def compare(first: Subject, second: Subject) -> Comparison:
-    """Compare two masks, head by head where one of them has several.
+    """Compare two masks, head by head and batch row by batch row where one of them has several.
 
     Raises:
         InputError: they are not of one size.
     """
-    one, other = first.allowed, second.allowed
-    if one.shape[1:] != other.shape[1:] or (len(one) != len(other) and 1 not in (len(one), len(other))):
-        shapes = " and ".join(f"{visible(subject.name)} is {_shape(subject)}" for subject in (first, second))
+    one, other = first.cells, second.cells
+    if one.shape[-2:] != other.shape[-2:] or not _is_broadcast(one.shape, other.shape):
+        shapes = " and ".join(f"{visible(subject.name)} is {list(subject.shape)}" for subject in (first, second))
         raise InputError(f"masks of different sizes cannot be compared: {shapes}")
+    planes = tuple(range(max(one.ndim, other.ndim) - 2))
     return Comparison(
         (first.name, second.name),
-        (one & ~other).any(axis=0),
-        (other & ~one).any(axis=0),
-        (one & other).all(axis=0),
+        (one & ~other).any(axis=planes),
+        (other & ~one).any(axis=planes),
+        (one & other).all(axis=planes),
         first.past,
     )
 
 
-def _shape(subject: Subject) -> list[int]:
-    shape = subject.allowed.shape
-    return list(shape[1:] if shape[0] == 1 else shape)
+def _is_broadcast(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    with suppress(ValueError):
+        np.broadcast_shapes(shape, other)
+        return True
+    return False

@@ -42,14 +42,14 @@ class Reading(NamedTuple):
     Attributes:
         convention: what the values mean.
         why: how that is known.
-        allowed: True = attend.
+        allowed: True = attend, in the shape of the values.
         fills: the numbers that an additive mask forbids with, the smallest first.
         is_ambiguous: whether another convention is as likely.
     """
 
     convention: Convention
     why: str
-    allowed: Bool[np.ndarray, "P Q K"]
+    allowed: Bool[np.ndarray, "*P Q K"]
     fills: tuple[float, ...] = ()
     is_ambiguous: bool = False
 
@@ -59,7 +59,7 @@ def read_convention(
     name: str,
     true: Literal["attend", "masked"] | None = None,
     past: int | None = None,
-    expected: Callable[[], Bool[np.ndarray, "Q K"]] | None = None,
+    expected: Callable[[], Bool[np.ndarray, "*#P Q K"]] | None = None,
 ) -> Reading:
     """Return what the values of a mask say.
 
@@ -67,11 +67,12 @@ def read_convention(
     attend to its own position, and in a causal one no future cell is allowed while some past one is.
 
     Args:
-        values: `[P, Q, K]`: booleans, 0/1 or additive numbers.
+        values: `[…, Q, K]`: booleans, 0/1 or additive numbers.
         name: of the mask, for errors.
         true: what True and 1 mean; None is to be found out.
         past: how many keys stand before the first query; None is as many as there are more keys than queries.
-        expected: gives what the mask should say, which decides where its shape does not.
+        expected: gives what the mask should say, which decides where its shape does not; it broadcasts to the values,
+            or they to it.
 
     Raises:
         InputError: the values are those of no mask.
@@ -171,16 +172,16 @@ def _no_mask(values: np.ndarray[Any, Any], name: str) -> str:
     )
 
 
-def _as_read(is_true: Bool[np.ndarray, "P Q K"], true: Convention, why: str) -> Reading:
+def _as_read(is_true: Bool[np.ndarray, "*P Q K"], true: Convention, why: str) -> Reading:
     return Reading(true, why, is_true if true == "attend" else ~is_true)
 
 
-def _votes(is_true: Bool[np.ndarray, "P Q K"], past: int) -> dict[str, Convention]:
+def _votes(is_true: Bool[np.ndarray, "*P Q K"], past: int) -> dict[str, Convention]:
     """Return what the cells say about True: by the queries' own positions, and by the future."""
     votes: dict[str, Convention] = {}
-    if not 0 <= past < is_true.shape[2]:
+    if not 0 <= past < is_true.shape[-1]:
         return votes
-    own = np.diagonal(is_true, past, axis1=1, axis2=2)
+    own = np.diagonal(is_true, past, axis1=-2, axis2=-1)
     if own.all():
         votes["every query attends to itself"] = "attend"
     elif not own.any():
@@ -193,14 +194,14 @@ def _votes(is_true: Bool[np.ndarray, "P Q K"], past: int) -> dict[str, Conventio
     return votes
 
 
-def _found(is_true: Bool[np.ndarray, "P Q K"], past: int) -> tuple[set[bool], set[bool]]:
+def _found(is_true: Bool[np.ndarray, "*P Q K"], past: int) -> tuple[set[bool], set[bool]]:
     """Return which values there are among the future cells, and among the past ones, the queries' own left out."""
-    queries, keys = is_true.shape[1:]
+    queries, keys = is_true.shape[-2:]
     future: set[bool] = set()
     before: set[bool] = set()
     position = np.arange(keys)[None, :]
-    for rows in row_blocks(np.arange(queries), len(is_true) * keys):
-        block, own = is_true[:, rows[0] : rows[-1] + 1], rows[:, None] + past
+    for rows in row_blocks(np.arange(queries), is_true.size // queries):
+        block, own = is_true[..., rows[0] : rows[-1] + 1, :], rows[:, None] + past
         for found, side in ((future, position > own), (before, position < own)):
             if (block & side).any():
                 found.add(True)
@@ -209,11 +210,12 @@ def _found(is_true: Bool[np.ndarray, "P Q K"], past: int) -> tuple[set[bool], se
     return future, before
 
 
-def _nearer(is_true: Bool[np.ndarray, "P Q K"], expected: Bool[np.ndarray, "Q K"]) -> Reading:
+def _nearer(is_true: Bool[np.ndarray, "*P Q K"], expected: Bool[np.ndarray, "*#P Q K"]) -> Reading:
     """Return the reading that is nearer to what is expected; it is certain only where it is exactly that."""
-    wrong = int(np.count_nonzero(is_true ^ expected))
-    if wrong in (0, is_true.size):
+    differs = is_true ^ expected
+    wrong = int(np.count_nonzero(differs))
+    if wrong in (0, differs.size):
         return _as_read(is_true, "attend" if wrong == 0 else "masked", "only so is it what --expect says")
-    nearer: Convention = "attend" if 2 * wrong <= is_true.size else "masked"
+    nearer: Convention = "attend" if 2 * wrong <= differs.size else "masked"
     reading = _as_read(is_true, nearer, "nearer to --expect; nothing else in the cells tells what True means")
     return Reading(reading.convention, reading.why, reading.allowed, is_ambiguous=True)

@@ -3,47 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from contextlib import suppress
 
 import numpy as np
 
 from attncli.blocks import row_blocks
+from attncli.errors import InputError
 from attncli.masks.algebra import And, Atom, Expression, Not, Or
-from attncli.masks.subject import Size, single_rows
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool
+from attncli.masks.subject import Subject, rows_of
 
 _FURTHEST = 8  # keys that a window is looked for to either side
 
 
-def explained(allowed: Bool[np.ndarray, "Q K"], expected: Expression, size: Size, wrong: list[int]) -> dict[str, str]:
+def explained(subject: Subject, expected: Expression, wrong: list[int]) -> dict[str, str]:
     """Return what explains the wrong cells, by the code of the finding that it belongs to.
 
     Each is tried on the whole mask and named only where it explains every cell.
 
     Args:
-        allowed: the mask.
+        subject: the mask.
         expected: what it should say.
-        size: how it is laid out.
         wrong: some rows that are not as expected.
     """
     for changed, said in _other_windows(expected):
-        if _is_laid_out(changed, size, allowed, wrong):
+        if _is_laid_out(changed, subject, wrong):
             return dict.fromkeys(("window", "missing", "leak"), said)
-    if allowed.shape[0] == allowed.shape[1] and _is_laid_out(expected, size, allowed.T, wrong):
+    queries, keys = subject.allowed.shape[1:]
+    transposed = subject._replace(allowed=subject.allowed.swapaxes(1, 2))
+    if queries == keys and _is_laid_out(expected, transposed, wrong):
         return {"shape": "the mask is the transpose of what is expected: queries and keys are swapped"}
-    for past, side in ((0, "top-left"), (allowed.shape[1] - allowed.shape[0], "bottom-right")):
-        if past >= 0 and past != size.past and _is_laid_out(expected, size._replace(past=past), allowed, wrong):
-            return {"shape": f"the mask is aligned {side} (past {past}), expected past {size.past}"}
+    for past, side in ((0, "top-left"), (keys - queries, "bottom-right")):
+        if past >= 0 and past != subject.past and _is_laid_out(expected, subject._replace(past=past), wrong):
+            return {"shape": f"the mask is aligned {side} (past {past}), expected past {subject.past}"}
     return {}
 
 
-def _is_laid_out(expression: Expression, size: Size, allowed: Bool[np.ndarray, "Q K"], wrong: list[int]) -> bool:
-    """Return whether an expression is exactly these cells; the rows that are known to be wrong tell most apart."""
-    queries, keys = allowed.shape
-    blocks = [np.array(wrong), *row_blocks(np.arange(queries), keys)]
-    return all((expression.allowed(single_rows(expression, size, rows)) == allowed[rows]).all() for rows in blocks)
+def _is_laid_out(expression: Expression, subject: Subject, wrong: list[int]) -> bool:
+    """Return whether an expression is exactly a mask; the rows that are known to be wrong tell most apart."""
+    planes, queries, keys = subject.allowed.shape
+    blocks = [np.array(wrong), *row_blocks(np.arange(queries), planes * keys)]
+    with suppress(InputError):  # what does not fit at another alignment explains nothing
+        return all(
+            (expression.allowed(rows_of(expression, subject, rows)) == subject.cells[..., rows, :]).all()
+            for rows in blocks
+        )
+    return False
 
 
 def _other_windows(expression: Expression) -> Iterator[tuple[Expression, str]]:

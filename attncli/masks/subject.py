@@ -10,53 +10,22 @@ import numpy as np
 
 from attncli.blocks import row_blocks
 from attncli.errors import InputError, UsageError
-from attncli.masks.algebra import And, Atom, Expression, File, Grid, Not, Or, RuleMask
+from attncli.masks.algebra import Expression, Grid, RuleMask
 from attncli.masks.bias import bias_heads
 from attncli.masks.function import FUNCTION, load_function
 from attncli.masks.notation import ENDINGS
 from attncli.masks.parser import parse
+from attncli.masks.size import Size, filled, heads_asked, heads_of
 from attncli.tokens import visible
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool
+    from jaxtyping import Bool, Int
 
     from attncli.masks.conventions import Reading
     from attncli.masks.files import Loaded
 
-DEFAULT_SIZE = 8  # positions, where nothing says how many
 _MOST_HEADS = 1024  # of a bias
 _MOST_CELLS = 2**31  # held at once, a byte each
-
-
-class Size(NamedTuple):
-    """How many positions a mask is laid over; None is what nobody said.
-
-    Attributes:
-        queries: query rows.
-        keys: key columns.
-        past: how many keys stand before the first query.
-    """
-
-    queries: int | None = None
-    keys: int | None = None
-    past: int | None = None
-
-    def filled(self, fallback: int) -> Size:
-        """Return the size with the sides that follow from the others.
-
-        Raises:
-            UsageError: they contradict each other.
-        """
-        queries, keys, past = self.queries, self.keys, self.past
-        if queries is None and keys is None:
-            queries = fallback
-        if keys is None and queries is not None:
-            keys = queries + (past or 0)
-        if queries is None and keys is not None:
-            queries = keys - (past or 0)
-        if queries is not None and queries < 1:
-            raise UsageError(f"--past {past} leaves no query among {keys} keys")
-        return Size(queries, keys, past)
 
 
 class Subject(NamedTuple):
@@ -92,6 +61,16 @@ class Subject(NamedTuple):
         if self.loaded is not None:
             return self.loaded.values.shape
         return self.allowed.shape[1:] if len(self.allowed) == 1 else self.allowed.shape
+
+    @property
+    def heads(self) -> int:
+        """How many heads its shape has; 1 where all of them share a mask."""
+        return heads_of(self.shape)
+
+    @property
+    def cells(self) -> Bool[np.ndarray, "*#B #H Q K"]:
+        """`allowed` in `shape`, which broadcasts to batch rows and heads as attention broadcasts it."""
+        return self.allowed.reshape(self.shape)
 
     @property
     def bias_heads(self) -> int | None:
@@ -130,12 +109,12 @@ def subject_of_file(
     from attncli.masks.files import read_values
 
     loaded = read_values(Path(given))
-    planes = loaded.values.reshape(-1, *loaded.values.shape[-2:])
-    queries, keys = planes.shape[1:]
+    *several, queries, keys = shape = loaded.values.shape
     offset = max(keys - queries, 0) if past is None else past
-    wanted = None if expected is None else lambda: laid_out(expected, Size(queries, keys, offset))[0]
-    reading = read_convention(planes, visible(given), true, past, wanted)
-    return Subject(given, reading.allowed, plane_names(loaded.values.shape[:-2]), offset, None, loaded, reading)
+    wanted = None if expected is None else lambda: laid_out(expected, Size(queries, keys, offset), heads_of(shape))
+    reading = read_convention(loaded.values, visible(given), true, past, wanted)
+    allowed = reading.allowed.reshape(-1, queries, keys)
+    return Subject(given, allowed, plane_names(several), offset, None, loaded, reading)
 
 
 def open_subjects(
@@ -144,8 +123,17 @@ def open_subjects(
     true: Literal["attend", "masked"] | None = None,
     heads: int = 1,
     allow_bias: bool = False,
+    beside: Expression | None = None,
 ) -> list[Subject]:
     """Return the mask that is given as a file, or as something to be laid over positions.
+
+    Args:
+        given: an expression, a file name or `file.py:function`.
+        size: how many positions there are, as far as it was said.
+        true: what True means in a file; None is to be found out.
+        heads: how many heads an expression is asked for; one that reads a file of several has as many.
+        allow_bias: whether an expression may hold a bias.
+        beside: what it is held against, whose size an expression takes that says none.
 
     Returns:
         One subject, or two where the alignment of an expression matters and was not chosen.
@@ -166,13 +154,14 @@ def open_subjects(
     if true is not None:
         raise UsageError(f"--true {true} applies to files; in an expression True = attend")
     expression = expression_of(given, allow_bias)
-    return subjects_of_expression(expression, _filled(expression, size), heads)
+    known = (expression,) if beside is None else (expression, beside)
+    return subjects_of_expression(expression, filled(size, *known), heads)
 
 
 def open_pair(
     one: str, other: str, size: Size, true: Literal["attend", "masked"] | None = None
 ) -> tuple[Subject, Subject]:
-    """Return two masks of one size, which a file gives to the other where nothing else does.
+    """Return two masks of one size, which either gives to the other where nothing else does.
 
     Raises:
         UsageError: one of them is no mask, or `true` applies to neither.
@@ -180,9 +169,14 @@ def open_pair(
     """
     if true is not None and not is_file(one) and not is_file(other):
         raise UsageError(f"--true {true} applies to files; in an expression True = attend")
-    opened: dict[str, Subject] = {}
+    expressions = {given: expression_of(given) for given in (one, other) if not is_file(given)}
+    opened = {}
     for given in sorted((one, other), key=is_file, reverse=True):  # a file knows its size
-        opened[given] = open_subjects(given, size, true if is_file(given) else None)[-1]
+        if is_file(given):
+            subjects = open_subjects(given, size, true)
+        else:
+            subjects = subjects_of_expression(expressions[given], filled(size, *expressions.values()))
+        opened[given] = subjects[-1]
         size = opened[given].size
     return opened[one], opened[other]
 
@@ -200,7 +194,6 @@ def subjects_of_expression(expression: Expression, size: Size, heads: int = 1) -
     assert size.keys is not None
     if (bias_heads(expression) or 0) > _MOST_HEADS:
         raise InputError(f"a bias of {bias_heads(expression)} heads is too many to draw; give at most {_MOST_HEADS}")
-    heads = max(heads, _file_heads(expression))
     pasts = [size.past] if size.past is not None else sorted({0, max(size.keys - size.queries, 0)})
     subjects = []
     for past in pasts:
@@ -210,14 +203,20 @@ def subjects_of_expression(expression: Expression, size: Size, heads: int = 1) -
     return subjects[1:] if same and subjects[1].bias_heads is None else subjects
 
 
-def laid_out(expression: Expression, size: Size, heads: int = 1) -> Bool[np.ndarray, "P Q K"]:
+def laid_out(expression: Expression, size: Size, heads: int = 1) -> Bool[np.ndarray, "#H Q K"]:
     """Return the cells of an expression, made a block of rows at a time.
+
+    Args:
+        expression: what is laid out; one that reads a file of several heads has as many where it is asked for one.
+        size: over how many positions.
+        heads: how many heads it is asked for.
 
     Raises:
         InputError: the expression does not fit this many positions, or there are too many cells.
     """
     assert size.queries is not None
     assert size.keys is not None
+    heads = heads_asked(expression, heads)
     if heads * size.queries * size.keys > _MOST_CELLS:
         raise InputError(f"{size.queries} × {size.keys} cells are too many to lay out; give a smaller size")
     mask = RuleMask(expression, size.queries, size.keys, heads, size.past or 0)
@@ -229,41 +228,10 @@ def laid_out(expression: Expression, size: Size, heads: int = 1) -> Bool[np.ndar
     return allowed
 
 
-def _filled(expression: Expression, size: Size) -> Size:
-    """Return the size with what the expression itself says where nobody else did."""
-    if size.queries is None and size.keys is None:
-        file = next(((file.mask.shape[-2], file.mask.shape[-1]) for file in _files(expression)), None)
-        if file is not None:
-            return Size(file[0], file[1], size.past)
-    return size.filled(_documents(expression) or DEFAULT_SIZE)
-
-
-def _documents(expression: Expression) -> int:
-    """Return how many positions the documents of an expression take."""
-    if isinstance(expression, And | Or):
-        return max(_documents(side) for side in expression.sides)
-    if isinstance(expression, Not):
-        return _documents(expression.inner)
-    return sum(expression.arguments) if isinstance(expression, Atom) and expression.name == "docs" else 0
-
-
-def single_rows(expression: Expression, size: Size, rows: np.ndarray[tuple[int], np.dtype[np.int_]]) -> Grid:
-    """Return the grid of some rows of a mask of this size."""
-    assert size.queries is not None
-    assert size.keys is not None
-    return Grid(rows[:, None], size.keys, size.past or 0, size.queries, _file_heads(expression) or 1)
-
-
-def _files(expression: Expression) -> list[File]:
-    if isinstance(expression, And | Or):
-        return [file for side in expression.sides for file in _files(side)]
-    if isinstance(expression, Not):
-        return _files(expression.inner)
-    return [expression] if isinstance(expression, File) else []
-
-
-def _file_heads(expression: Expression) -> int:
-    return max((len(file.mask) for file in _files(expression) if file.mask.ndim == 3), default=0)
+def rows_of(expression: Expression, subject: Subject, rows: Int[np.ndarray, " R"]) -> Grid:
+    """Return the grid of some rows of an expression, to be held against the same rows of a mask."""
+    _, queries, keys = subject.allowed.shape
+    return Grid(rows[:, None], keys, subject.past, queries, heads_asked(expression, subject.heads))
 
 
 def plane_names(shape: Sequence[int]) -> tuple[str, ...]:

@@ -59,9 +59,10 @@ def open_tokenizer(*, model: str | None = None, special: bool = True, **options:
         LoadError: there is no such tokenizer, or it cannot be loaded.
     """
     if model is None:
-        refuse_unknown(options, VocabularyOptions, "the toy layer's vocabulary; give --model, or leave it out")
+        place = "the toy layer's vocabulary; give --model, or leave it out"
+        refuse_unknown(options, VocabularyOptions, place, TokenizerOptions)
         return _OfVocabulary(VocabularyOptions(**options), special)
-    refuse_unknown(options, TokenizerOptions, "--model, whose tokenizer runs alone")
+    refuse_unknown(options, TokenizerOptions, "--model, whose tokenizer runs alone", VocabularyOptions)
     if os.path.isdir(model) and "revision" in options:
         raise UsageError("--revision names a version on the hub; it does not apply to a folder")
     return _OfCheckpoint(model, TokenizerOptions(**options), special)

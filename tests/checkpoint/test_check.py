@@ -477,6 +477,9 @@ def test_the_library_gives_what_the_command_prints(minilm: str, attn: Run) -> No
         attncli.check("nowhere/at-all")
     with pytest.raises(UsageError):
         attncli.check(minilm, d_model=3)
+    alone = attncli.check(minilm, "time flies", layers=0)
+    assert alone.tokens[0] == 4  # with [CLS] and [SEP]; a built-in sentence stands beside it
+    assert len(alone.tokens) == 2
     document = json.loads(attn("check", "-m", minilm, "-l", "0,5", "-F", "json").out)
     for ours, theirs in zip(report.invariances, document["invariances"], strict=True):
         assert (ours.name, ours.reason) == (theirs["name"], theirs["reason"])

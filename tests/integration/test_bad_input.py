@@ -96,6 +96,12 @@ BAD = {
     "a seed below zero": ([TEXT, "--seed", "-1"], USAGE, "--seed -1"),
     "a seed that is no number": ([TEXT, "--seed", "x"], USAGE, "--seed"),
     "a seed in powers of ten": ([TEXT, "--seed", "1e3"], USAGE, "'--seed': expected a whole number; see"),
+    "a precision of many digits": (
+        [TEXT, "--precision", "1" * 5000],
+        USAGE,
+        "'--precision': expected a whole number of fewer digits; see",
+    ),
+    "a width in bytes": ([TEXT, "--width", "\udcff"], USAGE, "'--width': its bytes are no text; see"),
     "a weight of no number": ([TEXT, "--min-weight", "x"], USAGE, "'--min-weight': expected a number; see"),
     "a weight above one": ([TEXT, "--min-weight", "2"], USAGE, "'--min-weight': expected at most 1; see"),
     "a line too narrow": ([TEXT, "--width", "3"], USAGE, "'--width': expected at least 40; see"),

@@ -395,7 +395,7 @@ def test_no_file_and_no_variable_switches_on_code_of_others(
         ("SEED", "three", "invalid value for ATTN_SEED: "),
         ("WIDTH", "3", "invalid value for ATTN_WIDTH: "),
         ("COLORMAP", "virids", "invalid value for ATTN_COLORMAP: 'virids' is not one of 'viridis'"),
-        ("OFFLINE", "perhaps", "invalid value for ATTN_OFFLINE: "),
+        ("OFFLINE", "perhaps", "invalid value for ATTN_OFFLINE: expected true or false; see"),
         ("D_MODEL", "30", "(--d-model 30 comes from ATTN_D_MODEL)"),
         ("MODEL", "no/such\x1b[31m", "(--model no/such"),
     ],

@@ -202,6 +202,12 @@ def test_a_check_ends_with_1_where_something_is_wrong(attn: Run, masks: Path) ->
     assert attn("mask", "check", "leak.npy", "--expect", "causal", "--fail-on", "pad,dead-row").code == 0
     assert attn("mask", "check", "full", "--expect", "causal", "--size", "3").code == 1
     assert attn("mask", "check", "causal", "--expect", "window(8)").code == 0
+    assert attn("mask", "check", "causal", "--expect", "causal.npy", "-F", "json").json["ok"] is True
+    assert attn("mask", "check", "full", "--expect", "docs(5)", "-F", "json").json["ok"] is True
+    heads = attn("mask", "check", "heads.npy", "--expect", "heads.npy")
+    assert (heads.code, heads.out.splitlines()[-1]) == (0, "1 note")
+    against = attn("mask", "check", "heads.npy", "--expect", "mods.py:sliding", "--width", "80")
+    assert (against.code, "A only heads.npy: 6   B only expected: 9 " in against.out) == (1, True)
 
 
 def test_the_document_of_a_check_has_its_promised_members(attn: Run, masks: Path) -> None:
@@ -253,6 +259,10 @@ def test_a_difference_is_drawn_and_counted(attn: Run, masks: Path) -> None:
     equal = attn("mask", "diff", "additive.npy", "causal")
     assert (equal.code, equal.out) == (0, "equal: 36 cells\n")
     assert attn("mask", "diff", "causal", "causal.npy").code == 0
+    for one, other in (("causal", 'file("causal.npy") & causal'), ("causal & docs(5)", "docs(5) & causal")):
+        assert attn("mask", "diff", one, other).out == attn("mask", "diff", other, one).out
+    for documents in (["causal", "docs(3,2)"], ["docs(3,2)", "causal"]):
+        assert "10 of 25 cells differ" in attn("mask", "diff", *documents).out
     assert attn("mask", "diff", "heads.npy", "causal").code == 1
     refused(attn("mask", "diff", "causal.npy", "heads.npy", "--size", "5"), INPUT, "[6, 6]", "[5, 5]")
 

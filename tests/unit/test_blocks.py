@@ -20,6 +20,7 @@ from attncli.masks.algebra import ArrayMask, Mask, RuleMask, smallest
 from attncli.masks.parser import parse
 from attncli.metrics import head_metrics
 from attncli.render.heatmap import picture_of
+from attncli.stages import stages_of
 from attncli.tokens import Token, Tokens
 from attncli.trace import Source, Trace
 from attncli.view import View
@@ -60,6 +61,16 @@ def test_blocks_are_all_of_the_rows_in_order_and_none_is_too_large(rows: int, co
         parts = blocks.row_blocks(np.arange(rows), columns)
     assert np.concatenate(parts).tolist() == list(range(rows))
     assert all(len(part) * columns <= cells or len(part) == 1 for part in parts)
+
+
+@pytest.mark.parametrize(("cells", "heads"), [(1, 1), (QUERIES**2, 1), (2 * QUERIES**2, 2), (9 * QUERIES**2, 2)])
+def test_heads_share_a_block_where_it_has_room_for_all_of_their_cells(
+    monkeypatch: pytest.MonkeyPatch, cells: int, heads: int
+) -> None:
+    monkeypatch.setattr(blocks, "CELLS", cells)
+    some = list(stages_of(exact().layer(0), (0, 1), np.arange(QUERIES)))
+    assert {len(stages.heads) for stages in some} == {heads}
+    assert all(stages.weights.size <= cells or len(stages.queries) == 1 for stages in some)
 
 
 @pytest.mark.parametrize("mask", MASKS)

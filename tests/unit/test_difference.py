@@ -145,6 +145,8 @@ def test_query_rows_are_chosen_by_their_name_or_place_in_a() -> None:
     first, second = traced("a b c b", 1), traced("x a b c b", 2)
     assert diff(first, second, queries=["b"]).layers[0].chosen == ((1, 2), (3, 4))
     assert diff(first, second, queries=[-1]).layers[0].chosen == ((3, 4),)
+    assert diff(first, second, queries=-1).layers[0].chosen == ((3, 4),)
+    assert diff(traced("time flies"), traced("it flies", 1), queries="flies").layers[0].chosen == ((1, 1),)
     assert diff(first, second, queries=["c", "a", "c"]).layers[0].chosen == ((0, 1), (2, 3))
     with pytest.raises(UsageError, match="--query 'z': no such query token"):
         diff(first, second, queries=["z"])

@@ -19,7 +19,8 @@ from attncli.masks.files import read_values, write_values
 from attncli.masks.fills import audit_fills
 from attncli.masks.notation import ENDINGS
 from attncli.masks.parser import parse
-from attncli.masks.subject import Size, laid_out, subject_of_file
+from attncli.masks.size import Size
+from attncli.masks.subject import expression_of, laid_out, subject_of_file
 
 MIN = LEAST["float32"]
 
@@ -186,6 +187,84 @@ def test_heads_that_differ_are_a_note_where_nothing_is_expected(tmp_path: Path) 
     findings = found(tmp_path, np.stack([mask("causal"), mask("window(2)")]), None)
     assert findings["varies"].severity == "note"
     assert findings["varies"].count == 1
+
+
+@given(
+    shape=st.sampled_from([(), (2,), (1,), (2, 1), (3, 2)]),
+    heads=st.sampled_from([1, 2]),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=60, deadline=None)
+def test_each_head_is_held_against_what_is_expected_of_it(
+    tmp_path_factory: pytest.TempPathFactory, shape: tuple[int, ...], heads: int, seed: int
+) -> None:
+    folder = tmp_path_factory.mktemp("mask")
+    random = np.random.default_rng(seed)
+    wanted = random.random((heads, 3, 4)) < 0.5
+    values = np.broadcast_to(wanted if shape[-1:] == (heads,) else wanted[0], (*shape, 3, 4)).copy()
+    values[..., random.random((3, 4)) < 0.2] ^= True
+    np.save(folder / "wanted.npy", wanted)
+    np.save(folder / "mask.npy", values)
+    subject = subject_of_file(str(folder / "mask.npy"), "attend")
+    findings = list(audit(subject, parse(f"file('{folder / 'wanted.npy'}')"), Size()))
+    counts = {finding.code: finding.count for finding in findings if finding.code in ("leak", "missing")}
+    both = np.broadcast_arrays(values, wanted)
+    extra, lacking = ((one & ~other).reshape(-1, 3, 4).any(axis=0).sum() for one, other in (both, both[::-1]))
+    assert counts == {code: count for code, count in (("leak", extra), ("missing", lacking)) if count}
+    dead, lost = (~values.any(axis=-1)).reshape(-1, 3).any(axis=0), ~both[0].any(axis=-1) & both[1].any(axis=-1)
+    is_error = lost.reshape(-1, 3).any(axis=0)
+    for severity, rows in (("error", is_error), ("note", dead & ~is_error)):
+        said = [row for f in findings if (f.code, f.severity) == ("dead-row", severity) for row in f.rows]
+        assert said == np.flatnonzero(rows).tolist()
+
+
+def test_equal_heads_are_as_a_file_says_them_and_another_number_of_heads_is_refused(tmp_path: Path) -> None:
+    heads = np.stack([mask("causal"), mask("causal"), mask("window(2)")])
+    for name, values in (("three", heads), ("two", heads[1:])):
+        np.save(tmp_path / f"{name}.npy", values)
+    findings = found(tmp_path, heads, str(tmp_path / "three.npy"))
+    assert {code: finding.severity for code, finding in findings.items()} == {"varies": "note"}
+    for values, other in ((heads, "two"), (heads[1:], "three")):
+        with pytest.raises(InputError, match=r"or \[heads, queries, keys\] with \d heads"):
+            found(tmp_path, values, str(tmp_path / f"{other}.npy"))
+
+
+def test_a_function_is_asked_for_the_heads_of_the_mask(tmp_path: Path) -> None:
+    (tmp_path / "mods.py").write_text("def wider(b, h, q, kv):\n    return (q >= kv) & (q - kv < 2 + h)\n")
+    path = tmp_path / "mask.npy"
+    np.save(path, np.stack([mask("window(2)"), mask("window(3)")]))
+    expected = expression_of(f"{tmp_path / 'mods.py'}:wider")
+    assert [finding.severity for finding in audit(subject_of_file(str(path)), expected, Size())] == ["note"]
+    np.save(path, np.stack([mask("window(2)"), mask("window(2)")]))
+    assert {finding.code: finding.count for finding in audit(subject_of_file(str(path)), expected, Size())} == {
+        "missing": 4
+    }
+
+
+def test_what_each_head_should_say_decides_what_true_means(tmp_path: Path) -> None:
+    wanted = np.stack([mask("pad(left=2)"), mask("pad(right=2)")])
+    np.save(tmp_path / "wanted.npy", wanted)
+    for values in (wanted, ~wanted, np.stack([wanted, wanted]), ~np.stack([wanted, wanted, wanted])):
+        findings = found(tmp_path, values, str(tmp_path / "wanted.npy"))
+        assert {code: finding.severity for code, finding in findings.items()} == {"varies": "note"}
+
+
+def test_a_hint_explains_every_head(tmp_path: Path) -> None:
+    wider = np.stack([mask("window(4)"), mask("window(4)")])
+    assert "the window has 4 keys, not 3" in found(tmp_path, wider, "window(3)")["window"].message
+    wider[1] = mask("window(5)")
+    assert found(tmp_path, wider, "window(3)")["window"].message == "attends outside the window in 5 cells"
+
+
+def test_what_does_not_fit_another_alignment_is_no_explanation(tmp_path: Path) -> None:
+    # The documents cover the 10 positions after a past of 6; aligned otherwise, there are only 8.
+    findings = found(tmp_path, mask("causal", 4, 8), "docs(5,5)", Size(past=6), true="attend")
+    assert set(findings) == {"document", "missing"}
+
+
+def test_documents_are_not_laid_over_a_mask_of_another_size(tmp_path: Path) -> None:
+    findings = found(tmp_path, mask("causal & ~queries(2,3)", 8), "docs(2,3)", Size(5, 5))
+    assert set(findings) == {"shape", "dead-row"}
 
 
 def test_rows_that_are_masked_on_purpose_are_a_note(tmp_path: Path) -> None:

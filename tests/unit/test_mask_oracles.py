@@ -15,7 +15,8 @@ from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 
 from attncli.masks.bias import alibi, slopes
 from attncli.masks.parser import parse
-from attncli.masks.subject import Size, laid_out
+from attncli.masks.size import Size
+from attncli.masks.subject import laid_out
 
 Mod = Callable[..., Any]
 quickly = settings(max_examples=60, deadline=None)

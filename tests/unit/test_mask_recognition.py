@@ -5,7 +5,8 @@ import pytest
 
 from attncli.masks.parser import parse
 from attncli.masks.recognition import recognized
-from attncli.masks.subject import Size, laid_out
+from attncli.masks.size import Size
+from attncli.masks.subject import laid_out
 
 RULES = [
     "full", "causal", "window(3)", "causal & chunk(4)", "band(2,2)", "band(1,3)",

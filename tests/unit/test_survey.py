@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from test_metrics import HEADS, MASKS, agree, by_hand, mean, tokens, traced
 
 import attncli
+from attncli import blocks
 from attncli.errors import InputError, UsageError
 from attncli.layer import LayerTrace
 from attncli.masks.algebra import RuleMask
@@ -68,8 +69,7 @@ def test_long_sentences_in_blocks_are_what_short_ones_are(monkeypatch: pytest.Mo
     trace = traced(sequence, sequence, "causal & ~keys(0,2)")
     whole = survey([trace], View())
     for cells in (1, 20, 120):
-        monkeypatch.setattr("attncli.blocks.CELLS", cells)
-        monkeypatch.setattr("attncli.stages.CELLS", cells)
+        monkeypatch.setattr(blocks, "CELLS", cells)
         for one, other in zip(survey([trace], View()).heads, whole.heads, strict=True):
             agree(dict(one.metrics), dict(other.metrics))
 
@@ -129,6 +129,10 @@ def test_texts_and_a_trace_give_the_same() -> None:
     assert (two.sentences, two.tokens) == (2, (2, 5))
     assert "vocab_size" not in two.source.details  # another one in each
     assert attncli.heads("a b c", queries=[-1]).heads[0].metrics["next"] is None
+    for named in ("saw", 2, iter(["saw"])):
+        assert attncli.heads("the cat saw the dog", queries=named) == attncli.heads(
+            "the cat saw the dog", queries=["saw"]
+        )
 
 
 def test_what_makes_no_sense_is_refused() -> None:
