@@ -19,6 +19,7 @@ from attncli.trace import Source, Trace
 
 HEADS, WIDTH = 3, 5
 MASKS = ["full", "causal", "window(2)", "~queries(1,2)", "cells"]
+MIXED = ["full / cells", "cells / causal", "causal / full", "causal / window(2)", "cells / window(2)"]
 
 
 def pieces(sizes: list[int]) -> tuple[Tokens, str]:
@@ -33,17 +34,19 @@ def pieces(sizes: list[int]) -> tuple[Tokens, str]:
 
 
 def traced(sizes: list[int], mask: str = "causal", layers: int = 1, seed: int = 0, **fields: Any) -> Trace:
+    """Layers of random numbers; masks with a slash between them are those of one layer after the other, in turn."""
     tokens, text = pieces(sizes)
+    masks = mask.split(" / ")
     random = np.random.default_rng(seed)
     count = len(tokens)
     made = []
     for layer in range(layers):
         q, k, v = (random.standard_normal((3, HEADS, count, WIDTH)) * 2).astype(np.float32)
-        if mask == "cells":
+        if (rule := masks[layer % len(masks)]) == "cells":
             allowed = random.random((HEADS, count, count)) < 0.6
             own = ArrayMask(allowed | np.eye(count, dtype=bool))
         else:
-            own = RuleMask(parse(mask), count, count, HEADS)
+            own = RuleMask(parse(rule), count, count, HEADS)
         heads = tuple(range(HEADS))
         made.append(LayerTrace(layer, "self", q, k, v, 0.7, own, heads, proof=Proof(0.1 * layer, "it"), **fields))
     return Trace(Source("file", layers=layers), tokens, tokens, tuple(made), text)
@@ -141,7 +144,7 @@ def test_the_two_texts_of_a_pair_and_of_a_target_have_words_of_their_own() -> No
 # --- means and maxima --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("mask", [*MASKS, *MIXED])
 @pytest.mark.parametrize("over", ["heads", "layers", "heads,layers"])
 @pytest.mark.parametrize("how", ["mean", "max"])
 def test_reducing_is_what_a_loop_gives(how: str, over: str, mask: str) -> None:
@@ -206,7 +209,7 @@ def rolled_by_hand(layers: list[list[list[list[float]]]]) -> list[list[float]]:
     return result
 
 
-@pytest.mark.parametrize("mask", [mask for mask in MASKS if "~" not in mask])
+@pytest.mark.parametrize("mask", [mask for mask in [*MASKS, *MIXED] if "~" not in mask])
 @pytest.mark.parametrize("sinks", [None, np.array([0.5, 3, -1], np.float32)], ids=["", "sinks"])
 def test_rollout_is_the_product_of_halves_of_means(mask: str, sinks: np.ndarray | None) -> None:
     trace = traced([1] * 5, mask, layers=3, sinks=sinks)
