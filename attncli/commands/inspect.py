@@ -221,7 +221,7 @@ def _checked(
         if isinstance(answer, Failure):
             yield number, answer
             continue
-        shown = answer if wish.is_none else derived_trace(answer, wish)
+        shown = derived_trace(answer, wish)
         view.check(shown)
         if shown.source.notes != said:
             said = shown.source.notes

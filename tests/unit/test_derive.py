@@ -323,6 +323,8 @@ def test_blocks_of_rows_give_what_the_whole_gives(
         ({"reduce": "median"}, "expected mean or max"),
         ({"reduce": "mean", "over": "rows"}, "expected heads, layers"),
         ({"reduce": "mean", "over": "layers"}, "several layers"),
+        ({"over": "layers"}, "it says what is reduced"),
+        ({"words": True, "over": "heads"}, "it says what is reduced"),
         ({"words": True, "layers": 0}, "rollout=True"),
         ({"rollout": True, "layers": 4}, "out of range"),
     ],
@@ -330,6 +332,11 @@ def test_blocks_of_rows_give_what_the_whole_gives(
 def test_what_does_not_go_together_is_said(steps: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         attncli.derive(attncli.inspect("a b"), **steps)
+
+
+def test_without_any_step_a_trace_stays_the_one_that_was_recorded() -> None:
+    trace = attncli.inspect("a b")
+    assert attncli.derive(trace) is trace
 
 
 def test_a_derived_trace_is_not_saved(tmp_path: Any) -> None:
