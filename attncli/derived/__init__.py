@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from attncli.layer import LayerTrace
     from attncli.trace import Trace
 
+_AXES = ("heads", "layers")
+
 
 class Derivation:
     """Which numbers to show in place of the weights of each head.
@@ -73,7 +75,7 @@ class Origin(NamedTuple):
     def as_dict(self) -> dict[str, Any]:
         """Return it as the JSON document spells it."""
         wish = self.derivation
-        over = [axis for axis in ("heads", "layers") if wish.reduce and axis in wish.over]
+        over = [axis for axis in _AXES if wish.reduce and axis in wish.over]
         chosen = {"norms": wish.norms, "rollout": wish.rollout, "words": wish.words}
         return {**chosen, "reduce": wish.reduce, "over": over, "rules": list(self.rules)}
 
@@ -85,7 +87,7 @@ def parse_over(given: str | None) -> frozenset[str]:
         UsageError: it is neither heads nor layers.
     """
     axes = frozenset(part.strip() for part in ("heads" if given is None else given).split(","))
-    if not axes <= {"heads", "layers"}:
+    if not axes <= {*_AXES}:
         raise UsageError(f"--over '{visible(given or '')}': expected heads, layers or heads,layers")
     return axes
 
