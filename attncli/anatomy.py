@@ -117,7 +117,7 @@ class Row:
     @cached_property
     def value_norms(self) -> Float[np.ndarray, " K"] | None:
         """‖v‖, the length of every value."""
-        return None if self._values is None else _norm(self._values)
+        return None if self._values is None else attention.vector_norms(self._values)
 
     @cached_property
     def contribution_norms(self) -> Float[np.ndarray, " K"] | None:
@@ -128,7 +128,7 @@ class Row:
     @cached_property
     def output_norm(self) -> np.floating | None:
         """The length of the row's output, Σ w·v."""
-        return None if self._values is None else _norm(self.head.output)[0]
+        return None if self._values is None else attention.vector_norms(self.head.output)[0]
 
     @cached_property
     def output_shares(self) -> Float[np.ndarray, " K"] | None:
@@ -250,9 +250,3 @@ class Cell:
 
     def _at(self, values: Float[np.ndarray, " K"] | None) -> np.floating | None:
         return None if values is None else values[self.key.index]
-
-
-def _norm(vectors: Float[np.ndarray, "N W"]) -> Float[np.ndarray, " N"]:
-    # The squares of a float32 may be too large for one.
-    with np.errstate(over="ignore"):
-        return np.linalg.norm(vectors.astype(np.float64), axis=-1).astype(vectors.dtype)

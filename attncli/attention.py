@@ -117,3 +117,9 @@ def attention_output(
     """Return weights·v, the context vectors of every head."""
     with _odd_numbers_pass():
         return weights @ value
+
+
+def vector_norms(vectors: Float[np.ndarray, "N W"]) -> Float[np.ndarray, " N"]:
+    """Return the length of each vector, in double precision: the squares of a float32 may be too large for one."""
+    with _odd_numbers_pass():
+        return np.linalg.norm(vectors.astype(np.float64), axis=-1).astype(vectors.dtype)

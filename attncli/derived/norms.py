@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attncli.attention import vector_norms
 from attncli.derived.layer import DerivedLayer, Lazy, derived_from
 from attncli.errors import NotExposedError
 from attncli.layer import HeadTrace, LayerTrace
@@ -47,5 +48,6 @@ def _value_norms(layer: LayerTrace, head: int) -> Float[np.ndarray, " K"]:
     value = layer.head(head).v
     if layer.out_projection is not None:
         width = value.shape[1]
-        value = value @ layer.out_projection[head * width : (head + 1) * width]
-    return np.linalg.norm(value, axis=-1)
+        with np.errstate(invalid="ignore", over="ignore"):
+            value = value @ layer.out_projection[head * width : (head + 1) * width]
+    return vector_norms(value)

@@ -269,6 +269,15 @@ def test_without_an_output_projection_norms_are_of_weighted_values(groups: int) 
     assert "which is not recorded" in found.origin.rules[0]
 
 
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+def test_norms_of_values_whose_squares_no_float32_holds_are_numbers(size: float) -> None:
+    tokens, text = pieces([1, 1])
+    q, v = np.zeros((1, 2, 4), np.float32), np.full((1, 2, 4), size, np.float32)
+    layer = LayerTrace(0, "self", q, q, v, 1.0, RuleMask(parse("full"), 2, 2, 1), (0,))
+    found = attncli.derive(Trace(Source("file"), tokens, tokens, (layer,), text), norms=True)
+    np.testing.assert_allclose(found.layers[0].head(0).weights, np.full((2, 2), size), rtol=1e-6)  # ½ · √4
+
+
 def test_a_layer_without_values_has_no_norms() -> None:
     tokens, text = pieces([1, 1])
     whole = np.full((1, 2, 2), 0.5, np.float32)
