@@ -268,8 +268,8 @@ class HeadTrace:
 
     @property
     def key_head(self) -> int:
-        """The key/value head this head reads (grouped-query attention, Ainslie et al. 2023)."""
-        return self.head // (self.layer.num_heads // self.layer.num_groups)
+        """The key/value head this head reads."""
+        return self.stages.key_heads[0]
 
     @property
     def q(self) -> Float[np.ndarray, "Q D"]:

@@ -12,6 +12,7 @@ from rich.text import Text
 from attncli.layer import LayerTrace
 from attncli.metrics import head_metrics
 from attncli.render.block import Block, beside, cell, grid, stack
+from attncli.render.counts import counted
 from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.tokens import Token, Tokens
@@ -164,8 +165,3 @@ def proof_line(layer: LayerTrace, palette: Palette) -> Text:
         return Text(palette.fit("proof  nothing independent was run to compare with"), DIM)
     line = f"proof  max |{layer.proof.of} − {layer.proof.against}| = {layer.proof.max_abs_error:.1e}"
     return Text(palette.fit(line), DIM)
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a number of things: 1 head, 12 heads."""
-    return f"{count:,} {noun}{'s' if count != 1 else ''}"
