@@ -64,7 +64,7 @@ class LayerTrace:
         sinks: one more logit per head in the softmax, `[H]`.
         fill: what is added to a forbidden score; −inf replaces it.
         proof: how well the recorded arrays explain the model's own output.
-        inputs: what the queries are projected from, `[Q, E]` (toy layers).
+        inputs: what the queries are projected from, `[Q, E]` (toy layers and live modules).
         out_projection: W_o, `[H·Dv, E]`.
         out_bias: its bias, `[E]`.
         scores: as the softmax received them, −inf where masked, `[H, Q, K]`; None where they are derived.
