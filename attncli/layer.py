@@ -64,7 +64,7 @@ class LayerTrace:
         sinks: one more logit per head in the softmax, `[H]`.
         fill: what is added to a forbidden score; −inf replaces it.
         proof: how well the recorded arrays explain the model's own output.
-        inputs: what the queries are projected from, `[Q, E]` (toy layers).
+        inputs: what the queries are projected from, `[Q, E]` (toy layers and live modules).
         out_projection: W_o, `[H·Dv, E]`.
         out_bias: its bias, `[E]`.
         scores: as the softmax received them, −inf where masked, `[H, Q, K]`; None where they are derived.
@@ -268,8 +268,8 @@ class HeadTrace:
 
     @property
     def key_head(self) -> int:
-        """The key/value head this head reads (grouped-query attention, Ainslie et al. 2023)."""
-        return self.head // (self.layer.num_heads // self.layer.num_groups)
+        """The key/value head this head reads."""
+        return self.stages.key_heads[0]
 
     @property
     def q(self) -> Float[np.ndarray, "Q D"]:

@@ -24,9 +24,9 @@ _EVERY = slice(None)
 def head_metrics(trace: Trace, layer: LayerTrace, head: HeadTrace) -> dict[str, float | None]:
     """Return every metric of one head; one that is not defined for this sentence is None, never 0.
 
-    Entropy is in nats and distance in positions; the others are weights between 0 and 1, and `max_score` is a
-    score. `previous`, `next`, `self`, `distance`, `duplicate` and `induction` compare positions of one sequence,
-    so they are None where queries and keys come from two.
+    `entropy` is in nats, `effective_keys` a number of keys, `distance` in positions and `max_score` a score; the
+    others are weights between 0 and 1. `previous`, `next`, `self`, `distance`, `duplicate` and `induction` compare
+    positions of one sequence, so they are None where queries and keys come from two.
     """
     (values,) = _measured(trace, layer, (head.head,), (block.stages for block in head.blocks()))
     return by_name(values)

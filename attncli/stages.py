@@ -43,7 +43,7 @@ class Stages:
         bias = layer.bias
         if bias is not None:
             bias = bias[:, self.queries] if len(bias) == 1 else self._rows(bias)
-        products = attention.dot_products(self._rows(layer.q), layer.k[self._key_heads])
+        products = attention.dot_products(self._rows(layer.q), layer.k[_slice_or_list(self.key_heads)])
         return attention.attention_scores(products, layer.scale, bias, layer.softcap)
 
     @cached_property
@@ -64,13 +64,13 @@ class Stages:
     def output(self) -> Float[np.ndarray, "H Q Dv"]:
         """Weights·V, the context vectors."""
         assert self.layer.v is not None
-        return attention.attention_output(self.weights, self.layer.v[self._key_heads])
+        return attention.attention_output(self.weights, self.layer.v[_slice_or_list(self.key_heads)])
 
     @property
-    def _key_heads(self) -> slice | list[int]:
-        """The key/value heads that the heads read (grouped-query attention, Ainslie et al. 2023)."""
+    def key_heads(self) -> list[int]:
+        """The key/value head that each head reads (grouped-query attention, Ainslie et al. 2023)."""
         size = self.layer.num_heads // self.layer.num_groups
-        return _slice_or_list([head // size for head in self.heads])
+        return [head // size for head in self.heads]
 
     def _rows(self, array: Float[np.ndarray, "all_heads all_queries N"]) -> Float[np.ndarray, "H Q N"]:
         # A head at a time: that is how a derived layer makes its weights.
@@ -86,7 +86,7 @@ def stages_of(layer: LayerTrace, heads: Sequence[int], queries: Int[np.ndarray, 
             yield Stages(layer, some, rows)
 
 
-def _slice_or_list(indices: tuple[int, ...] | list[int]) -> slice | list[int]:
+def _slice_or_list(indices: list[int]) -> slice | list[int]:
     """Return consecutive indices as a slice, which copies nothing."""
     first, count = indices[0], len(indices)
-    return slice(first, first + count) if list(indices) == list(range(first, first + count)) else list(indices)
+    return slice(first, first + count) if indices == list(range(first, first + count)) else indices

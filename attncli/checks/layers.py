@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from attncli.masks.audit import audit, forbidden_by
 from attncli.masks.conventions import Reading, read_added
 from attncli.masks.files import Loaded
 from attncli.masks.fills import audit_fills
-from attncli.masks.subject import Subject
+from attncli.masks.subject import Subject, plane_names
 from attncli.noise import noise_floor
 from attncli.selection import written
 
@@ -79,14 +79,13 @@ def _subject(layer: SeenLayer) -> Subject:
     if layer.mask is None:
         allowed = trace.mask.rows(list(range(trace.num_heads)), rows)
         alike = allowed[:1] if (allowed == allowed[:1]).all() else allowed
-        return Subject("mask", alike, _planes(alike), 0)
+        return Subject("mask", alike, plane_names(alike.shape[:1]), 0)
     planes = len(layer.mask)
     values = layer.mask[..., : trace.num_keys]
     values = np.broadcast_to(values, (planes, trace.num_queries, trace.num_keys))[:, rows]
     reading = Reading("attend", "booleans", values) if values.dtype == bool else read_added(values)
-    return Subject(
-        "mask", reading.allowed, _planes(values), 0, None, Loaded(values, layer.dtypes and layer.dtypes[0]), reading
-    )
+    loaded = Loaded(values, layer.dtypes and layer.dtypes[0])
+    return Subject("mask", reading.allowed, plane_names(values.shape[:1]), 0, None, loaded, reading)
 
 
 def _columns(subject: Subject, columns: slice) -> Subject:
@@ -100,10 +99,6 @@ def _columns(subject: Subject, columns: slice) -> Subject:
             else reading._replace(allowed=reading.allowed[..., columns])
         )
     return subject._replace(allowed=subject.allowed[..., columns], loaded=loaded, reading=reading)
-
-
-def _planes(values: np.ndarray[Any, Any]) -> tuple[str, ...]:
-    return ("",) if len(values) == 1 else tuple(f"head {head}" for head in range(len(values)))
 
 
 def _grid(subject: Subject) -> Grid:

@@ -212,7 +212,7 @@ def _derived(answers: Iterable[tuple[int, Trace | Failure]], wish: Derivation) -
     from attncli.failure import Failure
 
     for number, answer in answers:
-        yield number, answer if wish.is_none or isinstance(answer, Failure) else derived_trace(answer, wish)
+        yield number, answer if isinstance(answer, Failure) else derived_trace(answer, wish)
 
 
 def _noted(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from attncli.completion.line import Place, is_group
 from attncli.errors import UsageError
+from attncli.parameters import choices
 
 
 class Candidate(NamedTuple):
@@ -62,7 +63,7 @@ def _first_sentence(text: str) -> str:
 def _values(place: Place) -> Iterator[Candidate]:
     """Yield the values of a parameter: its choices, or what the parts of its metavar stand for."""
     parameter = place.parameter
-    for choice in _choices(parameter):
+    for choice in choices(parameter):
         yield Candidate(choice)
     if parameter.name in _BY_NAME:
         yield from _BY_NAME[parameter.name](place)
@@ -72,10 +73,6 @@ def _values(place: Place) -> Iterator[Candidate]:
             yield from _BY_METAVAR[part](place)
         elif part.islower():
             yield Candidate(part)
-
-
-def _choices(parameter: Any) -> tuple[str, ...]:
-    return tuple(value for value in get_args(parameter.type_descriptor.annotation) if isinstance(value, str))
 
 
 def _devices(_: Place) -> Iterator[Candidate]:
@@ -111,7 +108,7 @@ def _mask_files(place: Place) -> Iterator[Candidate]:
 
 def _outputs(place: Place) -> Iterator[Candidate]:
     """Yield files with the endings of the formats that the command writes."""
-    formats = next((_choices(one) for one in place.command.params if one.name == "format_"), ())
+    formats = next((choices(one) for one in place.command.params if one.name == "format_"), ())
     if formats:
         yield from _files(*("." + name.replace("table", "txt") for name in formats))(place)
     elif place.command.name == "convert":

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from attncli.layer import LayerTrace
     from attncli.trace import Trace
 
+_AXES = ("heads", "layers")
+
 
 class Derivation:
     """Which numbers to show in place of the weights of each head.
@@ -73,7 +75,7 @@ class Origin(NamedTuple):
     def as_dict(self) -> dict[str, Any]:
         """Return it as the JSON document spells it."""
         wish = self.derivation
-        over = [axis for axis in ("heads", "layers") if wish.reduce and axis in wish.over]
+        over = [axis for axis in _AXES if wish.reduce and axis in wish.over]
         chosen = {"norms": wish.norms, "rollout": wish.rollout, "words": wish.words}
         return {**chosen, "reduce": wish.reduce, "over": over, "rules": list(self.rules)}
 
@@ -85,7 +87,7 @@ def parse_over(given: str | None) -> frozenset[str]:
         UsageError: it is neither heads nor layers.
     """
     axes = frozenset(part.strip() for part in ("heads" if given is None else given).split(","))
-    if not axes <= {"heads", "layers"}:
+    if not axes <= {*_AXES}:
         raise UsageError(f"--over '{visible(given or '')}': expected heads, layers or heads,layers")
     return axes
 
@@ -97,12 +99,14 @@ def derive(
     rollout: bool = False,
     words: bool = False,
     reduce: str | None = None,
-    over: str | Iterable[str] = "heads",
+    over: str | Iterable[str] | None = None,
     layers: str | int | Iterable[int] | None = None,
 ) -> Trace:
     """Return a trace of derived numbers; the steps follow each other in the order of the arguments.
 
         attncli.derive(trace, words=True, reduce="mean")
+
+    Without any step it is the trace itself.
 
     Args:
         trace: as it was recorded; for a rollout, every layer from the first one on.
@@ -110,24 +114,29 @@ def derive(
         rollout: attention multiplied through the layers.
         words: merge word pieces.
         reduce: `mean` or `max` over heads or layers.
-        over: `heads`, `layers`, or both, separated by a comma.
+        over: what to reduce: `heads`, `layers`, or both, separated by a comma; None is `heads`.
         layers: the layers whose rollout is wanted; None is the last one that is there.
 
     Raises:
-        UsageError: the steps do not go together, or not with this trace.
+        UsageError: the steps do not go together, or not with this trace, or it is a derived one.
         NotExposedError: the trace lacks what a step needs.
     """
+    trace.check_recorded("derive")
     if reduce not in (None, "mean", "max"):
         raise UsageError(f"reduce {reduce!r}: expected mean or max")
     if layers is not None and not rollout:
         raise UsageError("layers: they choose the rollouts to return; give them with rollout=True")
-    axes = parse_over(over if isinstance(over, str) else ",".join(over))
+    if over is not None and reduce is None:
+        raise UsageError("over: it says what is reduced; give it with reduce='mean' or reduce='max'")
+    axes = parse_over(over if over is None or isinstance(over, str) else ",".join(over))
     chosen = None if layers is None else Indices.of("layer", layers)
     return derived_trace(trace, Derivation(norms, rollout, words, reduce, axes, chosen))
 
 
 def derived_trace(trace: Trace, wish: Derivation) -> Trace:
     """Return the trace that a derivation makes; see `derive`."""
+    if wish.is_none:
+        return trace
     from attncli.derived import norms, reduction, rollout, words
 
     layers: tuple[LayerTrace, ...] = trace.layers

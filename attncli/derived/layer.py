@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -99,14 +100,19 @@ def worst(proofs: Sequence[Proof | None]) -> Proof | None:
 def any_mask(layers: Sequence[LayerTrace], is_merged: bool) -> Mask:
     """Return the mask that allows what one of the layers allows, in each head or, merged, in one of its heads."""
     first = layers[0].mask
-    if isinstance(first, RuleMask) and all(layer.mask == first for layer in layers):
+    if all(is_same_rule(first, layer.mask) for layer in layers):
         return first
     heads, queries, keys = layers[0].cells
     return collected(
-        lambda rows: np.logical_or.reduce([_allowed(layer, rows, is_merged) for layer in layers]),
+        lambda rows: reduce(np.logical_or, (_allowed(layer, rows, is_merged) for layer in layers)),
         1 if is_merged else heads,
         row_blocks(np.arange(queries), keys * heads),
     )
+
+
+def is_same_rule(first: Mask, second: Mask) -> bool:
+    """Return whether two masks are one rule; cells are never compared, even if the same."""
+    return isinstance(first, RuleMask) and isinstance(second, RuleMask) and first == second
 
 
 def collected(

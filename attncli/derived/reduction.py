@@ -14,9 +14,6 @@ from attncli.selection import written
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
-HOW = ("mean", "max")
-AXES = ("heads", "layers")
-
 
 def reduced(layers: tuple[LayerTrace, ...], how: str, over: frozenset[str]) -> tuple[DerivedLayer, ...]:
     """Return the layers with their heads merged into one, or one layer of each kind that stands for all, or both.
@@ -24,7 +21,7 @@ def reduced(layers: tuple[LayerTrace, ...], how: str, over: frozenset[str]) -> t
     Args:
         layers: of which the heads that were asked for are merged.
         how: `mean` or `max`.
-        over: some of `AXES`.
+        over: some of `heads` and `layers`.
 
     Raises:
         UsageError: there is one layer where several are to be merged, or they do not have the same heads.

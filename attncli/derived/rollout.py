@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attncli.blocks import row_blocks
-from attncli.derived.layer import DerivedLayer, collected, derived_from, worst
+from attncli.derived.layer import DerivedLayer, collected, derived_from, is_same_rule, worst
 from attncli.errors import NotExposedError, UsageError
 from attncli.layer import HeadTrace, LayerTrace
 from attncli.masks.algebra import Atom, Mask, RuleMask
@@ -95,7 +95,8 @@ def _mixed(layer: LayerTrace, queries: Int[np.ndarray, " Q"]) -> Float[np.ndarra
 
 def _reached(layer: LayerTrace, below: Mask | None) -> Mask:
     """Return from which tokens something can have come: through any head, or from the token itself."""
-    if isinstance(layer.mask, RuleMask) and layer.mask.expression in _CLOSED and below in (None, layer.mask):
+    is_closed = isinstance(layer.mask, RuleMask) and layer.mask.expression in _CLOSED
+    if is_closed and (below is None or is_same_rule(below, layer.mask)):
         return layer.mask
     blocks = row_blocks(np.arange(layer.num_queries), layer.num_keys * layer.num_heads)
     lower = None if below is None else np.concatenate([below.rows([0], rows)[0] for rows in blocks])

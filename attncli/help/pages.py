@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from inspect import cleandoc
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import typer
+
+from attncli.parameters import choices, variables
 
 # Where options go that name no group: `--help` among them.
 _REST = "Options"
@@ -120,17 +122,6 @@ def _entry(parameter: Any) -> Entry:
         return Entry(form + "..." * (parameter.nargs == -1), "", text)
     names = sorted((*parameter.opts, *parameter.secondary_opts), key=lambda name: name.startswith("--"))
     return Entry(", ".join(names), "" if parameter.is_flag else form, text)
-
-
-def choices(parameter: Any) -> tuple[str, ...]:
-    """Return the values that a parameter takes, where they can be listed."""
-    return tuple(value for value in get_args(parameter.type_descriptor.annotation) if isinstance(value, str))
-
-
-def variables(parameter: Any) -> tuple[str, ...]:
-    """Return the environment variables that a parameter is taken from."""
-    named = getattr(parameter, "envvar", None)
-    return (named,) if isinstance(named, str) else tuple(named or ())
 
 
 def _range(parameter: Any) -> str:

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import typer
 
-from attncli.help.pages import Entry, Group, Page, choices, commands_of, variables
+from attncli.help.pages import Entry, Group, Page, commands_of
+from attncli.parameters import choices, variables
 
 # What is read from the environment besides the options' own variables.
 ENVIRONMENT = {

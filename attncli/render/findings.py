@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from attncli.findings import Finding
+from attncli.render.counts import counted
 from attncli.render.palette import BOLD, DIM, Palette
 
 _PLACES = 5  # of a finding, in its line
@@ -29,7 +30,7 @@ def tally(findings: Sequence[Finding]) -> str:
     """Return how many errors and notes there are."""
     errors = sum(finding.severity == "error" for finding in findings)
     counts = ((errors, "error"), (len(findings) - errors, "note"))
-    return ", ".join(f"{count} {name}{'s' * (count > 1)}" for count, name in counts if count) or "ok: nothing found"
+    return ", ".join(counted(count, name) for count, name in counts if count) or "ok: nothing found"
 
 
 def _places(finding: Finding) -> str:

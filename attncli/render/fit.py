@@ -45,14 +45,14 @@ def fitted(layer: LayerTrace, rows: Axis, columns: Axis, width: int, lines: int,
         lines: how many there are.
         keeps_rows: whether a row stands for itself as long as one strip of maps has lines for all of them.
     """
-    most = lines - _HEADER_LINES - bool(rows.boundary)
+    most = max(lines - _HEADER_LINES - bool(rows.boundary), 1)  # the words alone may fill the screen
     least = min(len(rows), most if keeps_rows else _LEAST), min(len(columns), _LEAST)
     for heads in range(len(layer.heads), 0, -1):
         sizes = [found for found in _sizes(heads, rows, columns, width, lines) if _is_legible(found[0], least)]
         if sizes:
             size, strips = max(sizes, key=lambda found: (min(found[0]), found[0][0] * found[0][1]))
             return Fit(_pool(rows, columns, size), layer.heads[:heads], strips)
-    return Fit(_pool(rows, columns, (max(most, 1), least[1])), layer.heads[:1], 1)
+    return Fit(_pool(rows, columns, (most, least[1])), layer.heads[:1], 1)
 
 
 def _sizes(heads: int, rows: Axis, columns: Axis, width: int, lines: int) -> Iterator[tuple[Size, int]]:

@@ -15,11 +15,12 @@ from attncli.metric_names import NAMES, Metric
 from attncli.render.axes import Axis
 from attncli.render.block import Block, beside, block, cell, flowing, stack
 from attncli.render.columns import Table, Words, fitting
+from attncli.render.counts import counted
 from attncli.render.heatmap import COMFORTABLE, ramp_line
-from attncli.render.matrix import DIGITS, WIDEST_FIXED, number_text
+from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.render.ranges import span
-from attncli.render.summaries import counted, joined, numbers_of, title_of
+from attncli.render.summaries import joined, numbers_of, title_of
 from attncli.survey import HeadSummary, Survey
 
 if TYPE_CHECKING:
@@ -86,10 +87,10 @@ def _written(head: HeadSummary, name: Metric, has_several: bool, digits: int) ->
     mean, std = head.metrics[name], head.std[name]
     if mean is None:
         return UNDEFINED
-    text = number_text(mean, digits, abs(mean) >= WIDEST_FIXED)
+    text = number_text(mean, digits)
     if not has_several:
         return text
-    return f"{text} ±{UNDEFINED if std is None else number_text(std, digits, std >= WIDEST_FIXED)}"
+    return f"{text} ±{UNDEFINED if std is None else number_text(std, digits)}"
 
 
 def _notes(survey: Survey, names: Sequence[Metric], shown: Sequence[Metric], sort: Metric | None) -> list[str]:
@@ -184,7 +185,7 @@ class _Map:
         """Return the map in strips of as many heads as there is room for; in colour with numbers, if these fit."""
         names: Words = [("head", DIM), *((f"layer {layer}", None) for layer in self.layers)]
         margin = max(len(text) for text, _ in names) + 1
-        texts = [[number_text(value, self.digits, abs(value) >= WIDEST_FIXED) for value in row] for row in self.values]
+        texts = [[number_text(value, self.digits) for value in row] for row in self.values]
         longest = max(len(text) for row in texts for text in row) + 1
         widths = (longest, 2) if palette.has_color else (2,)
         width = next((width for width in widths if margin + width * len(self.heads) <= room), 1)

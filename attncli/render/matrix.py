@@ -197,12 +197,20 @@ def _placed(matrices: Sequence[Matrix], palette: Palette, width: int, is_cut: bo
     return stack(stacked)
 
 
-def number_text(value: float, digits: int, is_large: bool = False) -> str:
-    """Return a number with so many decimals, or significant digits where it is large."""
+def number_text(value: float, digits: int, is_large: bool | None = None) -> str:
+    """Return a number with so many decimals, or significant digits where it is large.
+
+    Args:
+        value: the number.
+        digits: how many.
+        is_large: whether it or one that stands with it is; None is where it stands for itself.
+    """
     if not np.isfinite(value):
         return str(value)
     if value == 0:
         return "0"  # exactly; 0.0000 is a small number rounded
+    if is_large is None:
+        is_large = abs(value) >= WIDEST_FIXED
     return f"{value:.{max(digits, 1)}g}" if is_large else f"{value:#.{digits}f}"
 
 

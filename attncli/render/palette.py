@@ -87,9 +87,14 @@ class Palette(NamedTuple):
 
     def ramp(self, width: int) -> list[tuple[str, Style | None]]:
         """Return the cells of this width from the lowest to the highest value: a glyph and its style."""
+        return self._ramp(width, _RAMPS, COLORMAPS[self.colormap], _STEPS)
+
+    def _ramp(
+        self, width: int, glyphs: dict[tuple[str, int], tuple[str, ...]], stops: tuple[str, ...], steps: dict[str, int]
+    ) -> list[tuple[str, Style | None]]:
         if not self.has_color:
-            return [(glyph, None) for glyph in _RAMPS[self.tier, width]]
-        return [(" " * width, style) for style in colors(COLORMAPS[self.colormap], _STEPS[self.tier])]
+            return [(glyph, None) for glyph in glyphs[self.tier, width]]
+        return [(" " * width, style) for style in colors(stops, steps[self.tier])]
 
     def fit(self, text: str) -> str:
         """Return text that the output's encoding can write: our own glyphs replaced, everything else escaped."""

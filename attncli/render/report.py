@@ -13,6 +13,7 @@ from rich.text import Text
 
 from attncli.findings import Finding, Invariance, Report
 from attncli.render.block import Block, grid
+from attncli.render.counts import counted
 from attncli.render.findings import finding_lines, tally
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.selection import layers_named
@@ -25,7 +26,7 @@ def report_parts(report: Report, palette: Palette, width: int | None) -> Iterato
     """Yield what was run, what was found, and what was compared."""
     count, least, most = len(report.tokens), min(report.tokens), max(report.tokens)
     tokens = f"{least} to {most} tokens" if least < most else f"{most} tokens"
-    said = [report.model, report.architecture, report.dtype, f"{count} sentence{'s' * (count > 1)}, {tokens}"]
+    said = [report.model, report.architecture, report.dtype, f"{counted(count, 'sentence')}, {tokens}"]
     yield Text(palette.label(" · ".join(said)))
     yield Text(palette.fit("implied masks: " + "; ".join(_implied(*mask) for mask in report.masks)))
     findings = _by_layers(report.findings)

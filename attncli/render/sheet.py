@@ -58,7 +58,7 @@ class Sheet:
         number, digits = float(value), self._digits
         if 0 < abs(number) < 0.5 * 10**-digits:
             return f"{number:.{max(digits - 2, 1)}e}"
-        return number_text(number, digits, abs(number) >= WIDEST_FIXED)
+        return number_text(number, digits)
 
     def column(self, values: Float[np.ndarray, " N"], places: Sequence[int]) -> list[str]:
         """Return numbers that stand in a column."""

@@ -11,7 +11,7 @@ from rich.style import Style
 from attncli.counterparts import NAMES
 from attncli.render.block import Block, flowing
 from attncli.render.heatmap import Picture, Scale
-from attncli.render.palette import DIM, Palette, colors
+from attncli.render.palette import DIM, Palette
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -40,9 +40,7 @@ class SignedPalette(Palette):
 
     def ramp(self, width: int) -> list[tuple[str, Style | None]]:
         """Return the cells of this width from the most negative to the most positive difference."""
-        if not self.has_color:
-            return [(glyph, None) for glyph in _RAMPS[self.tier, width]]
-        return [(" " * width, style) for style in colors(_STOPS, _STEPS[self.tier])]
+        return self._ramp(width, _RAMPS, _STOPS, _STEPS)
 
     def cells(
         self,

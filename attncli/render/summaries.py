@@ -12,7 +12,8 @@ from rich.text import Text
 from attncli.layer import LayerTrace
 from attncli.metrics import head_metrics
 from attncli.render.block import Block, beside, cell, grid, stack
-from attncli.render.matrix import DIGITS
+from attncli.render.counts import counted
+from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.tokens import Token, Tokens
 from attncli.trace import Source, Trace
@@ -153,7 +154,7 @@ def metrics_table(trace: Trace, layer: LayerTrace, palette: Palette, width: int 
     names = list(next(iter(measured.values())))
     rows: list[list[tuple[str, Style | None]]] = [[("head", DIM), *((name, DIM) for name in names)]]
     for index, metrics in measured.items():
-        numbers = ("" if value is None else f"{value:.{digits}f}" for value in metrics.values())
+        numbers = ("" if value is None else number_text(value, digits) for value in metrics.values())
         rows.append([(str(layer.head_label(index)), BOLD), *((number, None) for number in numbers)])
     return grid(rows, ">" * (len(names) + 1), width)
 
@@ -164,8 +165,3 @@ def proof_line(layer: LayerTrace, palette: Palette) -> Text:
         return Text(palette.fit("proof  nothing independent was run to compare with"), DIM)
     line = f"proof  max |{layer.proof.of} − {layer.proof.against}| = {layer.proof.max_abs_error:.1e}"
     return Text(palette.fit(line), DIM)
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a number of things: 1 head, 12 heads."""
-    return f"{count:,} {noun}{'s' if count != 1 else ''}"

@@ -10,6 +10,7 @@ from rich.style import Style
 from rich.text import Text
 
 from attncli.render.block import Block, grid
+from attncli.render.counts import counted
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.tokenization import Choice, Tokenization
 from attncli.tokens import Token
@@ -39,20 +40,16 @@ def _title(tokenization: Tokenization) -> str:
 def _facts(tokenization: Tokenization) -> Iterator[str]:
     tokens, words = tokenization.tokens, tokenization.words
     at_most = "" if tokenization.limit is None else f" of at most {tokenization.limit:,}"
-    yield _counted(len(tokens), "token") + at_most
+    yield counted(len(tokens), "token") + at_most
     special = sum(token.special for token in tokens)
     if special:
         yield f"{special} special"
     if tokenization.unknown:
         yield f"{len(tokenization.unknown)} unknown"
     if words is not None and len(words) < len(tokens):
-        yield _counted(sum(not word.special for word in words), "word")
+        yield counted(sum(not word.special for word in words), "word")
     if tokenization.text:
-        yield _counted(tokenization.characters, "character")
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'s' if count != 1 else ''}"
+        yield counted(tokenization.characters, "character")
 
 
 def _table(tokenization: Tokenization, shown: Sequence[Token], palette: Palette, width: int | None) -> Block:

@@ -66,11 +66,7 @@ def test_rollout_is_what_the_paper_does_with_transformers_attentions(
     attn: Run, minilm: str, eager: Any, layer: int
 ) -> None:
     _, attentions = eager
-    size = attentions[0].shape[-1]
-    expected = torch.eye(size, dtype=torch.float64)
-    for each in attentions[: layer + 1]:
-        mixed = 0.5 * each.double().mean(dim=0) + 0.5 * torch.eye(size)
-        expected = (mixed / mixed.sum(dim=-1, keepdim=True)) @ expected
+    expected = rolled_out(torch.stack(attentions[: layer + 1]).double().mean(dim=1))
     options = [] if layer == 5 else ["--layer", str(layer)]
     document = shown(attn, minilm, "--rollout", *options)
     assert [(entry["layer"], entry["heads"][0]["head"]) for entry in document["layers"]] == [(layer, "rollout")]
@@ -126,6 +122,28 @@ def test_a_decoder_rolls_out_below_its_diagonal(attn: Run, tiny_llama: str) -> N
     assert attn("inspect", "time", "-m", tiny_llama, "--rollout", "--layer", "7").code == 2
 
 
+def test_layers_whose_masks_are_not_alike_are_reduced_together(attn: Run, tmp_path: Path) -> None:
+    model = tiny_model("modernbert")  # its local layers' masks are cells, the others' `full`
+    save(model, tmp_path)
+    inputs = tiny_inputs(model.config)
+    with torch.no_grad():
+        whole = torch.stack(model(**inputs, output_attentions=True).attentions)[:, 0]  # L H Q K
+    assert [bool((layer == 0).any()) for layer in whole] == [False, True, False]
+    ran = attn("inspect", words(inputs["input_ids"]), "-m", tmp_path, "--reduce", "mean", "--over", "layers", "-Fjson")
+    assert (ran.code, ran.err) == (0, "")
+    found = [head["weights"] for head in ran.json["layers"][0]["heads"]]
+    np.testing.assert_allclose(found, whole.mean(dim=0).numpy(), atol=1e-6)
+
+
+def rolled_out(layers: torch.Tensor) -> torch.Tensor:
+    """The rollout of the last layer, from the mean weights of every layer, `[L, Q, K]`."""
+    joint = own = torch.eye(layers.shape[-1], dtype=torch.float64)
+    for weights in layers:
+        mixed = weights.double() + own
+        joint = mixed / mixed.sum(dim=-1, keepdim=True) @ joint
+    return joint
+
+
 @pytest.mark.parametrize("name", ["llama", "qwen2", "gemma2", "gpt_oss"])
 def test_grouped_heads_biases_softcaps_and_sinks_are_in_norms_and_rollouts(name: str, tmp_path: Path) -> None:
     model = tiny_model(name)
@@ -149,10 +167,6 @@ def test_grouped_heads_biases_softcaps_and_sinks_are_in_norms_and_rollouts(name:
             carried = weights[head][:, :, None] * of_groups[:, head // (heads // groups)][None]
             np.testing.assert_allclose(layer.head(head).weights, carried.norm(dim=-1).numpy(), rtol=1e-3, atol=1e-5)
 
-    size = len(values[0])
-    joint = torch.eye(size, dtype=torch.float64)
-    for weights in attentions:
-        mixed = weights.mean(dim=0) + torch.eye(size, dtype=torch.float64)
-        joint = mixed / mixed.sum(dim=-1, keepdim=True) @ joint
     (rolled,) = attncli.derive(trace, rollout=True).layers
-    np.testing.assert_allclose(rolled.head(0).weights, joint.numpy(), atol=2e-6)
+    expected = rolled_out(torch.stack(attentions).mean(dim=1))
+    np.testing.assert_allclose(rolled.head(0).weights, expected.numpy(), atol=2e-6)

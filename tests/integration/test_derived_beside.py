@@ -88,6 +88,7 @@ def test_other_readers_want_what_was_recorded() -> None:
         "heads": lambda: attncli.heads(derived),
         "why": lambda: attncli.why(derived, query=0),
         "diff": lambda: attncli.diff(trace, derived),
+        "derive": lambda: attncli.derive(derived, words=True),
     }.items():
         with pytest.raises(UsageError, match=f"^{name} reads a trace as it was recorded"):
             read()

@@ -18,12 +18,13 @@ from typer.main import get_command
 
 from attncli.cli import app
 from attncli.errors import ExitCode
-from attncli.help.pages import Entry, page_of, variables
+from attncli.help.pages import Entry, page_of
 from attncli.help.topics import TOPICS, topic
 from attncli.masks.algebra import ATOMS
 from attncli.masks.notation import NOTATION
 from attncli.masks.parser import parse
 from attncli.metric_names import NAMES
+from attncli.parameters import variables
 
 ROOT: Any = get_command(app)
 CONTEXT: Any = typer.Context(ROOT, info_name="attn")

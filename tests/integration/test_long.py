@@ -1,6 +1,7 @@
 """Long texts: some rows, the heaviest keys, maps that keep the largest weight, and one screen by default."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -216,6 +217,17 @@ def test_rows_that_were_chosen_are_not_pooled(attn: Run, deep: Path) -> None:
     assert "largest of 1×" in out
     for row in range(100, 120):
         assert f"{row} w{row % 97} " in out.replace("\n", "\n ")
+
+
+@pytest.mark.parametrize("terms", [60, 73, 80, 91])
+def test_a_headline_that_fills_the_screen_leaves_room_for_a_row_of_one_map(attn: Run, terms: int) -> None:
+    mask = " & ".join(["causal"] * terms)
+    ran = attn("inspect", text(90), "--rows", "0:70", "--width", "40", "--mask", mask)
+    assert ran.code == 0
+    map_ = ran.out.split("largest of ")[1]
+    assert "head 0" in map_
+    pool = int(map_.partition("×")[0])
+    assert len(re.findall(r"^ *\d+ w\d+ ", map_, re.MULTILINE)) == -(-70 // pool)
 
 
 def test_rows_that_were_chosen_list_all_their_keys(attn: Run, deep: Path) -> None:

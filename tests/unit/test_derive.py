@@ -19,6 +19,7 @@ from attncli.trace import Source, Trace
 
 HEADS, WIDTH = 3, 5
 MASKS = ["full", "causal", "window(2)", "~queries(1,2)", "cells"]
+MIXED = ["full / cells", "cells / causal", "causal / full", "causal / window(2)", "cells / window(2)"]
 
 
 def pieces(sizes: list[int]) -> tuple[Tokens, str]:
@@ -33,17 +34,19 @@ def pieces(sizes: list[int]) -> tuple[Tokens, str]:
 
 
 def traced(sizes: list[int], mask: str = "causal", layers: int = 1, seed: int = 0, **fields: Any) -> Trace:
+    """Layers of random numbers; masks with a slash between them are those of one layer after the other, in turn."""
     tokens, text = pieces(sizes)
+    masks = mask.split(" / ")
     random = np.random.default_rng(seed)
     count = len(tokens)
     made = []
     for layer in range(layers):
         q, k, v = (random.standard_normal((3, HEADS, count, WIDTH)) * 2).astype(np.float32)
-        if mask == "cells":
+        if (rule := masks[layer % len(masks)]) == "cells":
             allowed = random.random((HEADS, count, count)) < 0.6
             own = ArrayMask(allowed | np.eye(count, dtype=bool))
         else:
-            own = RuleMask(parse(mask), count, count, HEADS)
+            own = RuleMask(parse(rule), count, count, HEADS)
         heads = tuple(range(HEADS))
         made.append(LayerTrace(layer, "self", q, k, v, 0.7, own, heads, proof=Proof(0.1 * layer, "it"), **fields))
     return Trace(Source("file", layers=layers), tokens, tokens, tuple(made), text)
@@ -141,7 +144,7 @@ def test_the_two_texts_of_a_pair_and_of_a_target_have_words_of_their_own() -> No
 # --- means and maxima --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("mask", [*MASKS, *MIXED])
 @pytest.mark.parametrize("over", ["heads", "layers", "heads,layers"])
 @pytest.mark.parametrize("how", ["mean", "max"])
 def test_reducing_is_what_a_loop_gives(how: str, over: str, mask: str) -> None:
@@ -206,7 +209,7 @@ def rolled_by_hand(layers: list[list[list[list[float]]]]) -> list[list[float]]:
     return result
 
 
-@pytest.mark.parametrize("mask", [mask for mask in MASKS if "~" not in mask])
+@pytest.mark.parametrize("mask", [mask for mask in [*MASKS, *MIXED] if "~" not in mask])
 @pytest.mark.parametrize("sinks", [None, np.array([0.5, 3, -1], np.float32)], ids=["", "sinks"])
 def test_rollout_is_the_product_of_halves_of_means(mask: str, sinks: np.ndarray | None) -> None:
     trace = traced([1] * 5, mask, layers=3, sinks=sinks)
@@ -266,6 +269,15 @@ def test_without_an_output_projection_norms_are_of_weighted_values(groups: int) 
     assert "which is not recorded" in found.origin.rules[0]
 
 
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+def test_norms_of_values_whose_squares_no_float32_holds_are_numbers(size: float) -> None:
+    tokens, text = pieces([1, 1])
+    q, v = np.zeros((1, 2, 4), np.float32), np.full((1, 2, 4), size, np.float32)
+    layer = LayerTrace(0, "self", q, q, v, 1.0, RuleMask(parse("full"), 2, 2, 1), (0,))
+    found = attncli.derive(Trace(Source("file"), tokens, tokens, (layer,), text), norms=True)
+    np.testing.assert_allclose(found.layers[0].head(0).weights, np.full((2, 2), size), rtol=1e-6)  # ½ · √4
+
+
 def test_a_layer_without_values_has_no_norms() -> None:
     tokens, text = pieces([1, 1])
     whole = np.full((1, 2, 2), 0.5, np.float32)
@@ -320,6 +332,8 @@ def test_blocks_of_rows_give_what_the_whole_gives(
         ({"reduce": "median"}, "expected mean or max"),
         ({"reduce": "mean", "over": "rows"}, "expected heads, layers"),
         ({"reduce": "mean", "over": "layers"}, "several layers"),
+        ({"over": "layers"}, "it says what is reduced"),
+        ({"words": True, "over": "heads"}, "it says what is reduced"),
         ({"words": True, "layers": 0}, "rollout=True"),
         ({"rollout": True, "layers": 4}, "out of range"),
     ],
@@ -327,6 +341,11 @@ def test_blocks_of_rows_give_what_the_whole_gives(
 def test_what_does_not_go_together_is_said(steps: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         attncli.derive(attncli.inspect("a b"), **steps)
+
+
+def test_without_any_step_a_trace_stays_the_one_that_was_recorded() -> None:
+    trace = attncli.inspect("a b")
+    assert attncli.derive(trace) is trace
 
 
 def test_a_derived_trace_is_not_saved(tmp_path: Any) -> None:

@@ -14,6 +14,7 @@ import attncli
 from attncli.layer import LayerTrace
 from attncli.masks.algebra import ArrayMask
 from attncli.masks.subject import Subject
+from attncli.metrics import head_metrics
 from attncli.render.heatmap import Picture
 from attncli.render.layout import Layout
 from attncli.render.masks import MaskView
@@ -273,3 +274,22 @@ def test_metrics_are_a_row_a_head() -> None:
 def test_large_numbers_are_not_padded_with_decimals() -> None:
     shown = drawn(attncli.inspect("a b", scale="1e7"), View(show=frozenset({"scores"})))
     assert re.search(r"\d(\.\d+)?e\+0[78]", shown)
+
+
+def test_metrics_are_short_and_zero_is_no_small_number_rounded() -> None:
+    trace = attncli.inspect("time flies", scale="1e30")
+    _, *rows = [line.split() for line in drawn(trace, View(show=frozenset({"metrics"}))).splitlines() if line][-5:]
+    for head, row in enumerate(rows):
+        measured = head_metrics(trace, trace.layers[0], trace.layers[0].head(head))
+        values = [value for value in measured.values() if value is not None]
+        assert [float(text) for text in row] == pytest.approx([head, *values], rel=1e-3)
+        assert [text == "0" for text in row[1:]] == [value == 0 for value in values]
+        assert max(map(len, row)) <= len("1.234e+30")
+
+
+def test_heaviest_keys_of_large_numbers_are_short() -> None:
+    trace = attncli.inspect("a b", scale="0", mask="none")
+    layer = trace.layers[0]
+    large = replace(layer, v=np.full_like(layer.v, 1e15), out_projection=None, out_bias=None)  # of width 8
+    norms = attncli.derive(replace(trace, layers=(large,)), norms=True)
+    assert "0  0 a      2.828e+15  0 a 1.414e+15  1 b 1.414e+15" in drawn(norms, View(top_keys=2))
