@@ -9,14 +9,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from attncli.errors import InputError, UsageError
-from attncli.failure import Failure
-from attncli.stream import Answer, refusing
+from attncli.failure import Answer, Failure, refusing
 from attncli.terminal import tell
 
 if TYPE_CHECKING:
     from attncli.resume import Resumed
     from attncli.sentences import Numbered
-    from attncli.sources import Source
     from attncli.sources.load_options import EngineOptions
     from attncli.sources.tokenization import Tokenizer
     from attncli.sources.toy import ToyOptions
@@ -96,6 +94,7 @@ def _computed(
     from attncli.progress import status
     from attncli.sentences import sentences
     from attncli.sources import open_source
+    from attncli.sources.groups import traced
 
     texts = sentences(given.get("text", ()), given.get("file"), given.get("whole", False))
     if only is not None:
@@ -111,55 +110,6 @@ def _computed(
     if "model" not in given:
         tell(f"the toy layer: {source}")
     return traced(source, texts, given.get("pair"), given.get("target"), resumed)
-
-
-def traced(
-    source: Source, texts: Iterable[Numbered], pair: str | None, target: str | None, resumed: Resumed | None = None
-) -> Iterator[tuple[int, Trace | Failure]]:
-    """Yield what numbered sentences are answered by, computed a group of them at a time.
-
-    Args:
-        source: what computes the traces.
-        texts: the sentences.
-        pair: a second text in the same sequence as each.
-        target: the text whose queries attend to each sentence's keys.
-        resumed: the run that this one goes on from; sentences that it answered run only where they share the group
-            in which it ended.
-
-    Raises:
-        InputError: the pair or the target cannot be read.
-    """
-    from attncli.sentences import windows
-    from attncli.sources.texts import check_texts
-
-    check_texts(None, pair, target)
-    # What runs each sentence by itself need not wait for others.
-    for window in windows(texts) if source.runs_together else ([one] for one in texts):
-        if resumed is not None and window[-1][0] < resumed.sentence:
-            window = [one for one in window if resumed.is_due(one[0])]
-        answers = _answers(source, [text for _, text in window if isinstance(text, str)], pair, target)
-        for number, text in window:
-            answer = next(answers) if isinstance(text, str) else text
-            if resumed is None or resumed.is_due(number):
-                yield number, answer
-
-
-def _answers(source: Source, texts: list[str], pair: str | None, target: str | None) -> Iterator[Trace | Failure]:
-    """Yield what each sentence is answered by; a source ends at the first that it cannot read, and goes on after it."""
-    together = len(texts)
-    while texts:
-        count = 0
-        try:
-            for trace in source.traces(texts[:together], pair, target):
-                count += 1
-                yield trace
-            texts, together = texts[count:], len(texts)
-        except InputError as error:
-            if count == 0 and together > 1 < len(texts):
-                together = 1  # any of them may be the one that does not fit into memory: the first one is tried alone
-                continue
-            yield Failure(str(error))
-            texts, together = texts[count + 1 :], len(texts)
 
 
 def _the_only(texts: Iterator[Numbered], what: str) -> Iterator[Numbered]:

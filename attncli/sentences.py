@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -12,7 +12,6 @@ from attncli.failure import Failure
 from attncli.terminal import is_piped_in, note, stdin_bytes
 from attncli.tokens import visible
 
-MOST_TOGETHER = 256
 MOST_BYTES = 2**24  # of a line; no model reads a text that is nearly as long
 
 Numbered = tuple[int, str | Failure]  # a sentence, or why a line is none
@@ -66,30 +65,6 @@ def last_number(texts: Sequence[str], file: Path | None) -> int | None:
             return sum(1 for _ in stream)
     except OSError:  # which is said where it is read
         return None
-
-
-def windows(numbered: Iterable[Numbered]) -> Iterator[list[Numbered]]:
-    """Yield sentences in groups that a source may compute side by side: 1, 2–3, 4–7, … 128–255, 256–511, 512–767, ….
-
-    The first groups are small, so that the first sentences need not wait for the last. Numbers alone say where a group
-    ends: a run that goes on in the middle computes the groups of one that was never interrupted.
-    """
-    window: list[Numbered] = []
-    for number, text in numbered:
-        if window and _window_of(window[0][0]) != _window_of(number):
-            yield window
-            window = []
-        window.append((number, text))
-        if _window_of(number) != _window_of(number + 1):  # before the next one is read
-            yield window
-            window = []
-    if window:
-        yield window
-
-
-def _window_of(number: int) -> int:
-    """Return which group a sentence is in: by powers of two up to `MOST_TOGETHER`, and then so many at a time."""
-    return number.bit_length() if number < MOST_TOGETHER else MOST_TOGETHER + number // MOST_TOGETHER
 
 
 def _opened(path: Path) -> IO[bytes]:

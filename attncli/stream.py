@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic
 
-from attncli.errors import InputError, NoSuchTokenError
-from attncli.failure import Failure
+from attncli.errors import NoSuchTokenError
+from attncli.failure import Answer, Failure
 from attncli.terminal import complain, note
 
 if TYPE_CHECKING:
     from attncli.trace import Trace
     from attncli.view import View
-
-Answer = TypeVar("Answer")
 
 
 class Answers(Generic[Answer]):
@@ -33,7 +31,7 @@ class Answers(Generic[Answer]):
         for number, answer in self._numbered:
             if isinstance(answer, Failure):
                 self.failures += 1
-                complain(_named(number, answer))
+                complain(answer.of(number))
                 yield number, answer._replace(is_kept=self._keeps_errors)
             else:
                 yield number, answer
@@ -43,22 +41,6 @@ class Answers(Generic[Answer]):
         for number, answer in self:
             if not isinstance(answer, Failure):
                 yield number, answer
-
-
-def refusing(numbered: Iterable[tuple[int, Answer | Failure]], is_alone: bool = False) -> Iterator[tuple[int, Answer]]:
-    """Yield numbered answers until one is a failure.
-
-    Args:
-        numbered: the answers.
-        is_alone: whether there is only one sentence, so that an error need not name it.
-
-    Raises:
-        InputError: with the reason of the failure.
-    """
-    for number, answer in numbered:
-        if isinstance(answer, Failure):
-            raise InputError(answer.reason if is_alone else _named(number, answer))
-        yield number, answer
 
 
 def fitting(
@@ -90,7 +72,3 @@ def warn(warnings: Iterable[str], number: int, is_alone: bool) -> None:
     """Say warnings about a sentence on stderr; one among several is named."""
     for warning in warnings:
         note(f"warning: {warning}" if is_alone else f"warning: sentence {number}: {warning}")
-
-
-def _named(number: int, failure: Failure) -> str:
-    return f"sentence {number}: {failure.reason}"

@@ -195,9 +195,9 @@ def heads(
         LoadError: the checkpoint cannot be loaded.
         InputError: a sentence cannot be read, or there is none.
     """
-    from attncli.inputs import traced
+    from attncli.failure import refusing
     from attncli.sources import open_source
-    from attncli.stream import refusing
+    from attncli.sources.groups import traced
 
     view = View(queries=tuple(several(queries)))
     if isinstance(texts, Trace):

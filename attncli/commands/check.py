@@ -70,6 +70,7 @@ def check(
     attn check -m gpt2 --docs "one document" "and another one"
     """
     from attncli.checks import check as check_model
+    from attncli.failure import refusing
     from attncli.findings import fails, parse_fail_on
     from attncli.formats import choose_document
     from attncli.formats.documents import what_was_run, write_findings
@@ -77,7 +78,6 @@ def check(
     from attncli.render.report import report_parts
     from attncli.sentences import sentences
     from attncli.sources.load_options import LoadOptions
-    from attncli.stream import refusing
     from attncli.terminal import canvas, note, write
 
     if model is None:

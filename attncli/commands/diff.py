@@ -168,8 +168,8 @@ def _only(traces: Iterator[tuple[int, Trace]]) -> Trace:
 
 def _texts(given: dict[str, Any], wanted: int) -> list[str]:
     """Return as many sentences as are wanted, from wherever they are."""
+    from attncli.failure import refusing
     from attncli.sentences import sentences
-    from attncli.stream import refusing
 
     lines = refusing(sentences(given.get("text", ()), given.pop("file", None), False))
     texts = [text for _, text in islice(lines, wanted + 1)]

@@ -4,27 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
+from attncli.completion.candidate import Candidate
 from attncli.completion.line import Place, is_group
 from attncli.errors import UsageError
 from attncli.parameters import choices
-
-
-class Candidate(NamedTuple):
-    """One thing that could stand there.
-
-    Attributes:
-        value: the whole value, what is typed already included.
-        help: a few words on it.
-        goes_on: whether more has to follow, so that no space is wanted.
-        form: how the whole is written, where it goes on in a way that can be shown.
-    """
-
-    value: str
-    help: str = ""
-    goes_on: bool = False
-    form: str = ""
 
 
 def candidates(place: Place) -> list[Candidate]:

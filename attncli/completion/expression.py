@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from attncli.completion.candidates import Candidate
+from attncli.completion.candidate import Candidate
 from attncli.errors import UsageError
 from attncli.masks.algebra import ATOMS
 from attncli.masks.notation import NOTATION

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from attncli.completion.candidates import Candidate
+from attncli.completion.candidate import Candidate
 
 _MOST = 1000  # entries of a folder that are looked into; a TAB must stay quick in a folder of a million files
 
 
 def files(typed: str, endings: Sequence[str]) -> Iterator[Candidate]:
     """Yield the files with one of the endings (all, if there are none), and the folders to go on into."""
-    from attncli.completion.candidates import Candidate
-
     for path, entry in _entries(typed):
         if _is_folder(entry):
             yield Candidate(path + "/", "folder", goes_on=True)
@@ -28,8 +24,6 @@ def folders_with(name: str, typed: str) -> Iterator[Candidate]:
 
     The latter are those with such a folder directly inside; where there is neither, all of them.
     """
-    from attncli.completion.candidates import Candidate
-
     others, found = [], False
     for path, entry in _entries(typed):
         if not _is_folder(entry):

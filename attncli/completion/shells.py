@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from attncli.completion.candidates import Candidate, candidates
+from attncli.completion.candidate import Candidate
+from attncli.completion.candidates import candidates
 from attncli.completion.line import find_place, split
 from attncli.errors import UsageError
 from attncli.tokens import visible

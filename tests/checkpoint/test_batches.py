@@ -16,8 +16,8 @@ from conformance import opened, save, stacked
 from transformers import PreTrainedTokenizerFast
 
 from attncli.layer import LayerTrace
-from attncli.sentences import windows
 from attncli.sources import open_source
+from attncli.sources.groups import windows
 from attncli.sources.pretrained import Checkpoint, batch, memory
 from attncli.trace import Trace
 

@@ -269,7 +269,7 @@ def test_only_the_pretrained_source_loads_torch_with_itself() -> None:
 
 
 def test_what_is_below_never_imports_what_is_above() -> None:
-    above = ("attncli.cli", "attncli.commands", "attncli.options", "attncli.derive_options")
+    above = ("attncli.cli", "attncli.commands", "attncli.inputs", "attncli.options", "attncli.derive_options")
     library = tuple(module for module in MODULES if not within(module, "attncli.__main__", *above))
     assert broken(tuple(name for name in library if name != "attncli"), above) == []
     assert broken(("attncli.tokens", "attncli.errors"), ("attncli.trace", "attncli.masks", "attncli.sources")) == []

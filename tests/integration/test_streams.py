@@ -9,10 +9,9 @@ import pytest
 
 from attncli import sentences
 from attncli.errors import InputError
-from attncli.failure import Failure
-from attncli.inputs import traced
+from attncli.failure import Failure, refusing
 from attncli.sources import open_source
-from attncli.stream import refusing
+from attncli.sources.groups import traced
 from attncli.trace import Trace
 
 Run = Callable[..., Any]

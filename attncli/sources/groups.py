@@ -1,0 +1,88 @@
+"""Numbered sentences through a source, a group of them at a time; a bad one does not stop those after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from attncli.errors import InputError
+from attncli.failure import Failure
+from attncli.sources.texts import check_texts
+
+if TYPE_CHECKING:
+    from attncli.resume import Resumed
+    from attncli.sentences import Numbered
+    from attncli.sources import Source
+    from attncli.trace import Trace
+
+MOST_TOGETHER = 256
+
+
+def traced(
+    source: Source, texts: Iterable[Numbered], pair: str | None, target: str | None, resumed: Resumed | None = None
+) -> Iterator[tuple[int, Trace | Failure]]:
+    """Yield what numbered sentences are answered by, computed a group of them at a time.
+
+    Args:
+        source: what computes the traces.
+        texts: the sentences.
+        pair: a second text in the same sequence as each.
+        target: the text whose queries attend to each sentence's keys.
+        resumed: the run that this one goes on from; sentences that it answered run only where they share the group
+            in which it ended.
+
+    Raises:
+        InputError: the pair or the target cannot be read.
+    """
+    check_texts(None, pair, target)
+    # What runs each sentence by itself need not wait for others.
+    for window in windows(texts) if source.runs_together else ([one] for one in texts):
+        if resumed is not None and window[-1][0] < resumed.sentence:
+            window = [one for one in window if resumed.is_due(one[0])]
+        answers = _answers(source, [text for _, text in window if isinstance(text, str)], pair, target)
+        for number, text in window:
+            answer = next(answers) if isinstance(text, str) else text
+            if resumed is None or resumed.is_due(number):
+                yield number, answer
+
+
+def _answers(source: Source, texts: list[str], pair: str | None, target: str | None) -> Iterator[Trace | Failure]:
+    """Yield what each sentence is answered by; a source ends at the first that it cannot read, and goes on after it."""
+    together = len(texts)
+    while texts:
+        count = 0
+        try:
+            for trace in source.traces(texts[:together], pair, target):
+                count += 1
+                yield trace
+            texts, together = texts[count:], len(texts)
+        except InputError as error:
+            if count == 0 and together > 1 < len(texts):
+                together = 1  # any of them may be the one that does not fit into memory: the first one is tried alone
+                continue
+            yield Failure(str(error))
+            texts, together = texts[count + 1 :], len(texts)
+
+
+def windows(numbered: Iterable[Numbered]) -> Iterator[list[Numbered]]:
+    """Yield sentences in groups that a source may compute side by side: 1, 2–3, 4–7, … 128–255, 256–511, 512–767, ….
+
+    The first groups are small, so that the first sentences need not wait for the last. Numbers alone say where a group
+    ends: a run that goes on in the middle computes the groups of one that was never interrupted.
+    """
+    window: list[Numbered] = []
+    for number, text in numbered:
+        if window and _window_of(window[0][0]) != _window_of(number):
+            yield window
+            window = []
+        window.append((number, text))
+        if _window_of(number) != _window_of(number + 1):  # before the next one is read
+            yield window
+            window = []
+    if window:
+        yield window
+
+
+def _window_of(number: int) -> int:
+    """Return which group a sentence is in: by powers of two up to `MOST_TOGETHER`, and then so many at a time."""
+    return number.bit_length() if number < MOST_TOGETHER else MOST_TOGETHER + number // MOST_TOGETHER
