@@ -76,19 +76,22 @@ class EngineOptions(LoadOptions):
 _Options = TypeVar("_Options", bound=LoadOptions)
 
 
-def checked_options(model: str, options: Mapping[str, Any], known: type[_Options], place: str) -> _Options:
+def checked_options(
+    model: str, options: Mapping[str, Any], known: type[_Options], place: str, elsewhere: Any
+) -> _Options:
     """Return options that fit a checkpoint's name.
 
     Args:
         model: folder or hub name.
         options: by name.
         known: the dataclass that they are fields of.
-        place: what another one does not apply to, and what to do.
+        place: see `refuse_unknown`.
+        elsewhere: see `refuse_unknown`.
 
     Raises:
         UsageError: one of them does not exist, or does not apply.
     """
-    refuse_unknown(options, known, place)
+    refuse_unknown(options, known, place, elsewhere)
     if not isinstance(model, str):
         raise UsageError("model: expected a checkpoint's folder or its name on the hub, as text")
     if os.path.isdir(model) and "revision" in options:

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
 from attncli.errors import UsageError
+from attncli.nearest import did_you_mean
+from attncli.tokens import visible
 
 _OF_EVERY_SOURCE = ("layers", "heads", "mask", "special", "model", "pair", "target")
 
 
-def refuse_unknown(given: Mapping[str, Any], known: Any, place: str) -> None:
+def refuse_unknown(given: Mapping[str, Any], known: Any, place: str, *elsewhere: Any) -> None:
     """Refuse options that a source does not have.
 
     Args:
         given: the options by name.
         known: the dataclass whose fields are the source's options.
-        place: what they do not apply to, and what to do.
+        place: what those of another source do not apply to, and what to do.
+        elsewhere: the dataclasses whose fields are the options of that other source.
 
     Raises:
         UsageError: one of them is not among the fields.
     """
     names = {field.name for field in fields(known)}
+    others = {field.name for options in elsewhere for field in fields(options)}
     for name in sorted(given.keys() - names):
-        near = difflib.get_close_matches(name, [*_OF_EVERY_SOURCE, *names], n=1, cutoff=0.7)
-        hint = f" (from Python, did you mean {near[0]}?)" if near else ""
-        raise UsageError(f"--{name.replace('_', '-')} does not apply to {place}{hint}")
+        if name in others:
+            raise UsageError(f"--{name.replace('_', '-')} does not apply to {place}")
+        # The command line has none that is unknown here.
+        possible = {*_OF_EVERY_SOURCE, *names} - {name}
+        raise UsageError(f"no such option: {visible(name)}{did_you_mean(name, sorted(possible))}")

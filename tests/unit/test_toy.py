@@ -1,6 +1,8 @@
 """The toy layer against plain torch, with its weights drawn again here in the order that the design states."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -738,7 +740,8 @@ def test_options_that_are_not_given_have_their_defaults(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dtype": "float16"}, "--dtype does not apply to the toy layer"),
+        ({"dtype": "float16"}, "--dtype does not apply to the toy layer; give --model"),
+        ({"model": "g", "seed": 3}, "--seed does not apply to --model; it belongs to the toy layer"),
         ({"layers": 3}, "--layer 3 is out of range: the toy layer has 1 layer, 0"),
         ({"heads": 4}, "--head 4 is out of range: the toy layer has 4 heads, 0..3"),
         ({"heads": 1, "project": "none"}, "--head 1 is out of range: the toy layer has 1 head, 0"),
@@ -750,6 +753,27 @@ def test_requests_that_do_not_fit_the_toy_layer_are_refused(options: dict[str, A
     with pytest.raises(UsageError) as refusal:
         attncli.inspect(SENTENCE, **options)
     assert message in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        partial(attncli.inspect, SENTENCE),
+        partial(attncli.inspect, SENTENCE, model="g"),
+        partial(attncli.tokenize, SENTENCE),
+        partial(attncli.tokenize, SENTENCE, model="g"),
+        partial(attncli.check, "g", SENTENCE),
+    ],
+    ids=["toy", "checkpoint", "vocabulary", "tokenizer", "check"],
+)
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [("zoom_level", ""), ("specials", "; did you mean 'special'?"), ("offlin", "; did you mean 'offline'?")],
+)
+def test_an_option_that_nobody_has_is_said_to_be_none(asked: Callable[..., Any], option: str, hint: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        asked(**{option: 3})
+    assert str(refusal.value) == f"no such option: {option}{hint}"
 
 
 def test_a_mask_that_does_not_fit_the_sentence_is_refused_with_both_lengths() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from attncli.errors import AttnError, NotExposedError, UsageError
 from attncli.masks.parser import parse
 from attncli.selection import Indices
-from attncli.sources.load_options import LoadOptions, checked_options
+from attncli.sources.load_options import EngineOptions, LoadOptions, checked_options
 from attncli.sources.pretrained.reading import Reader, Sentence
 from attncli.tokens import visible
 from attncli.trace import Source, Trace
@@ -40,7 +40,7 @@ class Checkpoint:
         **options: Any,
     ) -> None:
         self.options = checked_options(
-            model, options, LoadOptions, "a checkpoint that transformers runs in several ways"
+            model, options, LoadOptions, "a checkpoint that transformers runs in several ways", EngineOptions
         )
         self.name = model
         expression = None if mask is None else parse(mask)
