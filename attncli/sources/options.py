@@ -13,19 +13,20 @@ from attncli.tokens import visible
 _OF_EVERY_SOURCE = ("layers", "heads", "mask", "special", "model", "pair", "target")
 
 
-def refuse_unknown(given: Mapping[str, Any], known: Any, place: str, elsewhere: Any) -> None:
+def refuse_unknown(given: Mapping[str, Any], known: Any, place: str, *elsewhere: Any) -> None:
     """Refuse options that a source does not have.
 
     Args:
         given: the options by name.
         known: the dataclass whose fields are the source's options.
         place: what those of another source do not apply to, and what to do.
-        elsewhere: the dataclass whose fields are the options of that other source.
+        elsewhere: the dataclasses whose fields are the options of that other source.
 
     Raises:
         UsageError: one of them is not among the fields.
     """
-    names, others = ({field.name for field in fields(options)} for options in (known, elsewhere))
+    names = {field.name for field in fields(known)}
+    others = {field.name for options in elsewhere for field in fields(options)}
     for name in sorted(given.keys() - names):
         if name in others:
             raise UsageError(f"--{name.replace('_', '-')} does not apply to {place}")

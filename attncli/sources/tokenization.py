@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 from attncli.errors import UsageError
+from attncli.sources.load_options import EngineOptions, LoadOptions
 from attncli.sources.options import refuse_unknown
 from attncli.sources.texts import check_texts
 from attncli.sources.vocabulary import Trained, Vocabulary, Words, open_vocabulary
@@ -62,7 +63,7 @@ def open_tokenizer(*, model: str | None = None, special: bool = True, **options:
         place = "the toy layer's vocabulary; give --model, or leave it out"
         refuse_unknown(options, VocabularyOptions, place, TokenizerOptions)
         return _OfVocabulary(VocabularyOptions(**options), special)
-    refuse_unknown(options, TokenizerOptions, "--model, whose tokenizer runs alone", VocabularyOptions)
+    refuse_unknown(options, TokenizerOptions, "--model, whose tokenizer runs alone", VocabularyOptions, EngineOptions)
     if os.path.isdir(model) and "revision" in options:
         raise UsageError("--revision names a version on the hub; it does not apply to a folder")
     return _OfCheckpoint(model, TokenizerOptions(**options), special)
@@ -133,7 +134,6 @@ def _loaded(model: str, options: TokenizerOptions) -> tuple[Any, int | None]:
     It is transformers' own only where the native engine cannot say that its tokens are the same.
     """
     from attncli.sources import native
-    from attncli.sources.load_options import LoadOptions
 
     load = LoadOptions(**vars(options))
     try:
