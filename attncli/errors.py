@@ -44,8 +44,8 @@ class UsageError(AttnError):
     exit_code = ExitCode.USAGE
 
 
-class NoSuchTokenError(UsageError):
-    """A sentence has no token that was asked for; another one may have."""
+class MisfitError(UsageError):
+    """An option does not fit a sentence, such as a token that it has not; it may fit another one."""
 
 
 class LoadError(AttnError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
-from attncli.errors import InputError
+from attncli.errors import AttnError, InputError
 
 Answer = TypeVar("Answer")
 SCHEMA = "attncli.error/1"
@@ -17,10 +17,12 @@ class Failure(NamedTuple):
     Attributes:
         reason: one sentence.
         is_kept: whether an error document takes its place in JSON.
+        kind: what is raised where there is no other sentence.
     """
 
     reason: str
     is_kept: bool = False
+    kind: type[AttnError] = InputError
 
     def as_dict(self, number: int) -> dict[str, str | int]:
         """Return the error document of the sentence with this number."""
@@ -39,9 +41,9 @@ def refusing(numbered: Iterable[tuple[int, Answer | Failure]], is_alone: bool = 
         is_alone: whether there is only one sentence, so that an error need not name it.
 
     Raises:
-        InputError: with the reason of the failure.
+        AttnError: of the failure's kind, with its reason.
     """
     for number, answer in numbered:
         if isinstance(answer, Failure):
-            raise InputError(answer.reason if is_alone else answer.of(number))
+            raise answer.kind(answer.reason if is_alone else answer.of(number))
         yield number, answer

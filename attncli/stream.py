@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Generic
 
-from attncli.errors import NoSuchTokenError
+from attncli.errors import MisfitError
 from attncli.failure import Answer, Failure
 from attncli.terminal import complain, note
 
@@ -43,28 +43,19 @@ class Answers(Generic[Answer]):
                 yield number, answer
 
 
-def fitting(
-    numbered: Iterable[tuple[int, Trace | Failure]], view: View, is_alone: bool
-) -> Iterator[tuple[int, Trace | Failure]]:
+def fitting(numbered: Iterable[tuple[int, Trace | Failure]], view: View) -> Iterator[tuple[int, Trace | Failure]]:
     """Pass numbered traces on; one that lacks the tokens to be shown is a failure, as a sentence that cannot be read.
 
-    Args:
-        numbered: the traces.
-        view: which tokens are wanted.
-        is_alone: whether there is only one sentence, so that the wish is wrong and not the sentence.
-
     Raises:
-        UsageError: the only sentence lacks them, or no trace could give what is wanted.
+        UsageError: no trace could give what is wanted.
         NotExposedError: the layers can give nothing of what is wanted.
     """
     for number, answer in numbered:
         if not isinstance(answer, Failure):
             try:
                 view.check(answer)
-            except NoSuchTokenError as error:
-                if is_alone:
-                    raise
-                answer = Failure(str(error))
+            except MisfitError as error:
+                answer = Failure(str(error), kind=MisfitError)
         yield number, answer
 
 

@@ -7,7 +7,7 @@ import unicodedata
 from dataclasses import dataclass
 from typing import Any
 
-from attncli.errors import NoSuchTokenError
+from attncli.errors import MisfitError
 
 # Controls, format characters (bidirectional ones reorder what stands beside them, zero-width ones hide a difference
 # between two tokens), halves of characters, line and paragraph separators. The joiners stay: emoji and several
@@ -138,7 +138,7 @@ class Tokens(tuple[Token, ...]):
             role: "query" or "key", for the error.
 
         Raises:
-            NoSuchTokenError: no token has that text, or the index is out of range.
+            MisfitError: no token has that text, or the index is out of range.
         """
         if isinstance(wanted, int):
             return [self.at(wanted, role)]
@@ -151,17 +151,17 @@ class Tokens(tuple[Token, ...]):
             readable = list(dict.fromkeys(token.label for token in self))
             near = difflib.get_close_matches(wanted, readable, n=1)
             hint = f"did you mean '{near[0]}'?" if near else f"the tokens are: {' '.join(readable[:40])}"
-            raise NoSuchTokenError(f"--{role} '{visible(wanted)}': no such {role} token; {hint}") from None
+            raise MisfitError(f"--{role} '{visible(wanted)}': no such {role} token; {hint}") from None
         return [self.at(index, role)]
 
     def at(self, index: int, role: str) -> int:
         """Return a position of the sequence; a negative one counts from its end.
 
         Raises:
-            NoSuchTokenError: it is out of range.
+            MisfitError: it is out of range.
         """
         if not -len(self) <= index < len(self):
-            raise NoSuchTokenError(
+            raise MisfitError(
                 f"--{role} {index} is out of range: there are {len(self)} {role} tokens, 0..{len(self) - 1}"
             )
         return index % len(self)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from attncli.errors import NoSuchTokenError, NotExposedError, UsageError
+from attncli.errors import MisfitError, NotExposedError, UsageError
 from attncli.layer import LayerTrace
 from attncli.ranking import Heaviest
 from attncli.selection import RowRange
@@ -94,7 +94,7 @@ class View(NamedTuple):
         """Make sure that there is something to show.
 
         Raises:
-            NoSuchTokenError: a wanted token does not exist, or none is left.
+            MisfitError: a wanted token does not exist, or none is left.
             UsageError: derived numbers have nothing of what was asked for.
             NotExposedError: the layers can give nothing of what was asked for.
         """
@@ -112,7 +112,7 @@ class View(NamedTuple):
         """Return the query rows to show: unless they were chosen, those that predicted what the model wrote, if any.
 
         Raises:
-            NoSuchTokenError: a wanted token does not exist, or none is left.
+            MisfitError: a wanted token does not exist, or none is left.
         """
         chosen = self._chosen(trace.query_tokens, self.queries, "query")
         if self.span is not None:
@@ -120,7 +120,7 @@ class View(NamedTuple):
             kept = [row for row in chosen if row in within]
             if not kept:
                 least, most = min(chosen), max(chosen)
-                raise NoSuchTokenError(
+                raise MisfitError(
                     f"--rows {self.span} leaves no query to show; without it they are "
                     + (f"{least}..{most}" if least < most else str(least))
                 )
@@ -137,7 +137,7 @@ class View(NamedTuple):
         """Return the key columns to show.
 
         Raises:
-            NoSuchTokenError: a wanted token does not exist, or none is left.
+            MisfitError: a wanted token does not exist, or none is left.
         """
         return self._chosen(trace.key_tokens, self.keys, "key")
 
@@ -147,7 +147,7 @@ class View(NamedTuple):
         A layer that attends within one of two texts shows the same tokens of it as rows and as columns.
 
         Raises:
-            NoSuchTokenError: a wanted token does not exist, or none is left.
+            MisfitError: a wanted token does not exist, or none is left.
         """
         rows, columns = self.rows(trace), self.columns(trace)
         if trace.target is not None and layer.kind == "encoder":
@@ -162,7 +162,7 @@ class View(NamedTuple):
             return list(dict.fromkeys(index for name in wanted for index in tokens.find(name, role)))
         chosen = [token.index for token in tokens if not (self.hide_special and token.special)]
         if not chosen:
-            raise NoSuchTokenError(f"--hide-special leaves no {role} token to show; leave it out")
+            raise MisfitError(f"--hide-special leaves no {role} token to show; leave it out")
         return chosen
 
 

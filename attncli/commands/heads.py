@@ -110,7 +110,7 @@ def heads(
     attn heads -m gpt2 "time flies like an arrow" --grid sink
     """
     from attncli.formats import DRAWN, choose_rows
-    from attncli.inputs import answers_of, is_alone, tolerated
+    from attncli.inputs import answers_of, tolerated
     from attncli.progress import Following
     from attncli.sentences import last_number
     from attncli.stream import Answers, fitting
@@ -123,7 +123,7 @@ def heads(
     view = View(queries=tuple(query or ()))
     # It is gone before the first row is written, which is after the last sentence.
     bar = context.with_resource(Following(last_number(text or (), file), shares_terminal=False))
-    traces = tolerated(given, fitting(answers_of(given, layers="all"), view, is_alone(given)))
+    traces = tolerated(given, fitting(answers_of(given, layers="all"), view))
     answers = Answers(bar.follow(traces))
     found = survey(_warned(answers.good(), view), view)
     if sort is not None:

@@ -158,11 +158,10 @@ def _answers(
     from attncli.terminal import is_terminal
 
     wish, asked = derivation_of(given)
-    alone = is_alone(given)
     only = "--save keeps" if "save" in given else "--interactive draws" if "interactive" in given else None
     computed = answers_of(asked, layers="0", only=only, resumed=resumed)
-    traces = tolerated(given, fitting(_derived(computed, wish), view, alone), only is not None)
-    noted = _noted(traces, view, given.get("save"), alone)
+    traces = tolerated(given, fitting(_derived(computed, wish), view), only is not None)
+    noted = _noted(traces, view, given.get("save"), is_alone(given))
     last = last_number(given.get("text", ()), given.get("file"))
     bar = context.with_resource(Following(last, is_terminal(given.get("resume", given.get("output")))))
     return Answers(bar.follow(noted), given.get("keep_errors", False))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from attncli.errors import InputError
+from attncli.errors import InputError, MisfitError
 from attncli.failure import Failure
 from attncli.sources.texts import check_texts
 
@@ -56,11 +56,11 @@ def _answers(source: Source, texts: list[str], pair: str | None, target: str | N
                 count += 1
                 yield trace
             texts, together = texts[count:], len(texts)
-        except InputError as error:
+        except (InputError, MisfitError) as error:
             if count == 0 and together > 1 < len(texts):
                 together = 1  # any of them may be the one that does not fit into memory: the first one is tried alone
                 continue
-            yield Failure(str(error))
+            yield Failure(str(error), kind=type(error))
             texts, together = texts[count + 1 :], len(texts)
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from attncli.errors import InputError, LoadError, UsageError
+from attncli.errors import InputError, LoadError, MisfitError, UsageError
 from attncli.tokens import Token, Tokens, visible
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Words:
         self._ids = {word: index for index, word in enumerate(words)}
         self.size = size or len(words)
         if self.size < len(words):
-            raise UsageError(f"--vocab-size {size}: the text has {len(words)} different words; give at least that")
+            raise MisfitError(f"--vocab-size {size}: the text has {len(words)} different words; give at least that")
 
     def encode(self, text: str, pair: str | None) -> Tokens:
         """See `Vocabulary.encode`."""
