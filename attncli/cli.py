@@ -278,7 +278,7 @@ def _print_version(is_wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(short_help="See attention happen, with numbers.")
 def main(
     context: typer.Context,
     version: Annotated[

@@ -294,6 +294,15 @@ def test_the_manual_is_what_the_program_prints_and_has_every_page(attn: Callable
     assert "\n.SH MASKS\n" in text
 
 
+def test_without_docstrings_every_page_still_has_its_purpose(attn: Callable[..., Any]) -> None:
+    bare = program("help", "--man", env=os.environ | {"PYTHONOPTIMIZE": "2"})
+    assert (bare.returncode, bare.stderr) == (0, "")
+    whole = attn("help", "--man").out
+    assert bare.stdout.splitlines()[:3] == whole.splitlines()[:3]
+    followed = re.compile(r"^\.(?:SS .*|SH DESCRIPTION)\n[A-Z]", re.MULTILINE)
+    assert len(followed.findall(bare.stdout)) == len(followed.findall(whole)) == len(COMMANDS) + 1
+
+
 @pytest.mark.system
 def test_the_manual_is_right_roff() -> None:
     found = subprocess.run(
