@@ -373,15 +373,18 @@ Width = Annotated[
     ),
 ]
 
+_FORMAT = Option(
+    "--format",
+    "-F",
+    help="What is written; attn help formats. Default: table, or what --output ends in.",
+    rich_help_panel=_OUTPUT,
+)
 Format = Annotated[
     Literal["table", "json", "jsonl", "tsv", "csv", "parquet", "svg", "html", "md"] | None,
-    Option(
-        "--format",
-        "-F",
-        help="What is written; attn help formats. Default: table, or what --output ends in.",
-        rich_help_panel=_OUTPUT,
-    ),
+    _FORMAT,
 ]
+Document = Annotated[Literal["table", "json", "svg", "html", "md"] | None, _FORMAT]
+Picture = Annotated[Literal["table", "svg", "html", "md"] | None, _FORMAT]
 Output = Annotated[
     Path | None,
     Option(
@@ -419,15 +422,6 @@ Interactive = Annotated[
 FailOn = Annotated[
     str | None,
     Option(metavar="CODES", help="Fail on these findings alone: leak,pad,dead-row. Default: errors."),
-]
-Document = Annotated[
-    Literal["table", "json", "svg", "html", "md"] | None,
-    Option(
-        "--format",
-        "-F",
-        help="What is written; attn help formats. Default: table, or what --output ends in.",
-        rich_help_panel=_OUTPUT,
-    ),
 ]
 Save = Annotated[
     Path | None,

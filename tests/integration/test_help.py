@@ -183,6 +183,9 @@ def test_the_masks_are_those_of_the_parser_and_written_as_it_reads_them() -> Non
 
 def test_the_formats_are_those_that_commands_take(attn: Callable[..., Any]) -> None:
     taken: dict[str, str] = rows("formats", 1)
+    names = {path: {parameter.name for parameter in command.params} for path, command in COMMANDS.items()}
+    writing = {path for path in names if names[path] & {"output", "format_"}}
+    assert {tuple(path.split()[1:]) for path in taken} == writing - {("mask", "convert")}
     assert set(rows("formats")) == {name for names in taken.values() for name in names.split(", ")}
     for path, names in taken.items():
         refused = attn(*path.split()[1:], "--format", "nonsense").err
