@@ -8,7 +8,7 @@ from attncli.errors import NotExposedError, UsageError
 from attncli.layer import LayerTrace
 from attncli.ranking import Heaviest
 from attncli.selection import RowRange
-from attncli.tokens import Tokens, visible
+from attncli.tokens import Tokens
 from attncli.trace import Trace
 
 PARTS = (
@@ -163,16 +163,3 @@ class View(NamedTuple):
         if not chosen:
             raise UsageError(f"--hide-special leaves no {role} token to show; leave it out")
         return chosen
-
-
-def parse_show(given: str) -> frozenset[str]:
-    """Return the parts that `--show` names, separated by commas.
-
-    Raises:
-        UsageError: one of them does not exist.
-    """
-    parts = [part.strip() for part in given.split(",")]
-    for part in parts:
-        if part not in PARTS:
-            raise UsageError(f"--show '{visible(part)}': expected some of {','.join(PARTS)}")
-    return frozenset(parts)

@@ -102,11 +102,11 @@ def inspect(
 
 
 def _view(given: dict[str, Any]) -> View:
-    from attncli.selection import RowRange
-    from attncli.view import View, parse_show
+    from attncli.selection import RowRange, names_in
+    from attncli.view import PARTS, View
 
     return View(
-        show=parse_show(given["show"]) if "show" in given else None,
+        show=names_in("--show", given["show"], PARTS) if "show" in given else None,
         queries=tuple(given.get("query", ())),
         keys=tuple(given.get("key", ())),
         hide_special=given.get("hide_special", False),
