@@ -32,7 +32,7 @@ File = Annotated[
         "--file",
         "-f",
         metavar="PATH",
-        help="Read the sentences from a file, one a line.",
+        help="Read the sentences from a file, one a line; - is standard input.",
         rich_help_panel=_INPUT,
     ),
 ]

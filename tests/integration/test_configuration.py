@@ -463,6 +463,11 @@ def test_a_file_that_cannot_be_read_is_said(places: Places, attn: Callable[..., 
         assert (ran.code, ran.out) == (2, "")
         assert ran.err == f"attn: {name} is a folder; expected a configuration file there, or nothing\n"
         path.rmdir()
+        os.mkfifo(path)
+        ran = attn("inspect", SENTENCE)
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err == f"attn: {name} is a pipe or a device; expected a configuration file there, or nothing\n"
+        path.unlink()
 
 
 # --- attn config ------------------------------------------------------------------------------------------
