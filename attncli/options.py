@@ -310,9 +310,8 @@ MinWeight = Annotated[
     float | None,
     Option(
         min=0,
-        max=1,
         metavar="NUMBER",
-        help="Show only the keys of each query whose weight is at least this.",
+        help="Show only the keys of each query whose weight, or norm with --norms, is at least this.",
         rich_help_panel=_CHOICE,
     ),
 ]

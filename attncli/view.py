@@ -63,7 +63,7 @@ class View(NamedTuple):
         precision: digits after the point; None leaves it to the format.
         span: keep the query rows of this range; None keeps all of those that are chosen.
         top_keys: show only this many keys of each query, the heaviest ones; None is all of them.
-        min_weight: show only keys of this weight and more; None is all of them.
+        min_weight: show only keys of this weight, or norm, and more; None is all of them.
         no_sink: leave the first key out of the range of colours.
         log: colours on a logarithmic scale.
     """

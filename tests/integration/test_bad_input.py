@@ -97,7 +97,7 @@ BAD = {
     "a seed that is no number": ([TEXT, "--seed", "x"], USAGE, "--seed"),
     "a seed in powers of ten": ([TEXT, "--seed", "1e3"], USAGE, "'--seed': expected a whole number; see"),
     "a weight of no number": ([TEXT, "--min-weight", "x"], USAGE, "'--min-weight': expected a number; see"),
-    "a weight above one": ([TEXT, "--min-weight", "2"], USAGE, "'--min-weight': expected at most 1; see"),
+    "a weight above one": ([TEXT, "--min-weight", "2"], USAGE, "--min-weight 2.0: no weight is more than 1"),
     "a line too narrow": ([TEXT, "--width", "3"], USAGE, "'--width': expected at least 40; see"),
     "a saved trace without a name": ([TEXT, "--save", ""], USAGE, "'--save': the file name is empty"),
     "an input file without a name": (["--file", ""], USAGE, "'--file' / '-f': the file name is empty"),
