@@ -206,8 +206,11 @@ def load_tokenizer(name: str, offline: bool) -> Tokenizer:
     Raises:
         LoadError: there is none, or it cannot be read.
     """
+    from attncli.sources.folder import check_name
+
     path = Path(name)
     shown = visible(name)
+    check_name(path)
     if os.path.isdir(path):
         path = path / "tokenizer.json"
     elif not os.path.exists(path):

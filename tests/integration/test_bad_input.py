@@ -274,6 +274,20 @@ def test_the_libraries_below_add_nothing_to_stderr(checkpoint: Path) -> None:
     assert ran.stderr.count("\n") == 1
 
 
+def test_a_checkpoint_is_told_from_its_name(attn: Run, checkpoint: Path) -> None:
+    odd = checkpoint.with_name(os.fsdecode(b"mi\xffni"))
+    odd.symlink_to(checkpoint)
+    for command in (
+        ("inspect", TEXT, "--engine", "native", "-m"),
+        ("inspect", TEXT, "--engine", "transformers", "-m"),
+        ("tokens", TEXT, "-m"),
+        ("inspect", TEXT, "--vocab"),
+    ):
+        assert attn(*command, checkpoint).code == 0
+        refused(attn(*command, odd), LOAD, "the name", "mi\\udcffni is not UTF-8")
+    refused(attn("inspect", TEXT, "--vocab", odd / "tokenizer.json"), LOAD, "mi\\udcffni", "is not UTF-8")
+
+
 def test_a_file_is_no_checkpoint(attn: Run, checkpoint: Path) -> None:
     refused(attn("inspect", TEXT, "-m", checkpoint / "config.json"), LOAD, "is a file", "folder")
 
