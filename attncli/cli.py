@@ -61,7 +61,6 @@ def _nothing(context: Any) -> None:
 def _sparing(parameter: Any) -> Callable[[Any, Any], Any]:
     """Return a parameter's `process_value` that skips the coercion where there is nothing to validate."""
     coerced = parameter.process_value
-
     convert = _CONVERTED_HERE.get(parameter.type_descriptor.annotation)
     is_number = parameter.type_descriptor.annotation is int
     choices = get_args(parameter.type_descriptor.annotation)
@@ -86,16 +85,28 @@ def _is_plainly_in_range(parameter: Any, value: Any) -> bool:
     return (low is None or int(value) >= low) and (high is None or int(value) <= high)
 
 
-class _Group(TyperGroup):
-    """A command group whose errors are one line on stderr, and whose unused options cost nothing."""
+class _Ours:
+    """A command or a group of them, whose unused options cost nothing, and whose help and errors are its own."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters, `--help` among them."""
-        return _spare_unused(super().get_params(ctx))
+        return _spare_unused(super().get_params(ctx))  # type: ignore[misc]  # of Typer's class, which follows
 
     def get_help(self, ctx: Any) -> NoReturn:
         """Print the help, and end there."""
         _help(ctx)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line; what is wrong with it is said of this command, also where an option has no value."""
+        try:
+            return super().parse_args(ctx, args)  # type: ignore[misc]
+        except typer.TyperException as error:
+            vars(error).update(ctx=ctx)
+            raise
+
+
+class _Group(_Ours, TyperGroup):
+    """A command group whose errors are one line on stderr."""
 
     def purpose(self, name: str) -> str:
         """Return what one of the commands is for."""
@@ -145,16 +156,12 @@ class _Root(_Group):
         return super().get_command(ctx, cmd_name)
 
 
-class _Command(TyperCommand):
-    """A command whose unused options cost nothing, that takes standing values, and beside which nothing else prints."""
+class _Command(_Ours, TyperCommand):
+    """A command that takes standing values, and beside which nothing else prints."""
 
     def __init__(self, *args: Any, **extra: Any) -> None:
         super().__init__(*args, **extra)
         self.params += _volume_options()
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters, `--help` among them."""
-        return _spare_unused(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the command line, and what stands in the environment and the configuration files."""
@@ -181,10 +188,6 @@ class _Command(TyperCommand):
 
                 error.args = (with_places(str(error), ctx),)
                 raise
-
-    def get_help(self, ctx: Any) -> NoReturn:
-        """Print the help, and end there."""
-        _help(ctx)
 
 
 def _help(context: typer.Context, code: int = ExitCode.OK) -> NoReturn:
@@ -278,7 +281,7 @@ def _print_version(is_wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(short_help="See attention happen, with numbers.")
 def main(
     context: typer.Context,
     version: Annotated[

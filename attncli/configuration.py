@@ -52,9 +52,10 @@ def _content(path: str) -> bytes | None:
         status = os.stat(path)
     except OSError:
         return None  # not there, or in somebody else's home folder
-    if S_ISDIR(status.st_mode):
-        raise UsageError(f"{path} is a folder; expected a configuration file there, or nothing")
-    if not S_ISREG(status.st_mode) or status.st_size > _MOST:
+    if not S_ISREG(status.st_mode):
+        what = "a folder" if S_ISDIR(status.st_mode) else "a pipe or a device"
+        raise UsageError(f"{path} is {what}; expected a configuration file there, or nothing")
+    if status.st_size > _MOST:
         raise UsageError(f"{path}: expected a file of at most {_MOST // 2**20} MiB")
     try:
         with open(path, "rb") as file:

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from attncli.errors import UsageError
-from attncli.tokens import visible
+from attncli.selection import names_in
 
 Severity = Literal["error", "note"]
 
@@ -111,13 +110,7 @@ def parse_fail_on(given: str | None) -> frozenset[str] | None:
     Raises:
         UsageError: one of them does not exist.
     """
-    if given is None:
-        return None
-    codes = [code.strip() for code in given.split(",")]
-    for code in codes:
-        if code not in CODES:
-            raise UsageError(f"--fail-on '{visible(code)}': expected some of {','.join(CODES)}")
-    return frozenset(codes)
+    return None if given is None else names_in("--fail-on", given, CODES)
 
 
 def fails(findings: Iterable[Finding], fail_on: frozenset[str] | None) -> bool:

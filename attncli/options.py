@@ -32,7 +32,7 @@ File = Annotated[
         "--file",
         "-f",
         metavar="PATH",
-        help="Read the sentences from a file, one a line.",
+        help="Read the sentences from a file, one a line; - is standard input.",
         rich_help_panel=_INPUT,
     ),
 ]
@@ -310,9 +310,8 @@ MinWeight = Annotated[
     float | None,
     Option(
         min=0,
-        max=1,
         metavar="NUMBER",
-        help="Show only the keys of each query whose weight is at least this.",
+        help="Show only the keys of each query whose weight, or norm with --norms, is at least this.",
         rich_help_panel=_CHOICE,
     ),
 ]
@@ -373,15 +372,18 @@ Width = Annotated[
     ),
 ]
 
+_FORMAT = Option(
+    "--format",
+    "-F",
+    help="What is written; attn help formats. Default: table, or what --output ends in.",
+    rich_help_panel=_OUTPUT,
+)
 Format = Annotated[
     Literal["table", "json", "jsonl", "tsv", "csv", "parquet", "svg", "html", "md"] | None,
-    Option(
-        "--format",
-        "-F",
-        help="What is written; attn help formats. Default: table, or what --output ends in.",
-        rich_help_panel=_OUTPUT,
-    ),
+    _FORMAT,
 ]
+Document = Annotated[Literal["table", "json", "svg", "html", "md"] | None, _FORMAT]
+Picture = Annotated[Literal["table", "svg", "html", "md"] | None, _FORMAT]
 Output = Annotated[
     Path | None,
     Option(
@@ -419,15 +421,6 @@ Interactive = Annotated[
 FailOn = Annotated[
     str | None,
     Option(metavar="CODES", help="Fail on these findings alone: leak,pad,dead-row. Default: errors."),
-]
-Document = Annotated[
-    Literal["table", "json", "svg", "html", "md"] | None,
-    Option(
-        "--format",
-        "-F",
-        help="What is written; attn help formats. Default: table, or what --output ends in.",
-        rich_help_panel=_OUTPUT,
-    ),
 ]
 Save = Annotated[
     Path | None,

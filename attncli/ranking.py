@@ -21,7 +21,7 @@ class Heaviest(NamedTuple):
 
     Attributes:
         most: how many at the most; None is any number.
-        least: the smallest weight of one; None is any weight. NaN is never left out.
+        least: the smallest weight, or norm, of one; None is any. NaN is never left out.
     """
 
     most: int | None = None
@@ -45,7 +45,8 @@ def top_keys(
         counted = drawn_cells(block)[:, columns]
         if wanted.least is not None:
             # In the type of the weights: 0.7 in float32 is a little less than 0.7, and it is written as 0.7.
-            counted &= ~(weights < weights.dtype.type(wanted.least))
+            with np.errstate(over="ignore"):  # larger than any number of it
+                counted &= ~(weights < weights.dtype.type(wanted.least))
         most = weights.shape[1] if wanted.most is None else wanted.most
         for own, places in zip(weights, heaviest(weights, counted, most), strict=True):
             yield places, own[places]

@@ -1,10 +1,10 @@
-"""Which layers and heads, `0`, `2-4`, `0,3,-1`, `all`; and which rows, `500:520`."""
+"""Which layers and heads, `0`, `2-4`, `0,3,-1`, `all`; which rows, `500:520`; and which names, `q,k`."""
 
 from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple, TypeVar
 
 from attncli.errors import InputError, UsageError
@@ -125,6 +125,22 @@ class RowRange(NamedTuple):
 def several(given: _One | Iterable[_One]) -> Iterable[_One]:
     """Return sentences or tokens, of which one may stand alone: a text is no list of characters."""
     return given if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+
+
+def names_in(option: str, given: str, known: Collection[str]) -> frozenset[str]:
+    """Return the names that an option is given, separated by commas.
+
+    Raises:
+        UsageError: one of them does not exist.
+    """
+    names = [name.strip() for name in given.split(",")]
+    for name in names:
+        if name not in known:
+            from attncli.nearest import did_you_mean
+
+            near = did_you_mean(name, known)
+            raise UsageError(f"{option} '{visible(name)}': expected some of {','.join(known)}{near}")
+    return frozenset(names)
 
 
 def written(indices: Iterable[int]) -> str:

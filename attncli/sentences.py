@@ -40,7 +40,7 @@ def sentences(texts: Sequence[str], file: Path | None, whole: bool) -> Iterator[
     """
     if texts and file is not None:
         raise UsageError("give sentences or --file, not both")
-    from_stdin = list(texts) == ["-"] or (not texts and file is None and is_piped_in())
+    from_stdin = list(texts) == ["-"] or file == Path("-") or (not texts and file is None and is_piped_in())
     if whole and not (from_stdin or file is not None):
         raise UsageError("--whole applies to --file and standard input; an argument is always one text")
     if from_stdin:

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import typer
@@ -239,6 +240,7 @@ def _is_of_programs(given: Mapping[str, Any]) -> bool:
     """Return whether the output is for programs, to which every digit counts."""
     from attncli.formats import DRAWN
 
-    path = given.get("output")
-    chosen = given.get("format_") or (path.suffix.lower().removeprefix(".") if path else "table")
+    path = given.get("resume", given.get("output", Path()))
+    # A device has no ending, and gets the table.
+    chosen = given.get("format_") or path.suffix.lower().removeprefix(".") or "table"
     return chosen not in DRAWN and chosen != "txt"

@@ -8,7 +8,7 @@ from attncli.errors import MisfitError, NotExposedError, UsageError
 from attncli.layer import LayerTrace
 from attncli.ranking import Heaviest
 from attncli.selection import RowRange
-from attncli.tokens import Tokens, visible
+from attncli.tokens import Tokens
 from attncli.trace import Trace
 
 PARTS = (
@@ -63,7 +63,7 @@ class View(NamedTuple):
         precision: digits after the point; None leaves it to the format.
         span: keep the query rows of this range; None keeps all of those that are chosen.
         top_keys: show only this many keys of each query, the heaviest ones; None is all of them.
-        min_weight: show only keys of this weight and more; None is all of them.
+        min_weight: show only keys of this weight, or norm, and more; None is all of them.
         no_sink: leave the first key out of the range of colours.
         log: colours on a logarithmic scale.
     """
@@ -164,16 +164,3 @@ class View(NamedTuple):
         if not chosen:
             raise MisfitError(f"--hide-special leaves no {role} token to show; leave it out")
         return chosen
-
-
-def parse_show(given: str) -> frozenset[str]:
-    """Return the parts that `--show` names, separated by commas.
-
-    Raises:
-        UsageError: one of them does not exist.
-    """
-    parts = [part.strip() for part in given.split(",")]
-    for part in parts:
-        if part not in PARTS:
-            raise UsageError(f"--show '{visible(part)}': expected some of {','.join(PARTS)}")
-    return frozenset(parts)

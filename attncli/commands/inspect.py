@@ -102,11 +102,11 @@ def inspect(
 
 
 def _view(given: dict[str, Any]) -> View:
-    from attncli.selection import RowRange
-    from attncli.view import View, parse_show
+    from attncli.selection import RowRange, names_in
+    from attncli.view import PARTS, View
 
     return View(
-        show=parse_show(given["show"]) if "show" in given else None,
+        show=names_in("--show", given["show"], PARTS) if "show" in given else None,
         queries=tuple(given.get("query", ())),
         keys=tuple(given.get("key", ())),
         hide_special=given.get("hide_special", False),
@@ -139,6 +139,8 @@ def _refuse_contradictions(given: dict[str, Any], chosen: str) -> None:
         raise UsageError(f"--save and --output both name {save}; give each a file of its own")
     if "hide_special" in given and not {"from_", "model"} & given.keys() and given.get("vocab", "words") == "words":
         raise UsageError("--hide-special does not apply to --vocab words, which adds no special tokens")
+    if "norms" not in given and given.get("min_weight", 0) > 1:
+        raise UsageError(f"--min-weight {given['min_weight']}: no weight is more than 1; a norm may be, with --norms")
     refuse_misplaced_errors(given, chosen)
     if chosen == "parquet":
         from attncli.formats.parquet import check_parquet

@@ -181,6 +181,7 @@ def diff(
     true: TrueOption = None,
     color: options.Color = None,
     width: options.Width = None,
+    format_: options.Picture = None,
     output: options.Output = None,
 ) -> None:
     """Show where two masks differ; exit with 0 if they are equal and with 1 if not.
@@ -194,7 +195,7 @@ def diff(
     from attncli.masks.subject import open_pair
     from attncli.render.differences import compared
 
-    how = _How(choose_picture(output), output, color, width, "diff", f"{mask} / {other}")
+    how = _How(choose_picture(format_, output), output, color, width, "diff", f"{mask} / {other}")
     given = _size(size, queries, keys, past)
     first, second = open_pair(mask, other, given, true)
     _warn_of_ambiguity([first, second])

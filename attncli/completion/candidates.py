@@ -96,12 +96,10 @@ def _outputs(place: Place) -> Iterator[Candidate]:
     formats = next((choices(one) for one in place.command.params if one.name == "format_"), ())
     if formats:
         yield from _files(*("." + name.replace("table", "txt") for name in formats))(place)
-    elif place.command.name == "convert":
+    else:  # what `attn mask convert` writes
         from attncli.masks.notation import ENDINGS
 
         yield from _files(*ENDINGS)(place)
-    else:
-        yield from _files(".svg", ".html", ".md", ".txt")(place)
 
 
 def _models(place: Place) -> Iterator[Candidate]:

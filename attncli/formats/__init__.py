@@ -104,9 +104,9 @@ def choose_rows(given: str | None, output: Path | None) -> str:
     return _chosen(given, output, ("json", "tsv", "csv", *_PICTURES))
 
 
-def choose_picture(output: Path | None) -> str:
+def choose_picture(given: str | None, output: Path | None) -> str:
     """Return the same, one of `DRAWN`, for what is only drawn."""
-    return _chosen(None, output, tuple(_PICTURES))
+    return _chosen(given, output, tuple(_PICTURES))
 
 
 def _chosen(given: str | None, output: Path | None, names: Sequence[str]) -> str:

@@ -73,13 +73,14 @@ def write_tables(tables: Iterable[Any], empty: Any, path: Path) -> None:
     import pyarrow
     from pyarrow.parquet import ParquetWriter
 
-    with written_aside(path, ".part") as aside, ExitStack() as stack:
+    # Opened here: of paths, the library takes those in UTF-8 alone.
+    with written_aside(path, ".part") as aside, open(aside, "wb") as sink, ExitStack() as stack:
         file = None
         for group in _groups(tables):
-            file = file or stack.enter_context(ParquetWriter(aside, group[0].schema, compression="zstd"))
+            file = file or stack.enter_context(ParquetWriter(sink, group[0].schema, compression="zstd"))
             file.write_table(pyarrow.concat_tables(group), row_group_size=2 * _ROWS)
         if file is None:
-            stack.enter_context(ParquetWriter(aside, empty))
+            stack.enter_context(ParquetWriter(sink, empty))
 
 
 def _groups(tables: Iterable[Any]) -> Iterator[list[Any]]:

@@ -55,8 +55,9 @@ class Page(NamedTuple):
 def page_of(context: typer.Context) -> Page:
     """Return the page of a context's command."""
     command: Any = context.command
+    said = cleandoc(command.help or command.get_short_help_str(100))  # python -OO has no docstrings
     # The lines after "Examples:" are examples; what stands before it is prose.
-    prose, *after = re.split(r"^Examples?:$", cleandoc(command.help or ""), maxsplit=1, flags=re.MULTILINE)
+    prose, *after = re.split(r"^Examples?:$", said, maxsplit=1, flags=re.MULTILINE)
     purpose, *notes = (" ".join(paragraph.split()) for paragraph in prose.strip().split("\n\n"))
     examples = (line.strip() for text in after for line in text.splitlines())
     return Page(

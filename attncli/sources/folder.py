@@ -13,15 +13,31 @@ INDEX = "model.safetensors.index.json"
 _INDEX_OF_PICKLES = "pytorch_model.bin.index.json"
 
 
-def check_folder(folder: Path) -> None:
-    """Refuse a folder in which something is no file, or whose weights are said to be elsewhere.
+def check_name(path: Path) -> None:
+    """Refuse a path that the libraries which open it cannot be told: tokenizers and safetensors take UTF-8 alone.
 
-    A download cannot make either, but an archive can, and an index of shards can name any path: GHSA-4j2p-28q2-5m79,
-    of a library that opens what it is told to.
+    Raises:
+        LoadError: it is not UTF-8.
+    """
+    try:
+        str(path).encode("utf-8")
+    except UnicodeEncodeError:
+        raise LoadError(
+            f"the name {visible(str(path))} is not UTF-8, and tokenizers and safetensors open no other; rename it, or "
+            "give a link to it"
+        ) from None
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder of no UTF-8 name, in which something is no file, or whose weights are said to be elsewhere.
+
+    A download makes neither of the last two, but an archive can, and an index of shards can name any path:
+    GHSA-4j2p-28q2-5m79, of a library that opens what it is told to.
 
     Raises:
         LoadError: with the name of the first.
     """
+    check_name(folder)
     try:
         named = os.listdir(folder)
     except OSError as error:

@@ -206,8 +206,11 @@ def load_tokenizer(name: str, offline: bool) -> Tokenizer:
     Raises:
         LoadError: there is none, or it cannot be read.
     """
+    from attncli.sources.folder import check_name
+
     path = Path(name)
     shown = visible(name)
+    check_name(path)
     if os.path.isdir(path):
         path = path / "tokenizer.json"
     elif not os.path.exists(path):
@@ -245,6 +248,13 @@ def _tokenizer_from_hub(name: str, offline: bool) -> Path:
     try:
         return Path(hf_hub_download(name, "tokenizer.json", local_files_only=offline))
     except Exception as error:  # network, authentication, names: a sentence for each is in the error
+        from attncli.sources.pretrained.explain import unreached
+
+        if why := unreached(error):
+            raise LoadError(
+                f"the hub could not be reached, and --vocab '{visible(name)}' is no file or folder here and not in "
+                f"the local cache; check the connection ({why})"
+            ) from None
         first_line = visible(str(error).strip().partition("\n")[0])
         raise LoadError(
             f"--vocab '{visible(name)}' is no file or folder here and not on the hub: {first_line}"

@@ -12,6 +12,7 @@ import pytest
 import torch
 from architectures import WITHOUT_ATTENTION, tiny_model
 from conformance import save
+from conftest import program
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 from transformers.models.llama.modeling_llama import LlamaMLP
@@ -74,6 +75,15 @@ def refused(attn: Run, code: int, folder: str | Path, *words: str, more: tuple[s
     for word in words:
         assert word in line
     return line
+
+
+def test_transformers_cannot_run_without_docstrings(checkpoint: Made) -> None:
+    command = ("inspect", TEXT, "-m", checkpoint(), "-F", "json")
+    for engine, code in (("native", 0), ("transformers", LOAD)):
+        ran = program(*command, "--engine", engine, env=os.environ | {"PYTHONOPTIMIZE": "2"})
+        assert ran.returncode == code
+        said = "attn: transformers needs the docstrings that python -OO leaves out; run with PYTHONOPTIMIZE=1\n"
+        assert ran.stderr == (said if code else "")
 
 
 # --- files that are missing or do not fit ------------------------------------------------------------------

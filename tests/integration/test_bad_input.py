@@ -103,7 +103,7 @@ BAD = {
     ),
     "a width in bytes": ([TEXT, "--width", "\udcff"], USAGE, "'--width': its bytes are no text; see"),
     "a weight of no number": ([TEXT, "--min-weight", "x"], USAGE, "'--min-weight': expected a number; see"),
-    "a weight above one": ([TEXT, "--min-weight", "2"], USAGE, "'--min-weight': expected at most 1; see"),
+    "a weight above one": ([TEXT, "--min-weight", "2"], USAGE, "--min-weight 2.0: no weight is more than 1"),
     "a line too narrow": ([TEXT, "--width", "3"], USAGE, "'--width': expected at least 40; see"),
     "a saved trace without a name": ([TEXT, "--save", ""], USAGE, "'--save': the file name is empty"),
     "an input file without a name": (["--file", ""], USAGE, "'--file' / '-f': the file name is empty"),
@@ -278,6 +278,20 @@ def test_the_libraries_below_add_nothing_to_stderr(checkpoint: Path) -> None:
     assert (ran.returncode, ran.stdout) == (LOAD, "")
     assert ran.stderr.startswith("attn: ")
     assert ran.stderr.count("\n") == 1
+
+
+def test_a_checkpoint_is_told_from_its_name(attn: Run, checkpoint: Path) -> None:
+    odd = checkpoint.with_name(os.fsdecode(b"mi\xffni"))
+    odd.symlink_to(checkpoint)
+    for command in (
+        ("inspect", TEXT, "--engine", "native", "-m"),
+        ("inspect", TEXT, "--engine", "transformers", "-m"),
+        ("tokens", TEXT, "-m"),
+        ("inspect", TEXT, "--vocab"),
+    ):
+        assert attn(*command, checkpoint).code == 0
+        refused(attn(*command, odd), LOAD, "the name", "mi\\udcffni is not UTF-8")
+    refused(attn("inspect", TEXT, "--vocab", odd / "tokenizer.json"), LOAD, "mi\\udcffni", "is not UTF-8")
 
 
 def test_a_file_is_no_checkpoint(attn: Run, checkpoint: Path) -> None:

@@ -222,7 +222,9 @@ def test_the_readme_lists_them() -> None:
         # What programs read has all digits.
         ({"precision": "2"}, ["-F", "tsv"], {}),
         ({"precision": "2"}, ["-o", "out.JSONL"], {}),
+        ({"precision": "2"}, ["--resume", "out.tsv"], {}),
         ({"precision": "2"}, ["-o", "out.svg"], {"precision": 2}),
+        ({"precision": "2"}, ["-o", "/dev/null"], {"precision": 2}),
         ({"precision": "2"}, ["-o", "out.txt"], {"precision": 2}),
         ({"precision": "2"}, ["-F", "json", "--precision", "1"], {}),
     ],
@@ -461,6 +463,11 @@ def test_a_file_that_cannot_be_read_is_said(places: Places, attn: Callable[..., 
         assert (ran.code, ran.out) == (2, "")
         assert ran.err == f"attn: {name} is a folder; expected a configuration file there, or nothing\n"
         path.rmdir()
+        os.mkfifo(path)
+        ran = attn("inspect", SENTENCE)
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err == f"attn: {name} is a pipe or a device; expected a configuration file there, or nothing\n"
+        path.unlink()
 
 
 # --- attn config ------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from conftest import program
 from test_progress import on_terminal, plain
 
 NAME = "somebody/tiny"
@@ -112,3 +113,15 @@ def test_the_tokens_of_what_was_downloaded_are_read_without_the_hubs_client(hub:
     missing.unlink()
     assert tokens(**online) == (shown, "True\n")
     assert tokens(**online) == (shown, "False\n")
+
+
+def test_a_hub_that_answers_was_reached(hub: str, tmp_path: Path) -> None:
+    online = {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
+    said = {
+        "-m": "attn: the configuration of 'somebody/else' was not found on the hub or in the local cache, ",
+        "--vocab": "attn: --vocab 'somebody/else' is no file or folder here and not on the hub: ",
+    }
+    for option, start in said.items():
+        ran = program("inspect", "time flies", option, "somebody/else", env=os.environ | online)
+        assert ran.returncode == 3
+        assert ran.stderr.startswith(start), ran.stderr

@@ -184,6 +184,9 @@ def test_the_masks_are_those_of_the_parser_and_written_as_it_reads_them() -> Non
 
 def test_the_formats_are_those_that_commands_take(attn: Callable[..., Any]) -> None:
     taken: dict[str, str] = rows("formats", 1)
+    names = {path: {parameter.name for parameter in command.params} for path, command in COMMANDS.items()}
+    writing = {path for path in names if names[path] & {"output", "format_"}}
+    assert {tuple(path.split()[1:]) for path in taken} == writing - {("mask", "convert")}
     assert set(rows("formats")) == {name for names in taken.values() for name in names.split(", ")}
     for path, names in taken.items():
         refused = attn(*path.split()[1:], "--format", "nonsense").err
@@ -219,7 +222,10 @@ def test_the_list_of_topics_and_commands(attn: Callable[..., Any]) -> None:
         (["inspect", "--colormap", "x' is not one of 'y", "x"], "'cividis', 'gray'; see attn inspect --help"),
         (["completion", "bsh"], "did you mean 'bash'?; see attn completion --help"),
         (["heads", "x", "--sort", "entrpy"], "did you mean 'entropy'?; see attn heads --help"),
-        (["inspect", "x", "--head"], "option '--head' requires an argument; see attn --help"),
+        (["inspect", "x", "--head"], "option '--head' requires an argument; see attn inspect --help"),
+        (["mask", "--help=x"], "option '--help' does not take a value; see attn mask --help"),
+        (["inspect", "x", "--show", "scores,weigths"], "metrics,proof; did you mean 'weights'?"),
+        (["mask", "check", "causal", "--fail-on", "leek"], "; did you mean 'leak'?"),
         (["help", "maks"], "no topic or command 'maks'; did you mean 'masks'?"),
         (["help", "exit-code"], "did you mean 'exit-codes'?"),
         (["help", "mask", "shw"], "no topic or command 'mask shw'; did you mean 'show'?"),
@@ -293,6 +299,15 @@ def test_the_manual_is_what_the_program_prints_and_has_every_page(attn: Callable
                 assert re.search(rf"^\\fB.*{name}\b", section, re.MULTILINE), (path, name)
     assert "\n.SH EXIT STATUS\n" in text
     assert "\n.SH MASKS\n" in text
+
+
+def test_without_docstrings_every_page_still_has_its_purpose(attn: Callable[..., Any]) -> None:
+    bare = program("help", "--man", env=os.environ | {"PYTHONOPTIMIZE": "2"})
+    assert (bare.returncode, bare.stderr) == (0, "")
+    whole = attn("help", "--man").out
+    assert bare.stdout.splitlines()[:3] == whole.splitlines()[:3]
+    followed = re.compile(r"^\.(?:SS .*|SH DESCRIPTION)\n[A-Z]", re.MULTILINE)
+    assert len(followed.findall(bare.stdout)) == len(followed.findall(whole)) == len(COMMANDS) + 1
 
 
 @pytest.mark.system

@@ -101,3 +101,13 @@ def test_a_weight_is_a_number_between_0_and_1(attn: Run, given: str) -> None:
     ran = attn("inspect", "a b", f"--min-weight={given}")
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
     assert "--min-weight" in ran.err
+
+
+@pytest.mark.parametrize("least", ["0.9", "2", "1e300"])
+def test_a_norm_is_held_against_it_whatever_its_size(attn: Run, least: str) -> None:
+    every = rows(attn("inspect", SENTENCE, "--norms", "-F", "tsv").out)
+    expected = [place(row) for row in every if row[9] == "true" and float(row[10]) >= float(least)]
+    assert bool(expected) == (least != "1e300")
+    ran = attn("inspect", SENTENCE, "--norms", "-F", "tsv", "--min-weight", least)
+    assert (ran.code, ran.err) == (0, "")
+    assert sorted(map(place, rows(ran.out))) == expected

@@ -164,13 +164,16 @@ def test_no_command_needs_a_network_or_tries_one_below_python(
 
 def test_a_name_on_the_hub_is_asked_of_the_hub_alone(recorded: Callable[..., dict[str, Ended]]) -> None:
     asked = {option: ["inspect", "time flies", option, "no-one/nothing"] for option in ("-m", "--vocab")}
+    asked["tokens"] = ["tokens", "time flies", "-m", "no-one/nothing"]
     offline = {f"{option} offline": [*line, "--offline"] for option, line in asked.items()}
     ended = recorded(asked | offline)
-    assert len(ended) == 4
+    assert len(ended) == 6
     for name, (code, out, err, hosts, _) in ended.items():
         assert set(hosts) == (set() if "offline" in name else {"huggingface.co"})
         one_sentence(code, out, err)
         assert code == 3
+        assert err.startswith("attn: the hub could not be reached, ") == ("offline" not in name), err
+        assert ("Network is unreachable" in err) == ("offline" not in name), err
 
 
 def test_the_libraries_below_report_nothing_and_convert_nothing_unless_they_are_told_to() -> None:

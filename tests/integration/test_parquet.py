@@ -1,7 +1,10 @@
 """Parquet: the rows of TSV with types, read back by pyarrow and by DuckDB."""
 
+import io
 import math
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +114,29 @@ def test_a_run_that_stops_leaves_what_it_has_to_the_side(attn: Run, tmp_path: Pa
     assert attn("inspect", "--fail-fast", "-o", path, stdin=b"a b\n\xff\nc d\n").code == 5
     assert [file.name for file in tmp_path.iterdir()] == ["attention.parquet.part"]
     assert set(pq.read_table(tmp_path / "attention.parquet.part")["sentence"].to_pylist()) == {1}
+
+
+@pytest.mark.parametrize("command", ["inspect", "tokens"])
+def test_a_file_may_have_any_name(command: str, attn: Run, tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"\xff.parquet")
+    ran = attn(command, "a b", "-o", path)
+    assert (ran.code, ran.err) == (0, "")
+    assert len(pq.read_table(io.BytesIO(path.read_bytes()))) > 0
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_it_goes_through_a_pipe(attn: Run, tmp_path: Path) -> None:
+    path = tmp_path / "pipe.parquet"
+    os.mkfifo(path)
+    with ThreadPoolExecutor() as pool:
+        read = pool.submit(path.read_bytes)
+        assert attn("inspect", "a b", "-o", path).err == ""
+        assert len(pq.read_table(io.BytesIO(read.result(timeout=60)))) == 16
+
+
+def test_an_error_before_the_first_row_leaves_nothing(attn: Run, tmp_path: Path) -> None:
+    assert attn("inspect", "--fail-fast", "-o", tmp_path / "attention.parquet", stdin=b"\xff\na b\n").code == 5
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_duckdb_reads_it(attn: Run, tmp_path: Path) -> None:

@@ -147,6 +147,7 @@ def test_a_picture_says_what_the_table_says(attn: Run, tmp_path: Path, arguments
     ran = attn(*arguments, "-o", path, "--width", "100", "--color", "never")
     assert (ran.code, ran.out, ran.err) == (table.code, "", table.err)
     assert lines_of(ending, path.read_text(encoding="utf-8")) == table_lines(table.out)
+    assert attn(*arguments, "-F", ending, "--width", "100", "--color", "never").out == path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("ending", ENDINGS)

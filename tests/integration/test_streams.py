@@ -83,6 +83,15 @@ def test_fail_fast_stops_at_the_first(attn: Run, command: str) -> None:
     assert {row.split("\t")[0] for row in ran.out.splitlines()[1:]} == ({"1"} if command == "inspect" else set())
 
 
+@pytest.mark.parametrize("command", ["inspect", "heads", "tokens"])
+@pytest.mark.parametrize("options", [[], ["--whole"]], ids=lambda options: " ".join(options))
+def test_standard_input_is_a_file_called_minus(attn: Run, command: str, options: list[str]) -> None:
+    texts = b"time flies\n\nlike an arrow\n"
+    ran = attn(command, "--file", "-", "-F", "tsv", *options, stdin=texts)
+    assert (ran.code, ran.out != "") == (0, True)
+    assert ran == attn(command, "-", "-F", "tsv", *options, stdin=texts)
+
+
 def test_several_arguments_are_a_stream_too(attn: Run) -> None:
     ran = attn("inspect", "time flies", " ", "an arrow", "-F", "jsonl")
     assert (ran.code, ran.err) == (5, "attn: sentence 2: the sentence is empty; expected at least one word\n")

@@ -6,12 +6,13 @@ Importing this package imports neither torch nor transformers; making a `Checkpo
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator, Sequence
 from inspect import signature
 from time import perf_counter
 from typing import Any
 
-from attncli.errors import AttnError, NotExposedError, UsageError
+from attncli.errors import AttnError, LoadError, NotExposedError, UsageError
 from attncli.masks.parser import parse
 from attncli.selection import Indices
 from attncli.sources.load_options import EngineOptions, LoadOptions, checked_options
@@ -46,6 +47,8 @@ class Checkpoint:
         expression = None if mask is None else parse(mask)
         if generate and expression is not None:
             raise UsageError("--generate lets the model write under its own mask; drop --mask")
+        if sys.flags.optimize > 1:
+            raise LoadError("transformers needs the docstrings that python -OO leaves out; run with PYTHONOPTIMIZE=1")
         _log.info("importing torch and transformers for %s", model)
         from attncli.sources.pretrained import loading
         from attncli.sources.pretrained.generation import Writer, check_causal

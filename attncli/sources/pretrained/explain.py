@@ -38,8 +38,14 @@ def _sentence(error: Exception, name: str, part: str, options: LoadOptions) -> A
     if is_exhausted(error):
         return InputError(f"{shown} does not fit into the memory of this machine")
     if not os.path.isdir(name):
-        is_offline = options.offline or os.environ.get("HF_HUB_OFFLINE")
-        where = "in the local cache" if is_offline else "on the hub or in the local cache"
+        if why := unreached(error):
+            return LoadError(
+                f"the hub could not be reached, the {part} of '{shown}' is not in the local cache, and there is no "
+                f"such folder; check the connection, or give the folder of a downloaded checkpoint ({why})"
+            )
+        from huggingface_hub import is_offline_mode
+
+        where = "in the local cache" if options.offline or is_offline_mode() else "on the hub or in the local cache"
         return LoadError(
             f"the {part} of '{shown}' was not found {where}, and there is no such folder; check the name, or "
             f"give the folder of a downloaded checkpoint ({first_sentence(error)})"
@@ -49,6 +55,20 @@ def _sentence(error: Exception, name: str, part: str, options: LoadOptions) -> A
     return LoadError(
         f"the {part} of {shown} cannot be loaded: {first_sentence(error)}; check that the folder is complete"
     )
+
+
+def unreached(error: BaseException) -> str | None:
+    """Return what kept the hub's client from its hub; None where the hub answered, or was not to be asked."""
+    from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
+
+    behind: BaseException | None = error
+    while behind is not None:
+        cause = behind.__cause__
+        # What the client raises where it has looked into the local cache alone.
+        if isinstance(behind, LocalEntryNotFoundError) and cause and not isinstance(cause, OfflineModeIsEnabled):
+            return first_sentence(cause)
+        behind = cause or behind.__context__
+    return None
 
 
 def is_exhausted(error: BaseException) -> bool:
