@@ -55,7 +55,8 @@ def top_keys_table(
             line = [(text, None) for text in (*found, *blank)]
             rows.append([(f"{label:>{widest}}  {name}", None), (total, DIM), *line])
     counted = "keys" if wanted.most is None else f"{places} heaviest keys" if places > 1 else "heaviest key"
-    bound = "" if wanted.least is None else f" with a weight of {wanted.least} or more"
+    measured = heads[0][0].layer.measure.removesuffix("s")  # weight or norm
+    bound = "" if wanted.least is None else f" with a {measured} of {wanted.least} or more"
     title = block([[Segment(f"{counted} of each query{bound}", BOLD)]])
     return stack([title, grid(rows, "<" + ">" * (places + 1), width)])
 

@@ -337,3 +337,14 @@ def test_no_reader_waits_for_a_pipe_in_a_checkpoint(name: str, engine: str, tiny
     one_sentence(ran.returncode, ran.stdout, ran.stderr)
     assert ran.returncode == LOAD
     assert f"{name} is a pipe or a device" in ran.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--trust-remote-code"]], ids=" ".join)
+def test_nor_does_what_reads_a_tokenizer_alone(options: list[str], tiny_llama: str, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_llama, tmp_path / "here"))
+    (folder / "tokenizer.json").unlink()
+    os.mkfifo(folder / "tokenizer.json")
+    ran = program("tokens", TEXT, "-m", folder, *options, timeout=100)
+    one_sentence(ran.returncode, ran.stdout, ran.stderr)
+    assert ran.returncode == LOAD
+    assert "tokenizer.json is a pipe or a device" in ran.stderr

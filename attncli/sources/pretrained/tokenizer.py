@@ -10,9 +10,11 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attncli.errors import LoadError
+from attncli.sources.folder import check_folder
 from attncli.sources.pretrained.explain import explained
 from attncli.sources.pretrained.quiet import hush
 from attncli.tokens import visible
@@ -59,6 +61,8 @@ def load_alone(name: str, options: LoadOptions) -> tuple[Any, int | None]:
     Raises:
         LoadError: see `load_tokenizer`.
     """
+    if os.path.isdir(name):
+        check_folder(Path(name))
     if options.trust_remote_code:  # whatever it imports
         return _alone(name, options)
     with _without_torch():
