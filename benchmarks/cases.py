@@ -6,7 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -69,10 +69,11 @@ class Material:
         assert spec.submodule_search_locations is not None
         return str(Path(spec.submodule_search_locations[0]) / "model")
 
-    def file(self, name: str, content: str) -> str:
-        """Write a text and return its path."""
+    def file(self, name: str, content: Iterable[str]) -> str:
+        """Write a text, or the lines of one, and return its path; a million lines are never held, see `run.once`."""
         path = self.folder / name
-        path.write_text(content)
+        with path.open("w") as file:
+            file.writelines(content)
         return str(path)
 
     def out(self, name: str) -> str:

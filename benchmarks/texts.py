@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 WORDS = """
 time flies like an arrow fruit a banana the of and to in is was he for it with as his on be at by had not are but from
@@ -36,7 +37,7 @@ def text(words: int, size: int) -> str:
     return " ".join(random.Random(0).choices(vocabulary(size)[1:], k=words))
 
 
-def sentences(count: int) -> str:
-    """Return sentences of 5 to 30 English words, one a line."""
+def sentences(count: int) -> Iterator[str]:
+    """Yield lines, each a sentence of 5 to 30 English words."""
     draw = random.Random(0)
-    return "".join(" ".join(draw.choices(WORDS, k=draw.randint(5, 30))) + ".\n" for _ in range(count))
+    return (" ".join(draw.choices(WORDS, k=draw.randint(5, 30))) + ".\n" for _ in range(count))

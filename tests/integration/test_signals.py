@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -72,6 +72,14 @@ def test_a_signal_at_any_moment_ends_quietly_and_leaves_nothing_half_written(tmp
                 assert file.read_bytes() == whole[file.name]
         assert code != 0 or ending == "table" or [file.name for file in folder.iterdir()] == [f"x.{ending}"]
     assert len([code for code in codes if code > 128]) > 20
+
+
+@pytest.fixture(autouse=True)
+def _hangups_arrive() -> Iterator[None]:
+    """Undo what nohup does to the tests, and they to the programs that they start."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize(
