@@ -8,8 +8,8 @@ from typing import Any, get_args
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-# Stable where nobody asked for more: ATTN_FUZZ=20 draws twenty times as many examples, and others every time.
-TIMES = int(os.environ.get("ATTN_FUZZ", "1"))
+# Stable where nobody asked for more: FUZZ_TIMES=20 draws twenty times as many examples, and others every time.
+TIMES = int(os.environ.get("FUZZ_TIMES", "1"))
 
 
 def examples(count: int) -> settings:

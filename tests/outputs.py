@@ -14,7 +14,8 @@ OK, FINDINGS, USAGE, LOAD, NOT_EXPOSED, INPUT = range(6)
 CODES = {OK, FINDINGS, USAGE, LOAD, NOT_EXPOSED, INPUT}
 
 _SGR = re.compile(r"\x1b\[[0-9;]*m")  # colours and bold, the only escape sequences that are ours
-_OURS = {"tsv": {"\t"}, "table": {"\u200e"}}  # the mark that keeps columns in place beside right-to-left letters
+# The mark that keeps columns in place beside right-to-left letters, wherever tables are drawn.
+_OURS = {"tsv": {"\t"}} | {drawn: {"\u200e"} for drawn in ("table", "svg", "md", "html")}
 _VOID = {"meta", "br", "hr", "img", "input", "link", "col", "wbr"}  # elements of HTML that have no end
 
 

@@ -1,6 +1,6 @@
 """The whole program, given what nobody would type: it answers or refuses, in one sentence, and never breaks.
 
-`ATTN_FUZZ=20` draws twenty times as many examples, other ones every time.
+`FUZZ_TIMES=20` draws twenty times as many examples, other ones every time.
 """
 
 import re
