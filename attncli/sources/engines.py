@@ -14,7 +14,6 @@ from attncli.errors import NotExposedError
 from attncli.layer import LayerTrace, Proof
 from attncli.sources.load_options import EngineOptions, checked_options
 from attncli.sources.native import DeclinedError, NativeCheckpoint, NotCachedError
-from attncli.sources.toy import ToyOptions
 from attncli.tokens import visible
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def open_checkpoint(
         NotExposedError: `--engine native` or `--verify`, and that engine does not compute this checkpoint.
         AttnError: see `Checkpoint`.
     """
-    chosen = checked_options(model, options, EngineOptions, "--model; it belongs to the toy layer", ToyOptions)
+    chosen = checked_options(model, options, EngineOptions, "--model; it belongs to the toy layer")
     loading = {name: value for name, value in options.items() if name not in ("engine", "verify")}
 
     @cache

@@ -76,9 +76,7 @@ class EngineOptions(LoadOptions):
 _Options = TypeVar("_Options", bound=LoadOptions)
 
 
-def checked_options(
-    model: str, options: Mapping[str, Any], known: type[_Options], place: str, elsewhere: Any
-) -> _Options:
+def checked_options(model: str, options: Mapping[str, Any], known: type[_Options], place: str) -> _Options:
     """Return options that fit a checkpoint's name.
 
     Args:
@@ -86,12 +84,11 @@ def checked_options(
         options: by name.
         known: the dataclass that they are fields of.
         place: see `refuse_unknown`.
-        elsewhere: see `refuse_unknown`.
 
     Raises:
         UsageError: one of them does not exist, or does not apply.
     """
-    refuse_unknown(options, known, place, elsewhere)
+    refuse_unknown(options, known, place)
     if not isinstance(model, str):
         raise UsageError("model: expected a checkpoint's folder or its name on the hub, as text")
     if os.path.isdir(model) and "revision" in options:

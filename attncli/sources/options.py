@@ -7,28 +7,30 @@ from dataclasses import fields
 from typing import Any
 
 from attncli.errors import UsageError
-from attncli.nearest import did_you_mean
 from attncli.tokens import visible
 
 _OF_EVERY_SOURCE = ("layers", "heads", "mask", "special", "model", "pair", "target")
 
 
-def refuse_unknown(given: Mapping[str, Any], known: Any, place: str, *elsewhere: Any) -> None:
+def refuse_unknown(given: Mapping[str, Any], known: Any, place: str) -> None:
     """Refuse options that a source does not have.
 
     Args:
         given: the options by name.
         known: the dataclass whose fields are the source's options.
         place: what those of another source do not apply to, and what to do.
-        elsewhere: the dataclasses whose fields are the options of that other source.
 
     Raises:
         UsageError: one of them is not among the fields.
     """
     names = {field.name for field in fields(known)}
-    others = {field.name for options in elsewhere for field in fields(options)}
     for name in sorted(given.keys() - names):
-        if name in others:
+        # Needed for an error alone.
+        from attncli.nearest import did_you_mean
+        from attncli.sources.load_options import EngineOptions
+        from attncli.sources.toy import ToyOptions
+
+        if name in {field.name for options in (ToyOptions, EngineOptions) for field in fields(options)}:
             raise UsageError(f"--{name.replace('_', '-')} does not apply to {place}")
         # The command line has none that is unknown here.
         possible = {*_OF_EVERY_SOURCE, *names} - {name}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 from attncli.errors import UsageError
-from attncli.sources.load_options import EngineOptions, LoadOptions
+from attncli.sources.load_options import LoadOptions
 from attncli.sources.options import refuse_unknown
 from attncli.sources.texts import check_texts
 from attncli.sources.vocabulary import Trained, Vocabulary, Words, open_vocabulary
@@ -61,9 +61,9 @@ def open_tokenizer(*, model: str | None = None, special: bool = True, **options:
     """
     if model is None:
         place = "the toy layer's vocabulary; give --model, or leave it out"
-        refuse_unknown(options, VocabularyOptions, place, TokenizerOptions)
+        refuse_unknown(options, VocabularyOptions, place)
         return _OfVocabulary(VocabularyOptions(**options), special)
-    refuse_unknown(options, TokenizerOptions, "--model, whose tokenizer runs alone", VocabularyOptions, EngineOptions)
+    refuse_unknown(options, TokenizerOptions, "--model, whose tokenizer runs alone")
     if os.path.isdir(model) and "revision" in options:
         raise UsageError("--revision names a version on the hub; it does not apply to a folder")
     return _OfCheckpoint(model, TokenizerOptions(**options), special)

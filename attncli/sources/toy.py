@@ -19,7 +19,6 @@ from attncli.layer import LayerTrace
 from attncli.masks.algebra import Atom, RuleMask
 from attncli.masks.parser import parse
 from attncli.sources.draws import INITS, RNGS, Linear
-from attncli.sources.load_options import EngineOptions
 from attncli.sources.options import refuse_unknown
 from attncli.sources.texts import check_texts
 from attncli.sources.vocabulary import Trained, Vocabulary, Words, open_vocabulary
@@ -164,7 +163,7 @@ class ToyLayer:
         special: bool,
         **options: Any,
     ) -> None:
-        refuse_unknown(options, ToyOptions, "the toy layer; give --model, or leave it out", EngineOptions)
+        refuse_unknown(options, ToyOptions, "the toy layer; give --model, or leave it out")
         self.options = ToyOptions(**options)
         layers.among(1, "the toy layer")
         self.heads = heads.among(self.options.heads, "the toy layer")

@@ -15,7 +15,7 @@ from typing import Any
 from attncli.errors import AttnError, LoadError, NotExposedError, UsageError
 from attncli.masks.parser import parse
 from attncli.selection import Indices
-from attncli.sources.load_options import EngineOptions, LoadOptions, checked_options
+from attncli.sources.load_options import LoadOptions, checked_options
 from attncli.sources.reading import Reader, Sentence
 from attncli.tokens import visible
 from attncli.trace import Source, Trace
@@ -41,7 +41,7 @@ class Checkpoint:
         **options: Any,
     ) -> None:
         self.options = checked_options(
-            model, options, LoadOptions, "a checkpoint that transformers runs in several ways", EngineOptions
+            model, options, LoadOptions, "a checkpoint that transformers runs in several ways"
         )
         self.name = model
         expression = None if mask is None else parse(mask)
