@@ -73,7 +73,7 @@ class EngineOptions(LoadOptions):
             raise UsageError("--verify compares the native engine with transformers; give --engine native or auto")
 
 
-_Options = TypeVar("_Options", bound=LoadOptions)
+_Options = TypeVar("_Options")
 
 
 def checked_options(model: str, options: Mapping[str, Any], known: type[_Options], place: str) -> _Options:

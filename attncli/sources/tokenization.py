@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
-from attncli.errors import UsageError
-from attncli.sources.load_options import LoadOptions
+from attncli.sources.load_options import LoadOptions, checked_options
 from attncli.sources.options import refuse_unknown
 from attncli.sources.texts import check_texts
 from attncli.sources.vocabulary import Trained, Vocabulary, Words, open_vocabulary
@@ -63,10 +61,8 @@ def open_tokenizer(*, model: str | None = None, special: bool = True, **options:
         place = "the toy layer's vocabulary; give --model, or leave it out"
         refuse_unknown(options, VocabularyOptions, place)
         return _OfVocabulary(VocabularyOptions(**options), special)
-    refuse_unknown(options, TokenizerOptions, "--model, whose tokenizer runs alone")
-    if os.path.isdir(model) and "revision" in options:
-        raise UsageError("--revision names a version on the hub; it does not apply to a folder")
-    return _OfCheckpoint(model, TokenizerOptions(**options), special)
+    chosen = checked_options(model, options, TokenizerOptions, "--model, whose tokenizer runs alone")
+    return _OfCheckpoint(model, chosen, special)
 
 
 def tokenize(text: str, *, pair: str | None = None, **options: Any) -> Tokenization:
