@@ -28,7 +28,7 @@ class Source(Protocol):
         """
 
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
-        """Yield the attention of several sentences, in order; they may be computed side by side, in bounded memory.
+        """Yield the attention of sentences, or of one, in order; they may be computed side by side, in bounded memory.
 
         A sentence that cannot be read ends the iteration with its error, after all those before it.
         """

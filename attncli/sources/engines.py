@@ -12,6 +12,7 @@ import numpy as np
 
 from attncli.errors import NotExposedError
 from attncli.layer import LayerTrace, Proof
+from attncli.selection import several
 from attncli.sources.load_options import EngineOptions, checked_options
 from attncli.sources.native import DeclinedError, NativeCheckpoint, NotCachedError
 from attncli.tokens import visible
@@ -117,7 +118,7 @@ class _Native:
 
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
         """Yield the attention of each sentence, in order; see `Source.traces`."""
-        for text in texts:
+        for text in several(texts):
             yield self.trace(text, pair, target)
 
 

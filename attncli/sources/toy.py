@@ -18,6 +18,7 @@ from attncli.errors import UsageError
 from attncli.layer import LayerTrace
 from attncli.masks.algebra import Atom, RuleMask
 from attncli.masks.parser import parse
+from attncli.selection import several
 from attncli.sources.draws import INITS, RNGS, Linear
 from attncli.sources.options import refuse_unknown
 from attncli.sources.texts import check_texts
@@ -179,7 +180,7 @@ class ToyLayer:
 
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
         """Yield the attention of each sentence; see `Source.traces`."""
-        for text in texts:
+        for text in several(texts):
             yield self.trace(text, pair, target)
 
     def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:

@@ -390,6 +390,18 @@ def test_what_the_native_engine_does_not_compute_goes_to_transformers(minilm: st
         attncli.inspect("time flies", model=minilm, engine="numpy")
 
 
+@pytest.mark.parametrize(
+    "options", [None, {"engine": "native"}, {"engine": "transformers"}, {"verify": True}, {}], ids=str
+)
+def test_a_text_in_place_of_several_is_one_sentence_to_every_source(
+    options: dict[str, Any] | None, minilm: str
+) -> None:
+    source = attncli.open_source() if options is None else attncli.open_source(model=minilm, **options)
+    (trace,) = source.traces("time flies")
+    assert trace.text == "time flies"
+    assert [trace.text for trace in source.traces(("time", "flies"))] == ["time", "flies"]
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_multiply_adds_are_those_that_torch_counts(family: str, tmp_path: Path) -> None:
     model = save(config_of(family, {}), tmp_path)

@@ -19,7 +19,7 @@ import numpy as np
 from attncli.errors import InputError, UsageError
 from attncli.hub_cache import is_known, snapshot
 from attncli.masks.parser import parse
-from attncli.selection import Indices
+from attncli.selection import Indices, several
 from attncli.sources.folder import check_folder
 from attncli.sources.native.families import recipe_of
 from attncli.sources.native.fields import DeclinedError, Fields
@@ -129,7 +129,7 @@ class NativeCheckpoint:
 
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
         """Yield the attention of each sentence, in order; see `Source.traces`."""
-        for text in texts:
+        for text in several(texts):
             yield self.trace(text, pair, target)
 
 

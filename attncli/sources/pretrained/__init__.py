@@ -14,7 +14,7 @@ from typing import Any
 
 from attncli.errors import AttnError, LoadError, NotExposedError, UsageError
 from attncli.masks.parser import parse
-from attncli.selection import Indices
+from attncli.selection import Indices, several
 from attncli.sources.load_options import LoadOptions, checked_options
 from attncli.sources.reading import Reader, Sentence
 from attncli.tokens import visible
@@ -129,7 +129,7 @@ class Checkpoint:
         sentences: list[Sentence] = []
         failure = None
         limit = batch.MOST_TOKENS
-        for text in texts:
+        for text in several(texts):
             try:
                 sentence = self.reader.read(text, pair, target)
                 if self.writer is not None:
