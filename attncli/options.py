@@ -382,6 +382,7 @@ Format = Annotated[
     Literal["table", "json", "jsonl", "tsv", "csv", "parquet", "svg", "html", "md"] | None,
     _FORMAT,
 ]
+Tidy = Annotated[Literal["table", "json", "tsv", "csv", "svg", "html", "md"] | None, _FORMAT]
 Document = Annotated[Literal["table", "json", "svg", "html", "md"] | None, _FORMAT]
 Picture = Annotated[Literal["table", "svg", "html", "md"] | None, _FORMAT]
 Output = Annotated[

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
@@ -40,15 +40,6 @@ Top = Annotated[
     Option(min=1, metavar="N", help="With --sort: this many heads alone. Default: all.", rich_help_panel=_VIEW),
 ]
 Grid = Annotated[Metric | None, Option(help="Layers × heads as a heat map of this metric.", rich_help_panel=_VIEW)]
-Rows = Annotated[
-    Literal["table", "json", "tsv", "csv", "svg", "html", "md"] | None,
-    Option(
-        "--format",
-        "-F",
-        help="What is written; attn help formats. Default: table, or what --output ends in.",
-        rich_help_panel="Output",
-    ),
-]
 
 
 def heads(
@@ -97,7 +88,7 @@ def heads(
     colormap: options.Colormap = None,
     color: options.Color = None,
     width: options.Width = None,
-    format_: Rows = None,
+    format_: options.Tidy = None,
     output: options.Output = None,
 ) -> None:
     """Say what every head of every layer does, in numbers: one row a head.
