@@ -6,8 +6,10 @@ import tempfile
 # Before typer is imported: it reads these once, and a CI's own settings would colour what the tests compare.
 for name in ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", *(name for name in os.environ if name.startswith("ATTN_"))):
     os.environ.pop(name, None)
-_NO_CONFIGURATION = tempfile.TemporaryDirectory()  # whoever runs the tests may have an attncli.toml
-os.environ["XDG_CONFIG_HOME"] = _NO_CONFIGURATION.name
+_HOME = tempfile.TemporaryDirectory()  # whoever runs the tests may have an attncli.toml
+os.environ["XDG_CONFIG_HOME"] = _HOME.name
+# Where transformers copies the code that checkpoints bring: file by file, so that two processes would see halves.
+os.environ["HF_MODULES_CACHE"] = _HOME.name
 # Tiny models are too small to be shared between threads, which wait for each other where several tests run at once.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ |= {"_TYPER_FORCE_DISABLE_TERMINAL": "1", "TERMINAL_WIDTH": "100", "COLUMNS": "100", "HF_HUB_OFFLINE": "1"}
@@ -16,9 +18,10 @@ import importlib.util
 import io
 import json
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -26,12 +29,17 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 import jaxtyping
 import pytest
 from beartype import beartype
+from hypothesis import settings
 from typer.testing import CliRunner
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from attncli.render.palette import Palette
+
+# The same examples in every run, however slow the machine; others where one looks for them.
+settings.register_profile("attncli", deadline=None, database=None, derandomize="FUZZ_TIMES" not in os.environ)
+settings.load_profile("attncli")
 
 
 @dataclass
@@ -62,6 +70,17 @@ def attn() -> Callable[..., Ran]:
         return Ran(result.exit_code, result.stdout, result.stderr)
 
     return run
+
+
+@pytest.fixture
+def signals_arrive() -> Iterator[None]:
+    """Undo what nohup and a shell's & do to the tests, and they to the programs that they start."""
+    ignored = [number for number in (signal.SIGHUP, signal.SIGINT) if signal.getsignal(number) is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, signal.SIG_DFL)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def program(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:

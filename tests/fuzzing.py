@@ -8,7 +8,7 @@ from typing import Any, get_args
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-# Stable where nobody asked for more: FUZZ_TIMES=20 draws twenty times as many examples, and others every time.
+# FUZZ_TIMES=20 draws twenty times as many examples, and others every time; see conftest.
 TIMES = int(os.environ.get("FUZZ_TIMES", "1"))
 
 
@@ -16,9 +16,6 @@ def examples(count: int) -> settings:
     """The settings of a test of so many examples, each of which has its own limit of time."""
     return settings(
         max_examples=count * TIMES,
-        derandomize=TIMES == 1,
-        database=None,
-        deadline=None,
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
     )
 

@@ -293,8 +293,7 @@ def compared(name: str, found: list[LayerTrace], known: tuple[LayerTrace, ...]) 
 def conform(
     family: str, changes: Changes, folder: Path, text: str = "w7 w8 w9 w10 w9 w11 w12 w13 w1 w14 w15 w16"
 ) -> Row:
-    """Compare the engines on a configuration."""
-    save(config_of(family, changes), folder)
+    """Compare the engines on a checkpoint that has been saved of a family with these changes."""
     trace = opened(folder, "all").trace(text)
     found = native_layers(folder, trace.key_tokens.ids)
     changed = ", ".join(f"{name}={'absent' if value is ABSENT else value}" for name, value in changes.items())
@@ -317,6 +316,7 @@ def main() -> None:
     for family in sys.argv[1:] or VARIANTS:
         for changes in one_by_one(family):
             with tempfile.TemporaryDirectory() as folder:
+                save(config_of(family, changes), Path(folder))
                 row = conform(family, changes, Path(folder))
             rows.append(row)
             array, worst = max(row.worst.items(), key=lambda each: each[1])

@@ -32,6 +32,7 @@ def _put_back() -> Iterator[None]:
     try:
         yield
     finally:
+        gc.unfreeze()
         for number, kept in enumerate(descriptors):
             os.dup2(kept, number)
             os.close(kept)

@@ -256,17 +256,6 @@ def test_sentences_of_one_length_share_as_few_batches_as_there_can_be() -> None:
     assert list(batch.batches([])) == []
 
 
-@pytest.mark.parametrize(
-    "lengths",
-    [[2, 2, 2, 2, 800], [1] * 60 + [64], [random.Random(0).randint(1, 60) for _ in range(256)]],
-    ids=["one long one", "many short ones", "mixed"],
-)
-def test_a_batch_is_of_nearly_one_length_so_that_most_of_it_is_no_padding(lengths: list[int]) -> None:
-    found = list(batch.batches(encoded(lengths), True))
-    padded = sum(len(own) * max(lengths[index] for index in own) for own in found)
-    assert padded < 2 * sum(lengths)
-
-
 def test_padding_is_masked_and_every_sentence_is_found_again() -> None:
     for side in ("right", "left"):
         inputs, spans, whole = batch.padded(encoded([3, 1, 2]), 9, side, takes_positions=True)

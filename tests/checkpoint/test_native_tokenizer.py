@@ -429,7 +429,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return made
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(st.sampled_from(sorted(FAMILIES)), FIELDS, FILES)
 def test_never_anything_else(
     folders: dict[str, Path], family: str, fields: dict[str, Any], files: list[Callable[[Path], None]]

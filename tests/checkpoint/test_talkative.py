@@ -72,9 +72,10 @@ def test_a_real_checkpoint_says_nothing(minilm: str) -> None:
     assert json.loads(ran.stdout)["source"]["architecture"] == "bert"
 
 
-@pytest.mark.parametrize(("engine", "sentences", "signals"), [("transformers", 1, 5), ("native", 60, 3)])
+@pytest.mark.usefixtures("signals_arrive")
+@pytest.mark.parametrize(("engine", "sentences"), [("transformers", 1), ("native", 60)])
 def test_a_signal_while_a_checkpoint_is_loaded_and_run_ends_quietly(
-    engine: str, sentences: int, signals: int, minilm: str, tmp_path: Path
+    engine: str, sentences: int, minilm: str, tmp_path: Path
 ) -> None:
     result = tmp_path / "x.json"
     arguments = ["inspect", "-m", minilm, "--engine", engine, "-o", str(result), *["time flies"] * sentences]
@@ -84,11 +85,10 @@ def test_a_signal_while_a_checkpoint_is_loaded_and_run_ends_quietly(
     whole = result.read_bytes()
     drawn = random.Random(0)
     codes = []
-    for _ in range(signals):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
         result.unlink(missing_ok=True)
-        number = drawn.choice([signal.SIGINT, signal.SIGTERM])
         code, errors = ended(arguments, number, drawn.uniform(0, seconds))
         assert (errors, code in (128 + number, -number, 0)) == (b"", True), (number, code)
         assert [file.read_bytes() for file in tmp_path.iterdir()] in ([], [whole])
         codes.append(code)
-    assert len([code for code in codes if code > 128]) >= 2
+    assert any(code > 128 for code in codes)  # a run may be sooner done than the first was

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,7 @@ class Finder:
         copy = os.fork()
         if not copy:
             os.kill(os.getpid(), 2)
+            os._exit(0)
         else:
             codes[name] = os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
 sys.meta_path.insert(0, Finder)
@@ -36,6 +37,8 @@ finally:
     print(*codes)
     print(*set(codes.values()))
 """
+
+pytestmark = pytest.mark.usefixtures("signals_arrive")
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 WRITTEN = ["json", "jsonl", "svg", "parquet"]
@@ -72,14 +75,6 @@ def test_a_signal_at_any_moment_ends_quietly_and_leaves_nothing_half_written(tmp
                 assert file.read_bytes() == whole[file.name]
         assert code != 0 or ending == "table" or [file.name for file in folder.iterdir()] == [f"x.{ending}"]
     assert len([code for code in codes if code > 128]) > 20
-
-
-@pytest.fixture(autouse=True)
-def _hangups_arrive() -> Iterator[None]:
-    """Undo what nohup does to the tests, and they to the programs that they start."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def close(found: Any, expected: Any) -> None:
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=6), st.sampled_from(MASKS), st.integers(0, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_words_sum_over_key_pieces_and_average_over_query_pieces(sizes: list[int], mask: str, seed: int) -> None:
     trace = traced(sizes, mask, seed=seed)
     merged = attncli.derive(trace, words=True)

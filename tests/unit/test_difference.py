@@ -58,7 +58,7 @@ def divergence_by_hand(first: list[float], second: list[float]) -> float:
 sentences = st.lists(st.sampled_from("abcde"), min_size=1, max_size=6, unique=True).map(" ".join)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(sentences, sentences, st.sampled_from(["full", "causal", "window(2)"]))
 def test_every_number_is_what_a_plain_loop_gives(one: str, other: str, mask: str) -> None:
     first, second = traced(one, 1, mask), traced(other, 2, mask)

@@ -67,7 +67,7 @@ def test_a_healthy_mask_has_no_finding_in_any_convention(tmp_path: Path, text: s
 
 
 @given(allowed=st.lists(st.lists(st.booleans(), min_size=4, max_size=4), min_size=4, max_size=4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_mask_is_always_as_it_says_itself(tmp_path_factory: pytest.TempPathFactory, allowed: list[Any]) -> None:
     folder = tmp_path_factory.mktemp("mask")
     path = folder / "expected.npy"
@@ -194,7 +194,7 @@ def test_heads_that_differ_are_a_note_where_nothing_is_expected(tmp_path: Path) 
     heads=st.sampled_from([1, 2]),
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_each_head_is_held_against_what_is_expected_of_it(
     tmp_path_factory: pytest.TempPathFactory, shape: tuple[int, ...], heads: int, seed: int
 ) -> None:

@@ -19,7 +19,7 @@ from attncli.masks.size import Size
 from attncli.masks.subject import laid_out
 
 Mod = Callable[..., Any]
-quickly = settings(max_examples=60, deadline=None)
+quickly = settings(max_examples=60)
 NO_PADDING = torch.zeros(1, dtype=torch.int64)
 
 

@@ -21,7 +21,7 @@ from attncli.masks.parser import parse
 Allows = Callable[[int, int, int], bool]  # query position (past included), key position, number of keys
 Rule = tuple[str, Allows]
 
-quickly = settings(max_examples=100, deadline=None)
+quickly = settings(max_examples=100)
 
 
 def cells(text: str, queries: int, keys: int, past: int = 0) -> list[list[bool]]:

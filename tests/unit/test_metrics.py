@@ -102,7 +102,7 @@ def agree(actual: dict[str, float | None], expected: dict[str, float | None]) ->
 MASKS = ["causal", "full", "window(2)", "~causal", "causal & ~keys(0,2)", "pad(left=2)", "~full", "queries(1,3)"]
 some_ids = st.lists(st.integers(0, 3), min_size=1, max_size=8)
 some_special = st.frozensets(st.integers(0, 3), max_size=2)
-quickly = settings(max_examples=100, deadline=None)
+quickly = settings(max_examples=100)
 
 
 @given(ids=some_ids, special=some_special, mask=st.sampled_from(MASKS), seed=st.integers(0, 99))

@@ -74,7 +74,7 @@ def test_no_line_is_wider_than_the_output_and_every_character_can_be_written(tex
         shown = drawn(trace, View(), palette, width)
         assert max(map(cell_len, plain(shown).splitlines())) <= width
         shown.encode(palette.encoding)
-        assert "\x1b[31m" not in shown
+        assert "\x1b" not in plain(shown)
 
 
 @pytest.mark.parametrize("width", [40, 60, 100, 200])
@@ -192,7 +192,7 @@ def test_no_line_of_a_mask_is_wider_than_the_output(palette: Palette) -> None:
             shown = drawn(trace, View(show=frozenset({"mask", "heatmap"})), palette, width)
             assert max(map(cell_len, plain(shown).splitlines())) <= width
             shown.encode(palette.encoding)
-            assert "\x1b[31m" not in shown
+            assert "\x1b" not in plain(shown)
             assert "fully masked" in shown
             assert all(word in shown for word in ("visible", "symmetric", "nobody sees"))
 

@@ -42,7 +42,7 @@ def test_a_choice_is_expanded_in_the_order_asked_and_each_once(written: object, 
 
 
 @given(st.lists(st.tuples(st.integers(-6, 5), st.integers(0, 5)), min_size=1, max_size=5))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_lists_of_ranges_are_what_plain_python_counts(ends: list[tuple[int, int]]) -> None:
     ranges = [(first, last) for first, last in ends if list(range(6))[first] <= last]
     if not ranges:
@@ -98,7 +98,7 @@ def test_a_refusal_shows_control_characters_and_sends_none() -> None:
 
 
 @given(st.text())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_text_is_a_choice_or_a_usage_error(written: str) -> None:
     try:
         indices = chosen(written)

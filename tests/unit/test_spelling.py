@@ -69,7 +69,7 @@ def test_plain_vocabularies_are_never_taken_for_bytes(text: str) -> None:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="<>"), min_size=1, max_size=20))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_the_bytes_of_any_text_are_all_there(text: str) -> None:
     tokens = read(TOKENIZER, text)
     shown = "".join(token.text.replace("Ġ", " ") if token.shown is None else token.shown for token in tokens)

@@ -34,7 +34,7 @@ def tokens(*texts: str) -> Tokens:
 
 
 @given(any_text)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_nothing_hidden_is_left_in_what_is_shown(text: str) -> None:
     shown = visible(text)
     assert not HIDDEN & set(shown)
@@ -110,7 +110,7 @@ def test_a_label_is_the_token_as_people_read_it(text: str, label: str) -> None:
 
 
 @given(any_text)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_every_label_shows_something_that_stands_on_its_own(text: str) -> None:
     label = token(text).label
     assert label
@@ -193,7 +193,7 @@ def test_the_empty_text_names_no_token(text: str) -> None:
 
 
 @given(st.lists(any_text, min_size=1, max_size=6), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_every_token_is_found_by_its_text_and_by_its_label(texts: list[str], data: st.DataObject) -> None:
     sequence = tokens(*texts)
     index = data.draw(st.integers(0, len(texts) - 1))

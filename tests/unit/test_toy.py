@@ -340,8 +340,10 @@ def test_one_query_row_has_its_omega_alpha_and_context_vector(rng: str) -> None:
 def test_some_rows_are_those_rows_of_the_whole() -> None:
     layer = attncli.inspect(SENTENCE, mask="window(2)").layer(0)
     whole, some = layer.head(2), layer.head(2, [4, 1])
-    for name in ("q", "scores", "mask", "weights", "output"):
+    for name in ("q", "mask"):
         np.testing.assert_array_equal(getattr(some, name), getattr(whole, name)[[4, 1]])
+    for name in ("scores", "weights", "output"):  # another product, which may be rounded otherwise
+        close(getattr(some, name), getattr(whole, name)[[4, 1]])
     close(layer.projected([4, 1]), layer.projected(range(LENGTH))[[4, 1]])
 
 
