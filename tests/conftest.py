@@ -3,16 +3,20 @@
 import os
 import tempfile
 
-# Before typer is imported: it reads these once, and a CI's own settings would colour what the tests compare.
-for name in ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", *(name for name in os.environ if name.startswith("ATTN_"))):
-    os.environ.pop(name, None)
+# Before typer is imported, which reads some of them once: what a CI or a person has set for other programs.
+_OTHERS = {"FORCE_COLOR", "NO_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "TTY_COMPATIBLE", "TTY_INTERACTIVE"}
+_OTHERS |= {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_ENDPOINT"}
+for name in list(os.environ):
+    if name in _OTHERS or name.startswith("ATTN_") or name.lower().endswith("_proxy"):
+        del os.environ[name]
 _HOME = tempfile.TemporaryDirectory()  # whoever runs the tests may have an attncli.toml
 os.environ["XDG_CONFIG_HOME"] = _HOME.name
 # Where transformers copies the code that checkpoints bring: file by file, so that two processes would see halves.
 os.environ["HF_MODULES_CACHE"] = _HOME.name
 # Tiny models are too small to be shared between threads, which wait for each other where several tests run at once.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ |= {"_TYPER_FORCE_DISABLE_TERMINAL": "1", "TERMINAL_WIDTH": "100", "COLUMNS": "100", "HF_HUB_OFFLINE": "1"}
+os.environ |= {"_TYPER_FORCE_DISABLE_TERMINAL": "1", "TERMINAL_WIDTH": "100", "COLUMNS": "100"}
+os.environ |= {"TERM": "xterm-256color", "HF_HUB_OFFLINE": "1"}
 
 import importlib.util
 import io

@@ -44,7 +44,7 @@ def taken(*arguments: str | Path) -> tuple[int, float]:
 )
 def test_memory_is_flat(arguments: list[str], few: int, tmp_path: Path) -> None:
     peaks = []
-    for count in (few, 20 * few):
+    for count in (few, 10 * few):
         path = tmp_path / f"{count}.txt"
         path.write_text("".join(f"time flies like arrow number {number}\n" for number in range(count)))
         peaks.append(taken(*arguments, "--file", path)[0])

@@ -29,7 +29,7 @@ class Tmux:
 
     def screen(self, command: str) -> tuple[str, str]:
         """Type a command, wait until it has ended, and return what stands there, without and with its colours."""
-        self.tmux("send-keys", "-l", f"clear; {command}; echo ended $?")
+        self.tmux("send-keys", "-l", f"clear; {command}; echo en''ded $?")
         self.tmux("send-keys", "Enter")
         for _ in range(200):
             time.sleep(0.1)
@@ -114,8 +114,10 @@ def test_an_interrupt_ends_with_130_and_leaves_no_file(tmp_path: Path) -> None:
     os.write(writer, b"time flies\n")
     for _ in range(600):
         time.sleep(0.1)
-        if list(tmp_path.iterdir()):  # it has begun to write, aside
+        if list(tmp_path.iterdir()):
             break
+    else:
+        pytest.fail("it has not begun to write, aside")
     running.send_signal(signal.SIGINT)
     _, errors = running.communicate(timeout=60)
     os.close(writer)

@@ -138,10 +138,12 @@ def test_a_stream_has_one_writer_at_a_time(tmp_path: Path) -> None:
     assert ran.stderr == f"attn: {out}.part is being written by another run; wait for it, or give another file\n"
     assert finished(first) == (0, "")
     assert [json.loads(line)["text"] for line in out.read_text().splitlines()] == ["time flies"]
-    # One that was killed holds nothing.
+    out.unlink()
+    # One that was killed holds nothing, whatever it has written.
     second = started(out)
     second.kill()
     finished(second)
+    (tmp_path / "out.jsonl.part").write_bytes(b"")
     assert program("inspect", "an arrow", "-o", out).returncode == 0
     assert [json.loads(line)["text"] for line in out.read_text().splitlines()] == ["an arrow"]
     assert list(tmp_path.iterdir()) == [out]
