@@ -13,12 +13,12 @@ from pathlib import Path
 
 PROJECT = Path(__file__).parents[1]
 SCRIPTS = {"bash": "attn.bash", "zsh": "_attn", "fish": "attn.fish", "powershell": "attn.ps1"}
-_READY = "ready>"
+_READY, _RAN = "ready>", "it has run"
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|[()].|\][^\x07]*\x07)")
 # What is asked goes to the real program; what is run leaves its arguments behind, as the shell made them.
 _PROGRAM = """#!/bin/sh
 if [ "$1" = __complete ]; then exec {python} -m attncli "$@"; fi
-printf '%s\\0' "$@" > "$ATTN_RECORD.part" && mv "$ATTN_RECORD.part" "$ATTN_RECORD"
+printf '%s\\0' "$@" > "$ATTN_RECORD" && echo {ran}
 """
 
 
@@ -33,23 +33,19 @@ class Shell:
     def type(self, keys: str) -> None:
         os.write(self.terminal, keys.encode())
 
-    def wait_for(self, text: str, seconds: float = 60) -> None:
-        """Read what the shell shows until it shows a text that it has not shown before."""
+    def wait_for(self, *texts: str, seconds: float = 60) -> None:
+        """Read what the shell shows until it shows these texts, one after the other, since it was called."""
         start, end = len(self.shown), time.monotonic() + seconds
-        while text not in _ESCAPES.sub("", self.shown[start:]):
-            assert time.monotonic() < end, f"{text!r} is not in {self.shown[start:]!r}"
+        expected = re.compile(".*".join(map(re.escape, texts)), re.DOTALL)
+        while not expected.search(_ESCAPES.sub("", self.shown[start:])):
+            assert time.monotonic() < end, f"{texts} is not in {self.shown[start:]!r}"
             if select.select([self.terminal], [], [], 0.1)[0]:
                 self.shown += os.read(self.terminal, 65536).decode(errors="replace")
 
-    def ran(self, keys: str, seconds: float = 60) -> list[str]:
-        """Type a line and Enter; return the arguments that `attn` is run with."""
-        self.record.unlink(missing_ok=True)
+    def ran(self, keys: str) -> list[str]:
+        """Type a line and Enter; return the arguments that `attn` is run with, once the shell waits for the next."""
         self.type(keys + "\r")
-        end = time.monotonic() + seconds
-        while not self.record.exists():
-            if select.select([self.terminal], [], [], 0.02)[0]:
-                self.shown += os.read(self.terminal, 65536).decode(errors="replace")
-            assert time.monotonic() < end, f"attn was not run: {self.shown[-2000:]!r}"
+        self.wait_for(_RAN, _READY)
         return self.record.read_bytes().decode().split("\0")[:-1]
 
 
@@ -65,7 +61,7 @@ def shell(name: str, home: Path, *, startup: str | None = None, **environment: s
     """
     programs = home / "bin"
     programs.mkdir(parents=True, exist_ok=True)
-    (programs / "attn").write_text(_PROGRAM.format(python=sys.executable))
+    (programs / "attn").write_text(_PROGRAM.format(python=sys.executable, ran=_RAN))
     (programs / "attn").chmod(0o755)
     script = PROJECT / "completions" / SCRIPTS[name]
     if name == "bash":

@@ -67,12 +67,13 @@ def test_a_tab_finishes_the_word(typed: Shell, keys: str, arguments: list[str] |
                    for one in arguments]  # fmt: skip
 
 
-def test_the_first_and_the_second_tab_list_what_fits(typed: Shell) -> None:
-    typed.type("attn hea\t")
-    typed.wait_for("heads")
-    typed.type("--s\t\t")
-    typed.wait_for("--seed")
-    typed.type("\x03")
+@pytest.mark.parametrize("name", SHELLS)
+def test_the_first_and_the_second_tab_list_what_fits(name: str, tmp_path: Path) -> None:
+    with shell(name, tmp_path) as opened:
+        opened.type("attn hea\t")
+        opened.wait_for("heads")
+        opened.type("--s\t\t")
+        opened.wait_for("--seed")
 
 
 def test_bash_completion_finds_the_script_where_the_readme_puts_it(tmp_path: Path) -> None:
