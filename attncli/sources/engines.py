@@ -12,7 +12,7 @@ import numpy as np
 
 from attncli.errors import NotExposedError
 from attncli.layer import LayerTrace, Proof
-from attncli.selection import several
+from attncli.sources.groups import OneByOne
 from attncli.sources.load_options import EngineOptions, checked_options
 from attncli.sources.native import DeclinedError, NativeCheckpoint, NotCachedError
 from attncli.tokens import visible
@@ -93,14 +93,12 @@ def _refusal(model: str, reason: DeclinedError, verify: bool) -> NotExposedError
     )
 
 
-class _Native:
+class _Native(OneByOne):
     """The native engine, but for the sentences that it declines.
 
     What computes a sentence does not depend on those before it, so that a run that is gone on with answers as one that
     was never interrupted.
     """
-
-    runs_together = False
 
     def __init__(self, native: NativeCheckpoint, other: Callable[[], Checkpoint] | None) -> None:
         self._native = native
@@ -115,11 +113,6 @@ class _Native:
                 raise _refusal(self._native.name, error, verify=False) from None
             _log.info("left to transformers: %s", error)
             return self._other().trace(text, pair, target)
-
-    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
-        """Yield the attention of each sentence, in order; see `Source.traces`."""
-        for text in several(texts):
-            yield self.trace(text, pair, target)
 
 
 class _Verified:

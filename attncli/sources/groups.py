@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from attncli.errors import InputError, MisfitError
 from attncli.failure import Failure
+from attncli.selection import several
 from attncli.sources.texts import check_texts
 
 if TYPE_CHECKING:
@@ -16,6 +18,21 @@ if TYPE_CHECKING:
     from attncli.trace import Trace
 
 MOST_TOGETHER = 256
+
+
+class OneByOne(ABC):
+    """A source that computes its sentences one after the other; see `attncli.sources.Source`."""
+
+    runs_together = False
+
+    @abstractmethod
+    def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
+        """Return the attention of one sentence; see `Source.trace`."""
+
+    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
+        """Yield the attention of each sentence, in order; see `Source.traces`."""
+        for text in several(texts):
+            yield self.trace(text, pair, target)
 
 
 def traced(

@@ -7,7 +7,7 @@ published notebooks come out digit for digit with torch's random numbers, and Nu
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,8 +18,8 @@ from attncli.errors import UsageError
 from attncli.layer import LayerTrace
 from attncli.masks.algebra import Atom, RuleMask
 from attncli.masks.parser import parse
-from attncli.selection import several
 from attncli.sources.draws import INITS, RNGS, Linear
+from attncli.sources.groups import OneByOne
 from attncli.sources.options import refuse_unknown
 from attncli.sources.texts import check_texts
 from attncli.sources.vocabulary import Trained, Vocabulary, Words, open_vocabulary
@@ -151,7 +151,7 @@ class ToyOptions:
         return factor
 
 
-class ToyLayer:
+class ToyLayer(OneByOne):
     """One attention layer with drawn weights; every sentence draws embeddings afresh, for its own vocabulary."""
 
     def __init__(
@@ -173,15 +173,8 @@ class ToyLayer:
         self.special = special
         self._tokenizer = open_vocabulary(self.options.vocab, special, self.options.offline)
 
-    runs_together = False
-
     def __str__(self) -> str:
         return ", ".join(f"{name} {value}" for name, value in vars(self.options).items() if value is not None)
-
-    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
-        """Yield the attention of each sentence; see `Source.traces`."""
-        for text in several(texts):
-            yield self.trace(text, pair, target)
 
     def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
         """Return the attention of one sentence; see `Source.trace`."""

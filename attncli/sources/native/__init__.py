@@ -9,7 +9,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -19,8 +19,9 @@ import numpy as np
 from attncli.errors import InputError, UsageError
 from attncli.hub_cache import is_known, snapshot
 from attncli.masks.parser import parse
-from attncli.selection import Indices, several
+from attncli.selection import Indices
 from attncli.sources.folder import check_folder
+from attncli.sources.groups import OneByOne
 from attncli.sources.native.families import recipe_of
 from attncli.sources.native.fields import DeclinedError, Fields
 from attncli.sources.native.forward import Model
@@ -47,7 +48,7 @@ class NotCachedError(DeclinedError):
     """The hub's local cache lacks some of it, which transformers downloads."""
 
 
-class NativeCheckpoint:
+class NativeCheckpoint(OneByOne):
     """A model and its tokenizer, opened once; see `attncli.sources.Source`.
 
     Raises:
@@ -56,8 +57,6 @@ class NativeCheckpoint:
         LoadError: its files are damaged, or not its own.
         UsageError: there is no such layer, head or kind.
     """
-
-    runs_together = False
 
     def __init__(
         self,
@@ -126,11 +125,6 @@ class NativeCheckpoint:
         )
         recorded = tuple(found[index] for index in self.layers)
         return Trace(source, sentence.tokens, sentence.tokens, recorded, text, pair, notes=sentence.notes)
-
-    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
-        """Yield the attention of each sentence, in order; see `Source.traces`."""
-        for text in several(texts):
-            yield self.trace(text, pair, target)
 
 
 def load_alone(name: str, options: LoadOptions) -> tuple[NativeTokenizer, int]:
