@@ -27,12 +27,20 @@ def status(text: str) -> Iterator[None]:
         return
     import logging
 
+    from rich.live import Live
+    from rich.spinner import Spinner
     from rich.text import Text
 
     from attncli.listening import listening
 
-    line = stderr_console().status(Text(visible(text)))
-    with Undoing(line.stop), line, listening(lambda said: line.update(Text(visible(said))), logging.DEBUG):
+    spinner = Spinner("dots", Text(visible(text)), style="status.spinner")
+    line = Live(spinner, console=stderr_console(), transient=True, refresh_per_second=12.5)
+
+    def show(said: str) -> None:
+        spinner.update(text=Text(visible(said)))
+        line.refresh()  # at once: a step may be over before the next frame
+
+    with Undoing(line.stop), line, listening(show, logging.DEBUG):
         yield
 
 

@@ -4,20 +4,23 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 ATTN = [sys.executable, "-m", "attncli"]
 
 
-def ended(arguments: list[str], number: signal.Signals, delay: float) -> tuple[int, bytes]:
-    """Return the exit code and stderr of a run that gets a signal so many seconds after its first line has run."""
+def ended(arguments: list[str], number: signal.Signals, delay: float) -> tuple[int, bytes, float]:
+    """Return the exit code, stderr and seconds of a run that gets a signal so long after its first line has run."""
     with subprocess.Popen([*ATTN, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as running:
         while not _has_begun(running.pid):
             time.sleep(0.001)
-        time.sleep(delay)
+        begun = time.monotonic()
+        with suppress(subprocess.TimeoutExpired):
+            running.wait(delay)
         running.send_signal(number)
         _, errors = running.communicate(timeout=120)
-    return running.returncode, errors
+    return running.returncode, errors, time.monotonic() - begun
 
 
 def _has_begun(pid: int) -> bool:

@@ -210,7 +210,7 @@ def test_off_a_terminal_nothing_of_it_is_imported() -> None:
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     imported = set(ran.stderr.split())
     assert "attncli.progress" in imported
-    assert not imported & {"rich.console", "rich.progress", "rich.status", "attncli.listening"}
+    assert not imported & {"rich.console", "rich.progress", "rich.live", "attncli.listening"}
 
 
 def test_without_a_terminal_answers_pass_as_they_are() -> None:
