@@ -239,12 +239,11 @@ def tokenizer_in(path: Path, whose: str) -> Tokenizer:
 
 
 def _tokenizer_from_hub(name: str, offline: bool) -> Path:
-    import logging
+    from attncli.sources.pretrained.quiet import hush_hub
 
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    hush_hub()
     from huggingface_hub import hf_hub_download
 
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its retries; the outcome is said in one sentence
     try:
         return Path(hf_hub_download(name, "tokenizer.json", local_files_only=offline))
     except Exception as error:  # network, authentication, names: a sentence for each is in the error

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -174,6 +175,17 @@ def test_a_name_on_the_hub_is_asked_of_the_hub_alone(recorded: Callable[..., dic
         assert code == 3
         assert err.startswith("attn: the hub could not be reached, ") == ("offline" not in name), err
         assert ("Network is unreachable" in err) == ("offline" not in name), err
+
+
+def test_the_hubs_client_says_why_it_takes_so_long_where_steps_are_told(
+    recorded: Callable[..., dict[str, Ended]],
+) -> None:
+    asked = {option: ["inspect", "time flies", option, "no-one/nothing", "--verbose"] for option in ("--vocab", "-m")}
+    for code, _, err, *_ in recorded(asked).values():
+        assert code == 3
+        assert err.count("Network is unreachable' thrown while requesting HEAD https://huggingface.co/no-one/") == 6
+        tries = re.findall(r"^attn: [\d.]+ s: the hub's client: Retrying in (\d)s", err, re.MULTILINE)
+        assert tries == ["1", "2", "4", "8", "8"]
 
 
 def test_the_libraries_below_report_nothing_and_convert_nothing_unless_they_are_told_to() -> None:

@@ -1,9 +1,11 @@
-"""What transformers and the libraries below it would say on our streams, or to others, silenced."""
+"""What transformers and the libraries below it would say on our streams, or to others, silenced or said as ours."""
 
 from __future__ import annotations
 
 import logging
 import os
+
+_log = logging.getLogger(__name__)
 
 # Read when the libraries are imported: progress bars, and the tokenizers' warning of a fork.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -14,9 +16,21 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 
 def hush() -> None:
-    """Import transformers' own logging, and let it and the hub's client say nothing."""
+    """Import transformers' own logging, and let it and the hub's client write nothing."""
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its retries; the outcome is said in one sentence
+    hush_hub()
+
+
+def hush_hub() -> None:
+    """Pass on what the hub's client says while it tries again, half a minute without a network, as a step of ours."""
+    from huggingface_hub.utils import logging as hub_logging  # which makes a handler of its own
+
+    hub_logging.get_logger().handlers = [_Relay()]
+
+
+class _Relay(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        _log.info("the hub's client: %s", record.getMessage())
