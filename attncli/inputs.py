@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -91,7 +91,6 @@ def traces_of(given: Given, layers: str, only: str | None = None) -> Iterator[tu
 def _computed(
     given: Given, layers: str, only: str | None, resumed: Resumed | None
 ) -> Iterator[tuple[int, Trace | Failure]]:
-    from attncli.progress import status
     from attncli.sentences import sentences
     from attncli.sources import open_source
     from attncli.sources.groups import traced
@@ -99,7 +98,7 @@ def _computed(
     texts = sentences(given.get("text", ()), given.get("file"), given.get("whole", False))
     if only is not None:
         texts = _the_only(texts, only)
-    with status(f"loading {given['model']}") if "model" in given else nullcontext():
+    with _loading(given):
         source = open_source(
             layers=given.get("layer", layers),
             heads=given.get("head"),
@@ -110,6 +109,14 @@ def _computed(
     if "model" not in given:
         tell(f"the toy layer: {source}")
     return traced(source, texts, given.get("pair"), given.get("target"), resumed)
+
+
+def _loading(given: Given) -> AbstractContextManager[None]:
+    """Return the line of a terminal while what is named is loaded; `words` are a vocabulary that nobody loads."""
+    from attncli.progress import status
+
+    name = given.get("model", given.get("vocab", "words"))
+    return nullcontext() if name == "words" else status(f"loading {name}")
 
 
 def _the_only(texts: Iterator[Numbered], what: str) -> Iterator[Numbered]:
@@ -162,7 +169,8 @@ def tokenizations_of(given: Given) -> Iterator[tuple[int, Tokenization | Failure
         return iter(list(enumerate(tokenizations_in(saved(given)), start=1)))
     texts = sentences(given.get("text", ()), given.get("file"), given.get("whole", False))
     named = {name: given[name] for name in OPTIONS if name in given}
-    tokenizer = open_tokenizer(special="no_special" not in given, **named)
+    with _loading(given):
+        tokenizer = open_tokenizer(special="no_special" not in given, **named)
     check_texts(None, given.get("pair"))
     return tolerated(given, _tokenized(tokenizer, texts, given.get("pair")))
 

@@ -194,6 +194,15 @@ def test_a_line_says_what_is_loaded_before_torch_is(tiny_llama: str) -> None:
         assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") > 0
 
 
+def test_a_line_says_which_tokenizer_is_loaded(tiny_llama: str) -> None:
+    for command, option in (("tokens", "--model"), ("tokens", "--vocab"), ("inspect", "--vocab")):
+        _, data, shown = on_terminal(command, option, tiny_llama, "time flies", "-F", "jsonl")
+        assert data
+        assert f"loading {tiny_llama}" in re.sub(r"\s*\n", "", plain(shown))
+        assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") > 0
+    assert on_terminal("tokens", "time flies", "-F", "jsonl")[2] == ""
+
+
 def test_a_name_on_the_line_brings_no_escape_sequence() -> None:
     code, _, shown = on_terminal("inspect", "-m", "no\x1b]0;evil\x07such", "time flies", "-F", "jsonl")
     assert code == 3
