@@ -25,7 +25,7 @@ def hush() -> None:
 
 
 def hush_hub() -> None:
-    """Pass on what the hub's client says while it tries again, half a minute without a network, as a step of ours."""
+    """Pass on what the hub's client says while it tries again, for half a minute and more, as a step of ours."""
     from huggingface_hub.utils import logging as hub_logging  # which makes a handler of its own
 
     hub_logging.get_logger().handlers = [_Relay()]
