@@ -34,12 +34,14 @@ class Proof(NamedTuple):
     Attributes:
         max_abs_error: largest absolute difference over all heads, positions and dimensions.
         against: what it was compared with.
-        of: what was compared; usually weights·V, with what the model itself produced.
+        of: what was compared.
+        magnitude: the largest of the numbers that were compared, or what they are a mean of; rounding grows with it.
     """
 
     max_abs_error: float
     against: str
     of: str = "weights·V"
+    magnitude: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -195,14 +197,12 @@ class LayerTrace:
         return self.num_heads if grouped is None else len(grouped)
 
     def is_proven(self, dtype: str) -> bool:
-        """Return whether the proof's error is rounding; it grows with the values, of which an output is a mean.
+        """Return whether the proof's error is rounding.
 
         Args:
             dtype: what the model computes in.
         """
-        if self.proof is None or self.v is None:
-            return True
-        return self.proof.max_abs_error <= noise_floor(dtype) * max(float(np.abs(self.v).max()), 1.0)
+        return self.proof is None or self.proof.max_abs_error <= noise_floor(dtype) * self.proof.magnitude
 
     @property
     def shapes(self) -> dict[str, list[int]]:

@@ -134,16 +134,23 @@ class _Verified:
         try:
             for trace, other in both:
                 layers = zip(trace.layers, other.layers, strict=True)
-                yield replace(trace, layers=tuple(_compared(layer, known) for layer, known in layers))
+                compared = tuple(_compared(layer, known, trace.source.dtype) for layer, known in layers)
+                yield replace(trace, layers=compared)
         except DeclinedError as error:
             raise _refusal(self._native.name, error, verify=True) from None
 
 
-def _compared(layer: LayerTrace, known: LayerTrace) -> LayerTrace:
-    """Return a layer whose proof is the largest difference of its queries, keys, values and weights from known ones."""
+def _compared(layer: LayerTrace, known: LayerTrace, dtype: str) -> LayerTrace:
+    """Return a layer whose proof is the largest difference of its queries, keys, values and weights from known ones.
+
+    Where those are not what the unmodified model computes, that is what the proof says.
+    """
+    if not known.is_proven(dtype):
+        return replace(layer, proof=known.proof)
     apart = [np.abs(getattr(layer, name) - getattr(known, name)).max() for name in "qkv"]
     for head in range(layer.num_heads):
         for block, other in zip(layer.head(head).blocks(), known.head(head).blocks(), strict=True):
             apart.append(np.abs(block.weights - other.weights).max())
     worst = float(np.max(apart))  # NaN where one of them is
-    return replace(layer, proof=Proof(worst, "those of transformers", "Q, K, V, weights"))
+    largest = max(float(np.abs(getattr(known, name)).max()) for name in "qkv")
+    return replace(layer, proof=Proof(worst, "those of transformers", "Q, K, V, weights", max(largest, 1.0)))

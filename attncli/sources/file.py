@@ -81,7 +81,7 @@ _TOY_DETAILS = {
     "d_model": int,
     "vocab_size": int,
 }
-_PROOF = {"max_abs_error": str, "against": str, "of": str}
+_PROOF = {"max_abs_error": str, "against": str, "of": str, "magnitude": str}
 
 
 def save(trace: Trace, path: str | Path) -> None:
@@ -99,7 +99,9 @@ def save(trace: Trace, path: str | Path) -> None:
         arrays = {name: getattr(layer, name) for name in _ARRAYS}
         entry: dict[str, Any] = {name: getattr(layer, name) for name in _NUMBERS}
         entry["fill"] = str(layer.fill)  # −inf and NaN are no JSON numbers
-        entry["proof"] = layer.proof and {**layer.proof._asdict(), "max_abs_error": str(layer.proof.max_abs_error)}
+        entry["proof"] = layer.proof and {
+            name: value if isinstance(value, str) else str(value) for name, value in layer.proof._asdict().items()
+        }
         if isinstance(layer.mask, RuleMask) and not reads_files(layer.mask.expression):
             entry["mask"] = {"expression": str(layer.mask.expression), "past": layer.mask.past}
         else:
@@ -287,9 +289,11 @@ def _cells(arrays: Mapping[str, np.ndarray[Any, Any]]) -> tuple[int, int, int]:
 
 
 def _saved_proof(recorded: Any) -> Proof:
-    recorded = {"of": Proof.of, **recorded} if isinstance(recorded, dict) else recorded  # earlier files do not say
+    if isinstance(recorded, dict):
+        recorded = {"of": "weights·V", "magnitude": "1.0", **recorded}  # earlier files do not say
     _record(recorded, _PROOF, "proof")
-    return Proof(float(recorded["max_abs_error"]), recorded["against"], recorded["of"])
+    numbers = {name: float(recorded[name]) for name in ("max_abs_error", "magnitude")}
+    return Proof(**{**recorded, **numbers})
 
 
 def _saved_mask(rule: Any, cells: tuple[int, int, int]) -> RuleMask:

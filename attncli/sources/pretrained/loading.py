@@ -34,8 +34,9 @@ _log = logging.getLogger(__name__)
 _AFTER_ATTENTION = ("pooler",)
 
 # How configurations call a layer with softmax attention: full_attention, sliding_attention, chunked_attention,
-# attention, and hybrid where it stands beside a recurrence; linear_attention, mamba, conv and others have none.
-_ATTENTION_TYPE = re.compile(r"^(?!linear).*attention|sliding|^hybrid")
+# attention, minimax_m3_sparse, and hybrid where it stands beside a recurrence; linear_attention, mamba, conv and
+# others have none.
+_ATTENTION_TYPE = re.compile(r"^(?!linear).*attention|sliding|^hybrid|_sparse$")
 
 
 def load_config(name: str, options: LoadOptions) -> Any:
