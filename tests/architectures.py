@@ -162,7 +162,7 @@ MORE: dict[str, dict[str, Any]] = {
     "mpnet": {"relative_attention_num_buckets": 32},  # it finds more buckets than it is configured to have
     "nemotron": {"num_key_value_heads": 2},
     "nemotron_h": {"layers_block_type": ["linear_attention", "full_attention", "moe", "mlp"]},
-    "neomme": {"head_dim": 16},
+    "neomme": {"head_dim": 16, "default_long_sliding_window": 4},
     "qwen4_exp_text": {
         "indexer_n_heads": 2,
         "indexer_kv_heads": 1,
