@@ -66,8 +66,7 @@ SIZES: dict[int, str] = {
     "moe_num_experts index_n_heads linear_num_key_heads linear_num_value_heads linear_num_heads "
     "swa_num_attention_heads attention_window local_attention speech_encoder_attention_heads "
     "t2u_encoder_attention_heads t2u_decoder_attention_heads",
-    8: "relative_attention_num_buckets "
-    "head_dim d_kv d_head attention_head_size kv_channels dim_head qk_nope_head_dim qk_rope_head_dim v_head_dim "
+    8: "head_dim d_kv d_head attention_head_size kv_channels dim_head qk_nope_head_dim qk_rope_head_dim v_head_dim "
     "linear_key_head_dim linear_value_head_dim linear_head_dim mamba_d_state index_head_dim state_size ssm_state_size "
     "swa_head_dim hidden_size_per_layer_input rotary_dim hc_lowrank query_pre_attn_scalar ",
     16: "q_lora_rank kv_lora_rank o_lora_rank mamba_dt_rank time_step_rank entity_emb_size pronunciation_embed_dim "
@@ -159,7 +158,6 @@ MORE: dict[str, dict[str, Any]] = {
     "markuplm": {"xpath_unit_hidden_size": 4, "max_depth": 2},
     "ministral": {"head_dim": 8},
     "minimax_m3_vl_text": {"layer_types": ["full_attention", "minimax_m3_sparse"], "index_n_heads": 2},
-    "mpnet": {"relative_attention_num_buckets": 32},  # it finds more buckets than it is configured to have
     "nemotron": {"num_key_value_heads": 2},
     "nemotron_h": {"layers_block_type": ["linear_attention", "full_attention", "moe", "mlp"]},
     "neomme": {"head_dim": 16, "default_long_sliding_window": 4},

@@ -38,6 +38,7 @@ Run = Callable[..., Any]
 KNOWN = {
     "convbert": ({"batch", "padding-side"}, "its convolutions read the padding"),
     "fsmt": ({"cache"}, "its decoder leaves the causal mask out while it fills a cache"),
+    "minimax_m3_vl_text": ({"dead-row", "padding-side"}, "its blocks are counted from the padding, its local one not"),
     "markuplm": ({"padding-side"}, "the test's tokenizer pads with another id than the one it counts positions by"),
     "mobilebert": ({"batch", "padding-side"}, "its embeddings are of three neighbours, padding among them"),
     "nemotron_h": ({"cache"}, "a recurrent step is not a step of its scan"),
