@@ -8,7 +8,7 @@ the bias stay in their smallest exact form: a rule, booleans, or one array share
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -125,11 +125,10 @@ class LayerTrace:
         A product or a sum of the same numbers may differ in its last digit where they stand in memory in another order,
         as transposed ones do: BLAS takes another kernel for them, and NumPy adds them up in another order.
         """
-        for field in fields(self):
-            array = getattr(self, field.name)
+        for name, array in vars(self).copy().items():
             # One number everywhere, which takes no memory, has no order.
             if isinstance(array, np.ndarray) and not array.flags.c_contiguous and any(array.strides):
-                object.__setattr__(self, field.name, np.ascontiguousarray(array))
+                object.__setattr__(self, name, np.ascontiguousarray(array))
 
     def _checked_cells(self) -> tuple[int, int, int]:
         """Return H, Q and K, once q, k and v agree on them; without these, those of the weights."""
