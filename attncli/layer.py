@@ -94,6 +94,7 @@ class LayerTrace:
 
     def __post_init__(self) -> None:
         """Refuse arrays that do not fit each other, with the names and the numbers of what was expected."""
+        self._lay_out()
         heads, queries, keys = self._checked_cells()
         concatenated = heads * (0 if self.v is None else self.v.shape[-1])
         embedding = 0 if self.out_projection is None else self.out_projection.shape[-1]
@@ -119,6 +120,17 @@ class LayerTrace:
             raise InputError(f"the softcap is {self.softcap}; expected a number above 0")
         if self.fill != -np.inf and not self.fill <= FORBIDDEN_BELOW:
             raise InputError(f"the fill is {self.fill}; expected -inf or a number that no score comes near")
+
+    def _lay_out(self) -> None:
+        """Bring every array into the order that a saved one is read back in, rows one after the other.
+
+        A product or a sum of the same numbers may differ in its last digit where they stand in memory in another order,
+        as transposed ones do: BLAS takes another kernel for them, and NumPy adds them up in another order.
+        """
+        for name, array in vars(self).copy().items():
+            # One number everywhere, which takes no memory, has no order.
+            if isinstance(array, np.ndarray) and not array.flags.c_contiguous and any(array.strides):
+                object.__setattr__(self, name, np.ascontiguousarray(array))
 
     def _checked_cells(self) -> tuple[int, int, int]:
         """Return H, Q and K, once q, k and v agree on them; without these, those of the weights."""

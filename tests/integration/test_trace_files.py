@@ -13,6 +13,8 @@ from safetensors.numpy import save_file
 
 import attncli
 from attncli.errors import InputError, UsageError
+from attncli.layer import LayerTrace
+from attncli.masks.algebra import Atom, RuleMask
 
 Run = Callable[..., Any]
 EVERYTHING = ("-F", "json", "--show", "embeddings,q,k,v,scores,mask,weights,output,metrics")
@@ -49,6 +51,62 @@ def test_a_saved_trace_shows_the_same_bytes(attn: Run, tmp_path: Path, minilm: s
         again = tmp_path / f"{name}-again.safetensors"
         assert attn("inspect", "--from", path, "--save", again).code == 0
         assert again.read_bytes() == path.read_bytes(), name
+
+
+def lain(array: np.ndarray[Any, Any], axes: list[int], offset: int) -> np.ndarray[Any, Any]:
+    """The same numbers with the axes in that order in memory, so many bytes behind a multiple of 64."""
+    buffer = np.empty(array.nbytes + 128, np.uint8)
+    start = -buffer.ctypes.data % 64 + offset
+    moved = array.transpose(axes)
+    laid = buffer[start : start + array.nbytes].view(array.dtype).reshape(moved.shape)
+    laid[...] = moved
+    return laid.transpose(np.argsort(axes))
+
+
+@pytest.mark.parametrize("offset", range(0, 64, 4))
+@pytest.mark.parametrize("count", [1, 5, 9])
+def test_where_and_in_which_order_arrays_lie_changes_no_byte(count: int, offset: int) -> None:
+    random = np.random.default_rng(count)
+    q, k, v = random.standard_normal((3, 12, count, 32), dtype=np.float32)
+    projection = random.standard_normal((12 * 32, 32), dtype=np.float32)
+    recorded = random.random((12, count, count), dtype=np.float32)
+
+    def shown(axes: list[int], offset: int) -> list[bytes]:
+        def laid(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+            return lain(array, axes if array.ndim == 3 else [axis for axis in axes if axis < 2], offset)
+
+        mask = RuleMask(Atom("full"), count, count, 12)
+        layers = [
+            LayerTrace(0, "self", *map(laid, (q, k, v)), 0.2, mask, tuple(range(12)), out_projection=laid(projection)),
+            LayerTrace(
+                1,
+                "self",
+                None,
+                None,
+                laid(v),
+                None,
+                mask,
+                tuple(range(12)),
+                scores=laid(recorded),
+                weights=laid(recorded),
+            ),
+        ]
+        heads = [layer.head(head) for layer in layers for head in range(12)]
+        arrays = [
+            array for head in heads for array in (head.scores, head.weights, head.output, head.weights.sum(axis=-1))
+        ]
+        projected = [layers[0].projected(queries) for queries in ([0], range(count))]
+        return [np.asarray(array).tobytes() for array in arrays + projected]
+
+    expected = shown([0, 1, 2], 0)
+    for axes in ([0, 1, 2], [1, 0, 2], [0, 2, 1], [2, 1, 0]):
+        assert shown(axes, offset) == expected, axes
+
+
+def test_one_number_everywhere_takes_no_memory() -> None:
+    zeros = np.broadcast_to(np.float32(0), (2, 3, 4))
+    mask = RuleMask(Atom("full"), 3, 3, 2)
+    assert LayerTrace(0, "self", zeros, zeros, zeros, 1.0, mask, (0, 1)).q is zeros
 
 
 def test_the_view_of_a_saved_trace_can_be_chosen_anew(attn: Run, tmp_path: Path) -> None:
