@@ -95,9 +95,11 @@ class Checkpoint:
         self.writer = Writer(model, whole, tokenizer, self.reader.limit, generate) if generate else None
 
     def _load(self, config: Any, attention_layers: list[int]) -> Any:
-        from attncli.sources.pretrained.loading import load_model
+        from attncli.sources.pretrained import loading
 
-        return load_model(self.name, config, self.options, self.request, attention_layers)
+        model = loading.load_model(self.name, config, self.options, self.request, attention_layers)
+        self.notes += loading.notes_of(model)
+        return model
 
     def _attention_layers(self) -> list[int]:
         """Return the layers that have softmax attention, of which one at least has to be asked for."""
