@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.errors import InputError, UsageError
+from attncli.errors import InputError, UsageError, not_installed
 from attncli.hub_cache import is_known, snapshot
 from attncli.masks.parser import parse
 from attncli.selection import Indices
@@ -84,7 +84,8 @@ class NativeCheckpoint(OneByOne):
         self.mask = None if mask is None else parse(mask)
         last = max(self.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, self.family, len(recipe.layers), last)
-        self.most = MOST if options.engine == "auto" and not options.verify else math.inf
+        has_choice = options.engine == "auto" and not options.verify and not not_installed("torch", "transformers")
+        self.most = MOST if has_choice else math.inf
         weights = Weights(folder, recipe.prefix, recipe.embedding.tokens.name + ".weight")
         self.model = Model(recipe, weights)
         expected = recipe.tensors(min(last + 1, len(weights)))  # a file may claim layers without end

@@ -12,7 +12,7 @@ from inspect import signature
 from time import perf_counter
 from typing import Any
 
-from attncli.errors import AttnError, LoadError, NotExposedError, UsageError
+from attncli.errors import AttnError, LoadError, NotExposedError, UsageError, require
 from attncli.masks.parser import parse
 from attncli.selection import Indices, several
 from attncli.sources.load_options import LoadOptions, checked_options
@@ -43,6 +43,7 @@ class Checkpoint:
         self.options = checked_options(
             model, options, LoadOptions, "a checkpoint that transformers runs in several ways"
         )
+        require("the transformers engine", "torch", "transformers")
         self.name = model
         expression = None if mask is None else parse(mask)
         if generate and expression is not None:
