@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attncli.bfloat16 import read_bfloat16
-from attncli.errors import InputError, UsageError
+from attncli.errors import InputError, LoadError, UsageError, require
 from attncli.files import written_aside
 from attncli.masks.conventions import as_allowed
 from attncli.masks.notation import ENDINGS
@@ -68,6 +68,8 @@ def read_values(path: Path, most_axes: int = 4) -> Loaded:
             loaded = _read(path)
     except FileNotFoundError:
         raise InputError(f"mask file {name} does not exist") from None
+    except LoadError:  # what reads it is not installed
+        raise
     except Exception as error:  # a damaged header is read as Python literals, which raises nearly anything
         raise InputError(f"mask file {name} cannot be read: {visible(str(error))[:200]}") from None
     values = loaded.values
@@ -146,9 +148,10 @@ def _read_safetensors(path: Path) -> Loaded:
 
 
 def _read_torch(path: Path) -> Loaded:
+    path.open("rb").close()  # a file that is not there is said so before torch says it at length
+    require(visible(str(path)), "torch")
     import torch
 
-    path.open("rb").close()  # a file that is not there is said so before torch says it at length
     try:
         held = torch.load(path, map_location="cpu", weights_only=True)
     except Exception:  # torch's own advice is to switch the protection off
@@ -197,6 +200,7 @@ def _written(ending: str, values: np.ndarray[Any, Any], dtype: str) -> bytes | m
         case ".npz":
             np.savez_compressed(stream, mask=values)
         case ".pt":
+            require("a .pt file", "torch")
             import torch
 
             tensor = torch.from_numpy(np.array(values))
