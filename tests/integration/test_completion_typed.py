@@ -95,7 +95,7 @@ def test_zsh_takes_the_script_from_the_program_as_well(tmp_path: Path) -> None:
 # Names of folders that say something to a shell: what would run, what would expand, what would end a quote.
 NASTY = [
     "e$(touch PWN)x", "e`touch PWN`x", 'e";touch PWN;"x', "e';touch PWN;'x", "e\\$(touch PWN)\\", "!!e!-1x!", "~root",
-    "x=~root:~root", "=e ~x#*?[x]{a,b}&|<>;", "\"'", "\\'\\\"\\`touch PWN`", " $HOME (e)^%1@ ", "é'$'",
+    "x=~root:~root", "=e ~x#*?[x]{a,b}&|<>;", "\"'", "\\'\\\"\\`touch PWN`", " $HOME (e)^%1@ ", "é''$",
 ]  # fmt: skip
 
 
@@ -132,4 +132,14 @@ def test_bash_offers_nothing_where_quotes_are_inside_of_what_expands(tmp_path: P
         assert opened.ran('attn inspect "$(echo a)" "${HOME}$(echo "e\t")"') == ["inspect", "a", f"{tmp_path}e"]
         assert opened.ran("attn inspect `echo a` $'it\\'s' -m 'e\t'") == ["inspect", "a", "it's", "-m", "e"]
         assert opened.ran('attn inspect "$(echo a)" --mask \'fu\t') == ["inspect", "a", "--mask", "full"]
+        assert not (tmp_path / "PWN").exists()
+
+
+def test_zsh_offers_in_double_quotes_no_name_that_it_would_expand_itself(tmp_path: Path) -> None:
+    folder = tmp_path / "e$'\\x24(touch PWN)'x"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    with shell("zsh", tmp_path) as opened:
+        assert opened.ran('attn inspect -m "e\t"') == ["inspect", "-m", "e"]
+        assert opened.ran("attn inspect -m 'e\t") == opened.ran("attn inspect -m e\t") == ["inspect", "-m", folder.name]
         assert not (tmp_path / "PWN").exists()
