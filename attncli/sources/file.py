@@ -31,6 +31,7 @@ from attncli.trace import SCHEMA, Source, Trace
 
 _ARRAYS = ("q", "k", "v", "bias", "sinks", "inputs", "out_projection", "out_bias", "scores", "weights")
 _NUMBERS = ("layer", "kind", "scale", "softcap")
+_KINDS = {"source": ("toy", "pretrained", "module", "file"), "layer": ("self", "encoder", "decoder", "cross")}
 
 # What the JSON of a trace file must hold: a file is not trusted, however it was made.
 _TEXT_OR_NONE, _NUMBER_OR_NONE = str | None, int | float | None
@@ -179,8 +180,8 @@ def _read_trace(tensors: SavedTensors, metadata: Mapping[str, str], layers: Indi
     header = _record(_loads(metadata["attncli"]), _HEADER, "header")
     if header["schema"] != SCHEMA:
         raise InputError(f"the trace file has schema {visible(header['schema'])}; this version reads {SCHEMA}")
-    source = _source(_record(header["source"], _SOURCE, "source"))
-    entries = [_record(entry, _LAYER, "layer") for entry in header["layers"]]
+    source = _source(_kept(_shown(header["source"]), _SOURCE, "source"))
+    entries = [_kept(_shown(entry), _LAYER, "layer") for entry in header["layers"]]
     names = [(entry["layer"], entry["kind"]) for entry in entries]
     if len(set(names)) < len(names) or any(not 0 <= index < source.layers for index, _ in names):
         raise ValueError("a layer stands there twice, or beyond the last layer of its source")
@@ -200,7 +201,7 @@ def _read_trace(tensors: SavedTensors, metadata: Mapping[str, str], layers: Indi
         text=text,
         pair=pair,
         target=target,
-        notes=tuple(map(str, header["notes"])),
+        notes=tuple(map(str, _shown(header["notes"]))),
         generated=_generated(header.get("generated", 0)),
     )
 
@@ -230,6 +231,23 @@ def _record(found: Any, types: Mapping[str, Any], what: str) -> dict[str, Any]:
         if name not in found or not isinstance(found[name], type_) or (is_bool and type_ is not bool):
             raise TypeError(f"'{name}' of its {what} is missing or of the wrong type")
     return found
+
+
+def _shown(found: Any) -> Any:
+    """Return JSON whose texts a terminal may be sent, all but those of sentences and tokens, whose letters count."""
+    if isinstance(found, str):
+        return visible(found)
+    if isinstance(found, dict):
+        return {visible(name): _shown(value) for name, value in found.items()}
+    return [_shown(value) for value in found] if isinstance(found, list) else found
+
+
+def _kept(found: Any, types: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Return a record of one of the kinds that there are."""
+    record = _record(found, types, what)
+    if record["kind"] not in _KINDS[what]:
+        raise ValueError(f"the kind of its {what} is '{record['kind']}'; expected one of {', '.join(_KINDS[what])}")
+    return record
 
 
 def _source(recorded: dict[str, Any]) -> Source:
