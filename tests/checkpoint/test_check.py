@@ -90,6 +90,19 @@ def test_a_healthy_model_has_no_finding(name: str, checked: Checked) -> None:
     }  # fmt: skip
 
 
+def test_a_model_in_which_no_attention_is_found_is_told_how_it_is_looked_for(
+    attn: Callable[..., Any], checked: Checked
+) -> None:
+    def renamed(model: Any, _: Any) -> None:
+        for module in model.modules():
+            if "Attention" in type(module).__name__:
+                module.__class__ = type("Mixer", (type(module),), {})
+
+    with pytest.raises(NotExposedError, match="0 could be watched; no module has Attention in the name of its class"):
+        checked("gpt_neo", renamed)
+    assert "in modules with Attention in the name of their class" in " ".join(attn("check", "--help").out.split())
+
+
 def test_there_are_many_of_them() -> None:
     healthy = [name for name in architectures() if name not in NOT_REACHED and name not in KNOWN]
     assert len(healthy) >= 185

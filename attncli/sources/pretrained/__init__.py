@@ -91,7 +91,7 @@ class Checkpoint:
             limit=loading.position_limit(self.model),
             truncate=self.options.truncate,
             rows=loading.vocabulary_rows(self.model),
-            start_id=getattr(config, "decoder_start_token_id", None),
+            start_id=loading.start_id(model, config, tokenizer) if self.is_encoder_decoder else None,
         )
         self.writer = Writer(model, whole, tokenizer, self.reader.limit, generate) if generate else None
 

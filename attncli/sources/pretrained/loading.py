@@ -249,6 +249,21 @@ def _check_weights(name: str, model: Any, report: Mapping[str, Any], is_undone: 
     return notes
 
 
+def start_id(name: str, config: Any, tokenizer: Any) -> int | None:
+    """Return the id that a decoder begins with, or None where the configuration does not say.
+
+    Raises:
+        LoadError: it is no id of the tokenizer.
+    """
+    start = getattr(config, "decoder_start_token_id", None)
+    if start is None or (type(start) is int and start in tokenizer.get_vocab().values()):
+        return start
+    raise LoadError(
+        f"the configuration of {visible(name)} says that its decoder begins with {visible(repr(start)[:50])}; expected "
+        "decoder_start_token_id to be the id of a token"
+    )
+
+
 def head_count(config: Any) -> int:
     """Return how many heads the layers have, on the wider side of an encoder-decoder."""
     names = ("num_attention_heads", "encoder_attention_heads", "decoder_attention_heads", "num_decoder_attention_heads")

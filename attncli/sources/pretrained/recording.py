@@ -149,8 +149,9 @@ class Recorder:
             is_right = seen == (expected[: len(seen)] if self.places.is_named else expected)
             if not is_right or any(place not in layers for layers in self.layers for place in wanted):
                 counts = f"{len(expected)} {kind if kind != 'self' else ''} attention layers".replace("  ", " ")
+                unnamed = "" if self.places.modules else "; no module has Attention in the name of its class"
                 raise NotExposedError(
-                    f"{architecture}: its configuration has {counts} and {len(seen)} could be watched"
+                    f"{architecture}: its configuration has {counts} and {len(seen)} could be watched{unnamed}"
                 )
 
     def traces(self) -> list[tuple[LayerTrace, ...]]:
