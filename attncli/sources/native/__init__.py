@@ -79,7 +79,7 @@ class NativeCheckpoint(OneByOne):
         self.family: str = config["model_type"]
         self.layers = layers.among(len(recipe.layers), visible(model))
         self.heads = heads.among(recipe.heads.count, f"each layer of {visible(model)}")
-        self.mask = None if mask is None else parse(mask)
+        self.mask = None if mask is None else parse(mask, states_true=False)
         last = max(self.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, self.family, len(recipe.layers), last)
         self.most = MOST if options.engine == "auto" and not options.verify else math.inf
