@@ -81,7 +81,7 @@ class NativeCheckpoint(OneByOne):
         self.family: str = config["model_type"]
         self.layers = layers.among(len(recipe.layers), visible(model))
         self.heads = heads.among(recipe.heads.count, f"each layer of {visible(model)}")
-        self.mask = None if mask is None else parse(mask)
+        self.mask = None if mask is None else parse(mask, states_true=False)
         last = max(self.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, self.family, len(recipe.layers), last)
         has_choice = options.engine == "auto" and not options.verify and not not_installed("torch", "transformers")

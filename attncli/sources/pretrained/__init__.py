@@ -45,7 +45,7 @@ class Checkpoint:
         )
         require("the transformers engine", "torch", "transformers")
         self.name = model
-        expression = None if mask is None else parse(mask)
+        expression = None if mask is None else parse(mask, states_true=False)
         if generate and expression is not None:
             raise UsageError("--generate lets the model write under its own mask; drop --mask")
         if sys.flags.optimize > 1:
