@@ -27,9 +27,9 @@ _MARK = "what is to be replaced"
 
 
 def places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every place inside a JSON document; of a list its first."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
-    for name, each in inner:
+    """Every place inside a JSON document; of a list and of a vocabulary the first."""
+    inner = list(value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ())
+    for name, each in inner[:1] if isinstance(value, list) or place[-1:] == ("vocab",) else inner:
         yield (*place, name)
         yield from places(each, (*place, name))
 
