@@ -12,7 +12,7 @@ import numpy as np
 
 from attncli.bfloat16 import read_bfloat16
 from attncli.errors import InputError, UsageError
-from attncli.files import written_aside
+from attncli.files import MOST_PACKED, MOST_TEXT, check_file, written_aside
 from attncli.masks.conventions import as_allowed
 from attncli.masks.notation import ENDINGS
 from attncli.tokens import visible
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _NAMES = ("mask", "attention_mask", "attn_mask")  # of the mask, in a file that holds several arrays
 _WITH_BFLOAT16 = (".safetensors", ".pt")
+_MOST = {".json": MOST_TEXT, ".csv": MOST_TEXT, ".npz": MOST_PACKED, ".pt": MOST_PACKED}  # the others are mapped
 _LARGEST = 2**31  # bytes of a mask in an archive, where a small file can unpack to anything
 
 
@@ -81,6 +82,7 @@ def read_values(path: Path, most_axes: int = 4) -> Loaded:
 
 
 def _read(path: Path) -> Loaded:
+    check_file(path, _MOST.get(path.suffix.lower()))
     match path.suffix.lower():
         case ".npy":
             # Mapped, so that a header that claims more than the file holds is refused before memory is taken.
@@ -148,7 +150,6 @@ def _read_safetensors(path: Path) -> Loaded:
 def _read_torch(path: Path) -> Loaded:
     import torch
 
-    path.open("rb").close()  # a file that is not there is said so before torch says it at length
     try:
         held = torch.load(path, map_location="cpu", weights_only=True)
     except Exception:  # torch's own advice is to switch the protection off

@@ -391,7 +391,7 @@ def test_traces_that_contradict_themselves_are_refused(attn: Run, tmp_path: Path
 HOSTILE = "\x1b]0;owned\x07\x1b[31m\t\r\n\x00\x9b2J\u202e\ufffe<&\"'"
 SHOWN = "tokens,shapes,scores,mask,weights,heatmap,output,metrics,proof"
 VIEWS = [
-    *(["inspect", "--show", SHOWN, "-F", form] for form in ("table", "md", "svg", "html", "json", "jsonl", "tsv", "csv")),
+    *(["inspect", "--show", SHOWN, "-F", form] for form in ("table", "md", "svg", "html", "json", "tsv", "csv")),
     ["inspect", "--words", "-F", "table"],
     *(["heads", "-F", form] for form in ("table", "md", "svg", "html", "json", "tsv", "csv")),
     *(["why", "-q", "0", "-F", form] for form in ("table", "md", "svg", "html", "json")),
