@@ -137,10 +137,10 @@ class File(NamedTuple):
                 f"{list(expected)}, or [heads, queries, keys] with {grid.heads} heads"
             )
         if self.is_ambiguous:
-            path, stated = visible(self.path), visible(str(self))
+            stated = visible(str(self))
             raise UsageError(
-                f"{path}: nothing in the cells tells True = attend from True = masked; give --mask '{stated}' for the "
-                f"one, --mask '~{stated}' for the other (attn mask show {path} --true attend draws the one)"
+                f"{visible(self.path)}: nothing in the cells tells True = attend from True = masked; give --mask "
+                f"'{stated}' for the one, '~{stated}' for the other (attn mask show --true attend draws the one)"
             )
         return self.mask[..., grid.queries[:, 0], :]
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 _NAMES = ("mask", "attention_mask", "attn_mask")  # of the mask, in a file that holds several arrays
 _WITH_BFLOAT16 = (".safetensors", ".pt")
 _MOST = {".json": MOST_TEXT, ".csv": MOST_TEXT, ".npz": MOST_PACKED, ".pt": MOST_PACKED}  # the others are mapped
-_LARGEST = 2**31  # bytes of a mask where a small file can stand for one of any size
+_LARGEST = 2**31  # bytes that a mask may take which takes more than its file, as a small file can ask for any
+_BESIDE = 7  # bytes a cell that its readings, what is expected and their differences take besides
 
 
 class Loaded(NamedTuple):
@@ -122,7 +123,7 @@ def _unpacked(path: Path) -> np.ndarray[Any, Any]:
         members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
         member = members[_the_mask(list(members))]
         with archive.open(member) as stream:
-            _check_size(*_claimed(stream))
+            _check_size(*_claimed(stream), path)
         with archive.open(member) as stream:
             return np.lib.format.read_array(stream, allow_pickle=False)
 
@@ -135,11 +136,11 @@ def _claimed(stream: IO[bytes]) -> tuple[Sequence[int], int]:
     return shape, dtype.itemsize
 
 
-def _check_size(shape: Sequence[int], itemsize: int, most: int = _LARGEST) -> None:
-    """Raise ValueError for an array that is too large to make, before it is made."""
-    size = math.prod(shape) * itemsize
-    if size > most:
-        raise ValueError(f"it unpacks to {size} bytes, more than {most}")
+def _check_size(shape: Sequence[int], itemsize: int, path: Path) -> None:
+    """Raise ValueError for an array that a small file asks for and that is too large to make, before it is made."""
+    cells = math.prod(shape)
+    if cells * itemsize > path.stat().st_size and cells * (itemsize + _BESIDE) > _LARGEST:
+        raise ValueError(f"it unpacks to {cells * itemsize} bytes; give a mask of this size as .npy")
 
 
 def _the_mask(names: list[str]) -> str:
@@ -177,8 +178,7 @@ def _read_torch(path: Path) -> Loaded:
     with path.open("rb") as stream:  # a file that is not there is said so before torch says it at length
         if zipfile.is_zipfile(stream):  # torch writes its parts as they are, and unpacks those that are not
             with zipfile.ZipFile(stream) as archive:
-                sizes = [member.file_size for member in archive.infolist()]
-            _check_size((sum(sizes),), 1, max(_LARGEST, path.stat().st_size))
+                _check_size([sum(member.file_size for member in archive.infolist())], 1, path)
     require(visible(str(path)), "torch")
     import torch
 
@@ -191,8 +191,7 @@ def _read_torch(path: Path) -> Loaded:
     if not isinstance(held, torch.Tensor):
         raise ValueError(f"it holds a {type(held).__name__}, not a tensor")
     dtype = str(held.dtype).removeprefix("torch.")
-    if held.layout is torch.strided and held.numel() * held.itemsize > held.untyped_storage().nbytes():
-        _check_size(held.shape, 4 if dtype == "bfloat16" else held.itemsize)  # one value that stands in many places
+    _check_size(held.shape, held.itemsize, path)  # one value can stand in many places
     return Loaded((held.float() if dtype == "bfloat16" else held).detach().numpy(), dtype)
 
 

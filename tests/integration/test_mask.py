@@ -3,6 +3,8 @@
 import io
 import json
 import pickle
+import tracemalloc
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -469,6 +471,36 @@ def traps(folder: Path, trap: Path) -> list[str]:
     np.savez(stream, mask=np.ones((64, 64)))
     (folder / "cut.npz").write_bytes(stream.getvalue()[:-200])
     return sorted(path.name for path in folder.iterdir())
+
+
+def claims(folder: Path) -> dict[str, int]:
+    """Small mask files that stand for large ones; by name the bytes that they ask for."""
+    packed = io.BytesIO()
+    np.lib.format.write_array_header_1_0(packed, {"descr": "|b1", "fortran_order": False, "shape": (77_000, 77_000)})
+    with zipfile.ZipFile(folder / "claims.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("mask.npy", packed.getvalue() + bytes(2**20))
+    torch.save(torch.zeros(1, 1, dtype=torch.bool).expand(2**16, 2**16), folder / "strides.pt")
+    torch.save({"mask": torch.zeros(1, 1, dtype=torch.bfloat16).expand(2**15, 2**15)}, folder / "halves.pt")
+    torch.save(torch.ones(2, 2), packed)
+    with zipfile.ZipFile(packed) as whole, zipfile.ZipFile(folder / "packed.pt", "w", zipfile.ZIP_DEFLATED) as archive:
+        for part in whole.namelist():
+            archive.writestr(part, whole.read(part))
+        held = sum(part.file_size for part in archive.filelist[1:])
+        archive.filelist[0].file_size = 3 * 10**9
+    np.savez_compressed(folder / "packed.npz", mask=np.zeros((16_385, 16_385), np.uint8))
+    npz = {"packed.npz": 16_385**2, "claims.npz": 77_000**2}
+    return npz | {"strides.pt": 2**32, "halves.pt": 2**31, "packed.pt": 3 * 10**9 + held}
+
+
+def test_a_small_file_that_stands_for_a_large_mask_is_refused_before_it_is_made(attn: Run, folder: Path) -> None:
+    for name, size in claims(folder).items():
+        assert Path(name).stat().st_size < 300_000
+        tracemalloc.start()
+        refused(attn("mask", "check", name), INPUT, f"{name} cannot be read: it unpacks to {size} bytes; give")
+        assert tracemalloc.get_traced_memory()[1] < 2**26
+        tracemalloc.stop()
+    torch.save(torch.zeros(1, 1).expand(4, 4), "small.pt")
+    assert attn("mask", "diff", "small.pt", "full").code == 0
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

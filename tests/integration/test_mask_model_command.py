@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
-from transformers import Gemma2Config, MambaConfig, PreTrainedTokenizerFast, T5Config
+from transformers import BertConfig, Gemma2Config, MambaConfig, PreTrainedTokenizerFast, T5Config
 
 __all__ = ["folder"]
 
@@ -188,6 +188,9 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "a side": (["gemma", "time", "--pad", "top"], USAGE, "--pad"),
     "a revision of a folder": (["gemma", "time", "--revision", "main"], USAGE, "--revision"),
     "a format": (["gemma", "time", "-F", "tsv"], USAGE, "tsv"),
+    "more layers than can be built": (["deep", "time"], INPUT, "deep claims to have 100000 layers, and at most 1000"),
+    "more decoder layers than can be built": (["deep_t5", "time"], INPUT, "deep_t5 claims to have 100000 layers"),
+    "more positions than can be built": (["long", "time"], INPUT, f"long asks for tables of {2 * 8 * 2**31} bytes"),
     "an ending": (["gemma", "time", "-o", "mask.csv"], USAGE, ".json, .svg, .html, .md or .txt"),
 }
 
@@ -198,6 +201,12 @@ def test_a_bad_request_is_one_sentence_and_an_exit_code(attn: Run, gemma: str, m
     shutil.copytree(gemma, "wordless", ignore=shutil.ignore_patterns("tokenizer*"))
     MambaConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1).save_pretrained("mamba")
     save_tokenizer("mamba")
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
+    BertConfig(num_hidden_layers=100_000, **sizes).save_pretrained("deep")
+    BertConfig(num_hidden_layers=1, max_position_embeddings=2**31, **sizes).save_pretrained("long")
+    T5Config(num_layers=1, num_decoder_layers=100_000, d_model=16, d_ff=16, d_kv=8).save_pretrained("deep_t5")
+    for config in ("deep", "long", "deep_t5"):
+        save_tokenizer(config, pad_token="<pad>")
     Path("minilm").symlink_to(minilm)
     before = left_in(Path())
     arguments, code, words = BAD[name]

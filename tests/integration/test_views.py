@@ -103,7 +103,7 @@ def test_a_row_without_a_key_is_warned_about_whatever_is_made_of_it(
     allowed = np.ones((4, 3, 3), bool)
     allowed[1, 1] = False
     np.save(tmp_path / "mask.npy", allowed)
-    ran = attn("inspect", "a b c", "--mask", tmp_path / "mask.npy", *options)
+    ran = attn("inspect", "a b c", "--mask", f"file('{tmp_path / 'mask.npy'}')", *options)
     assert ran.code == 0
     assert ran.err.count("\n") == bool(said)
     assert said in ran.err

@@ -13,6 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from attncli.errors import InputError, UsageError
 from attncli.findings import CODES, Finding, fails, parse_fail_on
+from attncli.masks.algebra import ATOMS
 from attncli.masks.audit import audit
 from attncli.masks.conventions import LEAST, as_allowed, encoded, read_convention
 from attncli.masks.files import read_values, write_values
@@ -258,6 +259,26 @@ def test_a_hint_explains_every_head(tmp_path: Path) -> None:
     assert "the window has 4 keys, not 3" in found(tmp_path, wider, "window(3)")["window"].message
     wider[1] = mask("window(5)")
     assert found(tmp_path, wider, "window(3)")["window"].message == "attends outside the window in 5 cells"
+
+
+def test_the_work_of_an_expectation_grows_with_its_windows_and_not_with_their_square(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    laid: list[int] = []
+    kind = ATOMS["window"]
+
+    def counted(grid: Any, width: int) -> Any:
+        laid.append(width)
+        return kind.rule(grid, width)
+
+    monkeypatch.setitem(ATOMS, "window", kind._replace(rule=counted))
+    counts = []
+    for windows in (15, 60):
+        laid.clear()
+        expect = " | ".join(f"window({width})" for width in range(1, windows + 1))
+        assert set(found(tmp_path, additive(mask("full", 64) & ~mask("queries(2,3)", 64)), expect)) > {"missing"}
+        counts.append(len(laid))
+    assert counts[1] <= 4 * counts[0]
 
 
 def test_what_does_not_fit_another_alignment_is_no_explanation(tmp_path: Path) -> None:
