@@ -14,8 +14,8 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attncli.bfloat16 import read_bfloat16
-from attncli.errors import InputError, UsageError
-from attncli.files import written_aside
+from attncli.errors import InputError, LoadError, UsageError, require
+from attncli.files import MOST_PACKED, MOST_TEXT, check_file, written_aside
 from attncli.masks.conventions import Reading, as_allowed, read_convention
 from attncli.masks.notation import ENDINGS
 from attncli.tokens import visible
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _NAMES = ("mask", "attention_mask", "attn_mask")  # of the mask, in a file that holds several arrays
 _WITH_BFLOAT16 = (".safetensors", ".pt")
+_MOST = {".json": MOST_TEXT, ".csv": MOST_TEXT, ".npz": MOST_PACKED, ".pt": MOST_PACKED}  # the others are mapped
 _LARGEST = 2**31  # bytes that a mask may take which takes more than its file, as a small file can ask for any
 _BESIDE = 7  # bytes a cell that its readings, what is expected and their differences take besides
 
@@ -77,6 +78,8 @@ def read_values(path: Path, most_axes: int = 4) -> Loaded:
             loaded = _read(path)
     except FileNotFoundError:
         raise InputError(f"mask file {name} does not exist") from None
+    except LoadError:  # what reads it is not installed
+        raise
     except Exception as error:  # a damaged header is read as Python literals, which raises nearly anything
         raise InputError(f"mask file {name} cannot be read: {visible(str(error))[:200]}") from None
     values = loaded.values
@@ -90,6 +93,7 @@ def read_values(path: Path, most_axes: int = 4) -> Loaded:
 
 
 def _read(path: Path) -> Loaded:
+    check_file(path, _MOST.get(path.suffix.lower()))
     match path.suffix.lower():
         case ".npy":
             # Mapped, so that a header that claims more than the file holds is refused before memory is taken.
@@ -171,12 +175,13 @@ def _read_safetensors(path: Path) -> Loaded:
 
 
 def _read_torch(path: Path) -> Loaded:
-    import torch
-
     with path.open("rb") as stream:  # a file that is not there is said so before torch says it at length
         if zipfile.is_zipfile(stream):  # torch writes its parts as they are, and unpacks those that are not
             with zipfile.ZipFile(stream) as archive:
                 _check_size([sum(member.file_size for member in archive.infolist())], 1, path)
+    require(visible(str(path)), "torch")
+    import torch
+
     try:
         held = torch.load(path, map_location="cpu", weights_only=True)
     except Exception:  # torch's own advice is to switch the protection off
@@ -226,6 +231,7 @@ def _written(ending: str, values: np.ndarray[Any, Any], dtype: str) -> bytes | m
         case ".npz":
             np.savez_compressed(stream, mask=values)
         case ".pt":
+            require("a .pt file", "torch")
             import torch
 
             tensor = torch.from_numpy(np.array(values))

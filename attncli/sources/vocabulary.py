@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from attncli.errors import InputError, LoadError, MisfitError, UsageError
+from attncli.errors import InputError, LoadError, MisfitError, UsageError, require
+from attncli.files import MOST_TEXT, check_file
 from attncli.tokens import Token, Tokens, visible
 
 if TYPE_CHECKING:
@@ -233,12 +234,14 @@ def tokenizer_in(path: Path, whose: str) -> Tokenizer:
     from tokenizers import Tokenizer
 
     try:
+        check_file(path, MOST_TEXT)
         return Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception
         raise LoadError(f"{whose}: tokenizer.json cannot be read: {visible(str(error))}") from None
 
 
 def _tokenizer_from_hub(name: str, offline: bool) -> Path:
+    require(f"--vocab '{visible(name)}', which is no file or folder here,", "huggingface_hub")
     from attncli.sources.pretrained.quiet import hush_hub
 
     hush_hub()

@@ -397,6 +397,15 @@ def test_several_sentences_are_an_array_and_one_is_a_document(attn: Run) -> None
 
 
 @pytest.mark.parametrize(("name", "delimiter"), [("tsv", "\t"), ("csv", ",")])
+def test_a_cell_is_the_token_though_a_spreadsheet_would_calculate_it(attn: Run, name: str, delimiter: str) -> None:
+    path_of = {"inspect": "query_token", "tokens": "text"}
+    for command, column in path_of.items():
+        rows = rows_of(attn(command, "= 1 + - 2 @ x =-+@", "-F", name).out, delimiter)
+        assert list(dict.fromkeys(row[column] for row in rows)) == ["=", "1", "+", "-", "2", "@", "x", "=-+@"]
+    assert "spreadsheet" in attn("help", "formats").out
+
+
+@pytest.mark.parametrize(("name", "delimiter"), [("tsv", "\t"), ("csv", ",")])
 def test_rows_are_tidy_one_a_cell(attn: Run, name: str, delimiter: str) -> None:
     out = attn("inspect", "time flies", "fruit", "-F", name, "-H", "1,0").out
     assert out.splitlines()[0].split(delimiter) == COLUMNS.split()
