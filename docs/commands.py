@@ -36,14 +36,9 @@ def _section(page: Page) -> Iterator[str]:
     if page.examples:
         yield "\nExamples:\n\n```sh\n" + "".join(f"{example}\n" for example in page.examples) + "```\n"
     for group in page.groups:
-        yield f"\n### {group.title} {{: #{_anchor(page.name, group.title)} }}\n\n| | |\n|---|---|\n"
+        yield f"\n| {group.title} | |\n|---|---|\n"
         for name, form, text in group.entries:
-            written = " ".join(f"`{one}`".replace("|", "\\|") for one in (name, form) if one)
-            yield f"| {written} | {_escaped(text)} |\n"
-
-
-def _anchor(*names: str) -> str:
-    return "-".join(re.findall(r"[a-z0-9]+", " ".join(names).lower()))
+            yield f"| {' '.join(f'`{one}`' for one in (name, form) if one)} | {_escaped(text)} |\n"
 
 
 def _escaped(text: str) -> str:

@@ -4,6 +4,7 @@ import doctest
 import importlib
 import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from conftest import hub_cache
 from readme import README, ROOT, Example, comparable, drawn, examples, pages, pictures, ran
 from typer.main import get_command
 
+import attncli
 from attncli._version import __version__
 from attncli.cli import app
 
@@ -105,6 +107,28 @@ def test_every_command_is_in_the_readme_and_every_option_has_help() -> None:
         assert command.help
         assert "attn " in command.help  # an example
         assert all(parameter.help for parameter in command.params)
+
+
+def test_the_reference_has_every_command_with_the_options_of_its_help(
+    attn: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    written = importlib.import_module("commands").commands()
+    sections = dict(re.findall(r"^## (attn .*)\n([\s\S]*?)(?=^## |\Z)", written, re.MULTILINE))
+    waiting = ["attn"]
+    while waiting:
+        path = waiting.pop()
+        said = attn(*path.split()[1:], "--help").out
+        section = sections.pop(path) if path != "attn" else said
+        assert set(re.findall(r"--[a-z][\w-]+", said)) <= set(re.findall(r"--[a-z][\w-]+", section)), path
+        listed = said.partition("╭─ Commands ")[2].partition("╰")[0]
+        waiting += [f"{path} {name}" for name in re.findall(r"^│ (\w+) ", listed, re.MULTILINE)]
+    assert not sections
+
+
+def test_the_python_page_has_every_public_name() -> None:
+    named = re.findall(r"^::: attncli\.(\w+)$", PAGES["docs/python-api.md"], re.MULTILINE)
+    assert sorted([*named, "__version__"]) == sorted(attncli.__all__)
 
 
 def test_the_changelog_opens_with_this_version() -> None:
