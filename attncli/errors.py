@@ -13,7 +13,7 @@ class ExitCode(IntEnum):
     OK = 0, "ok"
     FINDINGS = 1, "a check found something"
     USAGE = 2, "usage: an option, a layer, a head, a token or a mask expression that does not exist"
-    LOAD = 3, "the model or tokenizer cannot be loaded"
+    LOAD = 3, "the model, its tokenizer or a package cannot be loaded"
     NOT_EXPOSED = 4, "the model does not expose what was asked"
     INPUT = (
         5,
@@ -49,7 +49,7 @@ class MisfitError(UsageError):
 
 
 class LoadError(AttnError):
-    """A model or a tokenizer cannot be loaded."""
+    """A model, a tokenizer or a package cannot be loaded."""
 
     exit_code = ExitCode.LOAD
 
@@ -64,3 +64,32 @@ class InputError(AttnError):
     """The text, the mask or the file is not usable."""
 
     exit_code = ExitCode.INPUT
+
+
+# What brings the packages that not every installation has; huggingface_hub comes with tokenizers.
+_BROUGHT_BY = {"torch": "attncli[torch]", "transformers": "attncli[torch]"}
+
+
+def not_installed(*packages: str) -> list[str]:
+    """Return which packages are not there; none of them is imported."""
+    from importlib.util import find_spec
+
+    return [name for name in packages if find_spec(name) is None]
+
+
+def require(what: str, *packages: str) -> None:
+    """Refuse what takes a package that is not there, before Python does.
+
+    Args:
+        what: the subject of the sentence.
+        packages: as they are imported.
+
+    Raises:
+        LoadError: with the command that installs them.
+    """
+    import shlex
+
+    if missing := not_installed(*packages):
+        command = shlex.join(dict.fromkeys(_BROUGHT_BY.get(name, name) for name in missing))
+        are = "is" if len(missing) == 1 else "are"
+        raise LoadError(f"{what} takes {' and '.join(missing)}, which {are} not installed: pip install {command}")

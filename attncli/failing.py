@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from attncli.errors import AttnError, ExitCode
 from attncli.terminal import complain
-from attncli.tokens import visible
+from attncli.tokens import brief, visible
 
 
 def failed(error: Exception) -> ExitCode:
@@ -38,4 +38,4 @@ def _trace(error: Exception) -> None:
         behind = behind.__context__
     lines = "".join(traceback.format_exception(error)).splitlines()
     with suppress(OSError):
-        sys.stderr.write("".join(f"{visible(line)}\n" for line in lines))
+        sys.stderr.write("".join(f"{visible(brief(line))}\n" for line in lines))

@@ -34,12 +34,14 @@ class Proof(NamedTuple):
     Attributes:
         max_abs_error: largest absolute difference over all heads, positions and dimensions.
         against: what it was compared with.
-        of: what was compared; usually weights·V, with what the model itself produced.
+        of: what was compared.
+        magnitude: the largest of the numbers that were compared, or what they are a mean of; rounding grows with it.
     """
 
     max_abs_error: float
     against: str
     of: str = "weights·V"
+    magnitude: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ class LayerTrace:
 
     def __post_init__(self) -> None:
         """Refuse arrays that do not fit each other, with the names and the numbers of what was expected."""
+        self._lay_out()
         heads, queries, keys = self._checked_cells()
         concatenated = heads * (0 if self.v is None else self.v.shape[-1])
         embedding = 0 if self.out_projection is None else self.out_projection.shape[-1]
@@ -117,6 +120,17 @@ class LayerTrace:
             raise InputError(f"the softcap is {self.softcap}; expected a number above 0")
         if self.fill != -np.inf and not self.fill <= FORBIDDEN_BELOW:
             raise InputError(f"the fill is {self.fill}; expected -inf or a number that no score comes near")
+
+    def _lay_out(self) -> None:
+        """Bring every array into the order that a saved one is read back in, rows one after the other.
+
+        A product or a sum of the same numbers may differ in its last digit where they stand in memory in another order,
+        as transposed ones do: BLAS takes another kernel for them, and NumPy adds them up in another order.
+        """
+        for name, array in vars(self).copy().items():
+            # One number everywhere, which takes no memory, has no order.
+            if isinstance(array, np.ndarray) and not array.flags.c_contiguous and any(array.strides):
+                object.__setattr__(self, name, np.ascontiguousarray(array))
 
     def _checked_cells(self) -> tuple[int, int, int]:
         """Return H, Q and K, once q, k and v agree on them; without these, those of the weights."""
@@ -195,14 +209,12 @@ class LayerTrace:
         return self.num_heads if grouped is None else len(grouped)
 
     def is_proven(self, dtype: str) -> bool:
-        """Return whether the proof's error is rounding; it grows with the values, of which an output is a mean.
+        """Return whether the proof's error is rounding.
 
         Args:
             dtype: what the model computes in.
         """
-        if self.proof is None or self.v is None:
-            return True
-        return self.proof.max_abs_error <= noise_floor(dtype) * max(float(np.abs(self.v).max()), 1.0)
+        return self.proof is None or self.proof.max_abs_error <= noise_floor(dtype) * self.proof.magnitude
 
     @property
     def shapes(self) -> dict[str, list[int]]:

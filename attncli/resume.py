@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -58,6 +59,24 @@ def is_whole(path: Path) -> bool:
     except OSError:  # nothing is left, or another run has just ended it
         left = 0
     return path.is_file() and not left
+
+
+def bad_of(path: Path, chosen: str, numbers: Iterable[int]) -> int:
+    """Return how many sentences a whole file says were bad: those that have an error for a line there, or none.
+
+    Args:
+        path: the file.
+        chosen: its format.
+        numbers: of all sentences, ascending.
+    """
+    found = ((_LINES[chosen].match(opening), opening) for _, _, opening in _whole_lines(path))
+    answered = (int(match[1]) for match, opening in found if match and not opening.startswith(_ERROR))
+    last, bad = 0, 0
+    for number in numbers:
+        while last < number:
+            last = next(answered, sys.maxsize)
+        bad += last != number
+    return bad
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import IO, TYPE_CHECKING
 
 from attncli.errors import InputError
-from attncli.tokens import visible
+from attncli.tokens import brief, visible
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -112,9 +112,9 @@ def tell(message: str) -> None:
 
 
 def complain(message: str) -> None:
-    """Write an error, one line, to stderr, harmless whatever it quotes."""
+    """Write an error, one line, to stderr, harmless whatever it quotes, and however much of it."""
     with suppress(OSError):
-        sys.stderr.write(f"attn: {visible(message)}\n")
+        sys.stderr.write(f"attn: {visible(brief(message))}\n")
         sys.stderr.flush()
 
 

@@ -34,6 +34,12 @@ def visible(text: str) -> str:
     return "".join(_visible_character(character) for character in text)
 
 
+def brief(message: str) -> str:
+    """Return a message without its middle where it quotes more than anyone reads: what a file or a user says may be."""
+    most = 2000
+    return message if len(message) <= most else f"{message[: most - 500]} … {message[-500:]}"
+
+
 def _unmarked(text: str) -> str:
     return text.lstrip("".join(_SPACE_MARKS))
 

@@ -56,10 +56,12 @@ LAYERS = (
 SIZES: dict[int, str] = {
     1: "n_group topk_group first_k_dense_replace num_dense_layers max_window_layers mamba_n_groups n_groups "
     "mamba_num_heads mamba_n_heads n_mamba_heads",
-    2: "num_key_value_heads num_kv_heads n_head_kv num_experts_per_tok num_experts_per_token moe_topk top_k moe_k "
+    2: "index_block_size index_topk_blocks "
+    "num_key_value_heads num_kv_heads n_head_kv num_experts_per_tok num_experts_per_token moe_topk top_k moe_k "
     "swa_num_key_value_heads kv_n_heads moe_top_k",
     3: "sliding_window sliding_window_size attention_window_size window_size",
-    4: "num_attention_heads n_head n_heads num_heads encoder_attention_heads decoder_attention_heads attention_heads "
+    4: "attention_chunk_size index_topk keep_window_size "
+    "num_attention_heads n_head n_heads num_heads encoder_attention_heads decoder_attention_heads attention_heads "
     "num_encoder_attention_heads num_decoder_attention_heads num_experts n_routed_experts num_local_experts "
     "moe_num_experts index_n_heads linear_num_key_heads linear_num_value_heads linear_num_heads "
     "swa_num_attention_heads attention_window local_attention speech_encoder_attention_heads "
@@ -155,9 +157,10 @@ MORE: dict[str, dict[str, Any]] = {
     "mamba2": {"head_dim": 16},
     "markuplm": {"xpath_unit_hidden_size": 4, "max_depth": 2},
     "ministral": {"head_dim": 8},
+    "minimax_m3_vl_text": {"layer_types": ["full_attention", "minimax_m3_sparse"], "index_n_heads": 2},
     "nemotron": {"num_key_value_heads": 2},
     "nemotron_h": {"layers_block_type": ["linear_attention", "full_attention", "moe", "mlp"]},
-    "neomme": {"head_dim": 16},
+    "neomme": {"head_dim": 16, "default_long_sliding_window": 4},
     "qwen4_exp_text": {
         "indexer_n_heads": 2,
         "indexer_kv_heads": 1,

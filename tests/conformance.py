@@ -138,11 +138,11 @@ def conform(name: str, folder: Path) -> Row:
     return Row(name, way, len(differences), max(differences), capture, in_blocks=in_blocks, proof=proof, **shown)
 
 
-def opened(folder: Path, layers: str) -> Checkpoint:
+def opened(folder: Path, layers: str, **more: Any) -> Checkpoint:
     """Open a checkpoint that `save` wrote."""
     # Tokenizers are not the subject here, and some classes rebuild theirs from other files.
     with patch("attncli.sources.pretrained.tokenizer.load_tokenizer", tokenizer_in):
-        checkpoint = open_source(model=str(folder), layers=layers, special=False, engine="transformers")
+        checkpoint = open_source(model=str(folder), layers=layers, special=False, engine="transformers", **more)
     assert isinstance(checkpoint, Checkpoint)
     return checkpoint
 

@@ -73,7 +73,9 @@ def main() -> None:
         os.kill(process, signal.SIGKILL)
         ended = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
         if path.exists():
-            ends.append(ended in (code, -signal.SIGKILL) and path.read_bytes() == expected and not part.exists())
+            if ended == -signal.SIGKILL:  # before it said how it ended
+                ended = os.waitstatus_to_exitcode(os.waitpid(started(app, given), 0)[1])
+            ends.append(ended == code and path.read_bytes() == expected and not part.exists())
             path.unlink()
         elif ended == -signal.SIGKILL and part.exists() and 0 < part.stat().st_size < len(expected):
             left.append(part.stat().st_size)

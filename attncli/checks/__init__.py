@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from attncli.errors import InputError
+from attncli.errors import InputError, require
 from attncli.findings import Finding, Invariance, Report
 from attncli.selection import layers_named, several
 
@@ -58,6 +58,7 @@ def check(
         NotExposedError: its attention cannot be observed.
         InputError: a text cannot be read, or is too long.
     """
+    require("attn check", "torch", "transformers")
     from attncli.checks.invariances import findings_of, invariances
     from attncli.checks.tokenizer import tokenizer_findings
     from attncli.selection import Indices

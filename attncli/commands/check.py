@@ -62,7 +62,8 @@ def check(
 ) -> None:
     """Say what is wrong with a checkpoint's attention; exit with 1 if something is.
 
-    Without a text it runs on sentences of its own.
+    Without a text it runs on sentences of its own. Where a model does not call the attention function of
+    transformers, its attention is looked for in modules with Attention in the name of their class.
 
     Examples:
     attn check -m gpt2

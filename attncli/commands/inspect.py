@@ -196,8 +196,8 @@ def _resume(context: typer.Context, given: dict[str, Any], view: View, chosen: s
 
     path = given["resume"]
     if is_whole(path):
-        note(f"{path} is whole already, and bad sentences are not counted again; remove it to compute it again")
-        return 0
+        note(f"{path} is whole already; remove it to compute it again")
+        return _bad_of_whole(context, given, view, chosen)
     with resumed(path, chosen) as left:
         answers = _answers(context, given, view, left)
         if left.goes_on:
@@ -205,6 +205,25 @@ def _resume(context: typer.Context, given: dict[str, Any], view: View, chosen: s
         with left.stream() as stream:
             _emit(answers, view, chosen, stream)
     return answers.failures + left.failures
+
+
+def _bad_of_whole(context: typer.Context, given: dict[str, Any], view: View, chosen: str) -> int:
+    """Return how many sentences of a whole file were bad; the run that made it may have been killed before it said."""
+    from attncli.resume import Resumed, bad_of
+    from attncli.sentences import sentences
+    from attncli.terminal import complain
+
+    if "min_weight" in given and chosen != "jsonl":  # which leaves good ones without a row, so they are answered again
+        left = Resumed(given["resume"], given["resume"], chosen)
+        answers = _answers(context, given, view, left)
+        for _ in answers:
+            pass
+        return answers.failures
+    texts = sentences(given.get("text", ()), given.get("file"), given.get("whole", False))
+    bad = bad_of(given["resume"], chosen, (number for number, _ in texts))
+    if bad:
+        complain(f"sentences that it has no numbers of: {bad}; they were bad, or are not those that it was made of")
+    return bad
 
 
 def _derived(answers: Iterable[tuple[int, Trace | Failure]], wish: Derivation) -> Iterator[tuple[int, Trace | Failure]]:

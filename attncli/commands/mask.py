@@ -101,7 +101,8 @@ def show(
     tokens = None if text is None else _words(text)
     given = _size(size, queries, keys, past, tokens)
     subjects = open_subjects(mask, given, true, heads or 1, allow_bias=True)
-    _warn_of_ambiguity(subjects)
+    for subject in subjects:
+        subject.check_read()
     chosen = choose_document(format_, output)
     if chosen == "json":
         from attncli.formats.documents import write_masks
@@ -198,7 +199,7 @@ def diff(
     how = _How(choose_picture(format_, output), output, color, width, "diff", f"{mask} / {other}")
     given = _size(size, queries, keys, past)
     first, second = open_pair(mask, other, given, true)
-    _warn_of_ambiguity([first, second])
+    _say_what_was_nearer([first, second])
     comparison = compare(first, second)
     _draw(lambda view: compared(comparison, view.palette, view.room), [first], how)
     if comparison.count:
@@ -243,8 +244,7 @@ def convert(
     if dtype is not None and to != "additive":
         raise UsageError(f"--dtype {dtype} does not apply to --to {to}, which writes booleans; leave it out")
     subject = open_subjects(mask, _size(size, queries, keys, past), true)[-1]
-    if subject.reading is not None and subject.reading.is_ambiguous:
-        raise UsageError(f"{mask}: {subject.reading.why}; say it with --true attend or --true masked")
+    subject.check_read()
     kind = (dtype or "float32") if to == "additive" else "bool"
     write_values(output, encoded(subject.allowed.reshape(subject.shape), to, kind), kind)
 
@@ -275,13 +275,16 @@ def _words(text: str) -> list[str]:
     return [token.label for token in Words([text], None).encode(text, None)]
 
 
-def _warn_of_ambiguity(subjects: Iterable[Subject]) -> None:
-    from attncli.masks.conventions import WRITTEN
+def _say_what_was_nearer(subjects: Iterable[Subject]) -> None:
     from attncli.terminal import note
+    from attncli.tokens import visible
 
     for subject in subjects:
-        if subject.reading and subject.reading.is_ambiguous:
-            note(f"warning: {subject.reading.why}; read as {WRITTEN[subject.reading.convention]}; --true decides")
+        if subject.reading and subject.reading.is_nearer:
+            note(
+                f"{visible(subject.name)} is read as True = {subject.reading.convention}: {subject.reading.why}; "
+                "--true attend or --true masked decides"
+            )
 
 
 def _against(subject: Subject, expected: Expression | None, findings: Sequence[Finding]) -> Comparison | None:

@@ -91,7 +91,10 @@ def model(
 
 def _built(name: str, texts: Sequence[str], loading: dict[str, Any], special: bool, *how: Any) -> Any:
     """Return what `BlankCheckpoint.masks` does."""
+    from attncli.errors import require
     from attncli.selection import Indices
+
+    require("attn mask model", "torch", "transformers")
     from attncli.sources.pretrained.masks import BlankCheckpoint
 
     every = Indices.of("layer", None), Indices.of("head", None)

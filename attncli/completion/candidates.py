@@ -77,7 +77,7 @@ def _files(*endings: str) -> Callable[[Place], Iterator[Candidate]]:
     def offered(place: Place) -> Iterator[Candidate]:
         from attncli.completion.paths import files
 
-        yield from files(place.value, endings)
+        yield from files(place.value, endings, place.has_home)
 
     return offered
 
@@ -87,7 +87,7 @@ def _mask_files(place: Place) -> Iterator[Candidate]:
     from attncli.masks.notation import ENDINGS
 
     takes_function = place.parameter.param_type_name == "argument"  # `attn mask show file.py:function`
-    for one in files(place.value, (*ENDINGS, ".py") if takes_function else ENDINGS):
+    for one in files(place.value, (*ENDINGS, ".py") if takes_function else ENDINGS, place.has_home):
         yield one._replace(value=one.value + ":", goes_on=True) if one.value.endswith(".py") else one
 
 
@@ -108,14 +108,14 @@ def _models(place: Place) -> Iterator[Candidate]:
 
     for name in cached_models():
         yield Candidate(name, "in the local cache")
-    yield from folders_with("config.json", place.value)
+    yield from folders_with("config.json", place.value, place.has_home)
 
 
 def _tokenizers(place: Place) -> Iterator[Candidate]:
     from attncli.completion.paths import files, folders_with
 
-    yield from folders_with("tokenizer.json", place.value)
-    yield from files(place.value, (".json",))
+    yield from folders_with("tokenizer.json", place.value, place.has_home)
+    yield from files(place.value, (".json",), place.has_home)
 
 
 def _revisions(place: Place) -> Iterator[Candidate]:

@@ -78,6 +78,8 @@ def _files(opened: re.Match[str]) -> Iterator[Candidate]:
     from attncli.completion.paths import files
     from attncli.masks.notation import ENDINGS
 
-    for one in files(opened["typed"], ENDINGS):
+    for one in files(opened["typed"], ENDINGS, has_home=False):
+        if opened["quote"] in one.value:
+            continue  # the language of masks has no way to write it
         closed = "" if one.goes_on else opened["quote"] + ")"
         yield one._replace(value=opened["before"] + one.value + closed)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-# What a backslash escapes inside double quotes.
-_ESCAPED_IN_QUOTES = '$`"\\\n'
+# What a backslash escapes inside quotes.
+POSIX = {'"': '$`"\\\n', "'": ""}
+FISH = {'"': '$"\\\n', "'": "\\'"}
 
 
 @dataclass
@@ -21,6 +22,7 @@ class Place:
         value: the value as far as it is typed.
         given: the values on the line, by parameter.
         names_option: whether the last word begins the name of an option.
+        has_home: whether a ~ that the value begins with is somebody's home folder.
         root: the program's group of commands.
     """
 
@@ -30,21 +32,38 @@ class Place:
     value: str = ""
     given: dict[str, list[str]] = field(default_factory=dict)
     names_option: bool = False
+    has_home: bool = False
     root: Any = None
 
 
-def split(line: str) -> tuple[list[str], str]:
-    """Split a line as a POSIX shell would, and return its words and the quote that is still open.
+class Line(NamedTuple):
+    """A line, split into words.
 
-    The last word is the one that is being typed: after a space it is empty. `shlex` refuses an open quote.
+    Attributes:
+        words: without their quotes; the last one is the one that is being typed, after a space it is empty.
+        quote: the quote that is still open.
+        has_home: whether the last word begins with a ~ that the shell reads as somebody's home folder.
+    """
+
+    words: list[str]
+    quote: str
+    has_home: bool
+
+
+def split(line: str, escaped: Mapping[str, str] = POSIX) -> Line:
+    """Split a line as a shell would, were it to end there; `shlex` refuses an open quote.
+
+    Args:
+        line: as it is typed.
+        escaped: what a backslash escapes inside the quotes of that shell.
     """
     words, word, quote = [], "", ""
-    has_begun = is_escaped = False
+    has_begun = is_escaped = has_home = False
     for character in line:
         if is_escaped:
-            word += character if not quote or character in _ESCAPED_IN_QUOTES else "\\" + character
+            word += character if not quote or character in escaped[quote] else "\\" + character
             is_escaped = False
-        elif character == "\\" and quote != "'":
+        elif character == "\\" and (not quote or escaped[quote]):
             has_begun = is_escaped = True
         elif character == quote:
             quote = ""
@@ -53,10 +72,11 @@ def split(line: str) -> tuple[list[str], str]:
         elif not quote and character in " \t\n":
             if has_begun:
                 words.append(word)
-            word, has_begun = "", False
+            word, has_begun, has_home = "", False, False
         else:
+            has_home |= character == "~" and not has_begun
             word, has_begun = word + character, True
-    return [*words, word], quote
+    return Line([*words, word], quote, has_home)
 
 
 def options(command: Any) -> dict[str, Any]:
@@ -74,15 +94,16 @@ def is_group(command: Any) -> bool:
     return hasattr(command, "list_commands")
 
 
-def find_place(root: Any, words: Sequence[str]) -> Place | None:
+def find_place(root: Any, words: Sequence[str], has_home: bool = True) -> Place | None:
     """Return where a line ends; None where it names a command that does not exist.
 
     Args:
         root: the program's group of commands.
         words: what follows the program's name, the word that is being typed last.
+        has_home: whether a ~ that the last word begins with is somebody's home folder.
     """
     *before, last = words
-    place = Place(root, value=last, root=root)
+    place = Place(root, value=last, has_home=has_home, root=root)
     awaiting = None
     positional = 0
     are_options_over = False
@@ -128,7 +149,7 @@ def _ended(place: Place, awaiting: Any, positional: int, are_options_over: bool)
         place.names_option = not equals
         if equals:
             place.parameter = options(place.command).get(name)
-            place.before, place.value = name + equals, value
+            place.before, place.value, place.has_home = name + equals, value, False
     elif not is_group(place.command):
         place.parameter = _argument(place.command.params, positional)
     return place

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,11 +11,11 @@ import numpy as np
 from attncli.blocks import row_blocks
 from attncli.findings import Finding, Invariance, Report
 from attncli.formats.numbers import number, written_rows
-from attncli.masks.bias import alibi
+from attncli.masks.bias import biases
 from attncli.masks.subject import Subject
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool, Float, Int
 
 
 def write_findings(is_ok: bool, findings: Sequence[Finding], extra: dict[str, Any]) -> str:
@@ -54,7 +54,7 @@ def _compared(invariance: Invariance) -> dict[str, Any]:
 def what_was_read(subject: Subject) -> dict[str, Any]:
     """Return what the document of a mask's check says besides the findings."""
     return {
-        "convention": subject.reading and subject.reading.convention,
+        "convention": None if subject.reading is None or subject.is_ambiguous else subject.reading.convention,
         "dtype": subject.loaded and subject.loaded.dtype,
         "shape": list(subject.shape),
     }
@@ -95,24 +95,28 @@ def _mask(subject: Subject, plane: int, more: dict[str, Any]) -> Iterator[str]:
         **more,
     }
     yield json.dumps(members)[:-1] + ', "mask": '
-    yield from _matrix(allowed)
+    yield from _matrix(queries, keys, lambda rows: allowed[rows])
     yield ', "bias": '
     heads = subject.bias_heads
     if heads is None:
         yield "null"
     else:
         opening = "["
-        for bias in alibi(heads, queries, keys, subject.past):
+        for bias in biases(heads, keys, subject.past):
             yield opening
-            yield from _matrix(bias)
+            yield from _matrix(queries, keys, bias)
             opening = ", "
         yield "]"
     yield "}"
 
 
-def _matrix(values: Bool[np.ndarray, "Q K"] | Float[np.ndarray, "Q K"]) -> Iterator[str]:
+def _matrix(
+    queries: int,
+    keys: int,
+    rows_of: Callable[[Int[np.ndarray, " R"]], Bool[np.ndarray, "R K"] | Float[np.ndarray, "R K"]],
+) -> Iterator[str]:
     opening = "["
-    for rows in row_blocks(np.arange(len(values)), values.shape[1]):
-        yield opening + written_rows(values[rows], None)[1:-1]
+    for rows in row_blocks(np.arange(queries), keys):
+        yield opening + written_rows(rows_of(rows), None)[1:-1]
         opening = ","
     yield "]"

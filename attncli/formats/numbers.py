@@ -39,7 +39,10 @@ def number(value: float | np.floating | None, precision: int | None) -> float | 
 
 def proven(proof: Proof | None) -> dict[str, Any] | None:
     """Return a proof as JSON takes it."""
-    return proof and {**proof._asdict(), "max_abs_error": number(proof.max_abs_error, None)}
+    if proof is None:
+        return None
+    numbers = {name: number(getattr(proof, name), None) for name in ("max_abs_error", "magnitude")}
+    return {**proof._asdict(), **numbers}
 
 
 def written_rows(values: Float[np.ndarray, "R C"] | Bool[np.ndarray, "R C"], precision: int | None) -> str:

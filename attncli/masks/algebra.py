@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 
 from attncli.blocks import row_blocks
-from attncli.errors import InputError
+from attncli.errors import InputError, UsageError
 from attncli.masks.notation import NOTATION
 from attncli.tokens import visible
 
@@ -116,10 +116,17 @@ class Atom(NamedTuple):
 
 
 class File(NamedTuple):
-    """What a file says, read once, when the expression is."""
+    """What a file says, read once, when the expression is.
+
+    Attributes:
+        path: the file.
+        mask: True = attend.
+        is_ambiguous: whether neither the file nor who named it says what True means.
+    """
 
     path: str
     mask: Bool[np.ndarray, "*H Q K"]
+    is_ambiguous: bool = False
 
     def allowed(self, grid: Grid) -> Bool[np.ndarray, ...]:
         """See `Expression.allowed`."""
@@ -128,6 +135,12 @@ class File(NamedTuple):
             raise InputError(
                 f"the mask in {visible(self.path)} has shape {list(self.mask.shape)}; expected [queries, keys] = "
                 f"{list(expected)}, or [heads, queries, keys] with {grid.heads} heads"
+            )
+        if self.is_ambiguous:
+            path, stated = visible(self.path), visible(str(self))
+            raise UsageError(
+                f"{path}: nothing in the cells tells True = attend from True = masked; give --mask '{stated}' for the "
+                f"one, --mask '~{stated}' for the other (attn mask show {path} --true attend draws the one)"
             )
         return self.mask[..., grid.queries[:, 0], :]
 
@@ -173,8 +186,8 @@ def _docs(grid: Grid, *lengths: int) -> Bool[np.ndarray, ...]:
         raise InputError(
             f"docs({listed}) covers {sum(lengths)} positions, the sequence has {positions}; make the lengths add up"
         )
-    document = np.repeat(np.arange(len(lengths)), lengths)
-    return document[grid.i] == document[grid.j]
+    ends = np.cumsum(lengths)  # a table of all positions could be of any size
+    return np.searchsorted(ends, grid.i, "right") == np.searchsorted(ends, grid.j, "right")
 
 
 def _chunk(grid: Grid, size: int) -> Bool[np.ndarray, ...]:

@@ -55,7 +55,7 @@ class _Place:
 
 
 def audit(subject: Subject, expected: Expression | None, size: Size) -> Iterator[Finding]:
-    """Yield what is wrong with a mask.
+    """Yield what is wrong with a mask; of one that could mean either, what is wrong whatever it means.
 
     Args:
         subject: the mask.
@@ -69,7 +69,8 @@ def audit(subject: Subject, expected: Expression | None, size: Size) -> Iterator
     yield from _varies(subject, expected)
     if expected is not None:
         yield from _cells(subject, expected)
-    yield from _dead_rows(subject, expected)
+    if expected is not None or subject.reading is None or not subject.reading.is_ambiguous:
+        yield from _dead_rows(subject, expected)
 
 
 def forbidden_by(expression: Expression, grid: Grid) -> dict[str, Bool[np.ndarray, ...]]:
@@ -137,7 +138,7 @@ def _is_misshapen(subject: Subject, size: Size) -> bool:
 
 def _shape(subject: Subject, size: Size) -> Iterator[Finding]:
     queries, keys = subject.allowed.shape[1:]
-    if keys == 1 and queries > 1:
+    if keys == 1 and queries > 1 and size.keys != 1:
         message = (
             f"one column for {queries} queries is the same for every key once it is broadcast: it says which queries "
             "attend, not which keys are attended; a mask of keys has shape [1, keys]"
@@ -154,12 +155,12 @@ def _shape(subject: Subject, size: Size) -> Iterator[Finding]:
 
 
 def _ambiguous(subject: Subject) -> Iterator[Finding]:
+    """Yield that what True means is not known: an error, or a note where one reading is at least the nearer one."""
     reading = subject.reading
-    if reading is not None and reading.is_ambiguous:
-        other = "True = masked" if reading.convention != "masked" else "True = attend"
-        meant = {"attend": "True = attend", "masked": "True = masked", "additive": "additive"}[reading.convention]
-        message = f"{reading.why}; read as {meant} here, it may be {other}: --true attend or --true masked decides"
-        yield Finding("ambiguous", "error", message)
+    if reading is not None and (reading.is_ambiguous or reading.is_nearer):
+        severity: Severity = "note" if reading.is_nearer else "error"
+        said = f"read as True = {reading.convention}: {reading.why}" if reading.is_nearer else reading.why
+        yield Finding("ambiguous", severity, f"{said}; --true attend or --true masked decides")
 
 
 def _varies(subject: Subject, expected: Expression | None) -> Iterator[Finding]:

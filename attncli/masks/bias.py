@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +12,7 @@ import numpy as np
 from attncli.masks.algebra import And, Atom, Expression
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Float, Int
 
 
 def slopes(heads: int) -> list[float]:
@@ -34,5 +36,13 @@ def bias_heads(expression: Expression) -> int | None:
 
 def alibi(heads: int, queries: int, keys: int, past: int) -> Float[np.ndarray, "H Q K"]:
     """Return −slope · |i − j| for query position i and key position j; the paper has it for j ≤ i alone."""
-    distance = np.abs(np.arange(queries)[:, None] + past - np.arange(keys)[None, :])
-    return -np.array(slopes(heads))[:, None, None] * distance
+    return np.stack([rows_of(np.arange(queries)) for rows_of in biases(heads, keys, past)])
+
+
+def biases(heads: int, keys: int, past: int) -> Iterator[Callable[[Int[np.ndarray, " R"]], Float[np.ndarray, "R K"]]]:
+    """Yield for each head what gives some query rows of its bias; all heads at once would fill the memory."""
+
+    def rows(slope: float, queries: Int[np.ndarray, " R"]) -> Float[np.ndarray, "R K"]:
+        return -slope * np.abs(queries[:, None] + past - np.arange(keys)[None, :])
+
+    return (partial(rows, slope) for slope in slopes(heads))

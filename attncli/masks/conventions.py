@@ -5,11 +5,15 @@ Three conventions are in use, and a mask read in the wrong one is wrong everywhe
 - `additive`: 0 allows, a very negative number forbids (transformers' eager attention, float masks of PyTorch);
 - `attend`: True allows (`scaled_dot_product_attention`, flex attention, transformers' `attention_mask`);
 - `masked`: True forbids (`nn.MultiheadAttention`'s `attn_mask`, every `key_padding_mask`).
+
+Additive numbers tell themselves. Booleans and 0/1 do not: `[[1, 1, 1, 0]]` is a sentence of three tokens in one
+convention and one of one token in another. So they are read by what was stated, else by evidence, else not at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -44,7 +48,8 @@ class Reading(NamedTuple):
         why: how that is known.
         allowed: True = attend, in the shape of the values.
         fills: the numbers that an additive mask forbids with, the smallest first.
-        is_ambiguous: whether another convention is as likely.
+        is_ambiguous: whether nothing decided, and the convention is there only so that there is one.
+        is_nearer: whether it is no more than the less unlikely one of two readings.
     """
 
     convention: Convention
@@ -52,6 +57,7 @@ class Reading(NamedTuple):
     allowed: Bool[np.ndarray, "*P Q K"]
     fills: tuple[float, ...] = ()
     is_ambiguous: bool = False
+    is_nearer: bool = False
 
 
 def read_convention(
@@ -59,20 +65,29 @@ def read_convention(
     name: str,
     true: Literal["attend", "masked"] | None = None,
     past: int | None = None,
-    expected: Callable[[], Bool[np.ndarray, "*#P Q K"]] | None = None,
+    expected: Bool[np.ndarray, "*#P Q K"] | None = None,
+    says: str = "--expect",
 ) -> Reading:
     """Return what the values of a mask say.
 
-    Booleans and 0/1 do not say what True means, so it is read from their shape: in nearly every mask a query may
-    attend to its own position, and in a causal one no future cell is allowed while some past one is.
+    Booleans and 0/1 do not say what True means. The first of these decides that says something:
+
+    1. what was stated (`true`);
+    2. what the mask should say (`expected`): the reading that is exactly that, else the one with fewer wrong cells;
+    3. causal structure: the one reading in which there are future cells and none is allowed, every query attends to
+       its own position or to nothing, the last query and one more do, and some query attends to an earlier key.
+
+    Otherwise it is ambiguous. No mask whose rows are all alike, and no padding of sentences that have a token, has
+    causal structure in its wrong reading; a mask has that lets a query attend to all that follows and not to itself.
+    Floats that are 0.0 everywhere are additive.
 
     Args:
         values: `[…, Q, K]`: booleans, 0/1 or additive numbers.
         name: of the mask, for errors.
         true: what True and 1 mean; None is to be found out.
         past: how many keys stand before the first query; None is as many as there are more keys than queries.
-        expected: gives what the mask should say, which decides where its shape does not; it broadcasts to the values,
-            or they to it.
+        expected: what the mask should say; it broadcasts to the values, or they to it.
+        says: what `expected` is called.
 
     Raises:
         InputError: the values are those of no mask.
@@ -84,18 +99,29 @@ def read_convention(
         return Reading("additive", "0 and very negative numbers", values == 0, _fills(values))
     if not _is_boolean(values):
         raise InputError(_no_mask(values, name))
-    is_true = values.astype(bool, copy=False)
+    is_true = values.view(bool) if values.itemsize == 1 else values.astype(bool)
     if true is not None:
         return _as_read(is_true, true, f"--true {true}")
-    if values.dtype.kind == "f" and not is_true.any():
-        why = "0.0 everywhere forbids nothing if it is additive, and everything if 1 means attend"
-        return Reading("additive", why, ~is_true, is_ambiguous=True)
-    votes = _votes(is_true, values.shape[-1] - values.shape[-2] if past is None else past)
-    if len(set(votes.values())) == 1:
-        return _as_read(is_true, next(iter(votes.values())), ", ".join(votes))
-    if expected is not None:
-        return _nearer(is_true, expected())
-    return Reading("attend", "nothing in the cells tells it from True = masked", is_true, is_ambiguous=True)
+    wrong, cells = (0, 0) if expected is None else _wrong(is_true, expected)
+    only_so = f"only so is it what {says} says"
+    if _is_zero(values):
+        if cells and not wrong:
+            return _as_read(is_true, "attend", only_so)
+        return Reading("additive", "0.0 everywhere forbids nothing", ~is_true)
+    if cells and wrong in (0, cells):
+        return _as_read(is_true, "masked" if wrong else "attend", only_so)
+    if 2 * wrong != cells:
+        nearer: Convention = "attend" if 2 * wrong < cells else "masked"
+        fewer, more = sorted((wrong, cells - wrong))
+        why = f"nearer to {says}, from which {fewer} of {cells} cells differ, and {more} the other way"
+        return _as_read(is_true, nearer, why)._replace(is_nearer=True)
+    causal = _causal(is_true, values.shape[-1] - values.shape[-2] if past is None else past)
+    if causal is not None:
+        return _as_read(is_true, causal, "only so is it causal")
+    why = "nothing in the cells tells True = attend from True = masked"
+    if cells:
+        why = f"half of the cells are not as {says} has them whatever True means; read as True = attend"
+    return Reading("attend", why, is_true, is_ambiguous=True)
 
 
 def read_added(values: np.ndarray[Any, Any]) -> Reading:
@@ -109,22 +135,17 @@ def read_added(values: np.ndarray[Any, Any]) -> Reading:
 
 
 def as_allowed(values: np.ndarray[Any, Any], name: str) -> Bool[np.ndarray, "*H Q K"]:
-    """Return a mask as `True` = attend, from booleans and 0/1 that say so or from additive floats.
+    """Return a mask as `True` = attend, from booleans and 0/1 that are stated to say so or from additive numbers.
 
     Raises:
         InputError: its values are none of these.
     """
     if values.dtype == bool:
         return values
-    if values.dtype.kind == "f" and not values.any():
-        raise InputError(
-            f"the mask {name} is all 0.0, which forbids nothing if it is additive and everything if 1 means attend; "
-            "write it with booleans"
-        )
+    if _is_additive(values) or _is_zero(values):
+        return values == 0
     if _is_boolean(values):
         return values == 1
-    if _is_additive(values):
-        return values == 0
     raise InputError(_no_mask(values, f"the mask {name}"))
 
 
@@ -145,22 +166,36 @@ def encoded(
 
 
 def _is_boolean(values: np.ndarray[Any, Any]) -> bool:
-    return values.dtype == bool or bool(((values == 0) | (values == 1)).all())
+    return values.dtype == bool or all(((block == 0) | (block == 1)).all() for block in _blocks(values))
 
 
 def _is_additive(values: np.ndarray[Any, Any]) -> bool:
     if values.dtype.kind not in "if" or not values.any():
         return False
-    return bool(((values == 0) | (values <= FORBIDDEN_BELOW)).all())
+    return all(((block == 0) | (block <= FORBIDDEN_BELOW)).all() for block in _blocks(values))
+
+
+def _is_zero(values: np.ndarray[Any, Any]) -> bool:
+    return values.dtype.kind == "f" and not values.any()
+
+
+def _blocks(values: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
+    """Yield all values, some rows at a time: what is made of a large mask on the way would take as much again."""
+    queries = values.shape[-2]
+    for rows in row_blocks(np.arange(queries), values.size // queries):
+        yield values[..., rows[0] : rows[-1] + 1, :]
 
 
 def _fills(values: np.ndarray[Any, Any]) -> tuple[float, ...]:
     """Return the distinct forbidding numbers; sorting all cells of a large mask for them would take seconds."""
-    left = values[values != 0]
     found: list[float] = []
-    while left.size and len(found) < _MOST_FILLS:
-        found.append(left[0].item())
-        left = left[left != left[0]]
+    for block in _blocks(values):
+        left = block[block != 0]
+        for known in found:
+            left = left[left != known]
+        while left.size and len(found) < _MOST_FILLS:
+            found.append(left[0].item())
+            left = left[left != left[0]]
     return tuple(sorted(found))
 
 
@@ -176,46 +211,35 @@ def _as_read(is_true: Bool[np.ndarray, "*P Q K"], true: Convention, why: str) ->
     return Reading(true, why, is_true if true == "attend" else ~is_true)
 
 
-def _votes(is_true: Bool[np.ndarray, "*P Q K"], past: int) -> dict[str, Convention]:
-    """Return what the cells say about True: by the queries' own positions, and by the future."""
-    votes: dict[str, Convention] = {}
-    if not 0 <= past < is_true.shape[-1]:
-        return votes
-    own = np.diagonal(is_true, past, axis1=-2, axis2=-1)
-    if own.all():
-        votes["every query attends to itself"] = "attend"
-    elif not own.any():
-        votes["every query attends to itself"] = "masked"
-    future, before = _found(is_true, past)
-    if future == {False} and True in before:
-        votes["none attends to the future"] = "attend"
-    if future == {True} and False in before:
-        votes["none attends to the future"] = "masked"
-    return votes
+def _wrong(is_true: Bool[np.ndarray, "*P Q K"], expected: Bool[np.ndarray, "*#P Q K"]) -> tuple[int, int]:
+    """Return how many cells are not as expected if True = attend, and how many there are."""
+    shape = np.broadcast_shapes(is_true.shape, expected.shape)
+    wrong, cells = 0, math.prod(shape)
+    for rows in row_blocks(np.arange(shape[-2]), cells // shape[-2]):
+        some = slice(rows[0], rows[-1] + 1)
+        wrong += int(np.count_nonzero(is_true[..., some, :] ^ expected[..., some, :]))
+    return wrong, cells
 
 
-def _found(is_true: Bool[np.ndarray, "*P Q K"], past: int) -> tuple[set[bool], set[bool]]:
-    """Return which values there are among the future cells, and among the past ones, the queries' own left out."""
+def _causal(is_true: Bool[np.ndarray, "*P Q K"], past: int) -> Literal["attend", "masked"] | None:
+    """Return the reading that has causal structure, as `read_convention` defines it, or None where neither has.
+
+    In every mask that heads or batch rows have no future cell is allowed; the rest one of them has to show.
+    """
     queries, keys = is_true.shape[-2:]
-    future: set[bool] = set()
-    before: set[bool] = set()
+    if queries < 2 or not 0 <= past <= keys - queries:
+        return None
+    planes = is_true.reshape(-1, queries, keys)
+    forbids: bool = planes[0, 0, -1].item()  # a future cell
     position = np.arange(keys)[None, :]
-    for rows in row_blocks(np.arange(queries), is_true.size // queries):
-        block, own = is_true[..., rows[0] : rows[-1] + 1, :], rows[:, None] + past
-        for found, side in ((future, position > own), (before, position < own)):
-            if (block & side).any():
-                found.add(True)
-            if (~block & side).any():
-                found.add(False)
-    return future, before
-
-
-def _nearer(is_true: Bool[np.ndarray, "*P Q K"], expected: Bool[np.ndarray, "*#P Q K"]) -> Reading:
-    """Return the reading that is nearer to what is expected; it is certain only where it is exactly that."""
-    differs = is_true ^ expected
-    wrong = int(np.count_nonzero(differs))
-    if wrong in (0, differs.size):
-        return _as_read(is_true, "attend" if wrong == 0 else "masked", "only so is it what --expect says")
-    nearer: Convention = "attend" if 2 * wrong <= differs.size else "masked"
-    reading = _as_read(is_true, nearer, "nearer to --expect; nothing else in the cells tells what True means")
-    return Reading(reading.convention, reading.why, reading.allowed, is_ambiguous=True)
+    lives: Bool[np.ndarray, "P Q"] = np.empty(planes.shape[:2], bool)
+    owns: Bool[np.ndarray, "P Q"] = np.diagonal(planes, past, axis1=1, axis2=2) != forbids
+    reaches: Bool[np.ndarray, " P"] = np.zeros(len(planes), bool)
+    for rows in row_blocks(np.arange(queries), len(planes) * keys):
+        allowed, own = planes[:, rows[0] : rows[-1] + 1] != forbids, rows[:, None] + past
+        if (allowed & (position > own)).any():
+            return None
+        lives[:, rows] = allowed.any(axis=2)
+        reaches |= (allowed & (position < own)).any(axis=(1, 2))
+    is_causal = reaches & (owns == lives).all(axis=1) & owns[:, -1] & (owns.sum(axis=1) > 1)
+    return ("masked" if forbids else "attend") if is_causal.any() else None

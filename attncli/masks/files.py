@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
+import zipfile
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from attncli.bfloat16 import read_bfloat16
-from attncli.errors import InputError, UsageError
+from attncli.errors import InputError, LoadError, UsageError, require
 from attncli.files import written_aside
-from attncli.masks.conventions import as_allowed
+from attncli.masks.conventions import Reading, as_allowed, read_convention
 from attncli.masks.notation import ENDINGS
 from attncli.tokens import visible
 
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 
 _NAMES = ("mask", "attention_mask", "attn_mask")  # of the mask, in a file that holds several arrays
 _WITH_BFLOAT16 = (".safetensors", ".pt")
-_LARGEST = 2**31  # bytes of a mask in an archive, where a small file can unpack to anything
+_LARGEST = 2**31  # bytes of a mask where a small file can stand for one of any size
 
 
 class Loaded(NamedTuple):
@@ -38,7 +41,7 @@ class Loaded(NamedTuple):
 
 
 def read_mask(path: Path) -> Bool[np.ndarray, "*H Q K"]:
-    """Read a mask file whose booleans say True = attend.
+    """Read a mask file of which it is stated that True = attend.
 
     Args:
         path: two axes `[Q, K]`, or three `[H, Q, K]`. Booleans and 0/1 say True = attend; floats that hold 0 and
@@ -49,6 +52,11 @@ def read_mask(path: Path) -> Bool[np.ndarray, "*H Q K"]:
     """
     values = read_values(path, most_axes=3).values
     return as_allowed(values, f"file {visible(str(path))}")
+
+
+def read_unstated(path: Path) -> Reading:
+    """Read a mask file of which nobody said what True means; see `read_mask`."""
+    return read_convention(read_values(path, most_axes=3).values, f"file {visible(str(path))}")
 
 
 def read_values(path: Path, most_axes: int = 4) -> Loaded:
@@ -68,6 +76,8 @@ def read_values(path: Path, most_axes: int = 4) -> Loaded:
             loaded = _read(path)
     except FileNotFoundError:
         raise InputError(f"mask file {name} does not exist") from None
+    except LoadError:  # what reads it is not installed
+        raise
     except Exception as error:  # a damaged header is read as Python literals, which raises nearly anything
         raise InputError(f"mask file {name} cannot be read: {visible(str(error))[:200]}") from None
     values = loaded.values
@@ -106,13 +116,28 @@ def _typed(values: np.ndarray[Any, Any]) -> Loaded:
 
 
 def _unpacked(path: Path) -> np.ndarray[Any, Any]:
-    # Opened here: NumPy does not close an archive that it cannot read.
-    with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-        name = _the_mask(arrays.files)
-        size = sum(one.file_size for one in arrays.zip.infolist() if one.filename in (name, f"{name}.npy"))
-        if size > _LARGEST:
-            raise ValueError(f"it unpacks to {size} bytes, more than {_LARGEST}")
-        return arrays[name]
+    with zipfile.ZipFile(path) as archive:
+        members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
+        member = members[_the_mask(list(members))]
+        with archive.open(member) as stream:
+            _check_size(*_claimed(stream))
+        with archive.open(member) as stream:
+            return np.lib.format.read_array(stream, allow_pickle=False)
+
+
+def _claimed(stream: IO[bytes]) -> tuple[Sequence[int], int]:
+    """Return the shape of an array and the bytes of a value, as its header has them."""
+    version = np.lib.format.read_magic(stream)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(stream)
+    return shape, dtype.itemsize
+
+
+def _check_size(shape: Sequence[int], itemsize: int, most: int = _LARGEST) -> None:
+    """Raise ValueError for an array that is too large to make, before it is made."""
+    size = math.prod(shape) * itemsize
+    if size > most:
+        raise ValueError(f"it unpacks to {size} bytes, more than {most}")
 
 
 def _the_mask(names: list[str]) -> str:
@@ -132,7 +157,8 @@ def _json_numbers(value: Any) -> Any:
 
 def _csv_number(cell: str) -> float:
     word = cell.strip().lower()
-    return float({"true": "1", "false": "0"}.get(word, word))
+    whole = {"true": 1, "false": 0, "1": 1, "0": 0}.get(word)  # 0.0 is the number, which forbids nothing
+    return float(word) if whole is None else whole
 
 
 def _read_safetensors(path: Path) -> Loaded:
@@ -146,9 +172,14 @@ def _read_safetensors(path: Path) -> Loaded:
 
 
 def _read_torch(path: Path) -> Loaded:
+    with path.open("rb") as stream:  # a file that is not there is said so before torch says it at length
+        if zipfile.is_zipfile(stream):  # torch writes its parts as they are, and unpacks those that are not
+            with zipfile.ZipFile(stream) as archive:
+                sizes = [member.file_size for member in archive.infolist()]
+            _check_size((sum(sizes),), 1, max(_LARGEST, path.stat().st_size))
+    require(visible(str(path)), "torch")
     import torch
 
-    path.open("rb").close()  # a file that is not there is said so before torch says it at length
     try:
         held = torch.load(path, map_location="cpu", weights_only=True)
     except Exception:  # torch's own advice is to switch the protection off
@@ -158,6 +189,8 @@ def _read_torch(path: Path) -> Loaded:
     if not isinstance(held, torch.Tensor):
         raise ValueError(f"it holds a {type(held).__name__}, not a tensor")
     dtype = str(held.dtype).removeprefix("torch.")
+    if held.layout is torch.strided and held.numel() * held.itemsize > held.untyped_storage().nbytes():
+        _check_size(held.shape, 4 if dtype == "bfloat16" else held.itemsize)  # one value that stands in many places
     return Loaded((held.float() if dtype == "bfloat16" else held).detach().numpy(), dtype)
 
 
@@ -197,6 +230,7 @@ def _written(ending: str, values: np.ndarray[Any, Any], dtype: str) -> bytes | m
         case ".npz":
             np.savez_compressed(stream, mask=values)
         case ".pt":
+            require("a .pt file", "torch")
             import torch
 
             tensor = torch.from_numpy(np.array(values))

@@ -6,6 +6,7 @@ The file is executed: it is the user's own, named on purpose. Nothing else here 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,9 +32,8 @@ class Function(NamedTuple):
     def allowed(self, grid: Grid) -> Bool[np.ndarray, ...]:
         """See `Expression.allowed`; the batch index is 0, the query index counts the past."""
         shape = (len(grid.queries), grid.keys)
-        heads = np.arange(grid.heads)[:, None, None]
         try:
-            told = np.asarray(self.call(np.int64(0), heads, grid.i[None], grid.j[None]))
+            told = self._told(np.int64(0), np.arange(grid.heads)[:, None, None], grid.i[None], grid.j[None])
             told = np.broadcast_to(told, (max(told.shape[0] if told.ndim == 3 else 1, 1), *shape))
         except (Exception, SystemExit) as error:
             hint = "; write & | ~ instead of and, or, not, if" if "truth value" in str(error) else ""
@@ -41,6 +41,28 @@ class Function(NamedTuple):
         if told.dtype != bool:
             raise InputError(f"{visible(self.written)} returns {told.dtype}, not booleans; True = attend")
         return told
+
+    def _told(self, *indices: Any) -> np.ndarray[Any, Any]:
+        """Return what the function says of indices.
+
+        One that holds tensors of torch gets tensors: an operator between an array and a tensor fails, or gives
+        something else than between two of a kind (`tensor & array` are numbers).
+        """
+        torch = sys.modules.get("torch")  # who holds tensors has imported it
+        first: BaseException | None = None
+        try:
+            told = self.call(*indices)
+            if torch is None or not isinstance(told, torch.Tensor):
+                return np.asarray(told)
+        except (Exception, SystemExit) as error:
+            if torch is None:
+                raise
+            first = error
+        try:
+            told = self.call(*map(torch.as_tensor, indices))
+        except (Exception, SystemExit) as error:
+            raise error if first is None or "Tensor" in str(first) else first from None
+        return told.numpy(force=True) if isinstance(told, torch.Tensor) else np.asarray(told)
 
     def __str__(self) -> str:
         return self.written

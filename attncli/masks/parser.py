@@ -13,20 +13,24 @@ from pathlib import Path
 
 from attncli.errors import UsageError
 from attncli.masks.algebra import ATOMS, And, Atom, AtomKind, Expression, File, Not, Or
-from attncli.masks.notation import ENDINGS
+from attncli.masks.notation import ENDINGS, MOST
 from attncli.tokens import visible
 
 _TOKEN = r"""\s*(?:(?P<name>[A-Za-z_]\w*)|(?P<number>-?\d+)|(?P<string>"[^"]*"|'[^']*')|(?P<sign>[&|~(),=]))"""
 _DEEPEST = 100  # parentheses and ~ inside one another; keeps a hostile expression from exhausting the stack
 
 
-def parse(text: str, allow_files: bool = True, allow_bias: bool = False) -> Expression:
+def parse(text: str, allow_files: bool = True, allow_bias: bool = False, states_true: bool = True) -> Expression:
     """Parse a mask expression.
+
+    In `file("mask.npy")` it is stated that True = attend, and in `~file("mask.npy")` that True = masked.
 
     Args:
         text: an expression, or a file that holds a mask (told by its ending); `none` is `full`.
         allow_files: whether it may name files, which are read at once.
         allow_bias: whether a bias may stand beside the mask, joined by `&`.
+        states_true: whether the bare name of a file states that True = attend too; else its cells decide, and a mask
+            whose cells do not is refused where it is laid over positions.
 
     Raises:
         UsageError: it is not one; the message points at the character.
@@ -35,7 +39,7 @@ def parse(text: str, allow_files: bool = True, allow_bias: bool = False) -> Expr
     if not isinstance(text, str):
         raise UsageError("the mask is an expression such as 'causal & window(4)', or the name of a file")
     if allow_files and text.lower().endswith(ENDINGS):
-        return _file(text)
+        return _file(text) if states_true else _bare_file(text)
     return _Parser(text, allow_files, allow_bias).whole()
 
 
@@ -43,6 +47,15 @@ def _file(path: str) -> File:
     from attncli.masks.files import read_mask
 
     return File(path, read_mask(Path(path)))
+
+
+def _bare_file(path: str) -> Expression:
+    from attncli.masks.files import read_unstated
+
+    reading = read_unstated(Path(path))
+    if reading.convention == "masked":
+        return Not(File(path, ~reading.allowed))
+    return File(path, reading.allowed, reading.is_ambiguous)
 
 
 class _Parser:
@@ -140,8 +153,8 @@ class _Parser:
         digits = self.take_kind("number")
         if digits is None:
             raise self.error(f"expected a number: {kind.usage}", start)
-        if len(digits) > 9 or int(digits) < kind.least:
-            raise self.error(f"expected a number from {kind.least} to 999999999, got {digits[:20]}", start)
+        if len(digits) > len(str(MOST)) or int(digits) < kind.least:
+            raise self.error(f"expected a number from {kind.least} to {MOST}, got {digits[:20]}", start)
         if keyword is None:
             positional.append(int(digits))
         else:

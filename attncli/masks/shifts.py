@@ -13,6 +13,7 @@ from attncli.masks.algebra import And, Atom, Expression, Not, Or
 from attncli.masks.subject import Subject, rows_of
 
 _FURTHEST = 8  # keys that a window is looked for to either side
+_MOST_WINDOWS = 8  # of an expectation whose windows are looked for; each is tried with all the others
 
 
 def explained(subject: Subject, expected: Expression, wrong: list[int]) -> dict[str, str]:
@@ -52,7 +53,10 @@ def _is_laid_out(expression: Expression, subject: Subject, wrong: list[int]) -> 
 
 def _other_windows(expression: Expression) -> Iterator[tuple[Expression, str]]:
     """Yield the expression with a window of it wider or narrower, then shifted, the smallest change first."""
-    for window in dict.fromkeys(_windows(expression)):
+    windows = dict.fromkeys(_windows(expression))
+    if len(windows) > _MOST_WINDOWS:
+        return
+    for window in windows:
         width = window.arguments[0]
         steps = [sign * size for size in range(1, _FURTHEST + 1) for sign in (1, -1)]
         for step in steps:

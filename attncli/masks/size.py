@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from attncli.errors import UsageError
 from attncli.masks.algebra import And, Atom, Expression, File, Not, Or
+from attncli.masks.notation import MOST
 
 _DEFAULT = 8  # positions, where nothing says how many
 
@@ -40,6 +41,12 @@ class Size(NamedTuple):
         if queries is not None and queries < 1:
             raise UsageError(f"--past {past} leaves no query among {keys} keys")
         return Size(queries, keys, past)
+
+
+def check_past(past: int | None) -> None:
+    """Raise UsageError for a past beyond which positions would not fit into the integers they are counted in."""
+    if past is not None and past > MOST:
+        raise UsageError(f"--past {past}: expected a number from 0 to {MOST}")
 
 
 def filled(size: Size, *expressions: Expression) -> Size:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -15,7 +16,7 @@ from attncli.masks.bias import bias_heads
 from attncli.masks.function import FUNCTION, load_function
 from attncli.masks.notation import ENDINGS
 from attncli.masks.parser import parse
-from attncli.masks.size import Size, filled, heads_asked, heads_of
+from attncli.masks.size import Size, check_past, filled, heads_asked, heads_of
 from attncli.tokens import visible
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from attncli.masks.conventions import Reading
     from attncli.masks.files import Loaded
 
-_MOST_HEADS = 1024  # of a bias
-_MOST_CELLS = 2**31  # held at once, a byte each
+_MOST_HEADS = 1024
+_MOST_CELLS = 2**31  # held at once, a byte each; a bias is made head by head, but written whole
 
 
 class Subject(NamedTuple):
@@ -73,6 +74,16 @@ class Subject(NamedTuple):
         return self.allowed.reshape(self.shape)
 
     @property
+    def is_ambiguous(self) -> bool:
+        """Whether it is not known what True means in its file."""
+        return self.reading is not None and self.reading.is_ambiguous
+
+    def check_read(self) -> None:
+        """Raise UsageError if what True means in its file is not known."""
+        if self.reading is not None and self.reading.is_ambiguous:
+            raise UsageError(f"{visible(self.name)}: {self.reading.why}; say it with --true attend or --true masked")
+
+    @property
     def bias_heads(self) -> int | None:
         """How many heads its bias has; None is no bias."""
         return None if self.expression is None else bias_heads(self.expression)
@@ -101,20 +112,43 @@ def subject_of_file(
 ) -> Subject:
     """Read a mask file.
 
+    Args:
+        given: the file.
+        true: what True means in it; None is to be found out.
+        past: how many keys stand before the first query; None is as many as there are more keys than queries.
+        expected: what it should say, which tells what True means where it can be laid over so many positions.
+
     Raises:
         InputError: it cannot be read, or holds no mask.
         UsageError: `true` does not apply to its values.
     """
-    from attncli.masks.conventions import read_convention
     from attncli.masks.files import read_values
 
+    check_past(past)
     loaded = read_values(Path(given))
     *several, queries, keys = shape = loaded.values.shape
     offset = max(keys - queries, 0) if past is None else past
-    wanted = None if expected is None else lambda: laid_out(expected, Size(queries, keys, offset), heads_of(shape))
-    reading = read_convention(loaded.values, visible(given), true, past, wanted)
-    allowed = reading.allowed.reshape(-1, queries, keys)
-    return Subject(given, allowed, plane_names(several), offset, None, loaded, reading)
+    wanted = None
+    if expected is not None and true is None:
+        with suppress(InputError):  # whoever compares them says why it does not fit
+            wanted = laid_out(expected, Size(queries, keys, offset), heads_of(shape))
+    subject = Subject(given, np.empty((0, queries, keys), bool), plane_names(several), offset, None, loaded)
+    return _read(subject, true, past, wanted)
+
+
+def _read(
+    subject: Subject,
+    true: Literal["attend", "masked"] | None = None,
+    past: int | None = None,
+    expected: Bool[np.ndarray, "*#P Q K"] | None = None,
+    says: str = "--expect",
+) -> Subject:
+    """Return a subject with what the values of its file mean."""
+    from attncli.masks.conventions import read_convention
+
+    assert subject.loaded is not None
+    reading = read_convention(subject.loaded.values, visible(subject.name), true, past, expected, says)
+    return subject._replace(allowed=reading.allowed.reshape(-1, *subject.allowed.shape[1:]), reading=reading)
 
 
 def open_subjects(
@@ -153,6 +187,8 @@ def open_subjects(
         return [subject]
     if true is not None:
         raise UsageError(f"--true {true} applies to files; in an expression True = attend")
+    if heads > _MOST_HEADS:
+        raise InputError(f"{heads} heads are too many to lay out; give at most {_MOST_HEADS}")
     expression = expression_of(given, allow_bias)
     known = (expression,) if beside is None else (expression, beside)
     return subjects_of_expression(expression, filled(size, *known), heads)
@@ -163,8 +199,10 @@ def open_pair(
 ) -> tuple[Subject, Subject]:
     """Return two masks of one size, which either gives to the other where nothing else does.
 
+    Where nothing in the cells of one tells what True means, it is read as what is nearer to the other.
+
     Raises:
-        UsageError: one of them is no mask, or `true` applies to neither.
+        UsageError: one of them is no mask, `true` applies to neither, or what True means remains open.
         InputError: a file cannot be read, or is not of this size.
     """
     if true is not None and not is_file(one) and not is_file(other):
@@ -178,7 +216,28 @@ def open_pair(
             subjects = subjects_of_expression(expressions[given], filled(size, *expressions.values()))
         opened[given] = subjects[-1]
         size = opened[given].size
-    return opened[one], opened[other]
+    if one == other:  # whatever True means there
+        return opened[one], opened[other]
+    first, second = opened[one], opened[other]
+    if first.is_ambiguous != second.is_ambiguous:
+        first, second = _read_beside(first, second), _read_beside(second, first)
+    for subject in (first, second):
+        subject.check_read()
+    return first, second
+
+
+def _read_beside(subject: Subject, other: Subject) -> Subject:
+    """Return a mask that could mean either as what is nearer to another one, any other as it is."""
+    try:
+        np.broadcast_shapes(subject.shape, other.shape)
+    except ValueError:
+        return subject
+    if not subject.is_ambiguous:
+        return subject
+    read = _read(subject, None, subject.past, other.cells, visible(other.name))
+    assert read.reading is not None
+    # It is what was looked for, and no more than that, even where it is exactly the other one.
+    return read._replace(reading=read.reading._replace(is_nearer=not read.is_ambiguous))
 
 
 def subjects_of_expression(expression: Expression, size: Size, heads: int = 1) -> list[Subject]:
@@ -192,8 +251,14 @@ def subjects_of_expression(expression: Expression, size: Size, heads: int = 1) -
     """
     assert size.queries is not None
     assert size.keys is not None
-    if (bias_heads(expression) or 0) > _MOST_HEADS:
-        raise InputError(f"a bias of {bias_heads(expression)} heads is too many to draw; give at most {_MOST_HEADS}")
+    biased = bias_heads(expression) or 0
+    if biased > _MOST_HEADS:
+        raise InputError(f"a bias of {biased} heads is too many to draw; give at most {_MOST_HEADS}")
+    if biased * size.queries * size.keys > _MOST_CELLS:
+        raise InputError(
+            f"a bias of {biased} heads over {size.queries} × {size.keys} cells is too many numbers; give fewer heads "
+            "or a smaller size"
+        )
     pasts = [size.past] if size.past is not None else sorted({0, max(size.keys - size.queries, 0)})
     subjects = []
     for past in pasts:
@@ -216,9 +281,13 @@ def laid_out(expression: Expression, size: Size, heads: int = 1) -> Bool[np.ndar
     """
     assert size.queries is not None
     assert size.keys is not None
+    check_past(size.past)
     heads = heads_asked(expression, heads)
     if heads * size.queries * size.keys > _MOST_CELLS:
-        raise InputError(f"{size.queries} × {size.keys} cells are too many to lay out; give a smaller size")
+        of_heads, fewer = (f"{heads} heads of ", "fewer heads or ") if heads > 1 else ("", "")
+        raise InputError(
+            f"{of_heads}{size.queries} × {size.keys} cells are too many to lay out; give {fewer}a smaller size"
+        )
     mask = RuleMask(expression, size.queries, size.keys, heads, size.past or 0)
     blocks = row_blocks(np.arange(size.queries), size.keys)
     first = mask.rows(list(range(heads)), blocks[0])

@@ -122,4 +122,5 @@ def _read_as(subject: Subject) -> str:
     said = f"{subject.name} · {subject.loaded.dtype or 'numbers'} {list(subject.shape)} · "
     if subject.reading.is_ambiguous:
         return said + "ambiguous"
-    return f"{said}{WRITTEN[subject.reading.convention]} ({subject.reading.why})"
+    said += WRITTEN[subject.reading.convention]
+    return said if subject.reading.is_nearer else f"{said} ({subject.reading.why})"  # a note says why it is nearer

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from attncli.masks.bias import alibi, slopes
+from attncli.masks.bias import biases, slopes
 from attncli.masks.subject import Subject
 from attncli.render.axes import LONGEST_LABEL, Axis, mark_note
 from attncli.render.block import Block, beside, block, stack
@@ -89,7 +89,8 @@ def _biases(subject: Subject, pool: tuple[int, int]) -> Iterator[Picture]:
     heads = subject.bias_heads
     assert heads is not None
     allowed = subject.allowed[0]
-    for slope, bias in zip(slopes(heads), alibi(heads, len(allowed), allowed.shape[1], subject.past), strict=True):
+    for slope, rows_of in zip(slopes(heads), biases(heads, allowed.shape[1], subject.past), strict=True):
+        bias = rows_of(np.arange(len(allowed)))
         whole = Picture(f"slope {slope:.3g}", -bias, allowed, Scale.of(-bias, allowed))
         yield whole.pooled(*pool)
 

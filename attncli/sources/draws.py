@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from attncli.errors import require
+
 if TYPE_CHECKING:
     from jaxtyping import Float
 
@@ -74,6 +76,7 @@ class TorchDraws:
     """Draws with torch's default CPU generator, as a notebook does, and leaves its state as it was."""
 
     def __init__(self, seed: int) -> None:
+        require("--rng torch", "torch")
         import torch
 
         self._torch = torch

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.errors import NotExposedError
+from attncli.errors import NotExposedError, require
 from attncli.layer import LayerTrace, Proof
 from attncli.sources.groups import OneByOne
 from attncli.sources.load_options import EngineOptions, checked_options
@@ -73,17 +73,29 @@ def open_checkpoint(
     try:
         try:
             native = by_numpy()
-        except NotCachedError:
+        except NotCachedError as error:
+            _leave(model, error)
             by_transformers()  # which downloads it; the first run answers as those after it
             native = by_numpy()
     except DeclinedError as error:
         if chosen.engine == "native" or chosen.verify:
             raise _refusal(model, error, chosen.verify) from None
-        _log.info("left to transformers: %s", error)
+        _leave(model, error)
         return by_transformers()
     if chosen.verify:
         return _Verified(native, by_transformers())
     return _Native(native, by_transformers if chosen.engine == "auto" else None)
+
+
+def _leave(model: str, reason: DeclinedError) -> None:
+    """Say that transformers is to compute a checkpoint or a sentence.
+
+    Raises:
+        LoadError: it is not installed.
+    """
+    what = f"{visible(model)}, which the native engine does not compute ({visible(str(reason))}),"
+    require(what, "torch", "transformers")
+    _log.info("left to transformers: %s", reason)
 
 
 def _refusal(model: str, reason: DeclinedError, verify: bool) -> NotExposedError:
@@ -111,7 +123,7 @@ class _Native(OneByOne):
         except DeclinedError as error:
             if self._other is None:
                 raise _refusal(self._native.name, error, verify=False) from None
-            _log.info("left to transformers: %s", error)
+            _leave(self._native.name, error)
             return self._other().trace(text, pair, target)
 
 
@@ -134,16 +146,23 @@ class _Verified:
         try:
             for trace, other in both:
                 layers = zip(trace.layers, other.layers, strict=True)
-                yield replace(trace, layers=tuple(_compared(layer, known) for layer, known in layers))
+                compared = tuple(_compared(layer, known, trace.source.dtype) for layer, known in layers)
+                yield replace(trace, layers=compared)
         except DeclinedError as error:
             raise _refusal(self._native.name, error, verify=True) from None
 
 
-def _compared(layer: LayerTrace, known: LayerTrace) -> LayerTrace:
-    """Return a layer whose proof is the largest difference of its queries, keys, values and weights from known ones."""
+def _compared(layer: LayerTrace, known: LayerTrace, dtype: str) -> LayerTrace:
+    """Return a layer whose proof is the largest difference of its queries, keys, values and weights from known ones.
+
+    Where those are not what the unmodified model computes, that is what the proof says.
+    """
+    if not known.is_proven(dtype):
+        return replace(layer, proof=known.proof)
     apart = [np.abs(getattr(layer, name) - getattr(known, name)).max() for name in "qkv"]
     for head in range(layer.num_heads):
         for block, other in zip(layer.head(head).blocks(), known.head(head).blocks(), strict=True):
             apart.append(np.abs(block.weights - other.weights).max())
     worst = float(np.max(apart))  # NaN where one of them is
-    return replace(layer, proof=Proof(worst, "those of transformers", "Q, K, V, weights"))
+    largest = max(float(np.abs(getattr(known, name)).max()) for name in "qkv")
+    return replace(layer, proof=Proof(worst, "those of transformers", "Q, K, V, weights", max(largest, 1.0)))

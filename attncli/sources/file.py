@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -32,56 +32,28 @@ from attncli.trace import SCHEMA, Source, Trace
 _ARRAYS = ("q", "k", "v", "bias", "sinks", "inputs", "out_projection", "out_bias", "scores", "weights")
 _NUMBERS = ("layer", "kind", "scale", "softcap")
 
-# What the JSON of a trace file must hold: a file is not trusted, however it was made.
-_TEXT_OR_NONE, _NUMBER_OR_NONE = str | None, int | float | None
-_HEADER = {
-    "schema": str,
-    "source": dict,
-    "text": str,
-    "pair": _TEXT_OR_NONE,
-    "target": _TEXT_OR_NONE,
-    "query_tokens": list,
-    "key_tokens": list,
-    "layers": list,
-    "notes": list,
-}
-_SOURCE = {
-    "kind": str,
-    "model": _TEXT_OR_NONE,
-    "architecture": _TEXT_OR_NONE,
-    "dtype": str,
-    "device": str,
-    "seed": int | None,
-    "layers": int,
-}
-_TOKEN = {
-    "index": int,
-    "id": int,
-    "text": str,
-    "start": int | None,
-    "end": int | None,
-    "special": bool,
-    "segment": int,
-    "word": int | None,
-}
-_LAYER = {
-    "layer": int,
-    "kind": str,
-    "scale": _NUMBER_OR_NONE,
-    "softcap": _NUMBER_OR_NONE,
-    "fill": str,
-    "proof": dict | None,
-}
-_TOY_DETAILS = {
-    "parameters": int,
-    "rng": str,
-    "init": str,
-    "project": str,
-    "positions": str,
-    "d_model": int,
-    "vocab_size": int,
-}
-_PROOF = {"max_abs_error": str, "against": str, "of": str}
+# What a file of an earlier version does not say.
+_SINCE = {"generated": 0, "word": None, **Proof._field_defaults}
+_KINDS = {"source": ("toy", "pretrained", "module", "file"), "layer": ("self", "encoder", "decoder", "cross")}
+
+
+class _Rule(NamedTuple):
+    """A mask that is a rule."""
+
+    expression: str
+    past: int
+
+
+class _Drawn(NamedTuple):
+    """What is said of a toy layer besides its source."""
+
+    parameters: int
+    rng: str
+    init: str
+    project: str
+    positions: str
+    d_model: int
+    vocab_size: int
 
 
 def save(trace: Trace, path: str | Path) -> None:
@@ -99,7 +71,9 @@ def save(trace: Trace, path: str | Path) -> None:
         arrays = {name: getattr(layer, name) for name in _ARRAYS}
         entry: dict[str, Any] = {name: getattr(layer, name) for name in _NUMBERS}
         entry["fill"] = str(layer.fill)  # −inf and NaN are no JSON numbers
-        entry["proof"] = layer.proof and {**layer.proof._asdict(), "max_abs_error": str(layer.proof.max_abs_error)}
+        entry["proof"] = layer.proof and {
+            name: value if isinstance(value, str) else str(value) for name, value in layer.proof._asdict().items()
+        }
         if isinstance(layer.mask, RuleMask) and not reads_files(layer.mask.expression):
             entry["mask"] = {"expression": str(layer.mask.expression), "past": layer.mask.past}
         else:
@@ -174,32 +148,32 @@ def load(
 
 
 def _read_trace(tensors: SavedTensors, metadata: Mapping[str, str], layers: Indices, heads: Indices) -> Trace:
-    header = _record(_loads(metadata["attncli"]), _HEADER, "header")
-    if header["schema"] != SCHEMA:
-        raise InputError(f"the trace file has schema {visible(header['schema'])}; this version reads {SCHEMA}")
-    source = _source(_record(header["source"], _SOURCE, "source"))
-    entries = [_record(entry, _LAYER, "layer") for entry in header["layers"]]
-    names = [(entry["layer"], entry["kind"]) for entry in entries]
+    header = _object(_loads(metadata["attncli"]), "header")
+    if header.get("schema") != SCHEMA:
+        raise InputError(f"the trace file has schema {visible(str(header.get('schema')))}; this version reads {SCHEMA}")
+    source = _source(_shown(header.get("source")))
+    entries = [_object(_shown(entry), "layer") for entry in _list(header, "layers")]
+    known = [_kept(LayerTrace, {**entry, "fill": _number(entry.get("fill"))}, "layer") for entry in entries]
+    names = [(each["layer"], each["kind"]) for each in known]
     if len(set(names)) < len(names) or any(not 0 <= index < source.layers for index, _ in names):
         raise ValueError("a layer stands there twice, or beyond the last layer of its source")
-    recorded = list(dict.fromkeys(entry["layer"] for entry in entries))
+    recorded = list(dict.fromkeys(index for index, _ in names))
     chosen = recorded if layers.parts is None else layers.among(source.layers, "the saved model")
     missing = [str(layer) for layer in chosen if layer not in recorded]
     if missing:
         kept = ", ".join(map(str, recorded))
         raise UsageError(f"the trace file does not hold layer {', '.join(missing)}; it holds {kept}")
-    text, pair, target = header["text"], header["pair"], header["target"]
+    said = _plain(Trace, header, "header")
+    text, pair, target = said["text"], said["pair"], said["target"]
     of_queries = (text, pair) if target is None else (target, None)
+    both = list(zip(entries, known, strict=True))
     return Trace(
         source=source,
-        query_tokens=spelled(_tokens(header["query_tokens"]), *of_queries),
-        key_tokens=spelled(_tokens(header["key_tokens"]), text, pair),
-        layers=tuple(_layer(tensors, e, heads) for index in chosen for e in entries if e["layer"] == index),
-        text=text,
-        pair=pair,
-        target=target,
-        notes=tuple(map(str, header["notes"])),
-        generated=_generated(header.get("generated", 0)),
+        query_tokens=spelled(_tokens(_list(header, "query_tokens")), *of_queries),
+        key_tokens=spelled(_tokens(_list(header, "key_tokens")), text, pair),
+        layers=tuple(_layer(tensors, *each, heads) for index in chosen for each in both if each[1]["layer"] == index),
+        notes=_notes(header),
+        **said,
     )
 
 
@@ -219,42 +193,89 @@ def _loads(text: str) -> Any:
     return json.loads(text, parse_float=number, parse_int=integer, parse_constant=number)
 
 
-def _record(found: Any, types: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Return a JSON object whose fields have the types they should."""
+# Of a type as a class spells it, what a JSON object holds; a field of another type is read in a way of its own.
+_TYPES = {"str": str, "int": int, "float": float, "bool": bool, "None": type(None)}
+
+
+def _plain(of: type, found: Any, what: str) -> dict[str, Any]:
+    """Return the fields of a class that are plain values, as a JSON object has them.
+
+    A file is not trusted, however it was made: each has to be there, and of the type that the class says.
+    """
+    said = _object(found, what)
+    read = {}
+    for name, annotation in of.__annotations__.items():
+        spelling = str(getattr(annotation, "__forward_arg__", annotation))  # a NamedTuple wraps it
+        types = [_TYPES.get(each) for each in spelling.split(" | ")]
+        if None in types:
+            continue
+        value = said.get(name, _SINCE.get(name, said))
+        if type(value) is int and float in types:
+            value = float(value)
+        if type(value) not in types:  # a bool is no int here
+            raise TypeError(f"'{name}' of its {what} is missing or of the wrong type")
+        read[name] = value
+    return read
+
+
+def _object(found: Any, what: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise TypeError(f"its {what} is no object")
-    for name, type_ in types.items():
-        is_bool = isinstance(found.get(name), bool)
-        if name not in found or not isinstance(found[name], type_) or (is_bool and type_ is not bool):
-            raise TypeError(f"'{name}' of its {what} is missing or of the wrong type")
     return found
 
 
-def _source(recorded: dict[str, Any]) -> Source:
-    if recorded["kind"] == "toy":
-        _record(recorded, _TOY_DETAILS, "source")
-    details = {name: value for name, value in recorded.items() if name not in _SOURCE}
-    return Source(**{name: recorded[name] for name in _SOURCE}, details=details)
+def _shown(found: Any) -> Any:
+    """Return JSON whose texts a terminal may be sent, all but those of sentences and tokens, whose letters count."""
+    if isinstance(found, str):
+        return visible(found)
+    if isinstance(found, dict):
+        return {visible(name): _shown(value) for name, value in found.items()}
+    return [_shown(value) for value in found] if isinstance(found, list) else found
 
 
-def _generated(recorded: Any) -> int:
-    """Return how many tokens the model wrote; files of before it could do not say."""
-    if type(recorded) is not int:
-        raise TypeError("'generated' of its header is no number")
-    return recorded
+def _kept(made: Any, found: Any, what: str) -> dict[str, Any]:
+    """Return what a file says of an object of one of the kinds that there are; see `_plain`."""
+    record = _plain(made, found, what)
+    if record["kind"] not in _KINDS[what]:
+        raise ValueError(f"the kind of its {what} is '{record['kind']}'; expected one of {', '.join(_KINDS[what])}")
+    return record
+
+
+def _list(header: Mapping[str, Any], name: str) -> list[Any]:
+    if not isinstance(found := header.get(name), list):
+        raise TypeError(f"'{name}' of its header is missing or no list")
+    return found
+
+
+def _number(spelled_out: Any) -> Any:
+    """Return a number that JSON cannot hold as such; what is no text is left as it is."""
+    return float(spelled_out) if isinstance(spelled_out, str) else spelled_out
+
+
+def _source(recorded: Any) -> Source:
+    own = _kept(Source, recorded, "source")
+    if own["kind"] == "toy":
+        _plain(_Drawn, recorded, "source")
+    return Source(**own, details={name: value for name, value in recorded.items() if name not in own})
+
+
+def _notes(header: Mapping[str, Any]) -> tuple[str, ...]:
+    notes = _shown(_list(header, "notes"))
+    if not all(isinstance(each, str) for each in notes):
+        raise TypeError("'notes' of its header are no texts")
+    return tuple(notes)
 
 
 def _tokens(recorded: list[Any]) -> Tokens:
-    whole = ({"word": None, **token} if isinstance(token, dict) else token for token in recorded)  # older files
-    checked = (_record(token, _TOKEN, "token") for token in whole)
-    tokens = Tokens(Token(**{name: token[name] for name in _TOKEN}) for token in checked)
+    # How a piece is shown follows from the text.
+    tokens = Tokens(Token(**_plain(Token, {**_object(token, "token"), "shown": None}, "token")) for token in recorded)
     if [token.index for token in tokens] != list(range(len(tokens))) or {token.segment for token in tokens} - {0, 1}:
         raise ValueError("its tokens are not in order, or of more than two texts")
     return tokens
 
 
-def _layer(tensors: SavedTensors, entry: dict[str, Any], heads: Indices) -> LayerTrace:
-    prefix = f"layers.{entry['layer']}.{entry['kind']}."
+def _layer(tensors: SavedTensors, entry: dict[str, Any], known: dict[str, Any], heads: Indices) -> LayerTrace:
+    prefix = f"layers.{known['layer']}.{known['kind']}."
     arrays = {name: tensors.read(prefix + name) for name in _ARRAYS if prefix + name in tensors.names}
     integers = [name for name, array in arrays.items() if array.dtype.kind != "f"]
     if integers:
@@ -265,13 +286,12 @@ def _layer(tensors: SavedTensors, entry: dict[str, Any], heads: Indices) -> Laye
         mask = ArrayMask(checked_cells("mask", tensors.read(prefix + "mask"), cells))
     else:
         mask = _saved_mask(entry.get("mask"), cells)
-    fields: dict[str, Any] = dict.fromkeys("qkv") | {name: entry[name] for name in _NUMBERS} | arrays
+    fields: dict[str, Any] = dict.fromkeys("qkv") | known | arrays
     return LayerTrace(
         **fields,
         mask=mask,
-        heads=heads.among(cells[0], f"layer {entry['layer']}"),
-        fill=float(entry["fill"]),
-        proof=entry["proof"] and _saved_proof(entry["proof"]),
+        heads=heads.among(cells[0], f"layer {known['layer']}"),
+        proof=_saved_proof(entry),
     )
 
 
@@ -286,14 +306,16 @@ def _cells(arrays: Mapping[str, np.ndarray[Any, Any]]) -> tuple[int, int, int]:
     return len(q), q.shape[1], k.shape[1]
 
 
-def _saved_proof(recorded: Any) -> Proof:
-    recorded = {"of": Proof.of, **recorded} if isinstance(recorded, dict) else recorded  # earlier files do not say
-    _record(recorded, _PROOF, "proof")
-    return Proof(float(recorded["max_abs_error"]), recorded["against"], recorded["of"])
+def _saved_proof(entry: Mapping[str, Any]) -> Proof | None:
+    if entry.get("proof", entry) is None:
+        return None
+    recorded = _object(entry.get("proof"), "proof")
+    numbers = {name: _number(recorded[name]) for name in ("max_abs_error", "magnitude") if name in recorded}
+    return Proof(**_plain(Proof, {**recorded, **numbers}, "proof"))
 
 
-def _saved_mask(rule: Any, cells: tuple[int, int, int]) -> RuleMask:
-    _record(rule, {"expression": str, "past": int}, "mask")
+def _saved_mask(recorded: Any, cells: tuple[int, int, int]) -> RuleMask:
+    rule = _plain(_Rule, recorded, "mask")
     try:
         expression = parse(rule["expression"], allow_files=False)
     except UsageError as error:

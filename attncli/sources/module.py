@@ -165,7 +165,8 @@ def _proof(
     expected = to_numpy(output)
     # A query without keys is NaN in both; NaN in one of them alone is an error of no known size.
     error = np.where(np.isnan(projected) & np.isnan(expected), 0, np.abs(projected - expected))
-    return Proof(float(error.max()), "the module's own output, after out_proj")
+    size = float(np.nanmax(np.abs(expected), initial=1.0))
+    return Proof(float(error.max()), "the module's own output, after out_proj", magnitude=size)
 
 
 def _positions(length: int) -> Tokens:

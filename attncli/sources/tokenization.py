@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
+from attncli.errors import require
 from attncli.sources.load_options import LoadOptions, checked_options
 from attncli.sources.options import refuse_unknown
 from attncli.sources.texts import check_texts
@@ -134,7 +135,8 @@ def _loaded(model: str, options: TokenizerOptions) -> tuple[Any, int | None]:
     load = LoadOptions(**vars(options))
     try:
         return native.load_alone(model, load)
-    except native.DeclinedError:
+    except native.DeclinedError as error:
+        require(f"the tokenizer of {visible(model)} ({visible(str(error))})", "transformers")
         from attncli.sources.pretrained.tokenizer import load_alone
 
         return load_alone(model, load)

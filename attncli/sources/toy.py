@@ -168,7 +168,7 @@ class ToyLayer(OneByOne):
         self.options = ToyOptions(**options)
         layers.among(1, "the toy layer")
         self.heads = heads.among(self.options.heads, "the toy layer")
-        self.mask = None if mask is None else parse(mask)
+        self.mask = None if mask is None else parse(mask, states_true=False)
         self.kind = kind
         self.special = special
         self._tokenizer = open_vocabulary(self.options.vocab, special, self.options.offline)

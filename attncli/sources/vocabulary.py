@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from attncli.errors import InputError, LoadError, MisfitError, UsageError
+from attncli.errors import InputError, LoadError, MisfitError, UsageError, require
 from attncli.tokens import Token, Tokens, visible
 
 if TYPE_CHECKING:
@@ -239,6 +239,7 @@ def tokenizer_in(path: Path, whose: str) -> Tokenizer:
 
 
 def _tokenizer_from_hub(name: str, offline: bool) -> Path:
+    require(f"--vocab '{visible(name)}', which is no file or folder here,", "huggingface_hub")
     from attncli.sources.pretrained.quiet import hush_hub
 
     hush_hub()

@@ -38,6 +38,7 @@ Run = Callable[..., Any]
 KNOWN = {
     "convbert": ({"batch", "padding-side"}, "its convolutions read the padding"),
     "fsmt": ({"cache"}, "its decoder leaves the causal mask out while it fills a cache"),
+    "minimax_m3_vl_text": ({"dead-row", "padding-side"}, "its blocks are counted from the padding, its local one not"),
     "markuplm": ({"padding-side"}, "the test's tokenizer pads with another id than the one it counts positions by"),
     "mobilebert": ({"batch", "padding-side"}, "its embeddings are of three neighbours, padding among them"),
     "nemotron_h": ({"cache"}, "a recurrent step is not a step of its scan"),
@@ -87,6 +88,19 @@ def test_a_healthy_model_has_no_finding(name: str, checked: Checked) -> None:
     assert {each.name for each in report.invariances} == {
         "batch", "padding-side", "cache", "backend", "packing", "dtype"
     }  # fmt: skip
+
+
+def test_a_model_in_which_no_attention_is_found_is_told_how_it_is_looked_for(
+    attn: Callable[..., Any], checked: Checked
+) -> None:
+    def renamed(model: Any, _: Any) -> None:
+        for module in model.modules():
+            if "Attention" in type(module).__name__:
+                module.__class__ = type("Mixer", (type(module),), {})
+
+    with pytest.raises(NotExposedError, match="0 could be watched; no module has Attention in the name of its class"):
+        checked("gpt_neo", renamed)
+    assert "in modules with Attention in the name of their class" in " ".join(attn("check", "--help").out.split())
 
 
 def test_there_are_many_of_them() -> None:

@@ -46,6 +46,8 @@ def test_working_in_blocks_of_rows_moves_the_last_digits_alone(rows: list[Row]) 
 def test_every_layer_proves_its_weights_with_the_output_of_the_model(rows: list[Row]) -> None:
     # Outputs of these random models go up to a hundred.
     assert {row.name: row.proof for row in rows if row.is_exact and not row.proof <= 1e-4} == {}
+    against = {(row.way, layer.proof.against) for row in rows if row.trace for layer in row.trace.layers if layer.proof}
+    assert against == {("interface", "the unmodified model's (eager)"), ("softmax", "the model's own product")}
 
 
 def test_both_ways_in_are_taken(rows: list[Row]) -> None:

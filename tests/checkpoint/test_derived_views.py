@@ -1,5 +1,6 @@
 """Derived views of checkpoints against transformers' own attentions, its tokenizer's words, and torch."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 import torch
 from architectures import tiny_inputs, tiny_model
 from conformance import opened, save, words
+from native_variants import EXACT
 
 import attncli
 
@@ -77,13 +79,23 @@ def test_rollout_is_what_the_paper_does_with_transformers_attentions(
 @pytest.mark.parametrize("over", ["heads", "layers", "heads,layers"])
 def test_reducing_is_torchs(attn: Run, minilm: str, eager: Any, how: str, over: str) -> None:
     _, attentions = eager
-    whole = torch.stack(attentions)  # L H Q K
+    theirs = torch.stack(attentions).double()  # L H Q K
+    whole = shown(attn, minilm, "--layer", "all", "--show", "weights")
+    ours = torch.tensor(
+        [[head["weights"] for head in layer["heads"]] for layer in whole["layers"]], dtype=torch.float64
+    )
+    apart = (ours - theirs).abs().max().item()
+    assert apart <= EXACT  # as far as the two engines may be
     axes = {"heads": (1,), "layers": (0,), "heads,layers": (0, 1)}[over]
-    expected = whole.mean(dim=axes) if how == "mean" else whole.amax(dim=axes)
     options = ["--layer", "all"] if over == "heads" else []
     document = shown(attn, minilm, "--reduce", how, "--over", over, *options)
     found = np.array([[head["weights"] for head in layer["heads"]] for layer in document["layers"]])
-    np.testing.assert_allclose(found.reshape(expected.shape), expected.numpy(), atol=1e-6)
+    # A maximum rounds nothing; a mean of n numbers rounds n times, each time by half an ulp of their sum at most.
+    count = math.prod(theirs.shape[axis] for axis in axes)
+    rounding = 0 if how == "max" else count * np.finfo(np.float32).eps / 2
+    for weights, difference in ((ours, 0), (theirs, apart)):  # neither takes two sets of weights further apart
+        expected = (weights.mean(dim=axes) if how == "mean" else weights.amax(dim=axes)).numpy()
+        np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=rounding, atol=difference)
     assert document["layers"][0]["layer"] == (0 if over == "heads" else how)
 
 

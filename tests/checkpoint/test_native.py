@@ -320,8 +320,8 @@ def test_what_computes_a_sentence_does_not_depend_on_those_before_it(tmp_path: P
 def test_a_difference_that_is_no_number_is_shown_as_one(tmp_path: Path) -> None:
     save_whole("bert", tmp_path)
     (layer,) = attncli.inspect("w7 w8", model=str(tmp_path)).layers
-    assert engines._compared(layer, layer).proof.max_abs_error == 0
-    assert math.isnan(engines._compared(replace(layer, v=layer.v * np.nan), layer).proof.max_abs_error)
+    assert engines._compared(layer, layer, "float32").proof.max_abs_error == 0
+    assert math.isnan(engines._compared(replace(layer, v=layer.v * np.nan), layer, "float32").proof.max_abs_error)
 
 
 # As the hub's files have them; none says anything about a forward pass in evaluation.

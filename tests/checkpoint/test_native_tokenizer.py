@@ -21,7 +21,6 @@ from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer
 
 from attncli.errors import InputError, LoadError
-from attncli.sources.native import tokenizer_choice
 from attncli.sources.native.fields import DeclinedError
 from attncli.sources.native.tokenizer import NativeTokenizer, load_tokenizer
 from attncli.sources.reading import Reader
@@ -320,14 +319,6 @@ def test_scores_are_read_to_the_last_place(saved: Callable[[str], Path]) -> None
 def test_a_name_that_transformers_treats_apart(saved: Callable[[str], Path]) -> None:
     with pytest.raises(DeclinedError, match="that name"):
         load_tokenizer("deepseek-ai/DeepSeek-Coder-1b", saved("llama"), {"model_type": "llama"})
-
-
-def test_mistrals_own_library_comes_first(saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenizer_choice, "find_spec", lambda name: name)
-    folder = saved("mistral")
-    with pytest.raises(DeclinedError, match="mistral-common"):
-        load_tokenizer("it", folder, {"model_type": "mistral"})
-    load_tokenizer("it", folder, {"model_type": "olmo2"})
 
 
 def test_a_normalizer_of_the_file_that_its_class_does_not_use(saved: Callable[[str], Path]) -> None:

@@ -214,3 +214,55 @@ def test_what_cannot_be_loaded_is_one_sentence(attn: Run, tmp_path: Path) -> Non
             code = runs.code if hasattr(runs, "code") else runs.returncode
             out, err = (runs.out, runs.err) if hasattr(runs, "out") else (runs.stdout, runs.stderr)
             assert (code, out, err.count("\n")) == (3, "", 1), err
+
+
+@pytest.mark.parametrize("engine", ["native", "transformers"])
+def test_an_unknown_token_without_a_letter_is_none(engine: str, attn: Run, tiny_llama: str, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_llama, tmp_path / "here"))
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"unk_token": ""}))
+    run = ["inspect", "time zeppelin", "--engine", engine, "-F", "json", "-m"]
+    ran, known = attn(*run, folder), attn(*run, tiny_llama)
+    assert (ran.code, ran.err) == (0, "")
+    assert "'zeppelin'" in known.err
+    assert ran.json["layers"] == known.json["layers"]
+
+
+class MistralCommon:
+    """What transformers has in the place of a tokenizer where mistral-common is installed and a tekken.json found."""
+
+    all_special_tokens = ("<s>",)
+
+    def __len__(self) -> int:
+        return 131_072
+
+    @property
+    def unk_token(self) -> str:
+        return "<unk>"
+
+
+@pytest.fixture
+def mistral_common(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = AutoTokenizer.from_pretrained
+
+    def from_pretrained(name: str, **options: Any) -> Any:
+        return plain(name, **options) if options.get("mistral_format") is False else MistralCommon()
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", from_pretrained)
+
+
+@pytest.mark.usefixtures("mistral_common", "by_transformers")
+def test_a_tokenizer_is_the_same_with_mistral_common(attn: Run, tiny_llama: str) -> None:
+    assert not isinstance(AutoTokenizer.from_pretrained(tiny_llama), PreTrainedTokenizerFast)
+    ran = attn("inspect", "time flies", "-m", tiny_llama, "-F", "json")
+    assert (ran.code, ran.err) == (0, "")
+    assert [token["text"] for token in ran.json["key_tokens"]] == ["time", "flies"]
+
+
+def test_a_tokenizer_that_says_nothing_of_its_speed_is_refused(
+    attn: Run, tiny_llama: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda *_, **__: MistralCommon())
+    ran = attn("inspect", "time flies", "-m", tiny_llama, "--engine", "transformers")
+    assert (ran.code, ran.out) == (3, "")
+    assert "cannot say where its pieces stand" in ran.err

@@ -1,10 +1,14 @@
 """What is said of an error: one sentence, and with ATTN_DEBUG the traceback before it, harmless whatever it quotes."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import Ran
+from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 from attncli.cli import app
@@ -49,3 +53,27 @@ def test_a_traceback_of_an_error_of_ours_shows_what_lies_behind_it(attn: Run) ->
 def test_a_file_that_fails_while_it_is_read_is_no_bug(attn: Run) -> None:
     ran = attn("inspect", "--file", "/proc/self/mem")  # whose first page nobody may read
     assert (ran.code, ran.out, ran.err) == (5, "", "attn: cannot read /proc/self/mem: Input/output error\n")
+
+
+LONG = "a" * 5_000_000
+
+
+def test_a_message_does_not_quote_more_than_anyone_reads(attn: Run, tiny_llama: str, tmp_path: Path) -> None:
+    vectors = np.ones((2, 3), np.float32)
+    save_file({"q": vectors, "k": vectors}, tmp_path / "dump.safetensors", metadata={"scale": LONG})
+    save_file({}, tmp_path / "trace.safetensors", metadata={"attncli": json.dumps({"schema": LONG})})
+    said = {
+        ("inspect", "-", "-m", tiny_llama): ("vocabulary lacks 'aaa", "attention there is to the unknown token"),
+        ("inspect", "-", "-m", tiny_llama, "--engine", "transformers"): ("lacks 'aaa", "to the unknown token"),
+        ("tokens", "-", "-m", tiny_llama): ("vocabulary lacks 'aaa", "attention there is to the unknown token"),
+        ("why", "-", "-q", "b"): ("no such query token", "aaa"),
+        ("inspect", "--from", tmp_path / "dump.safetensors"): ("scale 'aaa", "expected a number"),
+        ("inspect", "--from", tmp_path / "trace.safetensors"): ("schema aaa", "reads attncli.trace/1"),
+    }
+    for arguments, (first, last) in said.items():
+        ran = attn(*arguments, stdin=LONG)
+        assert ran.code in (0, 2, 5)
+        assert ran.err.count("\n") == 1
+        assert len(ran.err) < 2100
+        assert first in ran.err[:200].replace(str(tmp_path), "")
+        assert last in ran.err[-100:]

@@ -307,7 +307,7 @@ def test_no_name_of_a_file_reaches_a_terminal_as_an_escape_sequence(
     ],
 )
 def test_a_line_is_split_as_a_shell_splits_it(line: str, words: list[str], quote: str) -> None:
-    assert split(line) == (words, quote)
+    assert split(line)[:2] == (words, quote)
 
 
 def test_bash_is_answered_in_the_quote_that_is_open(attn: Callable[..., Any]) -> None:

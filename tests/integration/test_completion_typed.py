@@ -90,3 +90,56 @@ def test_zsh_takes_the_script_from_the_program_as_well(tmp_path: Path) -> None:
     with shell("zsh", tmp_path, startup=f"autoload -Uz compinit; compinit -u -D; source {script}") as opened:
         assert opened.ran("attn insp\t--mask 'win\t4)'") == ["inspect", "--mask", "window(4)"]
         assert opened.ran("attn insp\t--mas\tcau\t") == ["inspect", "--mask", "causal"]
+
+
+# Names of folders that say something to a shell: what would run, what would expand, what would end a quote.
+NASTY = [
+    "e$(touch PWN)x", "e`touch PWN`x", 'e";touch PWN;"x', "e';touch PWN;'x", "e\\$(touch PWN)\\", "!!e!-1x!", "~root",
+    "x=~root:~root", "=e ~x#*?[x]{a,b}&|<>;", "\"'", "\\'\\\"\\`touch PWN`", " $HOME (e)^%1@ ", "é''$",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=SHELLS)
+def among_nasty(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """Start a shell whose folders 0, 1, 2 … hold one of the names each, and in it the same again, a checkpoint."""
+    home = tmp_path_factory.mktemp(request.param)
+    for index, name in enumerate(NASTY):
+        (home / str(index) / name / name).mkdir(parents=True)
+        (home / str(index) / name / name / "config.json").write_text("{}")
+    with shell(request.param, home, HF_HOME=str(home / "none")) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("quote", ["", '"', "'"])
+@pytest.mark.parametrize("index", range(len(NASTY)), ids=NASTY)
+def test_no_name_of_a_file_is_executed_and_each_arrives_as_it_is(among_nasty: Shell, index: int, quote: str) -> None:
+    home, name = among_nasty.record.parent, NASTY[index]
+    among_nasty.type(f"cd {home}/{index}\r")
+    among_nasty.wait_for("ready>")
+    # Back and forth between the TABs, so that the second one is no question for more of the first.
+    arguments = among_nasty.ran(f"attn inspect -m {quote}\t\x02\x06\t")
+    assert list(home.rglob("PWN")) == []
+    if name.startswith("~") and not quote and (home / ".config" / "fish").exists():
+        assert arguments == ["inspect", "-m"], "fish would not escape it"
+    else:
+        assert arguments == ["inspect", "-m", f"{name}/{name}"]
+
+
+def test_bash_offers_nothing_where_quotes_are_inside_of_what_expands(tmp_path: Path) -> None:
+    (tmp_path / "e$(touch PWN)x").mkdir()
+    (tmp_path / "e$(touch PWN)x" / "config.json").write_text("{}")
+    with shell("bash", tmp_path) as opened:
+        assert opened.ran('attn inspect "$(echo a)" "${HOME}$(echo "e\t")"') == ["inspect", "a", f"{tmp_path}e"]
+        assert opened.ran("attn inspect `echo a` $'it\\'s' -m 'e\t'") == ["inspect", "a", "it's", "-m", "e"]
+        assert opened.ran('attn inspect "$(echo a)" --mask \'fu\t') == ["inspect", "a", "--mask", "full"]
+        assert not (tmp_path / "PWN").exists()
+
+
+def test_zsh_offers_in_double_quotes_no_name_that_it_would_expand_itself(tmp_path: Path) -> None:
+    folder = tmp_path / "e$'\\x24(touch PWN)'x"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    with shell("zsh", tmp_path) as opened:
+        assert opened.ran('attn inspect -m "e\t"') == ["inspect", "-m", "e"]
+        assert opened.ran("attn inspect -m 'e\t") == opened.ran("attn inspect -m e\t") == ["inspect", "-m", folder.name]
+        assert not (tmp_path / "PWN").exists()

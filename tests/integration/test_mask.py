@@ -12,6 +12,7 @@ import pytest
 import torch
 from test_bad_input import ESCAPE, INPUT, USAGE, folder, left_in, raw, refused
 from test_start import PROGRAM, imported_by
+from torch.nn.attention.flex_attention import create_mask
 
 __all__ = ["folder"]
 
@@ -31,7 +32,13 @@ def masks(folder: Path) -> Path:
         "def sliding(b, h, q, kv):\n    return (q >= kv) & (q - kv < 3 + h)\n"
         "def branching(b, h, q, kv):\n    return q >= kv and kv > 2\n"
         "def counting(b, h, q, kv):\n    return q - kv\n"
+        "def capturing(b, h, q, kv):\n    return (document[q] == document[kv]) & (q >= kv)\n"
+        "def calling(b, h, q, kv):\n    return torch.where(q >= kv, document[q] == document[kv], False)\n"
+        "def mistaken(b, h, q, kv):\n    return torch.where(q >= kv, True, False, 0)\n"
         "print('hello')\n"
+    )
+    Path("tensors.py").write_text(
+        "import torch\ndocument = torch.tensor([0, 0, 1, 1, 1])\n" + Path("mods.py").read_text()
     )
     Path("broken.py").write_text("raise SystemExit(3)\n")
     return folder
@@ -149,6 +156,27 @@ def test_a_function_is_drawn(attn: Run, masks: Path) -> None:
     assert sorted(path.name for path in masks.iterdir() if path.is_dir()) == []  # no __pycache__ beside it
 
 
+@pytest.mark.parametrize("name", ["capturing", "calling"])
+def test_a_function_that_captures_a_tensor_is_drawn(attn: Run, masks: Path, name: str) -> None:
+    ran = attn("mask", "show", f"tensors.py:{name}", "--size", "5", "-F", "json")
+    document = torch.tensor([0, 0, 1, 1, 1])
+
+    def mod(b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return (document[q] == document[kv]) & (q >= kv)
+
+    assert ran.json["mask"] == create_mask(mod, 1, 1, 5, 5, device="cpu")[0, 0].tolist()
+
+
+def test_a_bias_of_more_numbers_than_can_be_written_is_refused_before_the_first(attn: Run) -> None:
+    refused(attn("mask", "show", "alibi(1000)", "--size", "2000", "-F", "json"), INPUT, "1000 heads over 2000 × 2000")
+    document = attn(
+        "mask", "show", "causal & alibi(5)", "--queries", "2", "--keys", "1500", "--past", "3", "-F", "json"
+    )
+    distance = np.abs(np.arange(3, 5)[:, None] - np.arange(1500))
+    slopes = [0.25, 0.0625, 0.015625, 0.00390625, 0.5]
+    np.testing.assert_array_equal(document.json["bias"], [-slope * distance for slope in slopes])
+
+
 @pytest.mark.parametrize("width", [40, 52, 60, 80, 100, 140, 200])
 @pytest.mark.parametrize(
     "arguments",
@@ -195,7 +223,10 @@ def test_a_check_ends_with_1_where_something_is_wrong(attn: Run, masks: Path) ->
     leaking = attn("mask", "check", "leak.npy", "--expect", "causal")
     assert leaking.code == 1
     assert "error  leak  attends to the future in 1 cell; cells (0,4)" in leaking.out
-    assert leaking.out.endswith("1 error\n")
+    assert (
+        "note   ambiguous  read as True = attend: nearer to --expect, from which 1 of 36 cells differ, " in leaking.out
+    )
+    assert leaking.out.endswith("1 error, 1 note\n")
     assert attn("mask", "check", "leak.npy", "--expect", "causal", "--fail-on", "pad,dead-row").code == 0
     assert attn("mask", "check", "full", "--expect", "causal", "--size", "3").code == 1
     assert attn("mask", "check", "causal", "--expect", "window(8)").code == 0
@@ -211,7 +242,9 @@ def test_the_document_of_a_check_has_its_promised_members(attn: Run, masks: Path
     document = attn("mask", "check", "leak.npy", "--expect", "causal", "-F", "json").json
     assert document["schema"] == "attncli.findings/1"
     assert document["ok"] is False
-    (finding,) = document["findings"]
+    nearer, finding = document["findings"]
+    assert (nearer["code"], nearer["severity"]) == ("ambiguous", "note")
+    assert finding.keys() == nearer.keys()
     assert finding.pop("rows") == []
     assert finding == {
         "code": "leak", "severity": "error", "message": "attends to the future in 1 cell", "count": 1,
@@ -229,9 +262,70 @@ def test_an_ambiguous_mask_is_said_to_be_so_and_true_decides(attn: Run, masks: P
     assert attn("mask", "check", "padding.npy", "--true", "attend").code == 0
     assert attn("mask", "check", "padding.npy", "--expect", "pad(right=2)").code == 0
     assert attn("mask", "check", "padding.npy", "--expect", "pad(right=2)", "--true", "masked").code == 1
-    shown = attn("mask", "show", "padding.npy")
-    assert "warning" in shown.err
-    assert "--true decides" in shown.err
+    refused(attn("mask", "show", "padding.npy"), USAGE, "padding.npy: nothing in the cells", "--true attend or")
+    assert attn("mask", "show", "padding.npy", "--true", "masked", "-F", "json").json["density"] == pytest.approx(1 / 3)
+    document = attn("mask", "check", "padding.npy", "-F", "json").json
+    assert (document["convention"], [finding["code"] for finding in document["findings"]]) == (None, ["ambiguous"])
+
+
+PADDINGS = {
+    "transformers": np.array([[1, 1, 1, 1, 1, 1, 0, 0]]),
+    "torch": np.array([[False] * 6 + [True] * 2]),
+    "four axes": np.array([[[[1, 1, 1, 1, 1, 1, 0, 0]]]]),
+    "a batch": np.array([[1, 1, 1, 1, 1, 1, 0, 0]] * 3),
+}
+
+
+@pytest.mark.parametrize("name", PADDINGS)
+def test_padding_is_never_read_the_wrong_way_round(attn: Run, folder: Path, name: str) -> None:
+    np.save("mask.npy", PADDINGS[name])
+    refused(
+        attn("mask", "convert", "mask.npy", "--to", "bool", "-o", "out.json"), USAGE, "--true attend or --true masked"
+    )
+    assert left_in(folder) == ["mask.npy"]
+    assert attn("mask", "check", "mask.npy", "--expect", "pad(right=2)").code == 0
+    wrong = attn("mask", "check", "mask.npy", "--expect", "pad(right=3)", "-F", "json").json
+    assert {finding["code"]: finding["severity"] for finding in wrong["findings"]} == {
+        "pad": "error",
+        "ambiguous": "note",
+    }
+    assert wrong["convention"] == ("masked" if name == "torch" else "attend")
+
+
+def test_a_square_that_pads_on_the_left_is_no_causal_mask(attn: Run, folder: Path) -> None:
+    np.save("mask.npy", np.broadcast_to(np.arange(6) > 0, (6, 6)))
+    assert attn("mask", "check", "mask.npy", "--expect", "pad(left=1)").code == 0
+    assert "ambiguous" in attn("mask", "check", "mask.npy").out
+    refused(attn("mask", "convert", "mask.npy", "--to", "bool", "-o", "out.json"), USAGE, "--true attend or")
+
+
+def test_a_mask_that_could_be_either_is_not_attended_through(attn: Run, folder: Path) -> None:
+    np.save("mask.npy", np.broadcast_to(np.arange(3) > 0, (3, 3)))
+    refused(attn("inspect", "a b c", "--mask", "mask.npy"), USAGE, "'file(\"mask.npy\")'", "--true attend")
+    cells = {
+        text: attn("inspect", "a b c", "--mask", text, "-F", "json").json["layers"][0]["heads"][0]["mask"][1]
+        for text in ('file("mask.npy")', '~file("mask.npy")')
+    }
+    assert list(cells.values()) == [[False, True, True], [True, False, False]]
+    np.save("torch.npy", ~np.tri(3, dtype=bool))  # as nn.Transformer makes its causal masks
+    document = attn("inspect", "a b c", "--mask", "torch.npy", "-F", "json").json
+    assert document["layers"][0]["heads"][0]["mask"][1] == [True, True, False]
+
+
+def test_a_mask_is_read_by_the_other_one_of_a_difference(attn: Run, masks: Path) -> None:
+    np.save("kpm.npy", ~np.load("padding.npy"))
+    equal = attn("mask", "diff", "kpm.npy", "pad(right=2)")
+    assert (equal.code, equal.out) == (0, "equal: 36 cells\n")
+    assert "kpm.npy is read as True = masked: only so is it what pad(right=2) says; --true" in equal.err
+    refused(attn("mask", "diff", "kpm.npy", "padding.npy"), USAGE, "--true attend or --true masked")
+    assert attn("mask", "diff", "kpm.npy", "padding.npy", "--true", "masked").code == 1
+
+
+def test_zeros_added_to_the_scores_mask_nothing(attn: Run, folder: Path) -> None:
+    np.save("mask.npy", np.zeros((4, 4), np.float32))
+    assert attn("mask", "check", "mask.npy").code == 0
+    assert attn("mask", "diff", "mask.npy", "full").code == 0
+    assert attn("inspect", "a b c d", "--mask", "mask.npy").code == 0
 
 
 # --- diff and convert ----------------------------------------------------------------------------------------
@@ -282,6 +376,17 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "no query left": (["show", "causal", "--keys", "3", "--past", "3"], USAGE, "--past 3 leaves no query"),
     "too large": (["show", "causal", "--size", "999999999"], INPUT, "too many"),
     "too many heads": (["show", "alibi(999999999)"], INPUT, "too many"),
+    "too many heads of a function": (["show", "causal", "--heads", "1000000000"], INPUT, "1000000000 heads are too"),
+    "heads of too many cells": (["show", "causal", "--heads", "999", "--size", "9999"], INPUT, "999 heads of 9999 ×"),
+    "no such past": (["show", "causal", "--queries", "2", "--keys", "3", "--past", "9" * 20], USAGE, "from 0 to 999"),
+    "a past near the last integer": (
+        ["show", "causal", "--queries", "2", "--keys", "3", "--past", str(2**63 - 1)], USAGE, "from 0 to 999999999",
+    ),
+    "a past of a file": (["check", "causal.npy", "--past", str(2**63 - 1)], USAGE, "from 0 to 999999999"),
+    "a past of documents": (
+        ["show", "docs(999999998)", "--queries", "2", "--keys", "3", "--past", "999999997"], INPUT, "999999999; make",
+    ),
+    "a function of torch that fails": (["show", "tensors.py:mistaken"], INPUT, "where() takes"),
     "true of an expression": (["show", "causal", "--true", "attend"], USAGE, "--true attend applies"),
     "true of two expressions": (["diff", "causal", "full", "--true", "attend"], USAGE, "--true attend applies"),
     "true of numbers": (["show", "additive.npy", "--true", "masked"], USAGE, "additive"),

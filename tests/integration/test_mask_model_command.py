@@ -126,6 +126,20 @@ def test_an_encoder_decoder_has_three_kinds(attn: Run, folder: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("start", ["a text", [2], {}, -1, 0.5, True, len(WORDS), 10**20], ids=repr)
+def test_a_decoder_that_begins_with_no_token_is_refused(start: Any, attn: Run, folder: Path) -> None:
+    sizes = {"d_model": 16, "d_ff": 16, "d_kv": 8, "num_heads": 2}
+    T5Config(vocab_size=100, num_layers=2, decoder_start_token_id=2, **sizes).save_pretrained("t5")
+    save_tokenizer("t5", pad_token="<pad>")
+    assert attn("mask", "model", "t5", "time flies").code == 0
+    path = folder / "t5" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"decoder_start_token_id": start}))
+    ran = attn("mask", "model", "t5", "time flies")
+    assert (ran.code, ran.out, ran.err.count("\n")) == (LOAD, "", 1)
+    assert repr(start) in ran.err
+    assert "decoder_start_token_id to be the id of a token" in ran.err
+
+
 def test_a_real_checkpoint_needs_no_weights(folder: Path, minilm: str, attn: Callable[..., Any]) -> None:
     shutil.copytree(minilm, "minilm", ignore=shutil.ignore_patterns("*.safetensors", "*.bin"))
     ran = program("mask", "model", "minilm", "time flies", "fruit flies like a banana", "--pad", "left", cwd=folder)

@@ -2,17 +2,20 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from outputs import hold, one_sentence
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
 import attncli
 from attncli.errors import InputError, UsageError
+from attncli.layer import LayerTrace
+from attncli.masks.algebra import Atom, RuleMask
 
 Run = Callable[..., Any]
 EVERYTHING = ("-F", "json", "--show", "embeddings,q,k,v,scores,mask,weights,output,metrics")
@@ -49,6 +52,62 @@ def test_a_saved_trace_shows_the_same_bytes(attn: Run, tmp_path: Path, minilm: s
         again = tmp_path / f"{name}-again.safetensors"
         assert attn("inspect", "--from", path, "--save", again).code == 0
         assert again.read_bytes() == path.read_bytes(), name
+
+
+def lain(array: np.ndarray[Any, Any], axes: list[int], offset: int) -> np.ndarray[Any, Any]:
+    """The same numbers with the axes in that order in memory, so many bytes behind a multiple of 64."""
+    buffer = np.empty(array.nbytes + 128, np.uint8)
+    start = -buffer.ctypes.data % 64 + offset
+    moved = array.transpose(axes)
+    laid = buffer[start : start + array.nbytes].view(array.dtype).reshape(moved.shape)
+    laid[...] = moved
+    return laid.transpose(np.argsort(axes))
+
+
+@pytest.mark.parametrize("offset", range(0, 64, 4))
+@pytest.mark.parametrize("count", [1, 5, 9])
+def test_where_and_in_which_order_arrays_lie_changes_no_byte(count: int, offset: int) -> None:
+    random = np.random.default_rng(count)
+    q, k, v = random.standard_normal((3, 12, count, 32), dtype=np.float32)
+    projection = random.standard_normal((12 * 32, 32), dtype=np.float32)
+    recorded = random.random((12, count, count), dtype=np.float32)
+
+    def shown(axes: list[int], offset: int) -> list[bytes]:
+        def laid(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+            return lain(array, axes if array.ndim == 3 else [axis for axis in axes if axis < 2], offset)
+
+        mask = RuleMask(Atom("full"), count, count, 12)
+        layers = [
+            LayerTrace(0, "self", *map(laid, (q, k, v)), 0.2, mask, tuple(range(12)), out_projection=laid(projection)),
+            LayerTrace(
+                1,
+                "self",
+                None,
+                None,
+                laid(v),
+                None,
+                mask,
+                tuple(range(12)),
+                scores=laid(recorded),
+                weights=laid(recorded),
+            ),
+        ]
+        heads = [layer.head(head) for layer in layers for head in range(12)]
+        arrays = [
+            array for head in heads for array in (head.scores, head.weights, head.output, head.weights.sum(axis=-1))
+        ]
+        projected = [layers[0].projected(queries) for queries in ([0], range(count))]
+        return [np.asarray(array).tobytes() for array in arrays + projected]
+
+    expected = shown([0, 1, 2], 0)
+    for axes in ([0, 1, 2], [1, 0, 2], [0, 2, 1], [2, 1, 0]):
+        assert shown(axes, offset) == expected, axes
+
+
+def test_one_number_everywhere_takes_no_memory() -> None:
+    zeros = np.broadcast_to(np.float32(0), (2, 3, 4))
+    mask = RuleMask(Atom("full"), 3, 3, 2)
+    assert LayerTrace(0, "self", zeros, zeros, zeros, 1.0, mask, (0, 1)).q is zeros
 
 
 def test_the_view_of_a_saved_trace_can_be_chosen_anew(attn: Run, tmp_path: Path) -> None:
@@ -384,6 +443,85 @@ def test_traces_that_contradict_themselves_are_refused(attn: Run, tmp_path: Path
     DAMAGE[name](header, tensors)
     save_file(tensors, path, metadata={"attncli": json.dumps(header)})
     assert refused(attn, path)
+
+
+# What a terminal obeys, what parts fields and rows, what reorders a line, what no XML may hold.
+HOSTILE = "\x1b]0;owned\x07\x1b[31m\t\r\n\x00\x9b2J\u202e\ufffe<&\"'"
+SHOWN = "tokens,shapes,scores,mask,weights,heatmap,output,metrics,proof"
+FORMS = ("table", "md", "svg", "html", "json", "jsonl", "tsv", "csv")
+VIEWS = [
+    *(["inspect", "--show", SHOWN, "-F", form] for form in FORMS),
+    ["inspect", "--words", "-F", "table"],
+    *(["heads", "-F", form] for form in ("table", "md", "svg", "html", "json", "tsv", "csv")),
+    *(["why", "-q", "0", "-F", form] for form in ("table", "md", "svg", "html", "json")),
+    *(["diff", "-F", form] for form in ("table", "md", "svg", "html", "json")),
+    *(["tokens", "-F", form] for form in ("table", "md", "svg", "html", "json", "tsv", "csv")),
+]  # fmt: skip
+
+
+def texts(node: Any, way: str = "") -> Iterator[str]:
+    """Yield the way to every text of a JSON document."""
+    if isinstance(node, str):
+        yield way[1:]
+    for step, below in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
+        yield from texts(below, f"{way}.{step}")
+
+
+def recorded(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Save a trace in which every text that there can be is one; return its JSON and its tensors."""
+    attncli.inspect("time flies like", target="an arrow").save(path)
+    with safe_open(path, "numpy") as file:
+        header = json.loads(file.metadata()["attncli"])
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  it is no dictionary
+    header["source"] |= {"kind": "pretrained", "model": "m", "architecture": "a", "another": {"deep": ["x"]}}
+    header |= {"notes": ["a note"], "pair": "p"}
+    header["layers"][0]["proof"] = {"max_abs_error": "0.5", "against": "what", "of": "which"}
+    return header, tensors
+
+
+def test_no_text_of_a_trace_file_is_obeyed_in_any_view(attn: Run, tmp_path: Path) -> None:
+    path = tmp_path / "trace.safetensors"
+    header, tensors = recorded(path)
+    ways = list(texts(header))
+    assert {"source.another.deep.0", "layers.0.proof.of", "layers.0.kind", "key_tokens.0.text", "notes.0"} <= {*ways}
+    read, refusals = [], []
+    for way in ways:
+        changed = json.loads(json.dumps(header))
+        _changed(way, HOSTILE)(changed, tensors)
+        save_file(tensors, path, metadata={"attncli": json.dumps(changed)})
+        ran = attn("inspect", "--from", path)
+        if ran.code:
+            assert ran.code == 5
+            one_sentence(ran.code, ran.out, ran.err)
+        else:
+            hold(ran.code, ran.out, ran.err)
+        (refusals if ran.code else read).append(way)
+    assert refusals == [
+        "schema", "source.kind", "layers.0.kind", "layers.0.fill", "layers.0.proof.max_abs_error",
+        "layers.0.mask.expression",
+    ]  # fmt: skip
+    for way in read:
+        _changed(way, HOSTILE)(header, tensors)
+    save_file(tensors, path, metadata={"attncli": json.dumps(header)})
+    for view in VIEWS:
+        ran = attn(*view, *["--from", path] * (1 + (view[0] == "diff")))
+        assert (ran.code, view) == (0, view), ran.err
+        hold(ran.code, ran.out, ran.err, view[-1])
+
+
+def test_no_text_of_a_dump_is_obeyed_in_any_view(attn: Run, tmp_path: Path) -> None:
+    path = tmp_path / "dump.safetensors"
+    arrays = {name: vectors(2, 8) for name in ("q", "k", HOSTILE)}
+    save_file(arrays, path, metadata={"tokens": json.dumps([HOSTILE, HOSTILE + "x"])})
+    for view in VIEWS:
+        if "--words" in view:
+            continue  # a dump does not say where its tokens stand in a text
+        ran = attn(*view, *["--from", path] * (1 + (view[0] == "diff")))
+        hold(ran.code, ran.out, ran.err, view[-1])
+        assert (ran.code, view) == (0, view), ran.err
+    save_file(arrays, path, metadata={"scale": HOSTILE})
+    ran = attn("inspect", "--from", path)
+    one_sentence(ran.code, ran.out, ran.err)
 
 
 def test_what_a_token_has_besides_is_not_believed(attn: Run, tmp_path: Path) -> None:

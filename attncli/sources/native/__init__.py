@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.errors import InputError, UsageError
+from attncli.errors import InputError, UsageError, not_installed
 from attncli.hub_cache import is_known, snapshot
 from attncli.masks.parser import parse
 from attncli.selection import Indices
@@ -28,6 +28,7 @@ from attncli.sources.native.forward import Model
 from attncli.sources.native.tokenizer import NativeTokenizer, load_tokenizer
 from attncli.sources.native.weights import Weights, has_weights
 from attncli.sources.reading import Reader
+from attncli.sources.storage import check_beside, check_unread, unknown_quantization
 from attncli.tokens import visible
 from attncli.trace import Source, Trace
 
@@ -72,6 +73,7 @@ class NativeCheckpoint(OneByOne):
         _check_options(options)
         folder = _folder(model, options.revision, _is_whole)
         config = _config(folder)
+        _check_stored(model, folder, config, options)
         recipe = recipe_of(Fields(config))
         if kind not in (None, "self"):
             raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has self attention")
@@ -79,11 +81,15 @@ class NativeCheckpoint(OneByOne):
         self.family: str = config["model_type"]
         self.layers = layers.among(len(recipe.layers), visible(model))
         self.heads = heads.among(recipe.heads.count, f"each layer of {visible(model)}")
-        self.mask = None if mask is None else parse(mask)
+        self.mask = None if mask is None else parse(mask, states_true=False)
         last = max(self.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, self.family, len(recipe.layers), last)
-        self.most = MOST if options.engine == "auto" and not options.verify else math.inf
-        self.model = Model(recipe, Weights(folder, recipe.prefix, recipe.embedding.tokens.name + ".weight"))
+        has_choice = options.engine == "auto" and not options.verify and not not_installed("torch", "transformers")
+        self.most = MOST if has_choice else math.inf
+        weights = Weights(folder, recipe.prefix, recipe.embedding.tokens.name + ".weight")
+        self.model = Model(recipe, weights)
+        expected = recipe.tensors(min(last + 1, len(weights)))  # a file may claim layers without end
+        self.notes = check_unread(model, *weights.unread(expected), is_undone=False)
         self.reader = Reader(
             name=model,
             tokenizer=load_tokenizer(model, folder, config),
@@ -122,6 +128,7 @@ class NativeCheckpoint(OneByOne):
             architecture=self.family,
             layers=len(self.model.recipe.layers),
             details={"engine": "native"},
+            notes=self.notes,
         )
         recorded = tuple(found[index] for index in self.layers)
         return Trace(source, sentence.tokens, sentence.tokens, recorded, text, pair, notes=sentence.notes)
@@ -139,6 +146,14 @@ def load_alone(name: str, options: LoadOptions) -> tuple[NativeTokenizer, int]:
     config = _config(folder)
     limit = recipe_of(Fields(config)).positions
     return load_tokenizer(name, folder, config), limit
+
+
+def _check_stored(name: str, folder: Path, config: dict[str, Any], options: EngineOptions) -> None:
+    """Raise LoadError for weights that are not what they seem; those whose quantization is told decline."""
+    said = config.get("quantization_config")
+    check_beside(name, folder, is_undone=said is not None)
+    if said is not None and (options.engine == "native" or options.verify):
+        raise unknown_quantization(name, said, "the native engine")
 
 
 def _check_options(options: LoadOptions) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -191,3 +191,29 @@ class Recipe(NamedTuple):
     layers: tuple[Attention, ...]
     is_parallel: bool = False
     softcap: float | None = None
+
+    def tensors(self, layers: int) -> Iterator[str]:
+        """Yield the names of all tensors of the embedding and of the first layers."""
+        how, norm = self.embedding, self.norm
+        yield from (table.name + ".weight" for table in (how.tokens, how.positions, how.segments) if table is not None)
+        yield from _tensors(how.norm, norm.has_bias)
+        yield from _tensors(how.projection, has_bias=True)
+        for layer in map(self.layer.format, range(layers)):
+            for name, has_bias in self._layer_tensors():
+                yield from _tensors(name and layer + name, has_bias)
+
+    def _layer_tensors(self) -> Iterator[tuple[str | None, bool]]:
+        """Yield what the names of a layer's tensors begin with, and whether there is a bias beside the weight."""
+        how, fed, norm = self.projections, self.feed_forward, self.norm
+        yield from ((name, how.has_bias) for name in (how.query, how.key, how.value, how.joint))
+        yield how.output, how.output_has_bias
+        yield from ((name, fed.has_bias) for name in (fed.gate, fed.up, fed.down))
+        norms = (how.query_norm, how.key_norm, *self.attention_residual, *self.feed_forward_residual)
+        yield from ((name, norm.has_bias) for name in norms)
+
+
+def _tensors(name: str | None, has_bias: bool) -> Iterator[str]:
+    if name:
+        yield name + ".weight"
+        if has_bias:
+            yield name + ".bias"

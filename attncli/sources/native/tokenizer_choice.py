@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fnmatch import fnmatch
-from importlib.util import find_spec
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
@@ -74,8 +73,6 @@ def class_of(name: str, folder: Path, config: Mapping[str, Any], said: Any) -> T
         raise DeclinedError("transformers has a tokenizer of its own for a checkpoint of that name")
     registered = _REGISTERED[kind]
     if registered is None:
-        if kind == "mistral" and find_spec("mistral_common") is not None:
-            raise DeclinedError("with mistral-common installed, a tekken.json may come before its tokenizer.json")
         return None
     if said is not None and (type(said) is not str or not said):
         raise DeclinedError(f"tokenizer_class is {said!r}")

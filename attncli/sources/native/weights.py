@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -79,8 +79,19 @@ class Weights:
                 raise LoadError(f"the weights {visible(str(path))} cannot be read: {reason}") from None
         return self._mapped[file]
 
+    def __len__(self) -> int:
+        return len(self._files)
+
     def __contains__(self, name: str) -> bool:
         return self._prefix + name in self._files
+
+    def unread(self, names: Iterable[str]) -> tuple[set[str], set[str]]:
+        """Return the tensors that are none of these, and the modules that these are of, by their names in the files."""
+        expected = set(names)
+        modules = {name[:dot] for name in expected for dot, each in enumerate(name) if each == "."}
+        return self._files.keys() - {self._prefix + name for name in expected}, {
+            self._prefix + name for name in modules
+        }
 
     def _find(self, name: str) -> np.ndarray[Any, Any]:
         tensor = self._file(self._files[self._prefix + name]).tensors.get(self._prefix + name) if name in self else None

@@ -12,7 +12,7 @@ from inspect import signature
 from time import perf_counter
 from typing import Any
 
-from attncli.errors import AttnError, LoadError, NotExposedError, UsageError
+from attncli.errors import AttnError, LoadError, NotExposedError, UsageError, require
 from attncli.masks.parser import parse
 from attncli.selection import Indices, several
 from attncli.sources.load_options import LoadOptions, checked_options
@@ -43,8 +43,9 @@ class Checkpoint:
         self.options = checked_options(
             model, options, LoadOptions, "a checkpoint that transformers runs in several ways"
         )
+        require("the transformers engine", "torch", "transformers")
         self.name = model
-        expression = None if mask is None else parse(mask)
+        expression = None if mask is None else parse(mask, states_true=False)
         if generate and expression is not None:
             raise UsageError("--generate lets the model write under its own mask; drop --mask")
         if sys.flags.optimize > 1:
@@ -90,14 +91,16 @@ class Checkpoint:
             limit=loading.position_limit(self.model),
             truncate=self.options.truncate,
             rows=loading.vocabulary_rows(self.model),
-            start_id=getattr(config, "decoder_start_token_id", None),
+            start_id=loading.start_id(model, config, tokenizer) if self.is_encoder_decoder else None,
         )
         self.writer = Writer(model, whole, tokenizer, self.reader.limit, generate) if generate else None
 
     def _load(self, config: Any, attention_layers: list[int]) -> Any:
-        from attncli.sources.pretrained.loading import load_model
+        from attncli.sources.pretrained import loading
 
-        return load_model(self.name, config, self.options, self.request, attention_layers)
+        model = loading.load_model(self.name, config, self.options, self.request, attention_layers)
+        self.notes += loading.notes_of(model)
+        return model
 
     def _attention_layers(self) -> list[int]:
         """Return the layers that have softmax attention, of which one at least has to be asked for."""

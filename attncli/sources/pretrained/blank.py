@@ -17,13 +17,17 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 from transformers import AutoModel, initialization
 
+from attncli.errors import InputError
 from attncli.sources.pretrained.explain import explained
-from attncli.sources.pretrained.loading import make_ready, with_attention
+from attncli.sources.pretrained.loading import layer_count, make_ready, with_attention
+from attncli.tokens import visible
 
 if TYPE_CHECKING:
     from attncli.sources.load_options import LoadOptions
 
 _ZERO = torch.zeros(())  # what every parameter is a view of
+_MOST_LAYERS = 1000  # their modules are built, one by one
+_MOST_BYTES = 2**30  # of buffers, which are no part of a file: a short configuration can ask for any
 _PRODUCTS = {"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "addbmm", "baddbmm", "einsum"}
 
 
@@ -32,10 +36,20 @@ def blank_model(name: str, config: Any, options: LoadOptions) -> Any:
 
     Raises:
         LoadError: the configuration does not make a model.
+        InputError: it makes one that is too large to build.
     """
+    layers = layer_count(config)
+    if layers > _MOST_LAYERS:
+        raise InputError(f"{visible(name)} claims to have {layers} layers, and at most {_MOST_LAYERS} can be built")
     config.use_cache = False  # as `load_model` has it
     with explained(name, "model", options):
         model = with_attention(partial(_built, config, options))
+        size = sum(buffer.nbytes for buffer in model.buffers() if buffer.is_meta)
+        if size > _MOST_BYTES:
+            raise InputError(
+                f"the configuration of {visible(name)} asks for tables of {size} bytes, such as one of all positions, "
+                f"and at most {_MOST_BYTES} can be built"
+            )
         for module in model.modules():
             _fill(module)
         model.initialize_weights()  # what is left: the buffers that transformers computes

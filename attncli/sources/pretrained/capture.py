@@ -14,6 +14,7 @@ from attncli.sources.pretrained.explain import first_sentence, is_exhausted
 from attncli.sources.pretrained.loading import make_eager
 from attncli.sources.pretrained.places import attention_places
 from attncli.sources.pretrained.recording import Finished, Recorder, Request, Span, recorder
+from attncli.sources.pretrained.reference import compare_unmodified, returns_kept
 from attncli.sources.pretrained.watch import watching
 
 _log = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ def run(
         NotExposedError: an attention layer could be watched in neither way.
         InputError: the batch does not fit into memory.
     """
+    architecture = model.config.model_type
 
     def begin(has_sdpa: bool) -> Recorder:
         return Recorder(request, attention_places(model, attention_layers), kinds, spans, whole, has_sdpa)
@@ -57,21 +59,31 @@ def run(
         this = begin(model._supports_sdpa)
         token = recorder.set(this)
         try:
-            return _forward(model, part, inputs, this)
+            with returns_kept(this):
+                _forward(model, part, inputs)
+            this.check(architecture)
+        except interface.UnknownTensorError:
+            raise
         except NotExposedError:
             if request.mask is not None and any(this.seen.values()):
                 raise
+        else:
+            if request.mask is None and not request.is_blank:
+                compare_unmodified(model, this, lambda: _forward(model, part, inputs))
+            return this
         finally:
             recorder.reset(token)
         _log.info("the model does not call the attention function that it is given: its own eager one is watched")
         make_eager(model)
     if request.mask is not None:
-        raise NotExposedError(f"{model.config.model_type} makes its own mask, which --mask cannot replace")
+        raise NotExposedError(f"{architecture} makes its own mask, which --mask cannot replace")
     while True:
         this = begin(has_sdpa=False)
         try:
             with watching(this, model):
-                return _forward(model, part, inputs, this)
+                _forward(model, part, inputs)
+            this.check(architecture)
+            return this
         except NotExposedError:
             # BigBird exchanges its attention modules when it first sees a short text.
             if begin(has_sdpa=False).places == this.places:
@@ -86,8 +98,8 @@ def _as_loaded(model: Any) -> None:
             return
 
 
-def _forward(model: Any, part: Any, inputs: Mapping[str, Any], this: Recorder) -> Recorder:
-    """Run a model, or a part of it, and return what was recorded, once every layer is accounted for."""
+def _forward(model: Any, part: Any, inputs: Mapping[str, Any]) -> None:
+    """Run a model, or a part of it, up to the last layer that is needed."""
     architecture = model.config.model_type
     try:
         with torch.inference_mode():
@@ -103,5 +115,3 @@ def _forward(model: Any, part: Any, inputs: Mapping[str, Any], this: Recorder) -
         raise NotExposedError(
             f"{architecture}: the model did not run on the text alone ({first_sentence(error)})"
         ) from None
-    this.check(architecture)
-    return this

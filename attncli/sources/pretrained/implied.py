@@ -24,8 +24,8 @@ from attncli.sources.pretrained.places import attention_places
 _EXCEPTIONS = {"clip_text_model": True, "xlnet": False}
 
 # What a layer that chooses among the keys it may see calls the number it keeps: an index, a learned mask; or blocks.
-BUDGETS = ("index_topk", "indexer_budget", "keep_window_size")
-_CHOOSING = (*BUDGETS, "index_local_blocks")
+_BUDGETS = ("index_topk", "indexer_budget", "keep_window_size")
+_CHOOSING = (*_BUDGETS, "index_topk_blocks")
 
 _CAUSAL_HEADS = re.compile(r"CausalLM|LMHead")
 _OTHER_HEADS = re.compile(r"MaskedLM|PreTraining|Classification|QuestionAnswering")
@@ -44,6 +44,14 @@ class Implied:
     expression: Expression
     window: int | None = None
     is_exact: bool = True
+
+
+def budget(config: Any) -> int | None:
+    """Return how many keys a query attends to where a layer chooses among those it may see; None if none does."""
+    blocks = getattr(config, "index_topk_blocks", None)
+    kept = [getattr(config, name, None) for name in _BUDGETS]
+    kept.append(blocks and blocks * config.index_block_size)
+    return min((count for count in kept if isinstance(count, int)), default=None)
 
 
 def implied_masks(model: Any, attention_layers: Sequence[int]) -> dict[tuple[int, str], Implied]:

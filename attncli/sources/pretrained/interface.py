@@ -22,7 +22,7 @@ from attncli.errors import NotExposedError
 from attncli.layer import LayerTrace
 from attncli.masks.algebra import Atom, Mask, RuleMask, smallest
 from attncli.masks.conventions import read_added
-from attncli.sources.pretrained.recording import Arrival, Finished, Recorder, proven, recorder, with_mask_alone
+from attncli.sources.pretrained.recording import Arrival, Recorder, proven, recorder, with_mask_alone
 from attncli.sources.tensors import to_numpy
 
 ATTENTION = "attncli"  # the name under which transformers knows our functions
@@ -30,6 +30,13 @@ EAGER_MASKS = "attncli_eager"  # the same, with the masks that transformers make
 
 _BLOCK = 2**21  # scores that exist at a time, over all heads
 _NOT_IN_SDPA = ("softcap", "s_aux", "position_bias")  # what the fused kernel drops, or has to make a [Q, K] of
+
+# The tensors that a module may hand over: those that are recorded, and those that other kernels need to pack sequences.
+_KNOWN = {"position_bias", "s_aux", "indices", "block_indices"} | {"position_ids", "cache_position"}
+
+
+class UnknownTensorError(NotExposedError):
+    """A module hands a tensor to its attention function that may decide what is attended to."""
 
 
 @dataclass(frozen=True)
@@ -64,29 +71,28 @@ class _Call:
         """One more logit for every head (GPT-OSS), `[H]`."""
         return self.more.get("s_aux")
 
-    def of_heads(self, heads: tuple[int, ...]) -> tuple[_Call, list[int]]:
-        """Return the call for the key/value groups of some heads alone, and which heads these are."""
-        group = self.query.shape[1] // self.key.shape[1]
-        groups = sorted({head // group for head in heads})
-        chosen = [head for head in range(self.query.shape[1]) if head // group in groups]
-        if len(chosen) == self.query.shape[1] or self.sinks is not None:  # a module brings the sinks of all heads
-            return self, list(range(self.query.shape[1]))
-        more = dict(self.more)
-        if self.bias is not None:
-            more["position_bias"] = _heads_of(self.bias, chosen)
-        part = replace(
-            self,
-            query=self.query[:, chosen],
-            key=self.key[:, groups],
-            value=self.value[:, groups],
-            mask=None if self.mask is None else _heads_of(self.mask, chosen),
-            more=more,
-        )
-        return part, chosen
+    @property
+    def chosen(self) -> torch.Tensor | None:
+        """The keys that an indexer chose for every query, `[B, 1 or H, Q, K]`; None if there is none.
+
+        DeepSeek-V3.2 and its kin choose keys, `indices` `[B, Q, n]`; MiniMax M3 chooses blocks of keys for each group
+        of heads, `block_indices` `[B, Hkv, Q, n]`, where −1 is none. They put their choice into the mask themselves
+        only where transformers' own functions run.
+        """
+        (batch, heads, queries, _), keys = self.query.shape, self.key.shape[2]
+        if (indices := self.more.get("indices")) is not None:
+            return _scattered(indices.long(), (batch, queries, keys))[:, None]
+        if (blocks := self.more.get("block_indices")) is None:
+            return None
+        size = self.module.indexer.block_size
+        count = -(-keys // size)
+        groups = blocks.shape[1]
+        kept = _scattered(blocks.where(blocks >= 0, count), (batch, groups, queries, count + 1))[..., :count]
+        return kept.repeat_interleave(size, dim=-1)[..., :keys].repeat_interleave(heads // groups, dim=1)
 
 
-def _heads_of(cells: torch.Tensor, heads: list[int]) -> torch.Tensor:
-    return cells if cells.shape[1] == 1 else cells[:, heads]
+def _scattered(indices: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    return torch.zeros(shape, dtype=torch.bool, device=indices.device).scatter(-1, indices, True)
 
 
 def _rows_of(cells: torch.Tensor, rows: slice) -> torch.Tensor:
@@ -133,42 +139,58 @@ def _attend(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Compute one layer's attention `[B, Q, H, Dv]`, and record it if it was asked for; see `_Call`."""
     run = recorder.get()
+    name = type(module).__name__
     if kwargs.get("sinks") is not None:  # one logit for every query; a Trace has one for every head
-        raise NotExposedError(f"{type(module).__name__} has a sink for every query, which is not supported yet")
+        raise NotExposedError(f"{name} has a sink for every query, which is not supported yet")
+    if unknown := [key for key, given in kwargs.items() if key not in _KNOWN and _holds_tensor(given)]:
+        raise UnknownTensorError(
+            f"{name} hands {', '.join(unknown)} to its attention function; what that does is not known here, and "
+            "leaving it out would show wrong numbers"
+        )
     place = run.arrive(module)
     call = _Call(module, query, key, value, attention_mask, scaling, kwargs)
     rule = None
+    chosen = call.chosen
     if run.request.mask is not None:
+        if chosen is not None:
+            raise NotExposedError(f"{name} chooses the keys of each query; --mask cannot replace that")
         rule = RuleMask(run.request.mask, query.shape[2], key.shape[2], query.shape[1])
         cells = (rule.heads, rule.queries, rule.keys)
         if cells not in run.replaced:
             allowed = rule.rows(list(range(rule.heads)), np.arange(rule.queries))
             run.replaced[cells] = torch.from_numpy(np.array(allowed)).to(query.device)[None]
         call = replace(call, mask=run.replaced[cells])
+    elif chosen is not None:
+        call = replace(call, mask=_both(attention_mask, chosen, query.dtype))
     if place not in run.wanted:
         return _fastest(call)
     run.check_cells(place, query.shape[2], key.shape[2])
     heads = run.request.heads.among(query.shape[1], f"layer {place[0]}")
-    is_last = run.is_last(place)
     if run.request.is_blank:
         for number, span in enumerate(run.spans):
             run.layers[number][place] = with_mask_alone(_recorded(call, number, *span.of(place[1]), place, heads, rule))
-        if is_last:
-            raise Finished
         return query.new_zeros(*query.transpose(1, 2).shape[:3], value.shape[-1]), None
-    part, computed = call.of_heads(heads) if is_last else (call, list(range(query.shape[1])))
     run.sums.clear()
-    output, weights = _eager(part)
+    output, weights = _eager(call)
     if run.request.audits:
         run.arrivals[place] = Arrival(call.mask, torch.cat(run.sums, dim=-1), query.dtype)
     for number, span in enumerate(run.spans):
         rows, columns = span.of(place[1])
         layer = _recorded(call, number, rows, columns, place, heads, rule)
-        proof = proven(layer, to_numpy(output[number, rows]), computed)
+        proof = proven(layer, to_numpy(output[number, rows]), "what its attention function gave")
         run.layers[number][place] = replace(layer, proof=proof)
-    if is_last:
-        raise Finished
     return output, weights
+
+
+def _holds_tensor(given: Any) -> bool:
+    return isinstance(given, torch.Tensor) or (isinstance(given, list | tuple) and any(map(_holds_tensor, given)))
+
+
+def _both(mask: torch.Tensor | None, chosen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a mask that forbids the keys that were not chosen as well."""
+    if mask is None:
+        return chosen
+    return mask & chosen if mask.dtype == torch.bool else mask.masked_fill(~chosen, torch.finfo(dtype).min)
 
 
 def _eager(call: _Call) -> tuple[torch.Tensor, torch.Tensor | None]:

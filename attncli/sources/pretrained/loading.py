@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attncli.errors import LoadError, NotExposedError
+from attncli.hub_cache import snapshot
 from attncli.sources.folder import check_folder
 from attncli.sources.pretrained.downloads import Download
 from attncli.sources.pretrained.explain import explained, first_sentence
-from attncli.sources.pretrained.quiet import hush
+from attncli.sources.pretrained.quiet import heard, hush
 from attncli.sources.pretrained.tokenizer import hub_arguments, positions
+from attncli.sources.storage import check_beside, check_unread, unknown_quantization
 from attncli.tokens import visible
 
 if TYPE_CHECKING:
@@ -27,15 +29,19 @@ hush()
 
 from transformers import MODEL_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM  # noqa: E402
 from transformers import __version__ as transformers_version  # noqa: E402
+from transformers.quantizers import AutoHfQuantizer  # noqa: E402
 
 _log = logging.getLogger(__name__)
 
 # What a checkpoint saved with another head may lack: it comes after the last attention layer.
 _AFTER_ATTENTION = ("pooler",)
 
+_NOTES = "attncli_notes"  # an attribute of a model that was loaded
+
 # How configurations call a layer with softmax attention: full_attention, sliding_attention, chunked_attention,
-# attention, and hybrid where it stands beside a recurrence; linear_attention, mamba, conv and others have none.
-_ATTENTION_TYPE = re.compile(r"^(?!linear).*attention|sliding|^hybrid")
+# attention, minimax_m3_sparse, and hybrid where it stands beside a recurrence; linear_attention, mamba, conv and
+# others have none.
+_ATTENTION_TYPE = re.compile(r"^(?!linear).*attention|sliding|^hybrid|_sparse$")
 
 
 def load_config(name: str, options: LoadOptions) -> Any:
@@ -50,6 +56,7 @@ def load_config(name: str, options: LoadOptions) -> Any:
     if os.path.isdir(name):
         check_folder(Path(name))
         if not os.path.isfile(os.path.join(name, "config.json")):
+            check_beside(name, Path(name), is_undone=True)  # an adapter alone
             raise LoadError(
                 f"the folder {visible(name)} is no checkpoint: it has no config.json; give the folder that "
                 "save_pretrained wrote"
@@ -96,9 +103,13 @@ def load_model(name: str, config: Any, options: LoadOptions, request: Request, a
     _log.info("loading the weights of %s", name)
     config.use_cache = False  # one pass, no generation: keys and values need not be kept
     loader = _loader(config, options, request, attention_layers)
-    with explained(name, "model", options):
+    is_undone = _is_undone(name, config)
+    folder = Path(name) if os.path.isdir(name) else snapshot(name, options.revision or "main")
+    check_beside(name, folder, is_undone)
+    with explained(name, "model", options), heard() as said:
         model, report = with_attention(partial(_loaded, loader, name, config, options))
-    _check_weights(name, report)
+    check_beside(name, folder, is_undone)  # now that it is downloaded
+    setattr(model, _NOTES, (*_check_weights(name, model, report, is_undone), *dict.fromkeys(said)))
     make_ready(model)
     feed_forward_in_blocks(model)
     model = model.eval() if options.device_map else model.eval().to(options.device)
@@ -106,6 +117,11 @@ def load_model(name: str, config: Any, options: LoadOptions, request: Request, a
     _log.info("loaded: %s on %s, threads: %d, attention: %s", *how, model.config._attn_implementation)
     _log.info("torch %s, transformers %s", torch.__version__, transformers_version)
     return model
+
+
+def notes_of(model: Any) -> tuple[str, ...]:
+    """Return what the user should know of the weights of a model from `load_model`."""
+    return getattr(model, _NOTES, ())
 
 
 def with_attention(build: Callable[[str], Any]) -> Any:
@@ -190,8 +206,35 @@ def make_eager(model: Any) -> None:
             module.config._attn_implementation = "eager"
 
 
-def _check_weights(name: str, report: Mapping[str, Any]) -> None:
-    """Raise LoadError if a tensor of the model did not come from the checkpoint."""
+def _is_undone(name: str, config: Any) -> bool:
+    """Return whether the weights are quantized and transformers undoes that, as far as the configuration says.
+
+    Raises:
+        LoadError: it does not know this quantization.
+    """
+    said = getattr(config, "quantization_config", None)
+    said = said or getattr(config.get_text_config(decoder=True), "quantization_config", None)
+    if said is None:
+        return False
+    try:
+        is_known = AutoHfQuantizer.supports_quant_method(said if isinstance(said, dict) else said.to_dict())
+    except (ValueError, AttributeError):  # it names no method, or is no object
+        is_known = False
+    if not is_known:
+        raise unknown_quantization(name, said, f"transformers {transformers_version}")
+    return True
+
+
+def _check_weights(name: str, model: Any, report: Mapping[str, Any], is_undone: bool) -> tuple[str, ...]:
+    """Return what the user should know of the tensors that were read, and of those that were not.
+
+    Raises:
+        LoadError: a tensor of the model did not come from the checkpoint, or not as it is; see `check_unread`.
+    """
+    modules = {module for module, _ in model.named_modules() if module}
+    head = model.base_model_prefix + "."  # what the checkpoint's names may have or lack
+    modules |= {head + module for module in modules} | {module.removeprefix(head) for module in modules}
+    notes = check_unread(name, report["unexpected_keys"], modules, is_undone)
     for key, found, expected in sorted(report["mismatched_keys"]):
         raise LoadError(
             f"the weights of {visible(name)} do not fit its config.json: {visible(key)} has shape {list(found)}, "
@@ -203,6 +246,22 @@ def _check_weights(name: str, report: Mapping[str, Any]) -> None:
             f"the weights of {visible(name)} lack {len(missing)} of the model's tensors ({visible(missing[0])}, …), "
             "which would be random numbers; check that the files belong to this config.json"
         )
+    return notes
+
+
+def start_id(name: str, config: Any, tokenizer: Any) -> int | None:
+    """Return the id that a decoder begins with, or None where the configuration does not say.
+
+    Raises:
+        LoadError: it is no id of the tokenizer.
+    """
+    start = getattr(config, "decoder_start_token_id", None)
+    if start is None or (type(start) is int and start in tokenizer.get_vocab().values()):
+        return start
+    raise LoadError(
+        f"the configuration of {visible(name)} says that its decoder begins with {visible(repr(start)[:50])}; expected "
+        "decoder_start_token_id to be the id of a token"
+    )
 
 
 def head_count(config: Any) -> int:

@@ -17,7 +17,7 @@ from attncli.sources.pretrained.batch import padded
 from attncli.sources.pretrained.blank import blank_model, costless
 from attncli.sources.pretrained.capture import run
 from attncli.sources.pretrained.continuation import continued
-from attncli.sources.pretrained.implied import BUDGETS
+from attncli.sources.pretrained.implied import budget
 from attncli.sources.pretrained.recording import Span
 from attncli.sources.reading import Sentence
 from attncli.tokens import Token, Tokens, visible
@@ -118,13 +118,12 @@ class BlankCheckpoint(Checkpoint):
         name = visible(self.name)
         if len(sentences) > 1 and "attention_mask" not in self.parameters:
             raise NotExposedError(f"{name} takes no attention mask, so that it sees padding; give one sentence")
-        for budget in BUDGETS:
-            kept = getattr(self.model.config, budget, None)
-            if isinstance(kept, int) and kept < longest:
-                raise NotExposedError(
-                    f"a query of {name} attends to the {kept} keys whose content it ranks first, which depends on the "
-                    f"weights; give at most {kept} tokens"
-                )
+        kept = budget(self.model.config)
+        if kept is not None and kept < longest:
+            raise NotExposedError(
+                f"a query of {name} attends to the {kept} keys whose content it ranks first, which depends on the "
+                f"weights; give at most {kept} tokens"
+            )
 
     def _padding(self) -> Token:
         """Return the token that sentences are filled up with."""

@@ -91,6 +91,9 @@ class Recorder:
         replaced: masks in place of the model's own, by the `[H, Q, K]` they are for.
         arrivals: what each layer was handed, if that is asked for.
         sums: of the weights of each block of rows that the layer at work has computed.
+        calling: the modules, by their `id`, that have called the attention function and have not returned yet.
+        returned: those that have, in that order, each with its place.
+        outputs: what the modules of the wanted layers returned, `[B, Q, E]`.
     """
 
     request: Request
@@ -103,6 +106,9 @@ class Recorder:
     replaced: dict[tuple[int, int, int], Any] = field(default_factory=dict)
     arrivals: dict[tuple[int, str], Arrival] = field(default_factory=dict)
     sums: list[Any] = field(default_factory=list)
+    calling: dict[int, tuple[int, str]] = field(default_factory=dict)
+    returned: list[tuple[int, tuple[int, str]]] = field(default_factory=list)
+    outputs: dict[tuple[int, str], Any] = field(default_factory=dict)
     layers: list[dict[tuple[int, str], LayerTrace]] = field(init=False)
     seen: dict[str, list[int]] = field(init=False)
 
@@ -127,6 +133,7 @@ class Recorder:
         kind = self.places.kind(module)
         seen = self.seen.setdefault(kind, [])
         seen.append(self.places.layer(module, len(seen)))
+        self.calling[id(module)] = seen[-1], kind
         return seen[-1], kind
 
     def is_last(self, place: tuple[int, str]) -> bool:
@@ -142,8 +149,9 @@ class Recorder:
             is_right = seen == (expected[: len(seen)] if self.places.is_named else expected)
             if not is_right or any(place not in layers for layers in self.layers for place in wanted):
                 counts = f"{len(expected)} {kind if kind != 'self' else ''} attention layers".replace("  ", " ")
+                unnamed = "" if self.places.modules else "; no module has Attention in the name of its class"
                 raise NotExposedError(
-                    f"{architecture}: its configuration has {counts} and {len(seen)} could be watched"
+                    f"{architecture}: its configuration has {counts} and {len(seen)} could be watched{unnamed}"
                 )
 
     def traces(self) -> list[tuple[LayerTrace, ...]]:
@@ -176,17 +184,16 @@ def with_mask_alone(layer: LayerTrace) -> LayerTrace:
 recorder: ContextVar[Recorder] = ContextVar("recorder")
 
 
-def proven(layer: LayerTrace, output: np.ndarray[Any, Any], heads: Sequence[int]) -> Proof:
-    """Compare recomputed weights·V with the model's own attention output.
+def proven(layer: LayerTrace, output: np.ndarray[Any, Any], against: str) -> Proof:
+    """Compare recomputed weights·V with an attention output.
 
     Args:
         layer: what was recorded.
-        output: the model's own, `[Q, h, Dv]`.
-        heads: which heads the h ones of `output` are.
+        output: `[Q, H, Dv]`.
+        against: what that is.
     """
     error = 0.0
     for block in stages_of(layer, layer.heads, np.arange(layer.num_queries)):
-        columns = [heads.index(head) for head in block.heads]
-        own = output[block.queries][:, columns].swapaxes(0, 1)  # [H, Q, Dv]
+        own = output[block.queries][:, list(block.heads)].swapaxes(0, 1)  # [H, Q, Dv]
         error = float(np.maximum(error, np.abs(block.output - own).max()))
-    return Proof(error, "the model's own attention output")
+    return Proof(error, against, magnitude=max(float(np.abs(layer.v).max()), 1.0) if layer.v is not None else 1.0)

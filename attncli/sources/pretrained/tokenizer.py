@@ -40,12 +40,15 @@ def load_tokenizer(name: str, options: LoadOptions) -> Any:
     with explained(name, "tokenizer", options):
         from transformers import AutoTokenizer
 
-        tokenizer = AutoTokenizer.from_pretrained(name, **hub_arguments(options))
+        # mistral-common, where it is installed, does not say where its pieces stand; transformers reads its files too.
+        tokenizer = AutoTokenizer.from_pretrained(name, mistral_format=False, **hub_arguments(options))
+        if tokenizer.unk_token == "":  # in no vocabulary: transformers looks for its id without end
+            tokenizer.unk_token = None
     if len(tokenizer) < 100 and set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
         raise LoadError(  # transformers makes one up, of special tokens alone
             f"{visible(name)} has no tokenizer; put its tokenizer.json beside config.json"
         )
-    if not tokenizer.is_fast:
+    if not getattr(tokenizer, "is_fast", False):
         raise LoadError(
             f"the tokenizer of {visible(name)} is a pure Python one, which cannot say where its pieces stand; "
             "save it with a tokenizer.json"

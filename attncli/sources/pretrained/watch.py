@@ -181,7 +181,7 @@ def _record(run: Recorder, place: tuple[int, str], call: _Watched) -> None:
             continue
         proof = None
         if output is not None:
-            proof = proven(layer, to_numpy(own(output.result)[:, rows].transpose(0, 1)), range(heads))
+            proof = proven(layer, to_numpy(own(output.result)[:, rows].transpose(0, 1)), "the model's own product")
         run.layers[number][place] = replace(layer, proof=proof)
 
 

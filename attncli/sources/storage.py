@@ -1,0 +1,160 @@
+"""How the weights of a checkpoint are stored: what would be read as something else than it is, is refused.
+
+A quantization that nobody undoes, an adapter that nobody applies, a tensor that nobody reads: the numbers look like any
+others, and are not the model's. One rule for both engines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from attncli.errors import LoadError
+from attncli.tokens import visible
+
+_ADAPTER = "adapter_config.json"
+_WEIGHTS = (".safetensors", ".bin")
+# hf_quant_config.json (ModelOpt), quantize_config.json (GPTQ), quant_config.json (AWQ), quanto_qmap.json (Quanto), …
+_QUANTIZATION = re.compile(r"(^|_)quant(o|ized?|izer|ization)?(_[^.]*)?\.json$|^smash_config\.json$")
+_OF_ONNX = {"per_model_config", "op_types", "op_types_to_quantize"}  # how transformers.js made other files, in onnx/
+_MOST_BYTES = 1 << 20  # of such a file
+
+# What a name says of a tensor by one of its words: weight_scale_inv, qzeros, weight.absmax, lora_A.
+_WORD = r"(?:^|[._:])(?:{})(?=[._:]|$)"
+_OF_QUANTIZATION = re.compile(
+    _WORD.format(
+        r"q?scales?|q?zeros?|zero_points?|qweight|qdata|quant\w*|absmax|amax|packed|codebooks?|g_idx|scb|weight_quantizer"
+    ),
+    re.IGNORECASE,
+)
+# Of what runs through the weights, or is kept of it: who computes in floats needs none of it.
+_OF_ACTIVATIONS = re.compile(
+    _WORD.format(r"(?:(?:in|out)put|act(?:ivation)?|prob|[qkv]|kv|[kv]_cache)_(?:\w+_)?(?:scales?|zero_points?|amax)")
+    + r"|(?:in|out)put_quantizer"
+)
+_OF_ADAPTER = re.compile(_WORD.format(r"lora_\w+"))
+# Masks and angles that older versions of transformers saved, and what tools have counted: no parameters.
+_BUFFERS = re.compile(
+    r"att(entio)?n\.(masked_)?bias$|rotary|inv_freq|(position_ids|causal_mask|_cached|_extra_state)$"
+    r"|(num_batches_tracked|total_ops|total_params)$"
+)
+
+_MERGE = "merge it with peft's merge_and_unload and save the model, or give one without it"
+_ADVICE = "give the checkpoint that it was made from, or one in a form that transformers reads"
+
+
+def check_beside(name: str, folder: Path, is_undone: bool) -> None:
+    """Refuse a checkpoint with something beside its weights that says they are not all, or not what they seem.
+
+    Args:
+        name: of the checkpoint.
+        folder: where its files are; one that is not there yet has nothing wrong with it.
+        is_undone: whether its configuration says how it is quantized, in words that the reader knows.
+
+    Raises:
+        LoadError: there is an adapter, the file of a quantization that the configuration does not tell of, or weights
+            that cannot be opened.
+    """
+    try:
+        beside = sorted(os.listdir(folder))
+    except OSError:
+        return
+    if _ADAPTER in beside:
+        raise LoadError(f"{visible(name)} has an adapter ({_ADAPTER}), and adapters are not supported yet; {_MERGE}")
+    for file in () if is_undone else filter(_QUANTIZATION.search, beside):
+        if not _is_of_onnx(folder / file):
+            raise LoadError(
+                f"the weights of {visible(name)} are quantized, says {visible(file)} beside them, and its config.json "
+                f"does not say how; {_ADVICE}"
+            )
+    for file in beside:
+        if file.endswith(_WEIGHTS):  # safetensors says of one that it may not open that there is none
+            try:
+                (folder / file).open("rb").close()
+            except OSError as error:
+                raise LoadError(f"the weights {visible(str(folder / file))} cannot be read: {error.strerror}") from None
+
+
+def _is_of_onnx(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            said = json.loads(file.read(_MOST_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(said, Mapping) and not _OF_ONNX.isdisjoint(said)
+
+
+def unknown_quantization(name: str, said: Any, whose: str) -> LoadError:
+    """Return the error of a checkpoint whose `quantization_config` a reader does not know."""
+    method = said.get("quant_method") if isinstance(said, Mapping) else None
+    how = "its config.json does not say how" if method is None else f"{whose} does not know '{visible(str(method))}'"
+    return LoadError(f"the weights of {visible(name)} are quantized, and {how}; {_ADVICE}")
+
+
+def check_unread(name: str, unread: Iterable[str], modules: Collection[str], is_undone: bool) -> tuple[str, ...]:
+    """Judge the tensors of a checkpoint that its model does not read; return what the user should know of them.
+
+    Heads, poolers and towers belong to no module of the model, a layer that was left out to none of its list: they are
+    usual. A tensor of something that runs is not.
+
+    Args:
+        name: of the checkpoint.
+        unread: the tensors, by their names in the model.
+        modules: the parts of the model that run, by the names that their tensors begin with.
+        is_undone: see `check_beside`.
+
+    Raises:
+        LoadError: some belong to an adapter, or without them others are not the numbers that they stand for.
+    """
+    adapter: list[str] = []
+    scales: list[str] = []
+    others: list[str] = []
+    for tensor in sorted(unread):
+        owner, rest = _place(tensor, modules)
+        if _BUFFERS.search(tensor) or not owner:
+            continue
+        if _OF_ADAPTER.search(rest):
+            adapter.append(tensor)
+        elif _OF_QUANTIZATION.search(rest) and not (is_undone and _OF_ACTIVATIONS.search(rest)):
+            scales.append(tensor)
+        elif _in_layer(owner):
+            others.append(tensor)
+    if adapter:
+        raise LoadError(
+            f"the weights of {visible(name)} hold an adapter ({_some(adapter)}), and adapters are not supported yet; "
+            f"{_MERGE}"
+        )
+    if scales:
+        raise LoadError(
+            f"the weights of {visible(name)} are quantized, and nobody reads how ({_some(scales)}); {_ADVICE}"
+        )
+    if not others:
+        return ()
+    return (
+        f"the weights of {visible(name)} have tensors in layers that run which its model does not read "
+        f"({_some(others)}); check that the files belong to this config.json",
+    )
+
+
+def _place(tensor: str, modules: Collection[str]) -> tuple[str, str]:
+    """Return the part of a model that a tensor belongs to, and the rest of its name; no part if none of it runs."""
+    parts = tensor.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        owner, rest = ".".join(parts[:end]), parts[end:]
+        if owner in modules:
+            is_layer_left_out = rest[0].isdigit() and not _in_layer(owner)
+            return "" if is_layer_left_out else owner, ".".join(rest)
+    return "", tensor
+
+
+def _in_layer(owner: str) -> bool:
+    return any(part.isdigit() for part in owner.split("."))
+
+
+def _some(tensors: list[str]) -> str:
+    more = len(tensors) - 1
+    return visible(tensors[0]) + (f" and {more:,} more" if more else "")
