@@ -6,15 +6,14 @@ They are looked for in these two places alone, in no parent folder: what a run d
 from __future__ import annotations
 
 import os
-from stat import S_ISDIR, S_ISREG
 from typing import Any
 
 from attncli.errors import UsageError
+from attncli.files import MOST_SETTINGS, read_file
 
 PROJECT = "pyproject.toml"
 
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # as some editors of Windows save; no TOML, which has to be said
-_MOST = 2**20  # bytes; a link to a device or a log file is not to fill the memory
 
 
 def configured() -> list[tuple[str, dict[str, Any] | None]]:
@@ -48,20 +47,14 @@ def _project() -> dict[str, Any] | None:
 
 
 def _content(path: str) -> bytes | None:
-    try:
-        status = os.stat(path)
-    except OSError:
+    if not os.path.exists(path):
         return None  # not there, or in somebody else's home folder
-    if not S_ISREG(status.st_mode):
-        what = "a folder" if S_ISDIR(status.st_mode) else "a pipe or a device"
-        raise UsageError(f"{path} is {what}; expected a configuration file there, or nothing")
-    if status.st_size > _MOST:
-        raise UsageError(f"{path}: expected a file of at most {_MOST // 2**20} MiB")
     try:
-        with open(path, "rb") as file:
-            return file.read(_MOST)
+        return read_file(path, MOST_SETTINGS)
+    except PermissionError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
+        raise UsageError(f"{path} {error}; expected a configuration file there, or nothing") from None
 
 
 def _parsed(content: bytes, path: str) -> dict[str, Any]:

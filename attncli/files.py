@@ -1,9 +1,13 @@
-"""Files that are never half-written: everything goes to the side first and is renamed when it is whole."""
+"""Files that are never half-written, and of what is read only files, of a bounded size.
+
+What is written goes to the side first and is renamed when it is whole.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -13,7 +17,44 @@ from typing import IO
 from attncli.errors import ExitCode, InputError
 from attncli.interruption import Undoing
 from attncli.tokens import visible
-from attncli.writing import claimed, discard, goes_straight, replace
+from attncli.writing import DESCRIPTORS, claimed, discard, goes_straight, replace
+
+# How many bytes of a file are read whole, by what it holds; no real one comes near. Tensors are mapped.
+MOST_SETTINGS = 2**20  # a configuration file, a mask in Python, the config.json that a TAB looks into
+MOST_TEXT = 2**28  # a file of a checkpoint that holds no weights, a mask in JSON or CSV
+MOST_PACKED = 2**31  # a mask in an archive
+
+
+def check_file(path: str | Path, most: int | None = None, is_stream: bool = False) -> None:
+    """Refuse what is no file, which may never end or never begin, and a file that is too large to be read.
+
+    Args:
+        path: what is about to be read.
+        most: how many bytes it may have; None is any number.
+        is_stream: whether a pipe, or a stream that is open already, will do.
+
+    Raises:
+        OSError: its text is what the path is, such as `is a folder`, or the system's reason why that is not known.
+    """
+    try:
+        status = os.stat(path)
+    except ValueError:  # no system has a file of such a name
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from None
+    if is_stream and (stat.S_ISFIFO(status.st_mode) or str(path).startswith(DESCRIPTORS)):
+        return
+    if stat.S_ISDIR(status.st_mode):
+        raise OSError("is a folder")
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError("is a pipe or a device")
+    if most is not None and status.st_size > most:
+        raise OSError(f"is larger than {most >> 20} MiB")
+
+
+def read_file(path: str | Path, most: int) -> bytes:
+    """Return what a file holds; see `check_file`."""
+    check_file(path, most)
+    with open(path, "rb") as file:
+        return file.read(most)
 
 
 @contextmanager

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from attncli.files import MOST_SETTINGS, read_file
+
 
 def cache() -> Path:
     """Return the folder of the local cache."""
@@ -26,7 +28,7 @@ def snapshot(name: str, revision: str) -> Path:
     """Return the folder of a model's files at a branch, a tag or a commit, whether it is there or not."""
     folder = repository(name)
     try:
-        commit = (folder / "refs" / revision).read_text(encoding="utf-8").strip()
+        commit = read_file(folder / "refs" / revision, MOST_SETTINGS).decode().strip()
     except (OSError, ValueError):
         commit = revision
     return folder / "snapshots" / commit

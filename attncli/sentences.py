@@ -9,6 +9,7 @@ from typing import IO
 
 from attncli.errors import InputError, UsageError
 from attncli.failure import Failure
+from attncli.files import check_file
 from attncli.terminal import is_piped_in, note, stdin_bytes
 from attncli.tokens import visible
 
@@ -62,13 +63,14 @@ def last_number(texts: Sequence[str], file: Path | None) -> int | None:
         if not file.is_file():
             return None
         with open(file, "rb") as stream:
-            return sum(1 for _ in stream)
+            return sum(1 for _ in _lines(stream))
     except OSError:  # which is said where it is read
         return None
 
 
 def _opened(path: Path) -> IO[bytes]:
     with _readable(visible(str(path))):
+        check_file(path, is_stream=True)
         return open(path, "rb")
 
 

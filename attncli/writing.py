@@ -11,12 +11,12 @@ from pathlib import Path
 from attncli.errors import InputError
 from attncli.tokens import visible
 
-_DESCRIPTORS = ("/dev/fd/", "/dev/std", "/proc/self/fd/")
+DESCRIPTORS = ("/dev/fd/", "/dev/std", "/proc/self/fd/")
 
 
 def goes_straight(path: Path) -> bool:
     """Return whether a path is a pipe, a device or an open stream: it takes what is written, and is never replaced."""
-    if str(path).startswith(_DESCRIPTORS):
+    if str(path).startswith(DESCRIPTORS):
         return True
     try:
         mode = path.stat().st_mode

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from attncli.files import MOST_SETTINGS, read_file
 from attncli.hub_cache import cache, repository, snapshot
 
 # How architectures call the same numbers.
@@ -20,7 +21,6 @@ _HEADS = (
 )  # fmt: skip
 _NESTED = ("text_config", "encoder", "decoder")
 _MOST = 10_000  # no model has as many layers or heads
-_LARGEST = 1_000_000  # bytes of a config.json
 
 
 class Sizes(NamedTuple):
@@ -73,9 +73,7 @@ def _folders(folder: Path) -> list[Path]:
 
 def _read(config: Path) -> dict[str, Any]:
     try:
-        if config.stat().st_size > _LARGEST:
-            return {}
-        read = json.loads(config.read_bytes())
+        read = json.loads(read_file(config, MOST_SETTINGS))
     except (OSError, ValueError, RecursionError):
         return {}
     return read if isinstance(read, dict) else {}

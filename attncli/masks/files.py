@@ -15,7 +15,7 @@ import numpy as np
 
 from attncli.bfloat16 import read_bfloat16
 from attncli.errors import InputError, LoadError, UsageError, require
-from attncli.files import written_aside
+from attncli.files import MOST_PACKED, MOST_TEXT, check_file, written_aside
 from attncli.masks.conventions import Reading, as_allowed, read_convention
 from attncli.masks.notation import ENDINGS
 from attncli.tokens import visible
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _NAMES = ("mask", "attention_mask", "attn_mask")  # of the mask, in a file that holds several arrays
 _WITH_BFLOAT16 = (".safetensors", ".pt")
+_MOST = {".json": MOST_TEXT, ".csv": MOST_TEXT, ".npz": MOST_PACKED, ".pt": MOST_PACKED}  # the others are mapped
 _LARGEST = 2**31  # bytes of a mask where a small file can stand for one of any size
 
 
@@ -91,6 +92,7 @@ def read_values(path: Path, most_axes: int = 4) -> Loaded:
 
 
 def _read(path: Path) -> Loaded:
+    check_file(path, _MOST.get(path.suffix.lower()))
     match path.suffix.lower():
         case ".npy":
             # Mapped, so that a header that claims more than the file holds is refused before memory is taken.

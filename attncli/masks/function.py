@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from attncli.errors import InputError
+from attncli.files import MOST_SETTINGS, read_file
 from attncli.masks.algebra import Grid
 from attncli.tokens import visible
 
@@ -79,9 +79,9 @@ def load_function(written: str) -> Function:
     shown = visible(match["path"])
     names: dict[str, Any] = {"__name__": "attn_mask_file", "__file__": match["path"]}
     try:
-        source = Path(match["path"]).read_bytes()
+        source = read_file(match["path"], MOST_SETTINGS)
     except OSError as error:
-        raise InputError(f"{shown} cannot be read: {error.strerror}") from None
+        raise InputError(f"{shown} cannot be read: {error.strerror or error}") from None
     try:
         exec(compile(source, match["path"], "exec"), names)
     except (Exception, SystemExit) as error:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from attncli.errors import InputError, UsageError
-from attncli.files import written_aside
+from attncli.files import check_file, written_aside
 from attncli.layer import LayerTrace, Proof
 from attncli.masks.algebra import ArrayMask, Mask, RuleMask, reads_files
 from attncli.masks.parser import parse
@@ -120,11 +119,12 @@ def load(
         UsageError: it lacks that layer or head.
     """
     name = visible(str(path))
-    if not os.path.exists(path):
-        raise InputError(f"trace file {name} does not exist")
-    if not os.path.isfile(path):
-        what = "folder" if os.path.isdir(path) else "pipe or a device"
-        raise InputError(f"{name} is a {what}, not a trace file")
+    try:
+        check_file(path)
+    except FileNotFoundError:
+        raise InputError(f"trace file {name} does not exist") from None
+    except OSError as error:
+        raise InputError(f"{name} {error.strerror or error}, not a trace file") from None
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}

@@ -7,10 +7,14 @@ import os
 from pathlib import Path
 
 from attncli.errors import LoadError
+from attncli.files import MOST_TEXT, check_file, read_file
 from attncli.tokens import visible
 
 INDEX = "model.safetensors.index.json"
 _INDEX_OF_PICKLES = "pytorch_model.bin.index.json"
+_TEMPLATES = "additional_chat_templates"  # the one folder of a checkpoint's in which transformers reads what it finds
+# What is read whole, by endings: settings, vocabularies, templates, code.
+_TEXTS = (".json", ".txt", ".model", ".jinja", ".py", ".tiktoken", ".vocab")
 
 
 def check_name(path: Path) -> None:
@@ -29,9 +33,9 @@ def check_name(path: Path) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a folder of no UTF-8 name, in which something is no file, or whose weights are said to be elsewhere.
+    """Refuse a folder of no UTF-8 name, in which something is no file or too large, or whose weights are elsewhere.
 
-    A download makes neither of the last two, but an archive can, and an index of shards can name any path:
+    A download makes none of the last, but an archive can, and an index of shards can name any path:
     GHSA-4j2p-28q2-5m79, of a library that opens what it is told to.
 
     Raises:
@@ -40,6 +44,8 @@ def check_folder(folder: Path) -> None:
     check_name(folder)
     try:
         named = os.listdir(folder)
+        if (folder / _TEMPLATES).is_dir():
+            named += [os.path.join(_TEMPLATES, name) for name in os.listdir(folder / _TEMPLATES)]
     except OSError as error:
         raise LoadError(f"the folder {visible(str(folder))} cannot be read: {error.strerror}") from None
     _refuse_special(folder, named)  # which an index may be as well
@@ -55,14 +61,18 @@ def check_folder(folder: Path) -> None:
 
 def _refuse_special(folder: Path, names: list[str]) -> None:
     for path in (folder / name for name in names):
-        if path.exists() and not (path.is_file() or path.is_dir()):
-            raise LoadError(f"{visible(str(path))} is a pipe or a device; a checkpoint's folder holds files")
+        if not path.exists() or path.is_dir():
+            continue
+        try:
+            check_file(path, MOST_TEXT if path.name.endswith(_TEXTS) else None)
+        except OSError as error:
+            raise LoadError(f"{visible(str(path))} {error}; a checkpoint's folder holds files of usual sizes") from None
 
 
 def shards_of(folder: Path, index: str = INDEX) -> dict[str, str]:
     """Return the file that each tensor is in, by its path in the folder; nothing where no index says so."""
     try:
-        listed = json.loads((folder / index).read_text(encoding="utf-8"))["weight_map"]
+        listed = json.loads(read_file(folder / index, MOST_TEXT).decode("utf-8"))["weight_map"]
         return {str(name): os.fspath(file) for name, file in listed.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attncli.errors import InputError, LoadError, MisfitError, UsageError, require
+from attncli.files import MOST_TEXT, check_file
 from attncli.tokens import Token, Tokens, visible
 
 if TYPE_CHECKING:
@@ -233,6 +234,7 @@ def tokenizer_in(path: Path, whose: str) -> Tokenizer:
     from tokenizers import Tokenizer
 
     try:
+        check_file(path, MOST_TEXT)
         return Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception
         raise LoadError(f"{whose}: tokenizer.json cannot be read: {visible(str(error))}") from None

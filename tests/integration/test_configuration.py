@@ -353,7 +353,7 @@ def test_a_file_in_utf_16_is_not_taken_for_one_that_says_nothing(
         (f"seed = {'[' * 100_000}", "pyproject.toml is no valid TOML: "),
         (f"seed = 1{'0' * 5000}", "pyproject.toml is no valid TOML: "),
         ("seed = 1\nseed = 2", "pyproject.toml is no valid TOML: "),
-        (f"# {'#' * 2**20}", "pyproject.toml: expected a file of at most 1 MiB"),
+        (f"# {'#' * 2**20}", "pyproject.toml is larger than 1 MiB; expected a configuration file there"),
     ],
 )
 def test_what_a_file_cannot_say_is_one_sentence_and_exit_2(

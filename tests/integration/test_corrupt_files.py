@@ -6,6 +6,7 @@ import pickle
 import random
 import resource
 import shutil
+import stat
 import struct
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import program
-from outputs import FINDINGS, LOAD, OK, hold, one_sentence
+from outputs import FINDINGS, INPUT, LOAD, OK, hold, one_sentence
 from safetensors import safe_open
 from safetensors.numpy import save, save_file
 
@@ -282,6 +283,92 @@ def test_a_configuration_that_claims_much_is_refused_in_little_memory(tiny_llama
     # More positions than a rotary model needs are no harm.
     answered = [name for name, code in ended if code <= FINDINGS and not name.startswith("max_position")]
     assert answered == ["a whole one"]
+
+
+# --- what is no file, or is too large ----------------------------------------------------------------------
+
+# What reads each file, FILE being its path and FOLDER the checkpoint that it is in.
+READERS = {
+    "trace.safetensors": [["inspect", "--from", "FILE"], ["diff", "--from", "FILE", "--from", "FILE"],
+                          ["tokens", "--from", "FILE"]],
+    **{f"mask.{ending}": [["mask", "check", "FILE"], ["inspect", TEXT, "--mask", "FILE"],
+                           ["mask", "show", 'file("FILE")', "--size", "2"]]
+       for ending in ("npy", "npz", "safetensors", "pt", "csv", "json")},
+    "mask.py": [["mask", "show", "FILE:mask", "--size", "4"]],
+    "sentences.txt": [["inspect", "--file", "FILE", "-F", "jsonl"], ["tokens", "--file", "FILE", "--whole"]],
+    "vocabulary.json": [["inspect", TEXT, "--vocab", "FILE"]],
+    **{f"checkpoint/{name}": [["inspect", TEXT, "-m", "FOLDER"], ["tokens", TEXT, "-m", "FOLDER"]]
+       for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                    "added_tokens.json", "generation_config.json", "vocab.json", "merges.txt", "spiece.model",
+                    "model.safetensors.index.json", "pytorch_model.bin.index.json", "chat_template.jinja",
+                    "additional_chat_templates/rag.jinja")},
+    "weights/model.safetensors": [["inspect", TEXT, "-m", "FOLDER"]],
+}  # fmt: skip
+UNFIT = {
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "pipe": os.mkfifo,
+    "socket": lambda path: os.mknod(path, stat.S_IFSOCK | 0o600),
+    "folder": Path.mkdir,
+    "endless": lambda path: (path.touch(), os.truncate(path, 2**31 + 1)),  # nearly all of it holes
+}
+
+
+def unfit(reader: str, kind: str, folder: Path, tiny_llama: str) -> list[list[str]]:
+    """Make a file that is none in a folder; return the commands that read it."""
+    path = folder / reader
+    if path.parent.name != folder.name:
+        shutil.copytree(tiny_llama, folder / Path(reader).parts[0])
+    path.parent.mkdir(exist_ok=True, parents=True)
+    path.unlink(missing_ok=True)
+    UNFIT[kind](path)
+    inside = str(folder / Path(reader).parts[0])
+    return [[word.replace("FILE", str(path)).replace("FOLDER", inside) for word in line] for line in READERS[reader]]
+
+
+@pytest.mark.parametrize("kind", UNFIT)
+def test_nothing_is_read_but_files_of_a_usual_size(
+    kind: str, tmp_path: Path, tiny_llama: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    reading, expected = {}, {}
+    for number, reader in enumerate(READERS):
+        if kind == "folder" and "/" in reader:
+            continue  # it is as if it were not there
+        if kind == "endless" and reader in ("sentences.txt", "weights/model.safetensors"):
+            continue  # of which a line at a time is read, and what is asked for
+        if kind == "pipe" and reader == "sentences.txt":
+            continue  # which may come from another program
+        Path(str(number)).mkdir()
+        for line in unfit(reader, kind, Path(str(number)), tiny_llama):
+            name = f"{reader}: {' '.join(line)}"
+            reading[name] = line
+            expected[name] = LOAD if "/" in reader or reader == "vocabulary.json" else INPUT
+    ended = in_little_memory(reading, mebibytes=200, limit=4)
+    assert dict(ended) == expected
+
+
+def test_a_tab_reads_no_configuration_that_is_none(attn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    reading = {}
+    for kind in UNFIT:
+        Path(kind, "refs").mkdir(parents=True)
+        UNFIT[kind](Path(kind) / "config.json")
+        reading[kind] = ["__complete", "zsh", "--", "inspect", "-m", kind, "--layer", ""]
+    # A folder that somebody hands on can name it too.
+    Path("pyproject.toml").write_text('[tool.attncli]\nmodel = "pipe"\n')
+    reading["standing"] = ["__complete", "zsh", "--", "inspect", "--layer", ""]
+    assert in_little_memory(reading, mebibytes=50, limit=2) == [(name, OK) for name in reading]
+    for words in reading.values():
+        assert attn(*words).out == "=\tall\tevery layer\n"
+
+
+def test_sentences_are_read_from_a_pipe_that_a_shell_makes() -> None:
+    command = f"{sys.executable} -m attncli tokens -F tsv --file <(echo time flies)"
+    ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert [line.split("\t")[3] for line in ran.stdout.splitlines()[1:]] == ["time", "flies"]
+    ran = subprocess.run(["bash", "-c", f"{sys.executable} -m attncli tokens --file /dev/stdin <<< time"],
+                         capture_output=True, text=True, check=True)  # fmt: skip
+    assert "time" in ran.stdout
 
 
 # --- a checkpoint that is not all in its folder ------------------------------------------------------------

@@ -450,7 +450,7 @@ HOSTILE = "\x1b]0;owned\x07\x1b[31m\t\r\n\x00\x9b2J\u202e\ufffe<&\"'"
 SHOWN = "tokens,shapes,scores,mask,weights,heatmap,output,metrics,proof"
 FORMS = ("table", "md", "svg", "html", "json", "jsonl", "tsv", "csv")
 VIEWS = [
-    *(["inspect", "--show", SHOWN, "-F", form] for form in FORMS),
+    *(["inspect", "--show", SHOWN, "-F", form] for form in ("table", "md", "svg", "html", "json", "tsv", "csv")),
     ["inspect", "--words", "-F", "table"],
     *(["heads", "-F", form] for form in ("table", "md", "svg", "html", "json", "tsv", "csv")),
     *(["why", "-q", "0", "-F", form] for form in ("table", "md", "svg", "html", "json")),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli.errors import InputError, UsageError, not_installed
+from attncli.files import MOST_TEXT, read_file
 from attncli.hub_cache import is_known, snapshot
 from attncli.masks.parser import parse
 from attncli.selection import Indices
@@ -192,7 +193,7 @@ def _has_whole_tokenizer(folder: Path) -> bool:
 
 def _config(folder: Path) -> dict[str, Any]:
     try:
-        read = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        read = json.loads(read_file(folder / "config.json", MOST_TEXT).decode("utf-8"))
     except (OSError, ValueError, RecursionError):
         raise DeclinedError("its config.json cannot be read") from None
     if not isinstance(read, dict):

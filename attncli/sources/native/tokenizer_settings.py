@@ -15,6 +15,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 
 from attncli.errors import LoadError
+from attncli.files import MOST_TEXT, read_file
 from attncli.sources.native.fields import DeclinedError
 from attncli.tokens import visible
 
@@ -145,7 +146,7 @@ def read_json(path: Path) -> dict[str, Any]:
         LoadError: it is damaged.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_file(path, MOST_TEXT).decode("utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
