@@ -1,4 +1,4 @@
-"""The README's examples and pictures: found, run, and written anew by `python tests/readme.py`."""
+"""The examples and pictures of README and docs/: found, run, and written anew by `python tests/readme.py`."""
 
 import os
 import re
@@ -6,22 +6,42 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
-README = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
 _EXAMPLE = re.compile(r"```console\n\$ (?P<command>.*)\n(?P<output>(?:.*\n)*?)```\n")
 _PICTURE = re.compile(r"^(?P<command>attn .* -o (?P<path>docs/\S+))$", re.MULTILINE)
 # A proof's last digits, and those of a change that is rounding, belong to the processor.
 _MACHINE = re.compile(r"(?<== )\d\.\de-\d\d(?=</text>|$)|\d\.\de-\d\d(?= +rounding$)", re.MULTILINE)
 
 
-def examples() -> dict[str, str]:
-    """Every command of the README with the output it shows."""
-    return {match["command"]: match["output"] for match in _EXAMPLE.finditer(README.read_text(encoding="utf-8"))}
+class Example(NamedTuple):
+    """A command and the output that a page shows; the page by its path in the repository."""
+
+    page: str
+    command: str
+    output: str
+
+
+def pages() -> dict[str, str]:
+    """The text of README and of every page of docs/, by its path in the repository."""
+    paths = [README, *sorted((ROOT / "docs").rglob("*.md"))]
+    return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+
+
+def examples() -> list[Example]:
+    """Every command that a page shows with its output."""
+    return [
+        Example(page, match["command"], match["output"])
+        for page, text in pages().items()
+        for match in _EXAMPLE.finditer(text)
+    ]
 
 
 def pictures() -> dict[str, str]:
-    """Every picture of the README, by its path in the repository, with the command that draws it."""
-    return {match["path"]: match["command"] for match in _PICTURE.finditer(README.read_text(encoding="utf-8"))}
+    """Every picture, by its path in the repository, with the command that a page says draws it."""
+    return {match["path"]: match["command"] for text in pages().values() for match in _PICTURE.finditer(text)}
 
 
 def drawn(path: str, folder: Path, environment: dict[str, str]) -> str:
@@ -55,20 +75,20 @@ def comparable(output: str) -> str:
 
 
 def main() -> None:
-    """Run every example, write what it printed into the README, and draw its pictures."""
+    """Run every example, write what it printed into its page, and draw the pictures."""
     from conftest import hub_cache, minilm_folder, save_tiny_llama
 
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
         environment = hub_cache(home / "cache", "sentence-transformers/all-MiniLM-L6-v2", minilm_folder())
         save_tiny_llama(str(home / "tiny-llama"))
-        text = README.read_text(encoding="utf-8")
-        text = _EXAMPLE.sub(
-            lambda match: f"```console\n$ {match['command']}\n{ran(match['command'], home, environment)}```\n", text
-        )
-        README.write_text(text, encoding="utf-8")
+        for page, text in pages().items():
+            written = _EXAMPLE.sub(
+                lambda match: f"```console\n$ {match['command']}\n{ran(match['command'], home, environment)}```\n", text
+            )
+            (ROOT / page).write_text(written, encoding="utf-8")
         for path in pictures():
-            (README.parent / path).write_text(drawn(path, home, environment), encoding="utf-8")
+            (ROOT / path).write_text(drawn(path, home, environment), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from architectures import architectures, tiny_model
 from conformance import NOT_REACHED, Row, conform, opened, save
+from readme import pages
 
 from attncli.sources.pretrained import places
 from attncli.sources.pretrained.interface import ATTENTION
@@ -31,10 +32,10 @@ def test_every_architecture_is_exact_or_refused_for_a_known_reason(
     for name, reason in NOT_REACHED.items():
         assert reason in others[name]
     assert len(exact) >= 174
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    assert f"{len(exact)} of the {len(rows)} text architectures" in readme
+    page = pages()["docs/reference/architectures.md"]
+    assert f"{len(exact)} of the {len(rows)} text architectures" in page
     for way in ("interface", "softmax"):
-        assert f" | {sum(row.way == way for row in exact)} | queries, keys" in readme
+        assert f" | {sum(row.way == way for row in exact)} | queries, keys" in page
 
 
 def test_working_in_blocks_of_rows_moves_the_last_digits_alone(rows: list[Row]) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from architectures import architectures, tiny_config
 from conformance import NOT_REACHED, RETURNS_SCORES, save_tokenizer, tokenizer_in
+from readme import pages
 from transformers import AutoModel, masking_utils
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -160,8 +161,8 @@ def test_every_architecture_builds_the_mask_that_its_weights_show(
     for name, reason in refused.items():  # the target runs here, of which inspect need not have one
         assert reason in differ[name] or "0 could be watched" in differ[name]
     assert len(found) - len(differ) >= 192
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    assert f"{len(found)}\narchitectures above, {len(found) - len(differ)} show in every layer" in readme
+    page = " ".join(pages()["docs/guides/mask-debugging.md"].split())
+    assert f"{len(found) - len(differ)} of the {len(found)} text architectures" in page
 
 
 @pytest.mark.xdist_group("architectures")

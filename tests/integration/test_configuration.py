@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import program
-from readme import README
+from readme import pages
 from typer.main import get_command
 
 from attncli.cli import app
@@ -181,9 +181,9 @@ def test_the_defaults_are_those_of_the_sources_and_of_the_help() -> None:
         assert f"Default: {DEFAULTS[name]}" in help_
 
 
-def test_the_readme_lists_them() -> None:
-    section = README.read_text(encoding="utf-8").split("\n## Configuration\n")[1].split("\n## ")[0]
-    rows = [line.split("|") for line in section.splitlines() if line.startswith("| ")][1:]
+def test_the_docs_list_them() -> None:
+    text = pages()["docs/reference/configuration.md"]
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("| ")][1:]
     names = list(DEFAULTS)
     assert [one for row in rows for one in re.findall(r"`(\w+)`", row[2])] == [f"ATTN_{name.upper()}" for name in names]
     assert [one for row in rows for one in re.findall(r"`([\w-]+)`", row[3])] == list(map(dashed, names))

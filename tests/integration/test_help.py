@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import typer
 from conftest import program
-from readme import README
+from readme import ROOT as REPOSITORY
+from readme import pages
 from rich.cells import cell_len
 from typer.main import get_command
 
@@ -28,7 +29,7 @@ from attncli.parameters import variables
 
 ROOT: Any = get_command(app)
 CONTEXT: Any = typer.Context(ROOT, info_name="attn")
-MANUAL = README.parent / "man" / "attn.1"
+MANUAL = REPOSITORY / "man" / "attn.1"
 PANELS = ["Arguments", "Input", "Model", "Toy layer", "Size", "What to look at", "Numbers", "View", "Output", "Options"]
 
 
@@ -153,8 +154,9 @@ def rows(name: str, group: int = 0) -> dict[str, str]:
 
 
 def table(heading: str) -> dict[str, str]:
-    """The README's table under a line, its first column without marks."""
-    _, _, below = README.read_text(encoding="utf-8").partition(f"| {heading} |")
+    """The table of the docs under a line, its first column without marks."""
+    (text,) = (text for text in pages().values() if f"| {heading} |" in text)
+    _, _, below = text.partition(f"| {heading} |")
     lines = below.partition("\n\n")[0].splitlines()[2:]
     cells = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines]
     return {first.strip().strip("`"): " ".join(rest).strip().replace("\\|", "|") for first, *rest in cells}
@@ -165,7 +167,7 @@ def table(heading: str) -> dict[str, str]:
     [("exit-codes", "code | meaning"), ("metrics", "metric | of a head, over its query rows"),
      ("masks", "atom | query at position i may attend to key j")],
 )  # fmt: skip
-def test_a_topic_says_what_the_readme_says(name: str, heading: str) -> None:
+def test_a_topic_says_what_the_docs_say(name: str, heading: str) -> None:
     said, documented = rows(name), table(heading)
     assert len(documented) >= 7
     assert {key: text for key, text in said.items() if not key.startswith("alibi")} == documented

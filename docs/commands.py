@@ -1,0 +1,50 @@
+"""A hook of MkDocs: reference/commands.md gets every command and option, as the program itself describes them."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attncli.help.pages import Page
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Return a page's text, with the commands below it if it is the one about them."""
+    return markdown + commands() if page.file.src_uri == "reference/commands.md" else markdown
+
+
+def commands() -> str:
+    """Return a section of Markdown for each command."""
+    import typer
+    from typer.main import get_command
+
+    from attncli.cli import app
+    from attncli.help.pages import commands_of, page_of
+
+    root = typer.Context(get_command(app), info_name="attn")
+    return "".join(line for context in commands_of(root) for line in _section(page_of(context)))
+
+
+def _section(page: Page) -> Iterator[str]:
+    yield f"\n## {page.name}\n\n{_escaped(page.purpose)}\n"
+    yield f"\n```sh\n{page.name} {page.usage}\n```\n"
+    for note in page.notes:
+        yield f"\n{_escaped(note)}\n"
+    if page.examples:
+        yield "\nExamples:\n\n```sh\n" + "".join(f"{example}\n" for example in page.examples) + "```\n"
+    for group in page.groups:
+        yield f"\n| {group.title} | |\n|---|---|\n"
+        for name, form, text in group.entries:
+            yield f"| {' '.join(f'`{one}`' for one in (name, form) if one)} | {_escaped(text)} |\n"
+
+
+def _escaped(text: str) -> str:
+    """Return text that Markdown shows as it stands; what is between backticks stays code."""
+    parts = re.split(r"(`[^`]+`)", text)
+    return "".join(
+        part if part.startswith("`") else re.sub(r"([\\*_\[\]|#])", r"\\\1", html.escape(part, quote=False))
+        for part in parts
+    )
