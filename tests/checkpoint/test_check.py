@@ -105,7 +105,7 @@ def test_a_model_in_which_no_attention_is_found_is_told_how_it_is_looked_for(
 
 def test_there_are_many_of_them() -> None:
     healthy = [name for name in architectures() if name not in NOT_REACHED and name not in KNOWN]
-    assert len(healthy) >= 185
+    assert len(healthy) >= 184
     assert len(BUGS) >= 30
 
 
