@@ -7,6 +7,7 @@ Every atom is a rule over positions, so a mask costs nothing until somebody asks
 from __future__ import annotations
 
 import operator
+import shlex
 from collections.abc import Callable
 from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -138,9 +139,15 @@ class File(NamedTuple):
             )
         if self.is_ambiguous:
             stated = visible(str(self))
+            if '"' in self.path and "'" in self.path:  # which no expression can hold
+                how = "convert it by attn mask convert --true attend or --true masked"
+            else:
+                how = (
+                    f"write {shlex.quote(stated)} for the one, {shlex.quote('~' + stated)} for the other "
+                    "(attn mask show --true attend draws the one)"
+                )
             raise UsageError(
-                f"{visible(self.path)}: nothing in the cells tells True = attend from True = masked; give --mask "
-                f"'{stated}' for the one, '~{stated}' for the other (attn mask show --true attend draws the one)"
+                f"{visible(self.path)}: nothing in the cells tells True = attend from True = masked; {how}"
             )
         return self.mask[..., grid.queries[:, 0], :]
 

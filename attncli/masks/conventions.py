@@ -74,8 +74,9 @@ def read_convention(
 
     1. what was stated (`true`);
     2. what the mask should say (`expected`): the reading that is exactly that, else the one with fewer wrong cells;
-    3. causal structure: the one reading in which there are future cells and none is allowed, every query attends to
-       its own position or to nothing, the last query and one more do, and some query attends to an earlier key.
+    3. causal structure: the one reading in which there are future cells and none is allowed, three queries or more
+       attend to their own positions, only those before all of them attend to nothing (padding on the left), and some
+       query attends to an earlier key.
 
     Otherwise it is ambiguous. No mask whose rows are all alike, and no padding of sentences that have a token, has
     causal structure in its wrong reading; a mask has that lets a query attend to all that follows and not to itself.
@@ -241,5 +242,7 @@ def _causal(is_true: Bool[np.ndarray, "*P Q K"], past: int) -> Literal["attend",
             return None
         lives[:, rows] = allowed.any(axis=2)
         reaches |= (allowed & (position < own)).any(axis=(1, 2))
-    is_causal = reaches & (owns == lives).all(axis=1) & owns[:, -1] & (owns.sum(axis=1) > 1)
+    # Dead rows at the end do not count as padding: batches padded on the left have them in their wrong reading.
+    only_the_first_are_dead = (owns == lives).all(axis=1) & (owns[:, :-1] <= owns[:, 1:]).all(axis=1)
+    is_causal = reaches & only_the_first_are_dead & (owns.sum(axis=1) > 2)
     return ("masked" if forbids else "attend") if is_causal.any() else None

@@ -95,13 +95,13 @@ def is_file(given: str) -> bool:
 
 
 def expression_of(given: str, allow_bias: bool = False) -> Expression:
-    """Return what an expression, a file name or `file.py:function` says.
+    """Return what an expression, a file name or `file.py:function` says; a bare name does not state what True means.
 
     Raises:
         UsageError: it is none of them.
         InputError: a file cannot be read.
     """
-    return load_function(given) if FUNCTION.fullmatch(given) else parse(given, allow_bias=allow_bias)
+    return load_function(given) if FUNCTION.fullmatch(given) else parse(given, True, allow_bias, states_true=False)
 
 
 def subject_of_file(

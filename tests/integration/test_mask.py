@@ -3,6 +3,7 @@
 import io
 import json
 import pickle
+import shlex
 import tracemalloc
 import zipfile
 from collections.abc import Callable
@@ -312,6 +313,33 @@ def test_a_mask_that_could_be_either_is_not_attended_through(attn: Run, folder: 
     np.save("torch.npy", ~np.tri(3, dtype=bool))  # as nn.Transformer makes its causal masks
     document = attn("inspect", "a b c", "--mask", "torch.npy", "-F", "json").json
     assert document["layers"][0]["heads"][0]["mask"][1] == [True, True, False]
+
+
+def test_a_file_that_is_expected_is_read_as_one_that_is_checked(attn: Run, masks: Path) -> None:
+    np.save("ncausal.npy", ~np.load("causal.npy"))
+    np.save("keys.npy", np.array([[1, 1, 1, 1, 1, 0, 0, 0]]))
+    assert attn("mask", "check", "causal", "--expect", "ncausal.npy", "--size", "6").code == 0
+    for name, convention in (("causal.npy", "attend"), ("ncausal.npy", "masked")):
+        document = attn("mask", "check", name, "--expect", "ncausal.npy", "-F", "json").json
+        assert (document["ok"], document["convention"], document["findings"]) == (True, convention, [])
+    stated = attn("mask", "check", "causal.npy", "--expect", 'file("ncausal.npy")', "-F", "json").json
+    assert (stated["convention"], [finding["code"] for finding in stated["findings"]]) == ("masked", ["dead-row"])
+    for mask in ("full", "keys.npy"):
+        ways = "write 'file(\"keys.npy\")' for the one, '~file(\"keys.npy\")' for the other"
+        refused(attn("mask", "check", mask, "--expect", "keys.npy"), USAGE, "keys.npy: nothing in the cells", ways)
+
+
+def test_what_is_advised_is_one_word_in_a_shell(attn: Run, folder: Path) -> None:
+    for name in ("it's.npy", "both'\".npy"):
+        np.save(name, np.broadcast_to(np.arange(3) > 0, (3, 3)))
+    ran = attn("inspect", "a b c", "--mask", "it's.npy")
+    refused(ran, USAGE, "it's.npy: nothing in the cells")
+    advised = [word for word in shlex.split(ran.err.partition("write ")[2].partition(" (")[0]) if "file" in word]
+    assert advised == ['file("it\'s.npy")', '~file("it\'s.npy")']
+    assert all(attn("inspect", "a b c", "--mask", text).code == 0 for text in advised)
+    refused(
+        attn("inspect", "a b c", "--mask", "both'\".npy"), USAGE, "attn mask convert --true attend or --true masked"
+    )
 
 
 def test_a_mask_is_read_by_the_other_one_of_a_difference(attn: Run, masks: Path) -> None:

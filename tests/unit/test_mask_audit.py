@@ -288,7 +288,7 @@ def test_what_does_not_fit_another_alignment_is_no_explanation(tmp_path: Path) -
 
 
 def test_documents_are_not_laid_over_a_mask_of_another_size(tmp_path: Path) -> None:
-    findings = found(tmp_path, mask("causal & ~queries(2,3)", 8), "docs(2,3)", Size(5, 5))
+    findings = found(tmp_path, mask("causal & ~queries(0,1)", 8), "docs(2,3)", Size(5, 5))
     assert set(findings) == {"shape", "dead-row"}  # causal but for one row that attends to nothing
 
 
@@ -362,7 +362,7 @@ def test_a_masked_row_becomes_what_is_said(tmp_path: Path, fill: float, dtype: s
 
 @pytest.mark.parametrize(
     "text",
-    ["causal", "window(3)", "docs(2,4) & causal", "causal & pad(left=2)", "dilated(2,2)", "causal & ~queries(2,4)"],
+    ["causal", "window(3)", "docs(2,4) & causal", "causal & pad(left=2)", "dilated(2,2)", "causal & ~queries(0,2)"],
 )
 def test_booleans_are_told_apart_by_causal_structure(text: str) -> None:
     allowed = mask(text)[None]
@@ -374,7 +374,16 @@ def test_booleans_are_told_apart_by_causal_structure(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["pad(right=2)", "pad(left=1)", "pad(left=2)", "causal & ~window(1)", "keys(1,3) & full", "full", "band(2,2)"],
+    [
+        "pad(right=2)",
+        "pad(left=1)",
+        "pad(left=2)",
+        "causal & ~window(1)",
+        "keys(1,3) & full",
+        "full",
+        "band(2,2)",
+        "causal & ~queries(2,4)",
+    ],
 )
 def test_what_could_be_either_is_ambiguous_until_it_is_said(text: str) -> None:
     allowed = mask(text)[None]
