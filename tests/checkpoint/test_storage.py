@@ -185,6 +185,34 @@ def test_what_transformers_undoes_is_shown_as_it_is(
     np.testing.assert_array_equal(*weights)
 
 
+def test_a_quantization_that_is_a_text_is_said_alike_by_both_engines(attn: Run, made: Made) -> None:
+    folder = made(quantization_config="fp8")
+    for engine in ENGINES:
+        ran = attn("inspect", TEXT, "-m", folder, "--engine", engine)
+        one_refusal(ran, folder, "quantized, and its config.json does not say how")
+
+
+@pytest.mark.parametrize("count", [-1, 0, 100_000])
+def test_layers_that_no_model_has_are_refused_before_they_are_built(count: int, attn: Run, made: Made) -> None:
+    folder = made(num_hidden_layers=count)
+    for command in (["inspect"], ["inspect", "--engine", "transformers"], ["heads"], ["check"]):
+        ran = attn(*command, TEXT, "-m", folder)
+        assert (ran.code, ran.out) == (5, "")
+        assert ran.err == f"attn: {folder} claims to have {count} layers; expected 1 to 1000\n"
+    assert attn("inspect", TEXT, "-m", folder, "--engine", "native").code == 4
+
+
+def test_special_tokens_that_are_empty_are_none(attn: Run, made: Made) -> None:
+    texts = "tokenizer_config.json"
+    empty = {"tokenizer_class": "PreTrainedTokenizerFast"} | dict.fromkeys(("unk_token", "pad_token", "bos_token"), "")
+    shown = [
+        attn("inspect", TEXT, "-m", made(files={texts: said}), "--engine", "transformers", "-F", "tsv")
+        for said in (empty, dict.fromkeys(empty) | {"tokenizer_class": empty["tokenizer_class"]})
+    ]
+    assert (shown[0].code, shown[0].err) == (0, "")
+    assert shown[0].out == shown[1].out
+
+
 # --- other tensors that the model does not read -------------------------------------------------------------
 
 

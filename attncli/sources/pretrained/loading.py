@@ -9,8 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attncli.errors import LoadError, NotExposedError
+from attncli.errors import InputError, LoadError, NotExposedError
 from attncli.hub_cache import snapshot
+from attncli.selection import MOST_LAYERS
 from attncli.sources.folder import check_folder
 from attncli.sources.pretrained.downloads import Download
 from attncli.sources.pretrained.explain import explained, first_sentence
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 hush()
 
-from transformers import MODEL_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM  # noqa: E402
+from transformers import MODEL_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig  # noqa: E402
 from transformers import __version__ as transformers_version  # noqa: E402
 from transformers.quantizers import AutoHfQuantizer  # noqa: E402
 
@@ -49,6 +50,7 @@ def load_config(name: str, options: LoadOptions) -> Any:
 
     Raises:
         LoadError: there is no such checkpoint, or it cannot be read.
+        InputError: it counts layers that no model has.
         NotExposedError: it is no text model with attention.
     """
     if os.path.isfile(name):
@@ -62,7 +64,13 @@ def load_config(name: str, options: LoadOptions) -> Any:
                 "save_pretrained wrote"
             )
     with explained(name, "configuration", options):
-        config = AutoConfig.from_pretrained(name, **hub_arguments(options))
+        try:
+            config = AutoConfig.from_pretrained(name, **hub_arguments(options))
+        except AttributeError:
+            said, _ = PreTrainedConfig.get_config_dict(name, **hub_arguments(options))
+            if isinstance(said.get("quantization_config"), dict | None):
+                raise
+            raise unknown_quantization(name, said["quantization_config"], "") from None
     model_class = MODEL_MAPPING.get(type(config), None)
     if getattr(model_class, "main_input_name", "input_ids") != "input_ids":
         raise NotExposedError(f"{visible(name)} ({config.model_type}) reads {model_class.main_input_name}, not text")
@@ -71,6 +79,10 @@ def load_config(name: str, options: LoadOptions) -> Any:
             f"{visible(name)} ({visible(str(config.model_type))}) is no text model with attention layers: its "
             "configuration counts no layers or no heads; Mamba, RWKV and models of several parts are not supported"
         )
+    layers = layer_count(config)
+    if config.num_hidden_layers < 1 or layers > MOST_LAYERS:
+        claimed = layers if layers > MOST_LAYERS else config.num_hidden_layers
+        raise InputError(f"{visible(name)} claims to have {claimed} layers; expected 1 to {MOST_LAYERS}")
     return config
 
 
