@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 from attncli.errors import InputError, UsageError
 from attncli.tokens import visible
 
+MOST_LAYERS = 1000  # of a checkpoint: their modules are built, one by one
 MOST = 100_000  # layers, heads or their width; a file that claims more is damaged, or made to fill the memory
 _PART = re.compile(r"(-?\d{1,9})(?:-(\d{1,9}))?")
 _One = TypeVar("_One", str, str | int)

@@ -311,7 +311,11 @@ def _saved_proof(entry: Mapping[str, Any]) -> Proof | None:
         return None
     recorded = _object(entry.get("proof"), "proof")
     numbers = {name: _number(recorded[name]) for name in ("max_abs_error", "magnitude") if name in recorded}
-    return Proof(**_plain(Proof, {**recorded, **numbers}, "proof"))
+    proof = Proof(**_plain(Proof, {**recorded, **numbers}, "proof"))
+    # Beside a NaN, which proves nothing, the size of what was compared may be none either.
+    if not math.isnan(proof.max_abs_error) and not 0 <= proof.magnitude < math.inf:
+        raise ValueError(f"'magnitude' of its proof is {proof.magnitude}; expected a finite number, 0 or more")
+    return proof
 
 
 def _saved_mask(recorded: Any, cells: tuple[int, int, int]) -> RuleMask:

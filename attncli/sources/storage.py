@@ -13,11 +13,16 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import safe_open
+
 from attncli.errors import LoadError
+from attncli.sources.folder import shards_of
 from attncli.tokens import visible
 
 _ADAPTER = "adapter_config.json"
 _WEIGHTS = (".safetensors", ".bin")
+_ALONE = "model.safetensors"
+_FLOATS = ("F64", "F32", "F16", "BF16")  # that are the numbers themselves; F8_E4M3 and I8 are so many steps of a scale
 # hf_quant_config.json (ModelOpt), quantize_config.json (GPTQ), quant_config.json (AWQ), quanto_qmap.json (Quanto), …
 _QUANTIZATION = re.compile(r"(^|_)quant(o|ized?|izer|ization)?(_[^.]*)?\.json$|^smash_config\.json$")
 _OF_ONNX = {"per_model_config", "op_types", "op_types_to_quantize"}  # how transformers.js made other files, in onnx/
@@ -95,7 +100,42 @@ def unknown_quantization(name: str, said: Any, whose: str) -> LoadError:
     return LoadError(f"the weights of {visible(name)} are quantized, and {how}; {_ADVICE}")
 
 
-def check_unread(name: str, unread: Iterable[str], modules: Collection[str], is_undone: bool) -> tuple[str, ...]:
+def check_types(name: str, folder: Path, floating: Iterable[str], head: str) -> None:
+    """Refuse codes where the model has floats: cast to them, they are numbers like any others.
+
+    Args:
+        name: of the checkpoint, whose quantization nobody undoes.
+        folder: where its files are.
+        floating: the tensors of the model that are floats, and that run.
+        head: see `check_unread`.
+
+    Raises:
+        LoadError: one of them is stored as something else.
+    """
+    bare = {tensor.removeprefix(head) for tensor in floating}
+    files = {_ALONE} if (folder / _ALONE).is_file() else set(_files(shards_of(folder), bare, head))
+    for path in (folder / file for file in sorted(files)):
+        try:
+            with safe_open(path, framework="np") as file:
+                names = [tensor for tensor in file.keys() if tensor.removeprefix(head) in bare]  # noqa: SIM118
+                types = {tensor: file.get_slice(tensor).get_dtype() for tensor in names}
+        except Exception as error:  # the library raises its own, and OSError
+            reason = visible(str(error).partition("\n")[0])
+            raise LoadError(f"the weights {visible(str(path))} cannot be read: {reason}") from None
+        if codes := sorted(tensor for tensor in names if types[tensor] not in _FLOATS):
+            raise LoadError(
+                f"the weights of {visible(name)} are quantized, and nobody reads how ({_some(codes)}: stored as "
+                f"{types[codes[0]]}, and its scale is missing); {_ADVICE}"
+            )
+
+
+def _files(listed: Mapping[str, str], bare: Collection[str], head: str) -> Iterable[str]:
+    return (file for tensor, file in listed.items() if tensor.removeprefix(head) in bare)
+
+
+def check_unread(
+    name: str, unread: Collection[str], modules: Iterable[str], head: str, is_undone: bool
+) -> tuple[str, ...]:
     """Judge the tensors of a checkpoint that its model does not read; return what the user should know of them.
 
     Heads, poolers and towers belong to no module of the model, a layer that was left out to none of its list: they are
@@ -103,8 +143,9 @@ def check_unread(name: str, unread: Iterable[str], modules: Collection[str], is_
 
     Args:
         name: of the checkpoint.
-        unread: the tensors, by their names in the model.
+        unread: the tensors.
         modules: the parts of the model that run, by the names that their tensors begin with.
+        head: what names begin with, or not, by how the checkpoint was saved: `model.`
         is_undone: see `check_beside`.
 
     Raises:
@@ -113,8 +154,11 @@ def check_unread(name: str, unread: Iterable[str], modules: Collection[str], is_
     adapter: list[str] = []
     scales: list[str] = []
     others: list[str] = []
+    bare = {module.removeprefix(head) for module in modules}
+    owners = bare | {head + module for module in bare}
+    whole = _whole_models(unread)
     for tensor in sorted(unread):
-        owner, rest = _place(tensor, modules)
+        owner, rest = _place(tensor, owners, whole)
         if _BUFFERS.search(tensor) or not owner:
             continue
         if _OF_ADAPTER.search(rest):
@@ -140,14 +184,29 @@ def check_unread(name: str, unread: Iterable[str], modules: Collection[str], is_
     )
 
 
-def _place(tensor: str, modules: Collection[str]) -> tuple[str, str]:
+def _whole_models(unread: Iterable[str]) -> set[str]:
+    """Return what the names of tensors begin with that are more than scales and adapters: towers, with their weights.
+
+    Scales alone under another name than the model has are those of its own layers.
+    """
+    parts = [
+        tensor.split(".") for tensor in unread if not _OF_QUANTIZATION.search(tensor) and not _OF_ADAPTER.search(tensor)
+    ]
+    return {".".join(each[:end]) for each in parts for end in range(1, len(each))}
+
+
+def _place(tensor: str, modules: Collection[str], whole: Collection[str]) -> tuple[str, str]:
     """Return the part of a model that a tensor belongs to, and the rest of its name; no part if none of it runs."""
     parts = tensor.split(".")
-    for end in range(len(parts) - 1, 0, -1):
-        owner, rest = ".".join(parts[:end]), parts[end:]
-        if owner in modules:
-            is_layer_left_out = rest[0].isdigit() and not _in_layer(owner)
-            return "" if is_layer_left_out else owner, ".".join(rest)
+    first_index = next((place for place, part in enumerate(parts) if part.isdigit()), 0)
+    for start in range(first_index + 1):
+        if ".".join(parts[:start]) in whole:
+            continue
+        for end in range(len(parts) - 1, start, -1):
+            owner, rest = ".".join(parts[start:end]), parts[end:]
+            if owner in modules and (not start or _in_layer(owner)):
+                is_layer_left_out = rest[0].isdigit() and not _in_layer(owner)
+                return "" if is_layer_left_out else owner, ".".join(rest)
     return "", tensor
 
 

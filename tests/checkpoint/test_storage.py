@@ -131,6 +131,37 @@ def test_a_quantized_layer_that_does_not_run_is_not_complained_of(attn: Run, mad
         assert attn("inspect", TEXT, "-m", folder, "--engine", engine, "-l", "1").code == LOAD
 
 
+STORED = {"int8": torch.int8, "uint8": torch.uint8, "float8": torch.float8_e4m3fn}
+
+
+@pytest.mark.parametrize("stored", STORED)
+def test_codes_without_a_scale_are_no_numbers(stored: str, attn: Run, made: Made, tiny_llama: str) -> None:
+    for name in (LINEAR.format(0), "model.embed_tokens.weight"):
+        tensor = load_file(f"{tiny_llama}/model.safetensors")[name]
+        refused(attn, made({name: (tensor * 8).to(STORED[stored])}), "quantized", name, "its scale is missing")
+
+
+def test_codes_in_a_layer_that_does_not_run_and_counters_are_not_complained_of(attn: Run, made: Made) -> None:
+    codes = {LINEAR.format(1): torch.ones(24, 24, dtype=torch.int8), "model.position_ids": torch.arange(9)}
+    for engine in ENGINES:
+        ran = attn("inspect", TEXT, "-m", made(codes), "--engine", engine)
+        assert (ran.code, ran.err) == (0, "")
+
+
+@pytest.mark.parametrize("weights", ["", "model."])
+@pytest.mark.parametrize("scales", ["", "model.", "transformer.", "base_model.model.model."])
+def test_a_scale_is_found_whatever_its_name_begins_with(
+    weights: str, scales: str, attn: Run, made: Made, tiny_llama: str
+) -> None:
+    folder = made()
+    whole = load_file(folder / "model.safetensors")
+    whole = {name.replace("model.", weights, 1): tensor for name, tensor in whole.items()}
+    name = f"{scales}layers.0.self_attn.q_proj.weight_scale"
+    save_file(whole | {name: torch.ones(1)}, folder / "model.safetensors", metadata={"format": "pt"})
+    for engine in ENGINES:
+        one_refusal(attn("inspect", TEXT, "-m", folder, "--engine", engine), folder, "quantized", name)
+
+
 @pytest.mark.parametrize("beside", [{}, {"quantize_config.json": {"bits": 8}}])
 def test_what_transformers_undoes_is_shown_as_it_is(
     beside: dict[str, Any], attn: Run, made: Made, tiny_llama: str
@@ -154,6 +185,34 @@ def test_what_transformers_undoes_is_shown_as_it_is(
     np.testing.assert_array_equal(*weights)
 
 
+def test_a_quantization_that_is_a_text_is_said_alike_by_both_engines(attn: Run, made: Made) -> None:
+    folder = made(quantization_config="fp8")
+    for engine in ENGINES:
+        ran = attn("inspect", TEXT, "-m", folder, "--engine", engine)
+        one_refusal(ran, folder, "quantized, and its config.json does not say how")
+
+
+@pytest.mark.parametrize("count", [-1, 0, 100_000])
+def test_layers_that_no_model_has_are_refused_before_they_are_built(count: int, attn: Run, made: Made) -> None:
+    folder = made(num_hidden_layers=count)
+    for command in (["inspect"], ["inspect", "--engine", "transformers"], ["heads"], ["check"]):
+        ran = attn(*command, TEXT, "-m", folder)
+        assert (ran.code, ran.out) == (5, "")
+        assert ran.err == f"attn: {folder} claims to have {count} layers; expected 1 to 1000\n"
+    assert attn("inspect", TEXT, "-m", folder, "--engine", "native").code == 4
+
+
+def test_special_tokens_that_are_empty_are_none(attn: Run, made: Made) -> None:
+    texts = "tokenizer_config.json"
+    empty = {"tokenizer_class": "PreTrainedTokenizerFast"} | dict.fromkeys(("unk_token", "pad_token", "bos_token"), "")
+    shown = [
+        attn("inspect", TEXT, "-m", made(files={texts: said}), "--engine", "transformers", "-F", "tsv")
+        for said in (empty, dict.fromkeys(empty) | {"tokenizer_class": empty["tokenizer_class"]})
+    ]
+    assert (shown[0].code, shown[0].err) == (0, "")
+    assert shown[0].out == shown[1].out
+
+
 # --- other tensors that the model does not read -------------------------------------------------------------
 
 
@@ -166,6 +225,7 @@ USUAL = {
     "model.layers.3.self_attn.q_proj.weight": (24, 24),  # a layer that predicts several tokens stands after the last
     "model.layers.3.self_attn.q_proj.weight_scale": (),
     "model.mtp.0.weight": (24,),
+    "vision_tower.layers.0.self_attn.q_proj.weight": (24, 24),
     "vision_tower.layers.0.self_attn.q_proj.weight_scale": (),
     "lm_head.weight_scale": (),
 }

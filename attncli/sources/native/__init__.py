@@ -29,7 +29,7 @@ from attncli.sources.native.forward import Model
 from attncli.sources.native.tokenizer import NativeTokenizer, load_tokenizer
 from attncli.sources.native.weights import Weights, has_weights
 from attncli.sources.reading import Reader
-from attncli.sources.storage import check_beside, check_unread, unknown_quantization
+from attncli.sources.storage import check_beside, check_types, check_unread, unknown_quantization
 from attncli.tokens import visible
 from attncli.trace import Source, Trace
 
@@ -89,8 +89,10 @@ class NativeCheckpoint(OneByOne):
         self.most = MOST if has_choice else math.inf
         weights = Weights(folder, recipe.prefix, recipe.embedding.tokens.name + ".weight")
         self.model = Model(recipe, weights)
-        expected = recipe.tensors(min(last + 1, len(weights)))  # a file may claim layers without end
-        self.notes = check_unread(model, *weights.unread(expected), is_undone=False)
+        expected = set(recipe.tensors(min(last + 1, len(weights))))  # a file may claim layers without end
+        modules = {name[:dot] for name in expected for dot, each in enumerate(name) if each == "."}
+        self.notes = check_unread(model, weights.unread(expected), modules, recipe.prefix, is_undone=False)
+        check_types(model, folder, expected, recipe.prefix)
         self.reader = Reader(
             name=model,
             tokenizer=load_tokenizer(model, folder, config),

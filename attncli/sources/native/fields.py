@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from attncli.selection import MOST
+from attncli.selection import MOST_LAYERS
 
 # What says nothing about a forward pass in evaluation: training, generation, heads on top, bookkeeping.
 _IDLE_NAMES = """
@@ -98,7 +98,7 @@ class Fields:
             DeclinedError: it is no whole number above 0, or one that no model has.
         """
         value = self.count(name, default)
-        if value > MOST:
+        if value > MOST_LAYERS:
             raise DeclinedError(f"{name} is {value}")
         return value
 

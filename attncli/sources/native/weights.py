@@ -31,8 +31,8 @@ _ALONE = "model.safetensors"
 
 class _File(NamedTuple):
     pages: mmap.mmap
-    tensors: dict[str, np.ndarray[Any, Any]]
-    starts: dict[str, int]  # of the tensors, in bytes
+    tensors: dict[str, np.ndarray[Any, Any]]  # of the types that are read
+    starts: dict[str, int]  # of all tensors, in bytes
 
 
 class Weights:
@@ -62,7 +62,7 @@ class Weights:
     def _listed(self) -> dict[str, str]:
         """Return the file that each tensor is in."""
         if (self._folder / _ALONE).is_file():
-            return dict.fromkeys(self._file(_ALONE).tensors, _ALONE)
+            return dict.fromkeys(self._file(_ALONE).starts, _ALONE)
         if not (listed := shards_of(self._folder)):
             raise DeclinedError("it has no safetensors weights")
         return listed
@@ -85,13 +85,9 @@ class Weights:
     def __contains__(self, name: str) -> bool:
         return self._prefix + name in self._files
 
-    def unread(self, names: Iterable[str]) -> tuple[set[str], set[str]]:
-        """Return the tensors that are none of these, and the modules that these are of, by their names in the files."""
-        expected = set(names)
-        modules = {name[:dot] for name in expected for dot, each in enumerate(name) if each == "."}
-        return self._files.keys() - {self._prefix + name for name in expected}, {
-            self._prefix + name for name in modules
-        }
+    def unread(self, expected: Iterable[str]) -> set[str]:
+        """Return the tensors that are none of these, by their names in the files."""
+        return self._files.keys() - {self._prefix + name for name in expected}
 
     def _find(self, name: str) -> np.ndarray[Any, Any]:
         tensor = self._file(self._files[self._prefix + name]).tensors.get(self._prefix + name) if name in self else None
@@ -158,10 +154,11 @@ def _mapped(path: Path) -> _File:
     whole = np.frombuffer(pages, np.uint8)
     tensors, starts = {}, {}
     for name, entry in header.items():
-        if name != "__metadata__" and entry["dtype"] in _DTYPES:
+        if name != "__metadata__":
             start, stop = (begin + offset for offset in entry["data_offsets"])
-            tensors[name] = whole[start:stop].view(_DTYPES[entry["dtype"]]).reshape(entry["shape"])
             starts[name] = start
+            if entry["dtype"] in _DTYPES:
+                tensors[name] = whole[start:stop].view(_DTYPES[entry["dtype"]]).reshape(entry["shape"])
     return _File(pages, tensors, starts)
 
 

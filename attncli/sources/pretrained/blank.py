@@ -19,14 +19,13 @@ from transformers import AutoModel, initialization
 
 from attncli.errors import InputError
 from attncli.sources.pretrained.explain import explained
-from attncli.sources.pretrained.loading import layer_count, make_ready, with_attention
+from attncli.sources.pretrained.loading import make_ready, with_attention
 from attncli.tokens import visible
 
 if TYPE_CHECKING:
     from attncli.sources.load_options import LoadOptions
 
 _ZERO = torch.zeros(())  # what every parameter is a view of
-_MOST_LAYERS = 1000  # their modules are built, one by one
 _MOST_BYTES = 2**30  # of buffers, which are no part of a file: a short configuration can ask for any
 _PRODUCTS = {"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "addbmm", "baddbmm", "einsum"}
 
@@ -38,9 +37,6 @@ def blank_model(name: str, config: Any, options: LoadOptions) -> Any:
         LoadError: the configuration does not make a model.
         InputError: it makes one that is too large to build.
     """
-    layers = layer_count(config)
-    if layers > _MOST_LAYERS:
-        raise InputError(f"{visible(name)} claims to have {layers} layers, and at most {_MOST_LAYERS} can be built")
     config.use_cache = False  # as `load_model` has it
     with explained(name, "model", options):
         model = with_attention(partial(_built, config, options))

@@ -9,14 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attncli.errors import LoadError, NotExposedError
+from attncli.errors import InputError, LoadError, NotExposedError
 from attncli.hub_cache import snapshot
+from attncli.selection import MOST_LAYERS
 from attncli.sources.folder import check_folder
 from attncli.sources.pretrained.downloads import Download
 from attncli.sources.pretrained.explain import explained, first_sentence
 from attncli.sources.pretrained.quiet import heard, hush
 from attncli.sources.pretrained.tokenizer import hub_arguments, positions
-from attncli.sources.storage import check_beside, check_unread, unknown_quantization
+from attncli.sources.storage import check_beside, check_types, check_unread, unknown_quantization
 from attncli.tokens import visible
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 hush()
 
-from transformers import MODEL_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM  # noqa: E402
+from transformers import MODEL_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig  # noqa: E402
 from transformers import __version__ as transformers_version  # noqa: E402
 from transformers.quantizers import AutoHfQuantizer  # noqa: E402
 
@@ -49,6 +50,7 @@ def load_config(name: str, options: LoadOptions) -> Any:
 
     Raises:
         LoadError: there is no such checkpoint, or it cannot be read.
+        InputError: it counts layers that no model has.
         NotExposedError: it is no text model with attention.
     """
     if os.path.isfile(name):
@@ -62,7 +64,13 @@ def load_config(name: str, options: LoadOptions) -> Any:
                 "save_pretrained wrote"
             )
     with explained(name, "configuration", options):
-        config = AutoConfig.from_pretrained(name, **hub_arguments(options))
+        try:
+            config = AutoConfig.from_pretrained(name, **hub_arguments(options))
+        except AttributeError:
+            said, _ = PreTrainedConfig.get_config_dict(name, **hub_arguments(options))
+            if isinstance(said.get("quantization_config"), dict | None):
+                raise
+            raise unknown_quantization(name, said["quantization_config"], "") from None
     model_class = MODEL_MAPPING.get(type(config), None)
     if getattr(model_class, "main_input_name", "input_ids") != "input_ids":
         raise NotExposedError(f"{visible(name)} ({config.model_type}) reads {model_class.main_input_name}, not text")
@@ -71,6 +79,10 @@ def load_config(name: str, options: LoadOptions) -> Any:
             f"{visible(name)} ({visible(str(config.model_type))}) is no text model with attention layers: its "
             "configuration counts no layers or no heads; Mamba, RWKV and models of several parts are not supported"
         )
+    layers = layer_count(config)
+    if config.num_hidden_layers < 1 or layers > MOST_LAYERS:
+        claimed = layers if layers > MOST_LAYERS else config.num_hidden_layers
+        raise InputError(f"{visible(name)} claims to have {claimed} layers; expected 1 to {MOST_LAYERS}")
     return config
 
 
@@ -104,12 +116,14 @@ def load_model(name: str, config: Any, options: LoadOptions, request: Request, a
     config.use_cache = False  # one pass, no generation: keys and values need not be kept
     loader = _loader(config, options, request, attention_layers)
     is_undone = _is_undone(name, config)
-    folder = Path(name) if os.path.isdir(name) else snapshot(name, options.revision or "main")
-    check_beside(name, folder, is_undone)
+    check_beside(name, _folder(name, options), is_undone)
     with explained(name, "model", options), heard() as said:
         model, report = with_attention(partial(_loaded, loader, name, config, options))
-    check_beside(name, folder, is_undone)  # now that it is downloaded
+    check_beside(name, _folder(name, options), is_undone)  # now that it is downloaded
     setattr(model, _NOTES, (*_check_weights(name, model, report, is_undone), *dict.fromkeys(said)))
+    if not is_undone:
+        floating = (tensor for tensor, value in model.state_dict().items() if value.is_floating_point())
+        check_types(name, _folder(name, options), floating, _head(model))
     make_ready(model)
     feed_forward_in_blocks(model)
     model = model.eval() if options.device_map else model.eval().to(options.device)
@@ -117,6 +131,15 @@ def load_model(name: str, config: Any, options: LoadOptions, request: Request, a
     _log.info("loaded: %s on %s, threads: %d, attention: %s", *how, model.config._attn_implementation)
     _log.info("torch %s, transformers %s", torch.__version__, transformers_version)
     return model
+
+
+def _folder(name: str, options: LoadOptions) -> Path:
+    """Return the folder of a checkpoint; the hub's local cache has none before the first download."""
+    return Path(name) if os.path.isdir(name) else snapshot(name, options.revision or "main")
+
+
+def _head(model: Any) -> str:
+    return model.base_model_prefix + "." if model.base_model_prefix else ""
 
 
 def notes_of(model: Any) -> tuple[str, ...]:
@@ -232,9 +255,7 @@ def _check_weights(name: str, model: Any, report: Mapping[str, Any], is_undone: 
         LoadError: a tensor of the model did not come from the checkpoint, or not as it is; see `check_unread`.
     """
     modules = {module for module, _ in model.named_modules() if module}
-    head = model.base_model_prefix + "."  # what the checkpoint's names may have or lack
-    modules |= {head + module for module in modules} | {module.removeprefix(head) for module in modules}
-    notes = check_unread(name, report["unexpected_keys"], modules, is_undone)
+    notes = check_unread(name, report["unexpected_keys"], modules, _head(model), is_undone)
     for key, found, expected in sorted(report["mismatched_keys"]):
         raise LoadError(
             f"the weights of {visible(name)} do not fit its config.json: {visible(key)} has shape {list(found)}, "

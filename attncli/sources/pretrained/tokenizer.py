@@ -39,11 +39,13 @@ def load_tokenizer(name: str, options: LoadOptions) -> Any:
     """
     with explained(name, "tokenizer", options):
         from transformers import AutoTokenizer
+        from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
+        # An empty special token is in no vocabulary: transformers looks for its id without end.
+        said = get_tokenizer_config(name, **hub_arguments(options))
+        none = {each: None for each, token in said.items() if each.endswith("_token") and token == ""}
         # mistral-common, where it is installed, does not say where its pieces stand; transformers reads its files too.
-        tokenizer = AutoTokenizer.from_pretrained(name, mistral_format=False, **hub_arguments(options))
-        if tokenizer.unk_token == "":  # in no vocabulary: transformers looks for its id without end
-            tokenizer.unk_token = None
+        tokenizer = AutoTokenizer.from_pretrained(name, mistral_format=False, **none, **hub_arguments(options))
     if len(tokenizer) < 100 and set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
         raise LoadError(  # transformers makes one up, of special tokens alone
             f"{visible(name)} has no tokenizer; put its tokenizer.json beside config.json"
