@@ -79,6 +79,7 @@ class NativeCheckpoint(OneByOne):
         options: EngineOptions,
     ) -> None:
         _check_options(options)
+        self.mask = None if mask is None else parse(mask, states_true=False)
         check_is_checkpoint(model)
         folder = _folder(model, options.revision, _is_whole)
         config = _config(folder)
@@ -90,7 +91,6 @@ class NativeCheckpoint(OneByOne):
         self.family: str = config["model_type"]
         self.layers = layers.among(len(recipe.layers), visible(model))
         self.heads = heads.among(recipe.heads.count, f"each layer of {visible(model)}")
-        self.mask = None if mask is None else parse(mask, states_true=False)
         last = max(self.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, self.family, len(recipe.layers), last)
         has_choice = options.engine == "auto" and not options.verify and not not_installed("torch", "transformers")
