@@ -93,8 +93,10 @@ def _leave(model: str, reason: DeclinedError) -> None:
     Raises:
         LoadError: it is not installed.
     """
-    what = f"{visible(model)}, which the native engine does not compute ({visible(str(reason))}),"
-    require(what, "torch", "transformers")
+    why = f"the native engine does not compute {visible(model)}: {visible(str(reason))}"
+    if isinstance(reason, NotCachedError):
+        why = f"{visible(model)}: {visible(str(reason))}"
+    require(f"{why}. The transformers engine", "torch", "transformers")
     _log.info("left to transformers: %s", reason)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.errors import InputError
+from attncli.errors import InputError, require
 from attncli.layer import LayerTrace, Proof
 from attncli.masks.algebra import ArrayMask
 from attncli.sources.tensors import to_numpy
@@ -41,8 +41,10 @@ def from_multihead_attention(
         key_padding_mask: `[K]` or `[1, K]`; booleans say True = masked, floats are added.
 
     Raises:
+        LoadError: torch is not installed.
         InputError: the module has bias_k, bias_v or add_zero_attn, or the batch holds several sequences.
     """
+    require("attncli.from_multihead_attention", "torch")
     import torch
 
     if not isinstance(module, torch.nn.MultiheadAttention):

@@ -16,7 +16,7 @@ from typing import Any
 from safetensors import safe_open
 
 from attncli.errors import LoadError
-from attncli.sources.folder import shards_of
+from attncli.sources.folder import check_folder, shards_of
 from attncli.tokens import visible
 
 _ADAPTER = "adapter_config.json"
@@ -50,6 +50,24 @@ _BUFFERS = re.compile(
 
 _MERGE = "merge it with peft's merge_and_unload and save the model, or give one without it"
 _ADVICE = "give the checkpoint that it was made from, or one in a form that transformers reads"
+
+
+def check_is_checkpoint(name: str) -> None:
+    """Refuse what is on the disk and no checkpoint's folder; a name on the hub passes.
+
+    Raises:
+        LoadError: it is a file, or a folder without a configuration.
+    """
+    if os.path.isfile(name):
+        raise LoadError(f"{visible(name)} is a file; --model takes a checkpoint's folder or its name on the hub")
+    if os.path.isdir(name):
+        check_folder(Path(name))
+        if not os.path.isfile(os.path.join(name, "config.json")):
+            check_beside(name, Path(name), is_undone=True)  # an adapter alone
+            raise LoadError(
+                f"the folder {visible(name)} is no checkpoint: it has no config.json; give the folder that "
+                "save_pretrained wrote"
+            )
 
 
 def check_beside(name: str, folder: Path, is_undone: bool) -> None:
@@ -91,6 +109,11 @@ def _is_of_onnx(path: Path) -> bool:
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(said, Mapping) and not _OF_ONNX.isdisjoint(said)
+
+
+def is_unknown(said: Any) -> bool:
+    """Return whether no reader knows a `quantization_config`, as far as can be said without transformers."""
+    return not isinstance(said, Mapping) or said.get("quant_method") in (None, "modelopt")
 
 
 def unknown_quantization(name: str, said: Any, whose: str) -> LoadError:

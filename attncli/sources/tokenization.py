@@ -136,7 +136,7 @@ def _loaded(model: str, options: TokenizerOptions) -> tuple[Any, int | None]:
     try:
         return native.load_alone(model, load)
     except native.DeclinedError as error:
-        require(f"the tokenizer of {visible(model)} ({visible(str(error))})", "transformers")
+        require(f"{visible(model)}: {visible(str(error))}. The tokenizer of transformers", "transformers")
         from attncli.sources.pretrained.tokenizer import load_alone
 
         return load_alone(model, load)

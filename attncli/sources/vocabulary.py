@@ -241,7 +241,7 @@ def tokenizer_in(path: Path, whose: str) -> Tokenizer:
 
 
 def _tokenizer_from_hub(name: str, offline: bool) -> Path:
-    require(f"--vocab '{visible(name)}', which is no file or folder here,", "huggingface_hub")
+    require(f"--vocab '{visible(name)}' is no file or folder here. A look on the hub", "huggingface_hub")
     from attncli.sources.pretrained.quiet import hush_hub
 
     hush_hub()

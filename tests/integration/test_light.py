@@ -1,7 +1,9 @@
 """The installation without extras: what works without torch and transformers, and what is said of the rest."""
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -123,19 +125,37 @@ def test_a_long_sentence_is_computed_though_another_engine_would_be_sooner_done(
 TAKEN = {
     ("inspect", TEXT, "-m", "LLAMA", "--engine", "transformers"): "the transformers engine",
     ("inspect", TEXT, "-m", "LLAMA", "--verify"): "the transformers engine",
-    ("inspect", TEXT, "-m", "LLAMA", "--generate", "2"): "LLAMA, which the native engine does not compute",
-    ("heads", TEXT, "-m", "LLAMA", "--dtype", "bfloat16"): "LLAMA, which the native engine does not compute",
-    ("inspect", TEXT, "-m", "T5"): "T5, which the native engine does not compute (the architecture t5 ",
-    ("why", TEXT, "-m", "T5", "-q", "1"): "T5, which the native engine does not compute (the architecture t5 ",
-    ("tokens", TEXT, "-m", "T5"): "the tokenizer of T5 (the architecture t5 ",
-    ("inspect", TEXT, "-m", "no-one/nothing"): "no-one/nothing, which the native engine does not compute (",
+    (
+        "inspect",
+        TEXT,
+        "-m",
+        "LLAMA",
+        "--generate",
+        "2",
+    ): "the native engine does not compute LLAMA: it writes no tokens. The",
+    ("heads", TEXT, "-m", "LLAMA", "--dtype", "bfloat16"): "the native engine does not compute LLAMA: ",
+    ("inspect", TEXT, "-m", "T5"): "the native engine does not compute T5: the architecture t5 ",
+    ("why", TEXT, "-m", "T5", "-q", "1"): "the native engine does not compute T5: the architecture t5 ",
+    ("tokens", TEXT, "-m", "T5"): "T5: the architecture t5 ",
+    (
+        "inspect",
+        TEXT,
+        "-m",
+        "no-one/nothing",
+    ): "no-one/nothing: there is no such folder, ",
+    ("tokens", TEXT, "-m", "/nowhere/x"): "/nowhere/x: there is no such folder, ",
     ("check", TEXT, "-m", "LLAMA"): "attn check",
     ("mask", "model", "LLAMA", TEXT): "attn mask model",
     ("inspect", TEXT, "--rng", "torch"): "--rng torch",
     ("inspect", TEXT, "--mask", "mask.pt"): "mask.pt",
     ("mask", "check", "mask.pt"): "mask.pt",
     ("mask", "convert", "causal", "--size", "3", "--to", "bool", "-o", "out.pt"): "a .pt file",
-    ("inspect", TEXT, "--vocab", "no-one/nothing"): "--vocab 'no-one/nothing', which is no file or folder here,",
+    (
+        "inspect",
+        TEXT,
+        "--vocab",
+        "no-one/nothing",
+    ): "--vocab 'no-one/nothing' is no file or folder here. A look",
 }
 
 
@@ -166,17 +186,30 @@ def test_what_takes_more_says_which_command_installs_it(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mask.pt"]
 
 
+def test_what_is_refused_anyway_is_not_said_to_take_more(light: Light, tiny_llama: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "it has no config.json" in light("inspect", TEXT, "-m", "empty").err
+    folder = shutil.copytree(tiny_llama, tmp_path / "quantized")
+    said = json.loads((folder / "config.json").read_text()) | {"quantization_config": {"quant_method": "modelopt"}}
+    (folder / "config.json").write_text(json.dumps(said))
+    ran = light("inspect", TEXT, "-m", folder)
+    assert ran.code == LOAD
+    assert "does not know 'modelopt'" in ran.err
+    assert "installed" not in ran.err
+
+
 def test_from_python_it_is_an_error_of_ours_too(light: Light, t5: Path) -> None:
     script = """
 import sys, attncli
-for call in (lambda: attncli.inspect("w7", model=sys.argv[1]), lambda: attncli.check(sys.argv[1])):
+for call in (lambda: attncli.inspect("w7", model=sys.argv[1]), lambda: attncli.check(sys.argv[1]),
+             lambda: attncli.from_multihead_attention(None, None)):
     try:
         call()
     except attncli.AttnError as error:
         print(int(error.exit_code))
 """
     ran = light(t5, program=("-c", script))
-    assert (ran.out.split(), ran.err) == (["3", "3"], "")
+    assert (ran.out.split(), ran.err) == (["3", "3", "3"], "")
 
 
 def test_the_extra_for_the_tests_brings_what_the_light_installation_lacks() -> None:

@@ -29,7 +29,14 @@ from attncli.sources.native.forward import Model
 from attncli.sources.native.tokenizer import NativeTokenizer, load_tokenizer
 from attncli.sources.native.weights import Weights, has_weights
 from attncli.sources.reading import Reader
-from attncli.sources.storage import check_beside, check_types, check_unread, unknown_quantization
+from attncli.sources.storage import (
+    check_beside,
+    check_is_checkpoint,
+    check_types,
+    check_unread,
+    is_unknown,
+    unknown_quantization,
+)
 from attncli.tokens import visible
 from attncli.trace import Source, Trace
 
@@ -72,6 +79,8 @@ class NativeCheckpoint(OneByOne):
         options: EngineOptions,
     ) -> None:
         _check_options(options)
+        self.mask = None if mask is None else parse(mask, states_true=False)
+        check_is_checkpoint(model)
         folder = _folder(model, options.revision, _is_whole)
         config = _config(folder)
         _check_stored(model, folder, config, options)
@@ -82,7 +91,6 @@ class NativeCheckpoint(OneByOne):
         self.family: str = config["model_type"]
         self.layers = layers.among(len(recipe.layers), visible(model))
         self.heads = heads.among(recipe.heads.count, f"each layer of {visible(model)}")
-        self.mask = None if mask is None else parse(mask, states_true=False)
         last = max(self.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, self.family, len(recipe.layers), last)
         has_choice = options.engine == "auto" and not options.verify and not not_installed("torch", "transformers")
@@ -155,7 +163,8 @@ def _check_stored(name: str, folder: Path, config: dict[str, Any], options: Engi
     """Raise LoadError for weights that are not what they seem; those whose quantization is told decline."""
     said = config.get("quantization_config")
     check_beside(name, folder, is_undone=said is not None)
-    if said is not None and (options.engine == "native" or options.verify):
+    is_alone = options.engine == "native" or options.verify
+    if said is not None and (is_alone or (not_installed("transformers") and is_unknown(said))):
         raise unknown_quantization(name, said, "the native engine")
 
 
@@ -174,7 +183,7 @@ def _folder(name: str, revision: str | None, is_whole: Callable[[Path], bool]) -
     is_local = os.path.isdir(name)
     folder = Path(name) if is_local else snapshot(name, revision or "main")
     if not is_local and not is_whole(folder):
-        raise NotCachedError("it is not, or not whole, in the local cache")
+        raise NotCachedError("there is no such folder, and it is not, or not whole, in the local cache")
     check_folder(folder)
     return folder
 

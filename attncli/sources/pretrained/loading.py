@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 from attncli.errors import InputError, LoadError, NotExposedError
 from attncli.hub_cache import snapshot
 from attncli.selection import MOST_LAYERS
-from attncli.sources.folder import check_folder
 from attncli.sources.pretrained.downloads import Download
 from attncli.sources.pretrained.explain import explained, first_sentence
 from attncli.sources.pretrained.quiet import heard, hush
 from attncli.sources.pretrained.tokenizer import hub_arguments, positions
-from attncli.sources.storage import check_beside, check_types, check_unread, unknown_quantization
+from attncli.sources.storage import check_beside, check_is_checkpoint, check_types, check_unread, unknown_quantization
 from attncli.tokens import visible
 
 if TYPE_CHECKING:
@@ -53,16 +52,7 @@ def load_config(name: str, options: LoadOptions) -> Any:
         InputError: it counts layers that no model has.
         NotExposedError: it is no text model with attention.
     """
-    if os.path.isfile(name):
-        raise LoadError(f"{visible(name)} is a file; --model takes a checkpoint's folder or its name on the hub")
-    if os.path.isdir(name):
-        check_folder(Path(name))
-        if not os.path.isfile(os.path.join(name, "config.json")):
-            check_beside(name, Path(name), is_undone=True)  # an adapter alone
-            raise LoadError(
-                f"the folder {visible(name)} is no checkpoint: it has no config.json; give the folder that "
-                "save_pretrained wrote"
-            )
+    check_is_checkpoint(name)
     with explained(name, "configuration", options):
         try:
             config = AutoConfig.from_pretrained(name, **hub_arguments(options))
