@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attncli.alignment import Alignment
-from attncli.blocks import row_blocks
+from attncli.attention import row_blocks
 from attncli.errors import UsageError
 from attncli.layer import HeadTrace, LayerTrace
-from attncli.selection import layers_named, written
-from attncli.tokens import visible
+from attncli.text import layers_named, visible, written
 from attncli.trace import Trace
 
 if TYPE_CHECKING:

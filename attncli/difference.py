@@ -15,7 +15,7 @@ from attncli.divergence import jensen_shannon, shared_outcomes
 from attncli.errors import InputError
 from attncli.layer import HeadTrace
 from attncli.metrics import counted_rows
-from attncli.selection import several
+from attncli.text import several
 from attncli.trace import Trace
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from typing import Any
 
 from attncli.anatomy import Cell, Row
 from attncli.errors import UsageError
-from attncli.tokens import Token, Tokens, visible
+from attncli.text import visible
+from attncli.tokens import Token, Tokens
 from attncli.trace import Trace
 
 Explained = tuple[Row, ...] | tuple[Cell, ...]

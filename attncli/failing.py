@@ -9,7 +9,8 @@ from contextlib import suppress
 
 from attncli.errors import AttnError, ExitCode
 from attncli.terminal import complain
-from attncli.tokens import brief, visible
+from attncli.text import visible
+from attncli.tokens import brief
 
 
 def failed(error: Exception) -> ExitCode:

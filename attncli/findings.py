@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from attncli.selection import names_in
+from attncli.text import names_in
 
 Severity = Literal["error", "note"]
 

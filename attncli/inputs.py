@@ -8,8 +8,7 @@ from dataclasses import fields
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from attncli.errors import InputError, UsageError
-from attncli.failure import Answer, Failure, refusing
+from attncli.errors import Answer, Failure, InputError, UsageError, refusing
 from attncli.terminal import tell
 
 if TYPE_CHECKING:

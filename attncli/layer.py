@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from attncli.attention import FORBIDDEN_BELOW
-from attncli.blocks import row_blocks
+from attncli.attention import FORBIDDEN_BELOW, noise_floor, row_blocks
 from attncli.errors import InputError, NotExposedError, UsageError
 from attncli.masks.algebra import Mask, RuleMask
-from attncli.noise import noise_floor
 from attncli.selection import Indices
 from attncli.stages import Stages
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable
 from typing import Any
+
+from attncli.text import did_you_mean
 
 _NO_CHOICE = re.compile(r"(?:Value error, )?'(?P<given>.*)' is not one of (?P<choices>'.*')\.?", re.DOTALL)
 _NO_COMMAND = re.compile(r"No such command '(?P<given>.*)'\.?", re.DOTALL)
@@ -19,12 +19,6 @@ _TYPES = {
     "Input should be greater than or equal to": "expected at least",
     "Input should be less than or equal to": "expected at most",
 }
-
-
-def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """Return `; did you mean 'x'?` where one of the names is close to a word, and nothing where none is."""
-    near = difflib.get_close_matches(word, list(names), n=1)
-    return f"; did you mean '{near[0]}'?" if near else ""
 
 
 def complaint(error: Any) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from attncli.interruption import Undoing
 from attncli.terminal import Attention, attention, stderr_console
-from attncli.tokens import visible
+from attncli.text import visible
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from attncli.errors import InputError, UsageError
-from attncli.tokens import visible
+from attncli.text import visible
 
 # How the lines of a sentence begin; its number is in the first group.
 _LINES = {

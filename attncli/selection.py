@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Collection, Iterable
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from attncli.errors import InputError, UsageError
-from attncli.tokens import visible
+from attncli.text import visible
 
 MOST_LAYERS = 1000  # of a checkpoint: their modules are built, one by one
 MOST = 100_000  # layers, heads or their width; a file that claims more is damaged, or made to fill the memory
 _PART = re.compile(r"(-?\d{1,9})(?:-(\d{1,9}))?")
-_One = TypeVar("_One", str, str | int)
 _RANGE = r"(-?[0-9]{1,9})?:(-?[0-9]{1,9})?"
 
 
@@ -121,41 +120,3 @@ class RowRange(NamedTuple):
     def __str__(self) -> str:
         """Return the range as `--rows` takes it."""
         return ":".join("" if end is None else str(end) for end in (self.start, self.stop))
-
-
-def several(given: _One | Iterable[_One]) -> Iterable[_One]:
-    """Return sentences or tokens, of which one may stand alone: a text is no list of characters."""
-    return given if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
-
-
-def names_in(option: str, given: str, known: Collection[str]) -> frozenset[str]:
-    """Return the names that an option is given, separated by commas.
-
-    Raises:
-        UsageError: one of them does not exist.
-    """
-    names = [name.strip() for name in given.split(",")]
-    for name in names:
-        if name not in known:
-            from attncli.nearest import did_you_mean
-
-            near = did_you_mean(name, known)
-            raise UsageError(f"{option} '{visible(name)}': expected some of {','.join(known)}{near}")
-    return frozenset(names)
-
-
-def written(indices: Iterable[int]) -> str:
-    """Return indices as `--layer` takes them: 0-2,5."""
-    runs: list[list[int]] = []
-    for index in sorted(indices):
-        if runs and index == runs[-1][-1] + 1:
-            runs[-1].append(index)
-        else:
-            runs.append([index])
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-
-
-def layers_named(layers: Iterable[int], kind: str | None = None) -> str:
-    """Return layers as a sentence names them: layers 0-2,5 (cross)."""
-    found = list(layers)
-    return f"layer{'s' * (len(found) > 1)} {written(found)}" + (f" ({kind})" if kind else "")

@@ -7,11 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from attncli.errors import InputError, UsageError
-from attncli.failure import Failure
+from attncli.errors import Failure, InputError, UsageError
 from attncli.files import check_file
 from attncli.terminal import is_piped_in, note, stdin_bytes
-from attncli.tokens import visible
+from attncli.text import visible
 
 MOST_BYTES = 2**24  # of a line; no model reads a text that is nearly as long
 

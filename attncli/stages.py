@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli import attention, blocks
+from attncli import attention
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -78,10 +78,10 @@ class Stages:
 
 def stages_of(layer: LayerTrace, heads: Sequence[int], queries: Int[np.ndarray, " Q"]) -> Iterator[Stages]:
     """Yield heads in order: as many at once as a block has room for, each of them with its query rows in blocks."""
-    together = max(blocks.CELLS // max(len(queries) * layer.num_keys, 1), 1)
+    together = max(attention.CELLS // max(len(queries) * layer.num_keys, 1), 1)
     for start in range(0, len(heads), together):
         some = tuple(heads[start : start + together])
-        for rows in blocks.row_blocks(queries, layer.num_keys * len(some)):
+        for rows in attention.row_blocks(queries, layer.num_keys * len(some)):
             yield Stages(layer, some, rows)
 
 

@@ -17,7 +17,7 @@ import typer
 
 from attncli.configuration import PROJECT, configured
 from attncli.errors import UsageError
-from attncli.tokens import visible
+from attncli.text import visible
 
 # Every option that takes standing values, by the name of its parameter, and what it is where nobody says; None is
 # what depends on the rest. Each is a preference of a person, a project or a machine, and none is a question.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Generic
 
-from attncli.errors import MisfitError
-from attncli.failure import Answer, Failure
+from attncli.errors import Answer, Failure, MisfitError
 from attncli.terminal import complain, note
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from attncli.errors import InputError, UsageError
 from attncli.layer import LayerTrace
 from attncli.metric_names import NAMES, Metric
 from attncli.metrics import by_name, layer_metrics
-from attncli.selection import several
+from attncli.text import several
 from attncli.trace import Source, Trace
 from attncli.view import View
 
@@ -195,7 +195,7 @@ def heads(
         LoadError: the checkpoint cannot be loaded.
         InputError: a sentence cannot be read, or there is none.
     """
-    from attncli.failure import refusing
+    from attncli.errors import refusing
     from attncli.sources import open_source
     from attncli.sources.groups import traced
 

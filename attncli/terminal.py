@@ -12,7 +12,8 @@ from time import perf_counter
 from typing import IO, TYPE_CHECKING
 
 from attncli.errors import InputError
-from attncli.tokens import brief, visible
+from attncli.text import visible
+from attncli.tokens import brief
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -8,30 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from attncli.errors import MisfitError
-
-# Controls, format characters (bidirectional ones reorder what stands beside them, zero-width ones hide a difference
-# between two tokens), halves of characters, line and paragraph separators. The joiners stay: emoji and several
-# scripts are written with them.
-_HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-_JOINERS = frozenset("\u200c\u200d")
-_ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
+from attncli.text import JOINERS, visible
 
 # How vocabularies write "a space stands before this piece": byte-level BPE and SentencePiece.
 _SPACE_MARKS = ("\u0120", "\u2581")
 _WORD_PIECE = "##"
 
 _WRITTEN = ("index", "id", "text", "start", "end", "special", "segment")  # of a token, in JSON
-
-
-def visible(text: str) -> str:
-    """Return `text` with every control, bidirectional and zero-width character written as an escape.
-
-    A terminal obeys what it is sent, so nothing that came from a user, a file or a vocabulary reaches one
-    except through here.
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(_visible_character(character) for character in text)
 
 
 def brief(message: str) -> str:
@@ -42,17 +25,6 @@ def brief(message: str) -> str:
 
 def _unmarked(text: str) -> str:
     return text.lstrip("".join(_SPACE_MARKS))
-
-
-def _visible_character(character: str) -> str:
-    if character in _ESCAPES:
-        return _ESCAPES[character]
-    code = ord(character)
-    # Of the code points that no character has or will have, U+FFFE and U+FFFF may not stand in XML either.
-    is_hidden = unicodedata.category(character) in _HIDDEN_CATEGORIES or code & 0xFFFE == 0xFFFE
-    if is_hidden and character not in _JOINERS:
-        return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-    return character
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +80,7 @@ class Token:
         if all(unicodedata.category(character) == "Zs" for character in text):
             text = "␣" * len(text)
         text = visible(text) or "''"
-        if set(text) <= _JOINERS:
+        if set(text) <= JOINERS:
             text = "".join(f"\\u{ord(character):04x}" for character in text)
         # A combining mark or a joiner at the front would attach itself to the cell on its left.
         return "◌" + text if unicodedata.category(text[0]) in {"Mn", "Me", "Cf"} else text

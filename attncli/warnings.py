@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attncli.attention import noise_floor
 from attncli.layer import LayerTrace
-from attncli.noise import noise_floor
-from attncli.selection import layers_named
+from attncli.text import layers_named
 from attncli.tokens import Tokens
 from attncli.trace import Trace
 from attncli.view import View

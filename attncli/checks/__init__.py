@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attncli.errors import InputError, require
 from attncli.findings import Finding, Invariance, Report
-from attncli.selection import layers_named, several
+from attncli.text import layers_named, several
 
 if TYPE_CHECKING:
     from attncli.sources.pretrained.probe import Place, Probe, SeenLayer

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attncli.attention import HALF, noise_floor
 from attncli.errors import NotExposedError
 from attncli.findings import Finding, Invariance
-from attncli.noise import HALF, noise_floor
 from attncli.sources.pretrained.states import FailedError
-from attncli.tokens import visible
+from attncli.text import visible
 
 if TYPE_CHECKING:
     from attncli.sources.pretrained.probe import Probe

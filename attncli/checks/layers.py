@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attncli.attention import noise_floor
 from attncli.findings import MOST_CELLS, Finding
 from attncli.masks.algebra import Grid
 from attncli.masks.audit import audit, forbidden_by
@@ -15,8 +16,7 @@ from attncli.masks.conventions import Reading, read_added
 from attncli.masks.files import Loaded
 from attncli.masks.fills import audit_fills
 from attncli.masks.subject import Subject, plane_names
-from attncli.noise import noise_floor
-from attncli.selection import written
+from attncli.text import written
 
 if TYPE_CHECKING:
     from jaxtyping import Bool

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from attncli.findings import Finding
-from attncli.tokens import Tokens, visible
+from attncli.text import visible
+from attncli.tokens import Tokens
 
 if TYPE_CHECKING:
     from attncli.sources.reading import Reader

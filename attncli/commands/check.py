@@ -71,7 +71,7 @@ def check(
     attn check -m gpt2 --docs "one document" "and another one"
     """
     from attncli.checks import check as check_model
-    from attncli.failure import refusing
+    from attncli.errors import refusing
     from attncli.findings import fails, parse_fail_on
     from attncli.formats import choose_document
     from attncli.formats.documents import what_was_run, write_findings

@@ -168,7 +168,7 @@ def _only(traces: Iterator[tuple[int, Trace]]) -> Trace:
 
 def _texts(given: dict[str, Any], wanted: int) -> list[str]:
     """Return as many sentences as are wanted, from wherever they are."""
-    from attncli.failure import refusing
+    from attncli.errors import refusing
     from attncli.sentences import sentences
 
     lines = refusing(sentences(given.get("text", ()), given.pop("file", None), False))

@@ -52,8 +52,7 @@ def _page(root: typer.Context, words: list[str]) -> Page:
     """
     from attncli.help.pages import names_within, page_of, within
     from attncli.help.topics import TOPICS, contents, topic
-    from attncli.nearest import did_you_mean
-    from attncli.tokens import visible
+    from attncli.text import did_you_mean, visible
 
     if not words:
         return contents(root)

@@ -13,7 +13,7 @@ from attncli.errors import ExitCode, InputError, UsageError
 
 if TYPE_CHECKING:
     from attncli.derived import Derivation
-    from attncli.failure import Failure
+    from attncli.errors import Failure
     from attncli.resume import Continued, Resumed
     from attncli.stream import Answers
     from attncli.trace import Trace
@@ -102,7 +102,8 @@ def inspect(
 
 
 def _view(given: dict[str, Any]) -> View:
-    from attncli.selection import RowRange, names_in
+    from attncli.selection import RowRange
+    from attncli.text import names_in
     from attncli.view import PARTS, View
 
     return View(
@@ -229,7 +230,7 @@ def _bad_of_whole(context: typer.Context, given: dict[str, Any], view: View, cho
 def _derived(answers: Iterable[tuple[int, Trace | Failure]], wish: Derivation) -> Iterator[tuple[int, Trace | Failure]]:
     """Pass the answers on; of a trace, the numbers that were asked to be made of its own."""
     from attncli.derived import derived_trace
-    from attncli.failure import Failure
+    from attncli.errors import Failure
 
     for number, answer in answers:
         yield number, answer if isinstance(answer, Failure) else derived_trace(answer, wish)
@@ -239,7 +240,7 @@ def _noted(
     answers: Iterable[tuple[int, Trace | Failure]], view: View, save: Path | None, is_alone: bool
 ) -> Iterator[tuple[int, Trace | Failure]]:
     """Pass the answers on, saying on stderr what their numbers cannot; a trace is saved as it was recorded."""
-    from attncli.failure import Failure
+    from attncli.errors import Failure
     from attncli.stream import warn
     from attncli.warnings import warnings_of
 

@@ -277,7 +277,7 @@ def _words(text: str) -> list[str]:
 
 def _say_what_was_nearer(subjects: Iterable[Subject]) -> None:
     from attncli.terminal import note
-    from attncli.tokens import visible
+    from attncli.text import visible
 
     for subject in subjects:
         if subject.reading and subject.reading.is_nearer:

@@ -153,7 +153,7 @@ def _draw(sentences: Sequence[SentenceMasks], shown: Terminal | Page, palette: P
 
 def _named(mask: LayerMask) -> Subject:
     """Return a mask under a name that says which layers have it."""
-    from attncli.selection import layers_named
+    from attncli.text import layers_named
 
     subject = _subject(mask)
     parts = [mask.kind, layers_named(mask.layers), subject.name]

@@ -13,7 +13,7 @@ from attncli import options
 from attncli.errors import ExitCode, InputError, UsageError
 
 if TYPE_CHECKING:
-    from attncli.failure import Failure
+    from attncli.errors import Failure
     from attncli.tokenization import Choice, Tokenization
 
 Model = Annotated[
@@ -106,7 +106,7 @@ def _noted(
     answers: Iterable[tuple[int, Tokenization | Failure]], choice: Choice, is_alone: bool
 ) -> Iterator[tuple[int, Tokenization | Failure]]:
     """Pass the answers on, saying on stderr what surprises about them."""
-    from attncli.failure import Failure
+    from attncli.errors import Failure
     from attncli.stream import warn
 
     for number, answer in answers:

@@ -15,7 +15,7 @@ from attncli.completion.candidate import Candidate
 from attncli.completion.candidates import candidates
 from attncli.completion.line import FISH, find_place, split
 from attncli.errors import UsageError
-from attncli.tokens import visible
+from attncli.text import visible
 
 _FILES = {"bash": "attn.bash", "zsh": "_attn", "fish": "attn.fish", "powershell": "attn.ps1"}
 _NOT_PLAIN = re.compile(r"[^\w@%+=:,./-]")

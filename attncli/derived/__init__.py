@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attncli.errors import UsageError
 from attncli.selection import Indices
-from attncli.tokens import visible
+from attncli.text import visible
 
 if TYPE_CHECKING:
     from attncli.layer import LayerTrace

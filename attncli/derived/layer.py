@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.blocks import row_blocks
+from attncli.attention import row_blocks
 from attncli.layer import LayerTrace, Proof
 from attncli.masks.algebra import Mask, RuleMask, smallest
 

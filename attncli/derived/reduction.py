@@ -9,7 +9,7 @@ import numpy as np
 from attncli.derived.layer import DerivedLayer, Lazy, any_mask, derived_from, worst
 from attncli.errors import UsageError
 from attncli.layer import HeadTrace, LayerTrace
-from attncli.selection import written
+from attncli.text import written
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int

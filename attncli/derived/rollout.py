@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.blocks import row_blocks
+from attncli.attention import row_blocks
 from attncli.derived.layer import DerivedLayer, collected, derived_from, is_same_rule, worst
 from attncli.errors import NotExposedError, UsageError
 from attncli.layer import HeadTrace, LayerTrace

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.blocks import row_blocks
+from attncli.attention import row_blocks
 from attncli.derived.layer import DerivedLayer, Lazy, collected, derived_from
 from attncli.errors import UsageError
 from attncli.layer import HeadTrace, LayerTrace

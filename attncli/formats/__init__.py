@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attncli.errors import UsageError
-from attncli.tokens import visible
-from attncli.writing import goes_straight
+from attncli.files import goes_straight
+from attncli.text import visible
 
 if TYPE_CHECKING:
-    from attncli.failure import Failure
+    from attncli.errors import Failure
     from attncli.formats.drawn import Drawing
     from attncli.trace import Trace
     from attncli.view import View

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any, TypeVar
 
-from attncli.errors import AttnError
-from attncli.failure import Failure
+from attncli.errors import AttnError, Failure
 from attncli.formats import gathered
 
 Answer = TypeVar("Answer")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.blocks import row_blocks
+from attncli.attention import row_blocks
 from attncli.findings import Finding, Invariance, Report
 from attncli.formats.numbers import number, written_rows
 from attncli.masks.bias import biases

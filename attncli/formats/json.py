@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.blocks import row_blocks
-from attncli.failure import Failure
+from attncli.attention import row_blocks
+from attncli.errors import Failure
 from attncli.formats.answers import dumped, write_array, write_each
 from attncli.formats.numbers import number, proven, written_rows
 from attncli.layer import HeadTrace, LayerTrace

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.errors import AttnError, UsageError
-from attncli.failure import Failure
+from attncli.errors import AttnError, Failure, UsageError
 from attncli.files import written_aside
 from attncli.formats.tsv import COLUMNS
 from attncli.ranking import top_keys

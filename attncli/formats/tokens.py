@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from attncli.failure import Failure
+from attncli.errors import Failure
 from attncli.formats.answers import dumped, write_array, write_each
 from attncli.tokenization import SCHEMA, Choice, Tokenization
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.failure import Failure
+from attncli.errors import Failure
 from attncli.formats import gathered
 from attncli.formats.numbers import written
 from attncli.layer import HeadTrace
 from attncli.ranking import Heaviest, Places, top_keys
-from attncli.tokens import visible
+from attncli.text import visible
 from attncli.trace import Trace
 from attncli.view import Columns, View
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.blocks import row_blocks
+from attncli.attention import row_blocks
 from attncli.findings import MOST_CELLS, Finding, Severity
 from attncli.masks.algebra import And, Atom, Expression, Grid, Or
 from attncli.masks.shifts import explained

@@ -10,7 +10,7 @@ import numpy as np
 
 from attncli.errors import InputError
 from attncli.masks.subject import Subject
-from attncli.tokens import visible
+from attncli.text import visible
 
 if TYPE_CHECKING:
     from jaxtyping import Bool

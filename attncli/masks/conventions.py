@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from attncli.attention import FORBIDDEN_BELOW
-from attncli.blocks import row_blocks
+from attncli.attention import FORBIDDEN_BELOW, row_blocks
 from attncli.errors import InputError, UsageError
 
 if TYPE_CHECKING:

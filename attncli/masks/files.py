@@ -13,12 +13,11 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attncli.bfloat16 import read_bfloat16
 from attncli.errors import InputError, LoadError, UsageError, require
-from attncli.files import MOST_PACKED, MOST_TEXT, check_file, written_aside
+from attncli.files import MOST_PACKED, MOST_TEXT, check_file, read_bfloat16, written_aside
 from attncli.masks.conventions import Reading, as_allowed, read_convention
 from attncli.masks.notation import ENDINGS
-from attncli.tokens import visible
+from attncli.text import visible
 
 if TYPE_CHECKING:
     from jaxtyping import Bool

@@ -15,7 +15,7 @@ import numpy as np
 from attncli.errors import InputError
 from attncli.files import MOST_SETTINGS, read_file
 from attncli.masks.algebra import Grid
-from attncli.tokens import visible
+from attncli.text import visible
 
 if TYPE_CHECKING:
     from jaxtyping import Bool

@@ -14,7 +14,7 @@ from pathlib import Path
 from attncli.errors import UsageError
 from attncli.masks.algebra import ATOMS, And, Atom, AtomKind, Expression, File, Not, Or
 from attncli.masks.notation import ENDINGS, MOST
-from attncli.tokens import visible
+from attncli.text import visible
 
 _TOKEN = r"""\s*(?:(?P<name>[A-Za-z_]\w*)|(?P<number>-?\d+)|(?P<string>"[^"]*"|'[^']*')|(?P<sign>[&|~(),=]))"""
 _DEEPEST = 100  # parentheses and ~ inside one another; keeps a hostile expression from exhausting the stack

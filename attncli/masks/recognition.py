@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.blocks import row_blocks
+from attncli.attention import row_blocks
 from attncli.masks.algebra import And, Atom, Expression, RuleMask
 
 if TYPE_CHECKING:

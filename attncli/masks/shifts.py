@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from attncli.blocks import row_blocks
+from attncli.attention import row_blocks
 from attncli.errors import InputError
 from attncli.masks.algebra import And, Atom, Expression, Not, Or
 from attncli.masks.subject import Subject, rows_of

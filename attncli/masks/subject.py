@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from attncli.blocks import row_blocks
+from attncli.attention import row_blocks
 from attncli.errors import InputError, UsageError
 from attncli.masks.algebra import Expression, Grid, RuleMask
 from attncli.masks.bias import bias_heads
@@ -17,7 +17,7 @@ from attncli.masks.function import FUNCTION, load_function
 from attncli.masks.notation import ENDINGS
 from attncli.masks.parser import parse
 from attncli.masks.size import Size, check_past, filled, heads_asked, heads_of
-from attncli.tokens import visible
+from attncli.text import visible
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int

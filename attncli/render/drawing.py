@@ -15,7 +15,7 @@ from attncli.render.axes import Axis, mark_note
 from attncli.render.block import Block, block, flowing, grid, stack
 from attncli.render.heatmap import Picture, Scale, heatmaps
 from attncli.render.palette import BOLD, DIM, Palette
-from attncli.render.ranges import listed, span
+from attncli.text import listed, span
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float

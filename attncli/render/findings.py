@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from attncli.findings import Finding
-from attncli.render.counts import counted
 from attncli.render.palette import BOLD, DIM, Palette
+from attncli.text import counted
 
 _PLACES = 5  # of a finding, in its line
 

@@ -15,13 +15,12 @@ from attncli.metric_names import NAMES, Metric
 from attncli.render.axes import Axis
 from attncli.render.block import Block, beside, block, cell, flowing, stack
 from attncli.render.columns import Table, Words, fitting
-from attncli.render.counts import counted
 from attncli.render.heatmap import COMFORTABLE, ramp_line
 from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette
-from attncli.render.ranges import span
 from attncli.render.summaries import joined, numbers_of, title_of
 from attncli.survey import HeadSummary, Survey
+from attncli.text import counted, span
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float

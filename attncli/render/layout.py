@@ -16,7 +16,7 @@ from rich.console import RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from attncli.blocks import row_blocks
+from attncli.attention import row_blocks
 from attncli.layer import HeadTrace, LayerTrace
 from attncli.ranking import Heaviest, drawn_cells
 from attncli.render.axes import Axis, mark_note, titled

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.cells import cell_len, set_cell_size
 from rich.style import Style
 
-from attncli.tokens import visible
+from attncli.text import visible
 
 if TYPE_CHECKING:
     import numpy as np

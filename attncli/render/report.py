@@ -13,10 +13,9 @@ from rich.text import Text
 
 from attncli.findings import Finding, Invariance, Report
 from attncli.render.block import Block, grid
-from attncli.render.counts import counted
 from attncli.render.findings import finding_lines, tally
 from attncli.render.palette import BOLD, DIM, Palette
-from attncli.selection import layers_named
+from attncli.text import counted, layers_named
 
 # Cells of a line: before what a comparison came to, and of that.
 _BEFORE, _LEAST, _WIDEST = 51, 24, 100

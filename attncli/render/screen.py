@@ -14,7 +14,7 @@ from attncli.render.fit import Fit, fitted, freely
 from attncli.render.heatmap import COMFORTABLE, MOST
 from attncli.render.palette import Palette
 from attncli.render.summaries import headline, shapes_table
-from attncli.selection import layers_named, written
+from attncli.text import layers_named, written
 from attncli.trace import Trace
 from attncli.view import View
 

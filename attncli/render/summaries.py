@@ -12,9 +12,9 @@ from rich.text import Text
 from attncli.layer import LayerTrace
 from attncli.metrics import head_metrics
 from attncli.render.block import Block, beside, cell, grid, stack
-from attncli.render.counts import counted
 from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette
+from attncli.text import counted
 from attncli.tokens import Token, Tokens
 from attncli.trace import Source, Trace
 

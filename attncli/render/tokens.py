@@ -10,8 +10,8 @@ from rich.style import Style
 from rich.text import Text
 
 from attncli.render.block import Block, grid
-from attncli.render.counts import counted
 from attncli.render.palette import BOLD, DIM, Palette
+from attncli.text import counted
 from attncli.tokenization import Choice, Tokenization
 from attncli.tokens import Token
 

@@ -10,13 +10,26 @@ from typing import Any
 import numpy as np
 
 from attncli.errors import InputError
+from attncli.files import SavedTensors
 from attncli.layer import LayerTrace
 from attncli.masks.algebra import ArrayMask, Atom, Mask, RuleMask, smallest
 from attncli.masks.conventions import as_allowed
 from attncli.selection import Indices
-from attncli.sources.saved import DTYPES, SavedTensors, checked_cells
-from attncli.tokens import Token, Tokens, visible
+from attncli.text import visible
+from attncli.tokens import Token, Tokens
 from attncli.trace import Source, Trace
+
+DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
+
+
+def checked_cells(name: str, array: np.ndarray[Any, Any], cells: tuple[int, int, int]) -> np.ndarray[Any, Any]:
+    """Return booleans over all cells, `[1 or H, Q, K]`."""
+    heads, queries, keys = cells
+    if array.dtype != bool or array.shape not in ((1, queries, keys), (heads, queries, keys)):
+        raise InputError(
+            f"{name} is {array.dtype} of shape {list(array.shape)}; expected booleans [1 or {heads}, {queries}, {keys}]"
+        )
+    return array
 
 
 def read_dump(tensors: SavedTensors, metadata: Mapping[str, str], layers: Indices, heads: Indices) -> Trace:

@@ -15,7 +15,7 @@ from attncli.layer import LayerTrace, Proof
 from attncli.sources.groups import OneByOne
 from attncli.sources.load_options import EngineOptions, checked_options
 from attncli.sources.native import DeclinedError, NativeCheckpoint, NotCachedError
-from attncli.tokens import visible
+from attncli.text import visible
 
 if TYPE_CHECKING:
     from attncli.selection import Indices

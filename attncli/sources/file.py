@@ -17,15 +17,15 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from attncli.errors import InputError, UsageError
-from attncli.files import check_file, written_aside
+from attncli.files import SavedTensors, check_file, written_aside
 from attncli.layer import LayerTrace, Proof
 from attncli.masks.algebra import ArrayMask, Mask, RuleMask, reads_files
 from attncli.masks.parser import parse
 from attncli.selection import Indices
-from attncli.sources.dump import read_dump
-from attncli.sources.saved import SavedTensors, checked_cells
+from attncli.sources.dump import checked_cells, read_dump
 from attncli.spelling import spelled
-from attncli.tokens import Token, Tokens, visible
+from attncli.text import visible
+from attncli.tokens import Token, Tokens
 from attncli.trace import SCHEMA, Source, Trace
 
 _ARRAYS = ("q", "k", "v", "bias", "sinks", "inputs", "out_projection", "out_bias", "scores", "weights")

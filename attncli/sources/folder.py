@@ -8,7 +8,7 @@ from pathlib import Path
 
 from attncli.errors import LoadError
 from attncli.files import MOST_TEXT, check_file, read_file
-from attncli.tokens import visible
+from attncli.text import visible
 
 INDEX = "model.safetensors.index.json"
 _INDEX_OF_PICKLES = "pytorch_model.bin.index.json"

@@ -6,10 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from attncli.errors import InputError, MisfitError
-from attncli.failure import Failure
-from attncli.selection import several
+from attncli.errors import Failure, InputError, MisfitError
 from attncli.sources.texts import check_texts
+from attncli.text import several
 
 if TYPE_CHECKING:
     from attncli.resume import Resumed

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from attncli.errors import UsageError
 from attncli.sources.options import refuse_unknown
-from attncli.tokens import visible
+from attncli.text import visible
 
 ENGINES = ("auto", "native", "transformers")
 DTYPES = ("auto", "float32", "float16", "bfloat16", "float64")

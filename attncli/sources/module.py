@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli.errors import InputError, require
+from attncli.files import to_numpy
 from attncli.layer import LayerTrace, Proof
 from attncli.masks.algebra import ArrayMask
-from attncli.sources.tensors import to_numpy
 from attncli.tokens import Token, Tokens
 from attncli.trace import Source, Trace
 

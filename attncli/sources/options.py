@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from attncli.errors import UsageError
-from attncli.tokens import visible
+from attncli.text import visible
 
 _OF_EVERY_SOURCE = ("layers", "heads", "mask", "special", "model", "pair", "target")
 
@@ -26,9 +26,9 @@ def refuse_unknown(given: Mapping[str, Any], known: Any, place: str) -> None:
     names = {field.name for field in fields(known)}
     for name in sorted(given.keys() - names):
         # Needed for an error alone.
-        from attncli.nearest import did_you_mean
         from attncli.sources.load_options import EngineOptions
         from attncli.sources.toy import ToyOptions
+        from attncli.text import did_you_mean
 
         if name in {field.name for options in (ToyOptions, EngineOptions) for field in fields(options)}:
             raise UsageError(f"--{name.replace('_', '-')} does not apply to {place}")

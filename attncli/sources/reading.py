@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from attncli.errors import InputError, LoadError
 from attncli.sources.texts import check_texts
 from attncli.sources.vocabulary import readable, tokens_of, unknown_notes, unknown_tokens
-from attncli.tokens import Token, Tokens, visible
+from attncli.text import visible
+from attncli.tokens import Token, Tokens
 
 if TYPE_CHECKING:
     from tokenizers import Encoding

@@ -17,7 +17,7 @@ from safetensors import safe_open
 
 from attncli.errors import LoadError
 from attncli.sources.folder import check_folder, shards_of
-from attncli.tokens import visible
+from attncli.text import visible
 
 _ADAPTER = "adapter_config.json"
 _WEIGHTS = (".safetensors", ".bin")

@@ -10,8 +10,8 @@ from attncli.sources.load_options import LoadOptions, checked_options
 from attncli.sources.options import refuse_unknown
 from attncli.sources.texts import check_texts
 from attncli.sources.vocabulary import Trained, Vocabulary, Words, open_vocabulary
+from attncli.text import visible
 from attncli.tokenization import Tokenization
-from attncli.tokens import visible
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ from attncli.sources.groups import OneByOne
 from attncli.sources.options import refuse_unknown
 from attncli.sources.texts import check_texts
 from attncli.sources.vocabulary import Trained, Vocabulary, Words, open_vocabulary
-from attncli.tokens import Tokens, visible
+from attncli.text import visible
+from attncli.tokens import Tokens
 from attncli.trace import Source, Trace
 
 if TYPE_CHECKING:

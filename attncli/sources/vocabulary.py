@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from attncli.errors import InputError, LoadError, MisfitError, UsageError, require
 from attncli.files import MOST_TEXT, check_file
-from attncli.tokens import Token, Tokens, visible
+from attncli.text import visible
+from attncli.tokens import Token, Tokens
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from attncli import sentences
-from attncli.errors import InputError
-from attncli.failure import Failure, refusing
+from attncli.errors import Failure, InputError, refusing
 from attncli.sources import open_source
 from attncli.sources.groups import traced
 from attncli.trace import Trace

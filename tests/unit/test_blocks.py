@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import attncli
-from attncli import blocks
+from attncli import attention
 from attncli.formats import gathered, writer
 from attncli.formats.numbers import written, written_rows
 from attncli.layer import LayerTrace
@@ -45,7 +45,7 @@ def exact(mask: str = "causal", odd: bool = False) -> Trace:
 def whole_and_in_blocks(monkeypatch: pytest.MonkeyPatch, cells: int, made: Callable[[], Any]) -> tuple[Any, Any]:
     whole = made()
     with monkeypatch.context() as patched:
-        patched.setattr(blocks, "CELLS", cells)
+        patched.setattr(attention, "CELLS", cells)
         return whole, made()
 
 
@@ -57,8 +57,8 @@ def cells(request: pytest.FixtureRequest) -> int:
 @given(st.integers(0, 50), st.integers(0, 50), st.integers(1, 60))
 def test_blocks_are_all_of_the_rows_in_order_and_none_is_too_large(rows: int, columns: int, cells: int) -> None:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(blocks, "CELLS", cells)
-        parts = blocks.row_blocks(np.arange(rows), columns)
+        patched.setattr(attention, "CELLS", cells)
+        parts = attention.row_blocks(np.arange(rows), columns)
     assert np.concatenate(parts).tolist() == list(range(rows))
     assert all(len(part) * columns <= cells or len(part) == 1 for part in parts)
 
@@ -67,7 +67,7 @@ def test_blocks_are_all_of_the_rows_in_order_and_none_is_too_large(rows: int, co
 def test_heads_share_a_block_where_it_has_room_for_all_of_their_cells(
     monkeypatch: pytest.MonkeyPatch, cells: int, heads: int
 ) -> None:
-    monkeypatch.setattr(blocks, "CELLS", cells)
+    monkeypatch.setattr(attention, "CELLS", cells)
     some = list(stages_of(exact().layer(0), (0, 1), np.arange(QUERIES)))
     assert {len(stages.heads) for stages in some} == {heads}
     assert all(stages.weights.size <= cells or len(stages.queries) == 1 for stages in some)
@@ -199,7 +199,7 @@ def long(tokens: int) -> Trace:
 
 @pytest.mark.parametrize("name", ["json", "jsonl", "tsv"])
 def test_a_long_sentence_is_written_without_its_matrix(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(blocks, "CELLS", 2**16)
+    monkeypatch.setattr(attention, "CELLS", 2**16)
     trace = long(1024)
     view = View(show=frozenset({"scores", "mask", "weights", "output", "metrics"}))
     count, peak = traced(lambda: sum(map(len, writer(name)([(1, trace)], view))))
@@ -208,7 +208,7 @@ def test_a_long_sentence_is_written_without_its_matrix(monkeypatch: pytest.Monke
 
 
 def test_a_long_view_is_pooled_without_its_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "CELLS", 2**18)
+    monkeypatch.setattr(attention, "CELLS", 2**18)
     head = long(2048).layer(0).head(0)
     picture, peak = traced(lambda: picture_of(head, slice(None), (32, 32)))
     assert picture.values.shape == (64, 64)

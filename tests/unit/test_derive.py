@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import attncli
-from attncli import blocks
+from attncli import attention
 from attncli.errors import NotExposedError, UsageError
 from attncli.layer import LayerTrace, Proof
 from attncli.masks.algebra import ArrayMask, RuleMask
@@ -316,7 +316,7 @@ def test_blocks_of_rows_give_what_the_whole_gives(
 ) -> None:
     trace = traced([1, 3, 2, 1, 1], mask, layers=2)
     expected = weights(attncli.derive(trace, **steps))
-    monkeypatch.setattr(blocks, "CELLS", cells)
+    monkeypatch.setattr(attention, "CELLS", cells)
     found = attncli.derive(trace, **steps).layers[0]
     for head, whole in zip(found.heads, expected, strict=True):
         close(np.concatenate([block.weights for block in found.head(head).blocks()]), whole)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import attncli
-from attncli import blocks
+from attncli import attention
 from attncli.difference import Difference, diff
 from attncli.errors import InputError, UsageError
 from attncli.layer import LayerTrace
@@ -132,7 +132,7 @@ def test_long_sentences_are_compared_a_block_of_rows_at_a_time(monkeypatch: pyte
     words = " ".join(f"w{index}" for index in range(40))
     first, second = traced(words, 1), traced(words, 2)
     whole = diff(first, second)
-    monkeypatch.setattr(blocks, "CELLS", 90)
+    monkeypatch.setattr(attention, "CELLS", 90)
     in_blocks = diff(first, second)
     assert len(list(in_blocks.layers[0].blocks(0))) == 20
     assert in_blocks.cells == whole.cells

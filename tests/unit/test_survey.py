@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from test_metrics import HEADS, MASKS, agree, by_hand, mean, tokens, traced
 
 import attncli
-from attncli import blocks
+from attncli import attention
 from attncli.errors import InputError, UsageError
 from attncli.layer import LayerTrace
 from attncli.masks.algebra import RuleMask
@@ -69,7 +69,7 @@ def test_long_sentences_in_blocks_are_what_short_ones_are(monkeypatch: pytest.Mo
     trace = traced(sequence, sequence, "causal & ~keys(0,2)")
     whole = survey([trace], View())
     for cells in (1, 20, 120):
-        monkeypatch.setattr(blocks, "CELLS", cells)
+        monkeypatch.setattr(attention, "CELLS", cells)
         for one, other in zip(survey([trace], View()).heads, whole.heads, strict=True):
             agree(dict(one.metrics), dict(other.metrics))
 

@@ -22,7 +22,8 @@ from attncli.formats import gathered
 from attncli.formats.page.packing import pack_halves, pack_mask, pack_weights
 from attncli.render.palette import COLORMAPS, Palette
 from attncli.render.summaries import headline, proof_line
-from attncli.tokens import Token, Tokens, visible
+from attncli.text import visible
+from attncli.tokens import Token, Tokens
 from attncli.view import Cells, View
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from attncli.sources.storage import (
     is_unknown,
     unknown_quantization,
 )
-from attncli.tokens import visible
+from attncli.text import visible
 from attncli.trace import Source, Trace
 
 if TYPE_CHECKING:

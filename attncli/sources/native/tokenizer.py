@@ -14,7 +14,7 @@ from attncli.sources.native.tokenizer_choice import class_of
 from attncli.sources.native.tokenizer_classes import TokenizerClass, bare_template, character_map
 from attncli.sources.native.tokenizer_settings import Settings, read_json
 from attncli.sources.vocabulary import tokenizer_in
-from attncli.tokens import visible
+from attncli.text import visible
 
 
 class Encoded(dict[str, list[int]]):

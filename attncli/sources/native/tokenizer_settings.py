@@ -17,7 +17,7 @@ from tokenizers import AddedToken, Tokenizer
 from attncli.errors import LoadError
 from attncli.files import MOST_TEXT, read_file
 from attncli.sources.native.fields import DeclinedError
-from attncli.tokens import visible
+from attncli.text import visible
 
 # The special tokens with a name, in the order in which they are added.
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from safetensors import safe_open
 
-from attncli.bfloat16 import widened
 from attncli.errors import LoadError
+from attncli.files import widened
 from attncli.sources.folder import shards_of
 from attncli.sources.native.fields import DeclinedError
-from attncli.tokens import visible
+from attncli.text import visible
 
 if TYPE_CHECKING:
     from jaxtyping import Float

@@ -14,10 +14,10 @@ from typing import Any
 
 from attncli.errors import AttnError, LoadError, NotExposedError, UsageError, require
 from attncli.masks.parser import parse
-from attncli.selection import Indices, several
+from attncli.selection import Indices
 from attncli.sources.load_options import LoadOptions, checked_options
 from attncli.sources.reading import Reader, Sentence
-from attncli.tokens import visible
+from attncli.text import several, visible
 from attncli.trace import Source, Trace
 
 _log = logging.getLogger(__name__)

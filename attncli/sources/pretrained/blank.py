@@ -20,7 +20,7 @@ from transformers import AutoModel, initialization
 from attncli.errors import InputError
 from attncli.sources.pretrained.explain import explained
 from attncli.sources.pretrained.loading import make_ready, with_attention
-from attncli.tokens import visible
+from attncli.text import visible
 
 if TYPE_CHECKING:
     from attncli.sources.load_options import LoadOptions

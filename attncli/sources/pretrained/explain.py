@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from attncli.errors import AttnError, InputError, LoadError
-from attncli.tokens import visible
+from attncli.text import visible
 
 if TYPE_CHECKING:
     from attncli.sources.load_options import LoadOptions

@@ -18,7 +18,8 @@ from attncli.sources.pretrained.explain import first_sentence, is_exhausted
 from attncli.sources.pretrained.memory import room_for
 from attncli.sources.reading import Sentence
 from attncli.spelling import spelled
-from attncli.tokens import Token, visible
+from attncli.text import visible
+from attncli.tokens import Token
 
 
 def check_causal(name: str, config: Any) -> None:

@@ -14,11 +14,11 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 
-from attncli.blocks import row_blocks
+from attncli.attention import row_blocks
 from attncli.layer import LayerTrace
 from attncli.masks.algebra import And, Atom, Expression, RuleMask
-from attncli.selection import layers_named
 from attncli.sources.pretrained.places import attention_places
+from attncli.text import layers_named
 
 # Text towers that are causal though their modules say otherwise, and a permutation model, causal in training alone.
 _EXCEPTIONS = {"clip_text_model": True, "xlnet": False}

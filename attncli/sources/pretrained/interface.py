@@ -19,11 +19,11 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
 
 from attncli.errors import NotExposedError
+from attncli.files import to_numpy
 from attncli.layer import LayerTrace
 from attncli.masks.algebra import Atom, Mask, RuleMask, smallest
 from attncli.masks.conventions import read_added
 from attncli.sources.pretrained.recording import Arrival, Recorder, proven, recorder, with_mask_alone
-from attncli.sources.tensors import to_numpy
 
 ATTENTION = "attncli"  # the name under which transformers knows our functions
 EAGER_MASKS = "attncli_eager"  # the same, with the masks that transformers makes for eager attention

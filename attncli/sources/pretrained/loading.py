@@ -17,7 +17,7 @@ from attncli.sources.pretrained.explain import explained, first_sentence
 from attncli.sources.pretrained.quiet import heard, hush
 from attncli.sources.pretrained.tokenizer import hub_arguments, positions
 from attncli.sources.storage import check_beside, check_is_checkpoint, check_types, check_unread, unknown_quantization
-from attncli.tokens import visible
+from attncli.text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

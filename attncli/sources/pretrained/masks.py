@@ -20,7 +20,8 @@ from attncli.sources.pretrained.continuation import continued
 from attncli.sources.pretrained.implied import budget
 from attncli.sources.pretrained.recording import Span
 from attncli.sources.reading import Sentence
-from attncli.tokens import Token, Tokens, visible
+from attncli.text import visible
+from attncli.tokens import Token, Tokens
 
 if TYPE_CHECKING:
     import torch

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from attncli.errors import NotExposedError
+from attncli.files import to_numpy
 from attncli.layer import LayerTrace
 from attncli.masks.algebra import Grid
 from attncli.sources.pretrained import interface
@@ -24,7 +25,6 @@ from attncli.sources.pretrained.loading import first_position, load_config, make
 from attncli.sources.pretrained.recording import Recorder, Span
 from attncli.sources.pretrained.states import states, states_with_cache
 from attncli.sources.reading import Sentence
-from attncli.sources.tensors import to_numpy
 
 if TYPE_CHECKING:
     from jaxtyping import Float

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from attncli.tokens import visible
+from attncli.text import visible
 
 _log = logging.getLogger(__name__)
 

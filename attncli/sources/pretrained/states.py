@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from attncli.errors import InputError, NotExposedError
+from attncli.files import to_numpy
 from attncli.sources.pretrained.explain import first_sentence, is_exhausted
 from attncli.sources.pretrained.recording import Span
-from attncli.sources.tensors import to_numpy
 
 if TYPE_CHECKING:
     from jaxtyping import Float

@@ -17,7 +17,7 @@ from attncli.errors import LoadError
 from attncli.sources.folder import check_folder
 from attncli.sources.pretrained.explain import explained
 from attncli.sources.pretrained.quiet import hush
-from attncli.tokens import visible
+from attncli.text import visible
 
 if TYPE_CHECKING:
     from attncli.sources.load_options import LoadOptions

@@ -1,0 +1,109 @@
+"""Plain words for people: text made safe to print, names that were probably meant, counts and ranges."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Collection, Iterable, Sequence
+from typing import TypeVar
+
+from attncli.errors import UsageError
+
+# Controls, format characters (bidirectional ones reorder what stands beside them, zero-width ones hide a difference
+# between two tokens), halves of characters, line and paragraph separators. The joiners stay: emoji and several
+# scripts are written with them.
+_HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+JOINERS = frozenset("\u200c\u200d")
+_ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
+
+
+def visible(text: str) -> str:
+    """Return `text` with every control, bidirectional and zero-width character written as an escape.
+
+    A terminal obeys what it is sent, so nothing that came from a user, a file or a vocabulary reaches one
+    except through here.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_visible_character(character) for character in text)
+
+
+def _visible_character(character: str) -> str:
+    if character in _ESCAPES:
+        return _ESCAPES[character]
+    code = ord(character)
+    # Of the code points that no character has or will have, U+FFFE and U+FFFF may not stand in XML either.
+    is_hidden = unicodedata.category(character) in _HIDDEN_CATEGORIES or code & 0xFFFE == 0xFFFE
+    if is_hidden and character not in JOINERS:
+        return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return character
+
+
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """Return `; did you mean 'x'?` where one of the names is close to a word, and nothing where none is."""
+    import difflib  # needed for an error alone
+
+    near = difflib.get_close_matches(word, list(names), n=1)
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
+_One = TypeVar("_One", str, str | int)
+
+
+def several(given: _One | Iterable[_One]) -> Iterable[_One]:
+    """Return sentences or tokens, of which one may stand alone: a text is no list of characters."""
+    return given if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+
+
+def names_in(option: str, given: str, known: Collection[str]) -> frozenset[str]:
+    """Return the names that an option is given, separated by commas.
+
+    Raises:
+        UsageError: one of them does not exist.
+    """
+    names = [name.strip() for name in given.split(",")]
+    for name in names:
+        if name not in known:
+            near = did_you_mean(name, known)
+            raise UsageError(f"{option} '{visible(name)}': expected some of {','.join(known)}{near}")
+    return frozenset(names)
+
+
+def written(indices: Iterable[int]) -> str:
+    """Return indices as `--layer` takes them: 0-2,5."""
+    runs: list[list[int]] = []
+    for index in sorted(indices):
+        if runs and index == runs[-1][-1] + 1:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def layers_named(layers: Iterable[int], kind: str | None = None) -> str:
+    """Return layers as a sentence names them: layers 0-2,5 (cross)."""
+    found = list(layers)
+    return f"layer{'s' * (len(found) > 1)} {written(found)}" + (f" ({kind})" if kind else "")
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number of things: 1 head, 12 heads."""
+    return f"{count:,} {noun}{'s' if count != 1 else ''}"
+
+
+_LISTED = 12
+
+
+def span(low: int, high: int) -> str:
+    """Return a range in words, both ends included."""
+    return str(low) if low == high else f"{low}..{high}"
+
+
+def listed(places: Sequence[int]) -> str:
+    """Return how many there are and which, consecutive ones as a range, and an ellipsis where there are too many."""
+    if not places:
+        return "none"
+    import numpy as np  # help needs none of it
+
+    runs = np.split(np.array(places), np.flatnonzero(np.diff(places) != 1) + 1)
+    shown = ", ".join(span(int(run[0]), int(run[-1])) for run in runs[:_LISTED])
+    return f"{len(places)}: {shown}" + (", …" if len(runs) > _LISTED else "")
