@@ -16,7 +16,7 @@ import numpy as np
 
 from attncli.attention import FORBIDDEN_BELOW, noise_floor, row_blocks
 from attncli.errors import InputError, NotExposedError, UsageError
-from attncli.masks.algebra import Mask, RuleMask
+from attncli.masks.expressions import Mask, RuleMask
 from attncli.selection import Indices
 from attncli.stages import Stages
 

@@ -11,7 +11,7 @@ import numpy as np
 import texts
 
 from attncli.layer import LayerTrace
-from attncli.masks.algebra import Atom, RuleMask
+from attncli.masks.expressions import Atom, RuleMask
 from attncli.tokens import Token, Tokens
 from attncli.trace import Source, Trace
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from attncli.formats.page import write_page
 from attncli.layer import LayerTrace
-from attncli.masks.algebra import ArrayMask, Atom, RuleMask
+from attncli.masks.expressions import ArrayMask, Atom, RuleMask
 from attncli.tokens import Token, Tokens
 from attncli.trace import Source, Trace
 from attncli.view import View

@@ -7,8 +7,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from attncli.checks.report import Invariance, Report
 from attncli.errors import InputError, require
-from attncli.findings import Finding, Invariance, Report
+from attncli.masks.findings import Finding
 from attncli.text import layers_named, several
 
 if TYPE_CHECKING:

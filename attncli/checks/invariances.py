@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attncli.attention import HALF, noise_floor
+from attncli.checks.report import Invariance
 from attncli.errors import NotExposedError
-from attncli.findings import Finding, Invariance
+from attncli.masks.findings import Finding
 from attncli.sources.pretrained.states import FailedError
 from attncli.text import visible
 

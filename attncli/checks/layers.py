@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attncli.attention import noise_floor
-from attncli.findings import MOST_CELLS, Finding
-from attncli.masks.algebra import Grid
-from attncli.masks.audit import audit, forbidden_by
+from attncli.masks.audit import audit, audit_fills, forbidden_by
 from attncli.masks.conventions import Reading, read_added
+from attncli.masks.expressions import Grid
 from attncli.masks.files import Loaded
-from attncli.masks.fills import audit_fills
-from attncli.masks.subject import Subject, plane_names
+from attncli.masks.findings import MOST_CELLS, Finding
+from attncli.masks.layout import Subject, plane_names
 from attncli.text import written
 
 if TYPE_CHECKING:

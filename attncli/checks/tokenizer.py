@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from attncli.findings import Finding
+from attncli.masks.findings import Finding
 from attncli.text import visible
 from attncli.tokens import Tokens
 

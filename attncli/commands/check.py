@@ -72,9 +72,9 @@ def check(
     """
     from attncli.checks import check as check_model
     from attncli.errors import refusing
-    from attncli.findings import fails, parse_fail_on
     from attncli.formats import choose_document
     from attncli.formats.documents import what_was_run, write_findings
+    from attncli.masks.findings import fails, parse_fail_on
     from attncli.progress import status
     from attncli.render.report import report_parts
     from attncli.sentences import sentences

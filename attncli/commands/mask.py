@@ -15,11 +15,10 @@ from attncli.errors import ExitCode, UsageError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from attncli.findings import Finding
-    from attncli.masks.algebra import Expression
     from attncli.masks.comparison import Comparison
-    from attncli.masks.size import Size
-    from attncli.masks.subject import Subject
+    from attncli.masks.expressions import Expression
+    from attncli.masks.findings import Finding
+    from attncli.masks.layout import Size, Subject
     from attncli.render.masks import MaskView
 
 _INPUT, _SIZE, _CHOICE, _OUTPUT = "Input", "Size", "What to look at", "Output"
@@ -95,7 +94,7 @@ def show(
     attn mask show "chunk(2)" "time flies like an arrow" -o mask.svg
     """
     from attncli.formats import choose_document
-    from attncli.masks.subject import open_subjects
+    from attncli.masks.layout import open_subjects
     from attncli.terminal import write
 
     tokens = None if text is None else _words(text)
@@ -141,11 +140,10 @@ def check(
     attn mask check mask.npy --expect "causal & window(4)"
     attn mask check mask.npy --expect causal --fail-on leak,pad
     """
-    from attncli.findings import fails, parse_fail_on
     from attncli.formats import choose_document
-    from attncli.masks.audit import audit
-    from attncli.masks.fills import audit_fills
-    from attncli.masks.subject import expression_of, is_file, open_subjects, subject_of_file
+    from attncli.masks.audit import audit, audit_fills
+    from attncli.masks.findings import fails, parse_fail_on
+    from attncli.masks.layout import expression_of, is_file, open_subjects, subject_of_file
     from attncli.terminal import write
 
     codes = parse_fail_on(fail_on)
@@ -193,7 +191,7 @@ def diff(
     """
     from attncli.formats import choose_picture
     from attncli.masks.comparison import compare
-    from attncli.masks.subject import open_pair
+    from attncli.masks.layout import open_pair
     from attncli.render.differences import compared
 
     how = _How(choose_picture(format_, output), output, color, width, "diff", f"{mask} / {other}")
@@ -239,7 +237,7 @@ def convert(
     """
     from attncli.masks.conventions import encoded
     from attncli.masks.files import write_values
-    from attncli.masks.subject import open_subjects
+    from attncli.masks.layout import open_subjects
 
     if dtype is not None and to != "additive":
         raise UsageError(f"--dtype {dtype} does not apply to --to {to}, which writes booleans; leave it out")
@@ -253,7 +251,7 @@ def _size(
     size: int | None, queries: int | None, keys: int | None, past: int | None, tokens: Sequence[str] | None = None
 ) -> Size:
     """Return what the size options say; a text says how many keys there are."""
-    from attncli.masks.size import Size
+    from attncli.masks.layout import Size
 
     for name, value in (("--size", size), ("--keys", keys)):
         if tokens is not None and value is not None:
@@ -290,7 +288,7 @@ def _say_what_was_nearer(subjects: Iterable[Subject]) -> None:
 def _against(subject: Subject, expected: Expression | None, findings: Sequence[Finding]) -> Comparison | None:
     """Return the mask beside what is expected, where cells are wrong."""
     from attncli.masks.comparison import compare
-    from attncli.masks.subject import subjects_of_expression
+    from attncli.masks.layout import subjects_of_expression
 
     if expected is None or not any(finding.cells for finding in findings if finding.code != "varies"):
         return None

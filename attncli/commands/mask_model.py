@@ -13,7 +13,7 @@ from attncli import options
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from attncli.masks.subject import Subject
+    from attncli.masks.layout import Subject
     from attncli.render.palette import Palette
     from attncli.sources.pretrained.masks import LayerMask, SentenceMasks
     from attncli.terminal import Page, Terminal
@@ -103,8 +103,8 @@ def _built(name: str, texts: Sequence[str], loading: dict[str, Any], special: bo
 
 def _subject(mask: LayerMask) -> Subject:
     """Return a mask under the rule that it follows, if it follows one."""
-    from attncli.masks.recognition import recognized
-    from attncli.masks.subject import Subject, plane_names
+    from attncli.masks.comparison import recognized
+    from attncli.masks.layout import Subject, plane_names
 
     rule = recognized(mask.allowed[0], mask.past) if len(mask.allowed) == 1 else None
     planes = plane_names(mask.allowed.shape[:1])

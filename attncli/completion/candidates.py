@@ -209,7 +209,7 @@ def _parts() -> Iterable[str]:
 
 
 def _codes() -> Iterable[str]:
-    from attncli.findings import CODES
+    from attncli.masks.findings import CODES
 
     return CODES
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from attncli.completion.candidate import Candidate
 from attncli.errors import UsageError
-from attncli.masks.algebra import ATOMS
+from attncli.masks.expressions import ATOMS
 from attncli.masks.notation import NOTATION
 from attncli.masks.parser import parse
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from attncli.attention import row_blocks
 from attncli.layer import LayerTrace, Proof
-from attncli.masks.algebra import Mask, RuleMask, smallest
+from attncli.masks.expressions import Mask, RuleMask, smallest
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

@@ -10,7 +10,7 @@ from attncli.attention import row_blocks
 from attncli.derived.layer import DerivedLayer, collected, derived_from, is_same_rule, worst
 from attncli.errors import NotExposedError, UsageError
 from attncli.layer import HeadTrace, LayerTrace
-from attncli.masks.algebra import Atom, Mask, RuleMask
+from attncli.masks.expressions import Atom, Mask, RuleMask
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli.attention import row_blocks
-from attncli.findings import Finding, Invariance, Report
+from attncli.checks.report import Invariance, Report
 from attncli.formats.numbers import number, written_rows
-from attncli.masks.bias import biases
-from attncli.masks.subject import Subject
+from attncli.masks.expressions import biases
+from attncli.masks.findings import Finding
+from attncli.masks.layout import Subject
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

@@ -1,22 +1,96 @@
-"""Checks of a mask against what it should say, and of the values it says it with."""
+"""Checks of a mask: what it hides or shows by mistake, the usual reason for it, and the numbers it forbids with."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attncli.attention import row_blocks
-from attncli.findings import MOST_CELLS, Finding, Severity
-from attncli.masks.algebra import And, Atom, Expression, Grid, Or
-from attncli.masks.shifts import explained
-from attncli.masks.size import Size
-from attncli.masks.subject import Subject, rows_of
+from attncli.errors import InputError
+from attncli.masks.conventions import LEAST
+from attncli.masks.expressions import And, Atom, Expression, Grid, Not, Or
+from attncli.masks.findings import MOST_CELLS, Finding, Severity
+from attncli.masks.layout import Size, Subject, rows_of
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
+
+_FURTHEST = 8  # keys that a window is looked for to either side
+_MOST_WINDOWS = 8  # of an expectation whose windows are looked for; each is tried with all the others
+
+
+def explained(subject: Subject, expected: Expression, wrong: list[int]) -> dict[str, str]:
+    """Return what explains the wrong cells, by the code of the finding that it belongs to.
+
+    Each is tried on the whole mask and named only where it explains every cell.
+
+    Args:
+        subject: the mask.
+        expected: what it should say.
+        wrong: some rows that are not as expected.
+    """
+    for changed, said in _other_windows(expected):
+        if _is_laid_out(changed, subject, wrong):
+            return dict.fromkeys(("window", "missing", "leak"), said)
+    queries, keys = subject.allowed.shape[1:]
+    transposed = subject._replace(allowed=subject.allowed.swapaxes(1, 2))
+    if queries == keys and _is_laid_out(expected, transposed, wrong):
+        return {"shape": "the mask is the transpose of what is expected: queries and keys are swapped"}
+    for past, side in ((0, "top-left"), (keys - queries, "bottom-right")):
+        if past >= 0 and past != subject.past and _is_laid_out(expected, subject._replace(past=past), wrong):
+            return {"shape": f"the mask is aligned {side} (past {past}), expected past {subject.past}"}
+    return {}
+
+
+def _is_laid_out(expression: Expression, subject: Subject, wrong: list[int]) -> bool:
+    """Return whether an expression is exactly a mask; the rows that are known to be wrong tell most apart."""
+    planes, queries, keys = subject.allowed.shape
+    blocks = [np.array(wrong), *row_blocks(np.arange(queries), planes * keys)]
+    with suppress(InputError):  # what does not fit at another alignment explains nothing
+        return all(
+            (expression.allowed(rows_of(expression, subject, rows)) == subject.cells[..., rows, :]).all()
+            for rows in blocks
+        )
+    return False
+
+
+def _other_windows(expression: Expression) -> Iterator[tuple[Expression, str]]:
+    """Yield the expression with a window of it wider or narrower, then shifted, the smallest change first."""
+    windows = dict.fromkeys(_windows(expression))
+    if len(windows) > _MOST_WINDOWS:
+        return
+    for window in windows:
+        width = window.arguments[0]
+        steps = [sign * size for size in range(1, _FURTHEST + 1) for sign in (1, -1)]
+        for step in steps:
+            if width + step > 0:
+                wider = Atom("window", (width + step,))
+                yield _with(expression, window, wider), f"the window has {width + step} keys, not {width} ({step:+d})"
+        for step in steps:
+            moved = Atom("band", (width - 1 - step, step))
+            yield _with(expression, window, moved), f"the window is shifted by {step:+d}"
+
+
+def _windows(expression: Expression) -> list[Atom]:
+    if isinstance(expression, And | Or):
+        return [window for side in expression.sides for window in _windows(side)]
+    if isinstance(expression, Not):
+        return _windows(expression.inner)
+    return [expression] if isinstance(expression, Atom) and expression.name == "window" else []
+
+
+def _with(expression: Expression, old: Atom, new: Atom) -> Expression:
+    if isinstance(expression, And | Or):
+        return type(expression)(tuple(_with(side, old, new) for side in expression.sides))
+    if isinstance(expression, Not):
+        return Not(_with(expression.inner, old, new))
+    return new if expression == old else expression
+
 
 # The code of a cell that is allowed and should not be, by the atom that forbids it.
 _CODES = {
@@ -225,3 +299,44 @@ def _becomes(subject: Subject) -> str:
     if -max(fills) * _ROUNDING.get(dtype or "", 2**-23) < _SCORES_APART:
         return f"{max(fills):g} added to every score of a row changes no weight: it attends as if nothing were masked"
     return "adding this fill rounds every score away, so the row is uniform over all keys, which looks fine"
+
+
+_CLOSE = 1e-2  # −1e4 is −9984 in bfloat16
+
+
+def audit_fills(subject: Subject, dtype: str | None) -> Iterator[Finding]:
+    """Yield what is wrong with the forbidding values of an additive mask.
+
+    Args:
+        subject: the mask.
+        dtype: the type that the model computes in; None is the file's own.
+    """
+    if subject.reading is None or not subject.reading.fills:
+        return
+    fills = subject.reading.fills
+    twice = [(fill, other) for fill in fills for other in fills if _is_twice(other, fill)]
+    for fill, other in twice:
+        message = f"{other:.5g} beside {fill:.5g} is {fill:.5g} added twice; combine masks before they become numbers"
+        yield Finding("double-fill", "error", message, _count(subject, other))
+    if len(fills) > 1 and len(twice) < len(fills) - 1:
+        listed = ", ".join(f"{fill:.5g} ({_count(subject, fill)})" for fill in fills)
+        message = f"forbidden cells hold different values: {listed}; a row of both is not masked evenly"
+        yield Finding("mixed-fill", "error", message, len(fills))
+    if dtype is None:
+        return
+    beyond = [fill for fill in fills if math.isfinite(fill) and fill < LEAST[dtype]]
+    for fill in beyond:
+        message = f"{fill:.5g} is beyond {dtype}, whose least number is {LEAST[dtype]:.5g}: there it becomes -inf"
+        yield Finding("overflow", "error", message, _count(subject, fill))
+
+
+def _is_twice(value: float, fill: float) -> bool:
+    """Return whether a value is a fill added to itself, in the type whose least number the fill may be."""
+    if math.isinf(value):
+        return any(math.isclose(fill, least, rel_tol=1e-6) for least in LEAST.values())
+    return math.isclose(value, 2 * fill, rel_tol=_CLOSE)
+
+
+def _count(subject: Subject, fill: float) -> int:
+    assert subject.loaded is not None
+    return int((subject.loaded.values == fill).sum())

@@ -1,19 +1,22 @@
-"""Where two masks differ."""
+"""Where two masks differ, what a mask is like in numbers, and which expression it is."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from attncli.attention import row_blocks
 from attncli.errors import InputError
-from attncli.masks.subject import Subject
+from attncli.masks.expressions import And, Atom, Expression, RuleMask
+from attncli.masks.layout import Subject
 from attncli.text import visible
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool
+    from jaxtyping import Bool, Int
 
 
 @dataclass(frozen=True)
@@ -65,3 +68,85 @@ def _is_broadcast(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
         np.broadcast_shapes(shape, other)
         return True
     return False
+
+
+class Summary(NamedTuple):
+    """One mask in numbers; rows and columns are called by their places.
+
+    Attributes:
+        fewest: keys that the query with the fewest may attend to.
+        most: keys that the query with the most may attend to.
+        first: place of the first visible key, the earliest and the latest over the rows that have one; None where
+            none has.
+        density: share of the cells that are allowed.
+        is_symmetric: whether i may attend to j where j may attend to i; None where rows and columns differ.
+        is_causal: whether no query may attend to a key after its position.
+        unseen_keys: keys that no query may attend to.
+    """
+
+    fewest: int
+    most: int
+    first: tuple[int, int] | None
+    density: float
+    is_symmetric: bool | None
+    is_causal: bool
+    unseen_keys: tuple[int, ...]
+
+
+def summary(allowed: Bool[np.ndarray, "Q K"], queries: Int[np.ndarray, " Q"], keys: Int[np.ndarray, " K"]) -> Summary:
+    """Return a mask in numbers.
+
+    Args:
+        allowed: True = attend.
+        queries: the position of each row, past included.
+        keys: the position of each column.
+    """
+    visible = allowed.sum(axis=1)
+    first = allowed.argmax(axis=1)[visible > 0]
+    return Summary(
+        fewest=int(visible.min()),
+        most=int(visible.max()),
+        first=(int(first.min()), int(first.max())) if first.size else None,
+        density=int(visible.sum()) / allowed.size,
+        is_symmetric=bool((allowed == allowed.T).all()) if np.array_equal(queries, keys) else None,
+        is_causal=not (allowed & (keys > queries[:, None])).any(),
+        unseen_keys=tuple(np.flatnonzero(~allowed.any(axis=0)).tolist()),
+    )
+
+
+def recognized(allowed: Bool[np.ndarray, "Q K"], past: int) -> Expression | None:
+    """Return the simplest expression that gives exactly these cells, or None where no simple one does."""
+    queries, keys = allowed.shape
+    for expression in _candidates(allowed, past):
+        rule = RuleMask(expression, queries, keys, 1, past)
+        blocks = row_blocks(np.arange(queries), keys)
+        if all(np.array_equal(rule.rows([0], rows)[0], allowed[rows]) for rows in blocks):
+            return expression
+    return None
+
+
+def _candidates(allowed: Bool[np.ndarray, "Q K"], past: int) -> Iterator[Expression]:
+    """Yield the expressions that these cells could be, plain ones before those with padding."""
+    rules = list(_rules(allowed, past))
+    yield from rules
+    seen = np.flatnonzero(allowed.any(axis=0))
+    if not len(seen):
+        return
+    left, right = int(seen[0]), allowed.shape[1] - 1 - int(seen[-1])
+    for side, count in (("left", left), ("right", right)):
+        if count:
+            pad = Atom("pad", keywords=((side, count),))
+            yield from (pad if rule == Atom("full") else And((rule, pad)) for rule in rules)
+
+
+def _rules(allowed: Bool[np.ndarray, "Q K"], past: int) -> Iterator[Expression]:
+    most = int(allowed.sum(axis=1).max())
+    if not most:
+        return
+    yield Atom("full")
+    yield Atom("causal")
+    yield Atom("window", (most,))
+    yield And((Atom("causal"), Atom("chunk", (most,))))
+    rows, columns = np.nonzero(allowed)
+    back = rows + past - columns
+    yield Atom("band", (max(int(back.max()), 0), max(int(-back.min()), 0)))

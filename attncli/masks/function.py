@@ -14,7 +14,7 @@ import numpy as np
 
 from attncli.errors import InputError
 from attncli.files import MOST_SETTINGS, read_file
-from attncli.masks.algebra import Grid
+from attncli.masks.expressions import Grid
 from attncli.text import visible
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 from attncli.errors import UsageError
-from attncli.masks.algebra import ATOMS, And, Atom, AtomKind, Expression, File, Not, Or
+from attncli.masks.expressions import ATOMS, And, Atom, AtomKind, Expression, File, Not, Or
 from attncli.masks.notation import ENDINGS, MOST
 from attncli.text import visible
 

@@ -12,10 +12,10 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
-from attncli.findings import Finding
 from attncli.masks.comparison import Comparison
 from attncli.masks.conventions import WRITTEN
-from attncli.masks.subject import Subject
+from attncli.masks.findings import Finding
+from attncli.masks.layout import Subject
 from attncli.render.axes import Axis
 from attncli.render.block import Block, beside, block, cell, flowing, stack
 from attncli.render.findings import finding_lines, tally

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.segment import Segment
 
-from attncli.masks.summary import summary
+from attncli.masks.comparison import summary
 from attncli.render.axes import Axis, mark_note
 from attncli.render.block import Block, block, flowing, grid, stack
 from attncli.render.heatmap import Picture, Scale, heatmaps

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from attncli.findings import Finding
+from attncli.masks.findings import Finding
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.text import counted
 

@@ -10,8 +10,8 @@ from rich.console import RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from attncli.masks.bias import biases, slopes
-from attncli.masks.subject import Subject
+from attncli.masks.expressions import biases, slopes
+from attncli.masks.layout import Subject
 from attncli.render.axes import LONGEST_LABEL, Axis, mark_note
 from attncli.render.block import Block, beside, block, stack
 from attncli.render.drawing import MaskDrawing

@@ -11,7 +11,8 @@ from rich.console import RenderableType
 from rich.style import Style
 from rich.text import Text
 
-from attncli.findings import Finding, Invariance, Report
+from attncli.checks.report import Invariance, Report
+from attncli.masks.findings import Finding
 from attncli.render.block import Block, grid
 from attncli.render.findings import finding_lines, tally
 from attncli.render.palette import BOLD, DIM, Palette

@@ -12,8 +12,8 @@ import numpy as np
 from attncli.errors import InputError
 from attncli.files import SavedTensors
 from attncli.layer import LayerTrace
-from attncli.masks.algebra import ArrayMask, Atom, Mask, RuleMask, smallest
 from attncli.masks.conventions import as_allowed
+from attncli.masks.expressions import ArrayMask, Atom, Mask, RuleMask, smallest
 from attncli.selection import Indices
 from attncli.text import visible
 from attncli.tokens import Token, Tokens

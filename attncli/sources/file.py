@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from attncli.errors import InputError, UsageError
 from attncli.files import SavedTensors, check_file, written_aside
 from attncli.layer import LayerTrace, Proof
-from attncli.masks.algebra import ArrayMask, Mask, RuleMask, reads_files
+from attncli.masks.expressions import ArrayMask, Mask, RuleMask, reads_files
 from attncli.masks.parser import parse
 from attncli.selection import Indices
 from attncli.sources.dump import checked_cells, read_dump

@@ -10,7 +10,7 @@ import numpy as np
 from attncli.errors import InputError, require
 from attncli.files import to_numpy
 from attncli.layer import LayerTrace, Proof
-from attncli.masks.algebra import ArrayMask
+from attncli.masks.expressions import ArrayMask
 from attncli.tokens import Token, Tokens
 from attncli.trace import Source, Trace
 

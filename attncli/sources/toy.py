@@ -16,7 +16,7 @@ import numpy as np
 
 from attncli.errors import UsageError
 from attncli.layer import LayerTrace
-from attncli.masks.algebra import Atom, RuleMask
+from attncli.masks.expressions import Atom, RuleMask
 from attncli.masks.parser import parse
 from attncli.sources.draws import INITS, RNGS, Linear
 from attncli.sources.groups import OneByOne

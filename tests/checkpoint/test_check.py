@@ -20,9 +20,10 @@ from whole_program import whole_program
 
 import attncli
 from attncli.checks import DEFAULT_TEXTS
+from attncli.checks.report import Report
 from attncli.errors import LoadError, NotExposedError, UsageError
-from attncli.findings import CODES, Report
 from attncli.formats.documents import what_was_run, write_findings
+from attncli.masks.findings import CODES
 from attncli.sources.pretrained import loading, tokenizer
 
 TEXTS = ["w7 w8 w9 w10 w11", "w21 w22 w23 w24 w25 w26 w27 w28 w29", "w40 w41 w42"]

@@ -14,7 +14,7 @@ from transformers import AutoModel, masking_utils
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from attncli.errors import AttnError
-from attncli.masks.recognition import recognized
+from attncli.masks.comparison import recognized
 from attncli.selection import Indices
 from attncli.sources.pretrained import blank
 from attncli.sources.pretrained.interface import ATTENTION

@@ -13,7 +13,7 @@ import pytest
 from pages import ODD, QK, odd_trace, random_trace, to_three_decimals, tokens, translation, written
 
 from attncli.layer import LayerTrace
-from attncli.masks.algebra import Atom, RuleMask
+from attncli.masks.expressions import Atom, RuleMask
 from attncli.trace import Source, Trace
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from attncli.completion.candidates import _BY_METAVAR, _BY_NAME, candidates
 from attncli.completion.line import find_place, options, split
 from attncli.completion.models import sizes
 from attncli.completion.shells import answer
-from attncli.masks.algebra import ATOMS
+from attncli.masks.expressions import ATOMS
 from attncli.masks.parser import parse
 
 ROOT = get_command(app)

@@ -21,7 +21,7 @@ from attncli.cli import app
 from attncli.errors import ExitCode
 from attncli.help.pages import Entry, page_of
 from attncli.help.topics import TOPICS, topic
-from attncli.masks.algebra import ATOMS
+from attncli.masks.expressions import ATOMS
 from attncli.masks.notation import NOTATION
 from attncli.masks.parser import parse
 from attncli.metric_names import NAMES

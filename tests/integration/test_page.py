@@ -34,7 +34,7 @@ from attncli.errors import InputError
 from attncli.formats.page import write_page
 from attncli.formats.page.packing import thousandths
 from attncli.layer import LayerTrace
-from attncli.masks.algebra import Atom, RuleMask
+from attncli.masks.expressions import Atom, RuleMask
 from attncli.trace import Source, Trace
 from attncli.view import View
 

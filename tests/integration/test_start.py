@@ -251,7 +251,7 @@ def test_what_draws_and_what_writes_never_imports_a_source() -> None:
 def test_the_kernel_masks_and_metrics_never_import_a_terminal_library() -> None:
     kernel = ("attncli.attention", "attncli.masks", "attncli.metrics")
     assert broken(kernel, ("rich", "typer", "click")) == []
-    script = "import attncli.attention, attncli.masks.algebra, attncli.masks.files, attncli.metrics"
+    script = "import attncli.attention, attncli.masks.expressions, attncli.masks.files, attncli.metrics"
     assert not imported_by(script) & {"rich", "typer", "click"}
 
 

@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 import attncli
 from attncli.errors import InputError, UsageError
 from attncli.layer import LayerTrace
-from attncli.masks.algebra import Atom, RuleMask
+from attncli.masks.expressions import Atom, RuleMask
 
 Run = Callable[..., Any]
 EVERYTHING = ("-F", "json", "--show", "embeddings,q,k,v,scores,mask,weights,output,metrics")

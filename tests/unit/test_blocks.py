@@ -16,7 +16,7 @@ from attncli import attention
 from attncli.formats import gathered, writer
 from attncli.formats.numbers import written, written_rows
 from attncli.layer import LayerTrace
-from attncli.masks.algebra import ArrayMask, Mask, RuleMask, smallest
+from attncli.masks.expressions import ArrayMask, Mask, RuleMask, smallest
 from attncli.masks.parser import parse
 from attncli.metrics import head_metrics
 from attncli.render.heatmap import picture_of

@@ -12,7 +12,7 @@ import attncli
 from attncli import attention
 from attncli.errors import NotExposedError, UsageError
 from attncli.layer import LayerTrace, Proof
-from attncli.masks.algebra import ArrayMask, RuleMask
+from attncli.masks.expressions import ArrayMask, RuleMask
 from attncli.masks.parser import parse
 from attncli.tokens import Token, Tokens
 from attncli.trace import Source, Trace

@@ -12,7 +12,7 @@ from attncli import attention
 from attncli.difference import Difference, diff
 from attncli.errors import InputError, UsageError
 from attncli.layer import LayerTrace
-from attncli.masks.algebra import ArrayMask, RuleMask
+from attncli.masks.expressions import ArrayMask, RuleMask
 from attncli.masks.parser import parse
 from attncli.tokens import Token, Tokens
 from attncli.trace import Source, Trace

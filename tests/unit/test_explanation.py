@@ -19,7 +19,7 @@ from attncli.errors import UsageError
 from attncli.explanation import explain, why
 from attncli.formats.why import write_why
 from attncli.layer import LayerTrace
-from attncli.masks.algebra import ArrayMask
+from attncli.masks.expressions import ArrayMask
 from attncli.render.bars import bar, signed_bar
 from attncli.render.palette import Palette
 from attncli.render.sheet import Sheet

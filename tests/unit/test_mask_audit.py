@@ -12,16 +12,14 @@ from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 
 from attncli.errors import InputError, UsageError
-from attncli.findings import CODES, Finding, fails, parse_fail_on
-from attncli.masks.algebra import ATOMS
-from attncli.masks.audit import audit
+from attncli.masks.audit import audit, audit_fills
 from attncli.masks.conventions import LEAST, as_allowed, encoded, read_convention
+from attncli.masks.expressions import ATOMS
 from attncli.masks.files import read_values, write_values
-from attncli.masks.fills import audit_fills
+from attncli.masks.findings import CODES, Finding, fails, parse_fail_on
+from attncli.masks.layout import Size, expression_of, laid_out, subject_of_file
 from attncli.masks.notation import ENDINGS
 from attncli.masks.parser import parse
-from attncli.masks.size import Size
-from attncli.masks.subject import expression_of, laid_out, subject_of_file
 
 MIN = LEAST["float32"]
 

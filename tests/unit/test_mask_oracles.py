@@ -13,10 +13,9 @@ from transformers import masking_utils as hf
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 
-from attncli.masks.bias import alibi, slopes
+from attncli.masks.expressions import alibi, slopes
+from attncli.masks.layout import Size, laid_out
 from attncli.masks.parser import parse
-from attncli.masks.size import Size
-from attncli.masks.subject import laid_out
 
 Mod = Callable[..., Any]
 quickly = settings(max_examples=60)

@@ -10,13 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from attncli.errors import UsageError
-from attncli.masks.audit import audit
+from attncli.masks.audit import audit, audit_fills
 from attncli.masks.conventions import Reading, read_convention
 from attncli.masks.files import read_values
-from attncli.masks.fills import audit_fills
+from attncli.masks.layout import Size, laid_out, open_pair, open_subjects, subject_of_file
 from attncli.masks.parser import parse
-from attncli.masks.size import Size
-from attncli.masks.subject import laid_out, open_pair, open_subjects, subject_of_file
 
 KEYS = "pad(left=1)", "pad(right=2)", "pad(left=2,right=1)", "keys(1,3)", "full", "~full"
 RULES = (

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
+from attncli.masks.comparison import recognized
+from attncli.masks.layout import Size, laid_out
 from attncli.masks.parser import parse
-from attncli.masks.recognition import recognized
-from attncli.masks.size import Size
-from attncli.masks.subject import laid_out
 
 RULES = [
     "full", "causal", "window(3)", "causal & chunk(4)", "band(2,2)", "band(1,3)",

@@ -13,8 +13,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from attncli.errors import AttnError, InputError, UsageError
-from attncli.masks.algebra import ArrayMask, RuleMask, smallest
 from attncli.masks.conventions import as_allowed
+from attncli.masks.expressions import ArrayMask, RuleMask, smallest
 from attncli.masks.files import read_mask
 from attncli.masks.parser import parse
 

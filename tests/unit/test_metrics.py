@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import attncli
 from attncli.layer import LayerTrace
-from attncli.masks.algebra import ArrayMask, Mask, RuleMask
+from attncli.masks.expressions import ArrayMask, Mask, RuleMask
 from attncli.masks.parser import parse
 from attncli.metrics import head_metrics
 from attncli.tokens import Token, Tokens

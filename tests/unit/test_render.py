@@ -12,8 +12,8 @@ from rich.console import Console
 
 import attncli
 from attncli.layer import LayerTrace
-from attncli.masks.algebra import ArrayMask
-from attncli.masks.subject import Subject
+from attncli.masks.expressions import ArrayMask
+from attncli.masks.layout import Subject
 from attncli.metrics import head_metrics
 from attncli.render.heatmap import Picture
 from attncli.render.layout import Layout

@@ -15,7 +15,7 @@ import attncli
 from attncli import attention
 from attncli.errors import InputError, UsageError
 from attncli.layer import LayerTrace
-from attncli.masks.algebra import RuleMask
+from attncli.masks.expressions import RuleMask
 from attncli.masks.parser import parse
 from attncli.metric_names import NAMES
 from attncli.survey import HeadSummary, Survey, survey

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from attncli.layer import LayerTrace
-from attncli.masks.algebra import ArrayMask
+from attncli.masks.expressions import ArrayMask
 from attncli.tokens import Token, Tokens
 from attncli.trace import Source, Trace
 from attncli.view import View

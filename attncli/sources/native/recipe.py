@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attncli.masks.algebra import Atom
+from attncli.masks.expressions import Atom
 from attncli.sources.native.rope import Rope
 
 Hidden = np.ndarray[Any, np.dtype[np.float32]]

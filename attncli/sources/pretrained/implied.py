@@ -16,7 +16,7 @@ from transformers.models.auto.modeling_auto import (
 
 from attncli.attention import row_blocks
 from attncli.layer import LayerTrace
-from attncli.masks.algebra import And, Atom, Expression, RuleMask
+from attncli.masks.expressions import And, Atom, Expression, RuleMask
 from attncli.sources.pretrained.places import attention_places
 from attncli.text import layers_named
 

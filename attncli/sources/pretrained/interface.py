@@ -21,8 +21,8 @@ from transformers.masking_utils import eager_mask, sdpa_mask
 from attncli.errors import NotExposedError
 from attncli.files import to_numpy
 from attncli.layer import LayerTrace
-from attncli.masks.algebra import Atom, Mask, RuleMask, smallest
 from attncli.masks.conventions import read_added
+from attncli.masks.expressions import Atom, Mask, RuleMask, smallest
 from attncli.sources.pretrained.recording import Arrival, Recorder, proven, recorder, with_mask_alone
 
 ATTENTION = "attncli"  # the name under which transformers knows our functions

@@ -11,7 +11,7 @@ import numpy as np
 
 from attncli.errors import InputError, NotExposedError, UsageError
 from attncli.layer import LayerTrace
-from attncli.masks.recognition import recognized
+from attncli.masks.comparison import recognized
 from attncli.sources.pretrained import Checkpoint
 from attncli.sources.pretrained.batch import padded
 from attncli.sources.pretrained.blank import blank_model, costless

@@ -16,7 +16,7 @@ import torch
 from attncli.errors import NotExposedError
 from attncli.files import to_numpy
 from attncli.layer import LayerTrace
-from attncli.masks.algebra import Grid
+from attncli.masks.expressions import Grid
 from attncli.sources.pretrained import interface
 from attncli.sources.pretrained.batch import padded
 from attncli.sources.pretrained.capture import run

@@ -12,7 +12,7 @@ import numpy as np
 
 from attncli.errors import NotExposedError, UsageError
 from attncli.layer import LayerTrace, Proof
-from attncli.masks.algebra import Expression
+from attncli.masks.expressions import Expression
 from attncli.selection import Indices
 from attncli.sources.pretrained.places import Places
 from attncli.stages import stages_of

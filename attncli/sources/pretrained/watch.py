@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from attncli.errors import NotExposedError
 from attncli.files import to_numpy
 from attncli.layer import LayerTrace
-from attncli.masks.algebra import smallest
+from attncli.masks.expressions import smallest
 from attncli.sources.pretrained.recording import Finished, Recorder, proven, with_mask_alone
 
 # What a model adds to a forbidden score is −1e4 at the least, and no score comes near: below this it is masked.

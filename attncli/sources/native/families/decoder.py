@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from attncli.masks.algebra import Atom
+from attncli.masks.expressions import Atom
 from attncli.sources.native.blocks import rms_norm
 from attncli.sources.native.families.shared import activation_of
 from attncli.sources.native.fields import DeclinedError, Fields

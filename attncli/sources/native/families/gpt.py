@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attncli.masks.algebra import Atom
+from attncli.masks.expressions import Atom
 from attncli.sources.native.blocks import layer_norm
 from attncli.sources.native.families.shared import activation_of, heads_of
 from attncli.sources.native.fields import Fields
