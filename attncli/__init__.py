@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from attncli.errors import AttnError
     from attncli.explanation import why
     from attncli.sources import inspect, open_source
-    from attncli.sources.file import load
     from attncli.sources.module import from_multihead_attention
     from attncli.sources.tokenization import tokenize
     from attncli.survey import heads
-    from attncli.trace import Trace
+    from attncli.trace.store import load
+    from attncli.trace.trace import Trace
 
 __all__ = [
     "AttnError",
@@ -49,12 +49,12 @@ _HOMES = {
     "AttnError": "attncli.errors",
     "check": "attncli.checks",
     "derive": "attncli.derived",
-    "Trace": "attncli.trace",
+    "Trace": "attncli.trace.trace",
     "diff": "attncli.difference",
     "from_multihead_attention": "attncli.sources.module",
     "heads": "attncli.survey",
     "inspect": "attncli.sources",
-    "load": "attncli.sources.file",
+    "load": "attncli.trace.store",
     "open_source": "attncli.sources",
     "tokenize": "attncli.sources.tokenization",
     "why": "attncli.explanation",

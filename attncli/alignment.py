@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 from functools import cached_property
 from itertools import zip_longest
 
-from attncli.tokens import Token, Tokens
+from attncli.trace.tokens import Token, Tokens
 
 Texts = tuple[str, str | None]  # what the tokens of segment 0 and of segment 1 are pieces of
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli import attention
-from attncli.layer import HeadTrace, LayerTrace
-from attncli.tokens import Token, Tokens
+from attncli.trace.layer import HeadTrace, LayerTrace
+from attncli.trace.tokens import Token, Tokens
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int

@@ -11,9 +11,9 @@ import numpy as np
 from attncli.alignment import Alignment
 from attncli.attention import row_blocks
 from attncli.errors import UsageError
-from attncli.layer import HeadTrace, LayerTrace
 from attncli.text import layers_named, visible, written
-from attncli.trace import Trace
+from attncli.trace.layer import HeadTrace, LayerTrace
+from attncli.trace.trace import Trace
 
 if TYPE_CHECKING:
     from jaxtyping import Int

@@ -13,10 +13,10 @@ from attncli.alignment import Alignment, align
 from attncli.counterparts import LayerPair, chosen_rows, layer_pairs, not_compared
 from attncli.divergence import jensen_shannon, shared_outcomes
 from attncli.errors import InputError
-from attncli.layer import HeadTrace
 from attncli.metrics import counted_rows
 from attncli.text import several
-from attncli.trace import Trace
+from attncli.trace.layer import HeadTrace
+from attncli.trace.trace import Trace
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float

@@ -8,8 +8,8 @@ from typing import Any
 from attncli.anatomy import Cell, Row
 from attncli.errors import UsageError
 from attncli.text import visible
-from attncli.tokens import Token, Tokens
-from attncli.trace import Trace
+from attncli.trace.tokens import Token, Tokens
+from attncli.trace.trace import Trace
 
 Explained = tuple[Row, ...] | tuple[Cell, ...]
 

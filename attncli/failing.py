@@ -10,7 +10,7 @@ from contextlib import suppress
 from attncli.errors import AttnError, ExitCode
 from attncli.terminal import complain
 from attncli.text import visible
-from attncli.tokens import brief
+from attncli.trace.tokens import brief
 
 
 def failed(error: Exception) -> ExitCode:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from attncli.sources.load_options import EngineOptions
     from attncli.sources.tokenization import Tokenizer
     from attncli.sources.toy import ToyOptions
-    from attncli.tokenization import Tokenization
-    from attncli.trace import Trace
+    from attncli.trace.tokenization import Tokenization
+    from attncli.trace.trace import Trace
 
 Given = Mapping[str, Any]  # options by the name of their parameter; those that were not given are left out
 
@@ -127,7 +127,7 @@ def _the_only(texts: Iterator[Numbered], what: str) -> Iterator[Numbered]:
 
 def saved(given: Given) -> Trace:
     """Return the trace of `--from`; refuse the options that make one."""
-    from attncli.sources.file import load
+    from attncli.trace.store import load
 
     if refused := [*(name for name in _OF_SENTENCES if name in given), *_of_source(given)]:
         option = "TEXT" if refused[0] == "text" else "--" + refused[0].replace("_", "-")
@@ -162,7 +162,7 @@ def tokenizations_of(given: Given) -> Iterator[tuple[int, Tokenization | Failure
     from attncli.sentences import sentences
     from attncli.sources.texts import check_texts
     from attncli.sources.tokenization import OPTIONS, open_tokenizer
-    from attncli.tokenization import tokenizations_in
+    from attncli.trace.tokenization import tokenizations_in
 
     if "from_" in given:
         return iter(list(enumerate(tokenizations_in(saved(given)), start=1)))

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.layer import HeadTrace, LayerTrace
 from attncli.metric_names import NAMES, Metric
-from attncli.stages import Stages, stages_of
-from attncli.trace import Trace
+from attncli.trace.layer import HeadTrace, LayerTrace, Stages, stages_of
+from attncli.trace.trace import Trace
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

@@ -9,8 +9,8 @@ from attncli.errors import Answer, Failure, MisfitError
 from attncli.terminal import complain, note
 
 if TYPE_CHECKING:
-    from attncli.trace import Trace
-    from attncli.view import View
+    from attncli.trace.trace import Trace
+    from attncli.trace.view import View
 
 
 class Answers(Generic[Answer]):

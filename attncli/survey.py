@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli.errors import InputError, UsageError
-from attncli.layer import LayerTrace
 from attncli.metric_names import NAMES, Metric
 from attncli.metrics import by_name, layer_metrics
 from attncli.text import several
-from attncli.trace import Source, Trace
-from attncli.view import View
+from attncli.trace.layer import LayerTrace
+from attncli.trace.trace import Source, Trace
+from attncli.trace.view import View
 
 if TYPE_CHECKING:
     from jaxtyping import Float

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING
 
 from attncli.errors import InputError
 from attncli.text import visible
-from attncli.tokens import brief
+from attncli.trace.tokens import brief
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attncli.attention import noise_floor
-from attncli.layer import LayerTrace
 from attncli.text import layers_named
-from attncli.tokens import Tokens
-from attncli.trace import Trace
-from attncli.view import View
+from attncli.trace.layer import LayerTrace
+from attncli.trace.tokens import Tokens
+from attncli.trace.trace import Trace
+from attncli.trace.view import View
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float

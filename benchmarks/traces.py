@@ -10,10 +10,10 @@ import sys
 import numpy as np
 import texts
 
-from attncli.layer import LayerTrace
 from attncli.masks.expressions import Atom, RuleMask
-from attncli.tokens import Token, Tokens
-from attncli.trace import Source, Trace
+from attncli.trace.layer import LayerTrace
+from attncli.trace.tokens import Token, Tokens
+from attncli.trace.trace import Source, Trace
 
 LAYERS, HEADS, WIDTH = 12, 12, 64
 

@@ -27,10 +27,10 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
 
 from attncli.errors import AttnError
-from attncli.layer import LayerTrace
 from attncli.sources import open_source
 from attncli.sources.pretrained import Checkpoint, interface, memory
-from attncli.trace import Trace
+from attncli.trace.layer import LayerTrace
+from attncli.trace.trace import Trace
 
 EXACT = 1e-6  # the largest difference of two float32 weights that counts as the same
 

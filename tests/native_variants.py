@@ -23,11 +23,11 @@ from architectures import tiny_config
 from conformance import opened, save_tokenizer
 from transformers import CONFIG_MAPPING, AutoModel
 
-from attncli.layer import LayerTrace
 from attncli.sources.native import forward
 from attncli.sources.native.families import recipe_of
 from attncli.sources.native.fields import Fields
 from attncli.sources.native.weights import Weights
+from attncli.trace.layer import LayerTrace
 
 EXACT = 1e-5  # the largest difference that counts as the same, relative to the largest number of the array above 1
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from attncli.formats.page import write_page
-from attncli.layer import LayerTrace
 from attncli.masks.expressions import ArrayMask, Atom, RuleMask
-from attncli.tokens import Token, Tokens
-from attncli.trace import Source, Trace
-from attncli.view import View
+from attncli.trace.layer import LayerTrace
+from attncli.trace.tokens import Token, Tokens
+from attncli.trace.trace import Source, Trace
+from attncli.trace.view import View
 
 QK = View(show=frozenset({"q", "k"}))
 # A row for each thing that a cell can be; the last column of every row is masked.

@@ -62,9 +62,9 @@ def check(
     require("attn check", "torch", "transformers")
     from attncli.checks.invariances import findings_of, invariances
     from attncli.checks.tokenizer import tokenizer_findings
-    from attncli.selection import Indices
     from attncli.sources.pretrained import Checkpoint
     from attncli.sources.pretrained.probe import Probe
+    from attncli.trace.selection import Indices
 
     def opened(**more: str) -> Probe:
         chosen, heads = Indices.of("layer", layers), Indices.of("head", None)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from attncli.masks.findings import Finding
 from attncli.text import visible
-from attncli.tokens import Tokens
+from attncli.trace.tokens import Tokens
 
 if TYPE_CHECKING:
     from attncli.sources.reading import Reader

@@ -15,7 +15,7 @@ from attncli.errors import UsageError
 
 if TYPE_CHECKING:
     from attncli.difference import Difference
-    from attncli.trace import Trace
+    from attncli.trace.trace import Trace
 
 Texts = Annotated[
     list[str] | None,
@@ -188,7 +188,7 @@ def _times(count: int) -> str:
 def _warnings(difference: Difference) -> Iterator[str]:
     """Yield what the numbers of the traces do not say, once where it is true of both."""
     from attncli.counterparts import NAMES
-    from attncli.view import View
+    from attncli.trace.view import View
     from attncli.warnings import warnings_of
 
     first, second = difference.first, difference.second

@@ -14,8 +14,8 @@ from attncli.metric_names import Metric
 
 if TYPE_CHECKING:
     from attncli.survey import Survey
-    from attncli.trace import Trace
-    from attncli.view import View
+    from attncli.trace.trace import Trace
+    from attncli.trace.view import View
 
 _VIEW = "View"
 _SAID = 20  # different warnings; a file of sentences may have one for each
@@ -106,7 +106,7 @@ def heads(
     from attncli.sentences import last_number
     from attncli.stream import Answers, fitting
     from attncli.survey import survey
-    from attncli.view import View
+    from attncli.trace.view import View
 
     given = {name: value for name, value in context.params.items() if value not in (None, ())}
     _refuse_contradictions(given)

@@ -12,12 +12,11 @@ from attncli import derive_options, options
 from attncli.errors import ExitCode, InputError, UsageError
 
 if TYPE_CHECKING:
-    from attncli.derived import Derivation
     from attncli.errors import Failure
     from attncli.resume import Continued, Resumed
     from attncli.stream import Answers
-    from attncli.trace import Trace
-    from attncli.view import View
+    from attncli.trace.trace import Derivation, Trace
+    from attncli.trace.view import View
 
 _NOT_OF_PAGES = ("words", "norms", "rollout", "reduce", "no_sink", "log", "top_keys", "min_weight")
 
@@ -102,9 +101,9 @@ def inspect(
 
 
 def _view(given: dict[str, Any]) -> View:
-    from attncli.selection import RowRange
     from attncli.text import names_in
-    from attncli.view import PARTS, View
+    from attncli.trace.selection import RowRange
+    from attncli.trace.view import PARTS, View
 
     return View(
         show=names_in("--show", given["show"], PARTS) if "show" in given else None,

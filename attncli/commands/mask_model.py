@@ -92,7 +92,7 @@ def model(
 def _built(name: str, texts: Sequence[str], loading: dict[str, Any], special: bool, *how: Any) -> Any:
     """Return what `BlankCheckpoint.masks` does."""
     from attncli.errors import require
-    from attncli.selection import Indices
+    from attncli.trace.selection import Indices
 
     require("attn mask model", "torch", "transformers")
     from attncli.sources.pretrained.masks import BlankCheckpoint

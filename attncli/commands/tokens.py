@@ -14,7 +14,7 @@ from attncli.errors import ExitCode, InputError, UsageError
 
 if TYPE_CHECKING:
     from attncli.errors import Failure
-    from attncli.tokenization import Choice, Tokenization
+    from attncli.trace.tokenization import Choice, Tokenization
 
 Model = Annotated[
     str | None,
@@ -83,7 +83,7 @@ def tokens(
     from attncli.sentences import last_number
     from attncli.stream import Answers
     from attncli.terminal import is_terminal
-    from attncli.tokenization import Choice
+    from attncli.trace.tokenization import Choice
 
     given = {name: value for name, value in context.params.items() if value not in (None, ())}
     chosen = choose_format(format_, output)

@@ -13,7 +13,7 @@ from attncli.errors import UsageError
 
 if TYPE_CHECKING:
     from attncli.explanation import Explained
-    from attncli.trace import Trace
+    from attncli.trace.trace import Trace
 
 _CHOICE = "What to look at"
 

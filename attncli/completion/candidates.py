@@ -203,7 +203,7 @@ def _list_of(names: Callable[[], Iterable[str]]) -> Callable[[Place], Iterator[C
 
 
 def _parts() -> Iterable[str]:
-    from attncli.view import PARTS
+    from attncli.trace.view import PARTS
 
     return PARTS
 

@@ -8,76 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from attncli.errors import UsageError
-from attncli.selection import Indices
 from attncli.text import visible
+from attncli.trace.selection import Indices
+from attncli.trace.trace import AXES, Derivation, Origin
 
 if TYPE_CHECKING:
-    from attncli.layer import LayerTrace
-    from attncli.trace import Trace
-
-_AXES = ("heads", "layers")
-
-
-class Derivation:
-    """Which numbers to show in place of the weights of each head.
-
-    Attributes:
-        norms: ‖weight·value‖ instead of weights.
-        rollout: attention multiplied through the layers.
-        words: merge word pieces.
-        reduce: `mean` or `max` over heads or layers; None leaves them apart.
-        over: what is reduced, some of `heads` and `layers`.
-        layers: the layers whose rollout is wanted; None is the last one that is there.
-    """
-
-    def __init__(
-        self,
-        norms: bool = False,
-        rollout: bool = False,
-        words: bool = False,
-        reduce: str | None = None,
-        over: frozenset[str] = frozenset({"heads"}),
-        layers: Indices | None = None,
-    ) -> None:
-        if rollout and norms:
-            raise UsageError("--rollout multiplies weights and --norms shows no weights; drop one of them")
-        if rollout and reduce is not None and over != {"layers"}:
-            raise UsageError("--rollout is already the mean over all heads; drop --reduce, or give --over layers")
-        self.norms = norms
-        self.rollout = rollout
-        self.words = words
-        self.reduce = reduce
-        self.over = over
-        self.layers = layers
-
-    @property
-    def is_none(self) -> bool:
-        """Whether nothing is derived."""
-        return not (self.norms or self.rollout or self.words or self.reduce)
-
-
-class Origin(NamedTuple):
-    """What a derived trace is made of.
-
-    Attributes:
-        trace: as it was recorded.
-        derivation: what was made of it.
-        rules: the same in sentences.
-    """
-
-    trace: Trace
-    derivation: Derivation
-    rules: tuple[str, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as the JSON document spells it."""
-        wish = self.derivation
-        over = [axis for axis in _AXES if wish.reduce and axis in wish.over]
-        chosen = {"norms": wish.norms, "rollout": wish.rollout, "words": wish.words}
-        return {**chosen, "reduce": wish.reduce, "over": over, "rules": list(self.rules)}
+    from attncli.trace.layer import LayerTrace
+    from attncli.trace.trace import Trace
 
 
 def parse_over(given: str | None) -> frozenset[str]:
@@ -87,7 +27,7 @@ def parse_over(given: str | None) -> frozenset[str]:
         UsageError: it is neither heads nor layers.
     """
     axes = frozenset(part.strip() for part in ("heads" if given is None else given).split(","))
-    if not axes <= {*_AXES}:
+    if not axes <= {*AXES}:
         raise UsageError(f"--over '{visible(given or '')}': expected heads, layers or heads,layers")
     return axes
 

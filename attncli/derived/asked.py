@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from attncli.derived import Derivation, parse_over
+from attncli.derived import parse_over
 from attncli.errors import UsageError
-from attncli.selection import Indices
+from attncli.trace.selection import Indices
+from attncli.trace.trace import Derivation
 
 
 def derivation_of(given: Mapping[str, Any]) -> tuple[Derivation, dict[str, Any]]:

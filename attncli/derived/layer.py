@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli.attention import row_blocks
-from attncli.layer import LayerTrace, Proof
 from attncli.masks.expressions import Mask, RuleMask, smallest
+from attncli.trace.layer import LayerTrace, Proof
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

@@ -9,7 +9,7 @@ import numpy as np
 from attncli.attention import vector_norms
 from attncli.derived.layer import DerivedLayer, Lazy, derived_from
 from attncli.errors import NotExposedError
-from attncli.layer import HeadTrace, LayerTrace
+from attncli.trace.layer import HeadTrace, LayerTrace
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int

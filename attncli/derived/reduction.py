@@ -8,8 +8,8 @@ import numpy as np
 
 from attncli.derived.layer import DerivedLayer, Lazy, any_mask, derived_from, worst
 from attncli.errors import UsageError
-from attncli.layer import HeadTrace, LayerTrace
 from attncli.text import written
+from attncli.trace.layer import HeadTrace, LayerTrace
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int

@@ -9,8 +9,8 @@ import numpy as np
 from attncli.attention import row_blocks
 from attncli.derived.layer import DerivedLayer, collected, derived_from, is_same_rule, worst
 from attncli.errors import NotExposedError, UsageError
-from attncli.layer import HeadTrace, LayerTrace
 from attncli.masks.expressions import Atom, Mask, RuleMask
+from attncli.trace.layer import HeadTrace, LayerTrace
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

@@ -9,10 +9,10 @@ import numpy as np
 from attncli.attention import row_blocks
 from attncli.derived.layer import DerivedLayer, Lazy, collected, derived_from
 from attncli.errors import UsageError
-from attncli.layer import HeadTrace, LayerTrace
-from attncli.tokens import Tokens
-from attncli.trace import Trace
-from attncli.words import words_of
+from attncli.trace.layer import HeadTrace, LayerTrace
+from attncli.trace.tokens import Tokens
+from attncli.trace.trace import Trace
+from attncli.trace.words import words_of
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

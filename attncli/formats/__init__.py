@@ -18,8 +18,8 @@ from attncli.text import visible
 if TYPE_CHECKING:
     from attncli.errors import Failure
     from attncli.formats.drawn import Drawing
-    from attncli.trace import Trace
-    from attncli.view import View
+    from attncli.trace.trace import Trace
+    from attncli.trace.view import View
 
     Writer = Callable[[Iterable[tuple[int, Trace | Failure]], View], Iterator[str]]
     PictureWriter = Callable[[Sequence[Drawing], str], Iterator[str]]

@@ -7,7 +7,7 @@ from typing import Any
 
 from attncli.difference import CellDifference, Difference, HeadDifference
 from attncli.formats.numbers import number
-from attncli.trace import Trace
+from attncli.trace.trace import Trace
 
 
 def write_difference(difference: Difference, precision: int | None) -> str:

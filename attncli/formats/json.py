@@ -15,11 +15,11 @@ from attncli.attention import row_blocks
 from attncli.errors import Failure
 from attncli.formats.answers import dumped, write_array, write_each
 from attncli.formats.numbers import number, proven, written_rows
-from attncli.layer import HeadTrace, LayerTrace
 from attncli.metrics import head_metrics
-from attncli.ranking import Heaviest, top_keys
-from attncli.trace import SCHEMA, Trace
-from attncli.view import Cells, View
+from attncli.trace.layer import HeadTrace, LayerTrace
+from attncli.trace.ranking import Heaviest, top_keys
+from attncli.trace.trace import SCHEMA, Trace
+from attncli.trace.view import Cells, View
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float

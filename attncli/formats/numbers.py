@@ -11,7 +11,7 @@ import orjson
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
-    from attncli.layer import Proof
+    from attncli.trace.layer import Proof
 
 
 def written(values: Float[np.ndarray, " N"], precision: int | None) -> list[str]:

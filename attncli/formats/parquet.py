@@ -13,12 +13,12 @@ import numpy as np
 from attncli.errors import AttnError, Failure, UsageError
 from attncli.files import written_aside
 from attncli.formats.tsv import COLUMNS
-from attncli.ranking import top_keys
-from attncli.trace import Trace
-from attncli.view import Cells, View
+from attncli.trace.ranking import top_keys
+from attncli.trace.trace import Trace
+from attncli.trace.view import Cells, View
 
 if TYPE_CHECKING:
-    from attncli.layer import HeadTrace, LayerTrace
+    from attncli.trace.layer import HeadTrace, LayerTrace
 
 _ROWS = 2**18  # of a row group
 _TYPES = dict(

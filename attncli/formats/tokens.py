@@ -9,7 +9,7 @@ from typing import Any
 
 from attncli.errors import Failure
 from attncli.formats.answers import dumped, write_array, write_each
-from attncli.tokenization import SCHEMA, Choice, Tokenization
+from attncli.trace.tokenization import SCHEMA, Choice, Tokenization
 
 Answers = Iterable[tuple[int, Tokenization | Failure]]
 

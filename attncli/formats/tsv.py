@@ -13,11 +13,11 @@ import numpy as np
 from attncli.errors import Failure
 from attncli.formats import gathered
 from attncli.formats.numbers import written
-from attncli.layer import HeadTrace
-from attncli.ranking import Heaviest, Places, top_keys
 from attncli.text import visible
-from attncli.trace import Trace
-from attncli.view import Columns, View
+from attncli.trace.layer import HeadTrace
+from attncli.trace.ranking import Heaviest, Places, top_keys
+from attncli.trace.trace import Trace
+from attncli.trace.view import Columns, View
 
 if TYPE_CHECKING:
     from jaxtyping import Float

@@ -11,7 +11,7 @@ import numpy as np
 from attncli.anatomy import Cell, Row
 from attncli.explanation import Explained
 from attncli.formats.numbers import number, proven
-from attncli.trace import Trace
+from attncli.trace.trace import Trace
 
 
 def write_why(trace: Trace, explained: Explained, precision: int | None) -> Iterator[str]:

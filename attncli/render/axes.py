@@ -12,7 +12,7 @@ from rich.segment import Segment
 
 from attncli.render.block import Block, cell
 from attncli.render.palette import BOLD, DIM, Palette
-from attncli.tokens import Token, Tokens
+from attncli.trace.tokens import Token, Tokens
 
 if TYPE_CHECKING:
     from jaxtyping import Bool

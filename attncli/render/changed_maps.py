@@ -10,13 +10,13 @@ from rich.segment import Segment
 
 from attncli.counterparts import NAMES, LayerPair
 from attncli.difference import weights_of
-from attncli.ranking import drawn_cells
 from attncli.render.axes import Axis, mark_note
 from attncli.render.block import Block, beside, stack
 from attncli.render.heatmap import GAP, Picture, Scale, heatmaps, legend, picture_of, pooling, scale_of
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.render.signed import SignedPalette, signed_legend, strongest
-from attncli.tokens import Tokens
+from attncli.trace.ranking import drawn_cells
+from attncli.trace.tokens import Tokens
 
 if TYPE_CHECKING:
     from jaxtyping import Bool

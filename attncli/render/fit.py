@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from attncli.layer import LayerTrace
 from attncli.render.axes import Axis
 from attncli.render.heatmap import GAP, MOST, STRIPS, pooling
+from attncli.trace.layer import LayerTrace
 
 _LEAST = 8  # rows and columns of a map; smaller ones tell heads no longer apart
 _HEADER_LINES = 2  # of a map: its title and its ticks

@@ -13,16 +13,16 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 
-from attncli.ranking import drawn_cells
 from attncli.render.axes import Axis, titled
 from attncli.render.block import Block, beside, flowing, stack
 from attncli.render.palette import BOLD, DIM, Colors, Palette
+from attncli.trace.ranking import drawn_cells
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
-    from attncli.layer import HeadTrace
-    from attncli.view import Columns
+    from attncli.trace.layer import HeadTrace
+    from attncli.trace.view import Columns
 
 GAP = 1
 MOST = 64  # rows and columns of a picture; more are pooled

@@ -17,8 +17,6 @@ from rich.segment import Segment
 from rich.text import Text
 
 from attncli.attention import row_blocks
-from attncli.layer import HeadTrace, LayerTrace
-from attncli.ranking import Heaviest, drawn_cells
 from attncli.render.axes import Axis, mark_note, titled
 from attncli.render.block import Block, beside, block, stack
 from attncli.render.fit import Fit
@@ -28,8 +26,10 @@ from attncli.render.palette import BOLD, DIM, Colors, Palette
 from attncli.render.screen import Screen
 from attncli.render.summaries import headline, metrics_table, proof_line, shapes_table, token_list
 from attncli.render.top_keys import top_keys_table
-from attncli.trace import Trace
-from attncli.view import Cells, Columns, View
+from attncli.trace.layer import HeadTrace, LayerTrace
+from attncli.trace.ranking import Heaviest, drawn_cells
+from attncli.trace.trace import Trace
+from attncli.trace.view import Cells, Columns, View
 
 if TYPE_CHECKING:
     from jaxtyping import Bool

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from attncli.anatomy import Row
-from attncli.ranking import drawn_cells
 from attncli.render.bars import largest_of
 from attncli.render.block import Block
 from attncli.render.palette import DIM
 from attncli.render.sheet import Line, Sheet
+from attncli.trace.ranking import drawn_cells
 
 
 def ranked_keys(row: Row) -> list[int]:

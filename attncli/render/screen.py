@@ -7,16 +7,16 @@ from functools import cached_property
 
 from rich.text import Text
 
-from attncli.layer import LayerTrace
-from attncli.ranking import Heaviest
 from attncli.render.axes import Axis
 from attncli.render.fit import Fit, fitted, freely
 from attncli.render.heatmap import COMFORTABLE, MOST
 from attncli.render.palette import Palette
 from attncli.render.summaries import headline, shapes_table
 from attncli.text import layers_named, written
-from attncli.trace import Trace
-from attncli.view import View
+from attncli.trace.layer import LayerTrace
+from attncli.trace.ranking import Heaviest
+from attncli.trace.trace import Trace
+from attncli.trace.view import View
 
 LONG = MOST  # more tokens than this are shown pooled, unless asked for in so many words
 LINES = 40  # of a screen

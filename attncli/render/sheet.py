@@ -16,7 +16,7 @@ from attncli.render.block import Block, grid
 from attncli.render.heatmap import COMFORTABLE
 from attncli.render.matrix import DIGITS, WIDEST_FIXED, number_text
 from attncli.render.palette import Palette
-from attncli.tokens import Token
+from attncli.trace.tokens import Token
 
 if TYPE_CHECKING:
     from jaxtyping import Float

@@ -9,14 +9,14 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
-from attncli.layer import LayerTrace
 from attncli.metrics import head_metrics
 from attncli.render.block import Block, beside, cell, grid, stack
 from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.text import counted
-from attncli.tokens import Token, Tokens
-from attncli.trace import Source, Trace
+from attncli.trace.layer import LayerTrace
+from attncli.trace.tokens import Token, Tokens
+from attncli.trace.trace import Source, Trace
 
 _LONGEST_TOKEN = 200  # cells, where the output sets no width
 

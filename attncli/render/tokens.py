@@ -12,8 +12,8 @@ from rich.text import Text
 from attncli.render.block import Block, grid
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.text import counted
-from attncli.tokenization import Choice, Tokenization
-from attncli.tokens import Token
+from attncli.trace.tokenization import Choice, Tokenization
+from attncli.trace.tokens import Token
 
 _LONGEST = (200, 60, 30, 20, 12)  # cells of a word, of which the first that fits on a line is taken
 

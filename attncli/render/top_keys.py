@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from rich.segment import Segment
 from rich.style import Style
 
-from attncli.layer import HeadTrace
-from attncli.ranking import Heaviest, top_keys
 from attncli.render.axes import MARK, Axis
 from attncli.render.block import Block, block, grid, stack
 from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM
-from attncli.view import Columns
+from attncli.trace.layer import HeadTrace
+from attncli.trace.ranking import Heaviest, top_keys
+from attncli.trace.view import Columns
 
 Line = list[tuple[str, Style | None]]
 

@@ -21,7 +21,7 @@ from attncli.render.palette import BOLD, DIM
 from attncli.render.row import keys_by_weight, ranked_keys, weight_of
 from attncli.render.sheet import Line, Sheet
 from attncli.render.summaries import headline, proof_line
-from attncli.trace import Trace
+from attncli.trace.trace import Trace
 
 _LONGEST_TITLE = 40  # cells of a token's name
 

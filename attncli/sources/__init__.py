@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from attncli.trace import Trace
+    from attncli.trace.trace import Trace
 
 
 class Source(Protocol):
@@ -61,7 +61,7 @@ def open_source(
         UsageError: an option does not exist, or does not apply to this source.
         LoadError: the checkpoint or its tokenizer cannot be loaded.
     """
-    from attncli.selection import Indices
+    from attncli.trace.selection import Indices
 
     chosen_layers, chosen_heads = Indices.of("layer", layers), Indices.of("head", heads)
     if model is None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from attncli.resume import Resumed
     from attncli.sentences import Numbered
     from attncli.sources import Source
-    from attncli.trace import Trace
+    from attncli.trace.trace import Trace
 
 MOST_TOGETHER = 256
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from attncli.errors import InputError, require
 from attncli.files import to_numpy
-from attncli.layer import LayerTrace, Proof
 from attncli.masks.expressions import ArrayMask
-from attncli.tokens import Token, Tokens
-from attncli.trace import Source, Trace
+from attncli.trace.layer import LayerTrace, Proof
+from attncli.trace.tokens import Token, Tokens
+from attncli.trace.trace import Source, Trace
 
 if TYPE_CHECKING:
     import torch

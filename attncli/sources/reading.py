@@ -9,7 +9,7 @@ from attncli.errors import InputError, LoadError
 from attncli.sources.texts import check_texts
 from attncli.sources.vocabulary import readable, tokens_of, unknown_notes, unknown_tokens
 from attncli.text import visible
-from attncli.tokens import Token, Tokens
+from attncli.trace.tokens import Token, Tokens
 
 if TYPE_CHECKING:
     from tokenizers import Encoding

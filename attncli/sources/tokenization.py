@@ -11,7 +11,7 @@ from attncli.sources.options import refuse_unknown
 from attncli.sources.texts import check_texts
 from attncli.sources.vocabulary import Trained, Vocabulary, Words, open_vocabulary
 from attncli.text import visible
-from attncli.tokenization import Tokenization
+from attncli.trace.tokenization import Tokenization
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attncli.errors import UsageError
-from attncli.layer import LayerTrace
 from attncli.masks.expressions import Atom, RuleMask
 from attncli.masks.parser import parse
 from attncli.sources.draws import INITS, RNGS, Linear
@@ -24,13 +23,14 @@ from attncli.sources.options import refuse_unknown
 from attncli.sources.texts import check_texts
 from attncli.sources.vocabulary import Trained, Vocabulary, Words, open_vocabulary
 from attncli.text import visible
-from attncli.tokens import Tokens
-from attncli.trace import Source, Trace
+from attncli.trace.layer import LayerTrace
+from attncli.trace.tokens import Tokens
+from attncli.trace.trace import Source, Trace
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-    from attncli.selection import Indices
+    from attncli.trace.selection import Indices
 
 PROJECTS = {"qkv": ("q", "k", "v"), "qk": ("q", "k"), "none": ()}
 POSITIONS = ("none", "sinusoidal")

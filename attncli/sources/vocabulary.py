@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from attncli.errors import InputError, LoadError, MisfitError, UsageError, require
 from attncli.files import MOST_TEXT, check_file
 from attncli.text import visible
-from attncli.tokens import Token, Tokens
+from attncli.trace.tokens import Token, Tokens
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -162,7 +162,7 @@ def tokens_of(encoding: Any, text: str, pair: str | None = None) -> Tokens:
     Raises:
         InputError: there are none.
     """
-    from attncli.spelling import spelled
+    from attncli.trace.spelling import spelled
 
     if not encoding.ids:
         raise InputError("the tokenizer made no token of the text; expected at least one")

@@ -15,11 +15,11 @@ from architectures import tiny_model
 from conformance import opened, save, stacked
 from transformers import PreTrainedTokenizerFast
 
-from attncli.layer import LayerTrace
 from attncli.sources import open_source
 from attncli.sources.groups import windows
 from attncli.sources.pretrained import Checkpoint, batch, memory
-from attncli.trace import Trace
+from attncli.trace.layer import LayerTrace
+from attncli.trace.trace import Trace
 
 pytestmark = pytest.mark.usefixtures("by_transformers")
 

@@ -11,7 +11,7 @@ from readme import pages
 
 from attncli.sources.pretrained import places
 from attncli.sources.pretrained.interface import ATTENTION
-from attncli.trace import Trace
+from attncli.trace.trace import Trace
 
 pytestmark = pytest.mark.xdist_group("architectures")
 

@@ -14,10 +14,10 @@ from conformance import opened, save, stacked
 from transformers import PreTrainedTokenizerFast
 
 from attncli.errors import InputError, UsageError
-from attncli.layer import LayerTrace
 from attncli.sources import load_options, open_source
 from attncli.sources.pretrained import Checkpoint, interface, memory
-from attncli.trace import Trace
+from attncli.trace.layer import LayerTrace
+from attncli.trace.trace import Trace
 
 pytestmark = pytest.mark.usefixtures("by_transformers")
 

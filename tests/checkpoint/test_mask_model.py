@@ -15,10 +15,10 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from attncli.errors import AttnError
 from attncli.masks.comparison import recognized
-from attncli.selection import Indices
 from attncli.sources.pretrained import blank
 from attncli.sources.pretrained.interface import ATTENTION
 from attncli.sources.pretrained.masks import BlankCheckpoint, SentenceMasks
+from attncli.trace.selection import Indices
 
 LONG, SHORT = [23, 42, 17, 88, 23, 64, 31], [24, 43, 18, 89, 24]
 TEXTS = [" ".join(f"w{id_}" for id_ in ids) for ids in (LONG, SHORT)]

@@ -31,9 +31,9 @@ from transformers import (
 )
 
 from attncli.errors import InputError, NotExposedError, UsageError
-from attncli.layer import LayerTrace
 from attncli.sources import open_source
 from attncli.sources.pretrained import memory
+from attncli.trace.layer import LayerTrace
 
 pytestmark = pytest.mark.usefixtures("by_transformers")
 

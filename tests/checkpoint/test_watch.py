@@ -12,7 +12,7 @@ from conformance import save
 
 import attncli
 from attncli.errors import InputError, NotExposedError
-from attncli.layer import LayerTrace
+from attncli.trace.layer import LayerTrace
 
 pytestmark = pytest.mark.usefixtures("by_transformers")
 

@@ -16,7 +16,7 @@ from conformance import opened, save, words
 import attncli
 from attncli.anatomy import Cell, Row
 from attncli.explanation import explain
-from attncli.trace import Trace
+from attncli.trace.trace import Trace
 
 LAYER, HEAD = 1, 2
 Run = Callable[..., Any]

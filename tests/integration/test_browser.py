@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from pages import ODD, QK, odd_trace, random_trace, to_three_decimals, tokens, translation, written
 
-from attncli.layer import LayerTrace
 from attncli.masks.expressions import Atom, RuleMask
-from attncli.trace import Source, Trace
+from attncli.trace.layer import LayerTrace
+from attncli.trace.trace import Source, Trace
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

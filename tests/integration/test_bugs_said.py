@@ -27,7 +27,7 @@ def test_a_bug_is_called_one(error: Exception, monkeypatch: pytest.MonkeyPatch) 
     def failing(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("attncli.view.View.check", failing)
+    monkeypatch.setattr("attncli.trace.view.View.check", failing)
     ran = run()
     assert (ran.code, ran.out, ran.err.count("\n")) == (5, "", 1)
     assert ran.err.startswith("attn: this is a bug in attn, please report it: ")

@@ -99,7 +99,7 @@ def test_other_readers_want_what_was_recorded() -> None:
 def test_what_is_unproven_stays_so(attn: Run, tmp_path: Path) -> None:
     from dataclasses import replace
 
-    from attncli.layer import Proof
+    from attncli.trace.layer import Proof
 
     trace = attncli.inspect(SENTENCE)
     layer = replace(trace.layers[0], proof=Proof(0.5, "the model's own output"))

@@ -16,7 +16,7 @@ from attncli.metric_names import NAMES
 from attncli.render.heads import grid_parts
 from attncli.render.palette import Palette
 from attncli.survey import HeadSummary, Survey
-from attncli.trace import Source
+from attncli.trace.trace import Source
 
 Run = Callable[..., Ran]
 TEXT = "the cat saw the dog and the dog saw the cat"

@@ -33,10 +33,10 @@ from pages import (
 from attncli.errors import InputError
 from attncli.formats.page import write_page
 from attncli.formats.page.packing import thousandths
-from attncli.layer import LayerTrace
 from attncli.masks.expressions import Atom, RuleMask
-from attncli.trace import Source, Trace
-from attncli.view import View
+from attncli.trace.layer import LayerTrace
+from attncli.trace.trace import Source, Trace
+from attncli.trace.view import View
 
 Run = Callable[..., Any]
 SENTENCE = "time flies like an arrow"

@@ -107,12 +107,19 @@ SPARED = {
 @pytest.mark.parametrize(
     ("arguments", "unused"),
     [
-        (["inspect", "time flies"], {"json", "safetensors", "attncli.masks.conventions", "attncli.sources.file"}),
+        (["inspect", "time flies"], {"json", "safetensors", "attncli.masks.conventions", "attncli.trace.store"}),
         (["inspect", "--from", "TRACE"], {"numpy.random", "attncli.sources.toy"}),
-        (["tokens", "time flies"], {"json", "numpy", "attncli.masks", "attncli.sources.toy", "attncli.trace"}),
+        (["tokens", "time flies"], {"json", "numpy", "attncli.masks", "attncli.sources.toy", "attncli.trace.trace"}),
         (
             ["mask", "show", "causal & window(2)", "--size", "4"],
-            {"json", "numpy.random", "attncli.layer", "attncli.sources", "attncli.trace", "attncli.view"},
+            {
+                "json",
+                "numpy.random",
+                "attncli.trace.layer",
+                "attncli.sources",
+                "attncli.trace.trace",
+                "attncli.trace.view",
+            },
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -272,9 +279,15 @@ def test_what_is_below_never_imports_what_is_above() -> None:
     above = ("attncli.cli", "attncli.commands", "attncli.inputs", "attncli.options", "attncli.derive_options")
     library = tuple(module for module in MODULES if not within(module, "attncli.__main__", *above))
     assert broken(tuple(name for name in library if name != "attncli"), above) == []
-    assert broken(("attncli.tokens", "attncli.errors"), ("attncli.trace", "attncli.masks", "attncli.sources")) == []
-    assert broken(("attncli.attention", "attncli.masks"), ("attncli.trace", "attncli.sources", "attncli.view")) == []
-    assert broken(("attncli.sources",), ("attncli.render", "attncli.formats", "attncli.view")) == []
+    assert (
+        broken(("attncli.trace.tokens", "attncli.errors"), ("attncli.trace.trace", "attncli.masks", "attncli.sources"))
+        == []
+    )
+    assert (
+        broken(("attncli.attention", "attncli.masks"), ("attncli.trace.trace", "attncli.sources", "attncli.trace.view"))
+        == []
+    )
+    assert broken(("attncli.sources",), ("attncli.render", "attncli.formats", "attncli.trace.view")) == []
 
 
 def test_no_two_modules_need_each_other_to_load() -> None:

@@ -11,7 +11,7 @@ from attncli import sentences
 from attncli.errors import Failure, InputError, refusing
 from attncli.sources import open_source
 from attncli.sources.groups import traced
-from attncli.trace import Trace
+from attncli.trace.trace import Trace
 
 Run = Callable[..., Any]
 

@@ -14,8 +14,8 @@ from safetensors.numpy import save_file
 
 import attncli
 from attncli.errors import InputError, UsageError
-from attncli.layer import LayerTrace
 from attncli.masks.expressions import Atom, RuleMask
+from attncli.trace.layer import LayerTrace
 
 Run = Callable[..., Any]
 EVERYTHING = ("-F", "json", "--show", "embeddings,q,k,v,scores,mask,weights,output,metrics")

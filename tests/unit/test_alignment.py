@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attncli.alignment import align
-from attncli.tokens import Token, Tokens
+from attncli.trace.tokens import Token, Tokens
 
 
 def words(*texts: str, special: str = "") -> Tokens:

@@ -15,15 +15,14 @@ import attncli
 from attncli import attention
 from attncli.formats import gathered, writer
 from attncli.formats.numbers import written, written_rows
-from attncli.layer import LayerTrace
 from attncli.masks.expressions import ArrayMask, Mask, RuleMask, smallest
 from attncli.masks.parser import parse
 from attncli.metrics import head_metrics
 from attncli.render.heatmap import picture_of
-from attncli.stages import stages_of
-from attncli.tokens import Token, Tokens
-from attncli.trace import Source, Trace
-from attncli.view import View
+from attncli.trace.layer import LayerTrace, stages_of
+from attncli.trace.tokens import Token, Tokens
+from attncli.trace.trace import Source, Trace
+from attncli.trace.view import View
 
 QUERIES = 13
 ARRAYS = frozenset({"q", "k", "v", "scores", "mask", "weights", "metrics"})

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 import attncli
 from attncli import attention
 from attncli.errors import NotExposedError, UsageError
-from attncli.layer import LayerTrace, Proof
 from attncli.masks.expressions import ArrayMask, RuleMask
 from attncli.masks.parser import parse
-from attncli.tokens import Token, Tokens
-from attncli.trace import Source, Trace
+from attncli.trace.layer import LayerTrace, Proof
+from attncli.trace.tokens import Token, Tokens
+from attncli.trace.trace import Source, Trace
 
 HEADS, WIDTH = 3, 5
 MASKS = ["full", "causal", "window(2)", "~queries(1,2)", "cells"]

@@ -11,11 +11,11 @@ import attncli
 from attncli import attention
 from attncli.difference import Difference, diff
 from attncli.errors import InputError, UsageError
-from attncli.layer import LayerTrace
 from attncli.masks.expressions import ArrayMask, RuleMask
 from attncli.masks.parser import parse
-from attncli.tokens import Token, Tokens
-from attncli.trace import Source, Trace
+from attncli.trace.layer import LayerTrace
+from attncli.trace.tokens import Token, Tokens
+from attncli.trace.trace import Source, Trace
 
 HEADS = 2
 

@@ -18,14 +18,14 @@ from attncli.anatomy import Cell, Row
 from attncli.errors import UsageError
 from attncli.explanation import explain, why
 from attncli.formats.why import write_why
-from attncli.layer import LayerTrace
 from attncli.masks.expressions import ArrayMask
 from attncli.render.bars import bar, signed_bar
 from attncli.render.palette import Palette
 from attncli.render.sheet import Sheet
 from attncli.render.why import Page
-from attncli.tokens import Token, Tokens
-from attncli.trace import Source, Trace
+from attncli.trace.layer import LayerTrace
+from attncli.trace.tokens import Token, Tokens
+from attncli.trace.trace import Source, Trace
 from attncli.warnings import warnings_of_rows
 
 SENTENCE = "time flies like an arrow"

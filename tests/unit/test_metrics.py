@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import attncli
-from attncli.layer import LayerTrace
 from attncli.masks.expressions import ArrayMask, Mask, RuleMask
 from attncli.masks.parser import parse
 from attncli.metrics import head_metrics
-from attncli.tokens import Token, Tokens
-from attncli.trace import Source, Trace
+from attncli.trace.layer import LayerTrace
+from attncli.trace.tokens import Token, Tokens
+from attncli.trace.trace import Source, Trace
 
 HEADS, WIDTH, SCALE = 2, 3, 0.7
 

@@ -11,7 +11,6 @@ from rich.cells import cell_len
 from rich.console import Console
 
 import attncli
-from attncli.layer import LayerTrace
 from attncli.masks.expressions import ArrayMask
 from attncli.masks.layout import Subject
 from attncli.metrics import head_metrics
@@ -20,9 +19,10 @@ from attncli.render.layout import Layout
 from attncli.render.masks import MaskView
 from attncli.render.palette import COLORMAPS, Palette
 from attncli.render.screen import LONG
-from attncli.tokens import Token, Tokens
-from attncli.trace import Source, Trace
-from attncli.view import View
+from attncli.trace.layer import LayerTrace
+from attncli.trace.tokens import Token, Tokens
+from attncli.trace.trace import Source, Trace
+from attncli.trace.view import View
 
 SENTENCE = "time flies like an arrow"
 TIERS = [Palette("truecolor"), Palette("256"), Palette("blocks"), Palette("ascii", "ascii"), Palette("blocks", "cp437")]

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attncli.errors import UsageError
-from attncli.selection import Indices
+from attncli.trace.selection import Indices
 
 
 def chosen(given: object, count: int = 6) -> tuple[int, ...]:

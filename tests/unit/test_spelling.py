@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from attncli.sources.vocabulary import tokens_of
-from attncli.spelling import spelled
-from attncli.tokens import Token, Tokens
+from attncli.trace.spelling import spelled
+from attncli.trace.tokens import Token, Tokens
 
 CORPUS = ["time flies like an arrow, naïve 日本 日本 日本語"] * 5
 

@@ -14,13 +14,13 @@ from test_metrics import HEADS, MASKS, agree, by_hand, mean, tokens, traced
 import attncli
 from attncli import attention
 from attncli.errors import InputError, UsageError
-from attncli.layer import LayerTrace
 from attncli.masks.expressions import RuleMask
 from attncli.masks.parser import parse
 from attncli.metric_names import NAMES
 from attncli.survey import HeadSummary, Survey, survey
-from attncli.trace import Source, Trace
-from attncli.view import View
+from attncli.trace.layer import LayerTrace
+from attncli.trace.trace import Source, Trace
+from attncli.trace.view import View
 
 some_ids = st.lists(st.integers(0, 3), min_size=1, max_size=8)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from attncli.errors import UsageError
 from attncli.text import visible
-from attncli.tokens import Token, Tokens
+from attncli.trace.tokens import Token, Tokens
 
 BIDIRECTIONAL = [*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C]
 ZERO_WIDTH = [0x200B, 0x2060, 0xFEFF, 0x00AD]

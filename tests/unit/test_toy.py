@@ -20,10 +20,10 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import attncli
 from attncli.errors import AttnError, InputError, LoadError, UsageError
-from attncli.layer import LayerTrace
 from attncli.sources.toy import ToyOptions
 from attncli.sources.vocabulary import Words
-from attncli.trace import Trace
+from attncli.trace.layer import LayerTrace
+from attncli.trace.trace import Trace
 
 SENTENCE = "Life is short eat dessert first"
 IDS = [0, 4, 5, 2, 1, 3]

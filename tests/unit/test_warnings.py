@@ -11,11 +11,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from attncli.layer import LayerTrace
 from attncli.masks.expressions import ArrayMask
-from attncli.tokens import Token, Tokens
-from attncli.trace import Source, Trace
-from attncli.view import View
+from attncli.trace.layer import LayerTrace
+from attncli.trace.tokens import Token, Tokens
+from attncli.trace.trace import Source, Trace
+from attncli.trace.view import View
 from attncli.warnings import warnings_of
 
 LENGTH, HEADS = 9, 8

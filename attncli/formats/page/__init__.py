@@ -23,12 +23,12 @@ from attncli.formats.page.packing import pack_halves, pack_mask, pack_weights
 from attncli.render.palette import COLORMAPS, Palette
 from attncli.render.summaries import headline, proof_line
 from attncli.text import visible
-from attncli.tokens import Token, Tokens
-from attncli.view import Cells, View
+from attncli.trace.tokens import Token, Tokens
+from attncli.trace.view import Cells, View
 
 if TYPE_CHECKING:
-    from attncli.layer import HeadTrace, LayerTrace
-    from attncli.trace import Trace
+    from attncli.trace.layer import HeadTrace, LayerTrace
+    from attncli.trace.trace import Trace
 
 SCHEMA = "attncli.page/1"
 

@@ -20,7 +20,6 @@ from attncli.errors import InputError, UsageError, not_installed
 from attncli.files import MOST_TEXT, read_file
 from attncli.hub_cache import is_known, snapshot
 from attncli.masks.parser import parse
-from attncli.selection import Indices
 from attncli.sources.folder import check_folder
 from attncli.sources.groups import OneByOne
 from attncli.sources.native.families import recipe_of
@@ -38,7 +37,8 @@ from attncli.sources.storage import (
     unknown_quantization,
 )
 from attncli.text import visible
-from attncli.trace import Source, Trace
+from attncli.trace.selection import Indices
+from attncli.trace.trace import Source, Trace
 
 if TYPE_CHECKING:
     from attncli.sources.load_options import EngineOptions, LoadOptions

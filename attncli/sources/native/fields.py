@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from attncli.selection import MOST_LAYERS
+from attncli.trace.selection import MOST_LAYERS
 
 # What says nothing about a forward pass in evaluation: training, generation, heads on top, bookkeeping.
 _IDLE_NAMES = """

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.layer import LayerTrace
 from attncli.masks.expressions import Atom, Expression, RuleMask
 from attncli.sources.native.blocks import linear, rotated
 from attncli.sources.native.recipe import Recipe, Residual, Table
 from attncli.sources.native.weights import Weights
-from attncli.stages import stages_of
+from attncli.trace.layer import LayerTrace, stages_of
 
 if TYPE_CHECKING:
     from jaxtyping import Float

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attncli.selection import MOST
 from attncli.sources.native.fields import DeclinedError, Fields
+from attncli.trace.selection import MOST
 
 if TYPE_CHECKING:
     from jaxtyping import Float

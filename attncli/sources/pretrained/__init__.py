@@ -14,11 +14,11 @@ from typing import Any
 
 from attncli.errors import AttnError, LoadError, NotExposedError, UsageError, require
 from attncli.masks.parser import parse
-from attncli.selection import Indices
 from attncli.sources.load_options import LoadOptions, checked_options
 from attncli.sources.reading import Reader, Sentence
 from attncli.text import several, visible
-from attncli.trace import Source, Trace
+from attncli.trace.selection import Indices
+from attncli.trace.trace import Source, Trace
 
 _log = logging.getLogger(__name__)
 

@@ -12,14 +12,14 @@ import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
 
 from attncli.errors import InputError, NotExposedError
-from attncli.layer import LayerTrace
 from attncli.sources.pretrained.continuation import eagerly
 from attncli.sources.pretrained.explain import first_sentence, is_exhausted
 from attncli.sources.pretrained.memory import room_for
 from attncli.sources.reading import Sentence
-from attncli.spelling import spelled
 from attncli.text import visible
-from attncli.tokens import Token
+from attncli.trace.layer import LayerTrace
+from attncli.trace.spelling import spelled
+from attncli.trace.tokens import Token
 
 
 def check_causal(name: str, config: Any) -> None:

@@ -15,10 +15,10 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from attncli.attention import row_blocks
-from attncli.layer import LayerTrace
 from attncli.masks.expressions import And, Atom, Expression, RuleMask
 from attncli.sources.pretrained.places import attention_places
 from attncli.text import layers_named
+from attncli.trace.layer import LayerTrace
 
 # Text towers that are causal though their modules say otherwise, and a permutation model, causal in training alone.
 _EXCEPTIONS = {"clip_text_model": True, "xlnet": False}

@@ -20,10 +20,10 @@ from transformers.masking_utils import eager_mask, sdpa_mask
 
 from attncli.errors import NotExposedError
 from attncli.files import to_numpy
-from attncli.layer import LayerTrace
 from attncli.masks.conventions import read_added
 from attncli.masks.expressions import Atom, Mask, RuleMask, smallest
 from attncli.sources.pretrained.recording import Arrival, Recorder, proven, recorder, with_mask_alone
+from attncli.trace.layer import LayerTrace
 
 ATTENTION = "attncli"  # the name under which transformers knows our functions
 EAGER_MASKS = "attncli_eager"  # the same, with the masks that transformers makes for eager attention

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from attncli.errors import InputError, LoadError, NotExposedError
 from attncli.hub_cache import snapshot
-from attncli.selection import MOST_LAYERS
 from attncli.sources.pretrained.downloads import Download
 from attncli.sources.pretrained.explain import explained, first_sentence
 from attncli.sources.pretrained.quiet import heard, hush
 from attncli.sources.pretrained.tokenizer import hub_arguments, positions
 from attncli.sources.storage import check_beside, check_is_checkpoint, check_types, check_unread, unknown_quantization
 from attncli.text import visible
+from attncli.trace.selection import MOST_LAYERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli.errors import InputError, NotExposedError, UsageError
-from attncli.layer import LayerTrace
 from attncli.masks.comparison import recognized
 from attncli.sources.pretrained import Checkpoint
 from attncli.sources.pretrained.batch import padded
@@ -21,7 +20,8 @@ from attncli.sources.pretrained.implied import budget
 from attncli.sources.pretrained.recording import Span
 from attncli.sources.reading import Sentence
 from attncli.text import visible
-from attncli.tokens import Token, Tokens
+from attncli.trace.layer import LayerTrace
+from attncli.trace.tokens import Token, Tokens
 
 if TYPE_CHECKING:
     import torch

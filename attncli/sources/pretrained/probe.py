@@ -15,7 +15,6 @@ import torch
 
 from attncli.errors import NotExposedError
 from attncli.files import to_numpy
-from attncli.layer import LayerTrace
 from attncli.masks.expressions import Grid
 from attncli.sources.pretrained import interface
 from attncli.sources.pretrained.batch import padded
@@ -25,6 +24,7 @@ from attncli.sources.pretrained.loading import first_position, load_config, make
 from attncli.sources.pretrained.recording import Recorder, Span
 from attncli.sources.pretrained.states import states, states_with_cache
 from attncli.sources.reading import Sentence
+from attncli.trace.layer import LayerTrace
 
 if TYPE_CHECKING:
     from jaxtyping import Float

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from attncli.errors import NotExposedError, UsageError
-from attncli.layer import LayerTrace, Proof
 from attncli.masks.expressions import Expression
-from attncli.selection import Indices
 from attncli.sources.pretrained.places import Places
-from attncli.stages import stages_of
+from attncli.trace.layer import LayerTrace, Proof, stages_of
+from attncli.trace.selection import Indices
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from attncli.errors import NotExposedError
 from attncli.files import to_numpy
-from attncli.layer import Proof
 from attncli.sources.pretrained.recording import Finished, Recorder
+from attncli.trace.layer import Proof
 
 _log = logging.getLogger(__name__)
 

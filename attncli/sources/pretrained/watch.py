@@ -18,9 +18,9 @@ from torch.overrides import TorchFunctionMode
 
 from attncli.errors import NotExposedError
 from attncli.files import to_numpy
-from attncli.layer import LayerTrace
 from attncli.masks.expressions import smallest
 from attncli.sources.pretrained.recording import Finished, Recorder, proven, with_mask_alone
+from attncli.trace.layer import LayerTrace
 
 # What a model adds to a forbidden score is −1e4 at the least, and no score comes near: below this it is masked.
 _FORBIDDEN = -5e3

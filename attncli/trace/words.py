@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from attncli.errors import UsageError
-from attncli.tokens import Token, Tokens
+from attncli.trace.tokens import Token, Tokens
 
 
 def words_of(tokens: Tokens, text: str, pair: str | None) -> tuple[Tokens, bool]:

@@ -18,15 +18,15 @@ from safetensors import SafetensorError, safe_open
 
 from attncli.errors import InputError, UsageError
 from attncli.files import SavedTensors, check_file, written_aside
-from attncli.layer import LayerTrace, Proof
 from attncli.masks.expressions import ArrayMask, Mask, RuleMask, reads_files
 from attncli.masks.parser import parse
-from attncli.selection import Indices
-from attncli.sources.dump import checked_cells, read_dump
-from attncli.spelling import spelled
 from attncli.text import visible
-from attncli.tokens import Token, Tokens
-from attncli.trace import SCHEMA, Source, Trace
+from attncli.trace.dump import checked_cells, read_dump
+from attncli.trace.layer import LayerTrace, Proof
+from attncli.trace.selection import Indices
+from attncli.trace.spelling import spelled
+from attncli.trace.tokens import Token, Tokens
+from attncli.trace.trace import SCHEMA, Source, Trace
 
 _ARRAYS = ("q", "k", "v", "bias", "sinks", "inputs", "out_projection", "out_bias", "scores", "weights")
 _NUMBERS = ("layer", "kind", "scale", "softcap")

@@ -8,11 +8,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attncli.errors import UsageError
-from attncli.tokens import Token, Tokens
-from attncli.words import words_of
+from attncli.trace.tokens import Token, Tokens
+from attncli.trace.words import words_of
 
 if TYPE_CHECKING:
-    from attncli.trace import Trace
+    from attncli.trace.trace import Trace
 
 SCHEMA = "attncli.tokens/1"
 

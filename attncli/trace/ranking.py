@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
-    from attncli.layer import HeadTrace
+    from attncli.trace.layer import HeadTrace
 
 _FAR = 1e300
 Places = np.ndarray[tuple[int], np.dtype[np.intp]]

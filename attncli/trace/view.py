@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from attncli.errors import MisfitError, NotExposedError, UsageError
-from attncli.layer import LayerTrace
-from attncli.ranking import Heaviest
-from attncli.selection import RowRange
-from attncli.tokens import Tokens
-from attncli.trace import Trace
+from attncli.trace.layer import LayerTrace
+from attncli.trace.ranking import Heaviest
+from attncli.trace.selection import RowRange
+from attncli.trace.tokens import Tokens
+from attncli.trace.trace import Trace
 
 PARTS = (
     "tokens",

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from attncli.tokens import Token, Tokens
+from attncli.trace.tokens import Token, Tokens
 
 _FALLBACK = re.compile(r"<0x([0-9A-F]{2})>")
 _STRAY = re.compile("[\udc80-\udcff]+")  # bytes that are no whole character, as `surrogateescape` decodes them

@@ -11,13 +11,13 @@ import numpy as np
 
 from attncli.errors import InputError
 from attncli.files import SavedTensors
-from attncli.layer import LayerTrace
 from attncli.masks.conventions import as_allowed
 from attncli.masks.expressions import ArrayMask, Atom, Mask, RuleMask, smallest
-from attncli.selection import Indices
 from attncli.text import visible
-from attncli.tokens import Token, Tokens
-from attncli.trace import Source, Trace
+from attncli.trace.layer import LayerTrace
+from attncli.trace.selection import Indices
+from attncli.trace.tokens import Token, Tokens
+from attncli.trace.trace import Source, Trace
 
 DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 
@@ -33,7 +33,7 @@ def checked_cells(name: str, array: np.ndarray[Any, Any], cells: tuple[int, int,
 
 
 def read_dump(tensors: SavedTensors, metadata: Mapping[str, str], layers: Indices, heads: Indices) -> Trace:
-    """Return the trace of a dump; see `attncli.sources.file.load`.
+    """Return the trace of a dump; see `attncli.trace.store.load`.
 
     Raises:
         InputError: its tensors make no attention.

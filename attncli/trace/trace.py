@@ -4,16 +4,77 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attncli.errors import InputError, UsageError
-from attncli.layer import LayerTrace
-from attncli.tokens import Token, Tokens
+from attncli.trace.layer import LayerTrace
+from attncli.trace.selection import Indices
+from attncli.trace.tokens import Token, Tokens
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from attncli.derived import Origin
+AXES = ("heads", "layers")
+
+
+class Derivation:
+    """Which numbers to show in place of the weights of each head.
+
+    Attributes:
+        norms: ‖weight·value‖ instead of weights.
+        rollout: attention multiplied through the layers.
+        words: merge word pieces.
+        reduce: `mean` or `max` over heads or layers; None leaves them apart.
+        over: what is reduced, some of `heads` and `layers`.
+        layers: the layers whose rollout is wanted; None is the last one that is there.
+    """
+
+    def __init__(
+        self,
+        norms: bool = False,
+        rollout: bool = False,
+        words: bool = False,
+        reduce: str | None = None,
+        over: frozenset[str] = frozenset({"heads"}),
+        layers: Indices | None = None,
+    ) -> None:
+        if rollout and norms:
+            raise UsageError("--rollout multiplies weights and --norms shows no weights; drop one of them")
+        if rollout and reduce is not None and over != {"layers"}:
+            raise UsageError("--rollout is already the mean over all heads; drop --reduce, or give --over layers")
+        self.norms = norms
+        self.rollout = rollout
+        self.words = words
+        self.reduce = reduce
+        self.over = over
+        self.layers = layers
+
+    @property
+    def is_none(self) -> bool:
+        """Whether nothing is derived."""
+        return not (self.norms or self.rollout or self.words or self.reduce)
+
+
+class Origin(NamedTuple):
+    """What a derived trace is made of.
+
+    Attributes:
+        trace: as it was recorded.
+        derivation: what was made of it.
+        rules: the same in sentences.
+    """
+
+    trace: Trace
+    derivation: Derivation
+    rules: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as the JSON document spells it."""
+        wish = self.derivation
+        over = [axis for axis in AXES if wish.reduce and axis in wish.over]
+        chosen = {"norms": wish.norms, "rollout": wish.rollout, "words": wish.words}
+        return {**chosen, "reduce": wish.reduce, "over": over, "rules": list(self.rules)}
+
 
 SCHEMA = "attncli.trace/1"
 
@@ -134,6 +195,6 @@ class Trace:
         """
         if self.origin is not None:
             raise UsageError("a derived trace is not saved; save the one that it was made of, and derive it again")
-        from attncli.sources.file import save
+        from attncli.trace.store import save
 
         save(self, path)

@@ -1,0 +1,1 @@
+"""One sentence's attention, as every source records it and every view reads it."""
