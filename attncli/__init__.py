@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from attncli.explanation import why
     from attncli.sources import inspect, open_source
     from attncli.sources.module import from_multihead_attention
-    from attncli.sources.tokenization import tokenize
+    from attncli.sources.tokenize import tokenize
     from attncli.survey import heads
     from attncli.trace.store import load
     from attncli.trace.trace import Trace
@@ -56,7 +56,7 @@ _HOMES = {
     "inspect": "attncli.sources",
     "load": "attncli.trace.store",
     "open_source": "attncli.sources",
-    "tokenize": "attncli.sources.tokenization",
+    "tokenize": "attncli.sources.tokenize",
     "why": "attncli.explanation",
 }
 

@@ -13,10 +13,9 @@ from attncli.terminal import tell
 
 if TYPE_CHECKING:
     from attncli.resume import Resumed
-    from attncli.sentences import Numbered
-    from attncli.sources.load_options import EngineOptions
-    from attncli.sources.tokenization import Tokenizer
-    from attncli.sources.toy import ToyOptions
+    from attncli.sources.options import EngineOptions, ToyOptions
+    from attncli.sources.stream import Numbered
+    from attncli.sources.tokenize import Tokenizer
     from attncli.trace.tokenization import Tokenization
     from attncli.trace.trace import Trace
 
@@ -92,7 +91,7 @@ def _computed(
 ) -> Iterator[tuple[int, Trace | Failure]]:
     from attncli.sentences import sentences
     from attncli.sources import open_source
-    from attncli.sources.groups import traced
+    from attncli.sources.stream import traced
 
     texts = sentences(given.get("text", ()), given.get("file"), given.get("whole", False))
     if only is not None:
@@ -107,7 +106,10 @@ def _computed(
         )
     if "model" not in given:
         tell(f"the toy layer: {source}")
-    return traced(source, texts, given.get("pair"), given.get("target"), resumed)
+    pair, target = given.get("pair"), given.get("target")
+    if resumed is None:
+        return traced(source, texts, pair, target)
+    return traced(source, texts, pair, target, resumed.is_due, resumed.sentence)
 
 
 def _loading(given: Given) -> AbstractContextManager[None]:
@@ -146,13 +148,13 @@ def _of_source(given: Given) -> list[str]:
 
 
 def _load_options() -> type[EngineOptions]:
-    from attncli.sources.load_options import EngineOptions
+    from attncli.sources.options import EngineOptions
 
     return EngineOptions
 
 
 def _toy_options() -> type[ToyOptions]:
-    from attncli.sources.toy import ToyOptions
+    from attncli.sources.options import ToyOptions
 
     return ToyOptions
 
@@ -160,8 +162,8 @@ def _toy_options() -> type[ToyOptions]:
 def tokenizations_of(given: Given) -> Iterator[tuple[int, Tokenization | Failure]]:
     """Yield the numbered tokens that a command's options ask for; see `answers_of`."""
     from attncli.sentences import sentences
-    from attncli.sources.texts import check_texts
-    from attncli.sources.tokenization import OPTIONS, open_tokenizer
+    from attncli.sources.reading import check_texts
+    from attncli.sources.tokenize import OPTIONS, open_tokenizer
     from attncli.trace.tokenization import tokenizations_in
 
     if "from_" in given:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from attncli.errors import Failure, InputError, UsageError
 from attncli.files import check_file
 from attncli.terminal import is_piped_in, note, stdin_bytes
 from attncli.text import visible
 
-MOST_BYTES = 2**24  # of a line; no model reads a text that is nearly as long
+if TYPE_CHECKING:
+    from attncli.sources.stream import Numbered
 
-Numbered = tuple[int, str | Failure]  # a sentence, or why a line is none
+MOST_BYTES = 2**24  # of a line; no model reads a text that is nearly as long
 
 _BOM = b"\xef\xbb\xbf"
 # By their own marks, the longer one first: that of UTF-16 begins it.

@@ -229,8 +229,7 @@ def _check_key(key: str, path: str) -> None:
 
 def _toy_flags(given: Mapping[str, Any]) -> list[str]:
     """Return the options of the command line that only the toy layer has."""
-    from attncli.sources.load_options import EngineOptions
-    from attncli.sources.toy import ToyOptions
+    from attncli.sources.options import EngineOptions, ToyOptions
 
     of_checkpoints = {field.name for field in fields(EngineOptions)}
     return [field.name for field in fields(ToyOptions) if field.name in given and field.name not in of_checkpoints]

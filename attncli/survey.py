@@ -197,7 +197,7 @@ def heads(
     """
     from attncli.errors import refusing
     from attncli.sources import open_source
-    from attncli.sources.groups import traced
+    from attncli.sources.stream import traced
 
     view = View(queries=tuple(several(queries)))
     if isinstance(texts, Trace):

@@ -51,7 +51,7 @@ def check(
         documents: whether the texts are also packed into one sequence, where none may attend to another.
         layers: which layers to look at.
         special: whether the tokenizer adds its special tokens.
-        options: fields of `attncli.sources.load_options.LoadOptions`.
+        options: fields of `attncli.sources.options.LoadOptions`.
 
     Raises:
         UsageError: an option does not exist, or the layers do not.

@@ -78,7 +78,7 @@ def check(
     from attncli.progress import status
     from attncli.render.report import report_parts
     from attncli.sentences import sentences
-    from attncli.sources.load_options import LoadOptions
+    from attncli.sources.options import LoadOptions
     from attncli.terminal import canvas, note, write
 
     if model is None:

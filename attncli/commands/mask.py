@@ -266,7 +266,7 @@ def _size(
 
 def _words(text: str) -> list[str]:
     """Return the words of a text, as the toy layer splits it."""
-    from attncli.sources.texts import check_texts
+    from attncli.sources.reading import check_texts
     from attncli.sources.vocabulary import Words
 
     check_texts(text)

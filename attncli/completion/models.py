@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from attncli.files import MOST_SETTINGS, read_file
-from attncli.hub_cache import cache, repository, snapshot
+from attncli.sources.folder import cache, repository, snapshot
 
 # How architectures call the same numbers.
 _LAYERS = (

@@ -2,36 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from attncli.sources.stream import Source
     from attncli.trace.trace import Trace
-
-
-class Source(Protocol):
-    """Something that can be asked for the attention of one sentence after another.
-
-    Attributes:
-        runs_together: whether several sentences may be computed side by side, so that more at once are faster.
-    """
-
-    runs_together: bool
-
-    def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
-        """Return the attention of one sentence.
-
-        Args:
-            text: the sentence.
-            pair: a second text in the same sequence.
-            target: the text whose queries attend to the sentence's keys.
-        """
-
-    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
-        """Yield the attention of sentences, or of one, in order; they may be computed side by side, in bounded memory.
-
-        A sentence that cannot be read ends the iteration with its error, after all those before it.
-        """
 
 
 def open_source(
@@ -55,7 +31,7 @@ def open_source(
         mask: a mask expression or file; None is the toy layer's default or the checkpoint's own mask.
         special: whether the tokenizer adds its special tokens.
         generate: how many tokens a causal model writes after each sentence, greedily.
-        options: fields of `toy.ToyOptions`, or of `load_options.EngineOptions` with a model.
+        options: fields of `options.ToyOptions`, or of `options.EngineOptions` with a model.
 
     Raises:
         UsageError: an option does not exist, or does not apply to this source.

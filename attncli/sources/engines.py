@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli.errors import NotExposedError, require
-from attncli.sources.groups import OneByOne
-from attncli.sources.load_options import EngineOptions, checked_options
 from attncli.sources.native import DeclinedError, NativeCheckpoint, NotCachedError
+from attncli.sources.options import EngineOptions, checked_options
+from attncli.sources.stream import OneByOne
 from attncli.text import visible
 from attncli.trace.layer import LayerTrace, Proof
 
 if TYPE_CHECKING:
-    from attncli.sources import Source
     from attncli.sources.pretrained import Checkpoint
+    from attncli.sources.stream import Source
     from attncli.trace.selection import Indices
     from attncli.trace.trace import Trace
 

@@ -1,4 +1,9 @@
-"""The files of a checkpoint's folder: whatever else it holds, no reader leaves it, or waits for ever."""
+"""The files of a checkpoint: in a folder of the user's, or in the hub's local cache.
+
+Whatever else a folder holds, no reader leaves it, or waits for ever. The cache is found and laid out as
+huggingface_hub does it, and nothing is imported or downloaded for that:
+https://huggingface.co/docs/huggingface_hub/guides/manage-cache.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ import os
 from pathlib import Path
 
 from attncli.errors import LoadError
-from attncli.files import MOST_TEXT, check_file, read_file
+from attncli.files import MOST_SETTINGS, MOST_TEXT, check_file, read_file
 from attncli.text import visible
 
 INDEX = "model.safetensors.index.json"
@@ -76,3 +81,31 @@ def shards_of(folder: Path, index: str = INDEX) -> dict[str, str]:
         return {str(name): os.fspath(file) for name, file in listed.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
+
+
+def cache() -> Path:
+    """Return the folder of the local cache."""
+    environment = os.environ.get
+    home = environment("HF_HOME") or os.path.join(environment("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    folder = environment("HF_HUB_CACHE") or environment("HUGGINGFACE_HUB_CACHE") or os.path.join(home, "hub")
+    return Path(os.path.expandvars(folder)).expanduser()
+
+
+def repository(name: str) -> Path:
+    """Return the folder of a model in the cache, whether it is there or not."""
+    return cache() / ("models--" + name.replace("/", "--"))
+
+
+def snapshot(name: str, revision: str) -> Path:
+    """Return the folder of a model's files at a branch, a tag or a commit, whether it is there or not."""
+    folder = repository(name)
+    try:
+        commit = read_file(folder / "refs" / revision, MOST_SETTINGS).decode().strip()
+    except (OSError, ValueError):
+        commit = revision
+    return folder / "snapshots" / commit
+
+
+def is_known(folder: Path, name: str) -> bool:
+    """Return whether a file is in a snapshot's folder, or was found not to be on the hub."""
+    return os.path.exists(folder / name) or os.path.exists(folder.parents[1] / ".no_exist" / folder.name / name)

@@ -6,9 +6,6 @@ published notebooks come out digit for digit with torch's random numbers, and Nu
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,9 +15,9 @@ from attncli.errors import UsageError
 from attncli.masks.expressions import Atom, RuleMask
 from attncli.masks.parser import parse
 from attncli.sources.draws import INITS, RNGS, Linear
-from attncli.sources.groups import OneByOne
-from attncli.sources.options import refuse_unknown
-from attncli.sources.texts import check_texts
+from attncli.sources.options import PROJECTS, ToyOptions, refuse_unknown
+from attncli.sources.reading import check_texts
+from attncli.sources.stream import OneByOne
 from attncli.sources.vocabulary import Trained, Vocabulary, Words, open_vocabulary
 from attncli.text import visible
 from attncli.trace.layer import LayerTrace
@@ -31,125 +28,6 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
     from attncli.trace.selection import Indices
-
-PROJECTS = {"qkv": ("q", "k", "v"), "qk": ("q", "k"), "none": ()}
-POSITIONS = ("none", "sinusoidal")
-
-_LARGEST = 100_000_000  # numbers in one weight matrix; a typing slip should not fill the memory
-
-
-@dataclass(frozen=True)
-class ToyOptions:
-    """How the toy layer is made; the fields are the command's options.
-
-    Attributes:
-        d_model: width of the embeddings.
-        num_heads: heads; None is 4, or 1 without projections, where all heads would be the same.
-        d_k: query/key width of each head; None is d_model / num_heads.
-        d_v: value width of each head; None is d_model / num_heads.
-        init: how weights are drawn; None is `scaled`: N(0, 1/d_model), `normal` N(0, 1), `uniform` U[0, 1), `linear`
-            nn.Linear's default with its bias, `zeros`.
-        project: which of Q, K, V are projected; the rest are the embeddings themselves.
-        positions: `sinusoidal` adds the encoding of Vaswani et al. 2017, section 3.5.
-        scale: `sqrt` is 1/√d_k, `none` is 1, or a number.
-        seed: seed of the draws.
-        rng: whose random numbers.
-        vocab: `words`, or a tokenizer (a tokenizer.json, a folder that holds one, or a hub name).
-        vocab_size: rows of the embedding; None is the number of words, or of the tokenizer's tokens.
-        out_proj: whether the concatenated heads are projected by W_o; None is yes, unless nothing is projected.
-        offline: look for a tokenizer's name in the local cache only.
-    """
-
-    d_model: int = 32
-    num_heads: int | None = None
-    d_k: int | None = None
-    d_v: int | None = None
-    init: str | None = None
-    project: str = "qkv"
-    positions: str = "none"
-    scale: str | float = "sqrt"
-    seed: int = 0
-    rng: str = "numpy"
-    vocab: str = "words"
-    vocab_size: int | None = None
-    out_proj: bool | None = None
-    offline: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse what makes no layer, before anything is drawn."""
-        if not isinstance(self.vocab, str):
-            raise UsageError("--vocab: expected words, or a tokenizer.json, its folder or its hub name")
-        choices: dict[str, Collection[str]] = {"init": INITS, "project": PROJECTS, "positions": POSITIONS, "rng": RNGS}
-        for name, allowed in choices.items():
-            value = getattr(self, name)
-            if value not in allowed and not (name == "init" and value is None):
-                raise UsageError(f"--{name} '{visible(str(value))}': expected one of {', '.join(allowed)}")
-        for name in ("d_model", "num_heads", "d_k", "d_v", "vocab_size"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise UsageError(f"--{name.replace('_', '-')} {value}: expected 1 or more")
-        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
-            raise UsageError(f"--seed {self.seed}: expected 0 to 2^63 - 1")
-        for name, is_projected in (("d_k", self.project != "none"), ("d_v", self.project == "qkv")):
-            if getattr(self, name) not in (None, self.d_model) and not is_projected:
-                option = "--" + name.replace("_", "-")
-                raise UsageError(
-                    f"{option} does not apply to --project {self.project}: there it is d_model, {self.d_model}"
-                )
-        is_split = (self.d_k is None and self.project != "none") or (self.d_v is None and self.project == "qkv")
-        if is_split and self.d_model % self.heads:
-            raise UsageError(
-                f"--d-model {self.d_model} does not divide into {self.heads} heads; give --d-k and --d-v, "
-                "or another --num-heads"
-            )
-        if self.init is not None and self.project == "none" and not self.has_out_projection:
-            raise UsageError("--init does not apply to --project none, which has no weights; drop one of them")
-        rows = max(self.vocab_size or 1, self.heads * self.key_width, self.heads * self.value_width)
-        if rows * self.d_model > _LARGEST:
-            raise UsageError(f"these sizes make a matrix of over {_LARGEST:,} numbers; make them smaller")
-        self.scale_factor  # noqa: B018  a scale that is no number is refused here
-
-    @property
-    def weights(self) -> str:
-        """How weights are drawn."""
-        return self.init or "scaled"
-
-    @property
-    def heads(self) -> int:
-        """`H`."""
-        return self.num_heads or (1 if self.project == "none" else 4)
-
-    @property
-    def key_width(self) -> int:
-        """`D`."""
-        return self.d_model if self.project == "none" else self.d_k or self.d_model // self.heads
-
-    @property
-    def value_width(self) -> int:
-        """`Dv`."""
-        return self.d_v or self.d_model // self.heads if self.project == "qkv" else self.d_model
-
-    @property
-    def has_out_projection(self) -> bool:
-        """Whether there is a W_o."""
-        return self.project != "none" if self.out_proj is None else self.out_proj
-
-    @property
-    def scale_factor(self) -> float:
-        """What multiplies q·k."""
-        if self.scale == "sqrt":
-            return 1 / math.sqrt(self.key_width)
-        if self.scale == "none":
-            return 1.0
-        try:
-            factor = float(self.scale)
-        except (TypeError, ValueError):
-            factor = math.nan
-        if not abs(factor) <= float(np.finfo(np.float32).max):
-            raise UsageError(
-                f"--scale '{visible(str(self.scale))}': expected sqrt, none or a number that float32 holds"
-            )
-        return factor
 
 
 class ToyLayer(OneByOne):

@@ -243,7 +243,7 @@ def tokenizer_in(path: Path, whose: str) -> Tokenizer:
 
 def _tokenizer_from_hub(name: str, offline: bool) -> Path:
     require(f"--vocab '{visible(name)}' is no file or folder here. A look on the hub", "huggingface_hub")
-    from attncli.sources.pretrained.quiet import hush_hub
+    from attncli.sources.hub import hush_hub
 
     hush_hub()
     from huggingface_hub import hf_hub_download
@@ -251,7 +251,7 @@ def _tokenizer_from_hub(name: str, offline: bool) -> Path:
     try:
         return Path(hf_hub_download(name, "tokenizer.json", local_files_only=offline))
     except Exception as error:  # network, authentication, names: a sentence for each is in the error
-        from attncli.sources.pretrained.explain import unreached
+        from attncli.sources.hub import unreached
 
         if why := unreached(error):
             raise LoadError(

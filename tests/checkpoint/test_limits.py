@@ -14,7 +14,7 @@ from conformance import opened, save, stacked
 from transformers import PreTrainedTokenizerFast
 
 from attncli.errors import InputError, UsageError
-from attncli.sources import load_options, open_source
+from attncli.sources import open_source, options
 from attncli.sources.pretrained import Checkpoint, interface, memory
 from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Trace
@@ -334,7 +334,7 @@ def test_a_device_map_without_accelerate_says_how_to_install_it(
     attn: Run, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(load_options, "find_spec", lambda name: asked.append(name))
+    monkeypatch.setattr(options, "find_spec", lambda name: asked.append(name))
     ran = attn("inspect", TEXT, "-m", folder("llama"), "--device-map", "auto")
     refused(ran, USAGE, "--device-map", "accelerate", "pip install 'attncli[accelerate]'")
     assert asked == ["accelerate"]

@@ -27,9 +27,9 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForMaske
 import attncli
 from attncli.errors import LoadError, NotExposedError, UsageError
 from attncli.sources import engines
-from attncli.sources.native.blocks import ACTIVATIONS, erf
 from attncli.sources.native.families import FAMILIES, recipe_of
 from attncli.sources.native.fields import DeclinedError, Fields
+from attncli.sources.native.functions import ACTIVATIONS, erf
 from attncli.sources.native.weights import Weights
 
 Run = Callable[..., Any]

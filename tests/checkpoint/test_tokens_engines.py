@@ -15,7 +15,7 @@ from tiny_tokenizers import FAMILIES, STRINGS, save_tokenizer
 from transformers import AutoTokenizer
 
 from attncli.sources import native
-from attncli.sources.load_options import LoadOptions
+from attncli.sources.options import LoadOptions
 from attncli.sources.pretrained import tokenizer as of_transformers
 
 Run = Callable[..., Any]

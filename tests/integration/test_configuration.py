@@ -15,8 +15,7 @@ from typer.main import get_command
 
 from attncli.cli import app
 from attncli.errors import UsageError
-from attncli.sources.load_options import EngineOptions
-from attncli.sources.toy import ToyOptions
+from attncli.sources.options import EngineOptions, ToyOptions
 from attncli.standing import DEFAULTS
 
 SENTENCE = "time flies like an arrow"

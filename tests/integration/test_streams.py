@@ -10,7 +10,7 @@ import pytest
 from attncli import sentences
 from attncli.errors import Failure, InputError, refusing
 from attncli.sources import open_source
-from attncli.sources.groups import traced
+from attncli.sources.stream import traced
 from attncli.trace.trace import Trace
 
 Run = Callable[..., Any]

@@ -20,7 +20,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import attncli
 from attncli.errors import AttnError, InputError, LoadError, UsageError
-from attncli.sources.toy import ToyOptions
+from attncli.sources.options import ToyOptions
 from attncli.sources.vocabulary import Words
 from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Trace

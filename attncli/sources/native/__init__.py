@@ -18,10 +18,8 @@ import numpy as np
 
 from attncli.errors import InputError, UsageError, not_installed
 from attncli.files import MOST_TEXT, read_file
-from attncli.hub_cache import is_known, snapshot
 from attncli.masks.parser import parse
-from attncli.sources.folder import check_folder
-from attncli.sources.groups import OneByOne
+from attncli.sources.folder import check_folder, is_known, snapshot
 from attncli.sources.native.families import recipe_of
 from attncli.sources.native.fields import DeclinedError, Fields
 from attncli.sources.native.forward import Model
@@ -36,12 +34,13 @@ from attncli.sources.storage import (
     is_unknown,
     unknown_quantization,
 )
+from attncli.sources.stream import OneByOne
 from attncli.text import visible
 from attncli.trace.selection import Indices
 from attncli.trace.trace import Source, Trace
 
 if TYPE_CHECKING:
-    from attncli.sources.load_options import EngineOptions, LoadOptions
+    from attncli.sources.options import EngineOptions, LoadOptions
 
 __all__ = ["DeclinedError", "NativeCheckpoint", "NotCachedError", "load_alone"]
 
@@ -58,7 +57,7 @@ class NotCachedError(DeclinedError):
 
 
 class NativeCheckpoint(OneByOne):
-    """A model and its tokenizer, opened once; see `attncli.sources.Source`.
+    """A model and its tokenizer, opened once; see `attncli.sources.stream.Source`.
 
     Raises:
         DeclinedError: it is not one that this engine computes; when it traces, the sentence is not.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attncli.masks.expressions import Atom, Expression, RuleMask
-from attncli.sources.native.blocks import linear, rotated
+from attncli.sources.native.functions import linear, rotated
 from attncli.sources.native.recipe import Recipe, Residual, Table
 from attncli.sources.native.weights import Weights
 from attncli.trace.layer import LayerTrace, stages_of

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from attncli.masks.expressions import Atom
+from attncli.sources.native.fields import DeclinedError, Fields
+from attncli.sources.native.functions import ACTIVATIONS
 from attncli.sources.native.rope import Rope
 
 Hidden = np.ndarray[Any, np.dtype[np.float32]]
@@ -217,3 +220,18 @@ def _tensors(name: str | None, has_bias: bool) -> Iterator[str]:
         yield name + ".weight"
         if has_bias:
             yield name + ".bias"
+
+
+def heads_of(hidden: int, heads: int) -> Heads:
+    """Return heads that share a width, each with keys of its own."""
+    if hidden % heads:
+        raise DeclinedError(f"{heads} heads share a width of {hidden}")
+    return Heads(heads, heads, hidden // heads)
+
+
+def activation_of(
+    fields: Fields, name: str, usual: str, meant: Mapping[str, str] = MappingProxyType({})
+) -> Callable[[Hidden], Hidden]:
+    """Return the activation that a field names, some of which mean another one."""
+    said = fields.take(name, usual, among=ACTIVATIONS)
+    return ACTIVATIONS[meant.get(said, said)]

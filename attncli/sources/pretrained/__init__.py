@@ -14,7 +14,7 @@ from typing import Any
 
 from attncli.errors import AttnError, LoadError, NotExposedError, UsageError, require
 from attncli.masks.parser import parse
-from attncli.sources.load_options import LoadOptions, checked_options
+from attncli.sources.options import LoadOptions, checked_options
 from attncli.sources.reading import Reader, Sentence
 from attncli.text import several, visible
 from attncli.trace.selection import Indices
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class Checkpoint:
-    """A model and its tokenizer, loaded once; see `attncli.sources.Source`."""
+    """A model and its tokenizer, loaded once; see `attncli.sources.stream.Source`."""
 
     runs_together = True
 

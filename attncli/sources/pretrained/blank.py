@@ -18,12 +18,12 @@ from torch.utils._pytree import tree_map_only
 from transformers import AutoModel, initialization
 
 from attncli.errors import InputError
-from attncli.sources.pretrained.explain import explained
+from attncli.sources.hub import explained
 from attncli.sources.pretrained.loading import make_ready, with_attention
 from attncli.text import visible
 
 if TYPE_CHECKING:
-    from attncli.sources.load_options import LoadOptions
+    from attncli.sources.options import LoadOptions
 
 _ZERO = torch.zeros(())  # what every parameter is a view of
 _MOST_BYTES = 2**30  # of buffers, which are no part of a file: a short configuration can ask for any

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from attncli.errors import AttnError, InputError, NotExposedError
+from attncli.sources.hub import first_sentence, is_exhausted
 from attncli.sources.pretrained import interface
-from attncli.sources.pretrained.explain import first_sentence, is_exhausted
 from attncli.sources.pretrained.loading import make_eager
 from attncli.sources.pretrained.places import attention_places
 from attncli.sources.pretrained.recording import Finished, Recorder, Request, Span, recorder

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from attncli.errors import NotExposedError
-from attncli.sources.pretrained.explain import first_sentence
+from attncli.sources.hub import first_sentence
 from attncli.sources.pretrained.loading import make_eager
 
 

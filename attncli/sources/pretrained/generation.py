@@ -12,8 +12,8 @@ import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
 
 from attncli.errors import InputError, NotExposedError
+from attncli.sources.hub import first_sentence, is_exhausted
 from attncli.sources.pretrained.continuation import eagerly
-from attncli.sources.pretrained.explain import first_sentence, is_exhausted
 from attncli.sources.pretrained.memory import room_for
 from attncli.sources.reading import Sentence
 from attncli.text import visible

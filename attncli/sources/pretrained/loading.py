@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attncli.errors import InputError, LoadError, NotExposedError
-from attncli.hub_cache import snapshot
-from attncli.sources.pretrained.downloads import Download
-from attncli.sources.pretrained.explain import explained, first_sentence
-from attncli.sources.pretrained.quiet import heard, hush
+from attncli.sources.folder import snapshot
+from attncli.sources.hub import Download, explained, first_sentence, heard, hush
 from attncli.sources.pretrained.tokenizer import hub_arguments, positions
 from attncli.sources.storage import check_beside, check_is_checkpoint, check_types, check_unread, unknown_quantization
 from attncli.text import visible
@@ -22,7 +20,7 @@ from attncli.trace.selection import MOST_LAYERS
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from attncli.sources.load_options import LoadOptions
+    from attncli.sources.options import LoadOptions
     from attncli.sources.pretrained.recording import Request
 
 hush()

@@ -14,7 +14,7 @@ import torch
 
 from attncli.errors import InputError, NotExposedError
 from attncli.files import to_numpy
-from attncli.sources.pretrained.explain import first_sentence, is_exhausted
+from attncli.sources.hub import first_sentence, is_exhausted
 from attncli.sources.pretrained.recording import Span
 
 if TYPE_CHECKING:

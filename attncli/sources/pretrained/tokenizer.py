@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from attncli.errors import LoadError
 from attncli.sources.folder import check_folder
-from attncli.sources.pretrained.explain import explained
-from attncli.sources.pretrained.quiet import hush
+from attncli.sources.hub import explained, hush
 from attncli.text import visible
 
 if TYPE_CHECKING:
-    from attncli.sources.load_options import LoadOptions
+    from attncli.sources.options import LoadOptions
 
 _ADVICE = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
 

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from attncli.masks.expressions import Atom
-from attncli.sources.native.blocks import layer_norm
-from attncli.sources.native.families.shared import activation_of, heads_of
 from attncli.sources.native.fields import DeclinedError, Fields
-from attncli.sources.native.recipe import Attention, Embedding, FeedForward, Norm, Projections, Recipe, Residual, Table
+from attncli.sources.native.functions import layer_norm
+from attncli.sources.native.recipe import (
+    Attention,
+    Embedding,
+    FeedForward,
+    Norm,
+    Projections,
+    Recipe,
+    Residual,
+    Table,
+    activation_of,
+    heads_of,
+)
 
 
 def bert(

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from attncli.masks.expressions import Atom
-from attncli.sources.native.blocks import rms_norm
-from attncli.sources.native.families.shared import activation_of
 from attncli.sources.native.fields import DeclinedError, Fields
+from attncli.sources.native.functions import rms_norm
 from attncli.sources.native.recipe import (
     Attention,
     Embedding,
@@ -21,6 +20,7 @@ from attncli.sources.native.recipe import (
     Recipe,
     Residual,
     Table,
+    activation_of,
 )
 from attncli.sources.native.rope import Rope, read_rope
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from attncli.sources.native.families.decoder import WHOLE, WINDOWED, Usual, decoder, stated_biases
-from attncli.sources.native.families.shared import activation_of
 from attncli.sources.native.fields import DeclinedError, Fields
-from attncli.sources.native.recipe import Recipe, Residual
+from attncli.sources.native.recipe import Recipe, Residual, activation_of
 from attncli.sources.native.rope import Rope, rope_of
 
 

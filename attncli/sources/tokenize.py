@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Protocol
 
 from attncli.errors import require
-from attncli.sources.load_options import LoadOptions, checked_options
-from attncli.sources.options import refuse_unknown
-from attncli.sources.texts import check_texts
+from attncli.sources.options import LoadOptions, TokenizerOptions, VocabularyOptions, checked_options, refuse_unknown
+from attncli.sources.reading import check_texts
 from attncli.sources.vocabulary import Trained, Vocabulary, Words, open_vocabulary
 from attncli.text import visible
 from attncli.trace.tokenization import Tokenization
-
-
-@dataclass(frozen=True)
-class VocabularyOptions:
-    """Which vocabulary reads the text, without a checkpoint; see `toy.ToyOptions`."""
-
-    vocab: str = "words"
-    offline: bool = False
-
-
-@dataclass(frozen=True)
-class TokenizerOptions:
-    """How a checkpoint's tokenizer is loaded, and what it cuts; see `load_options.LoadOptions`."""
-
-    revision: str | None = None
-    offline: bool = False
-    trust_remote_code: bool = False
-    truncate: bool = False
-
 
 OPTIONS = ("model", *sorted({field.name for known in (VocabularyOptions, TokenizerOptions) for field in fields(known)}))
 

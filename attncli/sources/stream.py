@@ -1,26 +1,52 @@
-"""Numbered sentences through a source, a group of them at a time; a bad one does not stop those after it."""
+"""Many sentences through one source, a group of them at a time; a bad one does not stop those after it."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from attncli.errors import Failure, InputError, MisfitError
-from attncli.sources.texts import check_texts
+from attncli.sources.reading import check_texts
 from attncli.text import several
 
 if TYPE_CHECKING:
-    from attncli.resume import Resumed
-    from attncli.sentences import Numbered
-    from attncli.sources import Source
     from attncli.trace.trace import Trace
+
+
+class Source(Protocol):
+    """Something that can be asked for the attention of one sentence after another.
+
+    Attributes:
+        runs_together: whether several sentences may be computed side by side, so that more at once are faster.
+    """
+
+    runs_together: bool
+
+    def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
+        """Return the attention of one sentence.
+
+        Args:
+            text: the sentence.
+            pair: a second text in the same sequence.
+            target: the text whose queries attend to the sentence's keys.
+        """
+
+    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
+        """Yield the attention of sentences, or of one, in order; they may be computed side by side, in bounded memory.
+
+        A sentence that cannot be read ends the iteration with its error, after all those before it.
+        """
+
+
+Numbered = tuple[int, str | Failure]  # a sentence, or why a line is none
+
 
 MOST_TOGETHER = 256
 
 
 class OneByOne(ABC):
-    """A source that computes its sentences one after the other; see `attncli.sources.Source`."""
+    """A source that computes its sentences one after the other; see `attncli.sources.stream.Source`."""
 
     runs_together = False
 
@@ -35,7 +61,12 @@ class OneByOne(ABC):
 
 
 def traced(
-    source: Source, texts: Iterable[Numbered], pair: str | None, target: str | None, resumed: Resumed | None = None
+    source: Source,
+    texts: Iterable[Numbered],
+    pair: str | None,
+    target: str | None,
+    is_due: Callable[[int], bool] | None = None,
+    first_due: int = 1,
 ) -> Iterator[tuple[int, Trace | Failure]]:
     """Yield what numbered sentences are answered by, computed a group of them at a time.
 
@@ -44,8 +75,9 @@ def traced(
         texts: the sentences.
         pair: a second text in the same sequence as each.
         target: the text whose queries attend to each sentence's keys.
-        resumed: the run that this one goes on from; sentences that it answered run only where they share the group
-            in which it ended.
+        is_due: whether the sentence with a number is still to be answered; None is every one. Others run only where
+            they share the group of the first that is due.
+        first_due: the first number that an interrupted run did not get beyond.
 
     Raises:
         InputError: the pair or the target cannot be read.
@@ -53,12 +85,12 @@ def traced(
     check_texts(None, pair, target)
     # What runs each sentence by itself need not wait for others.
     for window in windows(texts) if source.runs_together else ([one] for one in texts):
-        if resumed is not None and window[-1][0] < resumed.sentence:
-            window = [one for one in window if resumed.is_due(one[0])]
+        if is_due is not None and window[-1][0] < first_due:
+            window = [one for one in window if is_due(one[0])]
         answers = _answers(source, [text for _, text in window if isinstance(text, str)], pair, target)
         for number, text in window:
             answer = next(answers) if isinstance(text, str) else text
-            if resumed is None or resumed.is_due(number):
+            if is_due is None or is_due(number):
                 yield number, answer
 
 

@@ -1,0 +1,171 @@
+"""The hub and the libraries that talk to it: their own output silenced, downloads logged, errors said in a sentence."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from tqdm.std import tqdm
+
+from attncli.errors import AttnError, InputError, LoadError
+from attncli.text import visible
+
+if TYPE_CHECKING:
+    from attncli.sources.options import LoadOptions
+
+_log = logging.getLogger(__name__)
+
+# What reads weights, of transformers' modules.
+_READERS = tuple(
+    f"transformers.{name}" for name in ("modeling_utils", "core_model_loading", "quantizers", "integrations")
+)
+
+# Read when the libraries are imported: progress bars, and the tokenizers' warning of a fork.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+# And no call that nobody asked for: transformers would ask a service of the hub to convert a pickle.
+os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+
+
+def hush() -> None:
+    """Import transformers' own logging, and let it and the hub's client write nothing."""
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    hush_hub()
+
+
+def hush_hub() -> None:
+    """Pass on what the hub's client says while it tries again, for half a minute and more, as a step of ours."""
+    from huggingface_hub.utils import logging as hub_logging  # which makes a handler of its own
+
+    hub_logging.get_logger().handlers = [_Relay()]
+
+
+@contextmanager
+def heard() -> Iterator[list[str]]:
+    """Collect what transformers warns of while weights are read, a sentence each.
+
+    But for its table of tensors that are missing, of another shape or left over: that is judged by us, from the data.
+    """
+    said: list[str] = []
+    logger = logging.getLogger("transformers")
+    handlers, level = logger.handlers, logger.level
+    logger.handlers = [_Collector(said)]
+    logger.setLevel(logging.WARNING)
+    try:
+        yield said
+    finally:
+        logger.handlers = handlers
+        logger.setLevel(level)
+
+
+class _Collector(logging.Handler):
+    def __init__(self, said: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._said = said
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if record.name.startswith(_READERS) and "LOAD REPORT" not in message:
+            self._said.append("transformers: " + visible(" ".join(message.split())))
+
+
+class _Relay(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        _log.info("the hub's client: %s", record.getMessage())
+
+
+# Torch's allocator for the CPU has no class of its own for this.
+_EXHAUSTED = ("DefaultCPUAllocator", "can't allocate memory", "not enough memory", "unable to mmap", "out of memory")
+
+
+@contextmanager
+def explained(name: str, part: str, options: LoadOptions) -> Iterator[None]:
+    """Turn whatever is raised while a part of a checkpoint is read into one sentence.
+
+    Raises:
+        InputError: memory ran out.
+        LoadError: anything else.
+    """
+    try:
+        yield
+    except AttnError:
+        raise
+    except Exception as error:  # the libraries below raise nearly everything
+        raise _sentence(error, name, part, options) from None
+
+
+def _sentence(error: Exception, name: str, part: str, options: LoadOptions) -> AttnError:
+    shown = visible(name)
+    if is_exhausted(error):
+        return InputError(f"{shown} does not fit into the memory of this machine")
+    if not os.path.isdir(name):
+        if why := unreached(error):
+            return LoadError(
+                f"the hub could not be reached, the {part} of '{shown}' is not in the local cache, and there is no "
+                f"such folder; check the connection, or give the folder of a downloaded checkpoint ({why})"
+            )
+        from huggingface_hub import is_offline_mode
+
+        where = "in the local cache" if options.offline or is_offline_mode() else "on the hub or in the local cache"
+        return LoadError(
+            f"the {part} of '{shown}' was not found {where}, and there is no such folder; check the name, or "
+            f"give the folder of a downloaded checkpoint ({first_sentence(error)})"
+        )
+    if part == "model" and not any(file.endswith(".safetensors") for file in os.listdir(name)) and options.allow_pickle:
+        return LoadError(f"the pickle of {shown} holds more than tensors or is damaged; nothing in it was run")
+    return LoadError(
+        f"the {part} of {shown} cannot be loaded: {first_sentence(error)}; check that the folder is complete"
+    )
+
+
+def unreached(error: BaseException) -> str | None:
+    """Return what kept the hub's client from its hub; None where the hub answered, or was not to be asked."""
+    from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
+
+    behind: BaseException | None = error
+    while behind is not None:
+        cause = behind.__cause__
+        # What the client raises where it has looked into the local cache alone.
+        if isinstance(behind, LocalEntryNotFoundError) and cause and not isinstance(cause, OfflineModeIsEnabled):
+            return first_sentence(cause)
+        behind = cause or behind.__context__
+    return None
+
+
+def is_exhausted(error: BaseException) -> bool:
+    """Whether an error says that memory ran out."""
+    return isinstance(error, MemoryError) or any(words in str(error) for words in _EXHAUSTED)
+
+
+def first_sentence(error: BaseException) -> str:
+    """Return what a library said, without its advice and its line breaks."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return visible(text.partition(". ")[0][:300].rstrip("."))
+
+
+class Download(tqdm):  # type: ignore[misc]  # tqdm has no types
+    """A bar of the hub's client that says what it would have drawn."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, file=io.StringIO())
+
+    def display(self, *_: Any, **__: Any) -> None:
+        """Say which file it is, how much of it is there, and how large it is."""
+        size = "" if self.total is None else f" of {_size(self.total)}"
+        _log.debug("downloading %s: %s%s", (self.desc or "a file").rpartition("/")[2], _size(self.n), size)
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
