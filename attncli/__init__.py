@@ -17,15 +17,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from attncli.checks import check
-    from attncli.derived import derive
-    from attncli.difference import diff
+    from attncli.analysis.check import check
+    from attncli.analysis.derive import derive
+    from attncli.analysis.diff import diff
+    from attncli.analysis.heads import heads
+    from attncli.analysis.why import why
     from attncli.errors import AttnError
-    from attncli.explanation import why
     from attncli.sources import inspect, open_source
     from attncli.sources.module import from_multihead_attention
     from attncli.sources.tokenize import tokenize
-    from attncli.survey import heads
     from attncli.trace.store import load
     from attncli.trace.trace import Trace
 
@@ -47,17 +47,17 @@ __all__ = [
 
 _HOMES = {
     "AttnError": "attncli.errors",
-    "check": "attncli.checks",
-    "derive": "attncli.derived",
+    "check": "attncli.analysis.check",
+    "derive": "attncli.analysis.derive",
     "Trace": "attncli.trace.trace",
-    "diff": "attncli.difference",
+    "diff": "attncli.analysis.diff",
     "from_multihead_attention": "attncli.sources.module",
-    "heads": "attncli.survey",
+    "heads": "attncli.analysis.heads",
     "inspect": "attncli.sources",
     "load": "attncli.trace.store",
     "open_source": "attncli.sources",
     "tokenize": "attncli.sources.tokenize",
-    "why": "attncli.explanation",
+    "why": "attncli.analysis.why",
 }
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from attncli.errors import Answer, Failure, InputError, UsageError, refusing
 from attncli.terminal import tell
+from attncli.trace.selection import Indices
 
 if TYPE_CHECKING:
     from attncli.resume import Resumed
@@ -17,7 +18,44 @@ if TYPE_CHECKING:
     from attncli.sources.stream import Numbered
     from attncli.sources.tokenize import Tokenizer
     from attncli.trace.tokenization import Tokenization
-    from attncli.trace.trace import Trace
+    from attncli.trace.trace import Derivation, Trace
+
+
+def derivation_of(given: Mapping[str, Any]) -> tuple[Derivation, dict[str, Any]]:
+    """Return what is to be derived, and the options with the layers that it needs.
+
+    A rollout needs every layer up to the one that is shown, by default the last one; what is reduced over layers is
+    reduced over all of them unless some were chosen.
+
+    Args:
+        given: options by the name of their parameter; those that were not given are left out.
+
+    Raises:
+        UsageError: they do not go together.
+    """
+    from attncli.analysis.derive import parse_over  # with NumPy; `attn tokens` needs none
+    from attncli.trace.trace import Derivation
+
+    if "over" in given and "reduce" not in given:
+        raise UsageError("--over says what --reduce merges; give --reduce mean or --reduce max")
+    if "words" in given and "generate" in given:
+        raise UsageError("--words merges pieces by their places in the text, and what --generate writes has none")
+    over = parse_over(given.get("over"))
+    is_rollout, asked = "rollout" in given, dict(given)
+    spans_layers = "reduce" in given and "layers" in over
+    if is_rollout and "head" in given:
+        raise UsageError("--rollout is the mean over all heads of a layer; drop --head")
+    chosen = given.get("layer", "all" if spans_layers else None)
+    layers = None
+    if is_rollout:
+        layers = None if chosen is None else Indices.of("layer", chosen)
+    wish = Derivation("norms" in given, is_rollout, "words" in given, given.get("reduce"), over, layers)
+    if is_rollout and not ("from_" in given and chosen is None):
+        asked["layer"] = (layers or Indices.of("layer", -1)).and_below
+    elif spans_layers and "from_" not in given:
+        asked["layer"] = chosen
+    return wish, asked
+
 
 Given = Mapping[str, Any]  # options by the name of their parameter; those that were not given are left out
 

@@ -224,5 +224,5 @@ def _executed_shapes(module_name: str) -> None:
             setattr(module, name, jaxtyping.jaxtyped(typechecker=beartype)(function))
 
 
-for _module in ("attncli.attention", "attncli.divergence", "attncli.metrics"):
+for _module in ("attncli.attention", "attncli.analysis.diff", "attncli.analysis.metrics"):
     _executed_shapes(_module)

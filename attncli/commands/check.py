@@ -70,7 +70,7 @@ def check(
     attn check -m gpt2 "time flies like an arrow" --fail-on leak,pad
     attn check -m gpt2 --docs "one document" "and another one"
     """
-    from attncli.checks import check as check_model
+    from attncli.analysis.check import check as check_model
     from attncli.errors import refusing
     from attncli.formats import choose_document
     from attncli.formats.documents import what_was_run, write_findings

@@ -14,7 +14,7 @@ from attncli import options
 from attncli.errors import UsageError
 
 if TYPE_CHECKING:
-    from attncli.difference import Difference
+    from attncli.analysis.diff import Difference
     from attncli.trace.trace import Trace
 
 Texts = Annotated[
@@ -118,8 +118,8 @@ def diff(
     attn diff "time flies like an arrow" -m gpt2 -m distilgpt2
     attn diff --from before.safetensors --from after.safetensors
     """
-    from attncli.difference import TOP
-    from attncli.difference import diff as compare
+    from attncli.analysis.diff import TOP
+    from attncli.analysis.diff import diff as compare
     from attncli.formats import choose_document
     from attncli.terminal import note, write
 
@@ -187,9 +187,9 @@ def _times(count: int) -> str:
 
 def _warnings(difference: Difference) -> Iterator[str]:
     """Yield what the numbers of the traces do not say, once where it is true of both."""
-    from attncli.counterparts import NAMES
+    from attncli.analysis.alignment import NAMES
+    from attncli.analysis.cautions import warnings_of
     from attncli.trace.view import View
-    from attncli.warnings import warnings_of
 
     first, second = difference.first, difference.second
     has_toys = first.source.kind == second.source.kind == "toy"

@@ -9,11 +9,11 @@ import typer
 from typer import Option
 
 from attncli import options
+from attncli.analysis.metric_names import Metric
 from attncli.errors import ExitCode, UsageError
-from attncli.metric_names import Metric
 
 if TYPE_CHECKING:
-    from attncli.survey import Survey
+    from attncli.analysis.heads import Survey
     from attncli.trace.trace import Trace
     from attncli.trace.view import View
 
@@ -100,12 +100,12 @@ def heads(
     attn heads -m gpt2 --file sentences.txt -F tsv
     attn heads -m gpt2 "time flies like an arrow" --grid sink
     """
+    from attncli.analysis.heads import survey
     from attncli.formats import DRAWN, choose_rows
     from attncli.inputs import answers_of, tolerated
     from attncli.progress import Following
     from attncli.sentences import last_number
     from attncli.stream import Answers, fitting
-    from attncli.survey import survey
     from attncli.trace.view import View
 
     given = {name: value for name, value in context.params.items() if value not in (None, ())}
@@ -137,8 +137,8 @@ def _refuse_contradictions(given: dict[str, Any]) -> None:
 
 def _warned(traces: Iterable[tuple[int, Trace]], view: View) -> Iterator[Trace]:
     """Pass the traces on, saying on stderr what their numbers cannot: each warning once, however many sentences."""
+    from attncli.analysis.cautions import warnings_of
     from attncli.terminal import note
-    from attncli.warnings import warnings_of
 
     said: set[str] = set()
     unsaid = 0

@@ -152,8 +152,7 @@ def _answers(
     context: typer.Context, given: dict[str, Any], view: View, resumed: Resumed | None = None
 ) -> Answers[Trace]:
     """Return what is to be shown: the traces that the options ask for, followed by a bar and counted."""
-    from attncli.derived.asked import derivation_of
-    from attncli.inputs import answers_of, is_alone, tolerated
+    from attncli.inputs import answers_of, derivation_of, is_alone, tolerated
     from attncli.progress import Following
     from attncli.sentences import last_number
     from attncli.stream import Answers, fitting
@@ -228,7 +227,7 @@ def _bad_of_whole(context: typer.Context, given: dict[str, Any], view: View, cho
 
 def _derived(answers: Iterable[tuple[int, Trace | Failure]], wish: Derivation) -> Iterator[tuple[int, Trace | Failure]]:
     """Pass the answers on; of a trace, the numbers that were asked to be made of its own."""
-    from attncli.derived import derived_trace
+    from attncli.analysis.derive import derived_trace
     from attncli.errors import Failure
 
     for number, answer in answers:
@@ -239,9 +238,9 @@ def _noted(
     answers: Iterable[tuple[int, Trace | Failure]], view: View, save: Path | None, is_alone: bool
 ) -> Iterator[tuple[int, Trace | Failure]]:
     """Pass the answers on, saying on stderr what their numbers cannot; a trace is saved as it was recorded."""
+    from attncli.analysis.cautions import warnings_of
     from attncli.errors import Failure
     from attncli.stream import warn
-    from attncli.warnings import warnings_of
 
     said: tuple[str, ...] = ()
     for number, answer in answers:

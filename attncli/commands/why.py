@@ -12,7 +12,7 @@ from attncli import options
 from attncli.errors import UsageError
 
 if TYPE_CHECKING:
-    from attncli.explanation import Explained
+    from attncli.analysis.why import Explained
     from attncli.trace.trace import Trace
 
 _CHOICE = "What to look at"
@@ -104,12 +104,12 @@ def why(
     attn why "time flies" --query flies --key time --head 3
     attn why -m gpt2 "time flies like an arrow" --query 4 --head 2
     """
-    from attncli.anatomy import Row
-    from attncli.explanation import explain
+    from attncli.analysis.cautions import warnings_of_rows
+    from attncli.analysis.cell import Row
+    from attncli.analysis.why import explain
     from attncli.formats import choose_document
     from attncli.inputs import traces_of
     from attncli.terminal import note, write
-    from attncli.warnings import warnings_of_rows
 
     wanted_query, wanted_key = _the_only("query", query), _the_only("key", key)
     if wanted_query is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from attncli.difference import CellDifference, Difference, HeadDifference
+from attncli.analysis.diff import CellDifference, Difference, HeadDifference
 from attncli.formats.numbers import number
 from attncli.trace.trace import Trace
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attncli.analysis.check.report import Invariance, Report
 from attncli.attention import row_blocks
-from attncli.checks.report import Invariance, Report
 from attncli.formats.numbers import number, written_rows
 from attncli.masks.expressions import biases
 from attncli.masks.findings import Finding

@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from attncli.analysis.heads import HeadSummary, Survey
+from attncli.analysis.metric_names import NAMES
 from attncli.formats.numbers import number
-from attncli.metric_names import NAMES
-from attncli.survey import HeadSummary, Survey
 
 
 def write_json(survey: Survey, precision: int | None) -> str:

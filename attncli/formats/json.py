@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attncli.analysis.metrics import head_metrics
 from attncli.attention import row_blocks
 from attncli.errors import Failure
 from attncli.formats.answers import dumped, write_array, write_each
 from attncli.formats.numbers import number, proven, written_rows
-from attncli.metrics import head_metrics
 from attncli.trace.layer import HeadTrace, LayerTrace
 from attncli.trace.ranking import Heaviest, top_keys
 from attncli.trace.trace import SCHEMA, Trace

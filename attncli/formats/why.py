@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from attncli.anatomy import Cell, Row
-from attncli.explanation import Explained
+from attncli.analysis.cell import Cell, Row
+from attncli.analysis.why import Explained
 from attncli.formats.numbers import number, proven
 from attncli.trace.trace import Trace
 

@@ -95,7 +95,7 @@ def _environment(root: typer.Context) -> Iterator[Group]:
 
 
 def _metrics(_: typer.Context) -> Iterator[Group]:
-    from attncli.metric_names import MEANINGS
+    from attncli.analysis.metric_names import MEANINGS
 
     yield _group("Metrics", MEANINGS.items())
 

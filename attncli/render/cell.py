@@ -10,7 +10,7 @@ import numpy as np
 from rich.cells import cell_len
 from rich.segment import Segment
 
-from attncli.anatomy import Cell
+from attncli.analysis.cell import Cell
 from attncli.render.bars import largest_of, signed_bar
 from attncli.render.block import Block, block, cell
 from attncli.render.palette import BOLD, DIM

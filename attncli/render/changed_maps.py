@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.segment import Segment
 
-from attncli.counterparts import NAMES, LayerPair
-from attncli.difference import weights_of
+from attncli.analysis.alignment import NAMES, LayerPair
+from attncli.analysis.diff import weights_of
 from attncli.render.axes import Axis, mark_note
 from attncli.render.block import Block, beside, stack
 from attncli.render.heatmap import GAP, Picture, Scale, heatmaps, legend, picture_of, pooling, scale_of

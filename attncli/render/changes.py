@@ -11,9 +11,8 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
-from attncli.alignment import Alignment
-from attncli.counterparts import NAMES
-from attncli.difference import Difference, HeadDifference
+from attncli.analysis.alignment import NAMES, Alignment
+from attncli.analysis.diff import Difference, HeadDifference
 from attncli.render.axes import LONGEST_LABEL
 from attncli.render.block import Block, block, grid, stack
 from attncli.render.changed_maps import CHANGE, maps_of

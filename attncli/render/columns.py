@@ -9,7 +9,7 @@ from functools import cached_property
 from rich.cells import cell_len
 from rich.style import Style
 
-from attncli.metric_names import Metric
+from attncli.analysis.metric_names import Metric
 from attncli.render.block import Block, grid
 from attncli.render.screen import LINES
 

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.style import Style
 from rich.text import Text
 
-from attncli.checks.report import Invariance, Report
+from attncli.analysis.check.report import Invariance, Report
 from attncli.masks.findings import Finding
 from attncli.render.block import Block, grid
 from attncli.render.findings import finding_lines, tally

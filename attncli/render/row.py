@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attncli.anatomy import Row
+from attncli.analysis.cell import Row
 from attncli.render.bars import largest_of
 from attncli.render.block import Block
 from attncli.render.palette import DIM

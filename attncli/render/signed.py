@@ -8,7 +8,7 @@ import numpy as np
 from rich.segment import Segment
 from rich.style import Style
 
-from attncli.counterparts import NAMES
+from attncli.analysis.alignment import NAMES
 from attncli.render.block import Block, flowing
 from attncli.render.heatmap import Picture, Scale
 from attncli.render.palette import DIM, Palette

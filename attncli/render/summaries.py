@@ -9,7 +9,7 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
-from attncli.metrics import head_metrics
+from attncli.analysis.metrics import head_metrics
 from attncli.render.block import Block, beside, cell, grid, stack
 from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette

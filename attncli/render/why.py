@@ -12,8 +12,8 @@ from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.text import Text
 
-from attncli.anatomy import Cell, Row
-from attncli.explanation import Explained
+from attncli.analysis.cell import Cell, Row
+from attncli.analysis.why import Explained
 from attncli.render.axes import MARK
 from attncli.render.block import Block
 from attncli.render.cell import dimensions, stages

@@ -19,8 +19,8 @@ from transformers import PreTrainedTokenizerFast
 from whole_program import whole_program
 
 import attncli
-from attncli.checks import DEFAULT_TEXTS
-from attncli.checks.report import Report
+from attncli.analysis.check import DEFAULT_TEXTS
+from attncli.analysis.check.report import Report
 from attncli.errors import LoadError, NotExposedError, UsageError
 from attncli.formats.documents import what_was_run, write_findings
 from attncli.masks.findings import CODES

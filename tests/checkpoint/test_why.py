@@ -14,8 +14,8 @@ from architectures import tiny_inputs, tiny_model
 from conformance import opened, save, words
 
 import attncli
-from attncli.anatomy import Cell, Row
-from attncli.explanation import explain
+from attncli.analysis.cell import Cell, Row
+from attncli.analysis.why import explain
 from attncli.trace.trace import Trace
 
 LAYER, HEAD = 1, 2

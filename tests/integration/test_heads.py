@@ -12,10 +12,10 @@ from conftest import Ran
 from rich.cells import cell_len
 from rich.console import Console
 
-from attncli.metric_names import NAMES
+from attncli.analysis.heads import HeadSummary, Survey
+from attncli.analysis.metric_names import NAMES
 from attncli.render.heads import grid_parts
 from attncli.render.palette import Palette
-from attncli.survey import HeadSummary, Survey
 from attncli.trace.trace import Source
 
 Run = Callable[..., Ran]

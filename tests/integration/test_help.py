@@ -17,6 +17,7 @@ from readme import pages
 from rich.cells import cell_len
 from typer.main import get_command
 
+from attncli.analysis.metric_names import NAMES
 from attncli.cli import app
 from attncli.errors import ExitCode
 from attncli.help.pages import Entry, page_of
@@ -24,7 +25,6 @@ from attncli.help.topics import TOPICS, topic
 from attncli.masks.expressions import ATOMS
 from attncli.masks.notation import NOTATION
 from attncli.masks.parser import parse
-from attncli.metric_names import NAMES
 from attncli.parameters import variables
 
 ROOT: Any = get_command(app)

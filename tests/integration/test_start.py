@@ -99,7 +99,12 @@ except SystemExit as ended:
 # What no view of a short sentence or a saved trace needs, and costs a hundredth of a run or more.
 SPARED = {
     *("logging", "pydantic", "tokenizers"),
-    *("attncli.commands.heads", "attncli.derived.layer", "attncli.derived.words", "attncli.masks.files"),
+    *(
+        "attncli.commands.heads",
+        "attncli.analysis.derive.layer",
+        "attncli.analysis.derive.words",
+        "attncli.masks.files",
+    ),
     *("attncli.resume", "attncli.sources.native", "attncli.sources.pretrained"),
 }
 
@@ -256,9 +261,9 @@ def test_what_draws_and_what_writes_never_imports_a_source() -> None:
 
 
 def test_the_kernel_masks_and_metrics_never_import_a_terminal_library() -> None:
-    kernel = ("attncli.attention", "attncli.masks", "attncli.metrics")
+    kernel = ("attncli.attention", "attncli.masks", "attncli.analysis.metrics")
     assert broken(kernel, ("rich", "typer", "click")) == []
-    script = "import attncli.attention, attncli.masks.expressions, attncli.masks.files, attncli.metrics"
+    script = "import attncli.attention, attncli.masks.expressions, attncli.masks.files, attncli.analysis.metrics"
     assert not imported_by(script) & {"rich", "typer", "click"}
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attncli.alignment import align
+from attncli.analysis.alignment import align
 from attncli.trace.tokens import Token, Tokens
 
 

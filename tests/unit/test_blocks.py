@@ -13,11 +13,11 @@ from hypothesis.extra.numpy import arrays
 
 import attncli
 from attncli import attention
+from attncli.analysis.metrics import head_metrics
 from attncli.formats import gathered, writer
 from attncli.formats.numbers import written, written_rows
 from attncli.masks.expressions import ArrayMask, Mask, RuleMask, smallest
 from attncli.masks.parser import parse
-from attncli.metrics import head_metrics
 from attncli.render.heatmap import picture_of
 from attncli.trace.layer import LayerTrace, stages_of
 from attncli.trace.tokens import Token, Tokens

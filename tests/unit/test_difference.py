@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import attncli
 from attncli import attention
-from attncli.difference import Difference, diff
+from attncli.analysis.diff import Difference, diff
 from attncli.errors import InputError, UsageError
 from attncli.masks.expressions import ArrayMask, RuleMask
 from attncli.masks.parser import parse

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attncli.divergence import jensen_shannon, shared_outcomes
+from attncli.analysis.diff import jensen_shannon, shared_outcomes
 
 Rows = tuple[list[float], list[float]]
 

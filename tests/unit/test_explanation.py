@@ -14,9 +14,10 @@ from pages import translation
 from rich.cells import cell_len
 
 import attncli
-from attncli.anatomy import Cell, Row
+from attncli.analysis.cautions import warnings_of_rows
+from attncli.analysis.cell import Cell, Row
+from attncli.analysis.why import explain, why
 from attncli.errors import UsageError
-from attncli.explanation import explain, why
 from attncli.formats.why import write_why
 from attncli.masks.expressions import ArrayMask
 from attncli.render.bars import bar, signed_bar
@@ -26,7 +27,6 @@ from attncli.render.why import Page
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Source, Trace
-from attncli.warnings import warnings_of_rows
 
 SENTENCE = "time flies like an arrow"
 TIERS = [Palette("truecolor"), Palette("256"), Palette("blocks"), Palette("ascii", "ascii"), Palette("blocks", "cp437")]

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import attncli
+from attncli.analysis.metrics import head_metrics
 from attncli.masks.expressions import ArrayMask, Mask, RuleMask
 from attncli.masks.parser import parse
-from attncli.metrics import head_metrics
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Source, Trace

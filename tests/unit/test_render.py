@@ -11,9 +11,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 import attncli
+from attncli.analysis.metrics import head_metrics
 from attncli.masks.expressions import ArrayMask
 from attncli.masks.layout import Subject
-from attncli.metrics import head_metrics
 from attncli.render.heatmap import Picture
 from attncli.render.layout import Layout
 from attncli.render.masks import MaskView

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from rich.color import ColorSystem
 
 import attncli
-from attncli.difference import Difference
+from attncli.analysis.diff import Difference
 from attncli.render.changes import Changes
 from attncli.render.heatmap import Picture, Scale
 from attncli.render.palette import Palette

@@ -13,11 +13,11 @@ from test_metrics import HEADS, MASKS, agree, by_hand, mean, tokens, traced
 
 import attncli
 from attncli import attention
+from attncli.analysis.heads import HeadSummary, Survey, survey
+from attncli.analysis.metric_names import NAMES
 from attncli.errors import InputError, UsageError
 from attncli.masks.expressions import RuleMask
 from attncli.masks.parser import parse
-from attncli.metric_names import NAMES
-from attncli.survey import HeadSummary, Survey, survey
 from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Source, Trace
 from attncli.trace.view import View
@@ -82,7 +82,7 @@ def test_some_rows_alone() -> None:
 
 
 def test_the_deviation_survives_numbers_that_are_large_and_close() -> None:
-    from attncli.survey import _Running
+    from attncli.analysis.heads import _Running
 
     running = _Running((1, len(NAMES)))
     for value in (100_000_001.0, 100_000_002.0, 100_000_003.0):
@@ -91,7 +91,7 @@ def test_the_deviation_survives_numbers_that_are_large_and_close() -> None:
 
 
 def test_an_infinite_score_stays_infinite_and_has_no_deviation() -> None:
-    from attncli.survey import _Running
+    from attncli.analysis.heads import _Running
 
     running = _Running((1, len(NAMES)))
     for value in (1.0, math.inf, 2.0):

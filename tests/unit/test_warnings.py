@@ -11,12 +11,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
+from attncli.analysis.cautions import warnings_of
 from attncli.masks.expressions import ArrayMask
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Source, Trace
 from attncli.trace.view import View
-from attncli.warnings import warnings_of
 
 LENGTH, HEADS = 9, 8
 

@@ -20,7 +20,7 @@ from attncli.text import written
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
-    from attncli.sources.pretrained.probe import SeenLayer
+    from attncli.analysis.check.probe import SeenLayer
 
 _WEIGHED = {"leak", "document", "window"}  # cells that should have no weight
 _FOREIGN = {"pad": "padding", "document": "other documents"}

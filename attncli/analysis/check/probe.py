@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from attncli.analysis.check.states import states, states_with_cache
 from attncli.errors import NotExposedError
 from attncli.files import to_numpy
 from attncli.masks.expressions import Grid
@@ -22,15 +23,14 @@ from attncli.sources.pretrained.capture import run
 from attncli.sources.pretrained.implied import Implied, implied_masks
 from attncli.sources.pretrained.loading import first_position, load_config, make_eager
 from attncli.sources.pretrained.recording import Recorder, Span
-from attncli.sources.pretrained.states import states, states_with_cache
 from attncli.sources.reading import Sentence
 from attncli.trace.layer import LayerTrace
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
+    from attncli.analysis.check.states import States
     from attncli.sources.pretrained import Checkpoint
-    from attncli.sources.pretrained.states import States
 
     Place = tuple[int, str]
 

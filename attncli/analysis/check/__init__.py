@@ -7,13 +7,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from attncli.checks.report import Invariance, Report
+from attncli.analysis.check.report import Invariance, Report
 from attncli.errors import InputError, require
 from attncli.masks.findings import Finding
 from attncli.text import layers_named, several
 
 if TYPE_CHECKING:
-    from attncli.sources.pretrained.probe import Place, Probe, SeenLayer
+    from attncli.analysis.check.probe import Place, Probe, SeenLayer
     from attncli.sources.reading import Sentence
 
 # Of different lengths, so that a batch of them is padded.
@@ -60,10 +60,10 @@ def check(
         InputError: a text cannot be read, or is too long.
     """
     require("attn check", "torch", "transformers")
-    from attncli.checks.invariances import findings_of, invariances
-    from attncli.checks.tokenizer import tokenizer_findings
+    from attncli.analysis.check.invariances import findings_of, invariances
+    from attncli.analysis.check.probe import Probe
+    from attncli.analysis.check.tokenizer import tokenizer_findings
     from attncli.sources.pretrained import Checkpoint
-    from attncli.sources.pretrained.probe import Probe
     from attncli.trace.selection import Indices
 
     def opened(**more: str) -> Probe:
@@ -129,7 +129,7 @@ def _built_in(probe: Probe, target: str | None) -> Iterator[Sentence]:
 
 def _layers(probe: Probe, sentences: Sequence[Sentence], documents: bool) -> Iterator[Finding]:
     """Yield what is wrong with the layers, for each sentence."""
-    from attncli.checks.layers import ADVICE, layer_findings
+    from attncli.analysis.check.layers import ADVICE, layer_findings
 
     # Padding after a sentence is hidden from it by a causal mask, and padding before it by nothing else.
     seen: list[dict[Place, SeenLayer]] = [*probe.audited(sentences, "right"), *probe.audited(sentences, "left")]

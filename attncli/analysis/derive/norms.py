@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attncli.analysis.derive.layer import DerivedLayer, Lazy, derived_from
 from attncli.attention import vector_norms
-from attncli.derived.layer import DerivedLayer, Lazy, derived_from
 from attncli.errors import NotExposedError
 from attncli.trace.layer import HeadTrace, LayerTrace
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attncli.analysis.metric_names import NAMES, Metric
+from attncli.analysis.metrics import by_name, layer_metrics
 from attncli.errors import InputError, UsageError
-from attncli.metric_names import NAMES, Metric
-from attncli.metrics import by_name, layer_metrics
 from attncli.text import several
 from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Source, Trace
@@ -69,7 +69,7 @@ class Survey:
         A head of which the metric is not defined stands last either way; equal ones stay in order.
 
         Args:
-            metric: one of `attncli.metric_names.NAMES`.
+            metric: one of `attncli.analysis.metric_names.NAMES`.
             reverse: the lowest first.
             top: how many heads to keep; None is all of them.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.metric_names import NAMES, Metric
+from attncli.analysis.metric_names import NAMES, Metric
 from attncli.trace.layer import HeadTrace, LayerTrace, Stages, stages_of
 from attncli.trace.trace import Trace
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from attncli.anatomy import Cell, Row
+from attncli.analysis.cell import Cell, Row
 from attncli.errors import UsageError
 from attncli.text import visible
 from attncli.trace.tokens import Token, Tokens

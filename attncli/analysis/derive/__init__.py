@@ -77,7 +77,7 @@ def derived_trace(trace: Trace, wish: Derivation) -> Trace:
     """Return the trace that a derivation makes; see `derive`."""
     if wish.is_none:
         return trace
-    from attncli.derived import norms, reduction, rollout, words
+    from attncli.analysis.derive import norms, reduce, rollout, words
 
     layers: tuple[LayerTrace, ...] = trace.layers
     sides = {trace.query_tokens: trace.query_tokens, trace.key_tokens: trace.key_tokens}
@@ -97,8 +97,8 @@ def derived_trace(trace: Trace, wish: Derivation) -> Trace:
         merged = [[sides[side] for side in trace.sides(layer)] for layer in layers]
         layers = tuple(words.with_words(layer, *side) for layer, side in zip(layers, merged, strict=True))
     if wish.reduce is not None:
-        rules.append(reduction.rule_of(layers, wish.reduce, wish.over))
-        layers = reduction.reduced(layers, wish.reduce, wish.over)
+        rules.append(reduce.rule_of(layers, wish.reduce, wish.over))
+        layers = reduce.reduced(layers, wish.reduce, wish.over)
     return replace(
         trace,
         query_tokens=sides[trace.query_tokens],

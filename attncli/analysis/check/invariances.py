@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attncli.analysis.check.report import Invariance
+from attncli.analysis.check.states import FailedError
 from attncli.attention import HALF, noise_floor
-from attncli.checks.report import Invariance
 from attncli.errors import NotExposedError
 from attncli.masks.findings import Finding
-from attncli.sources.pretrained.states import FailedError
 from attncli.text import visible
 
 if TYPE_CHECKING:
-    from attncli.sources.pretrained.probe import Probe
-    from attncli.sources.pretrained.states import States
+    from attncli.analysis.check.probe import Probe
+    from attncli.analysis.check.states import States
     from attncli.sources.reading import Sentence
 
 # What to do about a change, by its code.

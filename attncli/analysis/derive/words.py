@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attncli.analysis.derive.layer import DerivedLayer, Lazy, collected, derived_from
 from attncli.attention import row_blocks
-from attncli.derived.layer import DerivedLayer, Lazy, collected, derived_from
 from attncli.errors import UsageError
 from attncli.trace.layer import HeadTrace, LayerTrace
 from attncli.trace.tokens import Tokens

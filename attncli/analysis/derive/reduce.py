@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.derived.layer import DerivedLayer, Lazy, any_mask, derived_from, worst
+from attncli.analysis.derive.layer import DerivedLayer, Lazy, any_mask, derived_from, worst
 from attncli.errors import UsageError
 from attncli.text import written
 from attncli.trace.layer import HeadTrace, LayerTrace

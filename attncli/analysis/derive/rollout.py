@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attncli.analysis.derive.layer import DerivedLayer, collected, derived_from, is_same_rule, worst
 from attncli.attention import row_blocks
-from attncli.derived.layer import DerivedLayer, collected, derived_from, is_same_rule, worst
 from attncli.errors import NotExposedError, UsageError
 from attncli.masks.expressions import Atom, Mask, RuleMask
 from attncli.trace.layer import HeadTrace, LayerTrace

@@ -18,7 +18,7 @@ from attncli.trace.view import View
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
-    from attncli.anatomy import Row
+    from attncli.analysis.cell import Row
 
 _NAMED = 5  # of the queries or heads that a sentence is about
 

@@ -1,0 +1,1 @@
+"""Traces in, plain results out; one module a question."""
