@@ -76,7 +76,7 @@ def check(
     from attncli.formats.documents import what_was_run, write_findings
     from attncli.masks.findings import fails, parse_fail_on
     from attncli.progress import status
-    from attncli.render.report import report_parts
+    from attncli.render.findings import report_parts
     from attncli.sentences import sentences
     from attncli.sources.options import LoadOptions
     from attncli.terminal import canvas, note, write

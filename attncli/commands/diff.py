@@ -209,7 +209,7 @@ def _warnings(difference: Difference) -> Iterator[str]:
 
 
 def _draw(difference: Difference, given: dict[str, Any], chosen: str) -> None:
-    from attncli.render.changes import Changes
+    from attncli.render.diff import Changes
     from attncli.terminal import canvas
 
     with canvas(chosen, given.get("output"), given.get("color"), given.get("width"), "attn diff") as shown:

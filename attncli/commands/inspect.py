@@ -255,7 +255,7 @@ def _noted(
 
 
 def _draw(traces: Iterable[tuple[int, Trace]], view: View, chosen: str, given: dict[str, Any]) -> None:
-    from attncli.render.layout import Layout
+    from attncli.render.inspect import Layout
     from attncli.terminal import canvas, note
 
     with canvas(chosen, given.get("output"), given.get("color"), given.get("width"), "attn inspect") as shown:

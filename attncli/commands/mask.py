@@ -161,7 +161,7 @@ def check(
 
         write([write_findings(not failed, findings, what_was_read(subject))], output)
     else:
-        from attncli.render.differences import checked
+        from attncli.render.masks import checked
 
         comparison = _against(subject, expected, findings)
         how = _How(chosen, output, color, width, "check", mask)
@@ -192,7 +192,7 @@ def diff(
     from attncli.formats import choose_picture
     from attncli.masks.comparison import compare
     from attncli.masks.layout import open_pair
-    from attncli.render.differences import compared
+    from attncli.render.masks import compared
 
     how = _How(choose_picture(format_, output), output, color, width, "diff", f"{mask} / {other}")
     given = _size(size, queries, keys, past)

@@ -140,7 +140,7 @@ def _draw(
     how: tuple[int, int | None],
     where: tuple[str, str | None, int | None, Path | None],
 ) -> None:
-    from attncli.render.sheet import Sheet
+    from attncli.render.tables import Sheet
     from attncli.render.why import Page
     from attncli.terminal import canvas, note
 

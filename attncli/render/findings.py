@@ -1,14 +1,23 @@
-"""Findings as a person reads them: a line each, and how many there are."""
+"""Findings as a person reads them, and the report on a checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
 
+from rich.console import RenderableType
+from rich.style import Style
 from rich.text import Text
 
 from attncli.masks.findings import Finding
+from attncli.render.block import Block, grid
 from attncli.render.palette import BOLD, DIM, Palette
-from attncli.text import counted
+from attncli.text import counted, layers_named
+
+if TYPE_CHECKING:
+    from attncli.analysis.check.report import Invariance, Report
 
 _PLACES = 5  # of a finding, in its line
 
@@ -42,3 +51,69 @@ def _places(finding: Finding) -> str:
         return ""
     listed = max(len(finding.cells), len(finding.rows))
     return f"; {'cells' if finding.cells else 'rows'} {' '.join(shown)}" + (" …" if listed > _PLACES else "")
+
+
+# Cells of a line: before what a comparison came to, and of that.
+_BEFORE, _LEAST, _WIDEST = 51, 24, 100
+
+
+def report_parts(report: Report, palette: Palette, width: int | None) -> Iterator[RenderableType]:
+    """Yield what was run, what was found, and what was compared."""
+    count, least, most = len(report.tokens), min(report.tokens), max(report.tokens)
+    tokens = f"{least} to {most} tokens" if least < most else f"{most} tokens"
+    said = [report.model, report.architecture, report.dtype, f"{counted(count, 'sentence')}, {tokens}"]
+    yield Text(palette.label(" · ".join(said)))
+    yield Text(palette.fit("implied masks: " + "; ".join(_implied(*mask) for mask in report.masks)))
+    findings = _by_layers(report.findings)
+    if findings:
+        yield finding_lines(findings, palette)
+    yield _compared(report.invariances, palette, width)
+    yield Text(tally(findings))
+
+
+def _implied(mask: str, kind: str, layers: Sequence[int]) -> str:
+    return f"{mask} in {layers_named(layers, None if kind == 'self' else kind)}"
+
+
+def _by_layers(findings: Sequence[Finding]) -> list[Finding]:
+    """Return one finding for all layers of a kind that have it: the worst, which says where the others are."""
+    groups: dict[tuple[Any, ...], list[Finding]] = {}
+    for number, finding in enumerate(findings):
+        place = number if finding.layer is None else None
+        groups.setdefault((finding.code, finding.severity, finding.kind, place), []).append(finding)
+    return [_merged(group) for group in groups.values()]
+
+
+def _merged(group: Sequence[Finding]) -> Finding:
+    worst = max(group, key=lambda finding: finding.count)
+    if worst.layer is None:
+        return worst
+    layers = [finding.layer for finding in group if finding.layer is not None]
+    where = layers_named(layers, None if worst.kind == "self" else worst.kind)
+    where += f", here {worst.layer}" if len(layers) > 1 else ""
+    return replace(worst, message=f"{where}: {worst.message}")
+
+
+def _compared(invariances: Sequence[Invariance], palette: Palette, width: int | None) -> Block:
+    """Return the comparisons as a table; what they came to wraps, as far as there is room for it."""
+    rows: list[list[tuple[str, Style | None]]] = [
+        [(title, DIM) for title in ("the same text", "in two ways", "change", "")]
+    ]
+    room = _WIDEST if width is None else max(width - _BEFORE, _LEAST)
+    for each in invariances:
+        change = "-" if each.change is None else f"{each.change:.1e}"
+        if each.change is None:
+            verdict = f"{'failed' if each.has_failed else 'not run'}: {each.reason}"
+        else:
+            verdict = "rounding" if each.first is None else f"from {_place(each.first)} on"
+        style = BOLD if each.has_failed or each.first is not None else None
+        for number, line in enumerate(wrap(palette.label(verdict), room)):
+            cells = ("", "", "", line) if number else (each.name, each.ways, change, line)
+            rows.append([(palette.label(text), style) for text in cells])
+    return grid(rows, "<<><", width)
+
+
+def _place(place: tuple[int, str]) -> str:
+    layer, kind = place
+    own = "" if kind == "self" else f"{kind} "
+    return f"{own}embeddings" if layer < 0 else f"{own}layer {layer}"

@@ -15,11 +15,11 @@ from attncli.analysis.heads import HeadSummary, Survey
 from attncli.analysis.metric_names import NAMES, Metric
 from attncli.render.axes import Axis
 from attncli.render.block import Block, beside, block, cell, flowing, stack
-from attncli.render.columns import Table, Words, fitting
 from attncli.render.heatmap import COMFORTABLE, ramp_line
 from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.render.summaries import joined, numbers_of, title_of
+from attncli.render.tables import Table, Words, fitting
 from attncli.text import counted, span
 
 if TYPE_CHECKING:

@@ -1,22 +1,159 @@
-"""Pictures of a mask: one, or two alignments side by side; a bias as the size of what it takes away."""
+"""Masks as pictures: one, two alignments side by side, where two differ, and what a check of one found."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from functools import cached_property
+from textwrap import wrap
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from rich.console import RenderableType
 from rich.segment import Segment
+from rich.style import Style
 from rich.text import Text
 
+from attncli.masks.comparison import Comparison, summary
+from attncli.masks.conventions import WRITTEN
 from attncli.masks.expressions import biases, slopes
+from attncli.masks.findings import Finding
 from attncli.masks.layout import Subject
 from attncli.render.axes import LONGEST_LABEL, Axis, mark_note
-from attncli.render.block import Block, beside, block, stack
-from attncli.render.drawing import MaskDrawing
+from attncli.render.block import Block, beside, block, cell, flowing, grid, stack
+from attncli.render.findings import finding_lines, tally
 from attncli.render.heatmap import COMFORTABLE, Picture, Scale, heatmaps, legend, pooling
-from attncli.render.palette import BOLD, Palette
+from attncli.render.palette import BOLD, DIM, Palette
+from attncli.text import listed, span
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
+
+class MaskDrawing:
+    """A mask over two axes.
+
+    Attributes:
+        allowed: the cells that are drawn, True = attend; a plane for each mask that heads or batch rows have.
+        blind: the rows of each plane that may attend to no key, be it drawn or not.
+        names: what each plane is called.
+        rows: the query axis.
+        columns: the key axis.
+        past: how many keys stand before the row of index 0.
+    """
+
+    def __init__(
+        self,
+        allowed: Bool[np.ndarray, "P Q K"],
+        blind: Bool[np.ndarray, "P Q"],
+        names: Sequence[str],
+        rows: Axis,
+        columns: Axis,
+        past: int = 0,
+    ) -> None:
+        self.allowed = allowed
+        self.blind = blind
+        self.names = names
+        self.rows = rows
+        self.columns = columns
+        self.past = past
+
+    @cached_property
+    def kinds(self) -> list[list[int]]:
+        """The planes, those that are alike together."""
+        kinds: list[list[int]] = []
+        for plane in range(len(self.allowed)):
+            alike = next((kind for kind in kinds if self._are_alike(kind[0], plane)), None)
+            if alike is None:
+                kinds.append([plane])
+            else:
+                alike.append(plane)
+        return kinds
+
+    def picture(self, pool: tuple[int, int], palette: Palette, room: int) -> Block:
+        """Return the cells, what their marks mean, and the keys that the rows do not name.
+
+        Args:
+            pool: how many rows and columns a drawn cell stands for.
+            palette: how cells look.
+            room: cells in a line.
+        """
+        pictures = [_picture(self._title(kind), self.allowed[kind[0]], pool) for kind in self.kinds]
+        drawn = heatmaps(pictures, self.rows, self.columns, pool, palette, room)
+        # Without titles the first line is empty.
+        cells = drawn if len(pictures) > 1 else Block(drawn.lines[1:], drawn.width)
+        return stack([cells, self._legend(pool, palette, room), *self._keys(pool, palette, room)])
+
+    def facts(self, palette: Palette, room: int, title: str = "") -> Iterator[Block]:
+        """Yield the numbers of every kind of plane, under a title that says which."""
+        for kind in self.kinds:
+            heading = palette.fit(f"{title} {self._title(kind)}".strip())
+            lines = [(line, BOLD) for line in wrap(heading, room)]
+            yield stack([*(block([[Segment(*line)]]) for line in lines), self._numbers(kind[0], palette, room)])
+
+    def _are_alike(self, one: int, other: int) -> bool:
+        allowed, blind = self.allowed, self.blind
+        return np.array_equal(allowed[one], allowed[other]) and np.array_equal(blind[one], blind[other])
+
+    def _title(self, kind: Sequence[int]) -> str:
+        """Return what the planes of a kind are called."""
+        if len(self.kinds) == 1:
+            return self.names[0] if len(self.names) == 1 else ""
+        return self.names[kind[0]] + (f" and {len(kind) - 1} more" if len(kind) > 1 else "")
+
+    def _legend(self, pool: tuple[int, int], palette: Palette, room: int) -> Block:
+        full, style = palette.ramp(2)[-1]
+        parts = [
+            [Segment(full, style), Segment(" attends", DIM)],
+            [Segment(palette.fit("·"), DIM), Segment(" masked", DIM)],
+        ]
+        if mark := mark_note(self.blind):
+            parts.append([Segment(mark, DIM)])
+        if pool != (1, 1):
+            parts.append([Segment(palette.fit(f"shade: share of {pool[0]}×{pool[1]} cells"), DIM)])
+        return flowing(parts, room)
+
+    def _keys(self, pool: tuple[int, int], palette: Palette, room: int) -> Iterator[Block]:
+        """Yield the keys by name, unless they are nameless, pooled, or named by the rows already."""
+        keys = list(zip(self.columns.indices, self.columns.labels, strict=True))
+        named = set(zip((index + self.past for index in self.rows.indices), self.rows.labels, strict=True))
+        if pool == (1, 1) and any(self.columns.labels) and not named >= set(keys):
+            parts = [[Segment(f"{index} ", DIM), Segment(label)] for index, label in keys]
+            yield flowing([[Segment("keys", BOLD)], *parts], room)
+
+    def _numbers(self, plane: int, palette: Palette, room: int) -> Block:
+        queries, keys = np.array(self.rows.indices), np.array(self.columns.indices)
+        facts = summary(self.allowed[plane], queries + self.past, keys)
+        first = "none" if facts.first is None else span(*(self.columns.indices[place] for place in facts.first))
+        lines = [
+            ("keys per row", f"{span(facts.fewest, facts.most)}, the first one visible {first}"),
+            ("density", f"{facts.density:.4g}"),
+            ("symmetric", {None: "rows and columns differ", True: "yes", False: "no"}[facts.is_symmetric]),
+            ("causal", "yes" if facts.is_causal else "no"),
+            ("fully masked rows", listed(queries[self.blind[plane]].tolist())),
+            ("keys nobody sees", listed(keys[list(facts.unseen_keys)].tolist())),
+        ]
+        margin = max(len(name) for name, _ in lines) + 2
+        rows = [
+            ("" if number else name, part)
+            for name, said in lines
+            for number, part in enumerate(wrap(palette.fit(said), max(room - margin, 1)))
+        ]
+        return grid([((name, DIM), (part, None)) for name, part in rows], "<<", None)
+
+
+def _shares(cells: Bool[np.ndarray, "Q K"], pool: tuple[int, int]) -> Float[np.ndarray, "R C"]:
+    """Return the share of each block of cells that is true; blocks at the edges may be smaller."""
+    starts = [np.arange(0, size, step) for size, step in zip(cells.shape, pool, strict=True)]
+    rows = np.array([cells[start : start + pool[0]].sum(axis=0, dtype=np.int32) for start in starts[0]])
+    sizes = [np.diff(np.append(start, size)) for start, size in zip(starts, cells.shape, strict=True)]
+    return np.add.reduceat(rows, starts[1], axis=1) / np.outer(*sizes)
+
+
+def _picture(title: str, allowed: Bool[np.ndarray, "Q K"], pool: tuple[int, int]) -> Picture:
+    shares = _shares(allowed, pool)
+    return Picture(title, shares, shares > 0, Scale(1.0))
+
 
 _GAP = 4
 
@@ -110,3 +247,104 @@ def _headline(subjects: Sequence[Subject]) -> str:
 
 def _alignment(subject: Subject) -> str:
     return f"bottom-right, past {subject.past}" if subject.past else "top-left, past 0"
+
+
+# Cells of a comparison: neither allows, both do, one does, and a pooled cell in which each does somewhere.
+_NEITHER, _BOTH, _FIRST, _SECOND, _EITHER = range(5)
+_FIRST_STYLE = Style(color="#000000", bgcolor="#e69f00", bold=True)  # Okabe and Ito's orange and blue
+_SECOND_STYLE = Style(color="#ffffff", bgcolor="#0072b2", bold=True)
+
+
+def compared(comparison: Comparison, palette: Palette, room: int) -> Iterator[RenderableType]:
+    """Yield where two masks differ, as counts and as a picture."""
+    differing = comparison.count
+    if not differing:
+        yield Text(palette.fit(f"equal: {comparison.both.size} cells"))
+        return
+    rows = int((comparison.only_first | comparison.only_second).any(axis=1).sum())
+    line = f"{differing} of {comparison.both.size} cells differ, in {rows} of {len(comparison.both)} rows"
+    yield Text(palette.fit(line))
+    yield _difference(comparison, palette, room)
+
+
+def _difference(comparison: Comparison, palette: Palette, room: int) -> Block:
+    """Return the picture of where two masks differ."""
+    queries, keys = comparison.both.shape
+    rows = Axis(("",) * queries, tuple(range(comparison.past, comparison.past + queries)))
+    columns = Axis(("",) * keys, tuple(range(keys)))
+    pool = pooling(rows, columns, room)
+    codes = _pooled_codes(comparison, pool)
+    width = 2 if codes.shape[1] * 2 <= room - rows.width - 1 else 1
+    glyphs = _glyphs(width, palette)
+    kept_rows, kept_columns = rows.pooled(pool[0]), columns.pooled(pool[1])
+    lines = [kept_columns.ticks(width, palette)]
+    lines += [[cell(glyphs[code][0], width, glyphs[code][1]) for code in row] for row in codes.tolist()]
+    picture = beside([kept_rows.row_labels(1, palette), block(lines)], 1)
+    return stack([picture, _key(comparison, codes, pool, palette, room)])
+
+
+def _key(
+    comparison: Comparison, codes: Int[np.ndarray, "R C"], pool: tuple[int, int], palette: Palette, room: int
+) -> Block:
+    """Return what the marks mean and how often they occur."""
+    names = [palette.shortened(name, room - 20) for name in comparison.names]
+    counts = [int(np.count_nonzero(cells)) for cells in (comparison.only_first, comparison.only_second)]
+    glyphs = _glyphs(1, palette)
+    said = [f"{'AB'[side]} only {names[side]}: {counts[side]}" for side in (0, 1)]
+    said += [f"{glyphs[_BOTH][0]} both", f"{glyphs[_NEITHER][0]} neither"]
+    said += ["X each somewhere"] if (codes == _EITHER).any() else []
+    said += [palette.fit(f"a cell is {pool[0]}×{pool[1]}")] if pool != (1, 1) else []
+    return flowing(([Segment(part, DIM)] for part in said), room)
+
+
+def checked(
+    subject: Subject, findings: Sequence[Finding], comparison: Comparison | None, palette: Palette, room: int
+) -> Iterator[RenderableType]:
+    """Yield what a check found, and where."""
+    yield Text(palette.label(_read_as(subject)))
+    if findings:
+        yield finding_lines(findings, palette)
+    if comparison is not None:
+        names = (comparison.names[0], "expected")
+        yield _difference(replace(comparison, names=names), palette, room)
+    yield Text(tally(findings))
+
+
+def _glyphs(width: int, palette: Palette) -> list[tuple[str, Style | None]]:
+    colors = (_FIRST_STYLE, _SECOND_STYLE, BOLD) if palette.has_color else (BOLD, BOLD, BOLD)
+    both = palette.fit("░")
+    return [
+        (palette.fit("·"), DIM),
+        (both * width, DIM),
+        ("A" * width, colors[0]),
+        ("B" * width, colors[1]),
+        ("X" * width, colors[2]),
+    ]
+
+
+def _pooled_codes(comparison: Comparison, pool: tuple[int, int]) -> Int[np.ndarray, "R C"]:
+    only_first, only_second = _any(comparison.only_first, pool), _any(comparison.only_second, pool)
+    codes = np.where(_any(comparison.both, pool), _BOTH, _NEITHER)
+    codes[only_first] = _FIRST
+    codes[only_second] = _SECOND
+    codes[only_first & only_second] = _EITHER
+    return codes
+
+
+def _any(cells: Bool[np.ndarray, "Q K"], pool: tuple[int, int]) -> Bool[np.ndarray, "R C"]:
+    if pool == (1, 1):
+        return cells
+    rows = [cells[start : start + pool[0]].any(axis=0) for start in range(0, len(cells), pool[0])]
+    return np.logical_or.reduceat(np.array(rows), np.arange(0, cells.shape[1], pool[1]), axis=1)
+
+
+def _read_as(subject: Subject) -> str:
+    """Return what a mask is and how its values are read."""
+    if subject.loaded is None or subject.reading is None:
+        _, queries, keys = subject.allowed.shape
+        return f"{subject.name} · {queries} queries × {keys} keys"
+    said = f"{subject.name} · {subject.loaded.dtype or 'numbers'} {list(subject.shape)} · "
+    if subject.reading.is_ambiguous:
+        return said + "ambiguous"
+    said += WRITTEN[subject.reading.convention]
+    return said if subject.reading.is_nearer else f"{said} ({subject.reading.why})"  # a note says why it is nearer

@@ -120,7 +120,7 @@ def test_a_dump_of_the_last_queries_is_drawn_over_the_keys_before_them(attn: Run
 
 
 def test_the_default_view_imports_nothing_of_the_drawing() -> None:
-    imported_by(PROGRAM + "\nassert 'attncli.render.drawing' not in sys.modules", "inspect", SENTENCE)
+    imported_by(PROGRAM + "\nassert 'attncli.render.masks' not in sys.modules", "inspect", SENTENCE)
 
 
 def test_a_pipe_and_no_color_get_the_drawing_plain() -> None:

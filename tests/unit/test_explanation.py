@@ -20,9 +20,8 @@ from attncli.analysis.why import explain, why
 from attncli.errors import UsageError
 from attncli.formats.why import write_why
 from attncli.masks.expressions import ArrayMask
-from attncli.render.bars import bar, signed_bar
 from attncli.render.palette import Palette
-from attncli.render.sheet import Sheet
+from attncli.render.tables import Sheet, bar, signed_bar
 from attncli.render.why import Page
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Token, Tokens

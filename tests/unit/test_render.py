@@ -15,7 +15,7 @@ from attncli.analysis.metrics import head_metrics
 from attncli.masks.expressions import ArrayMask
 from attncli.masks.layout import Subject
 from attncli.render.heatmap import Picture
-from attncli.render.layout import Layout
+from attncli.render.inspect import Layout
 from attncli.render.masks import MaskView
 from attncli.render.palette import COLORMAPS, Palette
 from attncli.render.screen import LONG

@@ -10,10 +10,9 @@ from rich.color import ColorSystem
 
 import attncli
 from attncli.analysis.diff import Difference
-from attncli.render.changes import Changes
-from attncli.render.heatmap import Picture, Scale
+from attncli.render.diff import Changes
+from attncli.render.heatmap import Picture, Scale, SignedPalette, signed_legend, strongest
 from attncli.render.palette import Palette
-from attncli.render.signed import SignedPalette, signed_legend, strongest
 
 TIERS = [Palette("truecolor"), Palette("256"), Palette("blocks"), Palette("ascii", "ascii"), Palette("blocks", "cp437")]
 WIDE = [Palette("truecolor"), Palette("256"), Palette("blocks"), Palette("ascii", "ascii")]

@@ -6,7 +6,7 @@ sentence has the first head's matrices and every head's map; a long one has pool
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,25 +14,75 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from rich.console import RenderableType
 from rich.segment import Segment
+from rich.style import Style
 from rich.text import Text
 
 from attncli.attention import row_blocks
-from attncli.render.axes import Axis, mark_note, titled
-from attncli.render.block import Block, beside, block, stack
-from attncli.render.fit import Fit
+from attncli.render.axes import MARK, Axis, mark_note, titled
+from attncli.render.block import Block, beside, block, grid, stack
 from attncli.render.heatmap import COMFORTABLE, Picture, heatmaps, legend, picture_of, scale_of
-from attncli.render.matrix import Matrix, side_by_side
+from attncli.render.matrix import DIGITS, Matrix, number_text, side_by_side
 from attncli.render.palette import BOLD, DIM, Colors, Palette
-from attncli.render.screen import Screen
+from attncli.render.screen import Fit, Screen
 from attncli.render.summaries import headline, metrics_table, proof_line, shapes_table, token_list
-from attncli.render.top_keys import top_keys_table
 from attncli.trace.layer import HeadTrace, LayerTrace
-from attncli.trace.ranking import Heaviest, drawn_cells
+from attncli.trace.ranking import Heaviest, drawn_cells, top_keys
 from attncli.trace.trace import Trace
 from attncli.trace.view import Cells, Columns, View
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
+
+Line = list[tuple[str, Style | None]]
+
+
+def top_keys_table(
+    heads: Sequence[tuple[HeadTrace, Axis]],
+    keys: Columns,
+    columns: Axis,
+    wanted: Heaviest,
+    width: int | None,
+    precision: int | None,
+) -> Block:
+    """Return a line for each query of each head: its heaviest keys with their weights, and what these add up to.
+
+    Args:
+        heads: each with its query axis.
+        keys: which key columns count.
+        columns: the axis of these.
+        wanted: which keys of each query.
+        width: cells in a line; None is as many as it takes.
+        precision: digits after the point; None is as many as the matrices have at the most.
+    """
+    digits = DIGITS if precision is None else precision
+    tops = [list(top_keys(head, keys, wanted)) for head, _ in heads]
+    places = max(len(top) for listed in tops for top, _ in listed)
+    if wanted.most is not None:
+        places = min(wanted.most, len(columns))
+    rows: list[Line] = [[(title, DIM) for title in ("head query", "sum", *map(str, range(1, places + 1)))]]
+    names = [str(head.layer.head_label(head.head)) for head, _ in heads]
+    widest = max(map(len, names))
+    for label, (_, axis), listed in zip(names, heads, tops, strict=True):
+        for name, (top, weights) in zip(_names(axis), listed, strict=True):
+            total = number_text(float(weights.sum()), digits) if len(top) else ""
+            found = [
+                f"{columns.indices[key]} {columns.labels[key]} {number_text(weight, digits)}"
+                for key, weight in zip(top, weights.tolist(), strict=True)
+            ]
+            blank = [""] * (places - len(found))
+            line = [(text, None) for text in (*found, *blank)]
+            rows.append([(f"{label:>{widest}}  {name}", None), (total, DIM), *line])
+    counted = "keys" if wanted.most is None else f"{places} heaviest keys" if places > 1 else "heaviest key"
+    measured = heads[0][0].layer.measure.removesuffix("s")  # weight or norm
+    bound = "" if wanted.least is None else f" with a {measured} of {wanted.least} or more"
+    title = block([[Segment(f"{counted} of each query{bound}", BOLD)]])
+    return stack([title, grid(rows, "<" + ">" * (places + 1), width)])
+
+
+def _names(axis: Axis) -> Iterator[str]:
+    digits = axis.digits
+    for place, (index, label) in enumerate(zip(axis.indices, axis.labels, strict=True)):
+        yield f"{index:>{digits}} {label}" + (f" {MARK}" if place in axis.marked else "")
 
 
 class Frame(NamedTuple):
@@ -188,7 +238,7 @@ class Layout:
 
         What the numbers say of a part of the cells is no fact of the whole mask, so it has a title.
         """
-        from attncli.render.drawing import MaskDrawing
+        from attncli.render.masks import MaskDrawing
 
         layer, cells = frame.layer, frame.cells
         heads = list(layer.heads)
