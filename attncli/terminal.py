@@ -18,7 +18,7 @@ from attncli.trace.tokens import brief
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from attncli.formats.drawn import Drawing, Piece
+    from attncli.formats.pictures import Drawing, Piece
     from attncli.render.palette import Palette
 
 NARROWEST = 40  # cells; a narrower terminal wraps what was laid out for this
@@ -219,7 +219,7 @@ class Page:
         from rich.console import Console
         from rich.segment import Segment
 
-        from attncli.formats.drawn import Drawing, pieces
+        from attncli.formats.pictures import Drawing, pieces
 
         console = Console(
             width=self.width,

@@ -129,7 +129,7 @@ def diff(
     for each in (*_warnings(difference), *difference.notes):
         note(each)
     if chosen == "json":
-        from attncli.formats.difference import write_difference
+        from attncli.formats.documents import write_difference
 
         write([write_difference(difference, precision)], output)
     else:

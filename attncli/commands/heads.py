@@ -173,10 +173,10 @@ def _draw(found: Survey, chosen: str, given: dict[str, Any]) -> None:
 
 
 def _write(found: Survey, chosen: str, given: dict[str, Any]) -> None:
-    from attncli.formats.heads import write_json, write_rows
+    from attncli.formats.documents import write_head_rows, write_heads
     from attncli.terminal import write
 
     precision = given.get("precision")
     comma = "\t" if chosen == "tsv" else ","
-    document = write_json(found, precision) if chosen == "json" else write_rows(found, comma, precision)
+    document = write_heads(found, precision) if chosen == "json" else write_head_rows(found, comma, precision)
     write([document], given.get("output"))

@@ -121,7 +121,7 @@ def why(
     for warning in warnings_of_rows(trace, [one if isinstance(one, Row) else one.row for one in explained]):
         note(f"warning: {warning}")
     if chosen == "json":
-        from attncli.formats.why import write_why
+        from attncli.formats.documents import write_why
 
         write(write_why(trace, explained, precision), output)
         return

@@ -17,7 +17,7 @@ from attncli.text import visible
 
 if TYPE_CHECKING:
     from attncli.errors import Failure
-    from attncli.formats.drawn import Drawing
+    from attncli.formats.pictures import Drawing
     from attncli.trace.trace import Trace
     from attncli.trace.view import View
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 _WRITERS = {
     "json": "attncli.formats.json:write_json",
     "jsonl": "attncli.formats.json:write_lines",
-    "tsv": "attncli.formats.tsv:write_tsv",
-    "csv": "attncli.formats.tsv:write_csv",
+    "tsv": "attncli.formats.rows:write_tsv",
+    "csv": "attncli.formats.rows:write_csv",
 }
 
 # The same for what is drawn: the view that a terminal gets, as a file to hand to somebody.
 _PICTURES = {
-    "svg": "attncli.formats.svg:write_svg",
-    "html": "attncli.formats.html:write_html",
-    "md": "attncli.formats.markdown:write_markdown",
+    "svg": "attncli.formats.pictures:write_svg",
+    "html": "attncli.formats.pictures:write_html",
+    "md": "attncli.formats.pictures:write_markdown",
 }
 
 MEANINGS = {

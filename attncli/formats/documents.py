@@ -1,19 +1,25 @@
-"""The JSON documents of the checks and of masks: `attncli.findings/1` and `attncli.mask/1`."""
+"""The JSON documents of heads, why, diff, the checks and masks; and the tidy rows of heads."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attncli.analysis.cell import Cell, Row
 from attncli.analysis.check.report import Invariance, Report
+from attncli.analysis.diff import CellDifference, Difference, HeadDifference
+from attncli.analysis.heads import HeadSummary, Survey
+from attncli.analysis.metric_names import NAMES
+from attncli.analysis.why import Explained
 from attncli.attention import row_blocks
-from attncli.formats.numbers import number, written_rows
+from attncli.formats.numbers import number, proven, written_rows
 from attncli.masks.expressions import biases
 from attncli.masks.findings import Finding
 from attncli.masks.layout import Subject
+from attncli.trace.trace import Trace
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -121,3 +127,196 @@ def _matrix(
         yield opening + written_rows(rows_of(rows), None)[1:-1]
         opening = ","
     yield "]"
+
+
+def write_heads(survey: Survey, precision: int | None) -> str:
+    """Return the document; with several sentences every metric is a mean, and `std` and `counts` stand beside it."""
+    return json.dumps({
+        "schema": "attncli.heads/1",
+        "source": survey.source.as_dict(),
+        "sentences": survey.sentences,
+        "heads": [_head_entry(head, survey.sentences > 1, precision) for head in survey.heads],
+    }) + "\n"  # fmt: skip
+
+
+def _head_entry(head: HeadSummary, has_several: bool, precision: int | None) -> dict[str, Any]:
+    entry = {"layer": head.layer, "kind": head.kind, "head": head.head, **_head_numbers(head.metrics, precision)}
+    return entry | {"std": _head_numbers(head.std, precision), "counts": dict(head.counts)} if has_several else entry
+
+
+def _head_numbers(values: Mapping[str, float | None], precision: int | None) -> dict[str, float | str | None]:
+    return {name: number(value, precision) for name, value in values.items()}
+
+
+def write_head_rows(survey: Survey, comma: str, precision: int | None) -> str:
+    """Return a header and a row a head; what is not defined is an empty field.
+
+    With several sentences `METRIC_std` and `METRIC_count` of every metric follow the means.
+    """
+    has_several = survey.sentences > 1
+    columns = ["layer", "kind", "head", *NAMES]
+    columns += [f"{name}_{what}" for what in ("std", "count") for name in NAMES] if has_several else []
+    lines = [columns]
+    for head in survey.heads:
+        fields = [str(head.layer), head.kind, str(head.head)]
+        for values in (head.metrics, head.std) if has_several else (head.metrics,):
+            fields += [_head_field(value, precision) for value in values.values()]
+        lines.append(fields + ([str(count) for count in head.counts.values()] if has_several else []))
+    return "".join(comma.join(line) + "\n" for line in lines)
+
+
+def _head_field(value: float | None, precision: int | None) -> str:
+    if value is None:
+        return ""
+    return str(value) if precision is None else f"{value:.{precision}f}"
+
+
+def write_why(trace: Trace, explained: Explained, precision: int | None) -> Iterator[str]:
+    """Yield one document for one cell or row; an array of them for several heads or layers."""
+    is_array = len(explained) > 1
+    opening = "[" if is_array else ""
+    for one in explained:
+        members = _cell(one, precision) if isinstance(one, Cell) else _row(one, precision)
+        about = {"schema": "attncli.why/1", "source": trace.source.as_dict()}
+        texts = {"text": trace.text, "pair": trace.pair, "target": trace.target}
+        # ASCII alone: no control or bidirectional character of a token reaches a terminal.
+        yield opening + json.dumps(about | texts | members, allow_nan=False)
+        opening = ",\n"
+    yield "]\n" if is_array else "\n"
+
+
+def _row(row: Row, precision: int | None) -> dict[str, Any]:
+    """Return the document of a row: its keys by weight, all of them."""
+    columns = {
+        "score": row.scores,
+        "allowed": row.allowed,
+        "weight": row.weights,
+        "value_norm": row.value_norms,
+        "contribution_norm": row.contribution_norms,
+        "output_share": row.output_shares,
+    }
+    keys = [
+        {"key": key, "key_token": row.keys[key].as_dict()}
+        | {name: None if values is None else _json(values[key], precision) for name, values in columns.items()}
+        for key in row.ranked.tolist()
+    ]
+    return {**_place(row), "key": None, "keys": keys, **_totals(row, precision)}
+
+
+def _cell(cell: Cell, precision: int | None) -> dict[str, Any]:
+    """Return the document of a cell: its dimensions by their product, all of them, and every stage."""
+    layer, parts = cell.row.layer, cell.row.softmax
+    q, k, products = cell.q, cell.k, cell.products
+    dimensions = None
+    if q is not None and k is not None and products is not None:
+        vectors = {"q": q, "k": k, "product": products}
+        dimensions = [
+            {"dim": dim, **{name: number(vector[dim], precision) for name, vector in vectors.items()}}
+            for dim in cell.ranked.tolist()
+        ]
+    stages = {
+        "dot_product": cell.dot_product,
+        "scale": layer.scale,
+        "scaled": cell.scaled,
+        "bias": cell.bias,
+        "softcap": layer.softcap,
+        "score": cell.score,
+        "allowed": cell.allowed,
+        "masked": cell.masked,
+        "highest": None if parts is None else parts.highest,
+        "exponential": cell.exponential,
+        "total": None if parts is None else parts.total,
+        "weight": cell.weight,
+        "value_norm": cell.value_norm,
+        "contribution_norm": cell.contribution_norm,
+        "output_share": cell.output_share,
+    }
+    return {
+        **_place(cell.row),
+        "key": cell.key.index,
+        "key_token": cell.key.as_dict(),
+        "dimensions": dimensions,
+        **{name: _json(value, precision) for name, value in stages.items()},
+        **_totals(cell.row, precision),
+    }
+
+
+def _place(row: Row) -> dict[str, Any]:
+    return {
+        "layer": row.layer.layer,
+        "kind": row.layer.kind,
+        "head": row.head.head,
+        "capture": row.layer.capture,
+        "proof": proven(row.layer.proof),
+        "query": row.query.index,
+        "query_token": row.query.as_dict(),
+    }
+
+
+def _totals(row: Row, precision: int | None) -> dict[str, Any]:
+    """Return what belongs to the whole row: the sink's logit and weight, and the length of the output."""
+    sinks = row.layer.sinks
+    return {
+        "sink": None if sinks is None else number(sinks[row.head.head], precision),
+        "sink_weight": number(row.sink_weight, precision),
+        "output_norm": number(row.output_norm, precision),
+    }
+
+
+def _json(value: Any, precision: int | None) -> float | str | bool | None:
+    return bool(value) if isinstance(value, bool | np.bool) else number(value, precision)
+
+
+def write_difference(difference: Difference, precision: int | None) -> str:
+    """Return the document: every compared head, and the cells that changed most, the most changed ones first.
+
+    Args:
+        difference: what to write.
+        precision: digits after the point; None is all of them.
+    """
+    return (
+        json.dumps(
+            {
+                "schema": "attncli.diff/1",
+                "a": _compared_trace(difference.first),
+                "b": _compared_trace(difference.second),
+                "shared": {"queries": difference.queries.pairs, "keys": difference.keys.pairs},
+                "unit": "bits",
+                "heads": [_changed_head(head, precision) for head in difference.heads],
+                "cells": [_changed_cell(cell, precision) for cell in difference.cells],
+                "notes": difference.notes,
+            },
+            allow_nan=False,
+        )
+        + "\n"
+    )
+
+
+def _compared_trace(trace: Trace) -> dict[str, Any]:
+    return {
+        "source": trace.source.as_dict(),
+        "text": trace.text,
+        "pair": trace.pair,
+        "target": trace.target,
+        "query_tokens": [token.as_dict() for token in trace.query_tokens],
+        "key_tokens": [token.as_dict() for token in trace.key_tokens],
+    }
+
+
+def _changed_head(head: HeadDifference, precision: int | None) -> dict[str, Any]:
+    elsewhere = None if head.elsewhere is None else [number(weight, precision) for weight in head.elsewhere]
+    return {**vars(head), "jensen_shannon": number(head.jensen_shannon, precision), "elsewhere": elsewhere}
+
+
+def _changed_cell(cell: CellDifference, precision: int | None) -> dict[str, Any]:
+    sides = zip("ab", cell.query, cell.key, cell.weights, strict=True)
+    return {
+        "layer": cell.layer,
+        "kind": cell.kind,
+        "head": cell.head,
+        **{
+            side: {"query": query, "key": key, "weight": number(weight, precision)}
+            for side, query, key, weight in sides
+        },
+        "difference": number(cell.difference, precision),
+    }

@@ -12,7 +12,7 @@ import numpy as np
 
 from attncli.errors import AttnError, Failure, UsageError
 from attncli.files import written_aside
-from attncli.formats.tsv import COLUMNS
+from attncli.formats.rows import COLUMNS
 from attncli.trace.ranking import top_keys
 from attncli.trace.trace import Trace
 from attncli.trace.view import Cells, View

@@ -82,7 +82,7 @@ def _records(number: int, tokenization: Tokenization, choice: Choice) -> Iterato
 
 
 def _rows(answers: Answers, choice: Choice, comma: str) -> Iterator[str]:
-    from attncli.formats.tsv import comma_separated, escaped
+    from attncli.formats.rows import comma_separated, escaped
 
     def field(value: Any) -> str:
         if isinstance(value, str):

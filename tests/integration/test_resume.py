@@ -56,7 +56,7 @@ def killed(result: Path, kills: int, preloaded: str, *arguments: str | Path) -> 
 def test_killed_at_random_moments_a_run_ends_as_if_it_never_was(form: str, kills: int, tmp_path: Path) -> None:
     corpus = tmp_path / "sentences.txt"
     corpus.write_bytes(sentences(300))
-    found = killed(tmp_path / f"out.{form}", kills, "attncli.formats.tsv,tokenizers", "-H", "0", "--file", corpus)
+    found = killed(tmp_path / f"out.{form}", kills, "attncli.formats.rows,tokenizers", "-H", "0", "--file", corpus)
     assert found["ends"] == [True] * len(found["ends"])
     assert len(set(found["left"])) > kills / 2
     assert found["code"] == 5

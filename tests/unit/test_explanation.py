@@ -18,7 +18,7 @@ from attncli.analysis.cautions import warnings_of_rows
 from attncli.analysis.cell import Cell, Row
 from attncli.analysis.why import explain, why
 from attncli.errors import UsageError
-from attncli.formats.why import write_why
+from attncli.formats.documents import write_why
 from attncli.masks.expressions import ArrayMask
 from attncli.render.palette import Palette
 from attncli.render.tables import Sheet, bar, signed_bar
