@@ -18,8 +18,8 @@ if "OMP_NUM_THREADS" not in os.environ:
 
 def main() -> None:
     """Run the `attn` program."""
-    from attncli.cli import app
-    from attncli.streams import settle_streams, settle_widths
+    from attncli.cli.app import app
+    from attncli.cli.environment import settle_streams, settle_widths
 
     settle_streams()
     settle_widths()

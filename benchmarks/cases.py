@@ -124,8 +124,8 @@ def start(material: Material) -> list[Case]:
 
 PAGES = """
 import typer
-from attncli.cli import app
-from attncli.help.topics import TOPICS
+from attncli.cli.app import app
+from attncli.cli.help.topics import TOPICS
 
 def pages(command, words):
     yield [*words, "--help"]

@@ -63,7 +63,7 @@ class Ran:
 @pytest.fixture
 def attn() -> Callable[..., Ran]:
     """Run `attn` in this process, as the program does, and return its streams and exit code."""
-    from attncli.cli import app
+    from attncli.cli.app import app
 
     def run(*arguments: str | Path, stdin: bytes | str | None = None, **environment: str) -> Ran:
         # The runner's standard input is never a terminal; without `stdin` it is an empty pipe.

@@ -50,7 +50,7 @@ def main() -> None:
     result, kills, seed, preloaded, *arguments = sys.argv[1:]
     for module in filter(None, preloaded.split(",")):
         import_module(module)
-    from attncli.cli import app
+    from attncli.cli.app import app
 
     path = Path(result)
     part = path.with_name(path.name + ".part")

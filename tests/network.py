@@ -36,7 +36,7 @@ def main() -> None:
     sys.addaudithook(refuse)
     from typer.testing import CliRunner
 
-    from attncli.cli import app
+    from attncli.cli.app import app
 
     time.sleep = lambda _: None  # the hub's client waits longer and longer before it tries again
     for name, arguments in json.load(sys.stdin).items():

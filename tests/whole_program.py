@@ -50,7 +50,7 @@ def whole_program() -> Iterator[Callable[..., Ran]]:
 
     The commands are built once and not for every run, which is the better part of one of the toy layer.
     """
-    from attncli.cli import app
+    from attncli.cli.app import app
 
     build = typer.main.get_command
     root = build(app)

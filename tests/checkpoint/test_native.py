@@ -444,7 +444,7 @@ def test_neither_torch_nor_transformers_is_imported(command: str, minilm: str) -
     query = ["-q", "flies"] if command == "why" else []
     arguments = [command, "-m", minilm, "--engine", "native", "time flies", *query]
     code = (
-        "import sys\nfrom attncli.cli import app\n"
+        "import sys\nfrom attncli.cli.app import app\n"
         f"try:\n    app({arguments!r})\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
         "print(sorted({'torch', 'transformers', 'huggingface_hub'} & set(sys.modules)), file=sys.stderr)"
     )

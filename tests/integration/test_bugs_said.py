@@ -11,7 +11,7 @@ from conftest import Ran
 from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
-from attncli.cli import app
+from attncli.cli.app import app
 
 Run = Callable[..., Any]
 

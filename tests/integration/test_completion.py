@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from shells import PROJECT, SCRIPTS
 from typer.main import get_command
 
-from attncli.cli import app
-from attncli.completion.candidates import _BY_METAVAR, _BY_NAME, candidates
-from attncli.completion.line import find_place, options, split
-from attncli.completion.models import sizes
-from attncli.completion.shells import answer
+from attncli.cli.app import app
+from attncli.cli.completion.candidates import _BY_METAVAR, _BY_NAME, candidates
+from attncli.cli.completion.line import find_place, options, split
+from attncli.cli.completion.models import sizes
+from attncli.cli.completion.shells import answer
 from attncli.masks.expressions import ATOMS
 from attncli.masks.parser import parse
 
@@ -359,7 +359,7 @@ def refuse(event, arguments):
     assert not event.startswith("socket."), event
 
 sys.addaudithook(refuse)
-from attncli.cli import app
+from attncli.cli.app import app
 try:
     app(sys.argv[1:], prog_name="attn")
 except SystemExit as end:

@@ -13,10 +13,10 @@ from conftest import program
 from readme import pages
 from typer.main import get_command
 
-from attncli.cli import app
+from attncli.cli.app import app
+from attncli.cli.standing import DEFAULTS
 from attncli.errors import UsageError
 from attncli.sources.options import EngineOptions, ToyOptions
-from attncli.standing import DEFAULTS
 
 SENTENCE = "time flies like an arrow"
 # Of every option four values, none of them the default, as a command line has them.
@@ -92,7 +92,7 @@ def given(attn: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable
         handed.append(dict(options))
         raise UsageError("that is enough")
 
-    monkeypatch.setattr("attncli.inputs.answers_of", answers_of)
+    monkeypatch.setattr("attncli.cli.request.answers_of", answers_of)
 
     def run(*arguments: str | Path) -> dict[str, Any]:
         ran = attn("inspect", SENTENCE, *arguments)
@@ -526,7 +526,7 @@ def test_a_run_without_standing_values_parses_nothing_and_one_with_some_validate
     script = """
 import sys
 from typer.testing import CliRunner
-from attncli.cli import app
+from attncli.cli.app import app
 assert CliRunner().invoke(app, ["inspect", "time flies"]).exit_code == 0
 print({"tomllib", "torch"} & sys.modules.keys(), "pydantic" in sys.modules)
 """

@@ -219,7 +219,7 @@ def bombs(folder: Path, trace: bytes) -> dict[str, list[str]]:
 _LIMITED = """
 import json, re, sys
 from typer.testing import CliRunner
-from attncli.cli import app
+from attncli.cli.app import app
 def most():  # KiB; not ru_maxrss, which a process has from its parent
     return int(re.search(r"VmHWM:\\s+([0-9]+) kB", open("/proc/self/status").read())[1])
 CliRunner().invoke(app, ["inspect", "warm up"])

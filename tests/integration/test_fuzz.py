@@ -20,7 +20,7 @@ from safetensors.numpy import save_file
 from typer.main import get_command
 from whole_program import whole_program
 
-from attncli.cli import app
+from attncli.cli.app import app
 from attncli.masks.notation import ENDINGS
 
 # A request that is refused before its file is read leaves the file to the garbage collector, which closes it.

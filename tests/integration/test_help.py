@@ -18,14 +18,14 @@ from rich.cells import cell_len
 from typer.main import get_command
 
 from attncli.analysis.metric_names import NAMES
-from attncli.cli import app
+from attncli.cli.app import app
+from attncli.cli.help.pages import Entry, page_of
+from attncli.cli.help.topics import TOPICS, topic
+from attncli.cli.options import variables
 from attncli.errors import ExitCode
-from attncli.help.pages import Entry, page_of
-from attncli.help.topics import TOPICS, topic
 from attncli.masks.expressions import ATOMS
 from attncli.masks.notation import NOTATION
 from attncli.masks.parser import parse
-from attncli.parameters import variables
 
 ROOT: Any = get_command(app)
 CONTEXT: Any = typer.Context(ROOT, info_name="attn")

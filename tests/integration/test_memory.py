@@ -12,7 +12,7 @@ from conftest import minilm_folder
 # a test worker that has loaded torch is larger than what is measured here.
 _CODE = """
 import re, sys, time
-from attncli.cli import app
+from attncli.cli.app import app
 try:
     app(sys.argv[1:])
 except SystemExit as end:

@@ -18,7 +18,7 @@ from outputs import one_sentence
 from safetensors.torch import load_file
 from typer.main import get_command
 
-from attncli.cli import app
+from attncli.cli.app import app
 
 COMMANDS = {
     "toy": ["inspect", "time flies like an arrow"],

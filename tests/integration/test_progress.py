@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from conftest import program
 
-from attncli.progress import Following
+from attncli.cli.progress import Following
 
 Run = Callable[..., Any]
 
@@ -212,14 +212,14 @@ def test_a_name_on_the_line_brings_no_escape_sequence() -> None:
 
 def test_off_a_terminal_nothing_of_it_is_imported() -> None:
     script = (
-        "import sys; from attncli.cli import app\n"
+        "import sys; from attncli.cli.app import app\n"
         "try: app(['inspect', 'time flies', 'an arrow', '-F', 'jsonl'])\n"
         "except SystemExit: print(*sys.modules, file=sys.stderr)"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     imported = set(ran.stderr.split())
-    assert "attncli.progress" in imported
-    assert not imported & {"rich.console", "rich.progress", "rich.live", "attncli.listening"}
+    assert "attncli.cli.progress" in imported
+    assert not imported & {"rich.console", "rich.progress", "rich.live", "attncli.cli.listening"}
 
 
 def test_without_a_terminal_answers_pass_as_they_are() -> None:

@@ -16,7 +16,7 @@ from typer.main import get_command
 
 import attncli
 from attncli._version import __version__
-from attncli.cli import app
+from attncli.cli.app import app
 
 PAGES = pages()
 DEVELOPMENT = {"docs", "test"}

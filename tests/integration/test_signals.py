@@ -88,7 +88,7 @@ def test_ctrl_c_at_any_import_ends_quietly(arguments: list[str]) -> None:
     )
     *_, imported, codes = ran.stdout.splitlines()
     assert (codes, ran.stderr) == ("130", "")
-    assert {"gc", "typing", "attncli.cli", "rich"} <= set(imported.split())
+    assert {"gc", "typing", "attncli.cli.app", "rich"} <= set(imported.split())
 
 
 @pytest.mark.parametrize("number", SIGNALS)

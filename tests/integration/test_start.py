@@ -54,7 +54,7 @@ PROGRAM = """
 import sys
 from typer.testing import CliRunner
 from attncli.__main__ import main
-from attncli.cli import app
+from attncli.cli.app import app
 result = CliRunner().invoke(app, sys.argv[1:])
 assert result.exit_code == 0, result.output
 assert result.stdout
@@ -100,12 +100,12 @@ except SystemExit as ended:
 SPARED = {
     *("logging", "pydantic", "tokenizers"),
     *(
-        "attncli.commands.heads",
+        "attncli.cli.commands.heads",
         "attncli.analysis.derive.layer",
         "attncli.analysis.derive.words",
         "attncli.masks.files",
     ),
-    *("attncli.resume", "attncli.sources.native", "attncli.sources.pretrained"),
+    *("attncli.cli.resume", "attncli.sources.native", "attncli.sources.pretrained"),
 }
 
 
@@ -137,7 +137,7 @@ def test_a_run_imports_nothing_that_it_does_not_need(
     saved = tmp_path / "trace.safetensors"
     assert attn("inspect", "time flies", "--save", saved).code == 0
     imported = modules_after(STARTED, *(str(saved) if argument == "TRACE" else argument for argument in arguments))
-    assert {"typer", "rich.console", f"attncli.commands.{arguments[0]}"} <= imported
+    assert {"typer", "rich.console", f"attncli.cli.commands.{arguments[0]}"} <= imported
     assert imported & unused == set()
 
 
@@ -268,9 +268,9 @@ def test_the_kernel_masks_and_metrics_never_import_a_terminal_library() -> None:
 
 
 def test_nothing_imports_the_command_line_but_the_entry_point() -> None:
-    assert broken(("attncli",), ("attncli.cli",)) == ["attncli.__main__ -> attncli.cli"]
-    importers = [line.partition(" ")[0] for line in broken(("attncli",), ("attncli.commands",))]
-    assert set(importers) <= {"attncli.cli"}
+    assert broken(("attncli",), ("attncli.cli.app",)) == ["attncli.__main__ -> attncli.cli.app"]
+    importers = [line.partition(" ")[0] for line in broken(("attncli",), ("attncli.cli.commands",))]
+    assert set(importers) <= {"attncli.cli.app"}
 
 
 def test_only_the_pretrained_source_loads_torch_with_itself() -> None:
@@ -281,7 +281,13 @@ def test_only_the_pretrained_source_loads_torch_with_itself() -> None:
 
 
 def test_what_is_below_never_imports_what_is_above() -> None:
-    above = ("attncli.cli", "attncli.commands", "attncli.inputs", "attncli.options", "attncli.derive_options")
+    above = (
+        "attncli.cli.app",
+        "attncli.cli.commands",
+        "attncli.cli.request",
+        "attncli.cli.options",
+        "attncli.cli.options",
+    )
     library = tuple(module for module in MODULES if not within(module, "attncli.__main__", *above))
     assert broken(tuple(name for name in library if name != "attncli"), above) == []
     assert (

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from attncli import sentences
+from attncli.cli import sentences
 from attncli.errors import Failure, InputError, refusing
 from attncli.sources import open_source
 from attncli.sources.stream import traced

@@ -1,0 +1,366 @@
+"""The command line: the Typer app, and the one place where an error becomes a sentence and an exit code."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, get_args
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from attncli.cli.environment import complain, data_apart, volume
+from attncli.errors import AttnError, ExitCode, UsageError
+from attncli.text import did_you_mean, visible
+from attncli.trace.tokens import brief
+
+
+def _path(given: str) -> Path:
+    if not given:  # which would be the working directory
+        raise typer.BadParameter("the file name is empty")
+    return Path(given)
+
+
+# Types that need no validation to be made from what stands on the command line.
+_CONVERTED_HERE: dict[Any, Callable[[Any], Any]] = {str: str, list[str]: list, Path: _path}
+# The commands, each a function of its own name in a module of its own name, and what they are for.
+_COMMANDS = {
+    "inspect": "Show the attention of a sentence.",
+    "heads": "Say what every head does, in numbers.",
+    "check": "Say what is wrong with a checkpoint's attention.",
+    "why": "Say why a query attends to a key.",
+    "diff": "Show what changed between two sentences, checkpoints or traces.",
+    "tokens": "Show the tokens of a sentence.",
+    "config": "Say what the options are set to, and where.",
+    "completion": "Print the completion script of a shell.",
+    "help": "Show the help of a command, or on a topic.",
+}
+_MASK = "Draw, check, compare and convert masks."
+_ASK = "__complete"  # what the completion scripts call; in no list of commands
+
+
+def _spare_unused(parameters: list[Any]) -> list[Any]:
+    """Return a command's parameters, the unused ones of which will cost nothing.
+
+    Typer 0.29 builds a pydantic adapter for every parameter, given or not; importing pydantic and building forty
+    of them takes a fifth of a run of the toy layer. Typer makes its parameters itself and takes no class for them.
+    """
+    for parameter in parameters:
+        if "process_value" not in vars(parameter):
+            parameter.process_value = _sparing(parameter)
+            # `standing` reads the environment: an empty variable is no missing one, and no list is cut at blanks.
+            parameter.value_from_envvar = _nothing
+    return parameters
+
+
+def _nothing(context: Any) -> None:
+    """Return what Typer finds in the environment."""
+
+
+def _sparing(parameter: Any) -> Callable[[Any, Any], Any]:
+    """Return a parameter's `process_value` that skips the coercion where there is nothing to validate."""
+    coerced = parameter.process_value
+    convert = _CONVERTED_HERE.get(parameter.type_descriptor.annotation)
+    is_number = parameter.type_descriptor.annotation is int
+    choices = get_args(parameter.type_descriptor.annotation)
+
+    def process_value(context: Any, value: Any) -> Any:
+        if value is None and not parameter.required:
+            return () if parameter.multiple or parameter.nargs == -1 else None
+        if convert and value is not None and parameter.callback is None:
+            return convert(value)
+        if parameter.callback is None and (value is True or value in choices):
+            return value
+        return int(value) if is_number and _is_plainly_in_range(parameter, value) else coerced(context, value)
+
+    return process_value
+
+
+def _is_plainly_in_range(parameter: Any, value: Any) -> bool:
+    """Return whether a value is digits alone and a number that the option takes: there is nothing to complain about."""
+    if not (isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 9):
+        return False
+    low, high = parameter.min, parameter.max
+    return (low is None or int(value) >= low) and (high is None or int(value) <= high)
+
+
+class _Ours:
+    """A command or a group of them, whose unused options cost nothing, and whose help and errors are its own."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, `--help` among them."""
+        return _spare_unused(super().get_params(ctx))  # type: ignore[misc]  # of Typer's class, which follows
+
+    def get_help(self, ctx: Any) -> NoReturn:
+        """Print the help, and end there."""
+        _help(ctx)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line; what is wrong with it is said of this command, also where an option has no value."""
+        try:
+            return super().parse_args(ctx, args)  # type: ignore[misc]
+        except typer.TyperException as error:
+            vars(error).update(ctx=ctx)
+            raise
+
+
+class _Group(_Ours, TyperGroup):
+    """A command group whose errors are one line on stderr."""
+
+    def purpose(self, name: str) -> str:
+        """Return what one of the commands is for."""
+        return self.commands[name].get_short_help_str(100)
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run the program; standalone, it ends with an exit code of `ExitCode`."""
+        run = partial(super().main, args, prog_name, complete_var, False, windows_expand_args, **extra)
+        if not standalone_mode:
+            return run()
+        try:
+            code = run()
+        except typer.TyperException as error:
+            code = _usage(error)
+        except Exception as error:
+            code = failed(error)
+        sys.exit(code or ExitCode.OK)
+
+
+class _Root(_Group):
+    """The program: a command is imported and built when it, or the help of all of them, is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands."""
+        return [*_COMMANDS, "mask"]
+
+    def purpose(self, name: str) -> str:
+        """Return what one of the commands is for, without building it."""
+        return _MASK if name == "mask" else _COMMANDS[name]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command by its name."""
+        if cmd_name == _ASK:
+            return _built("completion", "complete")
+        if cmd_name not in self.commands and cmd_name in self.list_commands(ctx):
+            self.add_command(_mask_group() if cmd_name == "mask" else _built(cmd_name), cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+
+class _Command(_Ours, TyperCommand):
+    """A command that takes standing values, and beside which nothing else prints."""
+
+    def __init__(self, *args: Any, **extra: Any) -> None:
+        super().__init__(*args, **extra)
+        self.params += _volume_options()
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line, and what stands in the environment and the configuration files."""
+        from attncli.cli.standing import take_up
+
+        rest = super().parse_args(ctx, args)
+        take_up(ctx, self.params)
+        return rest
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; an error about a standing value says where it comes from."""
+        quiet, verbose = bool(ctx.params.pop("quiet")), bool(ctx.params.pop("verbose"))
+        if quiet and verbose:
+            raise UsageError("--quiet does not apply to --verbose; drop one of them")
+        with data_apart(), volume(quiet, verbose):
+            try:
+                return super().invoke(ctx)
+            except typer.Exit as end:  # as it is meant to; `--verbose` says that it is done
+                return end.exit_code
+            except EOFError as error:  # a library's; Typer would take it for a person who gives up
+                raise RuntimeError(f"EOFError: {error}") from error
+            except AttnError as error:
+                from attncli.cli.standing import with_places
+
+                error.args = (with_places(str(error), ctx),)
+                raise
+
+
+def _help(context: typer.Context, code: int = ExitCode.OK) -> NoReturn:
+    """Print a command's help and end there; Typer would print what it is given, and a line end after it."""
+    from attncli.cli.help.pages import page_of
+    from attncli.cli.help.screen import show
+
+    show(page_of(context))
+    raise typer.Exit(code)
+
+
+def _volume_options() -> list[Any]:
+    """Return the options that every command has."""
+    from attncli.cli.options import of_every_command
+
+    alone = typer.Typer(add_completion=False)
+    alone.command()(of_every_command)
+    return list(typer.main.get_command(alone).params)
+
+
+def _usage(error: typer.TyperException) -> int:
+    """Say what Typer found wrong with the command line, in one line and with the way to the help."""
+    context = getattr(error, "ctx", None)
+    complain(f"{complaint(error)}; see {context.command_path if context else 'attn'} --help")
+    return getattr(error, "exit_code", ExitCode.USAGE)
+
+
+def _help_alone(context: typer.Context) -> None:
+    """Print the help of a group that is called without a command."""
+    if context.invoked_subcommand is None:
+        _help(context, ExitCode.USAGE)
+
+
+app = typer.Typer(
+    name="attn",
+    cls=_Root,
+    invoke_without_command=True,
+    add_completion=False,
+    suggest_commands=False,  # of Typer's own; it knows only the commands that were built
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _built(name: str, function: str | None = None) -> Any:
+    """Return one of `_COMMANDS`, or another function of its module."""
+    alone = typer.Typer(add_completion=False)
+    found = getattr(import_module(f"attncli.cli.commands.{name}"), function or name)
+    alone.command(name, cls=_Command, short_help=_COMMANDS[name])(found)
+    return typer.main.get_command(alone)
+
+
+def _mask_group() -> Any:
+    """Return `attn mask`."""
+    from attncli.cli.commands import mask, mask_model
+
+    masks = typer.Typer(
+        name="mask", cls=_Group, invoke_without_command=True, add_completion=False, suggest_commands=False
+    )
+
+    @masks.callback(short_help=_MASK)
+    def _masks(context: typer.Context) -> None:
+        """Draw, check, compare and convert attention masks.
+
+        `attn help masks` lists what an expression is made of.
+
+        Examples:
+        attn mask show "causal & window(4)" --size 12
+        attn mask check mask.npy --expect "causal & pad(left=2)"
+        """
+        _help_alone(context)
+
+    for function, short in (
+        (mask.show, "Draw a mask."),
+        (mask.check, "Say what is wrong with a mask."),
+        (mask.diff, "Show where two masks differ."),
+        (mask.convert, "Write a mask for another API."),
+        (mask_model.model, "Show the masks that a checkpoint builds."),
+    ):
+        masks.command(cls=_Command, short_help=short)(function)
+    return typer.main.get_command(masks)
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        from attncli._version import __version__
+
+        typer.echo(f"attn {__version__}")
+        raise typer.Exit
+
+
+@app.callback(short_help="See attention happen, with numbers.")
+def main(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """See attention happen, with numbers.
+
+    `attn COMMAND --help` says more on a command; `attn help` lists what else there is to read.
+
+    Examples:
+    attn inspect "time flies like an arrow"
+    attn inspect -m gpt2 "time flies like an arrow" --head 3
+    attn mask show "causal & window(4)" --size 12
+    """
+    _help_alone(context)
+
+
+_NO_CHOICE = re.compile(r"(?:Value error, )?'(?P<given>.*)' is not one of (?P<choices>'.*')\.?", re.DOTALL)
+_NO_COMMAND = re.compile(r"No such command '(?P<given>.*)'\.?", re.DOTALL)
+# Pydantic's words for a value that is of another type, which name its types.
+_TYPES = {
+    r"Input should be a valid boolean\b.*": "expected true or false",
+    r"Input should be a valid integer\b.*": "expected a whole number",
+    r"Unable to parse input string as an integer\b.*": "expected a whole number of fewer digits",
+    r"Input should be a valid number\b.*": "expected a number",
+    r"Input should be a valid string\b.*": "its bytes are no text",
+    "Input should be greater than or equal to": "expected at least",
+    "Input should be less than or equal to": "expected at most",
+}
+
+
+def complaint(error: Any) -> str:
+    """Return what is wrong with a command line, in one line."""
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    # What is wrong with a flag is not about the variable that it goes before.
+    message = re.sub(r" \(env var: '\w+'\)", "", message)
+    for words, plain in _TYPES.items():
+        message = re.sub(words, plain, message)
+    context: Any = getattr(error, "ctx", None)
+    hint = ""
+    if hasattr(error, "possibilities"):  # an option that does not exist
+        known = (name for one in context.command.get_params(context) for name in (*one.opts, *one.secondary_opts))
+        message, hint = error.message, did_you_mean(error.option_name, known)
+    elif found := _NO_CHOICE.fullmatch(getattr(error, "message", "")):
+        hint = did_you_mean(found["given"], re.findall(r"'(.*?)'", found["choices"]))
+    elif found := _NO_COMMAND.fullmatch(message):
+        hint = did_you_mean(found["given"], context.command.list_commands(context))
+    message = " ".join(message.replace("Value error, ", "").split()).rstrip(".")
+    return message[:1].lower() + message[1:] + hint
+
+
+def failed(error: Exception) -> ExitCode:
+    """Say why a run ends, and return the exit code that it ends with.
+
+    An exception that is not one of ours is a bug, and is called one; for a script it is an input that was not read.
+    """
+    if os.environ.get("ATTN_DEBUG", "0") not in ("", "0"):
+        _trace(error)
+    if isinstance(error, AttnError):
+        complain(str(error))
+        return error.exit_code
+    if isinstance(error, MemoryError):
+        complain("out of memory; give fewer tokens, layers or heads")
+        return ExitCode.INPUT
+    said = " ".join(f"{type(error).__name__}: {error}".split())
+    complain(f"this is a bug in attn, please report it: {said[:300]}; ATTN_DEBUG=1 shows where")
+    return ExitCode.INPUT
+
+
+def _trace(error: Exception) -> None:
+    """Write the traceback to stderr, of what lies behind the error too, and harmless whatever it quotes."""
+    import traceback  # needed for this alone
+
+    behind: BaseException | None = error
+    while behind is not None:
+        behind.__suppress_context__ = False  # of those that were raised `from None`, for the sentence's sake
+        behind = behind.__context__
+    lines = "".join(traceback.format_exception(error)).splitlines()
+    with suppress(OSError):
+        sys.stderr.write("".join(f"{visible(brief(line))}\n" for line in lines))

@@ -1,0 +1,219 @@
+"""`attn diff`: what changed between two sentences, two checkpoints or two traces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+from attncli.cli import options
+from attncli.errors import UsageError
+
+if TYPE_CHECKING:
+    from attncli.analysis.diff import Difference
+    from attncli.trace.trace import Trace
+
+Texts = Annotated[
+    list[str] | None,
+    Argument(
+        metavar="TEXT",
+        help="Two sentences; one for two checkpoints. - reads them from standard input, one a line.",
+        show_default=False,
+    ),
+]
+From = Annotated[
+    list[str] | None,
+    Option("--from", metavar="FILE", help="A saved trace or a dump; give two.", rich_help_panel="Input"),
+]
+Model = Annotated[
+    list[str] | None,
+    Option(
+        "--model",
+        "-m",
+        metavar="NAME_OR_FOLDER",
+        help="A checkpoint; without it, the toy layer. Give two to compare them on one sentence.",
+        envvar="ATTN_MODEL",
+        rich_help_panel="Model",
+    ),
+]
+Query = Annotated[
+    list[str] | None,
+    Option(
+        "--query",
+        "-q",
+        metavar="TOKEN",
+        help="Compare this query row: a token of the first, or its index. May be repeated. Default: all shared.",
+        rich_help_panel="What to look at",
+    ),
+]
+Top = Annotated[
+    int | None,
+    Option(min=1, metavar="N", help="Heads and cells that are listed. Default: 10.", rich_help_panel="View"),
+]
+Maps = Annotated[
+    int | None,
+    Option(
+        min=0, metavar="N", help="Heads that are drawn, the most changed first. Default: 1.", rich_help_panel="View"
+    ),
+]
+
+
+def diff(
+    context: typer.Context,
+    text: Texts = None,
+    file: options.File = None,
+    pair: options.Pair = None,
+    target: options.Target = None,
+    from_: From = None,
+    model: Model = None,
+    revision: options.Revision = None,
+    dtype: options.Dtype = None,
+    device: options.Device = None,
+    offline: options.Offline = None,
+    trust_remote_code: options.TrustRemoteCode = None,
+    allow_pickle: options.AllowPickle = None,
+    device_map: options.DeviceMap = None,
+    truncate: options.Truncate = None,
+    engine: options.Engine = None,
+    verify: options.Verify = None,
+    d_model: options.DModel = None,
+    num_heads: options.NumHeads = None,
+    d_k: options.DK = None,
+    d_v: options.DV = None,
+    init: options.Init = None,
+    project: options.Project = None,
+    positions: options.Positions = None,
+    scale: options.Scale = None,
+    seed: options.Seed = None,
+    rng: options.Rng = None,
+    vocab: options.Vocab = None,
+    vocab_size: options.VocabSize = None,
+    out_proj: options.OutProj = None,
+    mask: options.Mask = None,
+    layer: options.EveryLayer = None,
+    head: options.Head = None,
+    kind: options.Kind = None,
+    query: Query = None,
+    no_special: options.NoSpecial = None,
+    top: Top = None,
+    maps: Maps = None,
+    precision: options.Precision = None,
+    colormap: options.Colormap = None,
+    color: options.Color = None,
+    width: options.Width = None,
+    format_: options.Document = None,
+    output: options.Output = None,
+) -> None:
+    """Show what changed between two sentences, checkpoints or traces.
+
+    The heads that changed most come first, then the cells, then two maps and their difference. It ends with 0 whether
+    or not they differ.
+
+    Examples:
+    attn diff "time flies like an arrow" "fruit flies like an arrow"
+    attn diff "time flies like an arrow" -m gpt2 -m distilgpt2
+    attn diff --from before.safetensors --from after.safetensors
+    """
+    from attncli.analysis.diff import TOP
+    from attncli.analysis.diff import diff as compare
+    from attncli.cli.environment import note, write
+    from attncli.formats import choose_document
+
+    given = {name: value for name, value in context.params.items() if value not in (None, ())}
+    chosen = choose_document(format_, output)
+    difference = compare(*_traces(given), queries=query or (), top=top or TOP)
+    for each in (*_warnings(difference), *difference.notes):
+        note(each)
+    if chosen == "json":
+        from attncli.formats.documents import write_difference
+
+        write([write_difference(difference, precision)], output)
+    else:
+        _draw(difference, given, chosen)
+
+
+def _traces(given: dict[str, Any]) -> tuple[Trace, Trace]:
+    """Return the two traces that the options ask for.
+
+    Raises:
+        UsageError: the options do not name two things to compare, or name more.
+    """
+    from attncli.cli.request import traces_of
+
+    files, models = given.pop("from_", ()), given.pop("model", ())
+    if files:
+        if models:
+            raise UsageError("--model does not apply to --from, whose attention is already computed; drop one of them")
+        if len(files) != 2:
+            raise UsageError(f"--from is given {_times(len(files))}; give it twice: --from A --from B")
+        first, second = ({**given, "from_": Path(path)} for path in files)
+        return _only(traces_of(first, "all")), _only(traces_of(second, "all"))
+    if len(models) > 2:
+        raise UsageError(f"--model is given {_times(len(models))}; give it once, or twice to compare two checkpoints")
+    given["text"] = _texts(given, 1 if len(models) == 2 else 2)
+    if len(models) == 2:
+        first, second = ({**given, "model": name} for name in models)
+        return _only(traces_of(first, "all")), _only(traces_of(second, "all"))
+    traces = traces_of({**given, **({"model": models[0]} if models else {})}, "all")
+    return _only(traces), _only(traces)
+
+
+def _only(traces: Iterator[tuple[int, Trace]]) -> Trace:
+    return next(traces)[1]
+
+
+def _texts(given: dict[str, Any], wanted: int) -> list[str]:
+    """Return as many sentences as are wanted, from wherever they are."""
+    from attncli.cli.sentences import sentences
+    from attncli.errors import refusing
+
+    lines = refusing(sentences(given.get("text", ()), given.pop("file", None), False))
+    texts = [text for _, text in islice(lines, wanted + 1)]
+    if len(texts) == wanted:
+        return texts
+    if wanted == 1:
+        raise UsageError("two checkpoints are compared on one sentence; give one sentence, or one --model")
+    found = "one sentence" if len(texts) == 1 else "more than two sentences"
+    raise UsageError(f"{found} to compare; give two, or one and two checkpoints: -m A -m B")
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _warnings(difference: Difference) -> Iterator[str]:
+    """Yield what the numbers of the traces do not say, once where it is true of both."""
+    from attncli.analysis.alignment import NAMES
+    from attncli.analysis.cautions import warnings_of
+    from attncli.trace.view import View
+
+    first, second = difference.first, difference.second
+    has_toys = first.source.kind == second.source.kind == "toy"
+    if has_toys and any(
+        first.key_tokens[one].id != second.key_tokens[other].id for one, other in difference.keys.pairs
+    ):
+        yield (
+            "the toy layer draws the words of each sentence afresh, so that a word may have two embeddings; "
+            "--vocab TOKENIZER gives it one"
+        )
+    said: dict[str, list[str]] = {}
+    for name, trace in zip(NAMES, (first, second), strict=True):
+        for warning in (*trace.source.notes, *warnings_of(trace, View())):
+            said.setdefault(warning, []).append(name)
+    for warning, names in said.items():
+        yield f"warning: {'' if len(names) == len(NAMES) else f'{names[0]}: '}{warning}"
+
+
+def _draw(difference: Difference, given: dict[str, Any], chosen: str) -> None:
+    from attncli.cli.environment import canvas
+    from attncli.render.diff import Changes
+
+    with canvas(chosen, given.get("output"), given.get("color"), given.get("width"), "attn diff") as shown:
+        palette = shown.palette(given.get("colormap", "viridis"))
+        view = {name: given[name] for name in ("precision", "top", "maps") if name in given}
+        title = " / ".join(dict.fromkeys((difference.first.text, difference.second.text)))
+        shown.show(Changes(difference, palette, shown.width, **view).renderables(), title)

@@ -1,0 +1,405 @@
+"""The streams of the program, which may be closed, full or read by nobody: their encodings, widths and colours.
+
+The only place that makes a Console or touches sys.stdout.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from enum import Enum
+from pathlib import Path
+from time import perf_counter
+from typing import IO, TYPE_CHECKING, Any
+
+from attncli.errors import ExitCode, InputError
+from attncli.text import visible
+from attncli.trace.tokens import brief
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from attncli.formats.pictures import Drawing, Piece
+    from attncli.render.palette import Palette
+
+NARROWEST = 40  # cells; a narrower terminal wraps what was laid out for this
+PAGE_WIDTH = 100  # cells in a line of a picture; only a matrix is wider, rather than cut
+
+# Rich fits lines to the console; where nothing sets a width, nothing is to be wrapped or cut.
+_ENDLESS = 1_000_000
+
+
+def is_piped_in() -> bool:
+    """Whether standard input is something other than a person at a terminal."""
+    return sys.stdin is not None and not sys.stdin.isatty()
+
+
+def stdin_bytes() -> IO[bytes]:
+    """Return standard input, undecoded.
+
+    Raises:
+        InputError: it is closed.
+    """
+    if sys.stdin is None:
+        raise InputError("standard input is closed; give the sentences as arguments or with --file")
+    return sys.stdin.buffer
+
+
+class Attention(Enum):
+    """What stderr may be used for besides errors and notes."""
+
+    ABSENT = "nothing: nobody is looking, or wants to be told"
+    TOLD = "a bar; steps are told one by one"
+    WATCHED = "a bar, and a line that says what is going on"
+
+
+_is_quiet = _is_verbose = False
+_begun = 0.0
+
+
+@contextmanager
+def volume(quiet: bool, verbose: bool) -> Iterator[None]:
+    """Say as much on stderr as is wanted, while the block runs.
+
+    Args:
+        quiet: errors alone.
+        verbose: what the sources do, too, and when.
+    """
+    global _is_quiet, _is_verbose, _begun
+    before = _is_quiet, _is_verbose, _begun
+    _is_quiet, _is_verbose, _begun = quiet, verbose, perf_counter()
+    try:
+        if verbose:
+            from attncli.cli.listening import listening
+
+            with listening(tell):
+                yield
+            tell("done")
+        else:
+            yield
+    finally:
+        _is_quiet, _is_verbose, _begun = before
+
+
+def attention() -> Attention:
+    """Return what stderr may be used for: nothing, unless it is a terminal that can take back what it shows."""
+    if _is_quiet or sys.stderr is None or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        return Attention.ABSENT
+    return Attention.TOLD if _is_verbose else Attention.WATCHED
+
+
+def is_terminal(path: Path | None) -> bool:
+    """Whether what is written to a file, or to standard output where it is None, is seen on a terminal as it comes."""
+    stream = _data or sys.stdout
+    return path is None and stream is not None and stream.isatty()
+
+
+def stderr_console() -> Console:
+    """Return a console on stderr, for what is gone when the program is."""
+    from rich.console import Console
+
+    return Console(stderr=True, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+def note(message: str) -> None:
+    """Say something that is no error, a warning or what was left out, unless `--quiet` is given."""
+    if not _is_quiet:
+        complain(message)
+
+
+def tell(message: str) -> None:
+    """Say what is done, and when, if `--verbose` is given."""
+    if _is_verbose:
+        complain(f"{perf_counter() - _begun:.2f} s: {message}")
+
+
+def complain(message: str) -> None:
+    """Write an error, one line, to stderr, harmless whatever it quotes, and however much of it."""
+    with suppress(OSError):
+        sys.stderr.write(f"attn: {visible(brief(message))}\n")
+        sys.stderr.flush()
+
+
+_data: IO[str] | None = None  # standard output, while it is kept apart
+
+
+@contextmanager
+def data_apart() -> Iterator[None]:
+    """Keep standard output for data: what a library, or the code that a checkpoint brings, prints goes to stderr."""
+    global _data
+    _data = sys.stdout
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _data = None
+
+
+class Terminal:
+    """Where a view goes: standard output, or a file.
+
+    Attributes:
+        width: cells in a line; None where the output sets none.
+        is_cut: whether what is wider than such a line, and cannot be wrapped, is left out.
+    """
+
+    is_cut = True
+
+    def __init__(self, stream: IO[str], color: str = "auto", width: int | None = None) -> None:
+        self.stream = stream
+        self._shown = 0
+        is_terminal = stream.isatty()
+        wants_color = color == "always" or (color == "auto" and bool(os.environ.get("FORCE_COLOR")))
+        forbids_color = color == "never" or (color == "auto" and bool(os.environ.get("NO_COLOR")))
+        self._system = None if forbids_color else _color_system(stream, is_terminal, wants_color)
+        self._styled = self._system is not None or (
+            is_terminal and os.environ.get("TERM") != "dumb" and color != "never" and not _is_legacy()
+        )
+        self.width = width or (measured_width(stream) if is_terminal else None)
+
+    def palette(self, colormap: str) -> Palette:
+        """Return how cells look here."""
+        from attncli.render.palette import Palette
+
+        encoding = (getattr(self.stream, "encoding", None) or "utf-8").lower()
+        tier = self._system if self._system in ("truecolor", "256") else _plain_tier(encoding)
+        return Palette(tier, encoding, colormap)
+
+    def show(self, renderables: Iterable[RenderableType], title: str = "") -> None:
+        """Print the parts of a view with a blank line between them, and before them where another view stands.
+
+        A view's title is for a file that is read by itself; here the command line says it.
+        """
+        console = self._console()
+        for renderable in renderables:
+            if self._shown:
+                console.print()
+            console.print(renderable, crop=self.width is not None)
+            self._shown += 1
+
+    def _console(self) -> Console:
+        from rich.console import Console
+
+        return Console(
+            file=self.stream,
+            width=self.width or _ENDLESS,
+            height=100,  # Rich ignores the width of a dumb terminal unless the height is set too
+            force_terminal=self._styled,
+            color_system=self._system,  # type: ignore[arg-type]
+            no_color=self._system is None,
+            legacy_windows=False,
+            markup=False,
+            highlight=False,
+            emoji=False,
+        )
+
+
+class Page:
+    """Where a view goes that is a picture for somebody else: a terminal of its own, whatever the user's is like.
+
+    Attributes:
+        width: cells in a line.
+        is_cut: whether what is wider than a line, and cannot be wrapped, is left out: only if a width was asked for.
+    """
+
+    def __init__(self, chosen: str, color: str = "auto", width: int | None = None) -> None:
+        self._chosen = chosen
+        self._tier = "blocks" if chosen == "md" or color == "never" else "truecolor"
+        self.width = width or PAGE_WIDTH
+        self.is_cut = width is not None
+        self._drawings: list[Drawing] = []
+
+    def palette(self, colormap: str) -> Palette:
+        """Return how cells look here."""
+        from attncli.render.palette import Palette
+
+        return Palette(self._tier, colormap=colormap)
+
+    def show(self, renderables: Iterable[RenderableType], title: str = "") -> None:
+        """Draw the parts of a view with a blank line between them, under its title."""
+        from rich.console import Console
+        from rich.segment import Segment
+
+        from attncli.formats.pictures import Drawing, pieces
+
+        console = Console(
+            width=self.width,
+            height=100,
+            force_jupyter=False,
+            legacy_windows=False,
+            markup=False,
+            highlight=False,
+            emoji=False,
+            _environ={},
+        )
+        lines: list[list[Piece]] = []
+        for renderable in renderables:
+            drawn = Segment.split_lines(console.render(renderable))
+            lines += [*([[]] if lines else []), *map(pieces, drawn)]
+        self._drawings.append(Drawing(self.palette("viridis").shortened(title, self.width), lines))
+
+    def written(self, name: str) -> Iterator[str]:
+        """Yield the document of all views; `name` says what drew them."""
+        from attncli.formats import picture_writer
+
+        return picture_writer(self._chosen)(self._drawings, name)
+
+
+@contextmanager
+def canvas(
+    chosen: str, path: Path | None, color: str | None, width: int | None, name: str
+) -> Iterator[Terminal | Page]:
+    """Give what views are drawn on; a picture is written once all of them are.
+
+    Args:
+        chosen: one of `formats.DRAWN`.
+        path: the file that it goes to; None is standard output.
+        color: `auto`, `always` or `never`; None is `auto`.
+        width: cells in a line; None leaves it to the output.
+        name: of the command, for the title of a picture.
+    """
+    if chosen == "table":
+        with output(path, is_stream=False) as stream:
+            yield Terminal(stream, color or "auto", width)
+        return
+    with output(path, is_stream=False, encoding="utf-8") as stream:
+        page = Page(chosen, color or "auto", width)
+        yield page
+        for piece in page.written(name):
+            stream.write(piece)
+
+
+@contextmanager
+def output(path: Path | None, is_stream: bool, encoding: str | None = None) -> Iterator[IO[str]]:
+    """Give the stream that data goes to: standard output, or a file that appears when it is whole.
+
+    Args:
+        path: the file; None is standard output.
+        is_stream: whether the file grows by whole lines, in `path.part`, as the data comes.
+        encoding: that standard output has to have; None leaves it as it is. A file is UTF-8.
+    """
+    if path is None or str(path) == "/dev/stdout":
+        stream = _data or sys.stdout
+        # Whatever the encoding lacks is written as an escape; a lone character must not end the program.
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace", encoding=encoding)
+        yield stream
+        stream.flush()
+        return
+    from attncli.files import text_aside
+
+    with text_aside(path, ".part" if is_stream else None) as stream:
+        yield stream
+
+
+def write(pieces: Iterable[str], path: Path | None) -> None:
+    """Write a document to a file, or to standard output."""
+    with output(path, is_stream=False) as stream:
+        for piece in pieces:
+            stream.write(piece)
+
+
+def measured_width(stream: IO[str]) -> int:
+    """Return the cells in a line of the terminal around a stream; 80 where there is none and `COLUMNS` is not set."""
+    from rich.console import Console
+
+    return max(Console(file=stream).width, NARROWEST)
+
+
+def _color_system(stream: IO[str], is_terminal: bool, is_forced: bool) -> str | None:
+    if not (is_terminal or is_forced):
+        return None
+    from rich.console import Console
+
+    if is_terminal and _is_legacy():
+        return None
+    system = Console(file=stream, force_terminal=True).color_system
+    if is_forced and system in (None, "standard"):
+        return "256"  # asked for in so many words where TERM says nothing
+    return system
+
+
+def _is_legacy() -> bool:
+    """Return whether the console is one of Windows that writes escape sequences out."""
+    from rich.console import detect_legacy_windows
+
+    return detect_legacy_windows()
+
+
+def _plain_tier(encoding: str) -> str:
+    try:
+        "░▒▓█".encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return "ascii"
+    return "blocks"
+
+
+_CLOSED = {0: os.O_RDONLY, 1: os.O_RDONLY, 2: os.O_WRONLY}  # how nothing is opened in a closed stream's place
+_WIDEST = 1000  # cells
+
+
+class _Data(io.FileIO):
+    """Standard output; the first thing that cannot be written ends the program."""
+
+    def write(self, data: Any) -> Any:
+        """Write, as `io.RawIOBase.write`.
+
+        Raises:
+            InputError: the disk is full, or the stream is closed.
+            SystemExit: nobody reads any more, which is how `head` says that it has enough.
+        """
+        try:
+            return super().write(data)
+        except OSError as error:
+            # What is left in the buffers is flushed again when Python ends, and would be complained of again.
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, self.fileno())
+            os.close(nothing)
+            if isinstance(error, BrokenPipeError):
+                raise SystemExit(ExitCode.CLOSED_PIPE) from None
+            reason = "it is closed" if error.errno == errno.EBADF else error.strerror
+            raise InputError(f"cannot write to standard output: {reason}") from None
+
+
+def settle_streams() -> None:
+    """Make the standard streams of this process safe to use, whichever of them are open."""
+    for descriptor, stream in enumerate((sys.stdin, sys.stdout, sys.stderr)):
+        if stream is None:  # else the next file that is opened would take its place, and whatever is printed
+            nothing = os.open(os.devnull, _CLOSED[descriptor])
+            if nothing != descriptor:
+                os.dup2(nothing, descriptor)
+                os.close(nothing)
+    if sys.stderr is None:
+        sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), "utf-8", "backslashreplace", write_through=True)
+    started_with: Any = sys.__stdout__
+    if sys.stdout is None:
+        sys.stdout = _text("utf-8")
+    elif sys.stdout is started_with and _is_file(started_with):
+        sys.stdout = _text(started_with.encoding, bool(started_with.line_buffering))
+
+
+def settle_widths() -> None:
+    """Make sure that a width which the environment sets is one; Rich and Typer take any number, and Typer any word."""
+    for name in ("COLUMNS", "TERMINAL_WIDTH"):
+        try:
+            width = int(os.environ.pop(name, ""))
+        except ValueError:
+            continue
+        if width > 0:
+            os.environ[name] = str(min(max(width, NARROWEST), _WIDEST))
+
+
+def _is_file(stream: Any) -> bool:
+    """Return whether a stream is bytes in the end; a console of Windows is not."""
+    return type(getattr(stream.buffer, "raw", stream.buffer)) is io.FileIO
+
+
+def _text(encoding: str, line_buffering: bool = False) -> io.TextIOWrapper:
+    # Whatever the encoding lacks is written as an escape; a lone character must not end the program.
+    data = io.BufferedWriter(_Data(1, "w", closefd=False))
+    return io.TextIOWrapper(data, encoding, errors="backslashreplace", line_buffering=line_buffering)

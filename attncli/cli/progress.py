@@ -1,0 +1,99 @@
+"""What a person at a terminal sees while the program works: a line while a model loads, a bar while sentences run.
+
+Both are on stderr, only where that is a terminal, and gone when the work is done; elsewhere they cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from attncli.cli.environment import Attention, attention, stderr_console
+from attncli.interruption import Undoing
+from attncli.text import visible
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+Answer = TypeVar("Answer")
+
+
+@contextmanager
+def status(text: str) -> Iterator[None]:
+    """Show a line while the block runs, which then says what the sources do."""
+    if attention() is not Attention.WATCHED:
+        yield
+        return
+    import logging
+
+    from rich.live import Live
+    from rich.spinner import Spinner
+    from rich.text import Text
+
+    from attncli.cli.listening import listening
+
+    spinner = Spinner("dots", Text(visible(text)), style="status.spinner")
+    line = Live(spinner, console=stderr_console(), transient=True, refresh_per_second=12.5)
+
+    def show(said: str) -> None:
+        spinner.update(text=Text(visible(said)))
+        line.refresh()  # at once: a step may be over before the next frame
+
+    with Undoing(line.stop), line, listening(show, logging.DEBUG):
+        yield
+
+
+class Following:
+    """A bar that follows numbered answers, or nothing; a context that takes it away whatever happens.
+
+    Args:
+        total: the number of the last sentence, if that is known.
+        shares_terminal: whether the answers are written to the terminal that the bar is on; it would be in the way.
+    """
+
+    def __init__(self, total: int | None, shares_terminal: bool) -> None:
+        is_shown = attention() is not Attention.ABSENT and not shares_terminal
+        self._total = total
+        self._bar: Progress | None = _bar() if is_shown and total != 1 else None
+
+    def __enter__(self) -> Following:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def follow(self, numbered: Iterable[tuple[int, Answer]]) -> Iterator[tuple[int, Answer]]:
+        """Pass numbered answers on; the bar is there from the first one to the last."""
+        if self._bar is None:
+            yield from numbered
+            return
+        task = None
+        with Undoing(self._bar.stop):  # a Ctrl-C takes it away
+            for number, answer in numbered:
+                if task is None:
+                    self._bar.start()
+                    task = self._bar.add_task("", total=self._total, completed=number - 1)
+                self._bar.update(task, completed=number)
+                yield number, answer
+        self._bar.stop()
+
+
+def _bar() -> Progress:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TimeRemainingColumn
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(f"{task.speed:.1f} sentences/s" if task.speed else "")
+
+    return Progress(
+        BarColumn(),
+        MofNCompleteColumn(),
+        Rate(),
+        TimeRemainingColumn(),
+        console=stderr_console(),
+        transient=True,
+        redirect_stdout=False,  # it is data
+    )

@@ -1,0 +1,181 @@
+"""Sentences in, numbered from 1: from the command line, a file or standard input; and what is said of the bad ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Generic
+
+from attncli.cli.environment import complain, is_piped_in, note, stdin_bytes
+from attncli.errors import Answer, Failure, InputError, MisfitError, UsageError
+from attncli.files import check_file
+from attncli.text import visible
+
+if TYPE_CHECKING:
+    from attncli.sources.stream import Numbered
+    from attncli.trace.trace import Trace
+    from attncli.trace.view import View
+
+MOST_BYTES = 2**24  # of a line; no model reads a text that is nearly as long
+
+_BOM = b"\xef\xbb\xbf"
+# By their own marks, the longer one first: that of UTF-16 begins it.
+_FOREIGN = {
+    b"\xff\xfe\0\0": "UTF-32",
+    b"\0\0\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
+
+
+def sentences(texts: Sequence[str], file: Path | None, whole: bool) -> Iterator[Numbered]:
+    """Yield the sentences with their numbers: their place among the arguments, or their line.
+
+    Args:
+        texts: the arguments; `-` stands for standard input.
+        file: a file to read instead.
+        whole: the file or standard input is one text, newlines and all.
+
+    Raises:
+        UsageError: there is no sentence, or there are two places to look for one.
+        InputError: the file cannot be read, or holds no sentence.
+    """
+    if texts and file is not None:
+        raise UsageError("give sentences or --file, not both")
+    from_stdin = list(texts) == ["-"] or file == Path("-") or (not texts and file is None and is_piped_in())
+    if whole and not (from_stdin or file is not None):
+        raise UsageError("--whole applies to --file and standard input; an argument is always one text")
+    if from_stdin:
+        return _read(stdin_bytes(), "standard input", whole)
+    if file is not None:
+        return _read(_opened(file), visible(str(file)), whole)
+    if not texts:
+        raise UsageError('give a sentence, such as "time flies like an arrow"')
+    if "-" in texts:
+        raise UsageError("- reads the sentences from standard input; it cannot stand beside other sentences")
+    return iter(enumerate(texts, start=1))
+
+
+def last_number(texts: Sequence[str], file: Path | None) -> int | None:
+    """Return the number of the last sentence or empty line, if there is a quick way to know."""
+    if file is None:
+        return len(texts) if texts and list(texts) != ["-"] else None
+    try:
+        if not file.is_file():
+            return None
+        with open(file, "rb") as stream:
+            return sum(1 for _ in _lines(stream))
+    except OSError:  # which is said where it is read
+        return None
+
+
+def _opened(path: Path) -> IO[bytes]:
+    with _readable(visible(str(path))):
+        check_file(path, is_stream=True)
+        return open(path, "rb")
+
+
+@contextmanager
+def _readable(name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot read {name}: {error.strerror or error}") from None
+
+
+def _read(stream: IO[bytes], name: str, whole: bool) -> Iterator[Numbered]:
+    """Yield the lines that are not empty; a byte order mark and the ends of lines are not text."""
+    number = empty = 0
+    with stream, _readable(name):
+        for number, line in enumerate([stream.read(MOST_BYTES + 1)] if whole else _lines(stream), start=1):
+            if number == 1:
+                _refuse_foreign(line, name)
+            content = line.removeprefix(_BOM) if number == 1 else line
+            content = content if whole else content.rstrip(b"\r\n")
+            if content and not (whole and content.isspace()):
+                yield number, _decoded(content, name)
+            else:
+                empty += 1
+    if empty == number:
+        raise InputError(f"{name} holds no sentence; expected one a line")
+    if empty:
+        note(f"{name}: {empty} empty line{'s were' if empty > 1 else ' was'} skipped")
+
+
+def _lines(stream: IO[bytes]) -> Iterator[bytes]:
+    """Yield the lines; of one that is too long, as much as shows it, and the rest of it is not kept."""
+    while line := stream.readline(MOST_BYTES + 1):
+        yield line
+        while len(line) > MOST_BYTES and not line.endswith(b"\n"):
+            line = stream.readline(MOST_BYTES + 1)
+
+
+def _refuse_foreign(beginning: bytes, name: str) -> None:
+    """Raise InputError where a text begins with the mark of an encoding none of whose lines is UTF-8."""
+    found = next((encoding for mark, encoding in _FOREIGN.items() if beginning.startswith(mark)), None)
+    if found:
+        raise InputError(
+            f"{name} is {found}, by the byte order mark that it begins with; convert it to UTF-8 first, such as with "
+            f"iconv -f {found} -t UTF-8"
+        )
+
+
+def _decoded(content: bytes, name: str) -> str | Failure:
+    if len(content) > MOST_BYTES:
+        return Failure(f"it is longer than {MOST_BYTES >> 20} MiB; split it into sentences, one a line")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return Failure(f"it is not UTF-8 at byte {error.start + 1}; convert {name} to UTF-8 first")
+
+
+class Answers(Generic[Answer]):
+    """Numbered answers; those that are failures are said on stderr as they come by.
+
+    Attributes:
+        failures: how many have come by so far.
+    """
+
+    def __init__(self, numbered: Iterable[tuple[int, Answer | Failure]], keeps_errors: bool = False) -> None:
+        self.failures = 0
+        self._numbered = numbered
+        self._keeps_errors = keeps_errors
+
+    def __iter__(self) -> Iterator[tuple[int, Answer | Failure]]:
+        """Yield all of them."""
+        for number, answer in self._numbered:
+            if isinstance(answer, Failure):
+                self.failures += 1
+                complain(answer.of(number))
+                yield number, answer._replace(is_kept=self._keeps_errors)
+            else:
+                yield number, answer
+
+    def good(self) -> Iterator[tuple[int, Answer]]:
+        """Yield those that are no failures."""
+        for number, answer in self:
+            if not isinstance(answer, Failure):
+                yield number, answer
+
+
+def fitting(numbered: Iterable[tuple[int, Trace | Failure]], view: View) -> Iterator[tuple[int, Trace | Failure]]:
+    """Pass numbered traces on; one that lacks the tokens to be shown is a failure, as a sentence that cannot be read.
+
+    Raises:
+        UsageError: no trace could give what is wanted.
+        NotExposedError: the layers can give nothing of what is wanted.
+    """
+    for number, answer in numbered:
+        if not isinstance(answer, Failure):
+            try:
+                view.check(answer)
+            except MisfitError as error:
+                answer = Failure(str(error), kind=MisfitError)
+        yield number, answer
+
+
+def warn(warnings: Iterable[str], number: int, is_alone: bool) -> None:
+    """Say warnings about a sentence on stderr; one among several is named."""
+    for warning in warnings:
+        note(f"warning: {warning}" if is_alone else f"warning: sentence {number}: {warning}")
