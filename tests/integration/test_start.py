@@ -1,12 +1,11 @@
-"""How the program starts: what it imports, what it leaves alone, and which way its own imports go."""
+"""How the program starts: what it imports, and what it leaves alone."""
 
 import ast
 import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
-from graphlib import TopologicalSorter
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from safetensors.numpy import save_file
 import attncli
 
 PROJECT = Path(__file__).parents[2]
-PACKAGE = PROJECT / "attncli"
 HEAVY = {"torch", "transformers"}
 COLD = {name: value for name, value in os.environ.items() if name not in {"PYTHONSTARTUP", "COVERAGE_PROCESS_START"}}
 
@@ -201,106 +199,3 @@ def test_a_runner_and_the_program_say_the_same(attn: Callable[..., Any]) -> None
     for arguments in (["frobnicate"], ["inspect", "--format", "xml", "time"], ["inspect", "--layer", "9", "time"]):
         ran, outside = attn(*arguments), program(*arguments)
         assert (ran.code, ran.out, ran.err) == (outside.returncode, outside.stdout, outside.stderr)
-
-
-# --- which way imports go ----------------------------------------------------------------------------------
-
-
-def name_of(path: Path) -> str:
-    parts = path.relative_to(PROJECT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-MODULES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
-
-
-def imports(module: str, *, when_loaded: bool = False) -> set[str]:
-    """Return the full names of the modules that a module imports, anywhere in it or only while it is loaded."""
-    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
-    found: set[str] = set()
-    for node in _loaded(tree) if when_loaded else ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{module} imports relatively"
-            assert node.module is not None
-            inner = {f"{node.module}.{alias.name}" for alias in node.names}
-            found.update(inner & MODULES.keys() or {node.module})
-    return found
-
-
-def _loaded(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes that run when the module is imported: outside functions and `if TYPE_CHECKING`."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            continue
-        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
-            continue
-        yield child
-        yield from _loaded(child)
-
-
-def within(module: str, *packages: str) -> bool:
-    return any(module == package or module.startswith(package + ".") for package in packages)
-
-
-def broken(importers: tuple[str, ...], forbidden: tuple[str, ...], *, when_loaded: bool = False) -> list[str]:
-    """Return `importer -> imported` for every import that a rule forbids."""
-    held = [module for module in MODULES if within(module, *importers)]
-    assert held, f"no module is called {importers}"
-    return [
-        f"{module} -> {imported}"
-        for module in held
-        for imported in sorted(imports(module, when_loaded=when_loaded))
-        if within(imported, *forbidden)
-    ]
-
-
-def test_what_draws_and_what_writes_never_imports_a_source() -> None:
-    assert broken(("attncli.render", "attncli.formats"), ("attncli.sources",)) == []
-
-
-def test_the_kernel_masks_and_metrics_never_import_a_terminal_library() -> None:
-    kernel = ("attncli.attention", "attncli.masks", "attncli.analysis.metrics")
-    assert broken(kernel, ("rich", "typer", "click")) == []
-    script = "import attncli.attention, attncli.masks.expressions, attncli.masks.files, attncli.analysis.metrics"
-    assert not imported_by(script) & {"rich", "typer", "click"}
-
-
-def test_nothing_imports_the_command_line_but_the_entry_point() -> None:
-    assert broken(("attncli",), ("attncli.cli.app",)) == ["attncli.__main__ -> attncli.cli.app"]
-    importers = [line.partition(" ")[0] for line in broken(("attncli",), ("attncli.cli.commands",))]
-    assert set(importers) <= {"attncli.cli.app"}
-
-
-def test_only_the_pretrained_source_loads_torch_with_itself() -> None:
-    heavy = ("torch", "transformers", "huggingface_hub")
-    loading = broken(("attncli",), heavy, when_loaded=True)
-    assert [line for line in loading if not line.startswith("attncli.sources.pretrained.")] == []
-    assert loading, "the pretrained source does, or this test sees nothing"
-
-
-def test_what_is_below_never_imports_what_is_above() -> None:
-    above = (
-        "attncli.cli.app",
-        "attncli.cli.commands",
-        "attncli.cli.request",
-        "attncli.cli.options",
-        "attncli.cli.options",
-    )
-    library = tuple(module for module in MODULES if not within(module, "attncli.__main__", *above))
-    assert broken(tuple(name for name in library if name != "attncli"), above) == []
-    assert (
-        broken(("attncli.trace.tokens", "attncli.errors"), ("attncli.trace.trace", "attncli.masks", "attncli.sources"))
-        == []
-    )
-    assert (
-        broken(("attncli.attention", "attncli.masks"), ("attncli.trace.trace", "attncli.sources", "attncli.trace.view"))
-        == []
-    )
-    assert broken(("attncli.sources",), ("attncli.render", "attncli.formats", "attncli.trace.view")) == []
-
-
-def test_no_two_modules_need_each_other_to_load() -> None:
-    graph = {module: imports(module, when_loaded=True) & MODULES.keys() for module in MODULES}
-    assert len(list(TopologicalSorter(graph).static_order())) == len(MODULES)
