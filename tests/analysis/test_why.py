@@ -1,0 +1,389 @@
+"""One cell taken apart: every stage against a plain loop, sums that are sums, and a page that hides nothing."""
+
+import json
+import math
+import re
+from itertools import count
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pages import translation
+from rich.cells import cell_len
+from running import plain, printed
+
+import attncli
+from attncli.analysis.cautions import warnings_of_rows
+from attncli.analysis.cell import Cell, Row
+from attncli.analysis.why import explain, why
+from attncli.errors import UsageError
+from attncli.formats.documents import write_why
+from attncli.masks.expressions import ArrayMask
+from attncli.render.palette import Palette
+from attncli.render.tables import Sheet, bar, signed_bar
+from attncli.render.why import Page
+from attncli.trace.layer import LayerTrace
+from attncli.trace.tokens import Token, Tokens
+from attncli.trace.trace import Source, Trace
+
+SENTENCE = "time flies like an arrow"
+TIERS = [Palette("truecolor"), Palette("256"), Palette("blocks"), Palette("ascii", "ascii"), Palette("blocks", "cp437")]
+HEADS, GROUPS, QUERIES, KEYS, WIDTH, VALUES = 6, 2, 5, 7, 11, 3
+
+
+def tokens_of(*texts: str) -> Tokens:
+    return Tokens(Token(index, index, text, None, None) for index, text in enumerate(texts))
+
+
+def trace_of(layer: LayerTrace, queries: Tokens | None = None, keys: Tokens | None = None) -> Trace:
+    rows = queries or tokens_of(*(f"q{index}" for index in range(layer.num_queries)))
+    columns = keys or tokens_of(*(f"k{index}" for index in range(layer.num_keys)))
+    return Trace(Source("file", dtype=str(layer.scores.dtype if layer.q is None else layer.q.dtype)), rows, columns,
+                 (layer,))  # fmt: skip
+
+
+@st.composite
+def layers(draw: st.DrawFn) -> LayerTrace:
+    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    dtype = draw(st.sampled_from([np.float32, np.float64]))
+
+    def normal(*shape: int) -> np.ndarray:
+        return random.normal(size=shape, scale=draw(st.sampled_from([0.1, 1.0, 3.0]))).astype(dtype)
+
+    allowed = random.random((draw(st.sampled_from([1, HEADS])), QUERIES, KEYS)) < 0.7
+    allowed[..., 0] |= draw(st.booleans())
+    return LayerTrace(
+        layer=0,
+        kind="cross",
+        q=normal(HEADS, QUERIES, WIDTH),
+        k=normal(GROUPS, KEYS, WIDTH),
+        v=normal(GROUPS, KEYS, VALUES),
+        scale=draw(st.sampled_from([1.0, WIDTH**-0.5, 0.2])),
+        mask=ArrayMask(np.broadcast_to(allowed, (HEADS, QUERIES, KEYS))),
+        heads=tuple(range(HEADS)),
+        bias=draw(st.sampled_from([None, normal(1, QUERIES, KEYS), normal(HEADS, QUERIES, KEYS)])),
+        softcap=draw(st.sampled_from([None, 5.0])),
+        sinks=draw(st.sampled_from([None, normal(HEADS)])),
+        fill=draw(st.sampled_from([-math.inf, float(np.finfo(np.float32).min)])),
+    )
+
+
+def plain_row(layer: LayerTrace, head: int, query: int) -> list[dict[str, float]]:
+    """Every stage of every cell of a row, one number after the other."""
+    group = head // (HEADS // GROUPS)
+    found = []
+    for key in range(KEYS):
+        cell = {
+            "products": [float(a) * float(b) for a, b in zip(layer.q[head, query], layer.k[group, key], strict=True)]
+        }
+        cell["dot_product"] = math.fsum(cell["products"])
+        cell["scaled"] = cell["dot_product"] * layer.scale
+        plane = None if layer.bias is None else layer.bias[head if len(layer.bias) > 1 else 0]
+        cell["bias"] = None if plane is None else float(plane[query, key])
+        cell["score"] = cell["scaled"] + (cell["bias"] or 0)
+        if layer.softcap:
+            cell["score"] = layer.softcap * math.tanh(cell["score"] / layer.softcap)
+        cell["allowed"] = bool(layer.mask.rows([head], np.array([query]))[0, 0, key])
+        cell["masked"] = cell["score"] if cell["allowed"] else layer.fill
+        found.append(cell)
+    sink = [] if layer.sinks is None else [float(layer.sinks[head])]
+    highest = max([cell["masked"] for cell in found] + sink)
+    if highest == -math.inf:
+        return []
+    total = math.fsum(math.exp(value - highest) for value in [cell["masked"] for cell in found] + sink)
+    output = [0.0] * VALUES
+    for key, cell in enumerate(found):
+        cell |= {"highest": highest, "exponential": math.exp(cell["masked"] - highest), "total": total}
+        cell["weight"] = cell["exponential"] / total
+        cell["value"] = [float(value) for value in layer.v[group, key]]
+        cell["value_norm"] = math.sqrt(sum(value**2 for value in cell["value"]))
+        cell["contribution_norm"] = math.sqrt(sum((cell["weight"] * value) ** 2 for value in cell["value"]))
+        output = [sum_ + cell["weight"] * value for sum_, value in zip(output, cell["value"], strict=True)]
+    length = math.sqrt(sum(value**2 for value in output))
+    for cell in found:
+        along = sum(value * other for value, other in zip(cell["value"], output, strict=True))
+        cell |= {"output_norm": length, "output_share": cell["weight"] * along / length**2 if length else None}
+        cell["sink_weight"] = math.exp(sink[0] - highest) / total if sink else None
+    return found
+
+
+@settings(max_examples=60)
+@given(layers(), st.integers(0, HEADS - 1), st.integers(0, QUERIES - 1), st.integers(0, KEYS - 1))
+def test_every_stage_is_what_a_plain_loop_computes(layer: LayerTrace, head: int, query: int, key: int) -> None:
+    trace = trace_of(layer)
+    expected = plain_row(layer, head, query)
+    cells = explain(trace, query, key)
+    assert [cell.row.head.head for cell in cells] == list(range(HEADS))
+    cell = cells[head]
+    assert isinstance(cell, Cell)
+    if not expected:
+        assert np.isnan(cell.weight)
+        return
+    row, wanted = cell.row, expected[key]
+    got = {
+        name: getattr(cell, name)
+        for name in ("dot_product", "scaled", "bias", "score", "allowed", "masked", "exponential", "weight",
+                     "value_norm", "contribution_norm", "output_share")
+    } | {"highest": row.softmax.highest, "total": row.softmax.total, "output_norm": row.output_norm,
+         "sink_weight": row.sink_weight}  # fmt: skip
+    for name, value in got.items():
+        # Single precision, and shares of what may nearly cancel.
+        scale = max(1.0, max(e["contribution_norm"] for e in expected) / max(wanted["output_norm"], 1e-9)) ** 2
+        if value is None or wanted[name] is None:
+            assert value is wanted[name], name
+        else:
+            assert value == pytest.approx(wanted[name], rel=2e-4, abs=2e-5 * scale), name
+    np.testing.assert_allclose(cell.products, wanted["products"], rtol=1e-5)
+    assert float(cell.products.sum(dtype=np.float64)) == pytest.approx(float(cell.dot_product), rel=1e-4, abs=1e-4)
+    assert sorted(cell.ranked) == list(range(WIDTH))
+    assert list(np.abs(cell.products)[cell.ranked]) == sorted(np.abs(cell.products), reverse=True)
+    # What adds up: the weights with the sink's, and the shares.
+    assert float(row.weights.sum()) + float(row.sink_weight or 0) == pytest.approx(1, abs=1e-5)
+    if row.output_shares is not None:
+        assert float(row.output_shares.sum()) == pytest.approx(1, abs=1e-4 * scale)
+    assert list(row.weights[row.ranked]) == sorted(row.weights, reverse=True)
+
+
+def toy(**options: object) -> Trace:
+    return attncli.inspect(SENTENCE, **options)
+
+
+def drawn(trace: Trace, query: str, key: str | None = None, top: int = 8, palette: Palette = Palette(),  # noqa: B008
+          width: int | None = None, precision: int | None = None) -> str:  # fmt: skip
+    page = Page(trace, explain(trace, query, key), top, Sheet(palette, width, precision))
+    return plain(printed(page.parts(), palette, width))
+
+
+def test_kinds_of_attention_are_named_with_their_own_tokens() -> None:
+    assert "encoder query 1 flies; decoder and cross query 1 fliegt · 6 heads\n" in drawn(translation(), "1")
+    asked = drawn(translation(), "0", "1")
+    assert (
+        "encoder query 0 time → key 1 flies; decoder query 0 Zeit → key 1 fliegt; cross query 0 Zeit → key 1 flies · "
+        "6 heads\n"
+    ) in asked
+
+
+def test_the_page_of_a_cell_is_exactly_this() -> None:
+    layer = LayerTrace(
+        0, "self", q=np.array([[[2.0, 1, 0.5]]]), k=np.array([[[3.0, -2, 0.5]]]), v=np.array([[[3.0, 4]]]), scale=0.5,
+        mask=ArrayMask(np.ones((1, 1, 1), bool)), heads=(0,), bias=np.array([[[-1.0]]]), softcap=2.0,
+        sinks=np.array([0.0]),
+    )  # fmt: skip
+    assert drawn(trace_of(layer), "0", "0", top=2, width=60).splitlines()[2:] == [
+        "query 0 q0 → key 0 k0 · layer 0 · head 0 of 1",
+        "   dim       q        k      q·k",
+        "     0  2.0000   3.0000   6.0000              │████████████",
+        "     1  1.0000  -2.0000  -2.0000          ████│",
+        "1 more                    0.2500",
+        "   q·k                    4.2500",
+        "q·k      4.2500  the sum over 3 dimensions",
+        "× scale  2.1250  0.5",
+        "+ bias   1.1250  -1.0000",
+        "score    1.0197  softcapped, 2·tanh(x / 2); the mask allows",
+        "                 it",
+        "exp      1.0000  e^(score − 1.0197), the row's highest taken",
+        "                 off",
+        "weight   0.7349  ÷ 1.3607, the row's total, 0.3607 of it the",
+        "                 sink's",
+        "‖v‖      5.0000  the length of the value",
+        "‖w·v‖    3.6745  weight × ‖v‖, what is carried",
+        "share    1.0000  of the output's length 3.6745",
+    ]
+
+
+@pytest.mark.parametrize("top", [1, 3, 7, 100])
+def test_what_is_printed_adds_up_to_what_is_printed(top: int) -> None:
+    shown = drawn(toy(d_k=31, num_heads=1), "arrow", "flies", top=top, precision=6)
+    table = shown.split("\n")[3:]
+    parts = [line.split() for line in table[: next(i for i in count() if "q·k" in table[i])]]
+    products = [float(words[2]) if words[1] == "more" else float(words[3]) for words in parts]
+    assert len(products) == min(top, 31) + (top < 31)
+    total = float(re.search(r"q·k +(-?\d+\.\d+)\n", shown)[1])
+    assert sum(products) == pytest.approx(total, abs=0.5e-6 * (len(products) + 1) + 1e-6)
+
+
+def test_the_weights_and_shares_of_a_row_add_up_on_the_page() -> None:
+    shown = drawn(toy(), "arrow", top=2).splitlines()
+    start = next(number for number, line in enumerate(shown) if "by weight" in line)
+    assert len(shown[start + 1 :]) == 4
+    one = drawn(attncli.inspect(SENTENCE, heads=1), "like", top=2).splitlines()
+    lines = {line.split("  ")[0]: re.findall(r"-?\d+\.\d{4}", line) for line in one[3:]}
+    assert [name for name in lines if name] == ["0 time", "1 flies", "1 more", "2 masked", "total"]
+    weights = float(lines["0 time"][1]) + float(lines["1 flies"][1]) + float(lines["1 more"][0])
+    assert weights == pytest.approx(1, abs=2e-4)
+    assert lines["total"] == ["1.0000", "1.0000"]
+
+
+@pytest.mark.parametrize("palette", TIERS, ids=lambda palette: f"{palette.tier}-{palette.encoding}")
+@pytest.mark.parametrize(
+    "text", [SENTENCE, "時間は矢 👩‍👩‍👧 x y", "\x1b[31m [/INST] :smile: a b c d", "w" * 300 + " b"]
+)
+def test_no_line_is_wider_than_the_output_and_every_character_can_be_written(text: str, palette: Palette) -> None:
+    for trace in (attncli.inspect(text), attncli.inspect(text, heads=2, num_heads=4, d_k=24)):
+        for width in (40, 41, 47, 60, 79, 80, 100, 131, 200):
+            for key in (None, "0", "1"):
+                shown = drawn(trace, "1", key, palette=palette, width=width)
+                assert max(map(cell_len, shown.splitlines())) <= width
+                shown.encode(palette.encoding)
+                assert "\x1b" not in shown
+
+
+def test_bars_have_a_side_for_each_sign_and_marks_for_what_is_no_number() -> None:
+    for palette in TIERS:
+        full, axis = palette.fit("█"), palette.fit("│")
+        assert signed_bar(1.0, 1.0, 9, palette)[0] == "    " + axis + full * 4
+        assert signed_bar(-0.5, 1.0, 9, palette)[0] == "  " + full * 2 + axis
+        assert signed_bar(-7.0, 1.0, 9, palette)[0] == full * 4 + axis
+        marks = [(math.nan, "X"), (math.inf, "I"), (-math.inf, "-I")]
+        for value, mark in marks:
+            assert signed_bar(value, 1.0, 9, palette) == ("    " + axis + mark, None)
+            assert bar(value, 1.0, 9, palette) == (mark, None)
+        assert bar(0.0, 0.0, 9, palette)[0] == ""
+        assert (signed_bar(1.0, 1.0, 9, palette)[1] == signed_bar(-1.0, 1.0, 9, palette)[1]) != palette.has_color
+
+
+# --- masked, blind, NaN, unknown -------------------------------------------------------------------------------
+
+
+def test_a_masked_cell_has_its_score_and_no_weight() -> None:
+    (cell,) = why(SENTENCE, query="time", key="arrow", heads=0)
+    assert (cell.allowed, cell.weight, cell.exponential, cell.masked) == (False, 0, 0, -np.inf)
+    assert cell.score == cell.scaled != 0
+    shown = drawn(attncli.inspect(SENTENCE, heads=0), "time", "arrow")
+    assert re.search(r"score +-1\.1390  masked: the softmax gets -inf instead\n", shown)
+    assert re.search(r"weight +0  ÷", shown)
+
+
+@pytest.mark.parametrize(("fill", "weight"), [(-math.inf, math.nan), (float(np.finfo(np.float32).min), 1 / 3)])
+def test_a_row_without_a_key_says_so_and_shows_what_its_softmax_gives(fill: float, weight: float) -> None:
+    ones = np.ones((1, 3, 2), np.float32)
+    layer = LayerTrace(0, "self", ones, ones, ones, 1.0, ArrayMask(np.zeros((1, 3, 3), bool)), (0,), fill=fill)
+    trace = trace_of(layer)
+    (row,) = explain(trace, 1)
+    assert isinstance(row, Row)
+    assert row.is_blind
+    np.testing.assert_allclose(row.weights, [weight] * 3)
+    assert "fully masked" in drawn(trace, "1", "2")
+    said = list(warnings_of_rows(trace, [row]))
+    assert len(said) == 1
+    assert "the mask leaves no key to query 1 'q1'" in said[0]
+    assert drawn(trace, "1").count("X") == (3 if math.isnan(weight) else 0)
+
+
+def test_the_fill_of_a_watched_row_without_a_key_is_not_made_up() -> None:
+    scores, weights = np.full((1, 1, 2), -np.inf, np.float32), np.full((1, 1, 2), 0.5, np.float32)
+    layer = LayerTrace(0, "cross", None, None, None, None, ArrayMask(np.zeros((1, 1, 2), bool)), (0,), scores=scores,
+                       weights=weights)  # fmt: skip
+    (cell,) = explain(trace_of(layer), 0, 1)
+    assert (cell.row.softmax, cell.exponential, cell.weight) == (None, None, 0.5)
+    assert "as the model gave it" in drawn(trace_of(layer), "0", "1")
+
+
+def test_a_layer_that_gives_its_weights_alone_shows_these_and_says_what_is_left_out() -> None:
+    scores = np.array([[[1.0, 2.0, -np.inf]]], np.float32)
+    weights = np.array([[[0.26894143, 0.73105854, 0.0]]], np.float32)
+    layer = LayerTrace(0, "cross", None, None, None, None, ArrayMask(np.isfinite(scores)), (0,), scores=scores,
+                       weights=weights)  # fmt: skip
+    trace = trace_of(layer)
+    cells = explain(trace, 0, 1)
+    document = json.loads("".join(write_why(trace, cells, None)))
+    assert (document["dimensions"], document["dot_product"], document["value_norm"]) == (None, None, None)
+    assert (document["score"], document["weight"], document["capture"]) == (2.0, 0.73105854, "weights-only")
+    said = list(warnings_of_rows(trace, [cells[0].row]))
+    assert said == [
+        "layer 0: q and k are not known; why the scores are what they are is left out",
+        "layer 0: its values are not known; what the weights carry is left out",
+    ]
+    shown = drawn(trace, "0", "1")
+    assert "q·k" not in shown
+    assert "‖v‖" not in shown
+    assert re.search(r"weight +0\.7311  ÷ 1\.3679", shown)
+    masked = explain(trace, 0, 2)[0]
+    assert (masked.score, masked.weight) == (-np.inf, 0)
+    assert "masked, and recorded after the mask" in drawn(trace, "0", "2")
+
+
+def test_recorded_weights_that_are_not_the_softmax_of_their_scores_are_warned_about() -> None:
+    scores, weights = np.zeros((1, 1, 2), np.float32), np.array([[[0.25, 0.75]]], np.float32)
+    layer = LayerTrace(0, "cross", None, None, None, None, ArrayMask(np.ones((1, 1, 2), bool)), (0,), scores=scores,
+                       weights=weights)  # fmt: skip
+    rows = explain(trace_of(layer), 0)
+    assert list(warnings_of_rows(trace_of(layer), rows))[-1] == (
+        "layer 0: the weights of head 0 differ from the softmax of its scores by 2.5e-01"
+    )
+
+
+def test_more_than_a_scale_between_products_and_scores_is_said() -> None:
+    ones = np.ones((1, 1, 2), np.float32)
+    layer = LayerTrace(0, "cross", ones[..., :1], np.ones((1, 2, 1), np.float32), np.ones((1, 2, 3), np.float32), None,
+                       ArrayMask(np.ones((1, 1, 2), bool)), (0,), scores=5 * ones, weights=ones / 2)  # fmt: skip
+    trace = trace_of(layer)
+    (cell,) = explain(trace, 0, 1)
+    assert (cell.dot_product, cell.scaled, cell.score, cell.weight) == (1, None, 5, 0.5)
+    assert "more than a scale" in "".join(warnings_of_rows(trace, [cell.row]))
+
+
+def test_nan_stands_first_and_is_a_mark_and_valid_json() -> None:
+    layer = toy().layers[0]
+    k = layer.k.copy()
+    k[0, 1, 3] = np.nan
+    broken = trace_of(LayerTrace(0, "self", layer.q, k, layer.v, 1.0, layer.mask, (0,)), tokens_of(*"abcde"),
+                      tokens_of(*"abcde"))  # fmt: skip
+    (cell,) = explain(broken, "e", "b")
+    assert cell.ranked[0] == 3
+    assert re.search(r"3 +\S+ +nan +nan +│X\n", drawn(broken, "e", "b"))
+    document = json.loads("".join(write_why(broken, (cell,), None)))
+    assert (document["dot_product"], document["weight"], document["dimensions"][0]["k"]) == ("nan", "nan", "nan")
+    assert "nan" in drawn(broken, "e")
+
+
+def test_large_numbers_keep_their_size_and_small_ones_are_not_nothing() -> None:
+    trace = toy(heads=0)
+    layer = trace.layers[0]
+    large = LayerTrace(0, "self", layer.q * 1e6, layer.k, layer.v * 1e30, 1e-6, layer.mask, (0,))
+    (cell,) = explain(trace_of(large), 4, 1)
+    assert np.isfinite(cell.value_norm)  # its square is beyond a float32
+    assert re.search(r"e\+\d\d", drawn(trace_of(large), "4", "1"))
+    small = LayerTrace(0, "self", layer.q * 1e-6, layer.k, layer.v, 1.0, layer.mask, (0,))
+    assert re.search(r"score +-?\d\.\d\de-0\d", drawn(trace_of(small), "4", "1"))
+
+
+# --- which cell ------------------------------------------------------------------------------------------------
+
+
+def test_tokens_are_found_by_text_or_index() -> None:
+    by_text = why(SENTENCE, query="arrow", key="flies", heads=1)[0]
+    for query, key in ((4, 1), (-1, -4), ("4", "-4")):
+        cell = why(SENTENCE, query=query, key=key, heads=1)[0]
+        assert (cell.row.query, cell.key, cell.weight) == (by_text.row.query, by_text.key, by_text.weight)
+    with pytest.raises(UsageError, match=r"--query 5 is out of range: there are 5 query tokens, 0\.\.4"):
+        why(SENTENCE, query=5)
+
+
+def test_an_index_is_never_taken_for_a_token_that_is_called_like_it() -> None:
+    trace = attncli.inspect("3 1 2 0", heads=0)
+    assert [explain(trace, index)[0].query.text for index in range(4)] == ["3", "1", "2", "0"]
+    assert explain(trace, "3")[0].query.index == 0  # a text is a text first, as in inspect
+
+
+def test_a_token_that_is_there_twice_is_one_clear_error() -> None:
+    with pytest.raises(UsageError) as found:
+        why("the cat the mat", query="the", key="cat")
+    assert str(found.value) == "--query 'the': 2 query tokens are called that, at 0, 2; give the index of one"
+    with pytest.raises(UsageError, match="--key 'the': 2 key tokens"):
+        why("the cat the mat", query="cat", key="the")
+
+
+def test_a_trace_takes_no_options_and_gives_the_same() -> None:
+    trace = attncli.inspect(SENTENCE, num_heads=2)
+    ours, theirs = why(trace, query="arrow"), why(SENTENCE, query="arrow", num_heads=2)
+    assert [row.weights.tolist() for row in ours] == [row.weights.tolist() for row in theirs]
+    for options in ({"heads": 1}, {"pair": "b"}, {"target": "b"}):
+        with pytest.raises(UsageError, match="does not apply to a trace"):
+            why(trace, query="arrow", **options)
+
+
+def test_cross_attention_has_tokens_of_its_own_on_either_side() -> None:
+    (cell,) = why("time flies", target="die Zeit fliegt", query="Zeit", key="flies", heads=0)
+    assert (cell.row.query.index, cell.key.index, cell.row.layer.kind) == (1, 1, "cross")

@@ -1,0 +1,412 @@
+"""What a TAB offers, asked as the scripts ask."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from running import program
+from shells import PROJECT, SCRIPTS
+from small_checkpoints import hub_cache
+from typer.main import get_command
+
+from attncli.cli.app import app
+from attncli.cli.completion.candidates import _BY_METAVAR, _BY_NAME, candidates
+from attncli.cli.completion.line import find_place, options, split
+from attncli.cli.completion.models import sizes
+from attncli.cli.completion.shells import answer
+from attncli.masks.expressions import ATOMS
+from attncli.masks.parser import parse
+
+ROOT = get_command(app)
+
+
+def commands(command: Any = ROOT, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield every command and group, with the words that call it."""
+    yield path, command
+    if hasattr(command, "list_commands"):
+        for name in command.list_commands(None):
+            yield from commands(command.get_command(None, name), *path, name)
+
+
+COMMANDS = dict(commands())
+ONLY_THE_USER_KNOWS = {"N", "NUMBER", "START:STOP", "TEXT", "TOKEN"}  # what these are called that have no completion
+
+
+def offered(*words: str) -> list[str]:
+    """Return the words that could stand in place of the last one."""
+    place = find_place(ROOT, words)
+    return [] if place is None else [one.value for one in candidates(place)]
+
+
+def asked(attn: Callable[..., Any], shell: str, *words: str) -> list[tuple[str, str]]:
+    """Return the marks and words with which the program answers a shell."""
+    ran = attn("__complete", shell, "--", *words)
+    assert (ran.code, ran.err) == (0, "")
+    return [(line.split("\t")[0], line.split("\t")[1]) for line in ran.out.splitlines()]
+
+
+@pytest.mark.parametrize("shell", SCRIPTS)
+def test_the_scripts_in_the_repository_are_what_the_program_prints(shell: str, attn: Callable[..., Any]) -> None:
+    ran = attn("completion", shell)
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out == (PROJECT / "completions" / SCRIPTS[shell]).read_text(encoding="utf-8")
+    assert ran.out.startswith("#compdef attn\n" if shell == "zsh" else "# ")
+
+
+def test_every_command_is_offered_with_what_it_is_for(attn: Callable[..., Any]) -> None:
+    assert offered("") == ROOT.list_commands(None)
+    assert offered("mask", "") == ["show", "check", "diff", "convert", "model"]
+    assert offered("ins") == ["inspect"]
+    assert offered("frobnicate", "") == offered("mask", "frobnicate", "") == []
+    assert "__complete" not in offered("")
+    assert "__complete" not in attn("--help").out
+    for line in attn("__complete", "zsh", "--", "").out.splitlines():
+        mark, name, purpose = line.split("\t")
+        assert mark == "="
+        assert purpose == COMMANDS[(name,)].get_short_help_str(100)
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_long_option_is_offered_until_it_is_given(path: tuple[str, ...]) -> None:
+    names = {name for name in options(COMMANDS[path]) if name.startswith("--")}
+    assert set(offered(*path, "--")) == names | {"--help"}
+    for name in names:
+        assert name in offered(*path, name[:-1])
+        option = options(COMMANDS[path])[name]
+        value = [] if option.is_flag else ["1"]
+        assert (name in offered(*path, name, *value, "--")) == bool(option.multiple)
+    assert "--help" not in offered(*path, "--", "--")
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_value_has_something_to_offer_or_is_the_users_own(path: tuple[str, ...]) -> None:
+    for parameter in COMMANDS[path].params:
+        if getattr(parameter, "is_flag", False):
+            continue
+        choices = [value for value in get_args(parameter.type_descriptor.annotation) if isinstance(value, str)]
+        name = parameter.opts[0] if parameter.param_type_name == "option" else None
+        if choices and name:
+            assert offered(*path, name, "") == choices
+            assert offered(*path, f"{name}=") == [f"{name}={choice}" for choice in choices]
+            assert offered(*path, name, choices[0][:-1])[0].startswith(choices[0][:-1])
+        elif not choices and parameter.name not in _BY_NAME:
+            for part in (parameter.metavar or "").split("|"):
+                assert part in _BY_METAVAR or part in ONLY_THE_USER_KNOWS or part.islower(), (
+                    path,
+                    parameter.name,
+                    part,
+                )
+
+
+def test_choices_and_lists(attn: Callable[..., Any]) -> None:
+    assert offered("inspect", "--format", "j") == ["json", "jsonl"]
+    assert offered("inspect", "--colormap", "") == ["viridis", "cividis", "gray"]
+    assert offered("inspect", "-F", "ht") == ["html"]
+    assert offered("inspect", "--scale", "") == ["sqrt", "none"]
+    assert offered("inspect", "--show", "q,k,me") == ["q,k,metrics"]
+    assert "q,q" not in offered("inspect", "--show", "q,")
+    assert offered("check", "--fail-on", "leak,dea") == ["leak,dead-row"]
+    assert offered("completion", "") == ["bash", "zsh", "fish", "powershell"]
+    assert offered("inspect", "--device", "cu") == ["cuda"]
+    assert offered("inspect", "time flies", "") == offered("inspect", "--seed", "") == []
+
+
+# --- mask expressions --------------------------------------------------------------------------------------
+
+
+def test_atoms_are_offered_where_a_mask_may_stand() -> None:
+    for before in ("", "causal & ", "causal&", "~", "(causal | ~", "causal & (", "window(4) |", "~ ( "):
+        found = offered("inspect", "--mask", before)
+        names = [one[len(before) :].rstrip("(") for one in found if one.startswith(before)]
+        assert {name for name in names if name in ATOMS} == ATOMS.keys() - {"alibi"}, before
+    assert offered("inspect", "--mask", "causal & win") == ["causal & window("]
+    assert offered("inspect", "--mask=causal & fu") == ["--mask=causal & full"]
+    assert offered("mask", "check", "m.npy", "--expect", "causal & pre") == ["causal & prefix("]
+    assert offered("inspect", "--mask", "no") == ["none"]
+    assert "causal & alibi(" in offered("mask", "show", "causal & ")
+    assert "causal & alibi(" not in offered("mask", "check", "causal & ")
+
+
+def test_arguments_and_signs_are_offered_inside_an_expression() -> None:
+    assert offered("inspect", "--mask", "causal & pad(") == ["causal & pad(left=", "causal & pad(right="]
+    assert offered("inspect", "--mask", "pad(left=2,r") == ["pad(left=2,right="]
+    assert offered("inspect", "--mask", "window(") == offered("inspect", "--mask", "band(1,") == []
+    assert offered("inspect", "--mask", "causal ") == ["causal & ", "causal | "]
+    assert offered("inspect", "--mask", "window(4)") == ["window(4)"]
+    assert offered("inspect", "--mask", "causal win") == offered("inspect", "--mask", "causal ~") == []
+
+
+SIMPLE = ["causal", "full", "window(4)", "pad(left=2)", "docs(3,2)", "band(1, 2)", "~chunk(2)", '~ file("m.npy")']
+MASKS = st.recursive(
+    st.sampled_from(SIMPLE),
+    lambda inner: st.tuples(inner, st.sampled_from(["&", " & ", "|", " |  "]), inner).map(
+        lambda parts: "".join(["(", *parts, ")"])
+    ),
+    max_leaves=6,
+).map(lambda mask: mask[1:-1] if mask.startswith("(") else mask)
+
+
+@given(MASKS, st.data())
+def test_every_name_of_a_mask_is_offered_wherever_it_is_cut(mask: str, data: st.DataObject) -> None:
+    names = [match for match in re.finditer(r"[a-z]+(?![a-z]*=)", mask) if match[0] in ATOMS or match[0] == "file"]
+    name = data.draw(st.sampled_from(names))
+    cut = data.draw(st.integers(name.start(), name.end()))
+    expected = mask[: name.end()] + ("(" if mask[name.end() :].startswith("(") else "")
+    expected += '"' if name[0] == "file" else ""
+    assert expected in offered("inspect", "--mask", mask[:cut])
+
+
+@given(st.lists(st.sampled_from(["causal", "window(2)", "&", "|", "~", "(", ")", " ", "pad(left=1)", "w", "p"])))
+def test_what_is_offered_as_whole_is_a_mask(pieces: list[str]) -> None:
+    typed = "".join(pieces)
+    place = find_place(ROOT, ["inspect", "--mask", typed])
+    assert place is not None
+    for one in candidates(place):
+        assert one.value.startswith(typed)
+        if not one.goes_on:
+            parse(one.value)
+
+
+# --- models, layers, heads ---------------------------------------------------------------------------------
+
+
+def test_models_of_the_local_cache_and_folders_that_hold_a_configuration(
+    tmp_path: Path, minilm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "sentence-transformers/all-MiniLM-L6-v2"
+    for variable, value in hub_cache(tmp_path / "cache", name, minilm).items():
+        monkeypatch.setenv(variable, value)
+    for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        monkeypatch.delenv(variable, raising=False)
+    (tmp_path / "cache" / "hub" / "models--tokenizer--only" / "snapshots" / "1").mkdir(parents=True)
+    (tmp_path / "cache" / "hub" / "datasets--a--b").mkdir()
+    work = tmp_path / "work"
+    for folder in ("runs/first", "runs/second", "empty/deep"):
+        (work / folder).mkdir(parents=True)
+    for folder in ("here", "runs/first"):
+        (work / folder).mkdir(exist_ok=True)
+        (work / folder / "config.json").write_text('{"n_layer": 3, "n_head": 5}')
+    monkeypatch.chdir(work)
+    assert offered("inspect", "-m", "") == [name, "here", "runs/"]
+    assert offered("mask", "model", "sent") == [name]
+    assert offered("inspect", "--model=ru") == ["--model=runs/"]
+    assert offered("inspect", "-m", "runs/") == ["runs/first"]
+    assert offered("inspect", "-m", "em") == ["empty/"], "the way to a folder further down"
+    assert offered("inspect", "-m", str(work / "he")) == [str(work / "here")]
+    assert offered("inspect", "-m", name, "--revision", "") == ["main"]
+    assert offered("inspect", "-m", name, "--layer", "") == [*"012345", "all"]
+    assert offered("inspect", "-m", name, "--revision", "main", "--head", "1") == ["1", "10", "11"]
+    assert offered("inspect", "-m", name, "--revision", "0" * 40, "--head", "1") == ["1", "10", "11"]
+    assert offered("inspect", "-m", name, "--revision", "other", "--head", "") == ["all"]
+    assert offered("inspect", "--model=here", "-l", "") == ["0", "1", "2", "all"]
+    assert offered("inspect", "-mhere", "-l", "0,1-") == ["0,1-1", "0,1-2"]
+    assert offered("diff", "-m", "here", "-m", name, "-H", "0,") == [f"0,{head}" for head in range(5)]
+    assert offered("inspect", "-m", "nowhere/nothing", "--head", "") == ["all"]
+
+
+def test_the_toy_layer_has_the_heads_that_the_line_says() -> None:
+    assert offered("inspect", "--head", "") == ["0", "1", "2", "3", "all"]
+    assert offered("inspect", "--num-heads", "2", "--head", "") == ["0", "1", "all"]
+    assert offered("inspect", "--num-heads", "many", "--head", "") == ["all"]
+    assert offered("inspect", "--layer", "") == ["0", "all"]
+    assert offered("inspect", "--from", "trace.safetensors", "--layer", "") == ["all"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"null", b"[" * 200_000, b"\xff\xfe", b'{"n_layer": "3"}', b'{"n_layer": -1}',
+     b'{"n_layer": 1e9}', b'{"n_layer": 99999999999}', b"[" + b"1," * 600_000 + b"1]"],
+)  # fmt: skip
+def test_a_configuration_that_makes_no_sense_offers_no_layers(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(content)
+    assert offered("inspect", "-m", str(tmp_path), "--layer", "") == ["all"]
+
+
+# Of these the configuration says something else than how many layers run, or nothing.
+ODD_SIZES = {
+    "blt": "its parts have no defaults",
+    "dots3_note_text": "heads differ from layer to layer",
+    "funnel": "blocks of layers",
+    "longcat_flash": "two attentions a layer",
+}
+
+
+def test_sizes_are_those_that_transformers_reads_of_every_architecture(tmp_path: Path) -> None:
+    from architectures import CONFIG_MAPPING, architectures
+
+    wrong = {}
+    for name in architectures():
+        if name in ODD_SIZES:
+            continue
+        config = CONFIG_MAPPING[name]()
+        (tmp_path / "config.json").write_text(config.to_json_string(), encoding="utf-8")
+        text = config.get_text_config()
+        layers = max(text.num_hidden_layers, getattr(text, "decoder_layers", 0))
+        if sizes(str(tmp_path), "main") != (layers, text.num_attention_heads):
+            wrong[name] = sizes(str(tmp_path), "main")
+    assert wrong == {}
+
+
+# --- files -------------------------------------------------------------------------------------------------
+
+
+def test_files_are_offered_by_their_ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    for name in ("f.npy", "f.txt", "f.safetensors", "f.json", "f.JSON", "f.html", "f.csv", ".f.npy", "f.py"):
+        (tmp_path / name).touch()
+    assert offered("inspect", "--file", "f.t") == ["f.txt"]
+    assert offered("inspect", "--from", "f") == offered("inspect", "--save", "f") == ["f.safetensors", "folder/"]
+    assert offered("inspect", "--mask", "f.") == ["f.JSON", "f.csv", "f.json", "f.npy", "f.safetensors"]
+    assert offered("inspect", "--mask", ".f") == [".f.npy"]
+    assert offered("mask", "show", "f.p") == ["f.py:"]
+    assert offered("inspect", "-o", "f.") == ["f.JSON", "f.csv", "f.html", "f.json", "f.txt"]
+    assert offered("check", "-o", "f.") == ["f.JSON", "f.html", "f.json", "f.txt"]
+    assert offered("mask", "diff", "f.npy", "f.npy", "-o", "f.") == ["f.html", "f.txt"]
+    assert offered("mask", "convert", "f.npy", "-o", "f.n") == ["f.npy"]
+    assert offered("inspect", "--mask", 'causal & file("f.n') == ['causal & file("f.npy")']
+    assert offered("inspect", "--vocab", "f") == ["folder/", "f.JSON", "f.json"]
+    assert offered("inspect", "--file", "nowhere/") == []
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert offered("inspect", "--from", "~/f.s") == ["~/f.safetensors"]
+
+
+def test_no_name_of_a_file_reaches_a_terminal_as_an_escape_sequence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attn: Callable[..., Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a\x1b[31m.npy", "a\nb.npy", "a\u202eb.npy", "a\tb.npy", "añ.npy"):
+        (tmp_path / name).touch()
+    for shell in ("zsh", "fish"):
+        assert asked(attn, shell, "inspect", "--mask", "a") == [("=", "añ.npy")]
+        assert "\x1b" not in attn("__complete", shell, "--", "inspect", "--mask", "a").out
+
+
+# --- the line, as shells give it ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "words", "quote"),
+    [
+        ("attn in", ["attn", "in"], ""),
+        ("attn  inspect ", ["attn", "inspect", ""], ""),
+        ("attn --mask 'causal & win", ["attn", "--mask", "causal & win"], "'"),
+        ('attn --mask="a \\"b\\c', ["attn", '--mask=a "b\\c'], '"'),
+        ("attn 'it'\\''s' x", ["attn", "it's", "x"], ""),
+        ("attn a\\ b '' ", ["attn", "a b", "", ""], ""),
+        ("", [""], ""),
+        ("attn a\\", ["attn", "a"], ""),
+    ],
+)
+def test_a_line_is_split_as_a_shell_splits_it(line: str, words: list[str], quote: str) -> None:
+    assert split(line)[:2] == (words, quote)
+
+
+def test_bash_is_answered_in_the_quote_that_is_open(attn: Callable[..., Any]) -> None:
+    ask = "attn inspect --mask"
+    assert asked(attn, "bash", f"{ask} 'causal & fu", "causal & fu") == [("=", "causal & full")]
+    assert asked(attn, "bash", f"{ask} fu", "fu") == [("=", "full")]
+    assert asked(attn, "bash", f"{ask}=fu", "fu") == [("=", "full")]
+    assert asked(attn, "bash", f"{ask} win", "win") == [("+", "'window(")]
+    # Two, so that bash does not close the quote behind what has to go on.
+    assert asked(attn, "bash", f"{ask} 'win", "win") == [("+", "window("), ("+", "window(w)")]
+
+
+def test_powershell_gets_what_it_needs_quoted(attn: Callable[..., Any], tmp_path: Path) -> None:
+    assert asked(attn, "powershell", "inspect", "--mask", "=win") == [("+", "'window(")]
+    assert asked(attn, "powershell", "inspect", "--mask", "='causal & fu") == [("=", "'causal & full'")]
+    assert asked(attn, "powershell", "inspect", "=--forma") == [("=", "--format")]
+    assert asked(attn, "powershell", "=in") == [("=", "inspect")]
+
+
+def test_a_question_that_no_script_asks_is_answered_in_one_line(attn: Callable[..., Any]) -> None:
+    ran = attn("__complete", "tcsh", "--", "in")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.count("\n") == 1
+    assert attn("__complete", "bash", "--", "attn in").code == 0
+    assert attn("__complete", "fish").code == 2
+
+
+@given(st.sampled_from(sorted(SCRIPTS)), st.lists(st.text(max_size=20), min_size=1, max_size=6))
+def test_no_line_is_too_strange(shell: str, words: list[str]) -> None:
+    answer(ROOT, shell, words)
+    answer(ROOT, shell, ["inspect", "--mask", *words])
+
+
+def test_what_an_encoding_lacks_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "añ.npy").touch()
+    plain = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONPATH": str(PROJECT)}
+    for words in (["inspect", "--mask", ""], ["inspect", "--s"]):
+        ran = program("__complete", "zsh", "--", *words, env=plain, cwd=tmp_path)
+        assert (ran.returncode, ran.stderr) == (0, "")
+        assert ran.stdout.isascii()
+
+
+# --- what it costs -----------------------------------------------------------------------------------------
+
+ALONE = """
+import sys
+
+def refuse(event, arguments):
+    assert not event.startswith("socket."), event
+
+sys.addaudithook(refuse)
+from attncli.cli.app import app
+try:
+    app(sys.argv[1:], prog_name="attn")
+except SystemExit as end:
+    assert not end.code
+heavy = {"torch", "transformers", "huggingface_hub", "tokenizers", "safetensors", "pydantic", "rich"}
+assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()
+"""
+
+
+TABS = [
+    ["in"],
+    ["inspect", "--"],
+    ["inspect", "--mask", "causal & win"],
+    ["inspect", "--show", ""],
+    ["inspect", "-m", ""],
+    ["heads", "--head", ""],
+    ["mask", "model", ""],
+]
+
+
+@pytest.mark.parametrize("words", TABS, ids=" ".join)
+def test_a_tab_imports_nothing_heavy_and_needs_no_network(words: list[str], tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps({"num_hidden_layers": 2}))
+    (tmp_path / "alone.py").write_text(ALONE)
+    ran = program("__complete", "zsh", "--", *words, cwd=tmp_path)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    command = [sys.executable, str(tmp_path / "alone.py"), "__complete", "zsh", "--", *words]
+    alone = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (alone.returncode, alone.stderr) == (0, "")
+    assert alone.stdout == ran.stdout != ""
+
+
+@pytest.mark.parametrize("words", TABS[:4], ids=" ".join)
+def test_a_tab_costs_at_most_1_6_times_the_import_floor(words: list[str]) -> None:
+    def seconds(*arguments: str) -> float:
+        start = time.perf_counter()
+        subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
+        return time.perf_counter() - start
+
+    pairs = [
+        (
+            seconds("-c", "import numpy, typer, rich.console, rich.table"),
+            seconds("-m", "attncli", "__complete", "zsh", "--", *words),
+        )
+        for _ in range(7)
+    ]  # A B A B: what else the machine does falls on both
+    floor, tab = (min(side) for side in zip(*pairs, strict=True))
+    assert tab <= 1.6 * floor

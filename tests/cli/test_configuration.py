@@ -1,0 +1,560 @@
+"""Standing values: which place goes before which, what a run leaves out of them, what is refused."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from readme import pages
+from running import program
+from typer.main import get_command
+
+from attncli.cli.app import app
+from attncli.cli.standing import DEFAULTS
+from attncli.errors import UsageError
+from attncli.sources.options import EngineOptions, ToyOptions
+
+SENTENCE = "time flies like an arrow"
+# Of every option four values, none of them the default, as a command line has them.
+VALUES = {
+    "model": ["first", "second", "third", "fourth"],
+    "revision": ["main", "refs/pr/1", "v1", "v2"],
+    "dtype": ["float16", "bfloat16", "float64", "auto"],
+    "device": ["cuda", "cuda:1", "mps", "meta"],
+    "device_map": ["auto", "balanced", "sequential", "balanced_low_0"],
+    "engine": [one for one in ("auto", "native", "transformers") if one != DEFAULTS["engine"]] * 2,
+    "d_model": ["8", "16", "24", "40"],
+    "num_heads": ["1", "2", "8", "16"],
+    "init": ["normal", "uniform", "linear", "zeros"],
+    "positions": ["sinusoidal"] * 4,
+    "seed": ["1", "2", "3", "4"],
+    "rng": ["torch"] * 4,
+    "precision": ["0", "1", "2", "3"],
+    "colormap": ["cividis", "gray", "cividis", "gray"],
+    "color": ["always", "never", "always", "never"],
+    "width": ["50", "60", "70", "80"],
+}
+OF_CHECKPOINTS = {"revision", "dtype", "device", "device_map", "engine"}
+NUMBERS = {"d_model", "num_heads", "seed", "precision", "width"}
+
+
+def dashed(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def toml(values: Mapping[str, str]) -> str:
+    return "".join(
+        f"{dashed(name)} = {value if name in NUMBERS or value in ('true', 'false') else repr(value)}\n"
+        for name, value in values.items()
+    )
+
+
+class Places:
+    """The places where values can stand, all of them empty at first."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.folder, self._patch = folder, patch
+        (folder / "home" / "attncli").mkdir(parents=True)
+        (folder / "work").mkdir()
+        self.user = folder / "home" / "attncli" / "attncli.toml"
+        self.project = folder / "work" / "pyproject.toml"
+        patch.setenv("XDG_CONFIG_HOME", str(folder / "home"))
+        patch.chdir(folder / "work")
+
+    def environment(self, **values: str) -> None:
+        for name in [name for name in os.environ if name.startswith("ATTN_")]:
+            self._patch.delenv(name)
+        for name, value in values.items():
+            self._patch.setenv(f"ATTN_{name.upper()}", value)
+
+    def in_project(self, **values: str) -> None:
+        self.project.write_text(f"[tool.attncli]\n{toml(values)}")
+
+    def in_home(self, **values: str) -> None:
+        self.user.write_text(toml(values))
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
+    return Places(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def given(attn: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """What `attn inspect` hands on to where the traces come from."""
+    handed: list[dict[str, Any]] = []
+
+    def answers_of(options: Mapping[str, Any], **_: Any) -> Iterator[Any]:
+        handed.append(dict(options))
+        raise UsageError("that is enough")
+
+    monkeypatch.setattr("attncli.cli.request.answers_of", answers_of)
+
+    def run(*arguments: str | Path) -> dict[str, Any]:
+        ran = attn("inspect", SENTENCE, *arguments)
+        assert "that is enough" in ran.err, ran.err
+        return {name: value for name, value in handed.pop().items() if name != "text"}
+
+    return run
+
+
+def test_there_are_values_to_try_for_every_option() -> None:
+    assert {*VALUES, "offline"} == set(DEFAULTS)
+    assert all(str(DEFAULTS[name]) not in values for name, values in VALUES.items())
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_flag_goes_before_the_environment_the_project_the_user_and_the_default(
+    name: str, places: Places, given: Callable[..., dict[str, Any]]
+) -> None:
+    beside = {"model": "a/model"} if name in OF_CHECKPOINTS else {}
+    flags = [[part for one, text in (*beside.items(), (name, value)) for part in (f"--{dashed(one)}", text)]
+             for value in VALUES[name]]  # fmt: skip
+    # What Typer makes of flags, where nothing stands anywhere, is what the other places have to come to.
+    expected = [given(*flag) for flag in flags]
+    assert given() == {}
+    in_environment, in_project, in_home = ({**beside, name: value} for value in VALUES[name][1:])
+    places.in_home(**in_home)
+    assert given() == expected[3]
+    places.in_project(**in_project)
+    assert given() == expected[2]
+    places.environment(**in_environment)
+    assert given() == expected[1]
+    assert given(*flags[0]) == expected[0]
+
+
+def test_offline_can_be_switched_off_by_the_environment_and_not_by_a_project(
+    places: Places, given: Callable[..., dict[str, Any]]
+) -> None:
+    assert given("--offline") == {"offline": True}
+    places.in_project(offline="true")
+    assert given() == {"offline": True}
+    places.in_home(offline="true")
+    places.in_project(offline="false")
+    assert given() == {"offline": True}, "a cloned repository sends nobody to the network"
+    places.environment(offline="0")
+    assert not given().get("offline")
+    places.environment(offline="yes")
+    assert given() == {"offline": True}
+
+
+def test_an_empty_variable_is_the_default_whatever_a_file_says(
+    places: Places, given: Callable[..., dict[str, Any]]
+) -> None:
+    places.in_project(model="a/model", width="50")
+    places.environment(model="")
+    assert given() == {"width": 50}
+    places.environment(model="", width="")
+    assert given() == {}
+
+
+def test_the_variables_of_the_help_are_those_that_are_read() -> None:
+    root: Any = get_command(app)
+    shown = set()
+    for path in (["inspect"], ["heads"], ["check"], ["why"], ["diff"], ["mask", "show"], ["mask", "model"]):
+        command = root
+        for name in path:
+            command = command.get_command(None, name)
+        for parameter in command.params:
+            if parameter.envvar:
+                assert parameter.envvar == f"ATTN_{parameter.name.upper()}"
+                assert parameter.name in DEFAULTS
+                shown.add(parameter.name)
+    assert shown == set(DEFAULTS)
+
+
+def test_the_defaults_are_those_of_the_sources_and_of_the_help() -> None:
+    toy, loading = ToyOptions(), EngineOptions()
+    sources = {"d_model": toy.d_model, "num_heads": toy.heads, "init": toy.weights, "positions": toy.positions,
+               "seed": toy.seed, "rng": toy.rng, "device": loading.device, "offline": loading.offline,
+               "dtype": loading.dtype, "revision": loading.revision, "device_map": loading.device_map,
+               "engine": loading.engine}  # fmt: skip
+    assert sources.items() <= DEFAULTS.items()
+    inspect: Any = get_command(app).get_command(None, "inspect")  # type: ignore[attr-defined]
+    for name in ("colormap", "color"):
+        (help_,) = (parameter.help for parameter in inspect.params if parameter.name == name)
+        assert f"Default: {DEFAULTS[name]}" in help_
+
+
+def test_the_docs_list_them() -> None:
+    text = pages()["docs/reference/configuration.md"]
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("| ")][1:]
+    names = list(DEFAULTS)
+    assert [one for row in rows for one in re.findall(r"`(\w+)`", row[2])] == [f"ATTN_{name.upper()}" for name in names]
+    assert [one for row in rows for one in re.findall(r"`([\w-]+)`", row[3])] == list(map(dashed, names))
+
+
+# --- what does not apply ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("standing", "arguments", "left"),
+    [
+        # --from has its attention already.
+        ({"model": "m", "dtype": "float16", "seed": "3", "offline": "1"}, ["--from", "t.safetensors"], {}),
+        ({"colormap": "gray", "precision": "2"}, ["--from", "t.safetensors"], {"colormap": "gray", "precision": 2}),
+        ({"precision": "2"}, ["--from", "t.safetensors", "-F", "json"], {}),
+        # Options of the toy layer ask for it.
+        ({"model": "m", "revision": "v1", "device": "cuda"}, ["--seed", "3"], {}),
+        ({"model": "m", "num_heads": "2"}, ["--d-k", "3"], {"num_heads": 2}),
+        ({"dtype": "float16", "device_map": "auto", "num_heads": "2"}, [], {"num_heads": 2}),
+        # A checkpoint has no toy layer's options.
+        ({"seed": "3", "d_model": "8", "dtype": "float16"}, ["-m", "m"], {"dtype": "float16"}),
+        ({"model": "m", "rng": "torch", "init": "zeros"}, [], {"model": "m"}),
+        # A revision is one of the model that it stands beside.
+        ({"model": "m", "revision": "v1"}, ["-m", "other"], {}),
+        ({"model": "m", "revision": "v1"}, ["--dtype", "float16"], {"model": "m", "revision": "v1"}),
+        # A model runs in one place.
+        ({"model": "m", "device_map": "auto"}, ["--device", "cpu"], {"model": "m"}),
+        ({"model": "m", "device": "cuda"}, ["--device-map", "auto"], {"model": "m"}),
+        ({"init": "zeros"}, ["--project", "none"], {}),
+        # The engine is a checkpoint's; --verify runs both.
+        ({"engine": "native"}, [], {}),
+        ({"engine": "native"}, ["--from", "t.safetensors"], {}),
+        ({"engine": "native"}, ["-m", "m"], {"engine": "native"}),
+        ({"engine": "native"}, ["-m", "m", "--verify"], {"engine": "native"}),
+        ({"engine": "transformers"}, ["-m", "m", "--verify"], {}),
+        # What programs read has all digits.
+        ({"precision": "2"}, ["-F", "tsv"], {}),
+        ({"precision": "2"}, ["-o", "out.JSONL"], {}),
+        ({"precision": "2"}, ["--resume", "out.tsv"], {}),
+        ({"precision": "2"}, ["-o", "out.svg"], {"precision": 2}),
+        ({"precision": "2"}, ["-o", "/dev/null"], {"precision": 2}),
+        ({"precision": "2"}, ["-o", "out.txt"], {"precision": 2}),
+        ({"precision": "2"}, ["-F", "json", "--precision", "1"], {}),
+    ],
+)
+@pytest.mark.parametrize("place", ["environment", "in_project", "in_home"])
+def test_what_does_not_apply_is_left_out(
+    standing: dict[str, str],
+    arguments: list[str],
+    left: dict[str, Any],
+    place: str,
+    places: Places,
+    given: Callable[..., dict[str, Any]],
+) -> None:
+    alone = given(*arguments)
+    if place != "environment":
+        standing = standing | ({"offline": "true"} if "offline" in standing else {})
+    getattr(places, place)(**standing)
+    assert given(*arguments) == alone | left
+
+
+def test_the_nearer_of_two_places_says_where_a_model_runs(
+    places: Places, given: Callable[..., dict[str, Any]], attn: Callable[..., Any]
+) -> None:
+    places.in_home(model="m", device_map="auto")
+    places.in_project(device="cuda")
+    assert given() == {"model": "m", "device": "cuda"}
+    places.environment(revision="v1")
+    assert given() == {"model": "m", "device": "cuda"}, "the revision is of no model that stands beside it"
+
+
+def test_a_flag_that_does_not_apply_is_refused_whatever_stands(places: Places, attn: Callable[..., Any]) -> None:
+    places.environment(model="m", dtype="float16")
+    ran = attn("inspect", SENTENCE, "--seed", "3", "--dtype", "float16")
+    assert ran.code == 2
+    assert "--dtype does not apply to the toy layer" in ran.err
+
+
+def test_machine_output_is_the_same_bytes_whatever_view_stands(places: Places, attn: Callable[..., Any]) -> None:
+    plain = {chosen: attn("inspect", SENTENCE, "-F", chosen).out for chosen in ("json", "tsv", "csv", "jsonl")}
+    places.environment(precision="1", width="50", color="always", colormap="gray", dtype="float16", device="cuda")
+    assert {chosen: attn("inspect", SENTENCE, "-F", chosen).out for chosen in plain} == plain
+
+
+# --- real runs of every command ---------------------------------------------------------------------------
+
+
+def test_every_command_takes_them(places: Places, attn: Callable[..., Any], tiny_llama: str) -> None:
+    blank = places.folder / "with a blank"
+    blank.symlink_to(tiny_llama, target_is_directory=True)
+    runs = [
+        ["inspect", SENTENCE, "-F", "json"],
+        ["heads", SENTENCE],
+        ["why", SENTENCE, "-q", "arrow"],
+        ["diff", SENTENCE, "fruit flies like a banana", "-F", "json"],
+    ]
+    toy = [attn(*run).out for run in runs]
+    flagged = [attn(*run, "-m", blank).out for run in runs]
+    seeded = [attn(*run, "--seed", "3").out for run in runs]
+    assert all(len({*three}) == 3 for three in zip(toy, flagged, seeded, strict=True))
+    places.in_project(seed="3")
+    assert [attn(*run).out for run in runs] == seeded
+    places.environment(model=str(blank))
+    assert [attn(*run).out for run in runs] == flagged
+    checked = attn("check", SENTENCE)
+    assert checked.out.startswith(f"{blank} · llama ·"), checked.err
+    # What is an engine to these commands is nothing to those that have none.
+    others = [
+        ["check", SENTENCE],
+        ["tokens", SENTENCE],
+        ["mask", "model", "--size", "4"],
+        ["inspect", SENTENCE, "--seed", "3"],
+    ]
+    without = [attn(*run) for run in others]
+    places.environment(model=str(blank), engine="native")
+    by_native = [attn(*run).out for run in runs]
+    assert by_native == [attn(*run, "-m", blank, "--engine", "native").out for run in runs]
+    assert [attn(*run) for run in others] == without
+
+
+def test_masks_are_drawn_as_wide_as_it_stands_and_have_a_type_of_their_own(
+    places: Places, attn: Callable[..., Any]
+) -> None:
+    wide = attn("mask", "show", "causal", "--size", "60").out
+    narrow = attn("mask", "show", "causal", "--size", "60", "--width", "50").out
+    converted = ["mask", "convert", "causal", "--size", "4", "--to", "bool", "-o", "mask.npy"]
+    places.in_home(width="50", dtype="float16")
+    assert attn("mask", "show", "causal", "--size", "60").out == narrow != wide
+    assert attn(*converted).code == 0, "ATTN_DTYPE is of a checkpoint's weights"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+def test_a_file_in_utf_16_is_not_taken_for_one_that_says_nothing(
+    encoding: str, places: Places, attn: Callable[..., Any]
+) -> None:
+    text = "[tool.attncli]\nseed = 3\n"
+    places.project.write_bytes(("\ufeff" * (encoding == "utf-16-be") + text).encode(encoding))
+    ran = attn("inspect", SENTENCE)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert "pyproject.toml is no valid TOML: " in ran.err
+
+
+# --- what cannot be ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("colourmap = 'gray'", "pyproject.toml: there is no 'colourmap' to configure; did you mean colormap?"),
+        ("d_model = 8", "pyproject.toml: there is no 'd_model' to configure; did you mean d-model?"),
+        ("layer = 3", "pyproject.toml: there is no 'layer' to configure; expected some of model, revision"),
+        ("[tool.attncli.why]\nseed = 3", "pyproject.toml: there is no 'why' to configure"),
+        ("'\\u001b[31m' = 3", "there is no '"),
+        ("seed = '3'", "'seed' in pyproject.toml: expected a whole number"),
+        ("seed = true", "'seed' in pyproject.toml: expected a whole number"),
+        ("seed = false", "'seed' in pyproject.toml: expected a whole number"),
+        ("width = nan", "'width' in pyproject.toml: expected a whole number"),
+        ("model = 1979-05-27", "'model' in pyproject.toml: expected a text in quotes"),
+        ("seed = 1.5", "'seed' in pyproject.toml: expected a whole number"),
+        (f"seed = 0x{'f' * 5000}", "'seed' in pyproject.toml: expected a whole number"),
+        ("offline = 1", "'offline' in pyproject.toml: expected true or false"),
+        ("model = ['a', 'b']", "'model' in pyproject.toml: expected a text in quotes"),
+        ("colormap = 'virids'", "invalid value for 'colormap' in pyproject.toml: 'virids' is not one of 'viridis'"),
+        ("width = 3", "invalid value for 'width' in pyproject.toml: "),
+        ("seed = -3", "--seed -3: expected 0 to 2^63 - 1 (--seed -3 comes from 'seed' in pyproject.toml)"),
+        ("seed = ", "pyproject.toml is no valid TOML: "),
+        (f"seed = {'[' * 100_000}", "pyproject.toml is no valid TOML: "),
+        (f"seed = 1{'0' * 5000}", "pyproject.toml is no valid TOML: "),
+        ("seed = 1\nseed = 2", "pyproject.toml is no valid TOML: "),
+        (f"# {'#' * 2**20}", "pyproject.toml is larger than 1 MiB; expected a configuration file there"),
+    ],
+)
+def test_what_a_file_cannot_say_is_one_sentence_and_exit_2(
+    text: str, said: str, places: Places, attn: Callable[..., Any]
+) -> None:
+    places.project.write_text(f"[tool.attncli]\n{text}\n")
+    for command in (["inspect", SENTENCE], ["config"]):
+        if command == ["config"] and "comes from" in said:
+            continue  # only the toy layer knows what it takes
+        ran = attn(*command)
+        assert ran.code == 2
+        assert not ran.out
+        assert said in ran.err
+        assert ran.err.startswith("attn: ")
+        assert ran.err.count("\n") == 1
+        assert "\x1b" not in ran.err
+
+
+@pytest.mark.parametrize("key", ["trust-remote-code", "trust_remote_code", "allow-pickle", "allow_pickle"])
+def test_no_file_and_no_variable_switches_on_code_of_others(
+    key: str, places: Places, attn: Callable[..., Any], given: Callable[..., dict[str, Any]]
+) -> None:
+    for file, start in ((places.project, "[tool.attncli]\n"), (places.user, "")):
+        for value in ("true", "false"):
+            file.write_text(f"{start}{key} = {value}\n")
+            ran = attn("inspect", SENTENCE, "-m", "m")
+            assert ran.code == 2
+            assert f"'{key}' is read from no file" in ran.err
+        file.unlink()
+    name = key.replace("-", "_")
+    places.environment(**{name: "1"})
+    assert given("-m", "m") == {"model": "m"}
+    (ignored,) = attn("config", "-F", "json").json["ignored"]
+    assert ignored["from"] == f"ATTN_{name.upper()}"
+    assert "takes a flag" in ignored["why"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("SEED", "three", "invalid value for ATTN_SEED: "),
+        ("WIDTH", "3", "invalid value for ATTN_WIDTH: "),
+        ("COLORMAP", "virids", "invalid value for ATTN_COLORMAP: 'virids' is not one of 'viridis'"),
+        ("OFFLINE", "perhaps", "invalid value for ATTN_OFFLINE: expected true or false; see"),
+        ("D_MODEL", "30", "(--d-model 30 comes from ATTN_D_MODEL)"),
+        ("MODEL", "no/such\x1b[31m", "(--model no/such"),
+    ],
+)
+def test_what_is_wrong_with_a_variable_names_it(
+    name: str, value: str, said: str, places: Places, attn: Callable[..., Any]
+) -> None:
+    places.environment(**{name: value})
+    ran = attn("inspect", SENTENCE)
+    assert ran.code == (3 if name == "MODEL" else 2)
+    assert said in ran.err
+    assert f"ATTN_{name}" in ran.err
+    assert ran.err.count("\n") == 1
+    assert "\x1b" not in ran.err
+
+
+def test_what_is_wrong_with_a_flag_names_no_variable(places: Places, attn: Callable[..., Any]) -> None:
+    places.environment(d_model="30", colormap="gray")
+    assert "ATTN_" not in attn("inspect", SENTENCE, "--colormap", "virids").err
+    assert "ATTN_" not in attn("inspect", SENTENCE, "--d-model", "29").err
+
+
+def test_files_are_looked_for_in_two_places_alone(
+    places: Places, attn: Callable[..., Any], given: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places.in_project(seed="3")
+    inside = places.folder / "work" / "inside"
+    inside.mkdir()
+    monkeypatch.chdir(inside)
+    assert given() == {}, "of a parent folder nothing is read"
+    monkeypatch.chdir(places.folder)
+    monkeypatch.setenv("XDG_CONFIG_HOME", "home")  # relative: the specification ignores it
+    places.in_home(seed="4")
+    monkeypatch.setenv("HOME", str(places.folder))
+    assert given() == {}
+    (places.folder / ".config").symlink_to(places.folder / "home")
+    assert given() == {"seed": 4}
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    assert given() == {"seed": 4}
+
+
+def test_what_is_no_configuration_of_ours_is_left_alone(places: Places, given: Callable[..., dict[str, Any]]) -> None:
+    for text in ("[tool.other", "", "[project]\nname = 'x'", "tool = 3 # attncli", "[tool]\nother = 'attncli'"):
+        places.project.write_text(text)
+        assert given() == {}
+    places.project.write_bytes(b"\xef\xbb\xbf[tool.attncli]\r\nseed = 3\r\n")  # as Windows' editor writes it
+    assert given() == {"seed": 3}
+
+
+def test_a_file_that_cannot_be_read_is_said(places: Places, attn: Callable[..., Any]) -> None:
+    for target in ("/proc/self/mem", "/dev/zero"):  # an error at its start; endless
+        places.project.symlink_to(target)
+        ran = attn("inspect", SENTENCE)
+        assert ran.code == 2
+        assert re.fullmatch(r"attn: .*pyproject\.toml.*\n", ran.err), ran.err
+        places.project.unlink()
+    places.user.write_bytes(b"seed = '\xff'")
+    assert f"{places.user} is no valid TOML" in attn("inspect", SENTENCE).err
+    places.user.unlink()
+    for path, name in ((places.project, "pyproject.toml"), (places.user, str(places.user))):
+        path.mkdir()
+        ran = attn("inspect", SENTENCE)
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err == f"attn: {name} is a folder; expected a configuration file there, or nothing\n"
+        path.rmdir()
+        os.mkfifo(path)
+        ran = attn("inspect", SENTENCE)
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err == f"attn: {name} is a pipe or a device; expected a configuration file there, or nothing\n"
+        path.unlink()
+
+
+# --- attn config ------------------------------------------------------------------------------------------
+
+
+def test_config_says_what_is_in_force_and_where_it_comes_from(places: Places, attn: Callable[..., Any]) -> None:
+    bare = attn("config", "-F", "json").json
+    assert bare["schema"] == "attncli.config/1"
+    assert {one["option"].replace("-", "_"): one["value"] for one in bare["options"]} == DEFAULTS
+    assert {one["from"] for one in bare["options"]} == {"default"}
+    assert bare["ignored"] == []
+    assert bare["files"] == ["pyproject.toml", str(places.user)]
+    places.in_home(colormap="gray", width="90", offline="true", revision="v1")
+    places.in_project(model="a/model", colormap="cividis", offline="false")
+    places.environment(model="", seed="7", modle="x")
+    said = attn("config", "-F", "json").json
+    assert all(one["variable"] == "ATTN_" + one["option"].upper().replace("-", "_") for one in said["options"])
+    changed = {one["option"]: (one["value"], one["from"]) for one in said["options"] if one["from"] != "default"}
+    assert changed == {
+        "model": (None, "ATTN_MODEL"),
+        "seed": (7, "ATTN_SEED"),
+        "colormap": ("cividis", "pyproject.toml"),
+        "width": (90, str(places.user)),
+        "offline": (True, str(places.user)),
+    }
+    ignored = {(one["option"], one["value"], one["from"]): one["why"] for one in said["ignored"]}
+    assert ignored == {
+        ("model", "a/model", "pyproject.toml"): "ATTN_MODEL goes before it",
+        ("colormap", "gray", str(places.user)): "pyproject.toml goes before it",
+        ("offline", False, "pyproject.toml"): "a project cannot switch it off",
+        ("revision", "v1", str(places.user)): "does not apply to the toy layer",
+        (None, "x", "ATTN_MODLE"): "there is no such variable; did you mean ATTN_MODEL?",
+    }
+
+
+def test_config_finds_what_is_wrong_where_it_is_not_in_force_too(places: Places, attn: Callable[..., Any]) -> None:
+    places.project.write_text("[tool.attncli]\nwidth = nan\n")
+    places.environment(width="50")
+    assert attn("inspect", SENTENCE).code == 0
+    ran = attn("config", "-F", "json")
+    assert (ran.code, ran.out) == (2, "")
+    assert "'width' in pyproject.toml: expected a whole number" in ran.err
+
+
+def test_config_as_a_table_says_the_same_and_loses_nothing(places: Places, attn: Callable[..., Any]) -> None:
+    places.environment(model="\x1b[31mred", seed="3")
+    table = attn("config").out
+    rows = dict(re.findall(r"^(\S+)  +(.*?)$", table, re.MULTILINE))
+    assert set(map(dashed, DEFAULTS)) <= rows.keys()
+    assert "\x1b" not in table
+    assert re.search(r"^model +\S*\[31mred +ATTN_MODEL$", table, re.MULTILINE)
+    assert re.search(r"^seed +3 +ATTN_SEED +does not apply to a checkpoint$", table, re.MULTILINE)
+    assert re.search(r"^d-model +32 +default$", table, re.MULTILINE)
+
+
+def test_a_run_without_standing_values_parses_nothing_and_one_with_some_validates_cheaply(places: Places) -> None:
+    script = """
+import sys
+from typer.testing import CliRunner
+from attncli.cli.app import app
+assert CliRunner().invoke(app, ["inspect", "time flies"]).exit_code == 0
+print({"tomllib", "torch"} & sys.modules.keys(), "pydantic" in sys.modules)
+"""
+    places.project.write_text("[tool.other]\nname = 3\n")
+    for environment in ({}, {"ATTN_COLORMAP": "gray", "ATTN_SEED": "3"}):
+        ran = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, env=os.environ | environment, check=True
+        )
+        assert ran.stdout == "set() False\n"
+
+
+def test_completion_knows_the_layers_of_the_model_that_stands(
+    places: Places, attn: Callable[..., Any], tiny_llama: str
+) -> None:
+    def layers() -> str:
+        return str(attn("__complete", "zsh", "--", "inspect", "--layer", "").out)
+
+    assert "layer 0 of 1" in layers()
+    places.in_project(model=tiny_llama)
+    assert "layer 2 of 3" in layers()
+    places.project.unlink()
+    places.environment(model=tiny_llama)
+    assert "layer 2 of 3" in layers()
+    places.project.write_text("[tool.attncli")
+    ran = attn("__complete", "zsh", "--", "inspect", "--layer", "")
+    assert (ran.code, ran.err) == (0, ""), "a TAB is no place to complain"
+
+
+def test_the_program_reads_them(places: Places) -> None:
+    ran = program("inspect", SENTENCE, env=os.environ | {"ATTN_SEED": "3"})
+    assert "seed 3 (numpy)" in ran.stdout

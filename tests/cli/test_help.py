@@ -1,0 +1,326 @@
+"""What the program says about itself: pages that are true, fit, open with examples, and say the same everywhere."""
+
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pytest
+import typer
+from readme import ROOT as REPOSITORY
+from readme import pages
+from rich.cells import cell_len
+from running import program
+from typer.main import get_command
+
+from attncli.analysis.metric_names import NAMES
+from attncli.cli.app import app
+from attncli.cli.help.pages import Entry, page_of
+from attncli.cli.help.topics import TOPICS, topic
+from attncli.cli.options import variables
+from attncli.errors import ExitCode
+from attncli.masks.expressions import ATOMS
+from attncli.masks.notation import NOTATION
+from attncli.masks.parser import parse
+
+ROOT: Any = get_command(app)
+CONTEXT: Any = typer.Context(ROOT, info_name="attn")
+MANUAL = REPOSITORY / "man" / "attn.1"
+PANELS = ["Arguments", "Input", "Model", "Toy layer", "Size", "What to look at", "Numbers", "View", "Output", "Options"]
+
+
+def walked(group: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name in group.list_commands(None):
+        command = group.get_command(None, name)
+        yield (*path, name), command
+        if hasattr(command, "list_commands"):
+            yield from walked(command, *path, name)
+
+
+COMMANDS = dict(walked(ROOT))
+every_command = pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+
+
+def titles(text: str) -> list[str]:
+    return re.findall(r"^╭─ (.*?) ─+╮$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+@every_command
+def test_a_page_opens_with_its_purpose_and_examples_and_fits(
+    path: tuple[str, ...], width: int, attn: Callable[..., Any]
+) -> None:
+    said = attn(*path, "--help", COLUMNS=str(width))
+    assert (said.code, said.err) == (0, "")
+    assert said.out.startswith(f"Usage: attn {' '.join(path)} ")
+    assert max(map(cell_len, said.out.splitlines())) <= width
+    assert not re.search(r"[\x00-\x09\x0b-\x1f]", said.out)
+    usage, purpose, examples, *_ = said.out.split("\n\n")
+    assert examples.startswith("Examples:\n  attn ")
+    if width >= 80:
+        assert usage.count("\n") == purpose.count("\n") == 0
+        assert 2 <= examples.count("\n  attn ") <= 5
+        assert all(line.startswith("  attn ") for line in examples.splitlines()[1:])
+    order = [next(place for place, start in enumerate(PANELS) if name.startswith(start)) for name in titles(said.out)
+             if name != "Commands"]  # fmt: skip
+    assert order == sorted(set(order))
+
+
+def test_wide_and_unmeasured_lines_stay_readable() -> None:
+    plain = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    for environment, width in ((plain, 80), (plain | {"COLUMNS": "300"}, 100)):
+        lines = program("inspect", "--help", env=environment, stdin=subprocess.DEVNULL).stdout.splitlines()
+        assert max(map(len, lines)) == width
+
+
+@every_command
+def test_a_page_has_every_option_with_its_default_values(path: tuple[str, ...], attn: Callable[..., Any]) -> None:
+    # A line of its own for each: names, and what follows them, are never cut.
+    said = " ".join(re.sub(r"[│╭╮╰╯─]", " ", attn(*path, "-h", COLUMNS="100").out).split())
+    for parameter in COMMANDS[path].params:
+        for name in (*parameter.opts, *parameter.secondary_opts):
+            assert parameter.param_type_name == "argument" or name in said, name
+        for name in variables(parameter):
+            assert f"[env:{name}]" in said
+        assert parameter.help
+        assert parameter.help[-1] in ".)", parameter.help
+
+
+@every_command
+def test_help_command_is_command_help(path: tuple[str, ...], attn: Callable[..., Any]) -> None:
+    assert attn("help", *path) == attn(*path, "--help") == attn(*path, "-h")
+
+
+def test_a_group_without_a_command_prints_its_help_and_is_a_usage_error(attn: Callable[..., Any]) -> None:
+    for path in ([], ["mask"]):
+        alone, asked = attn(*path), attn(*path, "--help")
+        assert (alone.code, alone.out) == (2, asked.out)
+
+
+# --- examples ----------------------------------------------------------------------------------------------
+
+
+def all_examples() -> list[str]:
+    contexts = [CONTEXT]
+    for path in COMMANDS:
+        inner: Any = CONTEXT
+        for depth in range(len(path)):
+            inner = typer.Context(COMMANDS[path[: depth + 1]], info_name=path[depth], parent=inner)
+        contexts.append(inner)
+    pages = [*map(page_of, contexts), *(topic(name, CONTEXT) for name in TOPICS)]
+    return list(dict.fromkeys(example for page in pages for example in page.examples))
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attn: Callable[..., Any]) -> Path:
+    """A folder with the files that the examples name."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("mask.npy", "before.npy", "after.npy"):
+        np.save(tmp_path / name, np.tri(6, dtype=bool) & ~np.tri(6, k=-4, dtype=bool))
+    (tmp_path / "sentences.txt").write_text("time flies like an arrow\nfruit flies like a banana\n")
+    for name, seed in (("before", "0"), ("after", "1")):
+        assert attn("inspect", "time flies", "--seed", seed, "--save", f"{name}.safetensors").code == 0
+    return tmp_path
+
+
+@pytest.mark.parametrize("example", all_examples())
+def test_an_example_runs(example: str, desk: Path, tiny_llama: str, attn: Callable[..., Any]) -> None:
+    words = shlex.split(example)
+    environment = dict([words.pop(0).split("=")]) if "=" in words[0] else {}
+    stdin = None
+    for sign in ("||", "|", ">", "<"):
+        if sign in words:
+            stdin = (desk / words[-1]).read_text() if sign == "<" else None
+            words = words[: words.index(sign)]
+    assert words[0] == "attn"
+    # The names are of real checkpoints, which tests do not download.
+    arguments = [tiny_llama if word in ("gpt2", "distilgpt2") else word for word in words[1:]]
+    ran = attn(*arguments, stdin=stdin, **environment)
+    is_check = arguments[0] == "check" or arguments[:2] in (["mask", "check"], ["mask", "diff"])
+    assert ran.code == 0 or (is_check and ran.code == ExitCode.FINDINGS), ran.err
+    written = arguments[arguments.index("-o") + 1] if "-o" in arguments else None
+    assert (desk / written).stat().st_size if written else ran.out
+
+
+# --- topics ------------------------------------------------------------------------------------------------
+
+
+def rows(name: str, group: int = 0) -> dict[str, str]:
+    return {entry.name: entry.text for entry in topic(name, CONTEXT).groups[group].entries}
+
+
+def table(heading: str) -> dict[str, str]:
+    """The table of the docs under a line, its first column without marks."""
+    (text,) = (text for text in pages().values() if f"| {heading} |" in text)
+    _, _, below = text.partition(f"| {heading} |")
+    lines = below.partition("\n\n")[0].splitlines()[2:]
+    cells = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines]
+    return {first.strip().strip("`"): " ".join(rest).strip().replace("\\|", "|") for first, *rest in cells}
+
+
+@pytest.mark.parametrize(
+    ("name", "heading"),
+    [("exit-codes", "code | meaning"), ("metrics", "metric | of a head, over its query rows"),
+     ("masks", "atom | query at position i may attend to key j")],
+)  # fmt: skip
+def test_a_topic_says_what_the_docs_say(name: str, heading: str) -> None:
+    said, documented = rows(name), table(heading)
+    assert len(documented) >= 7
+    assert {key: text for key, text in said.items() if not key.startswith("alibi")} == documented
+
+
+def test_the_masks_are_those_of_the_parser_and_written_as_it_reads_them() -> None:
+    assert NOTATION.keys() == ATOMS.keys() | {"file"}
+    for name, (usage, _) in NOTATION.items():
+        for form in usage.split(" or "):
+            if name != "file":
+                numbered = re.sub(r"\b(?!left=|right=)[a-z]+(?=[,)])", "2", form).replace(",…", "")
+                assert str(parse(numbered, allow_bias=True)).startswith(name), form
+    assert set(rows("metrics")) == set(NAMES)
+    assert [int(code) for code in rows("exit-codes")] == [0, 1, 2, 3, 4, 5, 130, 141, 143]
+
+
+def test_the_formats_are_those_that_commands_take(attn: Callable[..., Any]) -> None:
+    taken: dict[str, str] = rows("formats", 1)
+    names = {path: {parameter.name for parameter in command.params} for path, command in COMMANDS.items()}
+    writing = {path for path in names if names[path] & {"output", "format_"}}
+    assert {tuple(path.split()[1:]) for path in taken} == writing - {("mask", "convert")}
+    assert set(rows("formats")) == {name for names in taken.values() for name in names.split(", ")}
+    for path, names in taken.items():
+        refused = attn(*path.split()[1:], "--format", "nonsense").err
+        assert re.findall(r"'(\w+)'", refused.partition("is not one of")[2]) == names.split(", ")
+
+
+def test_the_list_of_topics_and_commands(attn: Callable[..., Any]) -> None:
+    listed = attn("help")
+    assert listed.code == 0
+    for name in (*TOPICS, *ROOT.list_commands(None)):
+        assert re.search(rf"^│ {name} ", listed.out, re.MULTILINE), name
+    for name in TOPICS:
+        shown = attn("help", name)
+        assert (shown.code, shown.err) == (0, "")
+        assert shown.out.startswith(TOPICS[name].purpose)
+        assert "\n  " in shown.out.split("╭")[0]  # an example
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["inspct"], "no such command 'inspct'; did you mean 'inspect'?; see attn --help"),
+        (["mask", "shw"], "no such command 'shw'; did you mean 'show'?; see attn mask --help"),
+        (["frobnicate"], "no such command 'frobnicate'; see attn --help"),
+        (["inspect", "--heat", "x"], "no such option: --heat; did you mean '--head'?; see attn inspect --help"),
+        (
+            ["inspect", "--formt=json", "x"],
+            "no such option: --formt; did you mean '--format'?; see attn inspect --help",
+        ),
+        (["inspect", "x", "--zzz"], "no such option: --zzz; see attn inspect --help"),
+        (["inspect", "-F", "jsn", "x"], "did you mean 'json'?; see attn inspect --help"),
+        (["inspect", "--colormap", "virids", "x"], "did you mean 'viridis'?; see attn inspect --help"),
+        (["inspect", "--colormap", "x' is not one of 'y", "x"], "'cividis', 'gray'; see attn inspect --help"),
+        (["completion", "bsh"], "did you mean 'bash'?; see attn completion --help"),
+        (["heads", "x", "--sort", "entrpy"], "did you mean 'entropy'?; see attn heads --help"),
+        (["inspect", "x", "--head"], "option '--head' requires an argument; see attn inspect --help"),
+        (["mask", "--help=x"], "option '--help' does not take a value; see attn mask --help"),
+        (["inspect", "x", "--show", "scores,weigths"], "metrics,proof; did you mean 'weights'?"),
+        (["mask", "check", "causal", "--fail-on", "leek"], "; did you mean 'leak'?"),
+        (["help", "maks"], "no topic or command 'maks'; did you mean 'masks'?"),
+        (["help", "exit-code"], "did you mean 'exit-codes'?"),
+        (["help", "mask", "shw"], "no topic or command 'mask shw'; did you mean 'show'?"),
+        (["help", "inspect", "time"], "no topic or command 'inspect time'"),
+        (["help", "\x1b[31m"], "no topic or command '"),
+        (["help", "--man", "masks"], "--man prints the whole manual"),
+    ],
+)
+def test_what_does_not_exist_is_answered_with_the_nearest_name(
+    arguments: list[str], said: str, attn: Callable[..., Any]
+) -> None:
+    refused = attn(*arguments)
+    assert (refused.code, refused.out) == (2, "")
+    assert said in refused.err
+    assert refused.err.count("\n") == 1
+    assert "\x1b" not in refused.err
+
+
+# --- variables, streams, the manual ------------------------------------------------------------------------
+
+
+def test_an_entry_says_what_an_option_takes_and_where_else_it_comes_from() -> None:
+    alone = typer.Typer()
+
+    @alone.command()
+    def command(
+        to: Annotated[str, typer.Option(metavar="NAME", help="Where to.", envvar="ATTN_TO")],
+        count: Annotated[int, typer.Option("--count", "-c", min=1, max=9, metavar="N", help="How many.")] = 1,
+        many: Annotated[bool, typer.Option("--many", envvar=["ONE", "TWO"], help="Several.")] = False,
+    ) -> None:
+        """Do it."""
+
+    (group,) = page_of(typer.Context(get_command(alone), info_name="command")).groups  # type: ignore[arg-type]
+    assert group.entries[:3] == (
+        Entry("--to", "NAME", "Where to. [required] [env:ATTN_TO]"),
+        Entry("-c, --count", "N", "How many. [1 to 9]"),
+        Entry("--many", "", "Several. [env:ONE] [env:TWO]"),
+    )
+
+
+def test_colour_is_for_terminals_and_those_who_ask(attn: Callable[..., Any]) -> None:
+    plain = attn("inspect", "--help").out
+    assert "\x1b" not in plain
+    coloured = attn("inspect", "--help", FORCE_COLOR="1", TERM="xterm-256color").out
+    assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == plain
+    assert coloured != plain
+    for refusal in ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, {"TERM": "dumb"}):
+        assert attn("inspect", "--help", **refusal).out == plain
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "latin-1"])
+def test_an_encoding_without_the_signs_loses_nothing(encoding: str) -> None:
+    environment = os.environ | {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0", "COLUMNS": "80"}
+    for page in (["inspect", "--help"], ["help", "masks"], ["help", "metrics"]):
+        command = [os.sys.executable, "-m", "attncli", *page]  # type: ignore[attr-defined]
+        ran = subprocess.run(command, capture_output=True, check=False, env=environment)
+        lines = ran.stdout.decode(encoding).splitlines()
+        assert (ran.returncode, ran.stderr) == (0, b"")
+        assert lines[-1] == "+" + "-" * 78 + "+"
+        assert max(map(len, lines)) <= 80
+
+
+def test_the_manual_is_what_the_program_prints_and_has_every_page(attn: Callable[..., Any]) -> None:
+    printed = attn("help", "--man").out
+    assert MANUAL.read_text(encoding="ascii") == printed
+    text = printed.replace("\\-", "-")
+    for path, command in COMMANDS.items():
+        (section,) = re.findall(rf"^\.SS attn {' '.join(path)} [\[{{].*\n((?:(?!\.S[SH]).*\n)*)", text, re.MULTILINE)
+        for parameter in command.params:
+            for name in parameter.opts if parameter.param_type_name == "option" else ():
+                assert re.search(rf"^\\fB.*{name}\b", section, re.MULTILINE), (path, name)
+    assert "\n.SH EXIT STATUS\n" in text
+    assert "\n.SH MASKS\n" in text
+
+
+def test_without_docstrings_every_page_still_has_its_purpose(attn: Callable[..., Any]) -> None:
+    bare = program("help", "--man", env=os.environ | {"PYTHONOPTIMIZE": "2"})
+    assert (bare.returncode, bare.stderr) == (0, "")
+    whole = attn("help", "--man").out
+    assert bare.stdout.splitlines()[:3] == whole.splitlines()[:3]
+    followed = re.compile(r"^\.(?:SS .*|SH DESCRIPTION)\n[A-Z]", re.MULTILINE)
+    assert len(followed.findall(bare.stdout)) == len(followed.findall(whole)) == len(COMMANDS) + 1
+
+
+@pytest.mark.system
+def test_the_manual_is_right_roff() -> None:
+    found = subprocess.run(
+        ["mandoc", "-T", "lint", "-W", "warning", MANUAL], capture_output=True, text=True, check=False
+    )
+    # A date would have to be kept up by hand; the version says it.
+    assert re.findall(r"(?:WARNING|ERROR|UNSUPP): (.*)", found.stdout) == ['missing date, using "": TH']
+    shown = subprocess.run(["mandoc", "-T", "ascii", MANUAL], capture_output=True, text=True, check=True).stdout
+    shown = re.sub(r".\x08", "", shown)
+    assert "attn - see attention happen, with numbers" in shown
+    assert 'attn mask show "causal & window(4)" --size 12' in shown
+    assert "-m, --model NAME_OR_FOLDER" in shown

@@ -1,0 +1,188 @@
+"""What stderr says besides errors: notes, unless it is to be quiet; steps, if asked; a bar and a line on a terminal."""
+
+import json
+import logging
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import on_terminal, program, text_shown
+
+from attncli.cli.progress import Following
+
+Run = Callable[..., Any]
+
+LINES = "time flies\n\nlike an arrow\n \nfruit flies\n"
+COMMANDS = [["inspect"], ["heads"], ["check"], ["why"], ["diff"], ["tokens"], ["config"], ["completion"]]
+COMMANDS += [["mask", name] for name in ("show", "check", "diff", "convert", "model")]
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_command_takes_both_and_not_together(path: list[str], attn: Run) -> None:
+    told = attn(*path, "--help").out
+    assert "--quiet" in told
+    assert "--verbose" in told
+
+
+def test_quiet_says_errors_alone(attn: Run, tmp_path: Path) -> None:
+    loud, quiet = attn("inspect", "-F", "jsonl", stdin=LINES), attn("inspect", "-F", "jsonl", "--quiet", stdin=LINES)
+    assert (quiet.code, quiet.out) == (loud.code, loud.out) == (5, quiet.out)
+    error = "attn: sentence 4: the sentence is empty; expected at least one word"
+    assert set(loud.err.splitlines()) == {error, "attn: standard input: 1 empty line was skipped"}
+    assert quiet.err.splitlines() == [error]
+    blind = ("inspect", "time flies", "--mask", "~full", "-F", "tsv")
+    assert "warning: " in attn(*blind).err
+    assert attn(*blind, "--quiet").err == ""
+    assert attn("inspect", "--quiet").err.startswith("attn: ")
+    assert (
+        attn("inspect", "--quiet", "--verbose", "x").err
+        == "attn: --quiet does not apply to --verbose; drop one of them\n"
+    )
+    assert "warning: " in attn(*blind).err, "a run is not as quiet as the one before it"
+
+
+def test_verbose_says_what_is_done_and_when(attn: Run, tiny_llama: str) -> None:
+    given = (
+        "time flies",
+        "like an",
+        "an arrow",
+        "-m",
+        tiny_llama,
+        "--engine",
+        "transformers",
+        "-l",
+        "1",
+        "-F",
+        "jsonl",
+    )
+    ran, silent = attn("inspect", *given, "--verbose"), attn("inspect", *given)
+    assert (ran.code, ran.out, silent.err) == (0, silent.out, "")
+    lines = ran.err.splitlines()
+    assert all(re.match(r"attn: \d+\.\d\d s: ", line) for line in lines)
+    said = [line.split(" s: ", 1)[1] for line in lines]
+    assert f"{tiny_llama}: llama of 3 layers; layer 1 is the last to run" in said
+    assert any(line.startswith("loaded: float32 on cpu, threads: ") for line in said)
+    batches = [re.findall(r"ran a batch of (\d+) × (\d+) tokens", line) for line in said]
+    assert [found[0] for found in batches if found] == [("1", "2"), ("2", "2")]  # 1, and 2 to 3
+    assert said[-1] == "done"
+    assert not logging.getLogger("attncli").handlers
+
+
+def test_verbose_says_what_the_native_engine_does_to_the_end_of_a_stream_with_a_bad_sentence(
+    attn: Run, tiny_llama: str
+) -> None:
+    given = ("time flies", " ", "an arrow flies", "-m", tiny_llama, "--engine", "native", "-l", "1", "-F", "jsonl")
+    ran, silent = attn("inspect", *given, "--verbose"), attn("inspect", *given)
+    assert (ran.code, silent.code, ran.out) == (5, 5, silent.out)
+    said = [re.sub(r"^\d+\.\d\d s: |\d+\.\d{3}(?= s$)", "", line[6:]) for line in ran.err.splitlines()]
+    assert said == [
+        f"{tiny_llama}: llama of 3 layers; layer 1 is the last to run",
+        "native engine: float32 on cpu",
+        "ran 2 tokens in  s",
+        *(line[6:] for line in silent.err.splitlines()),
+        "ran 3 tokens in  s",
+        "done",
+    ]
+
+
+def test_verbose_tells_what_the_toy_layer_is(attn: Run) -> None:
+    ran = attn("inspect", "time flies", "--seed", "7", "-F", "jsonl", "--verbose")
+    assert "seed 7" in ran.err.splitlines()[0]
+    assert ran.out == attn("inspect", "time flies", "--seed", "7", "-F", "jsonl").out
+
+
+@pytest.mark.parametrize(
+    "command", [["inspect", "-F", "jsonl"], ["heads", "-F", "json"], ["tokens", "-F", "tsv"]], ids=" ".join
+)
+def test_a_bar_follows_the_sentences_and_is_gone_at_the_end(command: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "sentences.txt"
+    path.write_text("time flies\n" * 40)
+    code, data, shown = on_terminal(*command, "--file", path)
+    assert code == 0
+    assert data == program(*command, "--file", path).stdout
+    assert "/40" in text_shown(shown)
+    assert "sentences/s" in text_shown(shown)
+    assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") > 0  # the cursor is back
+    assert shown.rstrip("\r\n").endswith("\x1b[2K")  # and the line is erased
+
+
+def test_notes_stand_beside_the_bar() -> None:
+    code, data, shown = on_terminal("inspect", "-F", "jsonl", "-", stdin=LINES)
+    assert code == 5
+    assert [json.loads(line)["sentence"] for line in data.splitlines()] == [1, 3, 5]
+    assert "attn: sentence 4: the sentence is empty; expected at least one word" in text_shown(shown)
+    assert "attn: standard input: 1 empty line was skipped" in text_shown(shown)
+
+
+def test_there_is_no_bar_where_it_would_be_in_the_way(tmp_path: Path) -> None:
+    few = ("inspect", "time flies", "like an arrow")
+    for arguments, out in (
+        ((*few, "-F", "jsonl"), True),  # documents on the same terminal
+        (few, True),
+        ((*few, "-F", "jsonl", "--quiet"), False),
+        (("inspect", "time flies", "-F", "jsonl"), False),  # a single sentence
+    ):
+        code, _, shown = on_terminal(*arguments, out=out)
+        assert code == 0
+        assert "sentences/s" not in text_shown(shown)
+        assert "\x1b[?25l" not in shown
+    assert program(*few, "-F", "jsonl").stderr == ""
+    code, _, shown = on_terminal(*few, "-F", "jsonl", TERM="dumb")
+    assert (code, shown) == (0, "")
+
+
+def test_verbose_says_which_engine_and_why(attn: Run, tiny_llama: str) -> None:
+    said = attn("inspect", "time flies", "-m", tiny_llama, "-l", "2", "--verbose").err
+    assert f"{tiny_llama}: llama of 3 layers; layer 2 is the last to run" in said
+    assert "transformers" not in said
+    said = attn("inspect", "time flies", "-m", tiny_llama, "--dtype", "float64", "--verbose").err
+    assert "left to transformers: it computes in float32 alone" in said
+
+
+def test_a_line_says_what_is_loaded_before_torch_is(tiny_llama: str) -> None:
+    for arguments in (
+        ("inspect", "-m", tiny_llama, "time flies", "--generate", "1", "-F", "jsonl"),
+        ("check", "-m", tiny_llama),
+    ):
+        _, data, shown = on_terminal(*arguments)
+        assert data
+        text = text_shown(shown)
+        assert text.index("importing torch and transformers") < text.index("loading the weights")
+        assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") > 0
+
+
+def test_a_line_says_which_tokenizer_is_loaded(tiny_llama: str) -> None:
+    for command, option in (("tokens", "--model"), ("tokens", "--vocab"), ("inspect", "--vocab")):
+        _, data, shown = on_terminal(command, option, tiny_llama, "time flies", "-F", "jsonl")
+        assert data
+        assert f"loading {tiny_llama}" in re.sub(r"\s*\n", "", text_shown(shown))
+        assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") > 0
+    assert on_terminal("tokens", "time flies", "-F", "jsonl")[2] == ""
+
+
+def test_a_name_on_the_line_brings_no_escape_sequence() -> None:
+    code, _, shown = on_terminal("inspect", "-m", "no\x1b]0;evil\x07such", "time flies", "-F", "jsonl")
+    assert code == 3
+    assert "\x1b]0;" not in shown
+    assert "\x07" not in shown
+
+
+def test_off_a_terminal_nothing_of_it_is_imported() -> None:
+    script = (
+        "import sys; from attncli.cli.app import app\n"
+        "try: app(['inspect', 'time flies', 'an arrow', '-F', 'jsonl'])\n"
+        "except SystemExit: print(*sys.modules, file=sys.stderr)"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    imported = set(ran.stderr.split())
+    assert "attncli.cli.progress" in imported
+    assert not imported & {"rich.console", "rich.progress", "rich.live", "attncli.cli.listening"}
+
+
+def test_without_a_terminal_answers_pass_as_they_are() -> None:
+    with Following(None, shares_terminal=False) as bar:
+        assert list(bar.follow([(1, "one"), (4, "four")])) == [(1, "one"), (4, "four")]

@@ -1,0 +1,280 @@
+"""`attn heads` as a user runs it: tables, rows, documents and maps."""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+from running import Ran
+
+from attncli.analysis.heads import HeadSummary, Survey
+from attncli.analysis.metric_names import NAMES
+from attncli.render.heads import grid_parts
+from attncli.render.palette import Palette
+from attncli.trace.trace import Source
+
+Run = Callable[..., Ran]
+TEXT = "the cat saw the dog and the dog saw the cat"
+TWO = ("time flies like an arrow", TEXT)
+
+
+def rows_of(out: str, comma: str = "\t") -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(out), delimiter=comma))
+
+
+def test_the_metrics_are_those_that_inspect_shows(attn: Run) -> None:
+    heads = attn("heads", TEXT, "-F", "json").json["heads"]
+    shown = attn("inspect", TEXT, "-F", "json", "--show", "metrics").json["layers"][0]["heads"]
+    assert len(heads) == len(shown) == 4
+    for entry, head in zip(heads, shown, strict=True):
+        assert {"layer": 0, "kind": "self", "head": head["head"], **head["metrics"]} == entry
+
+
+def test_every_format_has_the_same_numbers(attn: Run, tmp_path: Path) -> None:
+    document = attn("heads", *TWO, "-F", "json").json
+    assert document["schema"] == "attncli.heads/1"
+    assert document["sentences"] == 2
+    tsv, comma = attn("heads", *TWO, "-F", "tsv").out, attn("heads", *TWO, "-F", "csv").out
+    assert tsv.replace("\t", ",") == comma
+    rows = rows_of(tsv)
+    for entry, row in zip(document["heads"], rows, strict=True):
+        assert (row["layer"], row["kind"], row["head"]) == (str(entry["layer"]), entry["kind"], str(entry["head"]))
+        for name in NAMES:
+            assert (float(row[name]) if row[name] else None) == entry[name]
+            assert (float(row[f"{name}_std"]) if row[f"{name}_std"] else None) == entry["std"][name]
+            assert int(row[f"{name}_count"]) == entry["counts"][name]
+    path = tmp_path / "heads.tsv"
+    assert attn("heads", *TWO, "-o", path).out == ""
+    assert path.read_text() == tsv
+    table = attn("heads", *TWO, "--precision", "3").out
+    for entry in document["heads"]:
+        assert f"{entry['entropy']:.3f} ±{entry['std']['entropy']:.3f}" in table
+
+
+@pytest.mark.parametrize("ending", ["svg", "html", "md"])
+def test_a_picture_has_what_the_table_and_the_map_have(attn: Run, tmp_path: Path, ending: str) -> None:
+    for view in ("--sort", "--grid"):
+        path = tmp_path / f"heads.{ending}"
+        assert attn("heads", TEXT, view, "entropy", "-o", path).code == 0
+        assert "entropy" in path.read_text()
+        assert all(
+            f"{entry['entropy']:.2f}" in path.read_text() for entry in attn("heads", TEXT, "-F", "json").json["heads"]
+        )
+
+
+def test_one_sentence_has_neither_deviations_nor_counts(attn: Run) -> None:
+    (entry, *_) = attn("heads", TEXT, "-F", "json").json["heads"]
+    assert list(entry) == ["layer", "kind", "head", *NAMES]
+    assert list(rows_of(attn("heads", TEXT, "-F", "tsv").out)[0]) == ["layer", "kind", "head", *NAMES]
+
+
+def test_precision_rounds_every_format(attn: Run) -> None:
+    full = attn("heads", TEXT, "-F", "json").json["heads"][0]["entropy"]
+    assert attn("heads", TEXT, "-F", "json", "--precision", "2").json["heads"][0]["entropy"] == round(full, 2)
+    assert rows_of(attn("heads", TEXT, "-F", "tsv", "--precision", "2").out)[0]["entropy"] == f"{full:.2f}"
+
+
+def test_what_is_undefined_is_null_empty_or_a_dash_and_sorts_last(attn: Run) -> None:
+    text = "time flies"
+    assert attn("heads", text, "-F", "json").json["heads"][0]["duplicate"] is None
+    assert rows_of(attn("heads", text, "-F", "tsv").out)[0]["duplicate"] == ""
+    table = attn("heads", text, "--sort", "duplicate").out
+    assert "layer  head  duplicate  entropy" in table
+    assert "–" in table
+    assert "– not defined for this sentence" in table
+    grid = attn("heads", text, "--grid", "duplicate").out
+    assert "layer 0 – – – –" in " ".join(grid.split())
+    assert "highest" not in grid
+
+
+def test_the_table_says_over_how_many_sentences_a_metric_is_defined(attn: Run) -> None:
+    assert "duplicate, induction over the 1 in which it is defined; special over none" in attn("heads", *TWO).out
+
+
+def test_sorted_the_best_heads_come_first(attn: Run) -> None:
+    whole = rows_of(attn("heads", TEXT, "-F", "tsv").out)
+    by_value = sorted(whole, key=lambda row: float(row["induction"]))
+    assert rows_of(attn("heads", TEXT, "--sort", "induction", "--reverse", "-F", "tsv").out) == by_value
+    assert rows_of(attn("heads", TEXT, "--sort", "induction", "--top", "2", "-F", "tsv").out) == by_value[:1:-1]
+    ran = attn("heads", TEXT, "--sort", "induction", "--top", "2")
+    assert "2 of 4 heads" in ran.out
+    assert [line.split()[1] for line in ran.out.splitlines()[3:5]] == [row["head"] for row in by_value[:1:-1]]
+
+
+def test_the_map_names_the_heads_at_both_ends(attn: Run) -> None:
+    rows = sorted(rows_of(attn("heads", TEXT, "-F", "tsv").out), key=lambda row: float(row["entropy"]))
+    *_, highest, lowest = attn("heads", TEXT, "--grid", "entropy").out.splitlines()
+    assert highest.startswith(f"highest   layer 0 head {rows[-1]['head']}: {float(rows[-1]['entropy']):.4f}")
+    assert lowest.startswith(f"lowest    layer 0 head {rows[0]['head']}: {float(rows[0]['entropy']):.4f}")
+
+
+def test_in_colour_the_map_has_numbers_where_they_fit(attn: Run) -> None:
+    wide = attn("heads", TEXT, "--grid", "entropy", "--color", "always", TERM="xterm-256color").out
+    for entry in attn("heads", TEXT, "-F", "json").json["heads"]:
+        assert f" {entry['entropy']:.2f}\x1b" in wide
+    many = attn("heads", TEXT, "--num-heads", "16", "--grid", "entropy", "--color", "always", "--width", "60")
+    (cells,) = [line for line in many.out.splitlines() if line.startswith("layer 0") and ":" not in line]
+    assert "." not in cells
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+@pytest.mark.parametrize("view", [(), ("--sort", "sink"), ("--grid", "sink")], ids=" ".join)
+@pytest.mark.parametrize("texts", [(TEXT,), TWO], ids=["one", "two"])
+def test_no_line_is_wider_than_the_output(attn: Run, width: int, view: tuple[str, ...], texts: tuple[str, ...]) -> None:
+    ran = attn("heads", *texts, "--num-heads", "40", "--d-model", "40", *view, "--width", width)
+    assert all(cell_len(line) <= width for line in ran.out.splitlines())
+    assert all(line == line.rstrip() for line in ran.out.splitlines() if line.startswith(("layer ", "    ")))
+    if "--grid" not in view:
+        assert all(name in ran.out for name in NAMES)
+
+
+def test_on_one_screen_a_wide_table_is_folded_and_beyond_it_columns_go(attn: Run) -> None:
+    few = attn("heads", TEXT, "--width", "60").out
+    assert [line for line in few.splitlines() if line.startswith("layer ")][1:]
+    assert "no room for" not in few
+    assert all(few.count(f" {name}") == 1 for name in NAMES if name != "special")
+    many = attn("heads", TEXT, "--num-heads", "40", "--d-model", "40", "--width", "60", "--sort", "max_score").out
+    (header,) = [line for line in many.splitlines() if line.startswith("layer ")]
+    shown = header.split()[2:]
+    assert shown[0] == "max_score"
+    _, _, note = many.rpartition("\n\n")
+    gone, _, rest = " ".join(note.split()).partition("no room for ")[2].partition("; ")
+    assert sorted([*shown, *gone.split(", "), "special"]) == sorted(NAMES)
+    assert rest == "-F tsv has them, --sort brings one to the front"
+    assert "special not defined for this sentence" in note
+
+
+def test_a_picture_is_as_wide_as_its_table(attn: Run, tmp_path: Path) -> None:
+    options = ("--num-heads", "40", "--d-model", "40", "-o", tmp_path / "heads.md")
+    attn("heads", TEXT, *options)
+    assert all(name in (tmp_path / "heads.md").read_text() for name in NAMES)
+    attn("heads", TEXT, *options, "--width", "60")
+    assert "no room for" in (tmp_path / "heads.md").read_text()
+
+
+def test_where_nothing_can_be_ranked_it_is_said(attn: Run) -> None:
+    assert (
+        "no head is ranked: induction is not defined for this sentence"
+        in attn("heads", "time flies", "--sort", "induction").out
+    )
+    assert "no head is ranked" not in attn("heads", TEXT, "--sort", "induction").out
+
+
+@pytest.mark.parametrize(
+    ("values", "legend", "ends"),
+    [
+        ([math.inf, -math.inf, None], "max_score   – not defined   I infinite", ["inf", "-inf"]),
+        (
+            [math.inf, 1.0, 2.0, None],
+            "max_score   1  ░░░░▒▒▒▒▓▓▓▓███ 2   – not defined   I infinite",
+            ["inf", "1.0000"],
+        ),
+        ([1.0, None, 2.0], "max_score   1  ░░░░▒▒▒▒▓▓▓▓███ 2   – not defined", ["2.0000", "1.0000"]),
+    ],
+)
+def test_a_map_has_no_range_of_infinities_and_no_undefined_head_at_an_end(
+    values: list[float | None], legend: str, ends: list[str]
+) -> None:
+    heads = tuple(
+        HeadSummary(0, "self", index, dict.fromkeys(NAMES, value), dict.fromkeys(NAMES), dict.fromkeys(NAMES, 1))
+        for index, value in enumerate(values)
+    )
+    found = Survey(Source("file"), 1, (3, 3), ("full",), len(heads), heads)
+    console = Console(file=io.StringIO(), width=200, _environ={})
+    for part in grid_parts(found, "max_score", Palette(), None, None):
+        console.print(part)
+    _, said, _, _, highest, lowest = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert said == legend
+    undefined = values.index(None)
+    for line, end in zip((highest, lowest), ends, strict=True):
+        assert line.split("   ")[1].endswith(f": {end}")
+        assert f"head {undefined}" not in line
+
+
+def test_ascii_output_has_ascii_marks(attn: Run, tmp_path: Path) -> None:
+    from running import program
+
+    ran = program("heads", *TWO, env={"PYTHONIOENCODING": "ascii", "PYTHONPATH": str(Path(__file__).parents[2])})
+    assert ran.returncode == 0
+    assert ran.stdout.isascii()
+
+
+def test_a_saved_trace_and_the_other_options_of_a_source(attn: Run, tmp_path: Path) -> None:
+    path = tmp_path / "cat.safetensors"
+    assert attn("inspect", TEXT, "--mask", "full", "--seed", "3", "--save", path).code == 0
+    saved, run = (
+        attn("heads", "--from", path, "-F", "tsv"),
+        attn("heads", TEXT, "--mask", "full", "--seed", "3", "-F", "tsv"),
+    )
+    assert saved.out == run.out
+    assert len(rows_of(attn("heads", "--from", path, "--head", "1,2", "-F", "tsv").out)) == 2
+
+
+def test_rows_of_a_query_alone(attn: Run) -> None:
+    (weights,) = attn("inspect", TWO[0], "-q", "an", "--head", "2", "-F", "json").json["layers"][0]["heads"][0][
+        "weights"
+    ]
+    (entry,) = attn("heads", TWO[0], "-q", "an", "--head", "2", "-F", "json").json["heads"]
+    assert entry["self"] == pytest.approx(weights[3])
+    assert entry["sink"] == pytest.approx(weights[0])
+
+
+def test_a_warning_is_said_once(attn: Run) -> None:
+    ran = attn("heads", "a b", "c d", "e f", "--mask", "~causal")
+    assert ran.code == 0
+    assert ran.err.count("leaves no key") == len(set(ran.err.splitlines())) == 3
+
+
+def test_a_thousand_warnings_are_counted(attn: Run) -> None:
+    ran = attn("heads", "--mask", "~causal", stdin="\n".join(f"x w{number}" for number in range(1000)))
+    assert len(ran.err.splitlines()) == 21
+    assert "980 more" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--top", "3"], "--top does not apply without --sort"),
+        (["--reverse"], "--reverse does not apply without --sort"),
+        (["--sort", "sink", "--grid", "sink"], "--sort does not apply to --grid"),
+        (["--sort", "nonsense"], "nonsense"),
+        (["--top", "0", "--sort", "sink"], "top"),
+        (["--layer", "1"], "out of range"),
+        (["--query", "nowhere"], "no such query token"),
+        (["--truncate"], "--truncate does not apply"),
+        (["-o", "heads.jsonl"], "expected a file ending in .json, .tsv, .csv, .svg, .html, .md or .txt"),
+        (["--format", "jsonl"], "jsonl"),
+    ],
+    ids=str,
+)
+def test_what_does_not_apply_is_one_sentence(attn: Run, arguments: list[str], says: str) -> None:
+    ran = attn("heads", "time flies", *arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert says in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_with_fail_fast_a_bad_line_is_named_and_nothing_is_averaged(attn: Run) -> None:
+    ran = attn("heads", "-", "--fail-fast", stdin=b"time flies\n\xff\xfe\n")
+    assert (ran.code, ran.out) == (5, "")
+    assert ran.err.startswith("attn: sentence 2: it is not UTF-8 at byte 1")
+
+
+def test_the_document_is_valid_json_whatever_the_scores_are(attn: Run, tmp_path: Path) -> None:
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    path = tmp_path / "dump.safetensors"
+    q = np.ones((3, 2), np.float32)
+    q[1] = np.inf
+    save_file({"q": q, "k": np.ones((3, 2), np.float32)}, path)
+    ran = attn("heads", "--from", path, "-F", "json")
+    assert ran.code == 0
+    json.loads(ran.out, parse_constant=lambda text: pytest.fail(text))
+    assert attn("heads", "--from", path).code == 0
+    assert attn("heads", "--from", path, "--grid", "max_score").code == 0

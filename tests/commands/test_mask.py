@@ -1,0 +1,555 @@
+"""`attn mask show`, `check`, `diff` and `convert` as a user runs them."""
+
+import io
+import json
+import pickle
+import shlex
+import tracemalloc
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from imported import PROGRAM, imported_by
+from refusals import ESCAPE, INPUT, USAGE, folder, left_in, raw, refused
+from torch.nn.attention.flex_attention import create_mask
+
+__all__ = ["folder"]
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def masks(folder: Path) -> Path:
+    """A folder with masks in it."""
+    lower = np.tri(6, dtype=bool)
+    np.save("causal.npy", lower)
+    np.save("leak.npy", lower | (np.arange(36).reshape(6, 6) == 4))
+    np.save("padding.npy", np.broadcast_to(np.arange(6) < 4, (6, 6)))
+    np.save("heads.npy", np.stack([lower, lower, np.triu(lower, -1)]))
+    np.save("additive.npy", np.where(lower, 0, -np.inf))
+    Path("mods.py").write_text(
+        "def sliding(b, h, q, kv):\n    return (q >= kv) & (q - kv < 3 + h)\n"
+        "def branching(b, h, q, kv):\n    return q >= kv and kv > 2\n"
+        "def counting(b, h, q, kv):\n    return q - kv\n"
+        "def capturing(b, h, q, kv):\n    return (document[q] == document[kv]) & (q >= kv)\n"
+        "def calling(b, h, q, kv):\n    return torch.where(q >= kv, document[q] == document[kv], False)\n"
+        "def mistaken(b, h, q, kv):\n    return torch.where(q >= kv, True, False, 0)\n"
+        "print('hello')\n"
+    )
+    Path("tensors.py").write_text(
+        "import torch\ndocument = torch.tensor([0, 0, 1, 1, 1])\n" + Path("mods.py").read_text()
+    )
+    Path("broken.py").write_text("raise SystemExit(3)\n")
+    return folder
+
+
+# --- show ----------------------------------------------------------------------------------------------------
+
+
+def picture(out: str, rows: int) -> list[str]:
+    """The rows of cells of a drawn mask, a character for each cell."""
+    lines = [line for line in out.splitlines() if line[:1].isdigit() and ("█" in line or "·" in line)]
+    assert len(lines) == rows
+    return [line[-2 * rows :].replace("██", "1").replace(" ·", "0") for line in lines]
+
+
+def test_a_mask_is_drawn_over_positions(attn: Run) -> None:
+    ran = attn("mask", "show", "causal & window(2)", "--size", "4")
+    assert (ran.code, ran.err) == (0, "")
+    assert picture(ran.out, 4) == ["1000", "1100", "0110", "0011"]
+    assert "causal & window(2) · 4 queries × 4 keys" in ran.out
+    for fact in ("1..2, the first one visible 0..2", "density            0.4375", "symmetric          no", "causal  "):
+        assert fact in ran.out
+
+
+def test_a_mask_is_drawn_over_the_words_of_a_text(attn: Run) -> None:
+    ran = attn("mask", "show", "causal & pad(left=1)", "time flies, quickly")
+    assert "0 time    !  · · · ·\n1 flies      ·██ · ·\n" in ran.out
+    assert "2 ," in ran.out
+    assert "fully masked rows  1: 0" in ran.out
+    assert "keys nobody sees   1: 0" in ran.out
+    with_past = attn("mask", "show", "causal", "time flies like an arrow", "--past", "3")
+    assert "3 an " in with_past.out
+    assert "2 queries × 5 keys, past 3" in with_past.out
+    assert "keys   0 time   1 flies   2 like   3 an   4 arrow\n" in with_past.out  # the rows do not name them all
+    assert "fully masked rows  1: 4\n" in attn("mask", "show", "~queries(4,5)", "a b c d e", "--past", "3").out
+
+
+def test_both_alignments_are_drawn_where_they_differ_and_none_was_chosen(attn: Run) -> None:
+    both = attn("mask", "show", "causal", "--queries", "2", "--keys", "5").out
+    assert "top-left, past 0" in both
+    assert "bottom-right, past 3" in both
+    chosen = attn("mask", "show", "causal", "--queries", "2", "--keys", "5", "--past", "3").out
+    assert "top-left" not in chosen
+    same = attn("mask", "show", "pad(left=1)", "--queries", "2", "--keys", "5").out
+    assert "top-left" not in same
+    documents = attn("mask", "show", "causal", "--queries", "2", "--keys", "5", "-F", "json").json
+    assert [document["past"] for document in documents] == [0, 3]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "queries", "keys", "past"),
+    [
+        (["--size", "3"], 3, 3, 0),
+        (["--size", "3", "--past", "2"], 3, 5, 2),
+        (["--keys", "5", "--past", "2"], 3, 5, 2),
+        (["--queries", "3", "--past", "2"], 3, 5, 2),
+        (["--queries", "3", "--keys", "7", "--past", "2"], 3, 7, 2),
+        (["--queries", "3"], 3, 3, 0),
+        (["--keys", "4"], 4, 4, 0),
+        ([], 8, 8, 0),
+        (["a b c d", "--past", "1"], 3, 4, 1),
+    ],
+)
+def test_the_size_follows_from_what_is_given(
+    attn: Run, arguments: list[str], queries: int, keys: int, past: int
+) -> None:
+    document = attn("mask", "show", "causal", *arguments, "-F", "json").json
+    assert (document["queries"], document["keys"], document["past"]) == (queries, keys, past)
+    assert document["mask"] == [[key <= past + query for key in range(keys)] for query in range(queries)]
+
+
+def test_documents_and_files_bring_their_size(attn: Run, masks: Path) -> None:
+    assert attn("mask", "show", "docs(2,3) & causal", "-F", "json").json["keys"] == 5
+    assert attn("mask", "show", 'causal & file("leak.npy")', "-F", "json").json["queries"] == 6
+
+
+def test_a_bias_is_drawn_as_one(attn: Run) -> None:
+    ran = attn("mask", "show", "causal & alibi(2)", "--size", "4")
+    assert "slope 0.0625" in ran.out
+    assert "slope 0.00391" in ran.out
+    document = attn("mask", "show", "causal & alibi(2)", "--size", "3", "-F", "json").json
+    assert document["bias"][0] == [[0, -0.0625, -0.125], [-0.0625, 0, -0.0625], [-0.125, -0.0625, 0]]
+    assert document["mask"][0] == [True, False, False]
+    for text, place in (("causal | alibi(2)", 10), ("~alibi(2)", 2), ("alibi(2) & alibi(2)", 12), ("alibi", 1)):
+        refused(attn("mask", "show", text), USAGE, f"at character {place}")
+    refused(attn("inspect", "time flies", "--mask", "causal & alibi(2)"), USAGE, "at character 10", "bias")
+
+
+def test_the_document_of_a_mask_has_its_promised_members(attn: Run) -> None:
+    document = attn("mask", "show", "causal", "--size", "2", "-F", "json").json
+    plane = document.pop("plane")
+    assert plane is None
+    assert document == {
+        "schema": "attncli.mask/1", "expression": "causal", "queries": 2, "keys": 2, "past": 0,
+        "mask": [[True, False], [True, True]], "bias": None, "visible": {"min": 1, "max": 2}, "density": 0.75,
+    }  # fmt: skip
+
+
+def test_heads_that_differ_are_drawn_one_by_one(attn: Run, masks: Path) -> None:
+    out = attn("mask", "show", "heads.npy").out
+    assert "head 0 and 1 more" in out
+    assert "head 2" in out
+    assert [document["plane"] for document in attn("mask", "show", "heads.npy", "-F", "json").json] == [
+        "head 0", "head 1", "head 2",
+    ]  # fmt: skip
+
+
+def test_a_function_is_drawn(attn: Run, masks: Path) -> None:
+    ran = attn("mask", "show", "mods.py:sliding", "--size", "4", "-F", "json")
+    assert ran.json["mask"] == attn("mask", "show", "window(3)", "--size", "4", "-F", "json").json["mask"]
+    assert "hello" in ran.err  # standard output is data, whatever the file prints
+    heads = attn("mask", "show", "mods.py:sliding", "--size", "6", "--heads", "2", "-F", "json").json
+    assert [sum(map(sum, document["mask"])) for document in heads] == [15, 18]
+    assert attn("mask", "diff", "mods.py:sliding", "causal & window(3)", "--size", "9").code == 0
+    assert sorted(path.name for path in masks.iterdir() if path.is_dir()) == []  # no __pycache__ beside it
+
+
+@pytest.mark.parametrize("name", ["capturing", "calling"])
+def test_a_function_that_captures_a_tensor_is_drawn(attn: Run, masks: Path, name: str) -> None:
+    ran = attn("mask", "show", f"tensors.py:{name}", "--size", "5", "-F", "json")
+    document = torch.tensor([0, 0, 1, 1, 1])
+
+    def mod(b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return (document[q] == document[kv]) & (q >= kv)
+
+    assert ran.json["mask"] == create_mask(mod, 1, 1, 5, 5, device="cpu")[0, 0].tolist()
+
+
+def test_a_bias_of_more_numbers_than_can_be_written_is_refused_before_the_first(attn: Run) -> None:
+    refused(attn("mask", "show", "alibi(1000)", "--size", "2000", "-F", "json"), INPUT, "1000 heads over 2000 × 2000")
+    document = attn(
+        "mask", "show", "causal & alibi(5)", "--queries", "2", "--keys", "1500", "--past", "3", "-F", "json"
+    )
+    distance = np.abs(np.arange(3, 5)[:, None] - np.arange(1500))
+    slopes = [0.25, 0.0625, 0.015625, 0.00390625, 0.5]
+    np.testing.assert_array_equal(document.json["bias"], [-slope * distance for slope in slopes])
+
+
+@pytest.mark.parametrize("width", [40, 52, 60, 80, 100, 140, 200])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["show", "causal & window(4)", "--size", "12"],
+        ["show", "causal", "--queries", "9", "--keys", "30"],
+        ["show", "causal & alibi(8)", "--size", "24"],
+        ["show", "band(40,3) & pad(left=3)", "--size", "300"],
+        ["show", "heads.npy"],
+        ["diff", "leak.npy", "window(2)"],
+        ["diff", "causal", "full", "--size", "500"],
+        ["check", "leak.npy", "--expect", "causal & pad(right=1)"],
+    ],
+    ids=" ".join,
+)
+def test_no_line_is_wider_than_the_output(attn: Run, masks: Path, arguments: list[str], width: int) -> None:
+    for color in ("never", "always"):
+        ran = attn("mask", *arguments, "--width", width, "--color", color, "-o", "out.txt")
+        assert ran.code in (0, 1)
+        text = Path("out.txt").read_text(encoding="utf-8")
+        if color == "never":
+            assert "\x1b" not in text
+            assert max(map(len, text.splitlines())) <= width
+    ascii_only = attn("mask", *arguments, "--width", width)
+    assert ascii_only.out
+
+
+def test_a_large_mask_is_pooled_and_says_so(attn: Run) -> None:
+    ran = attn("mask", "show", "causal", "--size", "1000")
+    assert len(ran.out.splitlines()) < 80
+    assert "share of 16×16 cells" in ran.out
+    assert "each cell drawn stands for 16×16" in ran.err
+    assert "▓" in ran.out  # half a block is allowed
+
+
+# --- check ---------------------------------------------------------------------------------------------------
+
+
+def test_a_check_ends_with_1_where_something_is_wrong(attn: Run, masks: Path) -> None:
+    healthy = attn("mask", "check", "causal.npy", "--expect", "causal")
+    assert healthy.code == 0
+    assert "True = attend" in healthy.out
+    assert "ok: nothing found" in healthy.out
+    leaking = attn("mask", "check", "leak.npy", "--expect", "causal")
+    assert leaking.code == 1
+    assert "error  leak  attends to the future in 1 cell; cells (0,4)" in leaking.out
+    assert (
+        "note   ambiguous  read as True = attend: nearer to --expect, from which 1 of 36 cells differ, " in leaking.out
+    )
+    assert leaking.out.endswith("1 error, 1 note\n")
+    assert attn("mask", "check", "leak.npy", "--expect", "causal", "--fail-on", "pad,dead-row").code == 0
+    assert attn("mask", "check", "full", "--expect", "causal", "--size", "3").code == 1
+    assert attn("mask", "check", "causal", "--expect", "window(8)").code == 0
+    assert attn("mask", "check", "causal", "--expect", "causal.npy", "-F", "json").json["ok"] is True
+    assert attn("mask", "check", "full", "--expect", "docs(5)", "-F", "json").json["ok"] is True
+    heads = attn("mask", "check", "heads.npy", "--expect", "heads.npy")
+    assert (heads.code, heads.out.splitlines()[-1]) == (0, "1 note")
+    against = attn("mask", "check", "heads.npy", "--expect", "mods.py:sliding", "--width", "80")
+    assert (against.code, "A only heads.npy: 6   B only expected: 9 " in against.out) == (1, True)
+
+
+def test_the_document_of_a_check_has_its_promised_members(attn: Run, masks: Path) -> None:
+    document = attn("mask", "check", "leak.npy", "--expect", "causal", "-F", "json").json
+    assert document["schema"] == "attncli.findings/1"
+    assert document["ok"] is False
+    nearer, finding = document["findings"]
+    assert (nearer["code"], nearer["severity"]) == ("ambiguous", "note")
+    assert finding.keys() == nearer.keys()
+    assert finding.pop("rows") == []
+    assert finding == {
+        "code": "leak", "severity": "error", "message": "attends to the future in 1 cell", "count": 1,
+        "cells": [[0, 4]], "layer": None, "kind": None, "head": None, "advice": None,
+    }  # fmt: skip
+    assert attn("mask", "check", "causal.npy", "-F", "json").json["ok"] is True
+    ignored = attn("mask", "check", "leak.npy", "--expect", "causal", "--fail-on", "pad", "-F", "json")
+    assert (ignored.code, ignored.json["ok"]) == (0, True)
+
+
+def test_an_ambiguous_mask_is_said_to_be_so_and_true_decides(attn: Run, masks: Path) -> None:
+    ran = attn("mask", "check", "padding.npy")
+    assert ran.code == 1
+    assert "--true attend or --true masked decides" in ran.out
+    assert attn("mask", "check", "padding.npy", "--true", "attend").code == 0
+    assert attn("mask", "check", "padding.npy", "--expect", "pad(right=2)").code == 0
+    assert attn("mask", "check", "padding.npy", "--expect", "pad(right=2)", "--true", "masked").code == 1
+    refused(attn("mask", "show", "padding.npy"), USAGE, "padding.npy: nothing in the cells", "--true attend or")
+    assert attn("mask", "show", "padding.npy", "--true", "masked", "-F", "json").json["density"] == pytest.approx(1 / 3)
+    document = attn("mask", "check", "padding.npy", "-F", "json").json
+    assert (document["convention"], [finding["code"] for finding in document["findings"]]) == (None, ["ambiguous"])
+
+
+PADDINGS = {
+    "transformers": np.array([[1, 1, 1, 1, 1, 1, 0, 0]]),
+    "torch": np.array([[False] * 6 + [True] * 2]),
+    "four axes": np.array([[[[1, 1, 1, 1, 1, 1, 0, 0]]]]),
+    "a batch": np.array([[1, 1, 1, 1, 1, 1, 0, 0]] * 3),
+}
+
+
+@pytest.mark.parametrize("name", PADDINGS)
+def test_padding_is_never_read_the_wrong_way_round(attn: Run, folder: Path, name: str) -> None:
+    np.save("mask.npy", PADDINGS[name])
+    refused(
+        attn("mask", "convert", "mask.npy", "--to", "bool", "-o", "out.json"), USAGE, "--true attend or --true masked"
+    )
+    assert left_in(folder) == ["mask.npy"]
+    assert attn("mask", "check", "mask.npy", "--expect", "pad(right=2)").code == 0
+    wrong = attn("mask", "check", "mask.npy", "--expect", "pad(right=3)", "-F", "json").json
+    assert {finding["code"]: finding["severity"] for finding in wrong["findings"]} == {
+        "pad": "error",
+        "ambiguous": "note",
+    }
+    assert wrong["convention"] == ("masked" if name == "torch" else "attend")
+
+
+def test_a_square_that_pads_on_the_left_is_no_causal_mask(attn: Run, folder: Path) -> None:
+    np.save("mask.npy", np.broadcast_to(np.arange(6) > 0, (6, 6)))
+    assert attn("mask", "check", "mask.npy", "--expect", "pad(left=1)").code == 0
+    assert "ambiguous" in attn("mask", "check", "mask.npy").out
+    refused(attn("mask", "convert", "mask.npy", "--to", "bool", "-o", "out.json"), USAGE, "--true attend or")
+
+
+def test_a_mask_that_could_be_either_is_not_attended_through(attn: Run, folder: Path) -> None:
+    np.save("mask.npy", np.broadcast_to(np.arange(3) > 0, (3, 3)))
+    refused(attn("inspect", "a b c", "--mask", "mask.npy"), USAGE, "'file(\"mask.npy\")'", "--true attend")
+    cells = {
+        text: attn("inspect", "a b c", "--mask", text, "-F", "json").json["layers"][0]["heads"][0]["mask"][1]
+        for text in ('file("mask.npy")', '~file("mask.npy")')
+    }
+    assert list(cells.values()) == [[False, True, True], [True, False, False]]
+    np.save("torch.npy", ~np.tri(3, dtype=bool))  # as nn.Transformer makes its causal masks
+    document = attn("inspect", "a b c", "--mask", "torch.npy", "-F", "json").json
+    assert document["layers"][0]["heads"][0]["mask"][1] == [True, True, False]
+
+
+def test_a_file_that_is_expected_is_read_as_one_that_is_checked(attn: Run, masks: Path) -> None:
+    np.save("ncausal.npy", ~np.load("causal.npy"))
+    np.save("keys.npy", np.array([[1, 1, 1, 1, 1, 0, 0, 0]]))
+    assert attn("mask", "check", "causal", "--expect", "ncausal.npy", "--size", "6").code == 0
+    for name, convention in (("causal.npy", "attend"), ("ncausal.npy", "masked")):
+        document = attn("mask", "check", name, "--expect", "ncausal.npy", "-F", "json").json
+        assert (document["ok"], document["convention"], document["findings"]) == (True, convention, [])
+    stated = attn("mask", "check", "causal.npy", "--expect", 'file("ncausal.npy")', "-F", "json").json
+    assert (stated["convention"], [finding["code"] for finding in stated["findings"]]) == ("masked", ["dead-row"])
+    for mask in ("full", "keys.npy"):
+        ways = "write 'file(\"keys.npy\")' for the one, '~file(\"keys.npy\")' for the other"
+        refused(attn("mask", "check", mask, "--expect", "keys.npy"), USAGE, "keys.npy: nothing in the cells", ways)
+
+
+def test_what_is_advised_is_one_word_in_a_shell(attn: Run, folder: Path) -> None:
+    for name in ("it's.npy", "both'\".npy"):
+        np.save(name, np.broadcast_to(np.arange(3) > 0, (3, 3)))
+    ran = attn("inspect", "a b c", "--mask", "it's.npy")
+    refused(ran, USAGE, "it's.npy: nothing in the cells")
+    advised = [word for word in shlex.split(ran.err.partition("write ")[2].partition(" (")[0]) if "file" in word]
+    assert advised == ['file("it\'s.npy")', '~file("it\'s.npy")']
+    assert all(attn("inspect", "a b c", "--mask", text).code == 0 for text in advised)
+    refused(
+        attn("inspect", "a b c", "--mask", "both'\".npy"), USAGE, "attn mask convert --true attend or --true masked"
+    )
+
+
+def test_a_mask_is_read_by_the_other_one_of_a_difference(attn: Run, masks: Path) -> None:
+    np.save("kpm.npy", ~np.load("padding.npy"))
+    equal = attn("mask", "diff", "kpm.npy", "pad(right=2)")
+    assert (equal.code, equal.out) == (0, "equal: 36 cells\n")
+    assert "kpm.npy is read as True = masked: only so is it what pad(right=2) says; --true" in equal.err
+    refused(attn("mask", "diff", "kpm.npy", "padding.npy"), USAGE, "--true attend or --true masked")
+    assert attn("mask", "diff", "kpm.npy", "padding.npy", "--true", "masked").code == 1
+
+
+def test_zeros_added_to_the_scores_mask_nothing(attn: Run, folder: Path) -> None:
+    np.save("mask.npy", np.zeros((4, 4), np.float32))
+    assert attn("mask", "check", "mask.npy").code == 0
+    assert attn("mask", "diff", "mask.npy", "full").code == 0
+    assert attn("inspect", "a b c d", "--mask", "mask.npy").code == 0
+
+
+# --- diff and convert ----------------------------------------------------------------------------------------
+
+
+def test_a_difference_is_drawn_and_counted(attn: Run, masks: Path) -> None:
+    ran = attn("mask", "diff", "leak.npy", "causal & window(5)")
+    assert ran.code == 1
+    assert "2 of 36 cells differ, in 2 of 6 rows" in ran.out
+    assert "A only leak.npy: 2   B only causal & window(5): 0" in ran.out
+    assert ran.out.count("AA") == 2
+    equal = attn("mask", "diff", "additive.npy", "causal")
+    assert (equal.code, equal.out) == (0, "equal: 36 cells\n")
+    assert attn("mask", "diff", "causal", "causal.npy").code == 0
+    for one, other in (("causal", 'file("causal.npy") & causal'), ("causal & docs(5)", "docs(5) & causal")):
+        assert attn("mask", "diff", one, other).out == attn("mask", "diff", other, one).out
+    for documents in (["causal", "docs(3,2)"], ["docs(3,2)", "causal"]):
+        assert "10 of 25 cells differ" in attn("mask", "diff", *documents).out
+    assert attn("mask", "diff", "heads.npy", "causal").code == 1
+    refused(attn("mask", "diff", "causal.npy", "heads.npy", "--size", "5"), INPUT, "[6, 6]", "[5, 5]")
+
+
+def test_a_mask_is_converted(attn: Run, masks: Path) -> None:
+    ran = attn("mask", "convert", "causal.npy", "--to", "additive", "--dtype", "bfloat16", "-o", "out.pt")
+    assert (ran.code, ran.out, ran.err) == (0, "", "")
+    written = torch.load("out.pt", weights_only=True)
+    assert written.dtype == torch.bfloat16
+    assert written[0].tolist() == [0.0, *[torch.finfo(torch.bfloat16).min] * 5]
+    assert attn("mask", "convert", "out.pt", "--to", "inverted", "-o", "out.csv").code == 0
+    assert Path("out.csv").read_text().splitlines()[0] == "0,1,1,1,1,1"
+    assert attn("mask", "diff", "out.csv", "causal").code == 0
+    assert attn("mask", "convert", "causal", "--size", "4", "--to", "bool", "-o", "out.json").code == 0
+    assert json.loads(Path("out.json").read_text())[1] == [True, True, False, False]
+    assert attn("mask", "convert", "heads.npy", "--to", "additive", "-o", "out.npz").code == 0
+    assert np.load("out.npz")["mask"].shape == (3, 6, 6)
+
+
+# --- what a user gets wrong ----------------------------------------------------------------------------------
+
+BAD: dict[str, tuple[list[str], int, str]] = {
+    "an unknown atom": (["show", "causal & windw(2)"], USAGE, "at character 10"),
+    "no mask": (["show", ""], USAGE, "mask ''"),
+    "an empty text": (["show", "causal", " "], INPUT, "empty"),
+    "a size of a text": (["show", "causal", "a b", "--size", "3"], USAGE, "--size 3 does not apply to a text"),
+    "keys of a text": (["show", "causal", "a b", "--keys", "3"], USAGE, "--keys 3 does not apply to a text"),
+    "two sizes": (["show", "causal", "--size", "3", "--keys", "4"], USAGE, "--keys 4 contradicts --size 3"),
+    "no size": (["show", "causal", "--size", "0"], USAGE, "--size"),
+    "no query left": (["show", "causal", "--keys", "3", "--past", "3"], USAGE, "--past 3 leaves no query"),
+    "too large": (["show", "causal", "--size", "999999999"], INPUT, "too many"),
+    "too many heads": (["show", "alibi(999999999)"], INPUT, "too many"),
+    "too many heads of a function": (["show", "causal", "--heads", "1000000000"], INPUT, "1000000000 heads are too"),
+    "heads of too many cells": (["show", "causal", "--heads", "999", "--size", "9999"], INPUT, "999 heads of 9999 ×"),
+    "no such past": (["show", "causal", "--queries", "2", "--keys", "3", "--past", "9" * 20], USAGE, "from 0 to 999"),
+    "a past near the last integer": (
+        ["show", "causal", "--queries", "2", "--keys", "3", "--past", str(2**63 - 1)], USAGE, "from 0 to 999999999",
+    ),
+    "a past of a file": (["check", "causal.npy", "--past", str(2**63 - 1)], USAGE, "from 0 to 999999999"),
+    "a past of documents": (
+        ["show", "docs(999999998)", "--queries", "2", "--keys", "3", "--past", "999999997"], INPUT, "999999999; make",
+    ),
+    "a function of torch that fails": (["show", "tensors.py:mistaken"], INPUT, "where() takes"),
+    "true of an expression": (["show", "causal", "--true", "attend"], USAGE, "--true attend applies"),
+    "true of two expressions": (["diff", "causal", "full", "--true", "attend"], USAGE, "--true attend applies"),
+    "true of numbers": (["show", "additive.npy", "--true", "masked"], USAGE, "additive"),
+    "another size than the file's": (["show", "causal.npy", "--size", "4"], INPUT, "[6, 6]"),
+    "documents that do not add up": (["show", "docs(2,2)", "--size", "5"], INPUT, "covers 4 positions"),
+    "an ending": (["show", "causal", "-o", "mask.tsv"], USAGE, ".json, .svg, .html, .md or .txt"),
+    "an unknown ending": (["show", "causal", "-o", "mask.png"], USAGE, "ending in"),
+    "an ending of a difference": (["diff", "causal", "full", "-o", "mask.json"], USAGE, ".txt"),
+    "an unknown finding": (["check", "causal", "--fail-on", "leek"], USAGE, "--fail-on 'leek'"),
+    "a bad expectation": (["check", "causal.npy", "--expect", "casual"], USAGE, "did you mean 'causal'?"),
+    "a file that is not there": (["check", "gone.pt"], INPUT, "gone.pt does not exist"),
+    "a function that branches": (["show", "mods.py:branching"], INPUT, "write & | ~ instead of and"),
+    "a function that counts": (["show", "mods.py:counting"], INPUT, "returns int64, not booleans"),
+    "a function that is not there": (["show", "mods.py:gone"], INPUT, "mods.py has no function 'gone'"),
+    "a file of functions that ends": (["show", "broken.py:mask"], INPUT, "broken.py fails: SystemExit"),
+    "a file of functions that is not there": (["show", "gone.py:mask"], INPUT, "gone.py cannot be read"),
+    "a type of booleans": (
+        ["convert", "causal.npy", "--to", "bool", "--dtype", "float16", "-o", "x.npy"], USAGE, "--dtype float16",
+    ),
+    "bfloat16 in an array": (
+        ["convert", "causal.npy", "--to", "additive", "--dtype", "bfloat16", "-o", "x.npy"], USAGE, "has no bfloat16",
+    ),
+    "an ending for no mask": (["convert", "causal.npy", "--to", "bool", "-o", "x.bin"], USAGE, "ending in .npy"),
+    "three axes as lines": (["convert", "heads.npy", "--to", "bool", "-o", "x.csv"], USAGE, "one matrix"),
+    "no folder": (["convert", "causal.npy", "--to", "bool", "-o", "gone/x.npy"], INPUT, "cannot write"),
+    "what could be either": (["convert", "padding.npy", "--to", "bool", "-o", "x.npy"], USAGE, "--true attend or"),
+    "no output": (["convert", "causal.npy", "--to", "bool"], USAGE, "--output"),
+    "masks of two sizes": (["diff", "causal.npy", "docs(3,4)"], INPUT, "covers 7 positions"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_request_is_one_sentence_and_an_exit_code(attn: Run, masks: Path, name: str) -> None:
+    arguments, code, words = BAD[name]
+    before = left_in(masks)
+    ran = attn("mask", *arguments)
+    ran.err = ran.err.removeprefix("hello\n")
+    refused(ran, code, words)
+    assert left_in(masks) == before
+
+
+@pytest.mark.parametrize("command", ["show", "check", "diff", "convert"])
+def test_an_escape_sequence_is_shown_and_never_sent(attn: Run, folder: Path, command: str) -> None:
+    more = {"diff": ["causal"], "convert": ["--to", "bool", "-o", "x.npy"]}.get(command, [])
+    for mask in (ESCAPE, f"{ESCAPE}.npy", f"{ESCAPE}.py:mask"):
+        ran = attn("mask", command, mask, *more)
+        refused(ran, ran.code)
+        assert raw(ran.err) == set()
+    np.save(f"{ESCAPE}.npy", np.tri(3, dtype=bool))
+    ran = attn("mask", command, f"{ESCAPE}.npy", *more)
+    assert raw(ran.out) == raw(ran.err) == set()
+
+
+class Trap:
+    """Unpickled, it leaves a file behind."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def traps(folder: Path, trap: Path) -> list[str]:
+    """Mask files that run code in whoever unpickles them."""
+    (folder / "pickle.npy").write_bytes(pickle.dumps(Trap(trap)))
+    objects = np.array([[Trap(trap)]], dtype=object)
+    np.save(folder / "objects.npy", objects, allow_pickle=True)
+    np.savez(folder / "objects.npz", mask=objects)
+    torch.save({"mask": Trap(trap)}, folder / "zip.pt")
+    (folder / "pickle.pt").write_bytes(pickle.dumps(Trap(trap)))
+    (folder / "text.pt").write_text("mask")
+    torch.save([torch.ones(2, 2)], folder / "list.pt")
+    torch.save({"a": torch.ones(2, 2), "b": torch.ones(2, 2)}, folder / "two.pt")
+    np.savez(folder / "two.npz", a=np.ones((2, 2)), b=np.ones((2, 2)))
+    (folder / "text.npz").write_text("mask")
+    (folder / "text.safetensors").write_text("mask")
+    (folder / "long.safetensors").write_bytes(b"\xff" * 8 + b"{}")
+    stream = io.BytesIO()
+    np.savez(stream, mask=np.ones((64, 64)))
+    (folder / "cut.npz").write_bytes(stream.getvalue()[:-200])
+    return sorted(path.name for path in folder.iterdir())
+
+
+def claims(folder: Path) -> dict[str, int]:
+    """Small mask files that stand for large ones; by name the bytes that they ask for."""
+    packed = io.BytesIO()
+    np.lib.format.write_array_header_1_0(packed, {"descr": "|b1", "fortran_order": False, "shape": (77_000, 77_000)})
+    with zipfile.ZipFile(folder / "claims.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("mask.npy", packed.getvalue() + bytes(2**20))
+    torch.save(torch.zeros(1, 1, dtype=torch.bool).expand(2**16, 2**16), folder / "strides.pt")
+    torch.save({"mask": torch.zeros(1, 1, dtype=torch.bfloat16).expand(2**15, 2**15)}, folder / "halves.pt")
+    torch.save(torch.ones(2, 2), packed)
+    with zipfile.ZipFile(packed) as whole, zipfile.ZipFile(folder / "packed.pt", "w", zipfile.ZIP_DEFLATED) as archive:
+        for part in whole.namelist():
+            archive.writestr(part, whole.read(part))
+        held = sum(part.file_size for part in archive.filelist[1:])
+        archive.filelist[0].file_size = 3 * 10**9
+    np.savez_compressed(folder / "packed.npz", mask=np.zeros((16_385, 16_385), np.uint8))
+    npz = {"packed.npz": 16_385**2, "claims.npz": 77_000**2}
+    return npz | {"strides.pt": 2**32, "halves.pt": 2**31, "packed.pt": 3 * 10**9 + held}
+
+
+def test_a_small_file_that_stands_for_a_large_mask_is_refused_before_it_is_made(attn: Run, folder: Path) -> None:
+    for name, size in claims(folder).items():
+        assert Path(name).stat().st_size < 300_000
+        tracemalloc.start()
+        refused(attn("mask", "check", name), INPUT, f"{name} cannot be read: it unpacks to {size} bytes; give")
+        assert tracemalloc.get_traced_memory()[1] < 2**26
+        tracemalloc.stop()
+    torch.save(torch.zeros(1, 1).expand(4, 4), "small.pt")
+    assert attn("mask", "diff", "small.pt", "full").code == 0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_nothing_in_a_file_is_executed(attn: Run, folder: Path, tmp_path: Path) -> None:
+    trap = tmp_path / "executed"
+    for name in traps(folder, trap):
+        refused(attn("mask", "check", name), INPUT, f"mask file {name} cannot be read")
+        refused(attn("inspect", "time flies", "--mask", name), INPUT, name)
+        assert not trap.exists(), name
+
+
+def test_neither_torch_nor_transformers_is_imported(masks: Path) -> None:
+    np.savez(masks / "mask.npz", mask=np.tri(3, dtype=bool))
+    for arguments in (
+        ["show", "causal & window(4)", "--size", "12"],
+        ["show", "causal", "time flies"],
+        ["check", masks / "mask.npz", "--expect", "causal"],
+        ["diff", masks / "causal.npy", "causal"],
+        ["--help"],
+        ["show", "--help"],
+    ):
+        if arguments[0] != "--help":
+            assert not imported_by(PROGRAM, "mask", *arguments) & {"torch", "transformers"}
+    assert "pydantic" not in imported_by(PROGRAM, "mask", "show", "causal", "--size", "12")

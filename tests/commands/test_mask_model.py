@@ -1,0 +1,214 @@
+"""`attn mask model` as a user runs it: a folder with a configuration and a tokenizer, and no weights."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from refusals import ESCAPE, INPUT, USAGE, folder, left_in, raw, refused
+from running import program
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.processors import TemplateProcessing
+from transformers import BertConfig, Gemma2Config, MambaConfig, PreTrainedTokenizerFast, T5Config
+
+__all__ = ["folder"]
+
+LOAD, NOT_EXPOSED = 3, 4
+Run = Callable[..., Any]
+WORDS = ["<unk>", "<s>", "<pad>", *"time flies like an arrow".split(), ESCAPE]
+
+
+def save_tokenizer(folder: str, **more: Any) -> None:
+    """A tokenizer that puts <s> before each sentence, as Llama's does."""
+    tokenizer = Tokenizer(WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.post_processor = TemplateProcessing(single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", 1)])
+    names = {"unk_token": "<unk>", "bos_token": "<s>"} | more
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(folder)
+
+
+@pytest.fixture
+def gemma(folder: Path) -> str:
+    """Layers with a sliding window of 3 and layers without one, in turn."""
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 1}
+    Gemma2Config(
+        vocab_size=len(WORDS), num_hidden_layers=4, head_dim=8, sliding_window=3, pad_token_id=2, **sizes
+    ).save_pretrained("gemma")
+    save_tokenizer("gemma", pad_token="<pad>", padding_side="left")
+    return "gemma"
+
+
+def pictures(out: str) -> list[list[str]]:
+    """The rows of each picture: a label, and a character for each cell."""
+    found: list[list[str]] = []
+    for line in out.splitlines():
+        if line[:1].isdigit() and ("█" in line or "·" in line):
+            found[-1].append(line.replace("██", "1").replace(" ·", "0"))
+        elif "queries ×" in line:
+            found.append([])
+    return found
+
+
+def test_a_mask_is_drawn_for_each_kind_of_layer_and_each_sentence(attn: Run, gemma: str) -> None:
+    ran = attn("mask", "model", gemma, "time flies like", "arrow")
+    assert ran.code == 0
+    assert ran.err == "attn: padded on the left, as the tokenizer does it; --pad left or --pad right decides\n"
+    for heading in (
+        "sentence 1: time flies like",
+        "sliding · layers 0,2 · window(3) · 4 queries × 4 keys",
+        "full · layers 1,3 · causal · 4 queries × 4 keys",
+        "sentence 2: arrow",
+        "full · layers 1,3 · causal & pad(left=2) · 4 queries × 4 keys",
+        "fully masked rows  2: 0..1",
+    ):
+        assert heading in ran.out
+    assert pictures(ran.out)[0] == ["0 <s>   1000", "1 time  1100", "2 flies 1110", "3 like  0111"]
+    assert pictures(ran.out)[3] == ["0 <pad> ! 0000", "1 <pad> ! 0000", "2 <s>     0010", "3 arrow   0011"]
+    right = attn("mask", "model", gemma, "time flies like", "arrow", "--pad", "right")
+    assert right.err == ""
+    assert pictures(right.out)[3] == ["0 <s>   1000", "1 arrow 1100", "2 <pad> 1100", "3 <pad> 1100"]
+
+
+def test_the_row_of_the_token_before_the_sentence_is_there(attn: Run, gemma: str) -> None:
+    document = attn("mask", "model", gemma, "time flies", "-F", "json").json[0]
+    assert [token["text"] for token in document["query_tokens"]] == ["<s>", "time", "flies"]
+    assert document["query_tokens"][0]["special"] is True
+    assert len(document["mask"]) == 3
+    without = attn("mask", "model", gemma, "time flies", "--no-special", "-F", "json").json[0]
+    assert [token["text"] for token in without["key_tokens"]] == ["time", "flies"]
+
+
+def test_the_documents_have_their_promised_members(attn: Run, gemma: str) -> None:
+    documents = attn("mask", "model", gemma, "time flies like", "arrow", "-F", "json").json
+    assert [(one["sentence"], one["kind"], one["layers"]) for one in documents] == [
+        (1, "sliding", [0, 2]), (1, "full", [1, 3]), (2, "sliding", [0, 2]), (2, "full", [1, 3]),
+    ]  # fmt: skip
+    last = documents[-1]
+    tokens = [last.pop("query_tokens"), last.pop("key_tokens")]
+    assert tokens[0] == tokens[1]
+    assert tokens[0][0] == {
+        "index": 0, "id": 2, "text": "<pad>", "start": None, "end": None, "special": True, "segment": 0,
+    }  # fmt: skip
+    assert last == {
+        "schema": "attncli.mask/1", "expression": "causal & pad(left=2)", "queries": 4, "keys": 4, "past": 0,
+        "plane": None, "visible": {"min": 0, "max": 2}, "density": 3 / 16, "kind": "full", "layers": [1, 3],
+        "sentence": 2, "text": "arrow", "pair": None, "target": None, "dropped_keys": 0, "bias": None,
+        "mask": [[False] * 4, [False] * 4, [False, False, True, False], [False, False, True, True]],
+    }  # fmt: skip
+    assert len(attn("mask", "model", gemma, "time", "-F", "json").json) == 2
+
+
+def test_after_a_past_the_queries_are_the_rest(attn: Run, gemma: str) -> None:
+    ran = attn("mask", "model", gemma, "time flies like an", "--past", "4")
+    assert "sliding · layers 0,2 · window(3) · the cache has dropped 2 keys · 1 queries × 5 keys, past 4" in ran.out
+    assert pictures(ran.out) == [["4 an 00111"], ["4 an 11111"]]
+    document = attn("mask", "model", gemma, "time flies like an", "--past", "4", "-F", "json").json[0]
+    assert (document["past"], document["dropped_keys"], document["mask"]) == (4, 2, [[False, False, True, True, True]])
+
+
+def test_an_encoder_decoder_has_three_kinds(attn: Run, folder: Path) -> None:
+    sizes = {"d_model": 16, "d_ff": 16, "d_kv": 8, "num_heads": 2}
+    T5Config(vocab_size=len(WORDS), num_layers=2, decoder_start_token_id=2, **sizes).save_pretrained("t5")
+    save_tokenizer("t5", pad_token="<pad>")
+    documents = attn("mask", "model", "t5", "time flies like", "--target", "an arrow", "-F", "json").json
+    found = {one["kind"]: (one["queries"], one["keys"], one["expression"]) for one in documents}
+    assert found == {"encoder": (4, 4, "full"), "decoder": (4, 4, "causal"), "cross": (4, 4, "full")}
+    cross = documents[-1]
+    assert [token["text"] for token in cross["query_tokens"]] == ["<pad>", "<s>", "an", "arrow"]
+    assert [token["text"] for token in cross["key_tokens"]] == ["<s>", "time", "flies", "like"]
+    own = attn("mask", "model", "t5", "time flies", "--past", "2", "-F", "json").json
+    assert [(one["kind"], one["queries"], one["keys"], one["past"]) for one in own] == [
+        ("encoder", 3, 3, 0), ("decoder", 2, 4, 2), ("cross", 2, 3, 2),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("start", ["a text", [2], {}, -1, 0.5, True, len(WORDS), 10**20], ids=repr)
+def test_a_decoder_that_begins_with_no_token_is_refused(start: Any, attn: Run, folder: Path) -> None:
+    sizes = {"d_model": 16, "d_ff": 16, "d_kv": 8, "num_heads": 2}
+    T5Config(vocab_size=100, num_layers=2, decoder_start_token_id=2, **sizes).save_pretrained("t5")
+    save_tokenizer("t5", pad_token="<pad>")
+    assert attn("mask", "model", "t5", "time flies").code == 0
+    path = folder / "t5" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"decoder_start_token_id": start}))
+    ran = attn("mask", "model", "t5", "time flies")
+    assert (ran.code, ran.out, ran.err.count("\n")) == (LOAD, "", 1)
+    assert repr(start) in ran.err
+    assert "decoder_start_token_id to be the id of a token" in ran.err
+
+
+def test_a_real_checkpoint_needs_no_weights(folder: Path, minilm: str, attn: Callable[..., Any]) -> None:
+    shutil.copytree(minilm, "minilm", ignore=shutil.ignore_patterns("*.safetensors", "*.bin"))
+    ran = program("mask", "model", "minilm", "time flies", "fruit flies like a banana", "--pad", "left", cwd=folder)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "bidirectional · layers 0-5 · pad(left=3) · 7 queries × 7 keys" in ran.stdout
+    assert "0 [PAD] " in ran.stdout
+    assert "6 [SEP] " in ran.stdout
+    pair = attn("mask", "model", "minilm", "time flies", "--pair", "like an arrow", "-F", "json")
+    assert [token["segment"] for token in pair.json[0]["key_tokens"]] == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+def test_a_file_gets_the_document_or_the_picture(attn: Run, gemma: str) -> None:
+    for name in ("mask.json", "mask.txt"):
+        ran = attn("mask", "model", gemma, "time", "-o", name)
+        assert (ran.code, ran.out, ran.err) == (0, "", "")
+    assert json.loads(Path("mask.json").read_text())[0]["schema"] == "attncli.mask/1"
+    assert "sliding" in Path("mask.txt").read_text()
+
+
+def test_a_long_text_is_pooled_and_said_to_be(attn: Run, gemma: str) -> None:
+    ran = attn("mask", "model", gemma, "time " * 200)
+    assert ran.err == "attn: each cell drawn stands for 4×4; `attn mask model -F json` has all of them\n"
+    assert "0..200" not in ran.out
+
+
+def test_an_escape_sequence_is_shown_and_never_sent(attn: Run, gemma: str) -> None:
+    ran = attn("mask", "model", gemma, f"time {ESCAPE}", ESCAPE)
+    assert ran.code == 0
+    assert raw(ran.out) == raw(ran.err) == set()
+    ran = attn("mask", "model", ESCAPE, "time")
+    refused(ran, LOAD)
+    assert raw(ran.err) == set()
+
+
+BAD: dict[str, tuple[list[str], int, str]] = {
+    "no text": (["gemma"], USAGE, "TEXT"),
+    "an empty text": (["gemma", " "], INPUT, "empty"),
+    "no such model": (["gone", "time"], LOAD, "there is no such folder"),
+    "no configuration": (["empty", "time"], LOAD, "no config.json"),
+    "no tokenizer": (["wordless", "time"], LOAD, "tokenizer"),
+    "no attention": (["mamba", "time"], NOT_EXPOSED, "no text model with attention"),
+    "a past of everything": (["gemma", "time flies", "--past", "3"], USAGE, "--past 3 leaves no query"),
+    "a past of nothing": (["gemma", "time flies", "--past", "0"], USAGE, "--past"),
+    "a past of an encoder": (["minilm", "time flies", "--past", "1"], NOT_EXPOSED, "fills no KV cache"),
+    "a target of a decoder": (["gemma", "time", "--target", "flies"], USAGE, "--target needs an encoder-decoder"),
+    "a side": (["gemma", "time", "--pad", "top"], USAGE, "--pad"),
+    "a revision of a folder": (["gemma", "time", "--revision", "main"], USAGE, "--revision"),
+    "a format": (["gemma", "time", "-F", "tsv"], USAGE, "tsv"),
+    "more layers than can be built": (["deep", "time"], INPUT, "deep claims to have 100000 layers; expected 1 to 1000"),
+    "more decoder layers than can be built": (["deep_t5", "time"], INPUT, "deep_t5 claims to have 100000 layers"),
+    "more positions than can be built": (["long", "time"], INPUT, f"long asks for tables of {2 * 8 * 2**31} bytes"),
+    "an ending": (["gemma", "time", "-o", "mask.csv"], USAGE, ".json, .svg, .html, .md or .txt"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_request_is_one_sentence_and_an_exit_code(attn: Run, gemma: str, minilm: str, name: str) -> None:
+    Path("empty").mkdir()
+    shutil.copytree(gemma, "wordless", ignore=shutil.ignore_patterns("tokenizer*"))
+    MambaConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1).save_pretrained("mamba")
+    save_tokenizer("mamba")
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
+    BertConfig(num_hidden_layers=100_000, **sizes).save_pretrained("deep")
+    BertConfig(num_hidden_layers=1, max_position_embeddings=2**31, **sizes).save_pretrained("long")
+    T5Config(num_layers=1, num_decoder_layers=100_000, d_model=16, d_ff=16, d_kv=8).save_pretrained("deep_t5")
+    for config in ("deep", "long", "deep_t5"):
+        save_tokenizer(config, pad_token="<pad>")
+    Path("minilm").symlink_to(minilm)
+    before = left_in(Path())
+    arguments, code, words = BAD[name]
+    refused(attn("mask", "model", *arguments), code, words)
+    assert left_in(Path()) == before

@@ -1,0 +1,176 @@
+"""`attn why` as a user runs it: one cell, one row, several heads, and what is refused."""
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from imported import PROGRAM, imported_by
+from running import program
+from safetensors.numpy import save_file
+
+SENTENCE = "time flies like an arrow"
+CELL = ("why", SENTENCE, "-q", "arrow", "-k", "flies")
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    random = np.random.default_rng(0)
+    tensors = {name: random.normal(size=(2, 4, 6)).astype(np.float32) for name in "qk"}
+    path = tmp_path / "dump.safetensors"
+    save_file(tensors, path, metadata={"tokens": json.dumps(["the", "cat", "\x1b[31mthe", "the"])})
+    return path
+
+
+def test_one_cell_is_taken_apart_and_its_document_adds_up(attn: Run) -> None:
+    shown, ran = attn(*CELL, "-H", "3"), attn(*CELL, "-H", "3", "-F", "json")
+    assert (shown.code, shown.err, ran.code, ran.err) == (0, "", 0, "")
+    document = ran.json
+    promised = (
+        "query key dimensions dot_product scale bias softcap score allowed weight value_norm contribution_norm".split()
+    )
+    assert document["schema"] == "attncli.why/1"
+    assert set(promised) <= document.keys()
+    assert (document["query"], document["key"], document["layer"], document["head"]) == (4, 1, 0, 3)
+    assert (document["query_token"]["text"], document["key_token"]["text"]) == ("arrow", "flies")
+    assert set(document["dimensions"][0]) == {"dim", "q", "k", "product"}
+    assert {entry["dim"] for entry in document["dimensions"]} == set(range(8))
+    assert sum(entry["product"] for entry in document["dimensions"]) == pytest.approx(document["dot_product"], abs=1e-6)
+    assert document["dot_product"] * document["scale"] == pytest.approx(document["score"], abs=1e-6)
+    assert document["exponential"] / document["total"] == pytest.approx(document["weight"], abs=1e-6)
+    assert document["weight"] * document["value_norm"] == pytest.approx(document["contribution_norm"], abs=1e-6)
+    for name in ("dot_product", "score", "weight", "value_norm", "contribution_norm", "output_share"):
+        assert f"{document[name]:.4f}" in shown.out
+    # The same cell as inspect's.
+    head = attn("inspect", SENTENCE, "-H", "3", "-F", "json").json["layers"][0]["heads"][0]
+    assert head["weights"][4][1] == pytest.approx(document["weight"], abs=1e-6)
+    assert head["scores"][4][1] == pytest.approx(document["score"], abs=1e-6)
+
+
+def test_without_a_head_every_head_has_a_line_and_stderr_says_how_to_see_one(attn: Run) -> None:
+    ran, documents = attn(*CELL), attn(*CELL, "-F", "json").json
+    assert [document["head"] for document in documents] == [0, 1, 2, 3]
+    best = max(documents, key=lambda document: document["weight"])["head"]
+    assert ran.err == f"attn: a line for each head; --head {best} takes the one with the largest weight apart\n"
+    lines = [line.split() for line in ran.out.splitlines()[5:]]
+    assert [line[0] for line in lines] == ["0", "1", "2", "3"]
+    assert [line[3] for line in lines] == [f"{document['weight']:.4f}" for document in documents]
+
+
+def test_a_query_alone_ranks_its_keys(attn: Run) -> None:
+    document = attn("why", SENTENCE, "-q", "like", "-H", "1", "-F", "json").json
+    assert document["key"] is None
+    weights = [entry["weight"] for entry in document["keys"]]
+    assert weights == sorted(weights, reverse=True)
+    assert sum(weights) == pytest.approx(1, abs=1e-6)
+    assert sum(entry["output_share"] for entry in document["keys"]) == pytest.approx(1, abs=1e-6)
+    assert [entry["allowed"] for entry in document["keys"]] == [True, True, True, False, False]
+    shown = attn("why", SENTENCE, "-q", "like", "-H", "1").out
+    assert [line.split()[0] for line in shown.splitlines()[5:8]] == [
+        str(entry["key"]) for entry in document["keys"][:3]
+    ]
+    assert "2 masked" in shown
+    several = attn("why", SENTENCE, "-q", "like")
+    assert several.code == 0
+    assert len(several.out.splitlines()) == 9
+
+
+def test_precision_and_top_are_what_is_shown(attn: Run) -> None:
+    shown = attn(*CELL, "-H", "3", "--top", "2", "--precision", "2").out
+    assert "6 more" in shown
+    assert not re.search(r"\d\.\d{3}", shown.split("× scale")[0].split("\n", 1)[1])
+    document = attn(*CELL, "-H", "3", "-F", "json", "--precision", "2").json
+    assert document["dot_product"] == -0.19
+    assert len(document["dimensions"]) == 8
+
+
+def test_a_cross_attention_takes_each_token_from_its_own_side(attn: Run) -> None:
+    ran = attn("why", "time flies", "--target", "die Zeit", "-q", "Zeit", "-k", "flies", "-H", "0")
+    assert (ran.code, ran.err) == (0, "")
+    assert "query 1 Zeit → key 1 flies · layer 0 (cross) · head 0 of 4" in ran.out
+    ran = attn("why", "time flies", "--target", "die Zeit", "-q", "flies")
+    assert ran.code == 2
+    assert "--query 'flies': no such query token; the tokens are: die Zeit" in ran.err
+
+
+def test_a_masked_cell_and_a_row_without_keys(attn: Run) -> None:
+    ran = attn("why", SENTENCE, "-q", "time", "-k", "arrow", "-H", "0", "-F", "json")
+    document = ran.json
+    assert (document["allowed"], document["weight"], document["masked"]) == (False, 0, "-inf")
+    assert isinstance(document["score"], float)
+    blind = attn("why", SENTENCE, "-q", "time", "--mask", "~full", "-H", "0", "-F", "json")
+    assert (blind.code, blind.json["keys"][0]["weight"]) == (0, "nan")
+    assert "the mask leaves no key to query 0 'time'; the softmax of such a row is NaN" in blind.err
+
+
+def test_a_dump_without_values_says_what_it_cannot_tell(attn: Run, dump: Path) -> None:
+    ran = attn("why", "--from", dump, "-q", "cat", "-k", "3", "-H", "1")
+    assert ran.code == 0
+    assert ran.err == "attn: warning: layer 0: its values are not known; what the weights carry is left out\n"
+    assert "‖v‖" not in ran.out
+    row = attn("why", "--from", dump, "-q", "cat", "-H", "1", "-F", "json").json
+    assert row["keys"][0]["value_norm"] is None
+
+
+@pytest.mark.parametrize("color", ["never", "always"])
+def test_no_escape_of_a_token_reaches_the_terminal(attn: Run, dump: Path, color: str) -> None:
+    for more in (("-k", "2", "-H", "0"), ("-H", "0"), ("-k", "2"), ()):
+        ran = attn("why", "--from", dump, "-q", "2", *more, "--color", color)
+        assert ran.code == 0
+        kept = re.sub(r"\x1b\[[\d;]*m", "", ran.out) if color == "always" else ran.out
+        assert "\x1b" not in kept + ran.err
+        assert "\x1b" in ran.out or color == "never"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ((SENTENCE,), 2, "--query: give the token that attends, its text or its index"),
+        ((SENTENCE, "-k", "time"), 2, "--query: give the token that attends"),
+        ((SENTENCE, "-q", "flees"), 2, "no such query token; did you mean 'flies'?"),
+        ((SENTENCE, "-q", "9"), 2, "--query 9 is out of range: there are 5 query tokens, 0..4"),
+        (("a b a", "-q", "a"), 2, "--query 'a': 2 query tokens are called that, at 0, 2; give the index of one"),
+        (("a b", "-q", "a", "-q", "b"), 2, "--query is given 2 times; one cell or one row"),
+        (("a b", "c", "-q", "a"), 2, "attn why explains one trace; give one sentence"),
+        (("a b", "-q", "a", "--top", "0"), 2, "--top"),
+        (("a b", "-q", "a", "-H", "7"), 2, "--head 7 is out of range"),
+        (("a b", "-q", "a", "-l", "3"), 2, "--layer 3"),
+        (("a b", "-q", "a", "-F", "tsv"), 2, "--format"),
+        (("a b", "-q", "a", "-o", "why.tsv"), 2, "expected a file ending in .json, .svg"),
+        (("", "-q", "a"), 5, "attn: "),
+    ],
+)
+def test_what_is_refused_is_one_sentence(attn: Run, arguments: tuple[str, ...], code: int, said: str) -> None:
+    ran = attn("why", *arguments)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (code, "", 1)
+    assert said in ran.err
+
+
+def test_a_file_gets_what_the_screen_does(attn: Run, tmp_path: Path) -> None:
+    for name in ("why.txt", "why.json"):
+        assert attn(*CELL, "-H", "0", "-o", tmp_path / name).out == ""
+    assert (tmp_path / "why.txt").read_text(encoding="utf-8") == attn(*CELL, "-H", "0").out
+    assert json.loads((tmp_path / "why.json").read_text()) == attn(*CELL, "-H", "0", "-F", "json").json
+
+
+def test_the_program_needs_no_torch_and_writes_what_the_output_can_take() -> None:
+    assert not imported_by(PROGRAM, *CELL) & {"torch", "transformers"}
+    assert "numpy" not in imported_by(PROGRAM, "why", "--help")
+    ran = program(*CELL, "-H", "3", env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.isascii()
+    assert "||w.v||" in ran.stdout
+
+
+def test_the_library_call_is_the_command(attn: Run) -> None:
+    import attncli
+
+    (cell,) = attncli.why(SENTENCE, query="arrow", key="flies", heads=3)
+    document = attn(*CELL, "-H", "3", "-F", "json").json
+    assert float(cell.weight) == pytest.approx(document["weight"], rel=1e-6)
+    assert float(cell.dot_product) == pytest.approx(document["dot_product"], rel=1e-6)

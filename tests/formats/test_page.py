@@ -1,0 +1,261 @@
+"""The interactive page as a file: what is in it, what is not, and how large it is; a browser opens it elsewhere."""
+
+import base64
+import hashlib
+import itertools
+import json
+import re
+import tomllib
+import tracemalloc
+from collections.abc import Callable
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pages import (
+    QK,
+    Elements,
+    document_of,
+    odd_trace,
+    random_trace,
+    to_three_decimals,
+    tokens,
+    translation,
+    unpacked,
+    weights_in,
+    written,
+)
+
+from attncli.errors import InputError
+from attncli.formats.page import write_page
+from attncli.formats.page.packing import thousandths
+from attncli.masks.expressions import Atom, RuleMask
+from attncli.trace.layer import LayerTrace
+from attncli.trace.trace import Source, Trace
+from attncli.trace.view import View
+
+Run = Callable[..., Any]
+SENTENCE = "time flies like an arrow"
+PROJECT = Path(__file__).parents[2]
+FOLDER = PROJECT / "attncli" / "formats" / "page"
+
+
+def page_of(attn: Run, tmp_path: Path, *arguments: str) -> str:
+    path = tmp_path / "report.html"
+    ran = attn("inspect", *arguments, "--interactive", "-o", path)
+    assert (ran.code, ran.out, ran.err) == (0, "", "")
+    return path.read_text(encoding="utf-8")
+
+
+# --- the numbers -------------------------------------------------------------------------------------------
+
+
+def test_every_weight_is_the_documents_rounded_to_three_decimals(attn: Run, tmp_path: Path, minilm: str) -> None:
+    arguments = (SENTENCE, "-m", minilm, "--layer", "0,5", "--pair", "fruit flies")
+    rounded = attn("inspect", *arguments, "-F", "json", "--precision", "3").json
+    whole = attn("inspect", *arguments, "-F", "json").json
+    found = weights_in(page_of(attn, tmp_path, *arguments))
+    assert len(found) == 24
+    for of_rounded, of_whole in zip(rounded["layers"], whole["layers"], strict=True):
+        for head, digits in zip(of_rounded["heads"], of_whole["heads"], strict=True):
+            read = found[of_rounded["layer"], head["head"]]
+            assert read == head["weights"]
+            assert read == [[to_three_decimals(float(np.float32(w))) for w in row] for row in digits["weights"]]
+
+
+@given(st.floats(-32.75, 32.75) | st.floats(-0.25, 1.25))
+def test_a_weight_is_rounded_once_and_correctly(value: float) -> None:
+    assert thousandths(np.array([[value]]))[0, 0] / 1000 == to_three_decimals(value)
+    single = np.float32(value)
+    assert thousandths(single[None, None])[0, 0] / 1000 == to_three_decimals(float(single))
+
+
+def test_ties_and_their_neighbours_are_rounded_as_they_are() -> None:
+    ties = np.array([0.0625, 0.1875, 0.3125, 0.0005, 0.0015, 0.0025, 0.4995, 1 - 2**-24])
+    for values in (
+        ties,
+        ties.astype(np.float32),
+        ties.astype(np.float16),
+        np.nextafter(ties, 0),
+        np.nextafter(ties, 1),
+    ):
+        assert (thousandths(values[None])[0] / 1000).tolist() == [to_three_decimals(value) for value in values.tolist()]
+
+
+def test_what_is_no_number_or_masked_has_a_code_of_its_own(tmp_path: Path) -> None:
+    page = written(odd_trace(), tmp_path / "odd.html").read_text()
+    blocks = Elements(page).by_id()
+    assert weights_in(page)[0, 0][1:3] == [[None, None, None, 0.0], [None, None, 0.0, 0.0]]
+    raw = unpacked(blocks["weights-0-0"][1])
+    codes = {raw[start] | raw[start + 4] << 8 for start in (8, 9, 10, 16, 17)}
+    assert len(codes) == 5
+    assert weights_in(page)[0, 0][3] == [0.5, 0.062, 0.002, 0.125]  # a masked cell keeps its weight
+    assert [f"{byte:08b}"[:4] for byte in unpacked(blocks["mask-0"][1])] == ["1110", "1110", "1110", "0000"]
+
+
+def test_q_and_k_are_in_the_page_only_when_asked_for(attn: Run, tmp_path: Path, tiny_llama: str) -> None:
+    arguments = (SENTENCE, "-m", tiny_llama)
+    assert not re.search(r'id="(query|key)-\d', page_of(attn, tmp_path, *arguments))
+    blocks = Elements(page_of(attn, tmp_path, *arguments, "--show", "q,k")).by_id()
+    (layer,) = attn("inspect", *arguments, "-F", "json", "--show", "q,k").json["layers"]
+    assert sum(name.startswith("key-") for name in blocks) == 2  # six heads read two
+    for head in layer["heads"]:
+        key = str(blocks[f"weights-0-{head['head']}"][0]["data-key"])
+        for name, block in (("q", f"query-0-{head['head']}"), ("k", key)):
+            read = np.frombuffer(unpacked(blocks[block][1]), "<f2").reshape(np.shape(head[name]))
+            np.testing.assert_array_equal(read, np.array(head[name], np.float16))
+
+
+def test_rows_columns_heads_and_special_tokens_are_those_that_were_chosen(
+    attn: Run, tmp_path: Path, minilm: str
+) -> None:
+    arguments = (SENTENCE, "-m", minilm, "--hide-special", "-q", "flies", "-q", "1", "-H", "3,1")
+    page = page_of(attn, tmp_path, *arguments)
+    document = attn("inspect", *arguments, "-F", "json", "--precision", "3").json
+    said = document_of(page)
+    rows, columns = (said["sequences"][said["layers"][0][side]] for side in ("rows", "columns"))
+    assert [token["index"] for token in rows] == [token["index"] for token in document["query_tokens"]]
+    assert [token["label"] for token in columns] == SENTENCE.split()
+    assert list(weights_in(page)) == [(0, 3), (0, 1)]
+    for head in document["layers"][0]["heads"]:
+        assert weights_in(page)[0, head["head"]] == head["weights"]
+
+
+def test_heads_that_agree_share_their_mask(tmp_path: Path) -> None:
+    page = written(translation(), tmp_path / "translation.html").read_text()
+    blocks = Elements(page).by_id()
+    assert [blocks[f"weights-{place}-{head}"][0]["data-mask"] for place in range(3) for head in range(2)] == [
+        "mask-0", "mask-0", "mask-1", "mask-1", "mask-2", "mask-2"
+    ]  # fmt: skip
+    layers = document_of(page)["layers"]
+    assert [(layer["kind"], layer["rows"], layer["columns"]) for layer in layers] == [
+        ("encoder", 0, 0), ("decoder", 1, 1), ("cross", 1, 0)
+    ]  # fmt: skip
+
+
+# --- size, memory, bytes -----------------------------------------------------------------------------------
+
+
+def test_144_heads_of_128_tokens_are_at_most_4_megabytes() -> None:
+    assert sum(map(len, write_page([(1, random_trace(12, 12, 128))], View(), "viridis"))) < 4_000_000
+
+
+def test_144_heads_of_512_tokens_are_at_most_60_megabytes() -> None:
+    # A sixth of the layers has each temperature, so half of them stand for all.
+    assert sum(map(len, write_page([(1, random_trace(6, 3, 512))], View(), "viridis"))) * 8 < 60_000_000
+
+
+def test_no_head_but_one_is_ever_expanded() -> None:
+    def peak(heads: int) -> int:
+        trace = random_trace(1, heads, 600)
+        tracemalloc.start()
+        for _ in write_page([(1, trace)], View(), "viridis"):
+            pass
+        _, highest = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return highest
+
+    assert peak(12) - peak(3) < 9 * 600 * 600 * 4 / 3  # of nine more heads not even their packed form is held
+
+
+def test_a_head_that_no_browser_draws_is_refused() -> None:
+    length = 5000
+    vectors = np.zeros((1, length, 1), np.float32)
+    words = tokens(*"a" * length)
+    layer = LayerTrace(0, "self", vectors, vectors, vectors, 1.0, RuleMask(Atom("full"), length, length, 1), (0,))
+    with pytest.raises(InputError, match="layer 0 has 5000 × 5000 cells"):
+        list(write_page([(1, Trace(Source("file"), words, words, (layer,)))], View(), "viridis"))
+
+
+def test_the_same_input_gives_the_same_bytes(attn: Run, tmp_path: Path) -> None:
+    assert page_of(attn, tmp_path, SENTENCE) == page_of(attn, tmp_path, SENTENCE)
+
+
+# --- safety ------------------------------------------------------------------------------------------------
+
+HOSTILE = ["</script><img src=x onerror=alert(1)>", "<!--<script>", "&lt;", "\u2028", "\u202e", "]]>", "'\"`"]
+
+
+def test_nothing_of_the_users_becomes_an_element_or_a_script(tmp_path: Path) -> None:
+    words, vectors = tokens(*HOSTILE), np.zeros((1, len(HOSTILE), 2), np.float32)
+    rule = RuleMask(Atom("full"), len(HOSTILE), len(HOSTILE), 1)
+    layer = LayerTrace(0, "self", vectors, vectors, vectors, 1.0, rule, (0,))
+    source = Source("pretrained", model="<b onclick=x>", architecture="</title><script>alert(2)</script>")
+    trace = Trace(source, words, words, (layer,), text="".join(HOSTILE), pair="</script>", target=None)
+    hostile = written(trace, tmp_path / "hostile.html", QK).read_text(encoding="utf-8")
+    harmless = written(random_trace(1, 1, 4), tmp_path / "harmless.html", QK).read_text(encoding="utf-8")
+    tags = [[tag for tag, _, _ in Elements(page).found] for page in (hostile, harmless)]
+    assert tags[0] == tags[1]
+    block = Elements(hostile).by_id()["document"][1]
+    assert not set(block) & set("<>&\u2028\u2029\u202e")
+    labels = [token["label"] for token in json.loads(block)["sequences"][0]]
+    assert labels[0] == HOSTILE[0]
+    assert labels[4] == r"\u202e"
+
+
+def test_the_policy_allows_the_pages_own_script_and_style_and_no_address(attn: Run, tmp_path: Path) -> None:
+    page = page_of(attn, tmp_path, SENTENCE, "--show", "q,k")
+    elements = Elements(page).found
+    (policy,) = [a["content"] for _, a, _ in elements if a.get("http-equiv") == "Content-Security-Policy"]
+    assert policy is not None
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'"
+    for rule, element in (
+        ("script-src", r'<script type="module">(.*?)</script>'),
+        ("style-src", r"<style>(.*?)</style>"),
+    ):
+        (text,) = re.findall(element, page, re.DOTALL)
+        assert rules[rule] == f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+    assert not [a for _, a, _ in elements if {"src", "href", "style"} & a.keys() or any(n.startswith("on") for n in a)]
+    assert not re.search(r"https?:|innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|@import|url\(", page)
+
+
+# --- the command -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--interactive"], "--interactive writes a page; say where with --output report.html"),
+        (["--interactive", "-o", "page.json"], "--output page.json does not end in .html"),
+        (["--interactive", "-o", "page.html", "-F", "json"], "--interactive writes html, not --format json"),
+        (["--interactive", "-o", "page.html", "--show", "scores,q,k"], "--show scores does not apply to --interactive"),
+        (["--interactive", "-o", "page.html", "--show", "weights,q"], "write --show q,k"),
+        (["fruit flies", "--interactive", "-o", "page.html"], "--interactive draws one trace; give one sentence"),
+    ],
+)
+def test_what_is_no_page_is_a_usage_error(
+    attn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = attn("inspect", SENTENCE, *arguments)
+    assert ran.code == 2
+    assert said in ran.err
+    assert ran.err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_saved_trace_becomes_the_same_page(attn: Run, tmp_path: Path) -> None:
+    saved = tmp_path / "flies.safetensors"
+    first = page_of(attn, tmp_path, SENTENCE, "--save", str(saved))
+    assert page_of(attn, tmp_path, "--from", str(saved)) == first
+
+
+def test_a_layer_without_q_and_k_says_that_they_are_left_out(attn: Run, tmp_path: Path) -> None:
+    saved = tmp_path / "odd.safetensors"
+    odd_trace().save(saved)
+    ran = attn("inspect", "--from", saved, "--interactive", "-o", tmp_path / "odd.html", "--show", "q,k,weights")
+    assert ran.code == 0
+    assert "layer 0 gives its weights alone: k, q are left out" in ran.err
+
+
+def test_the_parts_of_a_page_are_packaged() -> None:
+    packaged = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    parts = [path.name for path in FOLDER.iterdir() if path.is_file() and path.suffix != ".py"]
+    assert {"template.html", "style.css", "main.js"} < set(parts)
+    for part, patterns in itertools.product(parts, [packaged["attncli.formats.page"]]):
+        assert any(fnmatch(part, pattern) for pattern in patterns), part

@@ -1,0 +1,334 @@
+"""Views as files to hand to somebody: SVG, HTML and Markdown say what the terminal says, wherever they are made."""
+
+import json
+import os
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from running import program
+from safetensors.numpy import save_file
+
+Run = Callable[..., Any]
+
+SENTENCE = "time flies like an arrow"
+SVG = "{http://www.w3.org/2000/svg}"
+CELL, LINE, MARGIN, BASELINE = 9, 20, 18, 15  # pixels of the SVG
+ENDINGS = ["svg", "html", "md"]
+MARK = "\u200e"  # left to right
+
+
+class Page(HTMLParser):
+    """What a browser makes of a page: elements that nest, their attributes, and the text of each `pre`."""
+
+    VOID = frozenset({"meta"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: dict[str, list[str]] = {}
+        self.declaration = ""
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_decl(self, decl: str) -> None:
+        self.declaration = decl
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self.texts.setdefault(tag, []).append("")
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        for tag in self.open:
+            self.texts[tag][-1] += data
+
+
+def texts_of(svg: str) -> list[tuple[int, int, int, str]]:
+    """Row, column, cells and words of every text of an SVG."""
+    found = []
+    for text in ElementTree.fromstring(svg).iter(f"{SVG}text"):
+        x, y, width = (int(text.attrib[name]) for name in ("x", "y", "textLength"))
+        assert (x - MARGIN) % CELL == (y - MARGIN - BASELINE) % LINE == width % CELL == 0
+        found.append(((y - MARGIN - BASELINE) // LINE, (x - MARGIN) // CELL, width // CELL, text.text or ""))
+    return found
+
+
+def grid_of(svg: str) -> list[str]:
+    """The lines that the texts of an SVG make up, one character a cell."""
+    texts = texts_of(svg)
+    lines = [[" "] * 400 for _ in range(max(row for row, *_ in texts) + 1)]
+    for row, column, cells, words in texts:
+        assert len(words) == cells
+        assert lines[row][column : column + cells] == [" "] * cells, "two texts on one cell"
+        lines[row][column : column + cells] = words
+    return ["".join(line).rstrip() for line in lines]
+
+
+def table_lines(output: str) -> list[str]:
+    """The lines of a table, without the blank that Rich leaves where it has wrapped one."""
+    return [line.rstrip() for line in output.rstrip("\n").split("\n")]
+
+
+def lines_of(name: str, text: str) -> list[str]:
+    """The lines of a picture's view."""
+    if name == "svg":
+        return grid_of(text)
+    if name == "html":
+        (shown,) = Page(text).texts["pre"]
+        return shown.split("\n")[1:-1]
+    return text.split("\n")[3:-2]
+
+
+def colors_of_svg(svg: str) -> dict[tuple[int, int], str]:
+    """The colour behind every cell that has one."""
+    cells = {}
+    for path in ElementTree.fromstring(svg).iter(f"{SVG}path"):
+        for x, y, width, height, back in re.findall(r"M(\d+) (\d+)h(\d+)v(\d+)h-(\d+)z", path.attrib["d"]):
+            assert (int(height), width) == (LINE, back)
+            row, first = (int(y) - MARGIN) // LINE, (int(x) - MARGIN) // CELL
+            for column in range(first, first + int(width) // CELL):
+                assert (row, column) not in cells
+                cells[row, column] = path.attrib["fill"]
+    return cells
+
+
+def colors_of_terminal(output: str) -> dict[tuple[int, int], str]:
+    """The same of what a terminal of 16 million colours is sent."""
+    cells = {}
+    for row, line in enumerate(output.split("\n")):
+        column, color = 0, None
+        for code, characters in re.findall(r"\x1b\[([\d;]*)m|([^\x1b]+)", line):
+            if characters:
+                for _ in characters:
+                    if color:
+                        cells[row, column] = color
+                    column += 1
+            else:
+                behind = re.search(r"48;2;(\d+);(\d+);(\d+)", code)
+                color = "#{:02x}{:02x}{:02x}".format(*map(int, behind.groups())) if behind else None
+    return cells
+
+
+def dump(folder: Path, tokens: list[str]) -> Path:
+    q = np.random.default_rng(0).standard_normal((1, len(tokens), 4), dtype=np.float32)
+    save_file({"q": q, "k": q, "v": q}, folder / "odd.safetensors", metadata={"tokens": json.dumps(tokens)})
+    return folder / "odd.safetensors"
+
+
+# --- the same as in the terminal ---------------------------------------------------------------------------
+
+VIEWS = [
+    ["inspect", SENTENCE],
+    ["inspect", "time flies", "--pair", "fruit flies like a banana", "--mask", "causal & ~queries(1,2)"],
+    ["inspect", SENTENCE, "--query", "like", "--show", "q,k,v,scores,weights,output,metrics"],
+    ["mask", "show", "causal & window(3) & pad(left=1)", SENTENCE],
+    ["mask", "check", "causal & window(5)", "--expect", "causal & window(4)", "--size", "8"],
+    ["mask", "diff", "causal & window(5)", "causal & window(4)", "--size", "8"],
+]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("arguments", VIEWS, ids=lambda arguments: " ".join(arguments[:2]))
+def test_a_picture_says_what_the_table_says(attn: Run, tmp_path: Path, arguments: list[str], ending: str) -> None:
+    table = attn(*arguments, "--width", "100")
+    path = tmp_path / f"view.{ending}"
+    ran = attn(*arguments, "-o", path, "--width", "100", "--color", "never")
+    assert (ran.code, ran.out, ran.err) == (table.code, "", table.err)
+    assert lines_of(ending, path.read_text(encoding="utf-8")) == table_lines(table.out)
+    assert attn(*arguments, "-F", ending, "--width", "100", "--color", "never").out == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_the_masks_and_the_check_of_a_checkpoint_are_pictures_too(
+    attn: Run, tmp_path: Path, minilm: str, ending: str
+) -> None:
+    for arguments in (
+        ["mask", "model", minilm, "time flies", "life is short", "--width", "300"],
+        ["check", "-m", minilm, "time flies", "--layer", "0", "--width", "300"],
+    ):
+        table = attn(*arguments)
+        ran = attn(*arguments, "-F", ending, "--color", "never")
+        assert (ran.code, ran.err) == (table.code, table.err)
+        assert lines_of(ending, ran.out) == table_lines(table.out)
+
+
+def test_the_colours_are_those_of_the_terminal(attn: Run) -> None:
+    arguments = ["inspect", SENTENCE, "--colormap", "cividis"]
+    sent = attn(*arguments, "--color", "always", "--width", "100", COLORTERM="truecolor", TERM="xterm-256color")
+    expected = colors_of_terminal(sent.out)
+    assert len(expected) > 100
+    assert colors_of_svg(attn(*arguments, "-F", "svg").out) == expected
+    page = Page(attn(*arguments, "-F", "html").out)
+    rules = dict(re.findall(r"\.(l\d+) \{ color: #\w+; background: (#\w+);", page.texts["style"][0]))
+    assert set(rules.values()) == set(expected.values())
+    cells = [rules.get((kind.get("class") or "").split(" ")[0]) for tag, kind in page.elements if tag == "span"]
+    widths = [len(text) for text in page.texts["span"]]
+    drawn = [color for color, width in zip(cells, widths, strict=True) if color for _ in range(width)]
+    assert drawn == [expected[place] for place in sorted(expected)]
+
+
+# --- the same everywhere -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_picture_does_not_depend_on_the_terminal(tmp_path: Path, ending: str) -> None:
+    names = {"COLUMNS", "TERM", "NO_COLOR", "FORCE_COLOR", "COLORTERM", "LC_ALL", "PYTHONIOENCODING"}
+    plain = {name: value for name, value in os.environ.items() if name not in names}
+    written = []
+    for number, environment in enumerate(
+        [
+            {},
+            {"COLUMNS": "41", "TERM": "dumb", "NO_COLOR": "1", "LC_ALL": "C", "PYTHONIOENCODING": "ascii"},
+            {"COLUMNS": "300", "TERM": "xterm", "FORCE_COLOR": "1", "COLORTERM": "truecolor", "LC_ALL": "C.UTF-8"},
+        ]
+    ):
+        path = tmp_path / f"{number}.{ending}"
+        ran = program("inspect", f"{SENTENCE} 漢字 שלום", "-F", ending, env=plain | environment)
+        assert (ran.returncode, ran.stderr) == (0, "")
+        assert program("inspect", f"{SENTENCE} 漢字 שלום", "-o", path, env=plain | environment).returncode == 0
+        written += [ran.stdout.encode(), path.read_bytes()]
+    assert len(set(written)) == 1
+    assert "漢字" in written[0].decode()
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_picture_loads_nothing(attn: Run, ending: str) -> None:
+    text = attn("inspect", SENTENCE, "-F", ending).out
+    assert re.findall(r"https?://[^\"]*", text) == (["http://www.w3.org/2000/svg"] if ending == "svg" else [])
+    for word in ("url(", "@import", "@font-face", "src=", "href", "<script", "javascript"):
+        assert word not in text.lower()
+
+
+def test_a_page_has_what_a_page_needs(attn: Run) -> None:
+    page = Page(attn("inspect", SENTENCE, "fruit flies", "-F", "html").out)
+    assert page.declaration == "DOCTYPE html"
+    assert page.elements[0] == ("html", {"lang": "en"})
+    assert ("meta", {"charset": "utf-8"}) in page.elements
+    assert page.texts["title"] == [f"attn inspect: {SENTENCE} and 1 more"]
+    assert page.texts["h2"] == [SENTENCE, "fruit flies"]
+    assert len(page.texts["pre"]) == 2
+    allowed = {"html", "head", "meta", "title", "style", "body", "main", "h1", "h2", "pre", "span", "bdi"}
+    assert {tag for tag, _ in page.elements} <= allowed
+
+
+def test_several_sentences_stand_one_after_the_other(attn: Run) -> None:
+    svg = attn("inspect", "time flies", "fruit", "--show", "heatmap", "-F", "svg").out
+    assert [line for line in grid_of(svg) if line in ("time flies", "fruit")] == ["time flies", "fruit"]
+    root = ElementTree.fromstring(svg)
+    assert root.findtext(f"{SVG}title") == "attn inspect: time flies and 1 more"
+    markdown = attn("inspect", "time flies", "fruit", "--show", "heatmap", "-F", "md").out
+    assert re.findall(r"^## .*", markdown, re.MULTILINE) == ["## `time flies`", "## `fruit`"]
+
+
+# --- what came from the user -------------------------------------------------------------------------------
+
+TOKENS = [
+    "<script>alert(1)</script>",
+    "&lt;",
+    "a&b",
+    "\"'",
+    "]]>",
+    "-->",
+    "\x1b[31m",
+    "\u202egnp.exe",
+    "\uffff",
+    "```",
+    "|x|",
+]
+
+
+def test_markup_in_tokens_is_text(attn: Run, tmp_path: Path) -> None:
+    path = dump(tmp_path, TOKENS)
+    shown = [
+        token.replace("\x1b", "\\x1b").replace("\u202e", "\\u202e").replace("\uffff", "\\uffff") for token in TOKENS
+    ]
+    run = ["inspect", "--from", path, "--show", "tokens", "-F"]
+    page = Page(attn(*run, "html").out)
+    assert {tag for tag, _ in page.elements} <= {*"html head meta title style body main h1 pre span bdi".split()}
+    listed = [f"{index} {token}" for index, token in enumerate(shown)]
+    for lines in (page.texts["pre"][0], "\n".join(grid_of(attn(*run, "svg").out)), attn(*run, "md").out):
+        assert all(words in lines for words in listed)
+
+
+def test_markup_in_a_sentence_is_text_in_titles(attn: Run) -> None:
+    text = "</title><script>&amp;`x` \"'"
+    page = Page(attn("inspect", text, "-F", "html").out)
+    assert page.texts["h2"] == [text]
+    assert page.texts["title"] == [f"attn inspect: {text}"]
+    root = ElementTree.fromstring(attn("inspect", text, "-F", "svg").out)
+    assert root.findtext(f"{SVG}title") == f"attn inspect: {text}"
+    assert attn("inspect", text, "-F", "md").out.startswith(f"## ``{text}``\n")
+    assert attn("inspect", "`", "-F", "md").out.startswith("## `` ` ``\n")
+
+
+def test_no_token_ends_the_fence(attn: Run, tmp_path: Path) -> None:
+    markdown = attn("inspect", "--from", dump(tmp_path, ["```", "`````", "x"]), "--show", "tokens", "-F", "md").out
+    fences = re.findall(r"^(`{3,})(text)?$", markdown, re.MULTILINE)
+    assert fences == [("``````", "text"), ("``````", "")]
+    assert "1 `````" in markdown
+
+
+def test_wide_and_right_to_left_tokens_keep_their_columns(attn: Run, tmp_path: Path) -> None:
+    path = dump(tmp_path, ["漢字", "שלום", "👩\u200d👩\u200d👧", "e\u0301", "time"])
+    run = ["inspect", "--from", path, "--show", "weights", "--precision", "4", "-F"]
+    svg = texts_of(attn(*run, "svg").out)
+    rows = [[text for text in svg if text[0] == row] for row in range(6, 11)]
+    labels = [("漢字", 4), ("שלום", 4), ("👩\u200d👩\u200d👧", 2), ("e\u0301", 1), ("time", 4)]
+    for number, (row, (label, cells)) in enumerate(zip(rows, labels, strict=True)):
+        own = [text for text in row if text[3].endswith(label)]
+        assert own, label
+        assert own[0][3] in (label, f"{number} {label}")
+        assert own[0][1] + own[0][2] == 2 + cells
+        # The numbers stand under each other, whatever is on their left.
+        numbers = [(column, words) for _, column, _, words in row if re.fullmatch(r"[\d.]{6}", words)]
+        assert [column for column, _ in numbers] == [
+            column for _, column, _, w in rows[4] if re.fullmatch(r"[\d.]{6}", w)
+        ]
+        assert len(numbers) == 5
+    page = Page(attn(*run, "html").out)
+    assert page.texts["bdi"][0] == "漢字"
+    assert page.texts["bdi"].count("שלום") == 2
+    widths = dict(re.findall(r"\.(w\d+) \{ width: (\d+)ch; \}", page.texts["style"][0]))
+    boxes = [kind["class"] for tag, kind in page.elements if tag == "bdi"]
+    assert all(widths[(names or "").split(" ")[-1]] for names in boxes)
+    assert attn(*run, "md").out.count("שלום" + MARK) == 2
+
+
+# --- how large ---------------------------------------------------------------------------------------------
+
+
+def test_nothing_of_sixty_tokens_is_cut(attn: Run) -> None:
+    text = " ".join(f"word{number}" for number in range(60))
+    for ending in ENDINGS:
+        shown = attn("inspect", text, "-F", ending).out
+        assert "do not fit" not in shown
+        assert "word59" in shown
+    svg = attn("inspect", text, "-F", "svg").out
+    root = ElementTree.fromstring(svg)
+    cells = (int(root.attrib["width"]) - 2 * MARGIN) // CELL
+    lines = (int(root.attrib["height"]) - 2 * MARGIN) // LINE
+    assert root.attrib["viewBox"] == f"0 0 {root.attrib['width']} {root.attrib['height']}"
+    ends = [column + width for _, column, width, _ in texts_of(svg)]
+    ends += [column + 1 for _, column in colors_of_svg(svg)]
+    assert max(ends) == cells
+    assert max(row for row, *_ in texts_of(svg)) + 1 == lines
+    assert sum(words.startswith("word") for *_, words in texts_of(svg)) >= 60
+
+
+def test_a_width_that_was_asked_for_is_kept_and_what_is_cut_is_said(attn: Run) -> None:
+    text = " ".join(f"word{number}" for number in range(60))
+    svg = attn("inspect", text, "-F", "svg", "--width", "60").out
+    assert int(ElementTree.fromstring(svg).attrib["width"]) <= 60 * CELL + 2 * MARGIN
+    assert "do not fit" in svg

@@ -1,0 +1,218 @@
+"""Every text architecture of the installed transformers, tiny and random: what is shown against what it computed.
+
+    python tests/helpers/conformance.py [NAME]...       prints one row for each as a Markdown table, and the count
+
+Each model is saved, read back by `attn` as any checkpoint, and every layer's weights are compared with those that
+the model itself returns under eager attention with `output_attentions=True`.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from architectures import architectures, tiny_inputs, tiny_model
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import PreTrainedTokenizerFast
+
+from attncli.errors import AttnError
+from attncli.sources import open_source
+from attncli.sources.pretrained import Checkpoint, interface, memory
+from attncli.trace.layer import LayerTrace
+from attncli.trace.trace import Trace
+
+EXACT = 1e-6  # the largest difference of two float32 weights that counts as the same
+
+# What transformers 5.23 returns as `attentions` is not what these two multiply the values with.
+RETURNS_SCORES = {"squeezebert"}
+RETURNS_NO_SINKS = {"granite_swa", "granitemoe_swa"}
+
+NO_TOKENS = "positions that are no tokens"
+# What is refused with exit code 4, and why.
+NOT_REACHED = {
+    "blt": "no text model with attention layers",
+    "canine": NO_TOKENS,
+    "cpmant": NO_TOKENS,
+    "deepseek_v4": NO_TOKENS,
+    "diffllama": "2 softmax",
+    "funnel": NO_TOKENS,
+    "inkling2_text": NO_TOKENS,
+    "led": NO_TOKENS,
+    "lilt": "2 softmax",
+    "longformer": NO_TOKENS,
+    "longt5": "no [heads, Q, K]",
+    "mra": "0 could be watched",
+    "pegasus_x": "2 softmax",
+    "prophetnet": "2 softmax",
+    "reformer": "0 could be watched",
+    "seamless_m4t": NO_TOKENS,
+    "seamless_m4t_v2": NO_TOKENS,
+    "t5gemma": "no text model with attention layers",
+    "yoso": "0 could be watched",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """What came of one architecture.
+
+    Attributes:
+        name: its model type.
+        way: `interface`, `softmax`, or `none` with the reason.
+        layers: how many layers were compared.
+        difference: the largest of any weight.
+        capture: whether queries, keys and values were had too.
+        reason: why it was refused.
+        proof: the largest difference of weights·V from the model's own attention output.
+        in_blocks: the largest difference of any weight that comes of working in small blocks of rows.
+        folder: where the model is saved.
+        trace: what is shown of all its layers.
+    """
+
+    name: str
+    way: str
+    layers: int = 0
+    difference: float = np.nan
+    capture: str = ""
+    reason: str = ""
+    in_blocks: float = np.nan
+    proof: float = np.nan
+    folder: Path | None = None
+    trace: Trace | None = None
+
+    @property
+    def is_exact(self) -> bool:
+        return self.difference <= EXACT
+
+
+def conform(name: str, folder: Path) -> Row:
+    """Save one tiny model, inspect it, and compare."""
+    model = tiny_model(name)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter *= 0.5  # scores of a usual size: the float32 next to a large one is further away than EXACT
+    save(model, folder)
+    inputs = tiny_inputs(model.config)
+    text, target = (words(inputs.get(key)) for key in ("input_ids", "decoder_input_ids"))
+    try:
+        checkpoint = opened(folder, "all")
+        trace = checkpoint.trace(text or "", target=target)
+        # Blocks of a few rows, as if the sentence were long.
+        with patch.object(memory, "ROWS", 4), patch.object(interface, "_BLOCK", 100):
+            blocks = checkpoint.trace(text or "", target=target)
+    except AttnError as error:
+        return Row(name, "none", reason=str(error).replace(str(folder), name))
+    way = "interface" if checkpoint.model.config._attn_implementation == interface.ATTENTION else "softmax"
+    # As in training: FSMT leaves its causal mask out while it fills a cache.
+    model.config.use_cache = False
+    if name in ("big_bird", "bigbird_pegasus"):  # they return the weights of their full attention alone
+        (model if name == "big_bird" else model.encoder).set_attention_type("original_full")
+    with torch.no_grad():
+        output = model(**inputs, output_attentions=True)
+    own = {kind: [layer for layer in trace.layers if layer.kind == kind] for kind in trace_kinds(trace.layers)}
+    differences = []
+    for kind, layers in own.items():
+        expected = output.get("attentions" if kind == "self" else f"{kind}_attentions") or ()
+        if len(expected) != len(layers):  # a hybrid returns all its layers, or those with attention alone
+            expected = [expected[layer.layer] for layer in layers if layer.layer < len(expected)]
+        differences += [difference(name, layer, other) for layer, other in zip(layers, expected, strict=False)]
+    if len(differences) < len(trace.layers):
+        return Row(name, way, len(differences), reason=f"returns {len(differences)} of {len(trace.layers)} layers")
+    capture = ", ".join(dict.fromkeys(layer.capture for layer in trace.layers))
+    pairs = zip(blocks.layers, trace.layers, strict=True)
+    proof = max(layer.proof.max_abs_error if layer.proof else np.inf for layer in trace.layers)
+    in_blocks = max(float(np.abs(stacked(block) - stacked(layer)).max()) for block, layer in pairs)
+    shown = {"folder": folder, "trace": trace}
+    return Row(name, way, len(differences), max(differences), capture, in_blocks=in_blocks, proof=proof, **shown)
+
+
+def opened(folder: Path, layers: str, **more: Any) -> Checkpoint:
+    """Open a checkpoint that `save` wrote."""
+    # Tokenizers are not the subject here, and some classes rebuild theirs from other files.
+    with patch("attncli.sources.pretrained.tokenizer.load_tokenizer", tokenizer_in):
+        checkpoint = open_source(model=str(folder), layers=layers, special=False, engine="transformers", **more)
+    assert isinstance(checkpoint, Checkpoint)
+    return checkpoint
+
+
+def trace_kinds(layers: tuple[LayerTrace, ...]) -> list[str]:
+    return list(dict.fromkeys(layer.kind for layer in layers))
+
+
+def stacked(layer: LayerTrace) -> Any:
+    return np.stack([layer.head(head).weights for head in range(layer.num_heads)])
+
+
+def difference(name: str, layer: LayerTrace, expected: Any) -> float:
+    """The largest difference of any weight; infinite if the two cannot be compared."""
+    weights = stacked(layer)
+    if not isinstance(expected, torch.Tensor) or expected[0].shape != weights.shape:
+        return np.inf
+    if name in RETURNS_SCORES:
+        expected = expected.softmax(dim=-1)
+    if name in RETURNS_NO_SINKS:
+        weights = weights / weights.sum(axis=-1, keepdims=True)
+    return float(np.abs(weights - expected[0].numpy()).max())
+
+
+def words(ids: torch.Tensor | None) -> str | None:
+    return None if ids is None else " ".join(f"w{id_}" for id_ in ids[0].tolist())
+
+
+def save(model: Any, folder: Path) -> None:
+    """Save a model with a tokenizer that reads `w7` as 7."""
+    model.save_pretrained(folder)
+    save_tokenizer(folder)
+
+
+def save_tokenizer(folder: Path) -> None:
+    """Save the tokenizer alone."""
+    vocabulary = {"<unk>": 0, "<pad>": 1} | {f"w{id_}": id_ for id_ in range(2, 128)}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def tokenizer_in(folder: str, _: Any) -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast(
+        tokenizer_file=f"{folder}/tokenizer.json",
+        unk_token="<unk>",
+        pad_token="<pad>",
+        model_input_names=["input_ids", "attention_mask"],
+    )
+
+
+def rows(names: list[str]) -> Iterator[Row]:
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            yield conform(name, Path(folder))
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    start = time.perf_counter()
+    print("| architecture | way in | layers | max difference | |\n|---|---|---|---|---|")
+    found = []
+    for row in rows(sys.argv[1:] or architectures()):
+        found.append(row)
+        print(
+            f"| {row.name} | {row.way} | {row.layers} | {row.difference:.1e} | {row.capture}{row.reason} |", flush=True
+        )
+    exact = Counter(row.way for row in found if row.is_exact)
+    print(f"\n{exact.total()} of {len(found)} agree to {EXACT:g}: {dict(exact)}; {time.perf_counter() - start:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,329 @@
+"""Configurations of every family that the native engine computes: each field that it reads, in every way it may be.
+
+    python tests/helpers/native_variants.py [FAMILY]...     prints one row for each as a Markdown table
+
+A configuration is a tiny model's config.json with some fields changed. Both engines read the same file: transformers
+builds random weights from it and computes them, and the native engine computes them again.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from architectures import tiny_config
+from conformance import opened, save_tokenizer
+from transformers import CONFIG_MAPPING, AutoModel
+
+from attncli.sources.native import forward
+from attncli.sources.native.families import recipe_of
+from attncli.sources.native.fields import Fields
+from attncli.sources.native.weights import Weights
+from attncli.trace.layer import LayerTrace
+
+EXACT = 1e-5  # the largest difference that counts as the same, relative to the largest number of the array above 1
+
+ABSENT = object()  # a field that the file does not have
+Changes = Mapping[str, Any]
+
+_SIZES: dict[str, list[Any]] = {
+    "vocab_size": [70],
+    "hidden_size": [48],
+    "num_attention_heads": [2],
+    "num_hidden_layers": [1, 5],
+    "intermediate_size": [40],
+    "max_position_embeddings": [40],
+}
+_BERT: dict[str, list[Any]] = {
+    **_SIZES,
+    "hidden_act": ["gelu", "relu", "gelu_new", "silu"],
+    "layer_norm_eps": [1e-12, 1e-3],
+    "type_vocab_size": [1, 3],
+}
+_ROBERTA: dict[str, list[Any]] = _BERT | {"pad_token_id": [0, 1, 3, ABSENT]}
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+    "rope_theta": 500.0,
+}
+_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "rope_theta": 100.0}
+_ROPES: dict[str, list[Any]] = {
+    "rope_parameters": [
+        ABSENT,
+        {"rope_theta": 500.0, "rope_type": "default"},
+        {"rope_theta": 500.0, "rope_type": "linear", "factor": 2.5},
+        _LLAMA3,
+        _YARN,
+        _YARN | {"beta_fast": 8, "beta_slow": 2, "attention_factor": 1.3},
+        _YARN | {"mscale": 1.2, "mscale_all_dim": 0.8, "truncate": False},
+        {"rope_type": "yarn", "factor": 2.0, "rope_theta": 100.0},
+    ],
+    # As transformers 4 wrote it.
+    "rope_theta": [700.0],
+    "rope_scaling": [{"type": "linear", "factor": 3.0}, _LLAMA3, _YARN, None],
+}
+_LLAMA: dict[str, list[Any]] = {
+    **_SIZES,
+    **_ROPES,
+    "num_key_value_heads": [1, 4, None],
+    "head_dim": [6, 16, None],
+    "hidden_act": ["silu", "gelu", "gelu_pytorch_tanh", "relu"],
+    "rms_norm_eps": [1e-2],
+}
+_BIASES: dict[str, list[Any]] = {"attention_bias": [True]}
+_WINDOWS: dict[str, list[Any]] = {
+    "sliding_window": [1, 4, 100],
+    "use_sliding_window": [True, False],
+    "layer_types": [["sliding_attention", "full_attention", "sliding_attention"], None],
+}
+_QWEN2 = _LLAMA | _WINDOWS | {"head_dim": [6, 16], "max_window_layers": [0, 1, 2]}
+_GEMMA2: dict[str, list[Any]] = {
+    **{
+        name: values for name, values in _LLAMA.items() if name not in ("hidden_act", "num_key_value_heads", "head_dim")
+    },
+    **_BIASES,
+    "num_key_value_heads": [1, 4],
+    "head_dim": [6, 16],
+    "hidden_act": ["gelu_pytorch_tanh"],
+    "hidden_activation": ["gelu_pytorch_tanh", "gelu", "silu"],
+    "sliding_window": [1, 4, 100],
+    "layer_types": [["full_attention", "full_attention", "sliding_attention"], None],
+    "query_pre_attn_scalar": [12, 16],
+    "attn_logit_softcapping": [5.0, None],
+    "final_logit_softcapping": [7.0, None],
+}
+
+# For each family, the values of each field that its recipe reads.
+VARIANTS: dict[str, dict[str, list[Any]]] = {
+    "bert": _BERT,
+    "roberta": _ROBERTA,
+    "xlm-roberta": _ROBERTA,
+    "camembert": _ROBERTA,
+    "electra": _BERT | {"embedding_size": [16, 32]},
+    "distilbert": {
+        "vocab_size": [70],
+        "dim": [48],
+        "n_heads": [2],
+        "n_layers": [1, 5],
+        "hidden_dim": [40],
+        "max_position_embeddings": [40],
+        "activation": ["gelu", "relu"],
+        "sinusoidal_pos_embds": [True],
+    },
+    "gpt2": {
+        "vocab_size": [70],
+        "n_embd": [48],
+        "n_head": [2],
+        "n_layer": [1, 5],
+        "n_inner": [40, None],
+        "n_positions": [40],
+        "activation_function": ["gelu_new", "gelu", "relu", "silu", "gelu_fast", "gelu_pytorch_tanh"],
+        "layer_norm_epsilon": [1e-3],
+        "scale_attn_weights": [False],
+        "scale_attn_by_inverse_layer_idx": [True],
+        "reorder_and_upcast_attn": [True],
+    },
+    "gpt_neox": {
+        **_SIZES,
+        "hidden_size": [64],
+        "hidden_act": ["gelu", "gelu_new", "relu"],
+        "layer_norm_eps": [1e-3],
+        "attention_bias": [False],
+        "use_parallel_residual": [False],
+        "rope_parameters": [ABSENT, {"rope_theta": 500.0, "rope_type": "default", "partial_rotary_factor": 0.5}],
+        "rope_theta": [ABSENT],
+        "rope_scaling": [{"type": "linear", "factor": 3.0}],
+        "rotary_emb_base": [300.0],
+        "rotary_pct": [0.5, 1.0],
+    },
+    "llama": _LLAMA | _BIASES | {"mlp_bias": [True]},
+    "mistral": _LLAMA | {"num_key_value_heads": [1, 4], "sliding_window": [1, 4, 100, None]},
+    "qwen2": _QWEN2,
+    "qwen3": {**_QWEN2, **_BIASES},
+    "smollm3": {
+        **{name: values for name, values in _LLAMA.items() if name != "head_dim"},
+        **_BIASES,
+        **_WINDOWS,
+        "head_dim": [16],
+        "mlp_bias": [True],
+        "no_rope_layers": [[1, 0, 1], [0, 0, 0], None],
+        "no_rope_layer_interval": [2],
+    },
+    "olmo2": {**_LLAMA, **_BIASES, "head_dim": [16]},
+    "gemma": {
+        **_LLAMA,
+        **_BIASES,
+        "head_dim": [6, 16],
+        "num_key_value_heads": [1, 4],
+        "hidden_activation": ["gelu_pytorch_tanh", None],
+    },
+    "gemma2": _GEMMA2,
+    "gemma3_text": {
+        **{name: values for name, values in _GEMMA2.items() if name != "attn_logit_softcapping"},
+        "attn_logit_softcapping": [None],
+        "rope_parameters": [
+            ABSENT,
+            {
+                "full_attention": {"rope_theta": 500.0, "rope_type": "linear", "factor": 4.0},
+                "sliding_attention": {"rope_theta": 50.0, "rope_type": "default"},
+            },
+            {"full_attention": _YARN},
+        ],
+        "rope_scaling": [{"rope_type": "linear", "factor": 3.0}, _LLAMA3, None],
+        "rope_local_base_freq": [60.0],
+        "sliding_window_pattern": [2],
+        "_sliding_window_pattern": [2],
+    },
+}
+
+# What a field needs beside it to have a meaning.
+_BESIDE: dict[str, Changes] = {
+    "rope_theta": {"rope_parameters": ABSENT},
+    "rope_scaling": {"rope_parameters": ABSENT},
+    "rotary_emb_base": {"rope_parameters": ABSENT},
+    "rotary_pct": {"rope_parameters": ABSENT},
+    "rope_local_base_freq": {"rope_parameters": ABSENT},
+    "sliding_window_pattern": {"layer_types": ABSENT},
+    "no_rope_layer_interval": {"no_rope_layers": ABSENT, "layer_types": ABSENT},
+    "max_window_layers": {"layer_types": ABSENT},
+    "use_sliding_window": {"layer_types": ABSENT},
+}
+_BASE: dict[str, Changes] = {
+    "smollm3": {"use_sliding_window": True, "sliding_window": 3, "layer_types": ABSENT}
+}  # off by default
+_LISTS = ("layer_types", "no_rope_layers")  # with an entry for each layer
+
+
+def config_of(family: str, changes: Changes) -> dict[str, Any]:
+    """Return a tiny model's config.json with some fields changed, and those that they need beside them."""
+    config: dict[str, Any] = json.loads(tiny_config(family).to_json_string(use_diff=False))
+    beside = {key: value for name in changes for key, value in _BESIDE.get(name, {}).items()}
+    if "num_hidden_layers" in changes:
+        beside |= {name: ABSENT for name in _LISTS if name not in changes}
+    # Wider weights make larger scores, which multiply what is rounded differently below them.
+    config |= {"initializer_range": 0.2} | _BASE.get(family, {}) | beside | dict(changes)
+    return {name: value for name, value in config.items() if value is not ABSENT}
+
+
+def save(config: Changes, folder: Path) -> Any:
+    """Save a random model of a configuration with a tokenizer, and return the model."""
+    torch.manual_seed(0)
+    known = CONFIG_MAPPING[config["model_type"]].from_dict(json.loads(json.dumps(config)))
+    model = AutoModel.from_config(known, attn_implementation="eager", dtype=torch.float32).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.var(correction=0) < 0.02:  # biases start at nought and norms at one
+                parameter += 0.4 * torch.randn_like(parameter)
+    model.save_pretrained(folder)
+    save_tokenizer(folder)
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return model
+
+
+@dataclass(frozen=True)
+class Row:
+    """How far the two engines are apart.
+
+    Attributes:
+        name: the family, and what was changed.
+        layers: how many layers were compared.
+        worst: the largest difference of each array, relative to its largest number above 1.
+    """
+
+    name: str
+    layers: int
+    worst: dict[str, float]
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the difference is rounding."""
+        return all(difference <= EXACT for difference in self.worst.values())
+
+
+def native_layers(folder: Path, ids: list[int]) -> list[LayerTrace]:
+    """Return every layer's attention to token ids, computed by the native engine."""
+    model = native_model(folder)
+    heads = tuple(range(model.recipe.heads.count))
+    return model.layers(ids, None, range(len(model.recipe.layers)), heads, None)
+
+
+def native_model(folder: Path) -> forward.Model:
+    """Open the model of a checkpoint in the native engine."""
+    recipe = recipe_of(Fields(json.loads((folder / "config.json").read_text(encoding="utf-8"))))
+    return forward.Model(recipe, Weights(folder, recipe.prefix, recipe.embedding.tokens.name + ".weight"))
+
+
+def compared(name: str, found: list[LayerTrace], known: tuple[LayerTrace, ...]) -> Row:
+    """Return how far layers are from known ones, once everything but their numbers is the same."""
+    worst: dict[str, float] = {}
+    for layer, other in zip(found, known, strict=True):
+        assert (layer.layer, layer.kind, layer.softcap, layer.fill) == (
+            other.layer,
+            other.kind,
+            other.softcap,
+            other.fill,
+        )
+        assert str(layer.mask) == str(other.mask), (name, str(layer.mask), str(other.mask))
+        assert layer.scale is not None
+        assert other.scale is not None
+        assert abs(layer.scale - other.scale) <= 1e-9 * other.scale
+        arrays = {each: (getattr(layer, each), getattr(other, each)) for each in "qkv"}
+        for each in ("scores", "weights", "output"):
+            arrays[each] = tuple(
+                np.stack([getattr(one.head(head), each) for head in range(one.num_heads)]) for one in (layer, other)
+            )
+        for each, (one, two) in arrays.items():
+            assert one.shape == two.shape
+            difference = float(np.abs(one - two).max() / max(np.abs(two).max(), 1.0))
+            worst[each] = float(np.maximum(worst.get(each, 0.0), difference))  # NaN where one of them is
+    return Row(name, len(found), worst)
+
+
+def conform(
+    family: str, changes: Changes, folder: Path, text: str = "w7 w8 w9 w10 w9 w11 w12 w13 w1 w14 w15 w16"
+) -> Row:
+    """Compare the engines on a checkpoint that has been saved of a family with these changes."""
+    trace = opened(folder, "all").trace(text)
+    found = native_layers(folder, trace.key_tokens.ids)
+    changed = ", ".join(f"{name}={'absent' if value is ABSENT else value}" for name, value in changes.items())
+    return compared(f"{family} {changed}".strip(), found, trace.layers)
+
+
+def one_by_one(family: str) -> Iterator[Changes]:
+    """Yield no change, and each value of each field alone."""
+    yield {}
+    for name, values in VARIANTS[family].items():
+        for value in values:
+            yield {name: value}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    start = time.perf_counter()
+    print("| family and change | layers | max difference | |\n|---|---|---|---|")
+    rows = []
+    for family in sys.argv[1:] or VARIANTS:
+        for changes in one_by_one(family):
+            with tempfile.TemporaryDirectory() as folder:
+                save(config_of(family, changes), Path(folder))
+                row = conform(family, changes, Path(folder))
+            rows.append(row)
+            array, worst = max(row.worst.items(), key=lambda each: each[1])
+            print(f"| {row.name} | {row.layers} | {worst:.1e} | {array} |", flush=True)
+    exact = sum(row.is_exact for row in rows)
+    print(f"\n{exact} of {len(rows)} agree to {EXACT:g}; {time.perf_counter() - start:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

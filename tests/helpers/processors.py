@@ -1,0 +1,65 @@
+"""Runs the numeric tests with the kernels of other processors.
+
+    python tests/helpers/processors.py [ARGUMENT OF PYTEST]...
+
+NumPy's OpenBLAS and torch choose kernels by the processor, and each rounds differently; both can be told to take
+others. What they took is asked of a process that has computed with them: OpenBLAS takes another core where it has not
+the one that is named, and a process ends at the first instruction that the processor lacks.
+"""
+
+import os
+import subprocess
+import sys
+
+ENOUGH = 3  # kernels, those of this processor among them, with which the whole suite runs anyway
+# OpenBLAS's core and ATen's capability, as processors have them together.
+SETTINGS = [
+    ("SkylakeX", "avx512"), ("Haswell", "avx2"), ("Zen", "avx2"), ("Sandybridge", "default"), ("Nehalem", "default"),
+]  # fmt: skip
+NUMERIC = """
+    tests/test_attention.py tests/analysis/derive/test_derive.py tests/analysis/test_diff.py
+    tests/analysis/test_diff_divergence.py
+    tests/analysis/test_why.py tests/analysis/test_metrics.py tests/analysis/test_heads.py tests/sources/test_toy.py
+    tests/oracles/test_checkpoints.py tests/analysis/derive/test_on_checkpoints.py tests/oracles/test_native.py
+    tests/oracles/test_why.py tests/sources/test_module.py tests/cli/test_resume.py
+    tests/trace/test_store.py
+""".split()
+PROBE = """
+import numpy, torch
+from threadpoolctl import threadpool_info
+square = numpy.ones((256, 256), numpy.float32)
+square @ square, square @ square[0], torch.ones(4096).exp().sum()
+(core,) = (found["architecture"] for found in threadpool_info() if found["internal_api"] == "openblas")
+print(core, torch.backends.cpu.get_cpu_capability())
+"""
+
+
+def probed(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", PROBE], env=environment, capture_output=True, text=True)
+
+
+def main() -> None:
+    known = [probed(dict(os.environ)).stdout.strip()]
+    print(f"this processor takes {known[0]}: the whole suite runs with these kernels", flush=True)
+    failed = False
+    for core, capability in SETTINGS:
+        if len(known) == ENOUGH:
+            break
+        environment = os.environ | {"OPENBLAS_CORETYPE": core, "ATEN_CPU_CAPABILITY": capability}
+        probe = probed(environment)
+        found = probe.stdout.strip()
+        if probe.returncode:
+            print(f"{core} {capability}: this processor lacks it (the probe ended with {probe.returncode})", flush=True)
+        elif found in known:
+            print(f"{core} {capability}: gives {found}, which is there already", flush=True)
+        else:
+            print(f"{core} {capability}: the numeric tests run with {found}", flush=True)
+            known.append(found)
+            tests = ["-m", "pytest", "-q", "-k", "not killed", *NUMERIC, *sys.argv[1:]]
+            failed |= subprocess.run([sys.executable, *tests], env=environment).returncode != 0
+    print(f"the numeric tests ran with {'; '.join(known[1:]) or 'no other kernels'}", flush=True)
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()

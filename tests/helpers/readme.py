@@ -1,0 +1,95 @@
+"""The examples and pictures of README and docs/: found, run, and written anew by `python tests/helpers/readme.py`."""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+_EXAMPLE = re.compile(r"```console\n\$ (?P<command>.*)\n(?P<output>(?:.*\n)*?)```\n")
+_PICTURE = re.compile(r"^(?P<command>attn .* -o (?P<path>docs/\S+))$", re.MULTILINE)
+# A proof's last digits, and those of a change that is rounding, belong to the processor.
+_MACHINE = re.compile(r"(?<== )\d\.\de-\d\d(?=</text>|$)|\d\.\de-\d\d(?= +rounding$)", re.MULTILINE)
+
+
+class Example(NamedTuple):
+    """A command and the output that a page shows; the page by its path in the repository."""
+
+    page: str
+    command: str
+    output: str
+
+
+def pages() -> dict[str, str]:
+    """The text of README and of every page of docs/, by its path in the repository."""
+    paths = [README, *sorted((ROOT / "docs").rglob("*.md"))]
+    return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+
+
+def examples() -> list[Example]:
+    """Every command that a page shows with its output."""
+    return [
+        Example(page, match["command"], match["output"])
+        for page, text in pages().items()
+        for match in _EXAMPLE.finditer(text)
+    ]
+
+
+def pictures() -> dict[str, str]:
+    """Every picture, by its path in the repository, with the command that a page says draws it."""
+    return {match["path"]: match["command"] for text in pages().values() for match in _PICTURE.finditer(text)}
+
+
+def drawn(path: str, folder: Path, environment: dict[str, str]) -> str:
+    """A picture as its command draws it now, in a folder of its own."""
+    (folder / path).parent.mkdir(exist_ok=True)
+    said = ran(pictures()[path], folder, environment)
+    assert not said, said
+    return (folder / path).read_text(encoding="utf-8")
+
+
+def ran(command: str, folder: Path, environment: dict[str, str]) -> str:
+    """What a command prints, both streams, in a folder of its own and without a terminal."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    plain = {name: value for name, value in environment.items() if name not in {"COLUMNS", "FORCE_COLOR"}}
+    finished = subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        env=plain | {"PATH": path, "LC_ALL": "C.UTF-8"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        encoding="utf-8",
+        check=False,
+    )
+    return finished.stdout
+
+
+def comparable(output: str) -> str:
+    """The output without what differs from one processor to the next."""
+    return _MACHINE.sub("…", output)
+
+
+def main() -> None:
+    """Run every example, write what it printed into its page, and draw the pictures."""
+    from small_checkpoints import hub_cache, minilm_folder, save_tiny_llama
+
+    with tempfile.TemporaryDirectory() as name:
+        home = Path(name)
+        environment = hub_cache(home / "cache", "sentence-transformers/all-MiniLM-L6-v2", minilm_folder())
+        save_tiny_llama(str(home / "tiny-llama"))
+        for page, text in pages().items():
+            written = _EXAMPLE.sub(
+                lambda match: f"```console\n$ {match['command']}\n{ran(match['command'], home, environment)}```\n", text
+            )
+            (ROOT / page).write_text(written, encoding="utf-8")
+        for path in pictures():
+            (ROOT / path).write_text(drawn(path, home, environment), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

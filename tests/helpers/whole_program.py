@@ -1,0 +1,111 @@
+"""The program from its `main()` on, in this process: over real descriptors, as a shell starts it, but in milliseconds.
+
+What a process of its own has besides is its start and its end, which are the subject of test_start and test_signals.
+"""
+
+import gc
+import importlib
+import io
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Any
+from unittest.mock import patch
+
+import typer.main
+from running import Ran
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def _put_back() -> Iterator[None]:
+    """Undo what the program does to its process, which is all its own: signal handlers, collector, hook, streams."""
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    threshold, hook = gc.get_threshold(), sys.excepthook
+    streams = {name: getattr(sys, name) for name in ("stdin", "stdout", "stderr", "__stdout__")}
+    descriptors = [os.dup(number) for number in range(3)]
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        for number, kept in enumerate(descriptors):
+            os.dup2(kept, number)
+            os.close(kept)
+        for name, stream in streams.items():
+            setattr(sys, name, stream)
+        sys.excepthook = hook
+        gc.set_threshold(*threshold)
+        for signal_number, handler in handlers.items():
+            signal.signal(signal_number, handler)
+
+
+@contextmanager
+def whole_program() -> Iterator[Callable[..., Ran]]:
+    """Give a function that runs `main()` with arguments and standard input.
+
+    The commands are built once and not for every run, which is the better part of one of the toy layer.
+    """
+    from attncli.cli.app import app
+
+    build = typer.main.get_command
+    root = build(app)
+    with (
+        ExitStack() as stack,
+        patch.object(typer.main, "get_command", lambda made: root if made is app else build(made)),
+        _put_back(),
+    ):
+        # As a program's first line does; from here on a SIGTERM finds the program's own handler.
+        entry = importlib.reload(importlib.import_module("attncli.__main__"))
+        assert signal.getsignal(signal.SIGTERM).__module__ == "attncli.interruption"
+        files = [stack.enter_context(tempfile.TemporaryFile(buffering=0)) for _ in range(3)]
+
+        def run(*arguments: str | Path, stdin: bytes = b"") -> Ran:
+            with _connected(files, stdin), patch.object(sys, "argv", ["attn", *map(str, arguments)]):
+                code = _ended(entry.main)
+            out, err = (_content(file).decode("utf-8") for file in files[1:])
+            assert "this is a bug in attn" not in err, err
+            return Ran(code, out, err)
+
+        yield run
+
+
+@contextmanager
+def _connected(files: list[Any], stdin: bytes) -> Iterator[None]:
+    """Make three files this process's standard streams, the first with this content, as Python opens them."""
+    with _put_back():
+        for number, file in enumerate(files):
+            file.seek(0)
+            file.truncate()
+            os.dup2(file.fileno(), number)
+        os.write(0, stdin)
+        os.lseek(0, 0, os.SEEK_SET)
+        sys.stdin = _text(0, "r", "surrogateescape")
+        sys.stdout = sys.__stdout__ = _text(1, "w", "surrogateescape")  # type: ignore[misc]
+        sys.stderr = _text(2, "w", "backslashreplace")
+        yield
+
+
+def _text(descriptor: int, mode: str, errors: str) -> IO[str]:
+    return open(descriptor, mode, encoding="utf-8", errors=errors, closefd=False)
+
+
+def _ended(main: Callable[[], None]) -> int:
+    """Return the exit code of a program, whose buffers are written as when Python ends."""
+    try:
+        main()
+    except SystemExit as ended:
+        return int(ended.code or 0)  # a text, which Python would print, is no number
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    raise AssertionError("main() returned; the program ends with an exit code")
+
+
+def _content(file: io.FileIO) -> bytes:
+    file.seek(0)
+    return file.read()

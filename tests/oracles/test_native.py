@@ -1,0 +1,469 @@
+"""The native engine: the same numbers as transformers on every family, or none at all."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conformance import opened
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from native_variants import VARIANTS, compared, config_of, conform, native_layers, native_model, one_by_one, save
+from running import program
+from safetensors.torch import load_file, save_file
+from small_checkpoints import hub_cache
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedTokenizerFast
+
+import attncli
+from attncli.errors import LoadError, NotExposedError, UsageError
+from attncli.sources import engines
+from attncli.sources.native.families import FAMILIES, recipe_of
+from attncli.sources.native.fields import DeclinedError, Fields
+from attncli.sources.native.functions import ACTIVATIONS, erf
+from attncli.sources.native.weights import Weights
+
+Run = Callable[..., Any]
+
+# --- configurations ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_value_of_each_field_gives_what_transformers_computes(family: str, tmp_path: Path) -> None:
+    rows = []
+    for number, changes in enumerate(one_by_one(family)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        save(config_of(family, changes), folder)
+        rows.append(conform(family, changes, folder))
+    assert len(rows) > len(VARIANTS[family])
+    assert [row for row in rows if not row.is_exact] == []
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_fields_together_give_it_too_or_the_engine_declines(data: st.DataObject, tmp_path_factory: Any) -> None:
+    family = data.draw(st.sampled_from(sorted(VARIANTS)))
+    names = data.draw(st.lists(st.sampled_from(sorted(VARIANTS[family])), min_size=2, max_size=5, unique=True))
+    changes = {name: data.draw(st.sampled_from(VARIANTS[family][name])) for name in names}
+    folder = tmp_path_factory.mktemp("together")
+    try:
+        save(config_of(family, changes), folder)
+    except Exception:  # what transformers itself refuses, in as many ways as there are fields
+        assume(False)
+    try:
+        row = conform(family, changes, folder)
+    except DeclinedError:
+        return
+    except NotExposedError:  # as when a model of more key heads than heads is run
+        assume(False)
+    assert row.is_exact, row
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_field_that_a_recipe_reads_is_varied(family: str) -> None:
+    fields = Fields({"model_type": family})
+    recipe_of(fields)
+    assert fields.read - {"model_type"} == set(VARIANTS[family])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_a_configuration_does_not_say_is_what_transformers_takes(family: str) -> None:
+    said = json.loads(CONFIG_MAPPING[family]().to_json_string(use_diff=False))
+    assert repr(recipe_of(Fields({"model_type": family}))) == repr(recipe_of(Fields(said)))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("a_field_of_tomorrow", 1),
+        ("position_embedding_type", "relative_key"),
+        ("is_decoder", True),
+        ("add_cross_attention", True),
+        ("quantization_config", {"bits": 4}),
+        ("use_bidirectional_attention", True),
+        ("num_hidden_layers", "six"),
+        ("n_layer", -1),
+        ("model_type", ["bert"]),
+        ("model_type", "bloom"),
+    ],
+)
+def test_a_field_that_is_not_implemented_declines(family: str, name: str, value: Any) -> None:
+    config = config_of(family, {})
+    recipe_of(Fields(config))
+    with pytest.raises(DeclinedError):
+        recipe_of(Fields({**config, name: value}))
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope", "mrope", "proportional"])
+def test_a_rotary_embedding_that_is_not_implemented_declines(kind: str) -> None:
+    with pytest.raises(DeclinedError, match=kind):
+        recipe_of(
+            Fields(config_of("llama", {"rope_parameters": {"rope_type": kind, "rope_theta": 100.0, "factor": 2}}))
+        )
+
+
+# --- blocks ------------------------------------------------------------------------------------------------
+
+
+def test_the_error_function_is_within_its_bound() -> None:
+    x = np.linspace(-6, 6, 200_001, dtype=np.float32)
+    exact = torch.erf(torch.from_numpy(x).double()).numpy()
+    assert np.abs(erf(x) - exact).max() < 6e-7
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_are_those_of_transformers(name: str) -> None:
+    from transformers.activations import ACT2FN
+
+    x = np.linspace(-30, 30, 100_001, dtype=np.float32)
+    known = ACT2FN[name](torch.from_numpy(x)).numpy()
+    assert np.abs(ACTIVATIONS[name](x) - known).max() < 4e-6
+
+
+# --- checkpoints -------------------------------------------------------------------------------------------
+
+
+def agrees(model: str | Path, text: str, **options: Any) -> Any:
+    """Check the native engine's trace of a text against that of transformers, and return it."""
+    found, known = (
+        attncli.inspect(text, model=str(model), engine=engine, **options) for engine in ("native", "transformers")
+    )
+    assert found.source.details["engine"] == "native"
+    assert known.source.details["engine"] == "transformers"
+    assert (found.key_tokens, found.notes) == (known.key_tokens, known.notes)
+    assert (found.source.architecture, found.source.layers) == (known.source.architecture, known.source.layers)
+    row = compared(str(options), list(found.layers), known.layers)
+    assert row.is_exact, row
+    return found
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"layers": "all"},
+        {"layers": "3,0,-1", "heads": "2,5"},
+        {"layers": 5, "pair": "fruit flies like a banana"},
+        {"layers": "all", "special": False},
+        {"layers": 4, "mask": "causal & window(2)"},
+        {"layers": 3, "mask": "keys(0,2)"},  # some queries see no key
+    ],
+    ids=str,
+)
+def test_minilm_is_what_transformers_computes(options: dict[str, Any], minilm: str) -> None:
+    agrees(minilm, "time flies like an arrow, naïvely", **options)
+
+
+def test_long_and_odd_sentences_are_too(minilm: str) -> None:
+    agrees(minilm, "time flies like an arrow " * 100, layers=5)
+    agrees(minilm, "time " * 600, layers=2, truncate=True)
+    agrees(minilm, "x", layers="all", special=False)
+    agrees(minilm, "日本語 [MASK] 👩‍👩‍👧 [PAD] naïve", layers="all")
+
+
+@pytest.mark.parametrize(
+    ("family", "saved"),
+    [
+        ("llama", {"max_shard_size": "20KB"}),
+        ("llama", {"dtype": torch.bfloat16}),
+        ("bert", {"dtype": torch.float16}),
+        ("gemma2", {"dtype": torch.bfloat16, "max_shard_size": "20KB"}),
+    ],
+    ids=str,
+)
+def test_weights_may_be_in_several_files_and_in_half_precision(
+    family: str, saved: dict[str, Any], tmp_path: Path
+) -> None:
+    model = save(config_of(family, {}), tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    if "dtype" in saved:
+        model = model.to(saved["dtype"])
+    model.save_pretrained(tmp_path, **{name: value for name, value in saved.items() if name != "dtype"})
+    assert ("max_shard_size" in saved) == (tmp_path / "model.safetensors.index.json").is_file()
+    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    recipe_of(Fields(config))
+    found, known = both(tmp_path)
+    assert compared(family, found, known).is_exact
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "bert", "roberta", "gpt_neox", "distilbert", "gemma3_text"])
+def test_weights_may_be_those_of_a_model_with_a_head(family: str, tmp_path: Path) -> None:
+    config = config_of(family, {})
+    save(config, tmp_path)
+    torch.manual_seed(1)
+    known = CONFIG_MAPPING[family].from_dict(config)
+    is_masked = family in ("bert", "roberta", "distilbert")
+    model = (AutoModelForMaskedLM if is_masked else AutoModelForCausalLM).from_config(known)
+    model.save_pretrained(tmp_path)
+    assert compared(family, *both(tmp_path)).is_exact
+
+
+def both(folder: Path) -> tuple[list[Any], tuple[Any, ...]]:
+    trace = opened(folder, "all").trace("w7 w8 w9 w10 w11")
+    return native_layers(folder, trace.key_tokens.ids), trace.layers
+
+
+def save_whole(family: str, folder: Path, *input_names: str) -> None:
+    """Save a tiny checkpoint with a tokenizer that needs no help."""
+    save(config_of(family, {}), folder)
+    PreTrainedTokenizerFast(
+        tokenizer_file=f"{folder}/tokenizer.json",
+        unk_token="<unk>",
+        pad_token="<pad>",
+        model_input_names=["input_ids", "attention_mask", *input_names],
+    ).save_pretrained(folder)
+
+
+def changed_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("family", "name"), [("llama", "layers.0.self_attn.q_proj"), ("llama", "layers.0.mlp.up_proj"), ("gpt_neox", None)]
+)
+def test_a_bias_that_the_configuration_does_not_state_is_not_added(
+    family: str, name: str | None, tmp_path: Path
+) -> None:
+    save(config_of(family, {"attention_bias": False}), tmp_path)
+    name = name or "layers.0.attention.query_key_value"
+
+    def add(tensors: dict[str, torch.Tensor]) -> None:
+        tensors[name + ".bias"] = torch.ones(len(tensors[name + ".weight"]))
+
+    changed_weights(tmp_path, add)
+    assert compared(family, *both(tmp_path)).is_exact
+
+
+def test_a_bias_that_is_missing_is_for_transformers_to_report(minilm: str, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(minilm, tmp_path / "broken"))
+    changed_weights(folder, lambda tensors: tensors.pop("encoder.layer.0.attention.self.key.bias"))
+    with pytest.raises(LoadError, match=r"layer\.0\.attention\.self\.key\.bias"):
+        attncli.inspect("time flies", model=str(folder))
+
+
+def test_the_token_types_of_gpt2_are_ids_too(tmp_path: Path) -> None:
+    save_whole("gpt2", tmp_path, "token_type_ids")
+    agrees(tmp_path, "w7 w8 w9", layers="all")
+    agrees(tmp_path, "w7 w8 w9", layers="all", pair="w9 w7")
+
+
+def test_a_segment_that_the_model_has_not_is_for_transformers_to_report(minilm: str, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(minilm, tmp_path / "one"))
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps(config | {"type_vocab_size": 1}), encoding="utf-8")
+    name = "embeddings.token_type_embeddings.weight"
+    changed_weights(folder, lambda tensors: tensors.update({name: tensors[name][:1].clone()}))
+    agrees(folder, "time flies")
+    with pytest.raises(NotExposedError, match="out of range"):
+        attncli.inspect("time flies", model=str(folder), pair="an arrow")
+
+
+@pytest.mark.parametrize(
+    ("family", "odd"),
+    [
+        ("gpt2", {"n_head": 1000}),
+        ("llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1, "factor": 2}}),
+        ("llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 9, "factor": 2, "beta_fast": "32"}}),
+        ("llama", {"rope_parameters": {"rope_type": ["yarn"], "rope_theta": 9, "factor": 2}}),
+        ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e300, "factor": 1e-300}}),
+        ("gpt_neox", {"rotary_pct": math.inf, "rope_parameters": None}),
+        ("smollm3", {"no_rope_layers": 5}),
+        ("gemma3_text", {"rope_parameters": ["full_attention"]}),
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("error")
+def test_an_odd_configuration_is_declined_or_read(family: str, odd: dict[str, Any]) -> None:
+    config = config_of(family, odd)
+    if family == "llama" and odd["rope_parameters"]["rope_type"] == "linear":
+        recipe_of(Fields(config))
+        return
+    with pytest.raises(DeclinedError):
+        recipe_of(Fields(config))
+
+
+def test_numbers_that_are_not_finite_are_for_transformers(tmp_path: Path) -> None:
+    save_whole("bert", tmp_path)
+    name = "encoder.layer.1.attention.self.key.weight"
+    changed_weights(tmp_path, lambda tensors: tensors.update({name: tensors[name] * torch.nan}))
+    assert not compared("bert", *both(tmp_path)).is_exact
+    assert attncli.inspect("w7 w8", model=str(tmp_path), layers=0).source.details["engine"] == "native"
+    assert attncli.inspect("w7 w8", model=str(tmp_path), layers=1).source.details["engine"] == "transformers"
+    with pytest.raises(NotExposedError, match=r"--verify: the native engine does not compute .* not finite"):
+        attncli.inspect("w7 w8", model=str(tmp_path), layers=1, verify=True)
+    with pytest.raises(NotExposedError, match="not finite"):
+        attncli.inspect("w7 w8", model=str(tmp_path), layers=1, engine="native")
+
+
+def test_what_computes_a_sentence_does_not_depend_on_those_before_it(tmp_path: Path, attn: Run) -> None:
+    save_whole("bert", tmp_path)
+    name = "embeddings.word_embeddings.weight"
+    changed_weights(tmp_path, lambda tensors: tensors[name][7].fill_(torch.nan))
+    ran = attn("inspect", "-m", tmp_path, "w8", "w7", "w8", "-F", "jsonl")
+    documents = [json.loads(line) for line in ran.out.splitlines()]
+    assert [document["source"]["engine"] for document in documents] == ["native", "transformers", "native"]
+    assert documents[0]["layers"] == documents[2]["layers"]
+
+
+def test_a_difference_that_is_no_number_is_shown_as_one(tmp_path: Path) -> None:
+    save_whole("bert", tmp_path)
+    (layer,) = attncli.inspect("w7 w8", model=str(tmp_path)).layers
+    assert engines._compared(layer, layer, "float32").proof.max_abs_error == 0
+    assert math.isnan(engines._compared(replace(layer, v=layer.v * np.nan), layer, "float32").proof.max_abs_error)
+
+
+# As the hub's files have them; none says anything about a forward pass in evaluation.
+PUBLISHED = {
+    "gpt2": {
+        "n_special": 0,
+        "predict_special_tokens": True,
+        "n_ctx": 1024,
+        "_num_labels": 1,
+        "task_specific_params": {},
+    },
+    "llama": {"is_llama_config": True, "rope_interleaved": False, "transformers.js_config": {}, "pretraining_tp": 1},
+    "bert": {"_attn_implementation_autoset": True, "gradient_checkpointing": False, "unsloth_version": "2025.1"},
+    "distilbert": {"tie_weights_": True, "qa_dropout": 0.1, "seq_classif_dropout": 0.2, "tf_legacy_loss": False},
+}
+
+
+@pytest.mark.parametrize("family", PUBLISHED)
+def test_fields_of_published_checkpoints_that_matter_to_nothing_are_passed_over(family: str) -> None:
+    config = config_of(family, {})
+    assert repr(recipe_of(Fields(config | PUBLISHED[family]))) == repr(recipe_of(Fields(config)))
+
+
+@pytest.mark.parametrize("engine", ["auto", "native"])
+def test_a_tensor_that_is_missing_is_for_transformers_to_report(engine: str, minilm: str, tmp_path: Path) -> None:
+    folder = tmp_path / "broken"
+    shutil.copytree(minilm, folder)
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["encoder.layer.2.attention.self.key.weight"]
+    save_file(tensors, folder / "model.safetensors")
+    # The layers below are whole.
+    assert attncli.inspect("time flies", model=str(folder), engine=engine, layers=1).layers[0].layer == 1
+    with pytest.raises(LoadError if engine == "auto" else NotExposedError, match=r"layer\.2\.attention\.self\.key"):
+        attncli.inspect("time flies", model=str(folder), engine=engine, layers=2)
+
+
+# --- which engine ------------------------------------------------------------------------------------------
+
+
+def test_the_view_and_the_document_say_which_engine_ran(minilm: str, attn: Run) -> None:
+    assert "float32 on cpu · native engine" in attn("inspect", "-m", minilm, "time flies", "--engine", "auto").out
+    for engine in ("native", "transformers"):
+        ran = attn("inspect", "-m", minilm, "time flies", "--engine", engine, "-F", "json")
+        assert ran.json["source"]["engine"] == engine
+        assert (ran.json["layers"][0]["proof"] is None) == (engine == "native")
+
+
+def test_verify_shows_how_far_the_engines_are_apart(minilm: str, attn: Run) -> None:
+    ran = attn("inspect", "-m", minilm, "time flies", "--layer", "all", "--engine", "auto", "--verify", "-F", "json")
+    proofs = [layer["proof"] for layer in ran.json["layers"]]
+    assert len(proofs) == 6
+    assert {proof["against"] for proof in proofs} == {"those of transformers"}
+    assert 0 < max(proof["max_abs_error"] for proof in proofs) < 1e-4
+    shown = attn("inspect", "-m", minilm, "time flies", "--engine", "native", "--verify", "--show", "proof").out
+    assert "max |Q, K, V, weights − those of transformers| = " in shown
+
+
+def test_what_the_native_engine_does_not_compute_goes_to_transformers(minilm: str, tmp_path: Path) -> None:
+    for options in ({"dtype": "float64"}, {"dtype": "bfloat16"}, {"trust_remote_code": True}):
+        trace = attncli.inspect("time flies", model=minilm, engine="auto", **options)
+        assert trace.source.details["engine"] == "transformers"
+        with pytest.raises(NotExposedError, match="the native engine does not compute"):
+            attncli.inspect("time flies", model=minilm, engine="native", **options)
+    with pytest.raises(NotExposedError, match="leave the option out"):
+        attncli.inspect("time flies", model=minilm, engine="auto", verify=True, dtype="float64")
+    with pytest.raises(UsageError, match="--verify compares"):
+        attncli.inspect("time flies", model=minilm, verify=True, engine="transformers")
+    with pytest.raises(UsageError, match="--engine does not apply to a checkpoint that transformers runs"):
+        attncli.check(minilm, engine="native")
+    with pytest.raises(UsageError, match="--engine 'numpy'"):
+        attncli.inspect("time flies", model=minilm, engine="numpy")
+
+
+@pytest.mark.parametrize(
+    "options", [None, {"engine": "native"}, {"engine": "transformers"}, {"verify": True}, {}], ids=str
+)
+def test_a_text_in_place_of_several_is_one_sentence_to_every_source(
+    options: dict[str, Any] | None, minilm: str
+) -> None:
+    source = attncli.open_source() if options is None else attncli.open_source(model=minilm, **options)
+    (trace,) = source.traces("time flies")
+    assert trace.text == "time flies"
+    assert [trace.text for trace in source.traces(("time", "flies"))] == ["time", "flies"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_multiply_adds_are_those_that_torch_counts(family: str, tmp_path: Path) -> None:
+    model = save(config_of(family, {}), tmp_path)
+    model.set_attn_implementation("eager")
+    native = native_model(tmp_path)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(torch.arange(2, 9)[None])
+    layer = native.recipe.layer.format(0).removesuffix(".")
+    (flops,) = (sum(ops.values()) for name, ops in counter.get_flop_counts().items() if name.endswith("." + layer))
+    assert native.multiply_adds(7, 2) - native.multiply_adds(7, 1) == flops / 2
+
+
+def test_one_sentence_that_is_too_long_is_left_to_transformers(
+    minilm: str, attn: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The query, key and value matrices of layer 0, for ten tokens.
+    monkeypatch.setattr("attncli.sources.native.MOST", 10 * 3 * 384 * 384)
+    longest, longer = " ".join(["time"] * 8), " ".join(["time"] * 9)
+    for engine, ran_by in (("auto", ["native", "transformers", "native"]), ("native", ["native"] * 3)):
+        ran = attn("inspect", "-m", minilm, longest, longer, longest, "--engine", engine, "-F", "jsonl")
+        assert [json.loads(line)["source"]["engine"] for line in ran.out.splitlines()] == ran_by
+
+
+def test_what_is_used_again_is_widened_once(tmp_path: Path) -> None:
+    save_file({"w.weight": torch.arange(6).reshape(2, 3).to(torch.bfloat16)}, tmp_path / "model.safetensors")
+    weights = Weights(tmp_path, "model.", "w.weight")
+    first, second, third = (weights.tensor("w.weight", 2, 3) for _ in range(3))
+    assert first.tolist() == second.tolist() == third.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert not np.shares_memory(first, second)  # one sentence alone keeps nothing
+    assert np.shares_memory(second, third)
+
+
+@pytest.mark.parametrize("command", ["inspect", "heads", "why"])
+def test_neither_torch_nor_transformers_is_imported(command: str, minilm: str) -> None:
+    query = ["-q", "flies"] if command == "why" else []
+    arguments = [command, "-m", minilm, "--engine", "native", "time flies", *query]
+    code = (
+        "import sys\nfrom attncli.cli.app import app\n"
+        f"try:\n    app({arguments!r})\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
+        "print(sorted({'torch', 'transformers', 'huggingface_hub'} & set(sys.modules)), file=sys.stderr)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, encoding="utf-8", check=True)
+    assert ran.stderr.strip().endswith("[]")
+
+
+def test_a_checkpoint_of_the_cache_is_read_from_it(minilm: str, tmp_path: Path) -> None:
+    environment = hub_cache(tmp_path, "sentence-transformers/all-MiniLM-L6-v2", minilm)
+    ran = program(
+        "inspect",
+        "-m",
+        "sentence-transformers/all-MiniLM-L6-v2",
+        "time flies",
+        "--engine",
+        "auto",
+        "-F",
+        "json",
+        env=environment,
+    )
+    assert json.loads(ran.stdout)["source"]["engine"] == "native"

@@ -1,0 +1,141 @@
+"""The proof: what is recorded is held against the model as it runs without us, and a fault of ours cannot pass it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from architectures import tiny_inputs, tiny_model
+from conformance import EXACT, conform, opened, save, tokenizer_in, words
+from running import Ran
+
+import attncli
+from attncli.errors import NotExposedError
+from attncli.sources.pretrained import interface, reference, tokenizer
+
+TEXT = "w23 w42 w17 w88 w23 w64 w31"
+
+Call = interface._Call
+
+
+def without(*names: str) -> Callable[..., Call]:
+    """Calls of an attention function that leaves some of what it is handed out of all that it does."""
+
+    def call(*arguments: Any) -> Call:
+        made = Call(*arguments)
+        if "mask" in names:
+            made = replace(made, mask=None)
+        return replace(made, more={name: given for name, given in made.more.items() if name not in names})
+
+    return call
+
+
+LEFT_OUT = [
+    ("llama", "mask"),
+    ("gemma3_text", "mask"),
+    ("llama4_text", "mask"),
+    ("t5", "position_bias"),
+    ("gpt_oss", "s_aux"),
+    ("deepseek_v32", "indices"),
+    ("dots3_note_text", "indices"),
+    ("minimax_m3_vl_text", "block_indices"),
+]
+
+
+@pytest.mark.parametrize(("name", "left_out"), LEFT_OUT)
+def test_what_our_function_leaves_out_fails_the_proof_the_check_and_the_conformance(
+    name: str, left_out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    healthy = conform(name, tmp_path)
+    assert healthy.is_exact
+    monkeypatch.setattr(tokenizer, "load_tokenizer", tokenizer_in)
+    texts = [TEXT, "w7 w8 w9 w10"]
+    assert [
+        finding for finding in attncli.check(str(tmp_path), texts, special=False).findings if is_proof(finding)
+    ] == []
+
+    monkeypatch.setattr(interface, "_Call", without(left_out))
+    found = attncli.check(str(tmp_path), texts, special=False).findings
+    assert any(is_proof(finding) for finding in found)
+    inputs = tiny_inputs(tiny_model(name).config)
+    source = opened(tmp_path, "all")
+    target = words(inputs.get("decoder_input_ids"))
+    traces = list(source.traces(texts, target=target))
+    assert not all(layer.is_proven("float32") for trace in traces for layer in trace.layers)
+    assert not conform(name, tmp_path).difference <= EXACT
+
+
+def is_proof(finding: Any) -> bool:
+    return finding.code == "proof" and finding.severity == "error"
+
+
+def test_the_line_says_what_was_compared(minilm: str, attn: Callable[..., Ran]) -> None:
+    shown = attn("inspect", "-m", minilm, "--engine", "transformers", "--show", "proof", "time flies").out
+    assert "proof  max |weights·V, layer output − the unmodified model's (eager)| =" in shown
+    masked = attn(
+        "inspect", "-m", minilm, "--engine", "transformers", "--mask", "causal", "--show", "proof", "time"
+    ).out
+    assert "proof  max |weights·V − what its attention function gave| =" in masked
+
+
+@pytest.mark.parametrize(("most", "backend"), [(2**26, "eager"), (1, "sdpa")])
+def test_a_long_text_is_compared_with_the_fused_kernel(
+    most: int, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reference, "_MOST", most)
+    save(tiny_model("llama"), tmp_path)
+    (*_, layer) = opened(tmp_path, "all").trace(TEXT).layers
+    assert layer.proof is not None
+    assert layer.proof.against == f"the unmodified model's ({backend})"
+    assert layer.proof.max_abs_error <= 1e-5 * layer.proof.magnitude
+
+
+def test_only_the_layers_up_to_the_last_one_asked_for_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tiny_model("llama"), tmp_path)
+    ran: list[str] = []
+    source = opened(tmp_path, "0")
+    source.model.layers[0].self_attn.register_forward_pre_hook(lambda *_: ran.append("attention"))
+    source.model.layers[0].mlp.register_forward_pre_hook(lambda *_: ran.append("feed-forward"))
+    source.trace(TEXT)
+    assert ran == ["attention", "attention"]
+    assert source.model.config._attn_implementation == interface.ATTENTION
+
+
+@pytest.mark.parametrize("handed", [{"bins": torch.ones(2)}, {"tables": (torch.ones(2), None)}])
+def test_a_tensor_that_is_not_known_is_refused_by_its_name(
+    handed: Mapping[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers.models.llama import modeling_llama
+
+    save(tiny_model("llama"), tmp_path)
+    source = opened(tmp_path, "all")
+    get = modeling_llama.ALL_ATTENTION_FUNCTIONS.get_interface
+
+    class Handing:
+        """Hands more to whatever attention function there is."""
+
+        @staticmethod
+        def get_interface(*arguments: Any) -> Any:
+            return lambda *args, **kwargs: get(*arguments)(*args, **kwargs, **handed)
+
+    monkeypatch.setattr(modeling_llama, "ALL_ATTENTION_FUNCTIONS", Handing)
+    with pytest.raises(NotExposedError, match=f"LlamaAttention hands {next(iter(handed))} to its attention function"):
+        source.trace(TEXT)
+
+
+def test_keys_that_an_indexer_chose_are_the_mask_and_no_mask_replaces_them(tmp_path: Path) -> None:
+    save(tiny_model("deepseek_v32"), tmp_path)
+    trace = opened(tmp_path, "all").trace(TEXT)
+    for layer in trace.layers:
+        allowed = layer.mask.rows(list(range(layer.num_heads)), np.arange(7))
+        assert allowed.sum(axis=-1).max() == 4  # index_topk of the tiny model
+        assert not np.triu(allowed[0], 1).any()
+    with pytest.raises(NotExposedError, match="DeepseekV32Attention chooses the keys of each query; --mask cannot"):
+        opened(tmp_path, "all", mask="full").trace(TEXT)

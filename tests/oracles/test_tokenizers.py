@@ -1,0 +1,268 @@
+"""`attn tokens -m` against transformers' own tokenizers, of every kind."""
+
+import json
+import shutil
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from architectures import architectures, tiny_config
+from running import program
+from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, processors, trainers
+from tokenizers.models import BPE, Unigram, WordPiece
+from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast
+
+from attncli.sources.pretrained.loading import position_limit
+from attncli.sources.pretrained.tokenizer import limit_by
+
+Run = Callable[..., Any]
+
+CORPUS = [
+    "time flies like an arrow, fruit flies like a banana",
+    "unbelievable: naïve café déjà vu, naive cafe",
+    "時は矢のように飛ぶ 果物",
+    "الوقت يطير مثل السهم שלום עולם",
+]
+TEXTS = [
+    "time flies like an arrow",
+    "  leading, double  and trailing spaces  ",
+    "Unbelievably naïve cafe\u0301",  # the last accent is a combining character
+    "family 👨\u200d👩\u200d👧 ☃ 🇩🇪",
+    "時は矢のように飛ぶ",
+    "السهم and שלום",
+    "a [MASK] and an [UNK] that are written out",
+    "tab\tand\nnewline \\n \x07 \u202e\u200b",
+    "ﬁne ½ Å ＡＢ",
+]
+
+
+def byte_level() -> Tokenizer:
+    tokenizer = Tokenizer(BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet))
+    return tokenizer
+
+
+def unigram() -> Tokenizer:
+    tokenizer = Tokenizer(Unigram())
+    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.UnigramTrainer(vocab_size=200, special_tokens=["<s>", "</s>", "<unk>"], unk_token="<unk>")
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        "<s> $A </s>", "<s> $A </s> </s> $B:1 </s>:1", [("<s>", 0), ("</s>", 1)]
+    )
+    return tokenizer
+
+
+def word_piece() -> Tokenizer:
+    tokenizer = Tokenizer(WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer.train_from_iterator(CORPUS, trainers.WordPieceTrainer(vocab_size=150, special_tokens=special))
+    tokenizer.enable_truncation(4)  # what a file may carry from its training
+    tokenizer.enable_padding(length=12)
+    return tokenizer
+
+
+KINDS: dict[str, tuple[Callable[[], Tokenizer], dict[str, str]]] = {
+    "byte-level": (byte_level, {"eos_token": "<|endoftext|>", "unk_token": "<|endoftext|>"}),
+    "unigram": (unigram, {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}),
+    "word-piece": (word_piece, {"unk_token": "[UNK]", "mask_token": "[MASK]"}),
+    # Classes that take the vocabulary alone and build their pipeline themselves.
+    "Qwen2Tokenizer": (byte_level, {"eos_token": "<|endoftext|>"}),
+    "BertTokenizer": (word_piece, {"unk_token": "[UNK]", "mask_token": "[MASK]"}),
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory, minilm: str) -> Callable[[str], str]:
+    """The folder of a tokenizer, without a model."""
+    made: dict[str, str] = {"minilm": minilm}
+
+    def folder(kind: str) -> str:
+        if kind not in made:
+            made[kind] = str(tmp_path_factory.mktemp(kind))
+            build, special = KINDS[kind]
+            PreTrainedTokenizerFast(tokenizer_object=build(), **special).save_pretrained(made[kind])
+            if kind.endswith("Tokenizer"):
+                path = Path(made[kind], "tokenizer_config.json")
+                path.write_text(json.dumps(json.loads(path.read_text()) | {"tokenizer_class": kind}))
+        return made[kind]
+
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["minilm", *KINDS])
+def test_ids_pieces_places_and_words_are_those_of_transformers(
+    attn: Run, tokenizer_folder: Callable[[str], str], kind: str
+) -> None:
+    folder = tokenizer_folder(kind)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    if kind.endswith("Tokenizer"):
+        assert type(tokenizer).__name__ == kind
+    for options in ([], ["--no-special"], ["--pair", "and a banana 🍌"]):
+        ran = attn("tokens", *TEXTS, *options, "-m", folder, "-F", "jsonl")
+        assert ran.code == 0, ran.err
+        for text, line in zip(TEXTS, ran.out.splitlines(), strict=True):
+            document = json.loads(line)
+            expected = tokenizer(
+                text,
+                options[1] if "--pair" in options else None,
+                add_special_tokens="--no-special" not in options,
+                return_offsets_mapping=True,
+                return_special_tokens_mask=True,
+            )
+            tokens = document["tokens"]
+            assert (document["text"], document["length"]) == (text, len(tokens))
+            assert [token["id"] for token in tokens] == expected["input_ids"]
+            assert [token["text"] for token in tokens] == expected.tokens()
+            assert [token["special"] for token in tokens] == [bool(mask) for mask in expected["special_tokens_mask"]]
+            places = zip(expected["offset_mapping"], expected["special_tokens_mask"], strict=True)
+            expected_places = [(None, None) if special else place for place, special in places]
+            assert [(token["start"], token["end"]) for token in tokens] == expected_places
+            of_text = [token["segment"] for token in tokens if not token["special"]]
+            assert of_text == [each for each in expected.sequence_ids() if each is not None]
+
+
+@pytest.mark.parametrize("kind", ["minilm", "word-piece", "BertTokenizer", "unigram"])
+def test_words_are_those_of_the_tokenizer(attn: Run, tokenizer_folder: Callable[[str], str], kind: str) -> None:
+    """Two neighbours are in one word where the tokenizer's own numbers of words say so."""
+    folder = tokenizer_folder(kind)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    text = "Unbelievably naïve time-flies, unbelievable"
+    words = tokenizer(text).word_ids()
+    tokens = attn("tokens", text, "-m", folder, "-F", "json").json["tokens"]
+    found = [token["word"] for token in tokens]
+    assert [a == b for a, b in pairwise(found)] == [a == b and a is not None for a, b in pairwise(words)]
+    merged = attn("tokens", text, "-m", folder, "-F", "json", "--words").json["tokens"]
+    assert [word["index"] for word in merged] == list(range(len(merged)))
+    for word in merged:
+        assert [token["index"] for token in tokens if token["word"] == word["index"]] == word["pieces"]
+
+
+def test_what_the_vocabulary_lacks_is_marked_and_what_is_written_out_is_not(
+    attn: Run, tokenizer_folder: Callable[[str], str]
+) -> None:
+    for kind, lost in (("minilm", "☃"), ("unigram", "☃"), ("word-piece", "☃")):
+        folder = tokenizer_folder(kind)
+        unknown = AutoTokenizer.from_pretrained(folder).unk_token
+        text = f"time ☃ {unknown} flies"
+        ran = attn("tokens", text, "-m", folder, "-F", "json")
+        marked = [token for token in ran.json["tokens"] if token["unknown"]]
+        assert [text[token["start"] : token["end"]].strip() for token in marked] == [lost]
+        assert (ran.err.count("\n"), "vocabulary lacks '" in ran.err, lost in ran.err) == (1, True, True)
+        table = attn("tokens", text, "-m", folder).out
+        assert "1 unknown" in table.splitlines()[0]
+        assert sum("unknown: " in line for line in table.splitlines()) == 1
+    ran = attn("tokens", "time ☃ <|endoftext|>", "-m", tokenizer_folder("byte-level"), "-F", "json")
+    assert (ran.err, [token["unknown"] for token in ran.json["tokens"]]) == ("", [False] * ran.json["length"])
+
+
+def test_inspect_reads_the_same_tokens(attn: Run, minilm: str) -> None:
+    for options in ([], ["--no-special"], ["--hide-special"], ["--pair", "the second one"]):
+        arguments = ("Unbelievably naïve [MASK]", "-m", minilm, "-F", "json", *options)
+        tokens = attn("tokens", *arguments).json["tokens"]
+        seen = attn("inspect", *arguments, "--show", "metrics").json["key_tokens"]
+        assert [{name: token[name] for name in seen[0]} for token in tokens] == seen
+
+
+def test_a_sentence_that_is_too_long_is_shown_with_a_warning_and_cut_if_asked(attn: Run, minilm: str) -> None:
+    text = "time " * 600
+    ran = attn("tokens", text, "-m", minilm, "-F", "json")
+    assert (ran.code, ran.json["length"], ran.json["limit"]) == (0, 602, 512)
+    expected = f"warning: the sentence has 602 tokens, {minilm} reads at most 512; --truncate cuts it"
+    assert ran.err == f"attn: {expected}\n"
+    ran = attn("tokens", text, "-m", minilm, "-F", "json", "--truncate")
+    assert (ran.code, ran.json["length"], ran.json["tokens"][-1]["text"]) == (0, 512, "[SEP]")
+    assert "is cut to the 512" in ran.err
+    assert "602 tokens of at most 512" in attn("tokens", text, "-m", minilm).out.splitlines()[0]
+
+
+@pytest.mark.xdist_group("architectures")
+def test_the_limit_of_the_configuration_is_that_of_the_model() -> None:
+    found = {}
+    for name in architectures():
+        config = tiny_config(name)
+        with torch.device("meta"):
+            model = AutoModel.from_config(config)
+        if limit_by(config) != position_limit(model):
+            found[name] = (limit_by(config), position_limit(model))
+    assert found == {}
+
+
+def test_weights_and_configuration_are_not_needed(attn: Run, tmp_path: Path, minilm: str) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(Path(minilm, name), tmp_path)
+    expected = attn("tokens", "time flies", "-m", minilm, "-F", "json").json
+    found = attn("tokens", "time flies", "-m", tmp_path, "-F", "json").json
+    assert found == expected | {"source": {"kind": "pretrained", "model": str(tmp_path), "vocab": None}}
+
+
+def test_what_cannot_be_loaded_is_one_sentence(attn: Run, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "tokenizer.json").write_text("{")
+    for model in (tmp_path / "empty", tmp_path / "broken", tmp_path / "nowhere", tmp_path / "broken/tokenizer.json"):
+        for runs in (attn("tokens", "time", "-m", model), program("tokens", "time", "-m", model)):
+            code = runs.code if hasattr(runs, "code") else runs.returncode
+            out, err = (runs.out, runs.err) if hasattr(runs, "out") else (runs.stdout, runs.stderr)
+            assert (code, out, err.count("\n")) == (3, "", 1), err
+
+
+@pytest.mark.parametrize("engine", ["native", "transformers"])
+def test_an_unknown_token_without_a_letter_is_none(engine: str, attn: Run, tiny_llama: str, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_llama, tmp_path / "here"))
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"unk_token": ""}))
+    run = ["inspect", "time zeppelin", "--engine", engine, "-F", "json", "-m"]
+    ran, known = attn(*run, folder), attn(*run, tiny_llama)
+    assert (ran.code, ran.err) == (0, "")
+    assert "'zeppelin'" in known.err
+    assert ran.json["layers"] == known.json["layers"]
+
+
+class MistralCommon:
+    """What transformers has in the place of a tokenizer where mistral-common is installed and a tekken.json found."""
+
+    all_special_tokens = ("<s>",)
+
+    def __len__(self) -> int:
+        return 131_072
+
+    @property
+    def unk_token(self) -> str:
+        return "<unk>"
+
+
+@pytest.fixture
+def mistral_common(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = AutoTokenizer.from_pretrained
+
+    def from_pretrained(name: str, **options: Any) -> Any:
+        return plain(name, **options) if options.get("mistral_format") is False else MistralCommon()
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", from_pretrained)
+
+
+@pytest.mark.usefixtures("mistral_common", "by_transformers")
+def test_a_tokenizer_is_the_same_with_mistral_common(attn: Run, tiny_llama: str) -> None:
+    assert not isinstance(AutoTokenizer.from_pretrained(tiny_llama), PreTrainedTokenizerFast)
+    ran = attn("inspect", "time flies", "-m", tiny_llama, "-F", "json")
+    assert (ran.code, ran.err) == (0, "")
+    assert [token["text"] for token in ran.json["key_tokens"]] == ["time", "flies"]
+
+
+def test_a_tokenizer_that_says_nothing_of_its_speed_is_refused(
+    attn: Run, tiny_llama: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda *_, **__: MistralCommon())
+    ran = attn("inspect", "time flies", "-m", tiny_llama, "--engine", "transformers")
+    assert (ran.code, ran.out) == (3, "")
+    assert "cannot say where its pieces stand" in ran.err

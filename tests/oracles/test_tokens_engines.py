@@ -1,0 +1,191 @@
+"""`attn tokens -m` without transformers and with it: the same tokens, whichever of them reads."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import program
+from tiny_tokenizers import FAMILIES, STRINGS, save_tokenizer
+from transformers import AutoTokenizer
+
+from attncli.sources import native
+from attncli.sources.options import LoadOptions
+from attncli.sources.pretrained import tokenizer as of_transformers
+
+Run = Callable[..., Any]
+
+# Some of the awkward strings; a file has one in a line.
+LINES = [text for text in STRINGS[::15] if "\n" not in text and "\r" not in text]
+OPTIONS = [
+    [],
+    ["--no-special"],
+    ["--hide-special"],
+    ["--pair", "the café, don't"],
+    ["--truncate"],
+    ["--truncate", "--pair", "the time flies <s> [MASK] like an arrow"],
+    ["--words"],
+]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a family's tokenizer, of which the model reads a dozen tokens."""
+    made: dict[str, Path] = {}
+
+    def folder(family: str) -> Path:
+        if family not in made:
+            made[family] = tmp_path_factory.mktemp("family")
+            positions = "n_positions" if family == "gpt2" else "max_position_embeddings"
+            save_tokenizer(made[family], family, **{positions: 12})
+        return made[family]
+
+    return folder
+
+
+def refuse(*_: Any) -> Any:
+    raise AssertionError("it was not to be asked")
+
+
+def decline(*_: Any) -> Any:
+    raise native.DeclinedError("not this time")
+
+
+def both(attn: Run, monkeypatch: pytest.MonkeyPatch, *arguments: Any, **more: Any) -> tuple[Any, Any]:
+    """Return what a command says without transformers, and what it says with it."""
+    with monkeypatch.context() as patch:
+        patch.setattr(of_transformers, "load_alone", refuse)
+        without = attn(*arguments, **more)
+    with monkeypatch.context() as patch:
+        patch.setattr(native, "load_alone", decline)
+        return without, attn(*arguments, **more)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_option_gives_the_same(
+    family: str, folders: Callable[[str], Path], attn: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "\n".join(LINES)
+    for options in OPTIONS:
+        arguments = ("tokens", "-", "-m", folders(family), "-F", "jsonl", "--keep-errors", *options)
+        without, with_it = both(attn, monkeypatch, *arguments, stdin=text)
+        assert without == with_it
+        documents = list(map(json.loads, without.out.splitlines()))
+        assert len(documents) > 0.9 * len(LINES)
+        tokens = list(chain.from_iterable(document.get("tokens", []) for document in documents))
+        assert len({token["word"] if "word" in token else token["index"] for token in tokens}) > 3
+        limits = {document["limit"] for document in documents if "limit" in document}
+        assert limits == {10 if "roberta" in family or family == "camembert" else 12}
+        longest = max(document.get("length", 0) for document in documents)
+        assert (longest <= min(limits)) == ("--truncate" in options)
+
+
+@pytest.mark.parametrize("form", ["table", "tsv"])
+@pytest.mark.parametrize("family", ["bert", "xlm-roberta", "llama"])
+def test_every_form_is_the_same(
+    family: str, form: str, folders: Callable[[str], Path], attn: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for text in ("time ☃ flies 👍🏽", "an [UNK] or <unk> that is written out", "a " * 20, "\x1b[31m \u202e"):
+        without, with_it = both(attn, monkeypatch, "tokens", "-m", folders(family), "-F", form, "--", text)
+        assert without == with_it
+        assert without.code == 0
+
+
+def test_a_word_that_a_vocabulary_cannot_express_is_refused_in_the_same_words(
+    tmp_path: Path, attn: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_tokenizer(tmp_path, "llama")
+    content = json.loads((tmp_path / "tokenizer.json").read_text())
+    content["model"] = {"type": "WordLevel", "vocab": {"ByteLevel": 0}, "unk_token": "[UNK]"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content | {"pre_tokenizer": {"type": "Whitespace"}}))
+    fields = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(fields | {"tokenizer_class": "TokenizersBackend"}))
+    without, with_it = both(attn, monkeypatch, "tokens", "-m", tmp_path, "flies")
+    assert without == with_it
+    assert (without.code, without.err.count("\n")) == (5, 1)
+    assert "the tokenizer cannot read the text: " in without.err
+
+
+RUN = """
+import sys
+from attncli.__main__ import main
+try:
+    main()
+finally:
+    print("IMPORTED", *sorted({name.partition(".")[0] for name in sys.modules}), file=sys.stderr)
+"""
+
+
+def in_a_fresh_process(*arguments: Any, **environment: str) -> tuple[str, set[str]]:
+    """Return what a command says, and which packages it has imported."""
+    command = [sys.executable, "-c", RUN, *map(str, arguments)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
+    lines = ran.stderr.splitlines()
+    assert (ran.returncode, len(lines)) == (0, 1), ran.stderr
+    return ran.stdout, set(lines[0].split()[1:])
+
+
+@pytest.fixture
+def changed(minilm: str, tmp_path: Path) -> Path:
+    """MiniLM, with a field in tokenizer_config.json that nobody has read yet."""
+    for path in Path(minilm).iterdir():
+        if path.name != "tokenizer_config.json" and path.is_file():
+            (tmp_path / path.name).symlink_to(path)
+    fields = json.loads(Path(minilm, "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(fields | {"new_rule": 1}))
+    return tmp_path
+
+
+def test_neither_torch_nor_transformers_is_imported(minilm: str, changed: Path) -> None:
+    shown, imported = in_a_fresh_process("tokens", "-m", minilm, "time flies", "-F", "json")
+    assert not imported & {"torch", "transformers", "huggingface_hub"}
+    again, imported = in_a_fresh_process("tokens", "-m", changed, "time flies", "-F", "json")
+    assert "transformers" in imported or "huggingface_hub" in imported, (
+        "transformers is forgotten, not its hub's client"
+    )
+    assert "torch" not in imported
+    assert json.loads(again)["tokens"] == json.loads(shown)["tokens"]
+    expected = AutoTokenizer.from_pretrained(minilm)("time flies")["input_ids"]
+    assert [token["id"] for token in json.loads(shown)["tokens"]] == expected
+
+
+ONE_PROCESS = """
+import sys
+import attncli
+first = attncli.tokenize("time flies", model=sys.argv[1])
+assert not any(name.partition(".")[0] == "torch" for name in sys.modules), "torch"
+again = attncli.tokenize("time flies", model=sys.argv[1])
+trace = attncli.inspect("time flies", model=sys.argv[1], engine="transformers")
+assert "torch" in sys.modules
+last = attncli.tokenize("time flies", model=sys.argv[1])
+assert first == again == last
+assert trace.key_tokens == first.tokens
+assert trace.layer(0).proof.max_abs_error < 1e-5
+"""
+
+
+def test_torch_is_not_loaded_and_a_model_can_be_loaded_afterwards(changed: Path) -> None:
+    command = [sys.executable, "-W", "error", "-c", ONE_PROCESS, str(changed)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
+def test_the_program_says_the_same_with_and_without_torch(attn: Run, changed: Path) -> None:
+    assert "torch" in sys.modules
+    for form in ("json", "table", "tsv"):
+        arguments = ("tokens", "time ☃ flies", "naïve [MASK]", "-m", changed, "-F", form)
+        alone = program(*arguments, env=os.environ | {"COLUMNS": "100"})
+        ran = attn(*arguments)
+        assert (alone.returncode, alone.stdout, alone.stderr) == (ran.code, ran.out, ran.err)
+
+
+def test_code_that_a_checkpoint_brings_is_left_to_transformers(minilm: str, attn: Run) -> None:
+    expected = attn("tokens", "time flies", "-m", minilm, "-F", "json")
+    assert attn("tokens", "time flies", "-m", minilm, "-F", "json", "--trust-remote-code") == expected
+    with pytest.raises(native.DeclinedError, match="no code that a checkpoint brings"):
+        native.load_alone(minilm, LoadOptions(trust_remote_code=True))

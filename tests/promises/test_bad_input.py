@@ -1,0 +1,430 @@
+"""What a user gets wrong: one clear sentence on stderr, the exit code of its kind, and no file left behind."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from refusals import ESCAPE, INPUT, LOAD, USAGE, left_in, raw, refused
+from running import program
+from safetensors.numpy import load_file, save_file
+
+Run = Callable[..., Any]
+TEXT = "time flies like"
+
+
+# --- the toy layer -----------------------------------------------------------------------------------------
+
+LONG_NAME = "n" * 300
+
+BAD = {
+    "empty text": ([""], INPUT, "the sentence is empty"),
+    "blank text": (["  \t"], INPUT, "the sentence is empty"),
+    "empty pair": ([TEXT, "--pair", ""], INPUT, "the pair is empty"),
+    "empty target": ([TEXT, "--target", " "], INPUT, "the target is empty"),
+    "half a character": ([TEXT + " \udcff"], INPUT, "not valid UTF-8"),
+    "half a character in the pair": ([TEXT, "--pair", "x \udcff"], INPUT, "not valid UTF-8"),
+    "half a character in the target": ([TEXT, "--target", "x \udcff"], INPUT, "not valid UTF-8"),
+    "a layer that is not there": ([TEXT, "-l", "3"], USAGE, "--layer 3 is out of range"),
+    "a layer that is no number": ([TEXT, "-l", "first"], USAGE, "--layer 'first'"),
+    "a head that is not there": ([TEXT, "-H", "4"], USAGE, "--head 4 is out of range", "4 heads, 0..3"),
+    "a head below the first": ([TEXT, "-H", "-5"], USAGE, "--head -5 is out of range"),
+    "a range with its end out of range": ([TEXT, "-H", "2-4"], USAGE, "--head 4 is out of range"),
+    "a range that runs backwards": ([TEXT, "-H", "3-1"], USAGE, "backwards", "1-3"),
+    "no head at all": ([TEXT, "-H", ""], USAGE, "--head ''"),
+    "a query that is not there": ([TEXT, "-q", "arrow"], USAGE, "--query 'arrow'", "time flies like"),
+    "a query nearly there": ([TEXT, "-q", "fliess"], USAGE, "did you mean 'flies'?"),
+    "a query out of range": ([TEXT, "-q", "3"], USAGE, "--query 3 is out of range", "0..2"),
+    "a key that is not there": ([TEXT, "-k", "arrow"], USAGE, "--key 'arrow'"),
+    "an unknown mask": ([TEXT, "--mask", "casual"], USAGE, "unknown mask 'casual'", "did you mean 'causal'?"),
+    "an unknown mask in the middle": ([TEXT, "--mask", "causal & windwo(2)"], USAGE, "'window'", "character 10"),
+    "a mask nothing is near to": ([TEXT, "--mask", "zzz"], USAGE, "unknown mask 'zzz'", "causal", "window"),
+    "an empty mask": ([TEXT, "--mask", ""], USAGE, "mask ''"),
+    "a mask that is cut off": ([TEXT, "--mask", "causal &"], USAGE, "at the end"),
+    "a mask without its number": ([TEXT, "--mask", "window"], USAGE, "window(w)"),
+    "a window of nothing": ([TEXT, "--mask", "window(0)"], USAGE, "from 1"),
+    "a mask nested too deep": ([TEXT, "--mask", "~" * 500 + "causal"], USAGE, "nested"),
+    "documents of another length": ([TEXT, "--mask", "docs(1,1)"], INPUT, "covers 2 positions", "has 3"),
+    "a mask file that is missing": ([TEXT, "--mask", "missing.npy"], INPUT, "missing.npy does not exist"),
+    "a mask file with a long name": ([TEXT, "--mask", LONG_NAME + ".npy"], INPUT, "cannot be read"),
+    "an input file that is missing": (["--file", "missing.txt"], INPUT, "cannot read missing.txt"),
+    "an input file that is a folder": (["--file", "."], INPUT, "cannot read ."),
+    "a trace that is missing": (["--from", "missing.safetensors"], INPUT, "missing.safetensors does not exist"),
+    "a trace that is a folder": (["--from", "."], INPUT, "folder"),
+    "a trace with a long name": (["--from", LONG_NAME], INPUT),
+    "a checkpoint with a long name": ([TEXT, "-m", LONG_NAME], LOAD),
+    "a tokenizer with a long name": ([TEXT, "--vocab", LONG_NAME], LOAD),
+    "heads that do not divide": ([TEXT, "--num-heads", "5"], USAGE, "does not divide into 5 heads"),
+    "no width": ([TEXT, "--d-model", "0"], USAGE, "--d-model 0"),
+    "a width of millions": ([TEXT, "--d-model", "400000000"], USAGE, "make them smaller"),
+    "a vocabulary that is too small": ([TEXT, "--vocab-size", "2"], USAGE, "3 different words"),
+    "a scale that is no number": ([TEXT, "--scale", "big"], USAGE, "--scale 'big'", "sqrt, none or a number"),
+    "a scale that is not finite": ([TEXT, "--scale", "inf"], USAGE, "--scale 'inf'"),
+    "a seed below zero": ([TEXT, "--seed", "-1"], USAGE, "--seed -1"),
+    "a seed that is no number": ([TEXT, "--seed", "x"], USAGE, "--seed"),
+    "a seed in powers of ten": ([TEXT, "--seed", "1e3"], USAGE, "'--seed': expected a whole number; see"),
+    "a precision of many digits": (
+        [TEXT, "--precision", "1" * 5000],
+        USAGE,
+        "'--precision': expected a whole number of fewer digits; see",
+    ),
+    "a width in bytes": ([TEXT, "--width", "\udcff"], USAGE, "'--width': its bytes are no text; see"),
+    "a weight of no number": ([TEXT, "--min-weight", "x"], USAGE, "'--min-weight': expected a number; see"),
+    "a weight above one": ([TEXT, "--min-weight", "2"], USAGE, "--min-weight 2.0: no weight is more than 1"),
+    "a line too narrow": ([TEXT, "--width", "3"], USAGE, "'--width': expected at least 40; see"),
+    "a saved trace without a name": ([TEXT, "--save", ""], USAGE, "'--save': the file name is empty"),
+    "an input file without a name": (["--file", ""], USAGE, "'--file' / '-f': the file name is empty"),
+    "a trace without a name": (["--from", ""], USAGE, "'--from': the file name is empty"),
+    "a width that does not apply": ([TEXT, "--project", "none", "--d-k", "3"], USAGE, "--d-k does not apply"),
+    "special tokens of words": ([TEXT, "--no-special"], USAGE, "--no-special does not apply"),
+    "a device for the toy layer": ([TEXT, "--device", "cpu"], USAGE, "--device", "toy layer"),
+    "an unknown part": ([TEXT, "--show", "weights,wieghts"], USAGE, "--show 'wieghts'", "heatmap"),
+    "an unknown format": ([TEXT, "-F", "xml"], USAGE, "'xml'", "jsonl"),
+    "an unknown option": ([TEXT, "--haed", "1"], USAGE, "--haed", "--head"),
+    "an option without its value": ([TEXT, "--head"], USAGE, "--head"),
+    "a negative precision": ([TEXT, "--precision", "-1"], USAGE, "--precision"),
+    "a narrow width": ([TEXT, "--width", "3"], USAGE, "--width"),
+    "a tokenizer that is not there": ([TEXT, "--vocab", "no-one/nothing"], LOAD, "--vocab 'no-one/nothing'"),
+    "a folder without a tokenizer": ([TEXT, "--vocab", "."], LOAD, "holds no tokenizer.json"),
+    "a trace into a missing folder": ([TEXT, "--save", "missing/t.safetensors"], INPUT, "cannot write missing/t"),
+    "a trace into a folder": ([TEXT, "--save", "."], INPUT, "cannot write ."),
+    "a trace into the root": ([TEXT, "--save", "/"], INPUT, "cannot write /"),
+    "a trace of a view that fails": ([TEXT, "-q", "arrow", "--save", "t.safetensors"], USAGE, "--query 'arrow'"),
+}
+CHECKPOINTS = {
+    "a name on the hub": (["-m", "no-one/nothing"], LOAD, "'no-one/nothing'", "in the local cache"),
+    "a name that cannot be": (["-m", "a/b/c"], LOAD, "'a/b/c'"),
+    "no name": (["-m", ""], LOAD),
+    "a folder that is not there": (["-m", "/no/such/folder"], LOAD, "/no/such/folder"),
+    "a folder that is no checkpoint": (["-m", "."], LOAD, "no config.json"),
+    "an option of the toy layer": (["-m", ".", "--seed", "1"], USAGE, "--seed", "does not apply to --model"),
+    "an unknown mask": (["-m", ".", "--mask", "casual"], USAGE, "did you mean 'causal'?"),
+    "an unknown dtype": (["-m", ".", "--dtype", "int8"], USAGE, "--dtype", "bfloat16"),
+}
+ALL_BAD = BAD | {f"checkpoint: {name}": ([TEXT, *arguments], *rest) for name, (arguments, *rest) in CHECKPOINTS.items()}
+
+
+@pytest.mark.parametrize("name", ALL_BAD)
+def test_a_bad_request_is_one_sentence_and_an_exit_code(attn: Run, folder: Path, name: str) -> None:
+    arguments, code, *words = ALL_BAD[name]
+    refused(attn("inspect", *arguments, "-o", "out.json"), code, *words)
+    refused(attn("inspect", *arguments), code, *words)
+    assert left_in(folder) == []
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "tsv", "csv", "txt"])
+def test_nothing_is_left_where_nothing_was_written(attn: Run, folder: Path, ending: str) -> None:
+    for arguments, code in (([""], INPUT), ([TEXT, "-q", "arrow"], USAGE), (["-f", "missing.txt"], INPUT)):
+        refused(attn("inspect", *arguments, "-o", f"out.{ending}"), code)
+        assert left_in(folder) == []
+
+
+def test_an_output_that_cannot_be_written_is_said(attn: Run, folder: Path) -> None:
+    for name in ("missing/out.json", "missing/out.tsv", "missing/out.txt", LONG_NAME + ".json"):
+        refused(attn("inspect", TEXT, "-o", name), INPUT, "cannot write")
+    (folder / "folder.json").mkdir()
+    refused(attn("inspect", TEXT, "-o", "folder.json"), INPUT, "cannot write folder.json", "it is a folder")
+    assert left_in(folder) == ["folder.json"]
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_program_itself_says_the_same() -> None:
+    command = [sys.executable, "-m", "attncli", "inspect"]
+    for name in ("half a character", "a trace into a missing folder", "an unknown mask", "empty text"):
+        arguments, code, *words = BAD[name]
+        ran = subprocess.run([*command, *map(os.fsencode, arguments)], capture_output=True, check=False)
+        assert ran.returncode == code, ran.stderr.decode()
+        assert ran.stdout == b""
+        assert ran.stderr.startswith(b"attn: ")
+        assert ran.stderr.count(b"\n") == 1
+        assert all(word.encode() in ran.stderr for word in words)
+
+
+# --- mask files --------------------------------------------------------------------------------------------
+
+
+def test_a_mask_file_of_another_shape_is_refused_with_both_shapes(attn: Run, tmp_path: Path, tiny_llama: str) -> None:
+    path = tmp_path / "mask.npy"
+    for shape in ((2, 2), (3, 2), (2, 3, 3), (1, 4, 3)):
+        np.save(path, np.ones(shape, bool))
+        for source in ([], ["-m", tiny_llama, "--no-special"]):
+            # Another path each time: what is read is not what this test is about.
+            copy = shutil.copy(path, tmp_path / f"{len(source)}-{'x'.join(map(str, shape))}.npy")
+            refused(attn("inspect", TEXT, *source, "--mask", copy), INPUT, f"{list(shape)}", "[3, 3]")
+
+
+def npz(path: Path) -> None:
+    with open(path, "wb") as stream:
+        np.savez(stream, mask=np.ones((3, 3)))
+
+
+BAD_MASKS: dict[str, tuple[str, Callable[[Path], Any], str]] = {
+    "empty": ("npy", lambda path: path.write_bytes(b""), "cannot be read"),
+    "truncated": ("npy", lambda path: np.save(path, np.ones((3, 3))) or os.truncate(path, 140), "cannot be read"),
+    "no array": ("npy", lambda path: path.write_text("causal"), "cannot be read"),
+    "an archive": ("npy", npz, "mask file"),
+    "objects": ("npy", lambda path: np.save(path, np.array([[None]]), allow_pickle=True), "cannot be read"),
+    "one axis": ("npy", lambda path: np.save(path, np.ones(3)), "shape [3]"),
+    "four axes": ("npy", lambda path: np.save(path, np.ones((1, 1, 3, 3))), "shape [1, 1, 3, 3]"),
+    "texts": ("json", lambda path: path.write_text('[["a"]]'), "holds <U1"),
+    "ragged": ("json", lambda path: path.write_text("[[1, 0], [1]]"), "cannot be read"),
+    "no JSON": ("json", lambda path: path.write_text("[[1, 0]"), "cannot be read"),
+    "a dictionary": ("json", lambda path: path.write_text('{"mask": [[1]]}'), "mask file"),
+    "deeper than anyone nests": ("json", lambda path: path.write_text("[" * 100_000), "cannot be read"),
+    "no numbers": ("csv", lambda path: path.write_text("a,b\nc,d\n"), "cannot be read"),
+    "no rows": ("csv", lambda path: path.write_text(""), "mask file"),
+    "no UTF-8": ("csv", lambda path: path.write_bytes(b"\xff,\xfe\n"), "cannot be read"),
+    "other numbers": ("csv", lambda path: path.write_text("0,1,2\n0,1,2\n0,1,2\n"), "holds the values 0, 1, 2"),
+    "a folder": ("npy", lambda path: path.mkdir(), "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_MASKS)
+def test_a_mask_file_that_holds_no_mask_is_refused(attn: Run, tmp_path: Path, name: str) -> None:
+    ending, write, words = BAD_MASKS[name]
+    path = tmp_path / f"mask.{ending}"
+    write(path)
+    for mask in (str(path), f'causal & file("{path}")'):
+        refused(attn("inspect", TEXT, "--mask", mask), INPUT, str(path), words)
+
+
+# --- checkpoints -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def checkpoint(tiny_llama: str, tmp_path: Path) -> Path:
+    """A copy of the tiny decoder, to be damaged."""
+    return Path(shutil.copytree(tiny_llama, tmp_path / "checkpoint"))
+
+
+def rewritten(folder: Path, change: Callable[[dict[str, np.ndarray[Any, Any]]], Any]) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+Q_PROJECTION = "model.layers.1.self_attn.q_proj.weight"
+
+DAMAGE: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
+    "truncated weights": (lambda f: os.truncate(f / "model.safetensors", 5000), ["model"]),
+    "empty weights": (lambda f: os.truncate(f / "model.safetensors", 0), ["model"]),
+    "missing weights": (lambda f: (f / "model.safetensors").unlink(), ["model.safetensors"]),
+    "a missing tensor": (lambda f: rewritten(f, lambda t: t.pop(Q_PROJECTION)), ["layers.1.self_attn.q_proj.weight"]),
+    "tensors of another model": (
+        lambda f: save_file({"x": np.ones(2, np.float32)}, f / "model.safetensors", metadata={"format": "pt"}),
+        ["lack"],
+    ),
+    "a tensor of another shape": (
+        lambda f: rewritten(f, lambda t: t.update({Q_PROJECTION: np.ones((5, 5), np.float32)})),
+        ["layers.1.self_attn.q_proj.weight"],
+    ),
+    "no tokenizer": (lambda f: [path.unlink() for path in f.glob("tokenizer*")], ["tokenizer"]),
+    "a tokenizer that is no JSON": (lambda f: (f / "tokenizer.json").write_text("{"), ["tokenizer"]),
+    "a configuration that is no JSON": (lambda f: (f / "config.json").write_text("{"), ["configuration"]),
+    "a configuration that is empty": (lambda f: (f / "config.json").write_text("{}"), ["configuration"]),
+    "an architecture nobody knows": (
+        lambda f: (f / "config.json").write_text('{"model_type": "frobnicator"}'),
+        ["frobnicator"],
+    ),
+    "no configuration": (lambda f: (f / "config.json").unlink(), ["no config.json"]),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_checkpoint_is_named_with_what_is_wrong(attn: Run, checkpoint: Path, folder: Path, name: str) -> None:
+    damage, words = DAMAGE[name]
+    damage(checkpoint)
+    refused(attn("inspect", TEXT, "-m", checkpoint, "-l", "all", "-o", "out.json"), LOAD, str(checkpoint), *words)
+    assert left_in(folder) == []
+
+
+def test_the_libraries_below_add_nothing_to_stderr(checkpoint: Path) -> None:
+    damage, _ = DAMAGE["a tensor of another shape"]
+    damage(checkpoint)
+    ran = program("inspect", TEXT, "-m", checkpoint, "-l", "1")
+    assert (ran.returncode, ran.stdout) == (LOAD, "")
+    assert ran.stderr.startswith("attn: ")
+    assert ran.stderr.count("\n") == 1
+
+
+def test_a_checkpoint_is_told_from_its_name(attn: Run, checkpoint: Path) -> None:
+    odd = checkpoint.with_name(os.fsdecode(b"mi\xffni"))
+    odd.symlink_to(checkpoint)
+    for command in (
+        ("inspect", TEXT, "--engine", "native", "-m"),
+        ("inspect", TEXT, "--engine", "transformers", "-m"),
+        ("tokens", TEXT, "-m"),
+        ("inspect", TEXT, "--vocab"),
+    ):
+        assert attn(*command, checkpoint).code == 0
+        refused(attn(*command, odd), LOAD, "the name", "mi\\udcffni is not UTF-8")
+    refused(attn("inspect", TEXT, "--vocab", odd / "tokenizer.json"), LOAD, "mi\\udcffni", "is not UTF-8")
+
+
+def test_a_file_is_no_checkpoint(attn: Run, checkpoint: Path) -> None:
+    refused(attn("inspect", TEXT, "-m", checkpoint / "config.json"), LOAD, "is a file", "folder")
+
+
+def test_layers_and_heads_are_checked_before_weights_and_tokenizer_are_read(attn: Run, checkpoint: Path) -> None:
+    for path in [checkpoint / "model.safetensors", *checkpoint.glob("tokenizer*")]:
+        path.unlink()
+    refused(attn("inspect", TEXT, "-m", checkpoint, "-l", "3"), USAGE, "--layer 3 is out of range", "3 layers, 0..2")
+    refused(attn("inspect", TEXT, "-m", checkpoint, "-l", "1-7"), USAGE, "--layer 7 is out of range")
+    refused(attn("inspect", TEXT, "-m", checkpoint, "-H", "6"), USAGE, "--head 6 is out of range", "6 heads, 0..5")
+    refused(attn("inspect", TEXT, "-m", checkpoint, "-H", "-7"), USAGE, "--head -7 is out of range")
+    refused(attn("inspect", TEXT, "-m", checkpoint, "-l", "2", "-H", "5"), LOAD)
+
+
+def test_a_sentence_longer_than_the_positions_is_refused_with_both_numbers(
+    attn: Run, tiny_llama: str, minilm: str
+) -> None:
+    refused(attn("inspect", "time " * 33, "-m", tiny_llama), INPUT, "33 tokens", "at most 32")
+    assert attn("inspect", "time " * 32, "-m", tiny_llama, "-F", "json", "--show", "q").code == 0
+    refused(attn("inspect", "time " * 511, "-m", minilm), INPUT, "513 tokens", "at most 512")
+    refused(attn("inspect", "time", "--pair", "flies " * 510, "-m", minilm), INPUT, "514 tokens", "at most 512")
+
+
+def test_a_word_that_only_the_model_lacks_is_warned_about(attn: Run, tiny_llama: str, minilm: str) -> None:
+    ran = attn("inspect", "time zeppelin flies zeppelin quark", "-m", tiny_llama, "-F", "json")
+    assert ran.code == 0
+    assert ran.err.startswith("attn: warning: ")
+    assert ran.err.count("\n") == 1
+    assert ran.err.count("'zeppelin'") == 1
+    assert "'quark', read as <unk>" in ran.err
+    assert [token["text"] for token in ran.json["key_tokens"]].count("<unk>") == 3
+    ran = attn("inspect", "time \U0001f9ff flies", "-m", minilm, "-F", "json")
+    assert "read as [UNK]" in ran.err
+
+
+def test_a_word_of_the_pair_that_only_the_model_lacks_is_warned_about_too(attn: Run, tiny_llama: str) -> None:
+    ran = attn("inspect", "time", "--pair", "zeppelin", "-m", tiny_llama, "-F", "json")
+    assert [token["text"] for token in ran.json["key_tokens"]] == ["time", "<unk>"]
+    assert "'zeppelin'" in ran.err
+
+
+def test_an_id_beyond_the_embedding_is_refused(attn: Run, checkpoint: Path) -> None:
+    path = checkpoint / "tokenizer.json"
+    tokenizer = json.loads(path.read_text(encoding="utf-8"))
+    tokenizer["model"]["vocab"]["zebra"] = 99
+    path.write_text(json.dumps(tokenizer), encoding="utf-8")
+    ran = attn("inspect", "time zebra", "-m", checkpoint)
+    assert ran.code in (LOAD, INPUT)
+    refused(ran, ran.code)
+
+
+def test_a_device_that_is_not_there_is_refused(attn: Run, tiny_llama: str) -> None:
+    for device in ("cuda:99", "abacus"):
+        ran = attn("inspect", TEXT, "-m", tiny_llama, "--device", device)
+        refused(ran, LOAD, f"--device {device}", "; give --device cpu")
+
+
+def test_an_option_that_changes_nothing_is_not_silently_ignored(attn: Run, tiny_llama: str) -> None:
+    refused(attn("inspect", TEXT, "-m", tiny_llama, "--revision", "v2"), USAGE, "--revision")
+
+
+# --- escape sequences --------------------------------------------------------------------------------------
+
+
+EVIL = {
+    "sentence file": ["--file", ESCAPE],
+    "trace": ["--from", ESCAPE],
+    "output": [TEXT, "-o", f"{ESCAPE}/x.json"],
+    "output ending": [TEXT, "-o", f"x.{ESCAPE}"],
+    "trace to save": [TEXT, "--save", f"{ESCAPE}/x.safetensors"],
+    "mask file": [TEXT, "--mask", f"{ESCAPE}.npy"],
+    "mask expression": [TEXT, "--mask", ESCAPE],
+    "mask file in an expression": [TEXT, "--mask", f'file("{ESCAPE}.npy")'],
+    "model": [TEXT, "-m", ESCAPE],
+    "tokenizer": [TEXT, "--vocab", ESCAPE],
+    "query": [TEXT, "-q", ESCAPE],
+    "key": [TEXT, "-k", ESCAPE],
+    "layer": [TEXT, "-l", ESCAPE],
+    "head": [TEXT, "-H", ESCAPE],
+    "part": [TEXT, "--show", ESCAPE],
+    "scale": [TEXT, "--scale", ESCAPE],
+    "number": [TEXT, "--seed", ESCAPE],
+    "choice": [TEXT, "--init", ESCAPE],
+    "format": [TEXT, "-F", ESCAPE],
+    "option": [TEXT, f"--{ESCAPE}"],
+    "token that is suggested": [f"time {ESCAPE}", "-q", "arrow"],
+    "token of a blind row": [f"time {ESCAPE}", "-q", "arrow", "--mask", "~full"],
+}
+
+
+@pytest.mark.parametrize("name", EVIL)
+def test_an_escape_sequence_is_shown_and_never_sent(attn: Run, folder: Path, name: str) -> None:
+    ran = attn("inspect", *EVIL[name])
+    assert ran.code in (USAGE, LOAD, INPUT)
+    refused(ran, ran.code)
+    assert raw(ran.err) == set()
+    assert left_in(folder) == []
+
+
+def test_an_escape_sequence_in_a_command_or_a_checkpoint_is_shown(
+    attn: Run, tmp_path: Path, tiny_llama: str, checkpoint: Path
+) -> None:
+    ran = attn(ESCAPE)
+    refused(ran, USAGE, "\\x1b[31mred")
+    assert raw(ran.err) == set()
+    folder = checkpoint.rename(tmp_path / ESCAPE)
+    for arguments, code in ((["-l", "9"], USAGE), (["time " * 40], INPUT), (["--mask", "docs(9)"], INPUT)):
+        ran = attn("inspect", TEXT, "-m", folder, *arguments)
+        assert ran.code == code
+        assert raw(ran.err) == raw(ran.out) == set()
+    (folder / "model.safetensors").write_bytes(b"x" * 40)
+    ran = attn("inspect", TEXT, "-m", folder)
+    refused(ran, LOAD, "\\x1b[31mred")
+    assert raw(ran.err) == set()
+
+
+def test_an_escape_sequence_in_a_warning_is_shown(attn: Run, tiny_llama: str) -> None:
+    ran = attn("inspect", "time \x1b[31m \x07", "-m", tiny_llama, "--mask", "~full", "-F", "json")
+    assert ran.code == 0
+    assert "<unk>" in ran.err
+    assert raw(ran.err) == raw(ran.out) == set()
+
+
+def test_escape_sequences_in_a_trace_file_are_shown(attn: Run, tmp_path: Path) -> None:
+    path = tmp_path / "dump.safetensors"
+    q = np.ones((1, 2), np.float32)
+    for tensors, metadata in (
+        ({ESCAPE: q}, {}),
+        ({"q": q, "k": q}, {"scale": ESCAPE}),
+        ({"q": q, "k": q}, {"tokens": ESCAPE}),
+        ({"q": q, "k": q}, {"attncli": json.dumps({"schema": ESCAPE})}),
+    ):
+        save_file(tensors, path, metadata=metadata)
+        ran = attn("inspect", "--from", path)
+        refused(ran, INPUT)
+        assert raw(ran.err) == set()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("time", "--offline"),
+        ("time", "--hide-special"),
+        ("time", "-o", "x.json", "--save", "x.json"),
+        ("time", "--project", "none", "--init", "uniform"),
+    ],
+    ids=" ".join,
+)
+def test_nothing_is_silently_ignored(arguments: tuple[str, ...], attn: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = attn("inspect", *arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_among_several_sentences_the_bad_one_is_named(attn: Any) -> None:
+    assert (
+        attn("inspect", "time flies", " ").err
+        == "attn: sentence 2: the sentence is empty; expected at least one word\n"
+    )

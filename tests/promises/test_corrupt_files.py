@@ -1,0 +1,437 @@
+"""Files that are damaged, or made to do damage: a right answer or one sentence, nothing executed, memory bounded."""
+
+import json
+import os
+import pickle
+import random
+import resource
+import shutil
+import stat
+import struct
+import subprocess
+import sys
+import zipfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from outputs import FINDINGS, INPUT, LOAD, OK, hold, one_sentence
+from running import program
+from safetensors import safe_open
+from safetensors.numpy import save, save_file
+
+Run = Callable[..., Any]
+TEXT = "time flies like an arrow"
+TRIES = 40  # damaged copies of each file
+
+
+def damaged(content: bytes, seed: int) -> bytes:
+    """A copy that is cut off, or has a few bits turned; half of them near the front, where a header stands."""
+    drawn = random.Random(seed)
+    if seed % 4 == 0:
+        return content[: drawn.randrange(len(content))]
+    copy = bytearray(content)
+    reach = min(len(content), 300) if seed % 2 else len(content)
+    for _ in range(drawn.randint(1, 4)):
+        copy[drawn.randrange(reach)] ^= 1 << drawn.randrange(8)
+    return bytes(copy)
+
+
+def tried(attn: Run, path: Path, arguments: list[Any], times: int = TRIES) -> Counter[int]:
+    """Run a command on damaged copies of one of its files; return how often it ended in which way."""
+    whole = path.read_bytes()
+    ended: Counter[int] = Counter()
+    assert attn(*arguments).code == OK
+    for seed in range(times):
+        path.write_bytes(damaged(whole, seed))
+        ran = attn(*arguments)
+        hold(ran.code, ran.out, ran.err)
+        if ran.code not in (OK, FINDINGS):
+            one_sentence(ran.code, ran.out, ran.err)
+        ended[int(ran.code)] += 1
+    path.write_bytes(whole)
+    assert attn(*arguments).code == OK
+    return ended
+
+
+def said(what: str, ended: Counter[int]) -> None:
+    print(f"{what}: {sum(ended.values())} damaged files, {dict(sorted(ended.items()))} by exit code")
+    assert set(ended) - {OK, FINDINGS}, "no damage was found in any of them"
+
+
+@pytest.mark.parametrize("ending", ["npy", "npz", "json", "csv", "safetensors", "pt"])
+def test_a_damaged_mask_is_read_or_refused(ending: str, attn: Run, tmp_path: Path) -> None:
+    path = tmp_path / f"mask.{ending}"
+    assert attn("mask", "convert", "causal", "--size", "5", "--to", "additive", "-o", path).code == OK
+    said(ending, tried(attn, path, ["inspect", TEXT, "--mask", path]))
+
+
+@pytest.mark.parametrize("show", ["weights,metrics", "tokens,q,output"])
+def test_a_damaged_trace_is_read_or_refused(show: str, attn: Run, tmp_path: Path) -> None:
+    path = tmp_path / "trace.safetensors"
+    assert attn("inspect", TEXT, "--pair", "fruit", "--mask", "window(3)", "--save", path).code == OK
+    said("trace", tried(attn, path, ["inspect", "--from", path, "--show", show], 100))
+
+
+def test_a_damaged_dump_is_read_or_refused(attn: Run, tmp_path: Path) -> None:
+    path = tmp_path / "dump.safetensors"
+    q = np.random.default_rng(0).standard_normal((2, 4, 3), dtype=np.float32)
+    metadata = {"tokens": json.dumps(["a", "b", "c", "d"]), "scale": "0.5"}
+    save_file({"q": q, "k": q + 1, "v": q, "mask": np.tri(4, dtype=bool)}, path, metadata=metadata)
+    said("dump", tried(attn, path, ["why", "--from", path, "-q", "1"], 100))
+
+
+@pytest.mark.parametrize("engine", ["auto", "transformers"])
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"])
+def test_a_damaged_checkpoint_is_read_or_refused(
+    name: str, engine: str, attn: Run, tiny_llama: str, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(tiny_llama, tmp_path / "checkpoint"))
+    said(name, tried(attn, folder / name, ["inspect", TEXT, "-m", folder, "-l", "all", "--engine", engine]))
+
+
+def test_a_damaged_tokenizer_of_the_toy_layer_is_read_or_refused(attn: Run, tiny_llama: str, tmp_path: Path) -> None:
+    path = Path(shutil.copy(Path(tiny_llama) / "tokenizer.json", tmp_path))
+    said("tokenizer.json", tried(attn, path, ["inspect", TEXT, "--vocab", path], 60))
+
+
+# --- made to do damage -------------------------------------------------------------------------------------
+
+
+class Evil:
+    """Makes a folder where a pickle is trusted."""
+
+    def __init__(self, canary: Path) -> None:
+        self.canary = canary
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.canary),)
+
+
+def test_no_pickle_of_a_mask_runs(attn: Run, tmp_path: Path) -> None:
+    canary = tmp_path / "ran"
+    pickle.loads(pickle.dumps(Evil(canary)))
+    canary.rmdir()  # it works where it is trusted
+    evil: Any = np.array([[Evil(canary)]], dtype=object)
+    (tmp_path / "bare.pt").write_bytes(pickle.dumps(Evil(canary)))
+    (tmp_path / "bare.npy").write_bytes(pickle.dumps(Evil(canary)))
+    (tmp_path / "bare.npz").write_bytes(pickle.dumps(Evil(canary)))
+    torch.save(Evil(canary), tmp_path / "zipped.pt")
+    torch.save({"mask": Evil(canary)}, tmp_path / "legacy.pt", _use_new_zipfile_serialization=False)
+    np.save(tmp_path / "objects.npy", evil, allow_pickle=True)
+    np.savez(tmp_path / "objects.npz", mask=evil)
+    paths = sorted(tmp_path.iterdir())
+    assert len(paths) == 7
+    for path in paths:
+        for arguments in (["inspect", TEXT, "--mask", path], ["mask", "show", path], ["inspect", "--from", path]):
+            ran = attn(*arguments)
+            one_sentence(ran.code, ran.out, ran.err)
+            assert not canary.exists(), path
+
+
+def npy_header(shape: tuple[int, ...]) -> bytes:
+    text = f"{{'descr': '|b1', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    text += b" " * (-(len(text) + 11) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+
+
+def header(content: bytes, length: int | None = None) -> bytes:
+    return struct.pack("<Q", len(content) if length is None else length) + content
+
+
+def zip_bomb(path: Path) -> None:
+    """A mask of over 2 GiB of zeros, in a file of a few MiB."""
+    side = 47_000
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+        archive.open("mask.npy", "w", force_zip64=True) as stream,
+    ):
+        stream.write(npy_header((side, side)))
+        for _ in range(side // 500):
+            stream.write(bytes(500 * side))
+
+
+def with_header(trace: bytes, change: Callable[[str], str]) -> bytes:
+    """A saved trace with another text in its metadata."""
+    length = int.from_bytes(trace[:8], "little")
+    whole = json.loads(trace[8 : 8 + length])
+    whole["__metadata__"]["attncli"] = change(whole["__metadata__"]["attncli"])
+    return header(json.dumps(whole).encode()) + trace[8 + length :]
+
+
+def bombs(folder: Path, trace: bytes) -> dict[str, list[str]]:
+    """Small files that ask for much memory, or for depth; by name the arguments that read them."""
+    tensor = {"dtype": "F32", "shape": [2**20, 2**20], "data_offsets": [0, 2**42]}
+    small = save({"q": np.ones((2, 2), np.float32), "k": np.ones((2, 2), np.float32)})
+    deep = "[" * 100_000
+    layers = '"layers": 1,'
+    assert with_header(trace, lambda text: text) != with_header(trace, lambda text: text.replace(layers, "x"))
+    files = {
+        "terabytes.npy": npy_header((2**20, 2**20)),
+        "exabytes.npy": npy_header((2**31, 2**32)),
+        "overflow.npy": npy_header((2**40, 2**40)),
+        "negative.npy": npy_header((-1, 4)),
+        "deep.npy": b"\x93NUMPY\x02\x00" + struct.pack("<I", 200_000) + b"(" * 200_000,
+        "deep.json": deep.encode(),
+        "deep and closed.json": (deep + "]" * 100_000).encode(),
+        "huge.json": b"[[" + b"9" * 100_000 + b"]]",
+        "infinite.json": b"[[1e999, 0], [-1e999, NaN]]",
+        "huge.csv": b"1,0\n0," + b"9" * 100_000 + b"\n",
+        "length.safetensors": header(b"{}", 2**63 - 1),
+        "length past the end.safetensors": header(b"{}", 2**40),
+        "terabytes.safetensors": header(json.dumps({"mask": tensor, "q": tensor, "k": tensor}).encode()),
+        "deep.safetensors": header(('{"__metadata__": {"attncli": ' + deep).encode()),
+        "deep metadata.safetensors": with_header(trace, lambda _: deep),
+        "deep tokens.safetensors": header(
+            json.dumps({**json.loads(small[8 : 8 + small[0]]), "__metadata__": {"tokens": deep}}).encode()
+        )
+        + small[8 + small[0] :],
+        "many layers.safetensors": with_header(
+            trace, lambda text: text.replace(layers, '"layers": 9' + "9" * 15 + ",")
+        ),
+        "huge number.safetensors": with_header(
+            trace, lambda text: text.replace(layers, '"layers": ' + "9" * 5000 + ",")
+        ),
+        "infinite.safetensors": with_header(trace, lambda text: text.replace('"softcap": null', '"softcap": 1e999')),
+        "huge past.safetensors": with_header(trace, lambda text: text.replace('"past": 0', '"past": 2147483647')),
+        "many documents.safetensors": with_header(trace, lambda text: text.replace('"causal"', '"docs(999999999)"')),
+    }
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    zip_bomb(folder / "bomb.npz")
+    with zipfile.ZipFile(folder / "claims.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("mask.npy", npy_header((2**20, 2**20)) + bytes(1000))
+    reading: dict[str, list[str]] = {}
+    for path in sorted(folder.iterdir()):
+        reading[f"{path.name} as a mask"] = ["inspect", TEXT, "--mask", str(path)]
+        reading[f"{path.name} checked"] = ["mask", "check", str(path), "--expect", "causal"]
+        if path.suffix == ".safetensors":
+            reading[f"{path.name} as a trace"] = ["inspect", "--from", str(path), "-l", "all"]
+            reading[f"{path.name}, many layers"] = ["inspect", "--from", str(path), "-l", "0-999999998"]
+            reading[f"{path.name} measured"] = ["heads", "--from", str(path)]
+    return reading
+
+
+_LIMITED = """
+import json, re, sys
+from typer.testing import CliRunner
+from attncli.cli.app import app
+def most():  # KiB; not ru_maxrss, which a process has from its parent
+    return int(re.search(r"VmHWM:\\s+([0-9]+) kB", open("/proc/self/status").read())[1])
+CliRunner().invoke(app, ["inspect", "warm up"])
+before = most()
+for name, arguments in json.load(sys.stdin).items():
+    ran = CliRunner().invoke(app, arguments)
+    print(json.dumps([name, ran.exit_code, ran.stdout[:200], ran.stderr, most() - before]), flush=True)
+"""
+
+
+def in_little_memory(reading: dict[str, list[str]], mebibytes: int, limit: int) -> list[tuple[str, int]]:
+    """Run commands in one process of limited memory; return how each ended, and hold them to their memory."""
+    ran = subprocess.run(
+        [sys.executable, "-c", _LIMITED],
+        input=json.dumps(reading),
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+        timeout=300,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit * 2**30, limit * 2**30)),
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    answers = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert [name for name, *_ in answers] == list(reading)
+    for name, code, out, err, peak in answers:
+        hold(code, "", err)
+        if code > FINDINGS:
+            assert out == "", name
+            assert err.count("\n") == 1, (name, err)
+        assert peak < mebibytes * 1024, f"{name} took {peak // 1024} MiB"
+    print(f"{len(answers)} readings of files that ask for much, in at most {answers[-1][-1] // 1024} MiB")
+    return [(name, code) for name, code, *_ in answers]
+
+
+def test_a_small_file_that_asks_for_much_is_refused_in_little_memory(attn: Run, tmp_path: Path) -> None:
+    assert attn("inspect", TEXT, "--save", tmp_path / "trace.safetensors").code == OK
+    trace = (tmp_path / "trace.safetensors").read_bytes()
+    (tmp_path / "bombs").mkdir()
+    ended = in_little_memory(bombs(tmp_path / "bombs", trace), mebibytes=200, limit=3)
+    answered = [name for name, code in ended if code <= FINDINGS]
+    # A count of layers that nobody asks for, and a past that is only far away, are no harm.
+    assert all(name.startswith(("huge past", "many layers")) for name in answered), answered
+
+
+CLAIMS = ("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "hidden_size", "intermediate_size")
+CLAIMS += ("vocab_size", "max_position_embeddings", "head_dim")
+
+
+def test_a_configuration_that_claims_much_is_refused_in_little_memory(tiny_llama: str, tmp_path: Path) -> None:
+    reading = {"a whole one": ["inspect", TEXT, "-m", tiny_llama]}
+    for name in CLAIMS:
+        for size in (10**9, 10**30):
+            folder = Path(shutil.copytree(tiny_llama, tmp_path / f"{name}-{len(str(size))}"))
+            config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            (folder / "config.json").write_text(json.dumps(config | {name: size}), encoding="utf-8")
+            reading[folder.name] = ["inspect", TEXT, "-m", str(folder), "-l", "all"]
+    folder = Path(shutil.copytree(tiny_llama, tmp_path / "deep"))
+    (folder / "config.json").write_text("[" * 100_000, encoding="utf-8")
+    reading["deep"] = ["inspect", TEXT, "-m", str(folder)]
+    ended = in_little_memory(reading, mebibytes=1000, limit=24)
+    # More positions than a rotary model needs are no harm.
+    answered = [name for name, code in ended if code <= FINDINGS and not name.startswith("max_position")]
+    assert answered == ["a whole one"]
+
+
+# --- what is no file, or is too large ----------------------------------------------------------------------
+
+# What reads each file, FILE being its path and FOLDER the checkpoint that it is in.
+READERS = {
+    "trace.safetensors": [["inspect", "--from", "FILE"], ["diff", "--from", "FILE", "--from", "FILE"],
+                          ["tokens", "--from", "FILE"]],
+    **{f"mask.{ending}": [["mask", "check", "FILE"], ["inspect", TEXT, "--mask", "FILE"],
+                           ["mask", "show", 'file("FILE")', "--size", "2"]]
+       for ending in ("npy", "npz", "safetensors", "pt", "csv", "json")},
+    "mask.py": [["mask", "show", "FILE:mask", "--size", "4"]],
+    "sentences.txt": [["inspect", "--file", "FILE", "-F", "jsonl"], ["tokens", "--file", "FILE", "--whole"]],
+    "vocabulary.json": [["inspect", TEXT, "--vocab", "FILE"]],
+    **{f"checkpoint/{name}": [["inspect", TEXT, "-m", "FOLDER"], ["tokens", TEXT, "-m", "FOLDER"]]
+       for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                    "added_tokens.json", "generation_config.json", "vocab.json", "merges.txt", "spiece.model",
+                    "model.safetensors.index.json", "pytorch_model.bin.index.json", "chat_template.jinja",
+                    "additional_chat_templates/rag.jinja")},
+    "weights/model.safetensors": [["inspect", TEXT, "-m", "FOLDER"]],
+}  # fmt: skip
+UNFIT = {
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "pipe": os.mkfifo,
+    "socket": lambda path: os.mknod(path, stat.S_IFSOCK | 0o600),
+    "folder": Path.mkdir,
+    "endless": lambda path: (path.touch(), os.truncate(path, 2**31 + 1)),  # nearly all of it holes
+}
+
+
+def unfit(reader: str, kind: str, folder: Path, tiny_llama: str) -> list[list[str]]:
+    """Make a file that is none in a folder; return the commands that read it."""
+    path = folder / reader
+    if path.parent.name != folder.name:
+        shutil.copytree(tiny_llama, folder / Path(reader).parts[0])
+    path.parent.mkdir(exist_ok=True, parents=True)
+    path.unlink(missing_ok=True)
+    UNFIT[kind](path)
+    inside = str(folder / Path(reader).parts[0])
+    return [[word.replace("FILE", str(path)).replace("FOLDER", inside) for word in line] for line in READERS[reader]]
+
+
+@pytest.mark.parametrize("kind", UNFIT)
+def test_nothing_is_read_but_files_of_a_usual_size(
+    kind: str, tmp_path: Path, tiny_llama: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    reading, expected = {}, {}
+    for number, reader in enumerate(READERS):
+        if kind == "folder" and "/" in reader:
+            continue  # it is as if it were not there
+        if kind == "endless" and reader in ("sentences.txt", "weights/model.safetensors"):
+            continue  # of which a line at a time is read, and what is asked for
+        if kind == "pipe" and reader == "sentences.txt":
+            continue  # which may come from another program
+        Path(str(number)).mkdir()
+        for line in unfit(reader, kind, Path(str(number)), tiny_llama):
+            name = f"{reader}: {' '.join(line)}"
+            reading[name] = line
+            expected[name] = LOAD if "/" in reader or reader == "vocabulary.json" else INPUT
+    ended = in_little_memory(reading, mebibytes=200, limit=4)
+    assert dict(ended) == expected
+
+
+def test_a_tab_reads_no_configuration_that_is_none(attn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    reading = {}
+    for kind in UNFIT:
+        Path(kind, "refs").mkdir(parents=True)
+        UNFIT[kind](Path(kind) / "config.json")
+        reading[kind] = ["__complete", "zsh", "--", "inspect", "-m", kind, "--layer", ""]
+    # A folder that somebody hands on can name it too.
+    Path("pyproject.toml").write_text('[tool.attncli]\nmodel = "pipe"\n')
+    reading["standing"] = ["__complete", "zsh", "--", "inspect", "--layer", ""]
+    assert in_little_memory(reading, mebibytes=50, limit=2) == [(name, OK) for name in reading]
+    for words in reading.values():
+        assert attn(*words).out == "=\tall\tevery layer\n"
+
+
+def test_sentences_are_read_from_a_pipe_that_a_shell_makes() -> None:
+    command = f"{sys.executable} -m attncli tokens -F tsv --file <(echo time flies)"
+    ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert [line.split("\t")[3] for line in ran.stdout.splitlines()[1:]] == ["time", "flies"]
+    ran = subprocess.run(["bash", "-c", f"{sys.executable} -m attncli tokens --file /dev/stdin <<< time"],
+                         capture_output=True, text=True, check=True)  # fmt: skip
+    assert "time" in ran.stdout
+
+
+# --- a checkpoint that is not all in its folder ------------------------------------------------------------
+
+
+def indexed(tiny_llama: str, folder: Path, shard: str, index: str = "model.safetensors.index.json") -> Path:
+    """Copy a checkpoint whose weights are said to be in another file."""
+    shutil.copytree(tiny_llama, folder)
+    with safe_open(folder / "model.safetensors", framework="numpy") as file:
+        names = list(file.keys())
+    os.rename(folder / "model.safetensors", folder / "shard.safetensors")
+    (folder / index).write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(names, shard)}))
+    return folder
+
+
+ENGINES = ("auto", "native", "transformers")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "shard", ["{}/shard.safetensors", "../elsewhere/shard.safetensors", "inner/../../x.safetensors"]
+)
+def test_weights_outside_the_folder_are_refused(
+    shard: str, engine: str, attn: Run, tiny_llama: str, tmp_path: Path
+) -> None:
+    elsewhere = indexed(tiny_llama, tmp_path / "elsewhere", "shard.safetensors")
+    run = ["inspect", TEXT, "--engine", engine, "-m"]
+    assert attn(*run, elsewhere).code == OK
+    ran = attn(*run, indexed(tiny_llama, tmp_path / "here", shard.format(elsewhere)))
+    one_sentence(ran.code, ran.out, ran.err)
+    assert ran.code == LOAD
+    assert "which is not in that folder" in ran.err
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_weights_in_a_folder_of_the_folder_are_read(engine: str, attn: Run, tiny_llama: str, tmp_path: Path) -> None:
+    folder = indexed(tiny_llama, tmp_path / "here", "inner/shard.safetensors")
+    (folder / "inner").mkdir()
+    os.rename(folder / "shard.safetensors", folder / "inner" / "shard.safetensors")
+    assert attn("inspect", TEXT, "--engine", engine, "-m", folder).code == OK
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "name", ["config.json", "tokenizer.json", "model.safetensors.index.json", "inner/x.safetensors"]
+)
+def test_no_reader_waits_for_a_pipe_in_a_checkpoint(name: str, engine: str, tiny_llama: str, tmp_path: Path) -> None:
+    folder = indexed(tiny_llama, tmp_path / "here", "inner/x.safetensors")
+    (folder / "inner").mkdir()
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    ran = program("inspect", TEXT, "--engine", engine, "-m", folder, timeout=100)
+    one_sentence(ran.returncode, ran.stdout, ran.stderr)
+    assert ran.returncode == LOAD
+    assert f"{name} is a pipe or a device" in ran.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--trust-remote-code"]], ids=" ".join)
+def test_nor_does_what_reads_a_tokenizer_alone(options: list[str], tiny_llama: str, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_llama, tmp_path / "here"))
+    (folder / "tokenizer.json").unlink()
+    os.mkfifo(folder / "tokenizer.json")
+    ran = program("tokens", TEXT, "-m", folder, *options, timeout=100)
+    one_sentence(ran.returncode, ran.stdout, ran.stderr)
+    assert ran.returncode == LOAD
+    assert "tokenizer.json is a pipe or a device" in ran.stderr

@@ -1,0 +1,180 @@
+"""Encodings, colours and widths of the environment: nothing crashes, and nothing that was said is lost."""
+
+import os
+import re
+import subprocess
+import sys
+from functools import cache
+from typing import Any
+
+import pytest
+from running import program
+
+PLAIN = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+TEXT = "時間 flies café 🙂"
+COMMANDS = {
+    "inspect": ["inspect", TEXT],
+    "top keys": ["inspect", TEXT, "--top-keys", "2", "--show", "tokens,weights,metrics"],
+    "tsv": ["inspect", TEXT, "-F", "tsv"],
+    "json": ["inspect", TEXT, "-F", "json"],
+    "mask show": ["mask", "show", "causal & window(2)", TEXT],
+    "mask check": ["mask", "check", "window(2)", "--expect", "causal", "--size", "4"],
+    "heads": ["heads", TEXT],
+    "why": ["why", TEXT, "--query", "2", "--key", "0"],
+    "diff": ["diff", TEXT, "時間 like café 🙂"],
+    "help": ["inspect", "--help"],
+    "error": ["inspect", TEXT, "--query", "時"],
+}
+# As a locale of a computer without any, and as PYTHONIOENCODING says it.
+ENCODINGS: dict[str, dict[str, str]] = {
+    "ascii": {"PYTHONIOENCODING": "ascii"},
+    "cp1252": {"PYTHONIOENCODING": "cp1252"},
+    "cp437": {"PYTHONIOENCODING": "cp437"},
+}
+# What is written for a glyph of ours where there is none; a word of somebody else's becomes an escape instead.
+_INSTEAD = {"ᵀ": " T", "×": "x", "·": " ", ".": " ", "^": " "}
+
+
+@cache
+def ran(command: str, encoding: str = "utf-8") -> tuple[int, str, str]:
+    environment = PLAIN | ENCODINGS.get(encoding, {"PYTHONIOENCODING": "utf-8"})
+    done = subprocess.run(
+        [sys.executable, "-m", "attncli", *COMMANDS[command]], capture_output=True, check=False, env=environment
+    )
+    return done.returncode, done.stdout.decode(encoding), done.stderr.decode(encoding)
+
+
+def unescaped(text: str) -> str:
+    found = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
+    return found.sub(lambda match: chr(int(match[1] or match[2] or match[3], 16)), text)
+
+
+def words(text: str) -> list[str]:
+    """Every token and number, in order; labels that are cut to a column's width stand whole beside the rows."""
+    whole = [word for word in unescaped(text).split() if not re.search(r"\\|…|\.\.$", word)]
+    text = " ".join(whole)
+    text = "".join(_INSTEAD.get(character, character) for character in re.sub(r"(?<=\d)\.(?=\d)", ",", text))
+    return re.findall(r"[-+]?\w[\w,]*|🙂", text)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_word_and_number_is_there_in_every_encoding(command: str, encoding: str) -> None:
+    code, out, err = ran(command, encoding)
+    expected = ran(command)
+    assert code == expected[0] == {"mask check": 1, "error": 2}.get(command, 0)
+    assert not re.search(r"Traceback|a bug in attn", err)
+    cut = set(re.findall(r"\S*(?:…|\.\.)(?=\s)", out))  # headers of narrow columns
+    assert len(cut) <= 2
+    heads = {label for label in ("時間", "🙂") if cut}
+    assert [word for word in words(out) if word not in heads] == [
+        word for word in words(expected[1]) if word not in heads
+    ]
+    assert set(words(out)) == set(words(expected[1]))
+    assert words(err) == words(expected[2])
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_a_masked_cell_is_no_low_one_and_a_glyph_is_no_token(encoding: str) -> None:
+    _, out, _ = ran("mask show", encoding)
+    lines = [line.split()[2:] for line in out.splitlines() if re.match(r"\d ", line)]
+    masked = "." if encoding == "ascii" else "·"
+    for query, line in enumerate(lines):  # window(2): itself and the one before
+        cells = "".join(line)
+        assert len(re.findall(re.escape(masked), cells)) == len(lines) - min(query + 1, 2), out
+    environment = PLAIN | {"PYTHONIOENCODING": "ascii"}
+    said = [
+        program("inspect", text, "--show", "tokens", env=environment).stdout for text in ("a × b", "a x b", "a -> b")
+    ]
+    assert len(set(said)) == 3
+    assert "\\xd7" in said[0]
+
+
+def test_a_locale_of_ascii_alone_reads_utf_8_from_a_pipe_and_writes_files_of_any_name(tmp_path: Any) -> None:
+    environment = PLAIN | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    environment.pop("PYTHONIOENCODING", None)
+    ran = program("inspect", "--show", "tokens", "-", env=environment, input=TEXT)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "\\u6642\\u9593" in ran.stdout
+    ran = program("inspect", TEXT, env=environment)
+    assert (ran.returncode, ran.stdout) == (5, "")
+    assert ran.stderr == "attn: the sentence is not ascii, which the locale says arguments are; set PYTHONUTF8=1\n"
+    assert program("inspect", "time flies", "-o", tmp_path / "été.json", env=environment).returncode == 0
+    assert [file.name for file in tmp_path.iterdir()] == ["été.json"]
+
+
+SGR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"FORCE_COLOR": "1"},
+        {"FORCE_COLOR": "1", "TERM": "dumb"},
+        {"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLORTERM": "truecolor"},
+        {"FORCE_COLOR": "1", "TERM": "nonsense"},
+        {"FORCE_COLOR": "1", "PYTHONIOENCODING": "ascii"},
+        {"TERM": "dumb"},
+        {"NO_COLOR": "1", "FORCE_COLOR": "1"},
+        {"TERM": ""},
+    ],
+    ids=str,
+)
+def test_colour_takes_no_number_away(environment: dict[str, str]) -> None:
+    for command in ("inspect", "heads"):
+        done = program(*COMMANDS[command], env=PLAIN | {"PYTHONIOENCODING": "utf-8"} | environment)
+        assert (done.returncode, done.stderr) == (0, "")
+        plain = SGR.sub("", done.stdout)
+        assert "\x1b" not in plain
+        assert (plain != done.stdout) == ("FORCE_COLOR" in environment and "NO_COLOR" not in environment)
+        digits = re.compile(r"-?\d+\.\d{4}")
+        assert digits.findall(plain) == digits.findall(ran(command)[1])
+
+
+@pytest.mark.parametrize("name", ["COLUMNS", "TERMINAL_WIDTH"])
+@pytest.mark.parametrize("width", ["0", "abc", "1", "-5", "²", "9" * 5000, "60", ""])
+def test_a_width_that_is_none_leaves_the_help_readable(name: str, width: str) -> None:
+    done = program("mask", "diff", "--help", env=PLAIN | {name: width})
+    assert (done.returncode, done.stderr) == (0, "")
+    said = "".join(re.findall(r"\w+", done.stdout))
+    assert "Showwheretwomasksdiffer" in said
+    assert "Writetoafile" in said
+    assert max(map(len, done.stdout.splitlines())) <= 1000
+
+
+def test_no_width_of_the_environment_changes_what_a_pipe_gets() -> None:
+    expected = ran("inspect")[1]
+    for width in ("0", "abc", "1", "200"):
+        done = program(*COMMANDS["inspect"], env=PLAIN | {"COLUMNS": width, "PYTHONIOENCODING": "utf-8"})
+        assert done.stdout == expected
+
+
+def test_a_console_of_windows_that_writes_escapes_out_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    import rich.console
+
+    from attncli.cli.environment import Terminal
+
+    class Console:
+        encoding = "cp437"
+        written = ""
+
+        def isatty(self) -> bool:
+            return True
+
+        def write(self, text: str) -> None:
+            text.encode("cp437")
+            self.written += text
+
+        def flush(self) -> None: ...
+
+    for is_legacy in (True, False):
+        monkeypatch.setattr(rich.console, "detect_legacy_windows", lambda is_legacy=is_legacy: is_legacy)
+        monkeypatch.setenv("TERM", "xterm-256color")
+        console: Any = Console()
+        terminal = Terminal(console)
+        from rich.text import Text
+
+        terminal.show([Text("weights", style="bold on #440154")])
+        assert ("\x1b" in console.written) == (not is_legacy)
+        assert "weights" in console.written
+        assert terminal.palette("viridis").has_color == (not is_legacy)

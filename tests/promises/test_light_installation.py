@@ -1,0 +1,220 @@
+"""The installation without extras: what works without torch and transformers, and what is said of the rest."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from architectures import tiny_model
+from conformance import save
+from packaging.requirements import Requirement
+from running import Ran
+
+PROJECT = Path(__file__).parents[2]
+TEXT = "time flies like an arrow"
+LOAD = 3
+TORCH = "'attncli[torch]'"
+
+Light = Callable[..., Ran]
+
+
+def required(names: list[str], without: set[str]) -> set[str]:
+    """Return distributions and all that they require, but for some and what only those require."""
+    found: set[str] = set()
+    while names:
+        requirement = Requirement(names.pop())
+        is_meant = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if is_meant and requirement.name not in found | without:
+            found.add(requirement.name)
+            names += distribution(requirement.name).requires or []
+    return found
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of links to what `pip install .` brings; without the hub's client, which tokenizers bring."""
+    folder = tmp_path_factory.mktemp("light")
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for name in required(list(project["dependencies"]), {"huggingface-hub"}):
+        installed = distribution(name)
+        for top in {file.parts[0] for file in installed.files or ()} - {"..", "__pycache__"}:
+            (folder / top).symlink_to(installed.locate_file(top))
+    return folder
+
+
+@pytest.fixture
+def light(packages: Path, tmp_path: Path) -> Light:
+    """Run `attn` in a process that finds these packages and no others."""
+
+    def run(*arguments: str | Path, program: tuple[str, ...] = ("-m", "attncli"), **environment: str) -> Ran:
+        ran = subprocess.run(
+            [sys.executable, "-S", *program, *map(str, arguments)],
+            env=os.environ | {"PYTHONPATH": f"{packages}{os.pathsep}{PROJECT}"} | environment,
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+        )
+        return Ran(ran.returncode, ran.stdout, ran.stderr)  # type: ignore[arg-type]
+
+    return run
+
+
+def test_the_light_installation_has_neither_torch_nor_transformers_nor_a_client_of_the_hub(light: Light) -> None:
+    for name in ("torch", "transformers", "huggingface_hub"):
+        assert f"No module named '{name}'" in light(program=("-c", f"import {name}")).err
+    assert light(program=("-c", "import numpy, orjson, rich, safetensors, tokenizers, typer")).err == ""
+
+
+def test_masks_are_drawn_checked_compared_and_converted(light: Light, tmp_path: Path) -> None:
+    np.save(tmp_path / "mask.npy", np.tri(4, dtype=bool))
+    for arguments in (
+        ("show", "causal & window(2)", "--size", "4"),
+        ("check", "mask.npy", "--expect", "causal"),
+        ("convert", "mask.npy", "--to", "additive", "-o", "mask.safetensors"),
+        ("diff", "mask.safetensors", "causal"),
+    ):
+        ran = light("mask", *arguments)
+        assert (ran.code, ran.err) == (0, "")
+
+
+def test_a_toy_layer_is_shown_saved_and_shown_again(light: Light, tmp_path: Path, attn: Callable[..., Ran]) -> None:
+    trace = tmp_path / "trace.safetensors"
+    shown = light("inspect", TEXT, "--save", trace, "--format", "json")
+    assert (shown.code, shown.err) == (0, "")
+    assert light("inspect", "--from", trace, "-F", "json").json["layers"] == shown.json["layers"]
+    for command in (("heads",), ("why", "-q", "arrow"), ("inspect", "-F", "svg"), ("inspect", "-F", "md")):
+        assert light(*command, "--from", trace) == attn(*command, "--from", trace)
+    assert light("inspect", "--from", trace, "-o", "page.html", "--interactive").code == 0
+
+
+def test_a_checkpoint_of_a_common_family_is_computed(light: Light, minilm: str, attn: Callable[..., Ran]) -> None:
+    for command in (
+        ("inspect", TEXT, "--layer", "5", "-F", "json"),
+        ("heads", TEXT),
+        ("why", TEXT, "-q", "time"),
+        ("tokens", TEXT),
+        ("diff", TEXT, "fruit flies like a banana"),
+    ):
+        ran = light(*command, "-m", minilm)
+        assert ran.code == 0
+        assert ran == attn(*command, "-m", minilm)
+
+
+def test_a_long_sentence_is_computed_though_another_engine_would_be_sooner_done(light: Light, tiny_llama: str) -> None:
+    script = (
+        "import sys, attncli.sources.native as native; native.MOST = 0; sys.argv[0] = 'attn'\n"
+        "from attncli.__main__ import main; main()"
+    )
+    ran = light("inspect", TEXT, "-m", tiny_llama, "-F", "json", program=("-c", script))
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.json["source"]["engine"] == "native"
+
+
+# What it takes, and what is said to take it.
+TAKEN = {
+    ("inspect", TEXT, "-m", "LLAMA", "--engine", "transformers"): "the transformers engine",
+    ("inspect", TEXT, "-m", "LLAMA", "--verify"): "the transformers engine",
+    (
+        "inspect",
+        TEXT,
+        "-m",
+        "LLAMA",
+        "--generate",
+        "2",
+    ): "the native engine does not compute LLAMA: it writes no tokens. The",
+    ("heads", TEXT, "-m", "LLAMA", "--dtype", "bfloat16"): "the native engine does not compute LLAMA: ",
+    ("inspect", TEXT, "-m", "T5"): "the native engine does not compute T5: the architecture t5 ",
+    ("why", TEXT, "-m", "T5", "-q", "1"): "the native engine does not compute T5: the architecture t5 ",
+    ("tokens", TEXT, "-m", "T5"): "T5: the architecture t5 ",
+    (
+        "inspect",
+        TEXT,
+        "-m",
+        "no-one/nothing",
+    ): "no-one/nothing: there is no such folder, ",
+    ("tokens", TEXT, "-m", "/nowhere/x"): "/nowhere/x: there is no such folder, ",
+    ("check", TEXT, "-m", "LLAMA"): "attn check",
+    ("mask", "model", "LLAMA", TEXT): "attn mask model",
+    ("inspect", TEXT, "--rng", "torch"): "--rng torch",
+    ("inspect", TEXT, "--mask", "mask.pt"): "mask.pt",
+    ("mask", "check", "mask.pt"): "mask.pt",
+    ("mask", "convert", "causal", "--size", "3", "--to", "bool", "-o", "out.pt"): "a .pt file",
+    (
+        "inspect",
+        TEXT,
+        "--vocab",
+        "no-one/nothing",
+    ): "--vocab 'no-one/nothing' is no file or folder here. A look",
+}
+
+
+@pytest.fixture(scope="module")
+def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("t5")
+    save(tiny_model("t5"), folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"), TAKEN.items(), ids=lambda value: " ".join(value) * isinstance(value, tuple)
+)
+def test_what_takes_more_says_which_command_installs_it(
+    arguments: tuple[str, ...], what: str, light: Light, tiny_llama: str, t5: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "mask.pt").touch()
+    folders = {"LLAMA": tiny_llama, "T5": str(t5)}
+    ran = light(*(folders.get(argument, argument) for argument in arguments))
+    assert (ran.code, ran.out) == (LOAD, "")
+    for name, folder in folders.items():
+        ran.err = ran.err.replace(folder, name)
+    assert ran.err.startswith(f"attn: {what}")
+    packages = r"torch and transformers, which are|torch, which is|transformers, which is|huggingface_hub, which is"
+    command = re.fullmatch(rf"attn: .* takes (?:{packages}) not installed: pip install (\S+)\n", ran.err)
+    assert command is not None, ran.err
+    assert command[1] == ("huggingface_hub" if "--vocab" in arguments else TORCH)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mask.pt"]
+
+
+def test_what_is_refused_anyway_is_not_said_to_take_more(light: Light, tiny_llama: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "it has no config.json" in light("inspect", TEXT, "-m", "empty").err
+    folder = shutil.copytree(tiny_llama, tmp_path / "quantized")
+    said = json.loads((folder / "config.json").read_text()) | {"quantization_config": {"quant_method": "modelopt"}}
+    (folder / "config.json").write_text(json.dumps(said))
+    ran = light("inspect", TEXT, "-m", folder)
+    assert ran.code == LOAD
+    assert "does not know 'modelopt'" in ran.err
+    assert "installed" not in ran.err
+
+
+def test_from_python_it_is_an_error_of_ours_too(light: Light, t5: Path) -> None:
+    script = """
+import sys, attncli
+for call in (lambda: attncli.inspect("w7", model=sys.argv[1]), lambda: attncli.check(sys.argv[1]),
+             lambda: attncli.from_multihead_attention(None, None)):
+    try:
+        call()
+    except attncli.AttnError as error:
+        print(int(error.exit_code))
+"""
+    ran = light(t5, program=("-c", script))
+    assert (ran.out.split(), ran.err) == (["3", "3", "3"], "")
+
+
+def test_the_extra_for_the_tests_brings_what_the_light_installation_lacks() -> None:
+    extras: dict[str, Any] = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    brought = {Requirement(each).name for each in extras["optional-dependencies"]["torch"]}
+    assert brought == {"torch", "transformers"}
+    (ours,) = (one for each in extras["optional-dependencies"]["test"] if (one := Requirement(each)).name == "attncli")
+    assert "torch" in ours.extras

@@ -1,0 +1,58 @@
+"""What whole processes take: a stream no more memory for more sentences, a very large mask little of both."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_checkpoints import minilm_folder
+
+# The peak is the kernel's, of a process that has nothing else to do. It is not ru_maxrss, which a process inherits:
+# a test worker that has loaded torch is larger than what is measured here.
+_CODE = """
+import re, sys, time
+from attncli.cli.app import app
+try:
+    app(sys.argv[1:])
+except SystemExit as end:
+    assert not end.code
+peak = re.search(r"VmHWM:\\s+([0-9]+) kB", open("/proc/self/status").read())[1]
+print(peak, time.process_time(), file=sys.stderr)
+"""
+
+
+def taken(*arguments: str | Path) -> tuple[int, float]:
+    """Run a command, and return the most memory that it took, in KiB, and its seconds of CPU."""
+    command = [sys.executable, "-c", _CODE, *map(str, arguments)]
+    ran = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=True)
+    peak, seconds = ran.stderr.splitlines()[-1].split()
+    return int(peak), float(seconds)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "few"),
+    [
+        (["inspect", "-F", "jsonl", "--num-heads", "1"], 200),
+        (["inspect", "-F", "tsv", "--num-heads", "1"], 200),
+        (["tokens", "-F", "csv"], 200),
+        (["heads", "-F", "tsv"], 100),
+        (["inspect", "-F", "tsv", "-m", minilm_folder(), "--engine", "native", "--head", "0"], 50),
+        (["heads", "-F", "tsv", "-m", minilm_folder(), "--engine", "native"], 10),
+    ],
+    ids=lambda given: " ".join(given[:4]) if isinstance(given, list) else "",
+)
+def test_memory_is_flat(arguments: list[str], few: int, tmp_path: Path) -> None:
+    peaks = []
+    for count in (few, 10 * few):
+        path = tmp_path / f"{count}.txt"
+        path.write_text("".join(f"time flies like arrow number {number}\n" for number in range(count)))
+        peaks.append(taken(*arguments, "--file", path)[0])
+    assert peaks[1] <= 1.1 * peaks[0], peaks
+
+
+def test_a_very_large_mask_is_checked_in_little_time_and_memory(tmp_path: Path) -> None:
+    np.save(tmp_path / "mask.npy", np.tri(8192, dtype=bool))
+    peak, seconds = taken("mask", "check", tmp_path / "mask.npy", "--expect", "causal")
+    assert peak < 400 * 1024  # 160 MiB, of which 64 are the mask
+    assert seconds < 4  # 1 s; the machine may be busy

@@ -1,0 +1,155 @@
+"""README and docs/ are the manual: their commands are run and must print what the pages show."""
+
+import doctest
+import importlib
+import re
+import tomllib
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+from readme import README, ROOT, Example, comparable, drawn, examples, pages, pictures, ran
+from small_checkpoints import hub_cache
+from typer.main import get_command
+
+import attncli
+from attncli._version import __version__
+from attncli.cli.app import app
+
+PAGES = pages()
+DEVELOPMENT = {"docs", "test"}
+"""The extras of those who work on attncli."""
+MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+
+
+def tried(example: Example) -> Any:
+    name = f"{example.page}: {example.command}"
+    return pytest.param(example, id=name, marks=pytest.mark.system if "jq" in example.command else ())
+
+
+@pytest.mark.parametrize("example", [tried(example) for example in examples()])
+def test_a_command_prints_what_its_page_shows(example: Example, tmp_path: Path, minilm: str, tiny_llama: str) -> None:
+    environment = hub_cache(tmp_path / "cache", MODEL, minilm)
+    (tmp_path / "tiny-llama").symlink_to(tiny_llama, target_is_directory=True)
+    assert example.output.strip()
+    assert comparable(ran(example.command, tmp_path, environment)) == comparable(example.output)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_is_an_example_that_is_run_or_a_line_for_a_shell(page: str) -> None:
+    blocks = re.findall(r"^```(.*)$", PAGES[page], re.MULTILINE)[::2]
+    assert set(blocks) <= {"console", "pycon", "sh"}
+    assert blocks.count("console") == sum(one.page == page for one in examples())
+
+
+@pytest.mark.parametrize("path", pictures())
+def test_a_picture_is_what_its_command_draws(path: str, tmp_path: Path, minilm: str) -> None:
+    environment = hub_cache(tmp_path / "cache", MODEL, minilm)
+    shown = (ROOT / path).read_text(encoding="utf-8")
+    assert comparable(drawn(path, tmp_path, environment)) == comparable(shown)
+
+
+def test_every_picture_is_shown_and_a_page_says_what_draws_it() -> None:
+    links = {page: re.findall(r"^!\[[^\]]+\]\((\S+)\)$", text, re.MULTILINE) for page, text in PAGES.items()}
+    shown = {(ROOT / page).parent / link for page, of_page in links.items() for link in of_page}
+    kept = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.svg")}
+    assert {path.resolve().relative_to(ROOT).as_posix() for path in shown} == kept == set(pictures())
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_links_of_a_page_lead_somewhere(page: str) -> None:
+    for link in re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", PAGES[page]):
+        assert ((ROOT / page).parent / link).is_file(), link
+
+
+@pytest.mark.parametrize("page", [page for page, text in PAGES.items() if "```pycon" in text])
+def test_the_python_examples_give_what_a_page_shows(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    results = doctest.testfile(str(ROOT / page), module_relative=False)
+    assert results.attempted == len(re.findall(r"^>>> ", PAGES[page], re.MULTILINE))
+    assert results.failed == 0
+
+
+def test_the_readme_is_one_page() -> None:
+    assert len(README.read_bytes()) <= 8192
+
+
+def test_the_quick_start_is_two_blocks_of_one_line_with_the_constraints() -> None:
+    section = README.read_text(encoding="utf-8").split("## Quick start")[1].split("\n## ")[0]
+    blocks = re.findall(r"```sh\n(.*?)\n```", section, re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        assert "\n" not in block
+        assert "pip install -c constraints.txt" in block
+    assert 'attn inspect "time flies like an arrow"' in blocks[0]
+    assert ".[test]" in blocks[1]
+
+
+def test_every_dependency_has_a_reason_and_a_tested_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    reasons = README.read_text(encoding="utf-8").split("## Dependencies")[1].split("\n## ")[0]
+    for requirement in project["dependencies"]:
+        name = re.split(r"[<>=]", requirement)[0]
+        assert re.search(rf"\b{name}\b", reasons), name
+        assert re.search(rf"^{name}==", constraints, re.MULTILINE), name
+    for extra, requirements in project["optional-dependencies"].items():
+        for name in () if extra in DEVELOPMENT else map(re.compile("[<>=]").split, requirements):
+            assert re.search(rf"^\| {name[0]} \(extra( `{extra}`)?\) \| \S", reasons, re.MULTILINE), name
+    named = {name for row in re.findall(r"^\| ([^|]+) \|", reasons, re.MULTILINE)[1:] for name in row.split(", ")}
+    extras = [each for extra, each in project["optional-dependencies"].items() if extra not in DEVELOPMENT]
+    assert len(named) == len([*project["dependencies"], *chain(*extras)]), "one that is gone"
+    assert "torch==2.13.0\n" in constraints
+
+
+def test_every_command_is_in_the_readme_and_every_option_has_help() -> None:
+    text = README.read_text(encoding="utf-8")
+    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
+        assert f"attn {name}" in text
+        assert command.help
+        assert "attn " in command.help  # an example
+        assert all(parameter.help for parameter in command.params)
+
+
+def test_the_reference_has_every_command_with_the_options_of_its_help(
+    attn: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    written = importlib.import_module("commands").commands()
+    sections = dict(re.findall(r"^## (attn .*)\n([\s\S]*?)(?=^## |\Z)", written, re.MULTILINE))
+    waiting = ["attn"]
+    while waiting:
+        path = waiting.pop()
+        said = attn(*path.split()[1:], "--help").out
+        section = sections.pop(path) if path != "attn" else said
+        assert set(re.findall(r"--[a-z][\w-]+", said)) <= set(re.findall(r"--[a-z][\w-]+", section)), path
+        listed = said.partition("╭─ Commands ")[2].partition("╰")[0]
+        waiting += [f"{path} {name}" for name in re.findall(r"^│ (\w+) ", listed, re.MULTILINE)]
+    assert not sections
+
+
+def test_the_python_page_has_every_public_name() -> None:
+    named = re.findall(r"^::: attncli\.(\w+)$", PAGES["docs/python-api.md"], re.MULTILINE)
+    assert sorted([*named, "__version__"]) == sorted(attncli.__all__)
+
+
+def test_the_changelog_opens_with_this_version() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## (?:\[?(\S+?)\]?)(?: |$)", changelog, re.MULTILINE)[0] == __version__
+
+
+def test_every_benchmark_has_its_row_with_a_ratio_or_is_marked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    cases = importlib.import_module("cases")
+    for made in ("checkpoint", "trace"):
+        monkeypatch.setattr(cases.Material, made, lambda *_: "FOLDER")
+    monkeypatch.setattr(cases.texts, "sentences", lambda _: "")  # a million of them take a while
+    tables = (ROOT / "BENCHMARKS.md").read_text(encoding="utf-8")
+    names = [case.name for made in cases.TABLES.values() for case in made(cases.Material(tmp_path, tmp_path))]
+    assert len(names) >= 25
+    for name in names:
+        row = re.search(rf"^\| {re.escape(name)} \| (.*)", tables, re.MULTILINE)
+        assert row, name
+        assert re.match(r"[\d.]+ s \| .* \| [\d.]+× \||to be measured \|", row[1]), name

@@ -1,0 +1,169 @@
+"""A signal at any moment: 130 for Ctrl-C, 143 for SIGTERM, nothing said, nothing half-written."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from running import program
+from signalled import ATTN, ended
+
+# At every import a copy of the process gets a Ctrl-C, and the process goes on. It imports nothing of its own; before
+# those that are named nothing can be settled, and nothing else may be imported.
+INTERRUPTED = """
+import os, sys
+codes = {}
+class Finder:
+    def find_spec(name, path=None, target=None):
+        if name in ("attncli", "attncli._version", "attncli.__main__", "attncli.interruption"):
+            return
+        copy = os.fork()
+        if not copy:
+            os.kill(os.getpid(), 2)
+            os._exit(0)
+        else:
+            codes[name] = os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
+sys.meta_path.insert(0, Finder)
+from attncli.__main__ import main
+try:
+    main()
+finally:
+    print(*codes)
+    print(*set(codes.values()))
+"""
+
+pytestmark = pytest.mark.usefixtures("signals_arrive")
+
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+WRITTEN = ["json", "jsonl", "svg", "parquet"]
+
+
+def test_a_signal_at_any_moment_ends_quietly_and_leaves_nothing_half_written(tmp_path: Path) -> None:
+    sentences, folder = tmp_path / "sentences.txt", tmp_path / "out"
+    sentences.write_text("time flies like an arrow\n" * 40)
+    folder.mkdir()
+    arguments = {ending: ["inspect", "--file", str(sentences), "-o", str(folder / f"x.{ending}")] for ending in WRITTEN}
+    arguments["table"] = ["inspect", "--file", str(sentences)]
+    seconds, whole = {}, {}
+    for ending, given in arguments.items():
+        began = time.monotonic()
+        assert program(*given).returncode == 0
+        seconds[ending] = time.monotonic() - began
+        whole |= {file.name: file.read_bytes() for file in folder.iterdir()}
+    drawn = random.Random(0)
+    codes = []
+    for _ in range(40):
+        for file in folder.iterdir():
+            file.unlink()
+        ending, number = drawn.choice(sorted(arguments)), drawn.choice(SIGNALS)
+        code, errors, lasted = ended(arguments[ending], number, drawn.uniform(0, seconds[ending]))
+        if code == 0:  # it was sooner done than the one before
+            seconds[ending] = lasted
+        # 0: it had ended. Killed: by itself, in the last moments of the interpreter, which a shell reports alike.
+        assert (errors, code in (128 + number, -number, 0)) == (b"", True), (ending, number, code)
+        codes.append(code)
+        for file in folder.iterdir():
+            if file.suffix == ".part":
+                assert file.name.removesuffix(".part") == f"x.{ending}"
+                assert ending in ("jsonl", "parquet")
+                assert file.stat().st_size
+            else:
+                assert file.read_bytes() == whole[file.name]
+        assert code != 0 or ending == "table" or [file.name for file in folder.iterdir()] == [f"x.{ending}"]
+    assert len([code for code in codes if code]) > 5
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["inspect", "time flies"], ["mask", "show", "causal", "--size", "3"]]
+)
+def test_ctrl_c_at_any_import_ends_quietly(arguments: list[str]) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, *arguments], capture_output=True, encoding="utf-8", check=True
+    )
+    *_, imported, codes = ran.stdout.splitlines()
+    assert (codes, ran.stderr) == ("130", "")
+    assert {"gc", "typing", "attncli.cli.app", "rich"} <= set(imported.split())
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("ending", ["json", "jsonl"])
+def test_a_signal_while_a_file_grows(ending: str, number: signal.Signals, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [*ATTN, "inspect", "-", "-o", str(tmp_path / f"out.{ending}")],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as running:
+        assert running.stdin is not None
+        running.stdin.write(b"time flies\nan arrow\n" * 20)
+        running.stdin.flush()
+        _await(lambda: any(file.stat().st_size for file in tmp_path.iterdir()))
+        running.send_signal(number)
+        assert running.wait(timeout=60) == 128 + number
+        assert running.stderr is not None
+        assert running.stderr.read() == b""
+    assert [file.name for file in tmp_path.iterdir()] == (["out.jsonl.part"] if ending == "jsonl" else [])
+    if ending == "jsonl":
+        lines = (tmp_path / "out.jsonl.part").read_text().splitlines()
+        assert [json.loads(line)["text"] for line in lines[:-1]] == (["time flies", "an arrow"] * 20)[: len(lines) - 1]
+
+
+def test_what_a_shell_had_us_ignore_is_ignored(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    command = (
+        "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    with subprocess.Popen(
+        [ATTN[0], "-c", command, *ATTN, "inspect", "-", "-o", str(out)], stdin=subprocess.PIPE
+    ) as run:
+        assert run.stdin is not None
+        run.stdin.write(b"time flies\n")
+        run.stdin.flush()
+        _await(lambda: any(tmp_path.iterdir()))
+        run.send_signal(signal.SIGHUP)
+        time.sleep(0.1)
+        run.stdin.close()
+        assert run.wait(timeout=60) == 0
+    assert out.exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["inspect", "--help"],
+        ["completion", "bash"],
+        *(["inspect", "--file", "SENTENCES", "-F", form] for form in ("table", "json", "jsonl", "tsv", "csv")),
+        *(["inspect", "--file", "SENTENCES", "-F", form] for form in ("svg", "html", "md")),
+        ["heads", "--file", "SENTENCES"],
+        ["heads", "--file", "SENTENCES", "-F", "json"],
+        ["mask", "show", "causal", "--size", "40"],
+        ["mask", "check", "causal", "--expect", "window(2)", "--size", "9"],
+        ["why", "time flies", "--query", "1"],
+        ["diff", "time flies", "time flies"],
+    ],
+    ids=" ".join,
+)
+def test_a_reader_that_has_enough_ends_every_command_silently(arguments: Sequence[str], tmp_path: Path) -> None:
+    sentences = tmp_path / "sentences.txt"
+    sentences.write_text("time flies like an arrow\n" * 50)
+    given = [str(sentences) if argument == "SENTENCES" else argument for argument in arguments]
+    reader, writer = os.pipe()
+    os.close(reader)
+    ran = subprocess.run([*ATTN, *given], stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (ran.returncode, ran.stderr) == (141, b"")
+
+
+def _await(is_so: Callable[[], bool]) -> None:
+    for _ in range(600):
+        if is_so():
+            return
+        time.sleep(0.1)
+    raise AssertionError("nothing was written")

@@ -1,0 +1,173 @@
+"""How the program starts: what it imports, and what it leaves alone."""
+
+import ast
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from imported import COLD, HEAVY, PROGRAM, PROJECT, imported_by, modules_after
+from running import program
+from safetensors.numpy import save_file
+
+import attncli
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux lists the threads of a process")
+@pytest.mark.parametrize(("variable", "threads"), [(None, 1), ("OPENBLAS_NUM_THREADS", 2), ("OMP_NUM_THREADS", 2)])
+def test_numpy_multiplies_on_one_core_unless_it_is_told_otherwise(variable: str | None, threads: int) -> None:
+    environment = {name: value for name, value in COLD.items() if not name.endswith("_NUM_THREADS")}
+    if variable is not None:
+        environment[variable] = str(threads)
+    script = "import attncli.__main__, numpy, os; print(len(os.listdir('/proc/self/task')))"
+    command = [sys.executable, "-c", script]
+    ran = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, env=environment, cwd=PROJECT)
+    assert ran.stdout.split() == [str(min(threads, len(os.sched_getaffinity(0))))]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["inspect", "--help"],
+        ["--version"],
+        ["inspect", "time flies like an arrow"],
+        ["heads", "time flies like an arrow", "--grid", "sink"],
+        ["tokens", "time flies like an arrow"],
+        ["inspect", "time flies", "--format", "json", "--show", "q,k,v,output,metrics", "--mask", "window(2)"],
+    ],
+    ids=" ".join,
+)
+def test_neither_torch_nor_transformers_is_imported(arguments: list[str]) -> None:
+    imported = imported_by(PROGRAM, *arguments)
+    assert "typer" in imported
+    assert not imported & HEAVY
+
+
+def test_a_saved_trace_and_a_dump_are_shown_without_torch(tmp_path: Path, attn: Callable[..., Any]) -> None:
+    saved, dump = tmp_path / "trace.safetensors", tmp_path / "dump.safetensors"
+    assert attn("inspect", "time flies", "--save", saved).code == 0
+    save_file({"q": np.ones((2, 3), np.float32), "k": np.ones((2, 3), np.float32)}, dump)
+    for path in (saved, dump):
+        assert not imported_by(PROGRAM, "inspect", "--from", path) & HEAVY
+
+
+# The program as it is started: the runner of the tests imports more than a run does.
+STARTED = """
+from attncli.__main__ import main
+try:
+    main()
+except SystemExit as ended:
+    assert not ended.code
+"""
+# What no view of a short sentence or a saved trace needs, and costs a hundredth of a run or more.
+SPARED = {
+    *("logging", "pydantic", "tokenizers"),
+    *(
+        "attncli.cli.commands.heads",
+        "attncli.analysis.derive.layer",
+        "attncli.analysis.derive.words",
+        "attncli.masks.files",
+    ),
+    *("attncli.cli.resume", "attncli.sources.native", "attncli.sources.pretrained"),
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "unused"),
+    [
+        (["inspect", "time flies"], {"json", "safetensors", "attncli.masks.conventions", "attncli.trace.store"}),
+        (["inspect", "--from", "TRACE"], {"numpy.random", "attncli.sources.toy"}),
+        (["tokens", "time flies"], {"json", "numpy", "attncli.masks", "attncli.sources.toy", "attncli.trace.trace"}),
+        (
+            ["mask", "show", "causal & window(2)", "--size", "4"],
+            {
+                "json",
+                "numpy.random",
+                "attncli.trace.layer",
+                "attncli.sources",
+                "attncli.trace.trace",
+                "attncli.trace.view",
+            },
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_run_imports_nothing_that_it_does_not_need(
+    arguments: list[str], unused: set[str], tmp_path: Path, attn: Callable[..., Any]
+) -> None:
+    unused = unused | SPARED
+    assert all(map(find_spec, unused)), "a module that is called otherwise now is never imported"
+    saved = tmp_path / "trace.safetensors"
+    assert attn("inspect", "time flies", "--save", saved).code == 0
+    imported = modules_after(STARTED, *(str(saved) if argument == "TRACE" else argument for argument in arguments))
+    assert {"typer", "rich.console", f"attncli.cli.commands.{arguments[0]}"} <= imported
+    assert imported & unused == set()
+
+
+def test_help_and_version_need_no_arrays() -> None:
+    pages = ["--help"], ["inspect", "--help"], ["heads", "--help"], ["tokens", "--help"]
+    pages += ["help", "masks"], ["help", "formats"]
+    for arguments in (*pages, ["help", "--man"], ["--version"]):
+        assert not {"numpy", "pydantic"} & imported_by(PROGRAM, *arguments)
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    imported = imported_by("import attncli\nassert dir(attncli)\nassert attncli.__version__")
+    assert "attncli" in imported
+    assert not imported & {*HEAVY, "numpy", "typer", "click", "rich", "pydantic", "safetensors", "tokenizers"}
+
+
+def test_torchs_random_numbers_are_what_imports_torch() -> None:
+    imported = imported_by(PROGRAM, "inspect", "time flies", "--rng", "torch")
+    assert "torch" in imported
+    assert "transformers" not in imported
+
+
+def test_the_public_names_are_sorted_complete_and_importable() -> None:
+    assert attncli.__all__ == sorted(attncli.__all__)
+    promised = {"Trace", "__version__", "from_multihead_attention", "inspect", "load"}
+    assert promised <= set(attncli.__all__)
+    assert set(attncli.__all__) == {"__version__", *attncli._HOMES}
+    assert dir(attncli) == attncli.__all__
+    for name in attncli.__all__:
+        assert getattr(attncli, name) is not None
+    everything: dict[str, Any] = {}
+    exec("from attncli import *", everything)  # what a notebook does
+    assert set(attncli.__all__) <= set(everything)
+    with pytest.raises(AttributeError, match="nonsense"):
+        attncli.nonsense  # noqa: B018
+
+
+def test_the_version_is_the_one_that_is_packaged(attn: Callable[..., Any]) -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["project"]["dynamic"] == ["version"]
+    module, _, name = project["tool"]["setuptools"]["dynamic"]["version"]["attr"].rpartition(".")
+    source = PROJECT.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
+    (packaged,) = (
+        ast.literal_eval(node.value)
+        for node in ast.parse(source).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name
+    )
+    assert attncli.__version__ == packaged
+    assert attn("--version").out == f"attn {packaged}\n"
+
+
+def test_a_bare_program_prints_its_help_and_exits_2() -> None:
+    ran = program()
+    assert ran.returncode == 2
+    assert "Usage: attn" in ran.stdout + ran.stderr
+    assert "inspect" in ran.stdout + ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_a_runner_and_the_program_say_the_same(attn: Callable[..., Any]) -> None:
+    for arguments in (["frobnicate"], ["inspect", "--format", "xml", "time"], ["inspect", "--layer", "9", "time"]):
+        ran, outside = attn(*arguments), program(*arguments)
+        assert (ran.code, ran.out, ran.err) == (outside.returncode, outside.stdout, outside.stderr)

@@ -1,0 +1,295 @@
+"""The view: exact text, every width and tier, the five marks, and nothing cut without saying so."""
+
+import io
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+from running import plain, printed
+
+import attncli
+from attncli.analysis.metrics import head_metrics
+from attncli.masks.expressions import ArrayMask
+from attncli.masks.layout import Subject
+from attncli.render.heatmap import Picture
+from attncli.render.inspect import Layout
+from attncli.render.masks import MaskView
+from attncli.render.palette import COLORMAPS, Palette
+from attncli.render.screen import LONG
+from attncli.trace.layer import LayerTrace
+from attncli.trace.tokens import Token, Tokens
+from attncli.trace.trace import Source, Trace
+from attncli.trace.view import View
+
+SENTENCE = "time flies like an arrow"
+TIERS = [Palette("truecolor"), Palette("256"), Palette("blocks"), Palette("ascii", "ascii"), Palette("blocks", "cp437")]
+
+
+DEFAULT, PLAIN = View(), Palette()
+
+
+def drawn(trace: Trace, view: View = DEFAULT, palette: Palette = PLAIN, width: int | None = None) -> str:
+    return printed(Layout(trace, view, palette, width).renderables(), palette, width)
+
+
+def test_the_picture_of_a_small_layer_is_exactly_this() -> None:
+    trace = attncli.inspect("a b c", d_model=4, num_heads=2, init="zeros", project="qk")
+    assert drawn(trace, width=80) == (
+        "toy layer · 2 heads · mask causal · zeros weights, seed 0 (numpy) · 64 \n"
+        "parameters\n"
+        "tokens   0 a   1 b   2 c\n"
+        "ids        0     1     2\n"
+        "Q          [head 2, query 3, d_k 2]  X·W_q\n"
+        "K          [head 2, key 3, d_k 2]    X·W_k\n"
+        "V          [head 2, key 3, d_v 4]    the embeddings\n"
+        "scores     [head 2, query 3, key 3]  Q·Kᵀ × 0.7071\n"
+        "weights    [head 2, query 3, key 3]  softmax of the masked scores\n"
+        "output     [head 2, query 3, d_v 4]  weights·V\n"
+        "projected  [query 3, d_model 4]      concatenated heads·W_o\n"
+        "head 0 of 2; --head 1 has another in digits · rows are queries, columns keys\n"
+        "    scores, before the mask    weights\n"
+        "    a b c                           a      b      c\n"
+        "0 a 0 0 0                      1.0000      ·      ·\n"
+        "1 b 0 0 0                      0.5000 0.5000      ·\n"
+        "2 c 0 0 0                      0.3333 0.3333 0.3333\n"
+        "weights of every head   0  ░░░░▒▒▒▒▓▓▓▓███ 1   · masked\n"
+        "    head 0 head 1\n"
+        "    0 1 2  0 1 2\n"
+        "0 a ██ · · ██ · ·\n"
+        "1 b ▒▓▒▓ · ▒▓▒▓ ·\n"
+        "2 c ░▒░▒░▒ ░▒░▒░▒\n"
+    )
+
+
+@pytest.mark.parametrize("palette", TIERS, ids=lambda palette: f"{palette.tier}-{palette.encoding}")
+@pytest.mark.parametrize(
+    "text", [SENTENCE, "時間は矢のように飛ぶ 👩‍👩‍👧 x", "[/INST] :smile: \x1b[31m", "w" * 300 + " b"]
+)
+def test_no_line_is_wider_than_the_output_and_every_character_can_be_written(text: str, palette: Palette) -> None:
+    trace = attncli.inspect(text)
+    for width in (40, 41, 47, 60, 79, 80, 100, 131, 200):
+        shown = drawn(trace, View(), palette, width)
+        assert max(map(cell_len, plain(shown).splitlines())) <= width
+        shown.encode(palette.encoding)
+        assert "\x1b" not in plain(shown)
+
+
+@pytest.mark.parametrize("width", [40, 60, 100, 200])
+def test_numbers_are_never_split_and_columns_that_are_left_out_are_named(width: int) -> None:
+    words = " ".join(f"word{index}" for index in range(12))
+    shown = drawn(attncli.inspect(words), View(show=frozenset({"weights"})), width=width)
+    numbers = re.findall(r"\d\.\d+", shown)
+    assert numbers
+    assert len({len(number) for number in numbers}) == 1
+    assert ("do not fit" in shown) == ("⋯" in shown) == (width < 90)
+
+
+def test_every_odd_cell_has_a_mark_of_its_own() -> None:
+    values = np.array([[0.5, 0.0, np.nan, np.inf, -np.inf, 2.0, -1.0, 0.7]])
+    allowed = np.array([[True] * 7 + [False]])
+    for palette in TIERS:
+        for width in (1, 2):
+            glyphs = [glyph.strip() for glyph, _ in palette.cells(values, allowed, 0, 1, width)[0]]
+            assert glyphs[1:] == ["0", "X", "I", "-I"[-width:], "+", "-", palette.fit("·")]
+            assert glyphs[0] not in glyphs[1:]
+
+
+def test_a_blind_row_is_drawn_as_nan_and_never_as_a_small_number() -> None:
+    trace = attncli.inspect(SENTENCE, mask="~queries(1,2)")
+    shown = drawn(trace)
+    assert "1 flies !  X X X X X  X X X X X" in shown
+    assert re.search(r"1 flies ! .* nan +nan +nan +nan +nan\n", shown)
+    assert "X NaN   ! fully masked\n" in shown
+    assert "columns keys · ! fully masked\n" in shown
+
+
+def of_heads(*blind: int, heads: int = 3) -> Trace:
+    """Three words under a causal mask whose second row is fully masked in some heads."""
+    allowed = np.tile(np.tri(3, dtype=bool), (heads, 1, 1))
+    allowed[list(blind), 1] = False
+    vectors = np.random.default_rng(0).normal(size=(heads, 3, 2)).astype(np.float32)
+    tokens = Tokens(Token(index, index, text, None, None) for index, text in enumerate("a ! c".split()))
+    layer = LayerTrace(0, "self", vectors, vectors, vectors, 1.0, ArrayMask(allowed), tuple(range(heads)))
+    return Trace(Source("file"), tokens, tokens, (layer,))
+
+
+def test_matrices_of_the_same_tokens_share_the_labels_of_their_rows() -> None:
+    trace = attncli.inspect("a b", pair="c d", d_model=4, num_heads=2)
+    line = next(line for line in drawn(trace, View(show=frozenset("qkv")), width=80).splitlines() if "0 a" in line)
+    assert line.split().count("a") == 1
+    crossed = attncli.inspect("a b", target="c d", d_model=4, num_heads=2)
+    line = next(line for line in drawn(crossed, View(show=frozenset("qkv")), width=80).splitlines() if "0 c" in line)
+    assert line.split().count("c") == line.split().count("a") == 1  # q has other rows than k and v
+
+
+def test_a_row_that_is_fully_masked_in_one_head_carries_its_mark_there_and_in_what_heads_share() -> None:
+    matrices, maps = (drawn(of_heads(2), View(show=frozenset({part}))) for part in ("weights", "heatmap"))
+    first, second, third = matrices.split("head ")[1:]
+    assert "1 ! 0." in first  # a token that is called so carries no mark
+    assert "1 ! 0." in second
+    assert "· ! fully masked\n" in third
+    assert re.search(r"1 ! ! +nan", third)
+    assert re.search(r"0 a +1.0000", third)
+    assert "! fully masked in some of them\n" in maps
+    assert re.search(r"1 ! ! .* X X X", maps)
+    assert "fully masked" not in drawn(of_heads())
+    assert "! fully masked\n" in drawn(of_heads(0, 1, 2), View(show=frozenset({"heatmap"})))
+
+
+def test_a_mask_is_drawn_once_for_heads_that_are_alike() -> None:
+    mask = View(show=frozenset({"mask"}))
+    alike = drawn(of_heads(), mask)
+    assert "mask of every head · 3 queries × 3 keys · cell by cell\n" in alike
+    assert "head 1" not in alike
+    differing = drawn(of_heads(1), mask)
+    assert re.search(r" +head 0 and 1 more head 1\n +0 1 2 +0 1 2\n", differing)
+    assert differing.count("keys per row") == 2
+    assert "1 ! ! ████ ·             · · ·" in differing
+    assert re.findall(r"fully masked rows +(.*)\n", differing) == ["none", "1: 1"]
+    one = replace(of_heads(1).layers[0], heads=(1,))
+    assert "mask of head 1 · 3 queries" in drawn(replace(of_heads(1), layers=(one,)), mask)
+
+
+def test_what_a_mask_is_like_is_said_of_the_cells_that_are_shown() -> None:
+    trace = attncli.inspect(SENTENCE, mask="causal & pad(left=1)")
+    shown = drawn(trace, View(frozenset({"mask"}), queries=("time", "like"), keys=("an", "like")))
+    assert "0 time !  · ·\n2 like    ·██\n" in shown
+    assert "keys   3 an   2 like\n" in shown
+    assert "of the cells shown\nkeys per row       0..1, the first one visible 2\n" in shown
+    assert "causal             yes\nfully masked rows  1: 0\nkeys nobody sees   1: 3\n" in shown
+    unseen = drawn(trace, View(frozenset({"mask"}), keys=("an",)))
+    assert "fully masked rows  1: 0\n" in unseen  # the others see a key that is not shown
+    assert "of the cells shown" not in drawn(trace, View(frozenset({"mask"})))
+
+
+def test_rows_and_columns_of_a_mask_that_differ_are_both_named() -> None:
+    shown = drawn(attncli.inspect("a b c", target="x y", mask="causal | keys(2,3)"), View(show=frozenset({"mask"})))
+    assert "    0 1 2\n0 x ██ ·██\n1 y ██████\n" in shown
+    assert "keys   0 a   1 b   2 c\n" in shown
+    assert "symmetric          rows and columns differ\n" in shown
+    view = MaskView(Palette(), 80, queries=["x", "[PAD]"], keys=["a", "b", "[PAD]"])
+    allowed = np.array([[[True, True, False], [False] * 3]])
+    stream = io.StringIO()
+    for part in view.shown([Subject("padding", allowed, ("",), 0)]):
+        Console(file=stream, width=80, color_system=None).print(part, markup=False, highlight=False)
+    assert "0 x       ████ ·\n1 [PAD] !  · · ·\n" in stream.getvalue()
+    assert "keys   0 a   1 b   2 [PAD]\n" in stream.getvalue()
+
+
+@pytest.mark.parametrize("palette", TIERS, ids=lambda palette: f"{palette.tier}-{palette.encoding}")
+def test_no_line_of_a_mask_is_wider_than_the_output(palette: Palette) -> None:
+    every_other = " | ".join(f"queries({row},{row + 1})" for row in range(0, 70, 2))
+    traces = [
+        attncli.inspect(" ".join(f"token{index}" for index in range(70)), mask=every_other),
+        attncli.inspect("\x1b[31m 時間 " + "w" * 300, target="a b c d e f g h", mask="~queries(1,3)"),
+        of_heads(1),
+    ]
+    for trace in traces:
+        for width in (40, 41, 60, 80, 131, 200):
+            shown = drawn(trace, View(show=frozenset({"mask", "heatmap"})), palette, width)
+            assert max(map(cell_len, plain(shown).splitlines())) <= width
+            shown.encode(palette.encoding)
+            assert "\x1b" not in plain(shown)
+            assert "fully masked" in shown
+            assert all(word in shown for word in ("visible", "symmetric", "nobody sees"))
+
+
+def test_a_pooled_row_carries_the_mark_of_any_row_it_stands_for() -> None:
+    trace = attncli.inspect(" ".join(f"w{index}" for index in range(200)), mask="causal & ~queries(7,8)")
+    view = View(show=frozenset({"mask", "heatmap"}))
+    shown = drawn(trace, view, width=80)
+    assert len(re.findall(r"^  4 w4   ! ", shown, re.MULTILINE)) == 5  # of the mask, and of four heads
+    assert shown.count(" ! ") == 7  # and in two legends
+    (note,) = Layout(trace, view, Palette(), 80).notes()
+    assert note.startswith("each cell drawn of the mask stands for 4×4; ")
+    assert Layout(trace, view._replace(queries=("7",)), Palette(), None).notes() != []
+    assert Layout(of_heads(), view, Palette(), 80).notes() == []
+
+
+@pytest.mark.parametrize("name", COLORMAPS)
+def test_a_colormap_grows_lighter_and_its_text_stays_readable(name: str) -> None:
+    def luminance(red: int, green: int, blue: int) -> float:
+        linear = [
+            c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (red / 255, green / 255, blue / 255)
+        ]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    previous = -1.0
+    for _, style in Palette("truecolor", colormap=name).ramp(1):
+        assert style is not None
+        background = luminance(*style.bgcolor.get_truecolor())  # type: ignore[union-attr]
+        text = luminance(*style.color.get_truecolor())  # type: ignore[union-attr]
+        assert background >= previous - 1e-9
+        assert (max(background, text) + 0.05) / (min(background, text) + 0.05) >= 4.5  # WCAG 2.2, AA
+        previous = background
+
+
+def test_pooling_keeps_the_largest_weight_and_masks_only_what_is_all_masked() -> None:
+    values = np.array([[0.1, 0.9, 0.3, 0.4], [0.2, 0.2, 0.8, 0.1]])
+    allowed = np.array([[True, False, False, False], [True, True, False, False]])
+    pooled = Picture("", values, allowed).pooled(2, 2)
+    assert pooled.values.tolist() == [[0.2, 0.0]]
+    assert pooled.allowed.tolist() == [[True, False]]
+    nan = Picture("", np.array([[np.nan, 0.2]]), np.ones((1, 2), bool)).pooled(1, 2)
+    assert np.isnan(nan.values[0, 0])
+
+
+def test_a_long_text_is_pooled_and_says_so() -> None:
+    trace = attncli.inspect(" ".join(f"w{index}" for index in range(LONG + 1)))
+    layout = Layout(trace, View(), Palette(), None)
+    assert "largest of 3×3" in drawn(trace)
+    assert "scores, before the mask" not in drawn(trace)
+    (note,) = layout.notes()
+    assert note.startswith("65 tokens: ")
+    assert Layout(trace, View(show=frozenset({"weights"})), Palette(), None).notes() == []
+    assert "w64" in drawn(trace, View(show=frozenset({"weights"})))
+
+
+def test_a_single_query_row_is_walked_through_in_digits() -> None:
+    trace = attncli.inspect(SENTENCE, num_heads=1, d_k=3, d_v=2)
+    shown = drawn(trace, View(queries=("arrow",)))
+    for title in ("embeddings", "q\n", "scores, before the mask", "weights", "output: weights·V"):
+        assert title in shown.replace("   q   ", "\n q\n") or title in shown
+    head = trace.layer(0).head(0, [4])
+    for number in (*head.q[0], *head.scores[0], *head.weights[0], *head.output[0]):
+        assert f"{number:.4f}" in shown
+
+
+def test_cross_attention_lists_both_sides() -> None:
+    shown = drawn(attncli.inspect("a b c", target="x y"))
+    assert re.search(r"queries +0 x +1 y", shown)
+    assert re.search(r"keys +0 a +1 b +2 c", shown)
+
+
+def test_metrics_are_a_row_a_head() -> None:
+    shown = drawn(attncli.inspect(SENTENCE), View(show=frozenset({"metrics"})), width=60)
+    assert shown.count("\n   0  ") == shown.count("head  ")  # the columns go on below, beside the heads again
+    for name in ("entropy", "previous", "max_score"):
+        assert name in shown
+
+
+def test_large_numbers_are_not_padded_with_decimals() -> None:
+    shown = drawn(attncli.inspect("a b", scale="1e7"), View(show=frozenset({"scores"})))
+    assert re.search(r"\d(\.\d+)?e\+0[78]", shown)
+
+
+def test_metrics_are_short_and_zero_is_no_small_number_rounded() -> None:
+    trace = attncli.inspect("time flies", scale="1e30")
+    _, *rows = [line.split() for line in drawn(trace, View(show=frozenset({"metrics"}))).splitlines() if line][-5:]
+    for head, row in enumerate(rows):
+        measured = head_metrics(trace, trace.layers[0], trace.layers[0].head(head))
+        values = [value for value in measured.values() if value is not None]
+        assert [float(text) for text in row] == pytest.approx([head, *values], rel=1e-3)
+        assert [text == "0" for text in row[1:]] == [value == 0 for value in values]
+        assert max(map(len, row)) <= len("1.234e+30")
+
+
+def test_heaviest_keys_of_large_numbers_are_short() -> None:
+    trace = attncli.inspect("a b", scale="0", mask="none")
+    layer = trace.layers[0]
+    large = replace(layer, v=np.full_like(layer.v, 1e15), out_projection=None, out_bias=None)  # of width 8
+    norms = attncli.derive(replace(trace, layers=(large,)), norms=True)
+    assert "0  0 a      2.828e+15  0 a 1.414e+15  1 b 1.414e+15" in drawn(norms, View(top_keys=2))

@@ -1,0 +1,126 @@
+"""A checkpoint that comes over the network: from a hub of our own, on this machine."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from running import on_terminal, program, text_shown
+
+NAME = "somebody/tiny"
+COMMIT = "1" * 40
+
+
+@pytest.fixture
+def hub(tiny_llama: str) -> Iterator[str]:
+    """A hub with one checkpoint, whose weights take their time; its address."""
+    files = {path.name: path.read_bytes() for path in Path(tiny_llama).iterdir()}
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def do_HEAD(self) -> None:
+            self.answer(has_body=False)
+
+        def do_GET(self) -> None:
+            self.answer(has_body=True)
+
+        def answer(self, has_body: bool) -> None:
+            path = self.path.partition("?")[0]
+            if path.startswith(f"/api/models/{NAME}"):
+                listed = [{"rfilename": name} for name in files]
+                is_tree = "/tree/" in path
+                body = json.dumps([] if is_tree else {"id": NAME, "sha": COMMIT, "siblings": listed}).encode()
+                self.send_response(200)
+            elif (name := path.rpartition("/")[2]) in files and path.startswith(f"/{NAME}/resolve/"):
+                body = files[name]
+                self.send_response(200)
+                self.send_header("X-Repo-Commit", COMMIT)
+                self.send_header("ETag", f'"{hashlib.sha1(body).hexdigest()}"')
+            else:
+                body = b""
+                self.send_response(404)
+                self.send_header("X-Error-Code", "EntryNotFound")
+                self.send_header("X-Repo-Commit", COMMIT)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if has_body and path.endswith(".safetensors"):
+                for start in range(0, len(body), len(body) // 4):
+                    self.wfile.write(body[start : start + len(body) // 4])
+                    time.sleep(0.3)
+            elif has_body:
+                self.wfile.write(body)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_download_shows_its_name_and_size_on_a_terminal_and_is_there_afterwards(
+    hub: str, tiny_llama: str, tmp_path: Path
+) -> None:
+    size = (Path(tiny_llama) / "model.safetensors").stat().st_size
+    online = {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
+    first = on_terminal("inspect", "-m", NAME, "time flies", "-F", "json", **online)
+    assert first[0] == 0, first
+    shown = text_shown(first[2])
+    assert f"downloading model.safetensors: 0 B of {size / 1000:.0f} kB" in shown
+    assert json.loads(first[1])["source"]["model"] == NAME
+    again = on_terminal("inspect", "-m", NAME, "time flies", "-F", "json", **online)
+    assert again[:2] == first[:2]
+    assert "downloading" not in text_shown(again[2])
+    offline = on_terminal("inspect", "-m", NAME, "time flies", "-F", "json", HF_HOME=str(tmp_path), HF_HUB_OFFLINE="1")
+    assert offline[:2] == first[:2]
+    assert os.listdir(tmp_path / "hub") != []
+
+
+TOKENS = """
+import sys
+from attncli.__main__ import main
+try:
+    main()
+finally:
+    print("huggingface_hub" in sys.modules, file=sys.stderr)
+"""
+
+
+def test_the_tokens_of_what_was_downloaded_are_read_without_the_hubs_client(hub: str, tmp_path: Path) -> None:
+    online = {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
+
+    def tokens(**environment: str) -> tuple[str, str]:
+        command = [sys.executable, "-c", TOKENS, "tokens", "-m", NAME, "time flies", "-F", "json"]
+        ran = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | environment)
+        return ran.stdout, ran.stderr
+
+    shown, asked = tokens(**online)
+    assert [token["text"] for token in json.loads(shown)["tokens"]] == ["time", "flies"]
+    assert asked == "True\n"
+    assert tokens(**online) == (shown, "False\n")
+    assert tokens(HF_HOME=str(tmp_path), HF_HUB_OFFLINE="1") == (shown, "False\n")
+    # Where a download may have ended before its last file, the client is asked, and finishes it.
+    (missing,) = tmp_path.rglob(".no_exist/*/special_tokens_map.json")
+    missing.unlink()
+    assert tokens(**online) == (shown, "True\n")
+    assert tokens(**online) == (shown, "False\n")
+
+
+def test_a_hub_that_answers_was_reached(hub: str, tmp_path: Path) -> None:
+    online = {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
+    said = {
+        "-m": "attn: the configuration of 'somebody/else' was not found on the hub or in the local cache, ",
+        "--vocab": "attn: --vocab 'somebody/else' is no file or folder here and not on the hub: ",
+    }
+    for option, start in said.items():
+        ran = program("inspect", "time flies", option, "somebody/else", env=os.environ | online)
+        assert ran.returncode == 3
+        assert ran.stderr.startswith(start), ran.stderr

@@ -1,0 +1,225 @@
+"""Writing: several runs into one file, disks that are full, folders that vanish, links, pipes and devices."""
+
+import json
+import os
+import resource
+import shlex
+import stat
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from running import program
+from signalled import ATTN
+
+Run = Callable[..., Any]
+TEXT = "time flies like an arrow fruit flies like a banana"
+MASKS = ["npy", "npz", "pt", "safetensors", "json", "csv"]
+VIEWS = ["json", "jsonl", "tsv", "csv", "parquet", "svg", "html", "md", "txt"]
+
+
+def shell(command: str) -> subprocess.CompletedProcess[str]:
+    program = command.replace("attn ", shlex.join(ATTN) + " ")
+    return subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=False)
+
+
+def started(out: Path) -> subprocess.Popen[bytes]:
+    """Start a run that waits for more sentences, once it has begun to write."""
+    run = subprocess.Popen([*ATTN, "inspect", "-", "-o", str(out)], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert run.stdin is not None
+    run.stdin.write(b"time flies\n")
+    run.stdin.flush()
+    before = time.monotonic()
+    while not any(file.name.startswith((out.name, ".attn-")) for file in out.parent.iterdir()):
+        assert time.monotonic() < before + 60
+        time.sleep(0.02)
+    return run
+
+
+def finished(run: subprocess.Popen[bytes]) -> tuple[int, str]:
+    assert run.stderr is not None
+    _, errors = run.communicate(timeout=60)
+    return run.returncode, errors.decode()
+
+
+# --- the streams ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("--help", "--version", "inspect --help", "mask --help", "completion zsh"),
+        *("inspect a", "inspect a -F json", "inspect a -F tsv", "inspect a -F svg"),
+        *("heads a", "mask show causal --size 3", "why a -q 0", "diff a a"),
+    ],
+)
+def test_a_full_disk_and_a_closed_output_are_said_in_a_sentence(command: str) -> None:
+    for redirection, reason in ((">/dev/full", "No space left on device"), (">&-", "it is closed")):
+        ran = shell(f"attn {command} {redirection}")
+        assert (ran.returncode, ran.stderr) == (5, f"attn: cannot write to standard output: {reason}\n")
+
+
+def test_closed_streams_take_nothing_that_was_not_meant_for_them(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    expected = program("inspect", "a b", "-F", "json").stdout
+    for closed in (">&-", "<&-", "2>&-", "<&- >&-", "<&- >&- 2>&-"):
+        ran = shell(f"attn inspect 'a b' -o {out} {closed}")
+        assert (ran.returncode, ran.stdout, ran.stderr, out.read_text()) == (0, "", "", expected)
+        out.unlink()
+    ran = shell("attn inspect - <&-")
+    assert (ran.returncode, ran.stderr.count("\n")) == (5, 1)
+    assert ran.stderr.startswith("attn: standard input is closed")
+    for command, code in (("inspect <&-", 2), ("frobnicate 2>&-", 2), ("frobnicate 2>/dev/full", 2)):
+        ran = shell(f"attn {command}")
+        assert (ran.returncode, ran.stdout) == (code, "")
+    assert shell("attn inspect 'a b' -F json 2>&-").stdout == expected
+
+
+# --- the disk ---------------------------------------------------------------------------------------------
+
+
+def small_files() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+
+@pytest.mark.parametrize("ending", [*VIEWS, *MASKS, "save"])
+def test_a_file_that_cannot_grow_leaves_what_was_there(ending: str, tmp_path: Path) -> None:
+    out = tmp_path / ("out.safetensors" if ending == "save" else f"out.{ending}")
+    out.write_text("what was there")
+    if ending in MASKS and ending not in VIEWS:
+        noise = np.random.default_rng(0).random((200, 200)) < 0.5  # npz is compressed
+        np.save(tmp_path / "mask.npy", noise)
+        arguments = ["mask", "convert", str(tmp_path / "mask.npy"), "--true", "attend", "--to", "bool", "-o", str(out)]
+    else:
+        show = [] if ending == "save" else ["--show", "q,k,v,scores,weights,heatmap"]
+        arguments = ["inspect", *[TEXT] * (1 if ending == "save" else 30), *show]
+        arguments += ["--save" if ending == "save" else "-o", str(out)]
+    ran = program(*arguments, preexec_fn=small_files)
+    assert (ran.returncode, ran.stderr.count("\n")) == (5, 1), ran.stderr
+    assert ran.stderr.startswith(f"attn: cannot write {out}: ")
+    assert "File too large" in ran.stderr
+    assert out.read_text() == "what was there"
+    left = {file.name for file in tmp_path.iterdir()} - {out.name, "mask.npy"}
+    assert left <= {f"{out.name}.part"}
+
+
+def test_a_folder_that_vanishes_or_takes_no_file(tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    for ending in ("json", "jsonl"):
+        folder.mkdir()
+        run = started(folder / f"out.{ending}")
+        for file in folder.iterdir():
+            file.unlink()
+        folder.rmdir()
+        code, errors = finished(run)
+        assert (code, errors.count("\n")) == (5, 1)
+        assert errors.startswith(f"attn: cannot write {folder / 'out'}.{ending}: No such file or directory")
+        assert not folder.exists()
+    for out in (tmp_path / "no" / "x.json", Path("/proc/x.json"), Path("/proc/x.jsonl"), Path("/proc/x.parquet")):
+        ran = program("inspect", "a", "-o", out)
+        assert (ran.returncode, ran.stdout) == (5, "")
+        assert ran.stderr == f"attn: cannot write {out}: No such file or directory\n"
+    (tmp_path / "file").touch()
+    assert "Not a directory" in program("inspect", "a", "-o", tmp_path / "file" / "x.json").stderr
+
+
+# --- several writers --------------------------------------------------------------------------------------
+
+
+def test_a_stream_has_one_writer_at_a_time(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    first = started(out)
+    ran = program("inspect", "an arrow", "-o", out)
+    assert (ran.returncode, ran.stdout) == (5, "")
+    assert ran.stderr == f"attn: {out}.part is being written by another run; wait for it, or give another file\n"
+    assert finished(first) == (0, "")
+    assert [json.loads(line)["text"] for line in out.read_text().splitlines()] == ["time flies"]
+    out.unlink()
+    # One that was killed holds nothing, whatever it has written.
+    second = started(out)
+    second.kill()
+    finished(second)
+    (tmp_path / "out.jsonl.part").write_bytes(b"")
+    assert program("inspect", "an arrow", "-o", out).returncode == 0
+    assert [json.loads(line)["text"] for line in out.read_text().splitlines()] == ["an arrow"]
+    assert list(tmp_path.iterdir()) == [out]
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "tsv", "json", "parquet"])
+def test_many_writers_of_one_file_leave_one_of_their_files_whole(ending: str, tmp_path: Path) -> None:
+    out = tmp_path / f"out.{ending}"
+    texts = [f"time flies {word}" for word in ("one", "two", "three")]
+    whole = {}
+    for text in texts:
+        assert program("inspect", *[text] * 20, "-o", out).returncode == 0
+        whole[text] = out.read_bytes()
+    assert len(set(whole.values())) == 3
+    for _ in range(3):
+        runs = [subprocess.Popen([*ATTN, "inspect", *[text] * 20, "-o", str(out)], stderr=-1) for text in texts]
+        ended = [finished(run) for run in runs]
+        assert {code for code, _ in ended} <= ({0, 5} if ending != "json" else {0})
+        assert 0 in {code for code, _ in ended}
+        assert all("another run" in errors for code, errors in ended if code)
+        assert out.read_bytes() in [whole[text] for text, (code, _) in zip(texts, ended, strict=True) if code == 0]
+        assert list(tmp_path.iterdir()) == [out]
+
+
+# --- what is no file --------------------------------------------------------------------------------------
+
+
+def test_pipes_and_devices_are_written_to_and_stay(attn: Run, tmp_path: Path) -> None:
+    expected = attn("inspect", "a b", "-F", "jsonl").out
+    fifo = tmp_path / "pipe.jsonl"
+    os.mkfifo(fifo)
+    (tmp_path / "null.json").symlink_to("/dev/null")
+    assert shell(f"cat {fifo} & attn inspect 'a b' -o {fifo}; wait").stdout == expected
+    assert stat.S_ISFIFO(fifo.stat().st_mode)
+    assert shell("attn inspect 'a b' -F jsonl -o >(cat); sleep 0.5").stdout == expected
+    for out in ("/dev/null", str(tmp_path / "null.json")):
+        assert shell(f"attn inspect 'a b' -F {'json' if '.' in out else 'tsv'} -o {out}").returncode == 0
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    assert (tmp_path / "null.json").is_symlink()
+    ran = shell("{ echo before; attn inspect 'a b' -F jsonl -o /dev/stdout; echo after; } > " + str(tmp_path / "all"))
+    assert (tmp_path / "all").read_text() == f"before\n{expected}after\n"
+    ran = shell(f"head -c 1 {fifo} & yes a b | head -2000 | attn inspect -o {fifo}; echo $?; wait")
+    assert (ran.stdout.endswith("141\n"), ran.stderr) == (True, "")
+    assert {file.name for file in tmp_path.iterdir()} == {"pipe.jsonl", "null.json", "all"}
+
+
+def test_a_link_is_followed_and_permissions_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    real, link = tmp_path / "elsewhere" / "real", tmp_path / "out.jsonl"
+    link.symlink_to(real)
+    for command in ("inspect a", "inspect b"):  # as it is made, and as it is replaced
+        assert shell(f"umask 027; attn {command} -o {link}").returncode == 0
+        assert link.is_symlink()
+        assert json.loads(real.read_text())["text"] == command[-1]
+        assert stat.S_IMODE(real.stat().st_mode) == 0o640
+    real.chmod(0o604)
+    assert program("inspect", "a", "-o", link).returncode == 0
+    assert stat.S_IMODE(real.stat().st_mode) == 0o604
+    for option in ("-o x.html", "-o x.parquet", "--save x.safetensors"):
+        assert shell(f"cd {tmp_path}; umask 077; attn inspect a {option}").returncode == 0
+        assert stat.S_IMODE((tmp_path / option.split()[1]).stat().st_mode) == 0o600
+    assert list((tmp_path / "elsewhere").iterdir()) == [real]
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.tsv", "out.parquet"])
+def test_what_an_interrupted_run_left_is_not_written_over(name: str, tmp_path: Path) -> None:
+    left = tmp_path / f"{name}.part"
+    left.write_text("precious\n")
+    ran = program("inspect", "time flies", "-o", tmp_path / name)
+    assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (5, "", 1)
+    way = (
+        "" if name.endswith(".parquet") else "go on from it with inspect --resume if inspect wrote it, or "
+    )  # Parquet cannot
+    assert ran.stderr.endswith(f"is there, as an interrupted run leaves it; {way}remove it\n")
+    assert left.read_text() == "precious\n"
+    assert not (tmp_path / name).exists()
+    left.write_text("")  # nothing was lost with it
+    assert program("inspect", "time flies", "-o", tmp_path / name).returncode == 0
+    assert not left.exists()
