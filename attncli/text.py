@@ -68,7 +68,7 @@ def names_in(option: str, given: str, known: Collection[str]) -> frozenset[str]:
     return frozenset(names)
 
 
-def written(indices: Iterable[int]) -> str:
+def as_ranges(indices: Iterable[int]) -> str:
     """Return indices as `--layer` takes them: 0-2,5."""
     runs: list[list[int]] = []
     for index in sorted(indices):
@@ -82,7 +82,7 @@ def written(indices: Iterable[int]) -> str:
 def layers_named(layers: Iterable[int], kind: str | None = None) -> str:
     """Return layers as a sentence names them: layers 0-2,5 (cross)."""
     found = list(layers)
-    return f"layer{'s' * (len(found) > 1)} {written(found)}" + (f" ({kind})" if kind else "")
+    return f"layer{'s' * (len(found) > 1)} {as_ranges(found)}" + (f" ({kind})" if kind else "")
 
 
 def counted(count: int, noun: str) -> str:

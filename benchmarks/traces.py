@@ -13,7 +13,7 @@ import texts
 from attncli.masks.expressions import Atom, RuleMask
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Token, Tokens
-from attncli.trace.trace import Source, Trace
+from attncli.trace.trace import Provenance, Trace
 
 LAYERS, HEADS, WIDTH = 12, 12, 64
 
@@ -27,7 +27,7 @@ def trace(length: int) -> Trace:
     for index in range(LAYERS):
         query, key, value = draw.standard_normal((3, HEADS, length, WIDTH), dtype=np.float32)
         layers.append(LayerTrace(index, "self", query, key, value, WIDTH**-0.5, mask, tuple(range(HEADS))))
-    source = Source("pretrained", model="gpt2", architecture="gpt2", layers=LAYERS)
+    source = Provenance("pretrained", model="gpt2", architecture="gpt2", layers=LAYERS)
     return Trace(source, tokens, tokens, tuple(layers), text)
 
 

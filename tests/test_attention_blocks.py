@@ -15,13 +15,13 @@ import attncli
 from attncli import attention
 from attncli.analysis.metrics import head_metrics
 from attncli.formats import gathered, writer
-from attncli.formats.numbers import written, written_rows
+from attncli.formats.numbers import as_numbers, rows_as_numbers
 from attncli.masks.expressions import ArrayMask, Mask, RuleMask, smallest
 from attncli.masks.parser import parse
 from attncli.render.heatmap import picture_of
 from attncli.trace.layer import LayerTrace, stages_of
 from attncli.trace.tokens import Token, Tokens
-from attncli.trace.trace import Source, Trace
+from attncli.trace.trace import Provenance, Trace
 from attncli.trace.view import View
 
 QUERIES = 13
@@ -38,7 +38,7 @@ def exact(mask: str = "causal", odd: bool = False) -> Trace:
         q[:, 7] = np.nan
     tokens = Tokens(Token(place, place % 4, f"w{place % 4}", None, None, place == 0) for place in range(QUERIES))
     rule = RuleMask(parse(mask), QUERIES, QUERIES, 2)
-    return Trace(Source("file"), tokens, tokens, (LayerTrace(0, "self", q, k, v, 0.5, rule, (0, 1)),))
+    return Trace(Provenance("file"), tokens, tokens, (LayerTrace(0, "self", q, k, v, 0.5, rule, (0, 1)),))
 
 
 def whole_and_in_blocks(monkeypatch: pytest.MonkeyPatch, cells: int, made: Callable[[], Any]) -> tuple[Any, Any]:
@@ -155,19 +155,19 @@ def test_the_smallest_form_is_found_without_a_matrix() -> None:
 
 @given(arrays(np.float32, st.integers(1, 30), elements=st.floats(width=32)))
 def test_a_number_is_written_with_the_fewest_digits_that_read_back(values: np.ndarray) -> None:
-    for text, value in zip(written(values, None), values, strict=True):
+    for text, value in zip(as_numbers(values, None), values, strict=True):
         np.testing.assert_array_equal(np.float32(text), value)
         assert float(text) == float(str(value)) or np.isnan(value)
     rounded = [f"{value:.2f}" for value in values.tolist()]
-    assert written(values, 2) == rounded
+    assert as_numbers(values, 2) == rounded
 
 
 def test_what_is_no_number_is_a_string_beside_numbers() -> None:
     values = np.array([[0.1, np.nan, -np.inf], [np.inf, 1e-7, 0]], np.float32)
-    assert json.loads(written_rows(values, None)) == [[0.1, "nan", "-inf"], ["inf", 1e-7, 0.0]]
-    assert json.loads(written_rows(values, 1)) == [[0.1, "nan", "-inf"], ["inf", 0.0, 0.0]]
-    assert written_rows(values[:, 1:] > 0, 1) == "[[false,false],[true,false]]"
-    assert [written_rows(np.zeros((2, 0), np.float32), precision) for precision in (None, 1)] == ["[[],[]]"] * 2
+    assert json.loads(rows_as_numbers(values, None)) == [[0.1, "nan", "-inf"], ["inf", 1e-7, 0.0]]
+    assert json.loads(rows_as_numbers(values, 1)) == [[0.1, "nan", "-inf"], ["inf", 0.0, 0.0]]
+    assert rows_as_numbers(values[:, 1:] > 0, 1) == "[[false,false],[true,false]]"
+    assert [rows_as_numbers(np.zeros((2, 0), np.float32), precision) for precision in (None, 1)] == ["[[],[]]"] * 2
 
 
 def test_masked_rows_and_odd_ones_are_right_in_json() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from attncli.attention import row_blocks
 from attncli.errors import UsageError
-from attncli.text import layers_named, visible, written
+from attncli.text import as_ranges, layers_named, visible
 from attncli.trace.layer import HeadTrace, LayerTrace
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Trace
@@ -189,7 +189,7 @@ def not_compared(first: Trace, second: Trace) -> Iterator[str]:
         heads = {frozenset(mine[place] - other[place]) for place in mine if place in other} - {frozenset()}
         for only in sorted(heads, key=sorted):
             where = [place[0] for place in mine if place in other and mine[place] - other[place] == only]
-            named = f"head{'s' * (len(only) > 1)} {written(only)}"
+            named = f"head{'s' * (len(only) > 1)} {as_ranges(only)}"
             yield f"only {name} has {named} of {layers_named(dict.fromkeys(where))}"
 
 

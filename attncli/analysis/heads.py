@@ -13,13 +13,13 @@ from attncli.analysis.metrics import by_name, layer_metrics
 from attncli.errors import InputError, UsageError
 from attncli.text import several
 from attncli.trace.layer import LayerTrace
-from attncli.trace.trace import Source, Trace
+from attncli.trace.trace import Provenance, Trace
 from attncli.trace.view import View
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-    Place = tuple[int, str, tuple[int, ...]]  # a layer, its kind, its heads
+    HeadKey = tuple[int, str, tuple[int, ...]]  # a layer, its kind, its heads
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Survey:
         heads: one entry a head, by layer, or as they were ranked.
     """
 
-    source: Source
+    source: Provenance
     sentences: int
     tokens: tuple[int, int]
     masks: tuple[str, ...]
@@ -124,7 +124,7 @@ def survey(traces: Iterable[Trace], view: View) -> Survey:
         UsageError: a query does not exist, a trace is derived, or the traces have not the same heads.
         InputError: there is no trace.
     """
-    running: dict[Place, _Running] = {}
+    running: dict[HeadKey, _Running] = {}
     masks: dict[str, None] = {}
     lengths: list[int] = []
     sentences = 0
@@ -156,13 +156,13 @@ def _rows(view: View, trace: Trace, layer: LayerTrace, sentence: int) -> list[in
         raise UsageError(str(error) if sentence == 1 else f"sentence {sentence}: {error}") from None
 
 
-def _shared(source: Source, other: Source) -> Source:
+def _shared(source: Provenance, other: Provenance) -> Provenance:
     """Return what is true of both sources: a toy layer's vocabulary is another one in each sentence."""
     details = {name: value for name, value in source.details.items() if other.details.get(name) == value}
     return source if len(details) == len(source.details) else replace(source, details=details)
 
 
-def _place(layer: LayerTrace) -> Place:
+def _place(layer: LayerTrace) -> HeadKey:
     return layer.layer, layer.kind, layer.heads
 
 

@@ -49,7 +49,7 @@ def stdin_bytes() -> IO[bytes]:
     return sys.stdin.buffer
 
 
-class Attention(Enum):
+class Stderr(Enum):
     """What stderr may be used for besides errors and notes."""
 
     ABSENT = "nothing: nobody is looking, or wants to be told"
@@ -85,11 +85,11 @@ def volume(quiet: bool, verbose: bool) -> Iterator[None]:
         _is_quiet, _is_verbose, _begun = before
 
 
-def attention() -> Attention:
+def use_of_stderr() -> Stderr:
     """Return what stderr may be used for: nothing, unless it is a terminal that can take back what it shows."""
     if _is_quiet or sys.stderr is None or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        return Attention.ABSENT
-    return Attention.TOLD if _is_verbose else Attention.WATCHED
+        return Stderr.ABSENT
+    return Stderr.TOLD if _is_verbose else Stderr.WATCHED
 
 
 def is_terminal(path: Path | None) -> bool:
@@ -198,7 +198,7 @@ class Terminal:
         )
 
 
-class Page:
+class PictureFile:
     """Where a view goes that is a picture for somebody else: a terminal of its own, whatever the user's is like.
 
     Attributes:
@@ -252,7 +252,7 @@ class Page:
 @contextmanager
 def canvas(
     chosen: str, path: Path | None, color: str | None, width: int | None, name: str
-) -> Iterator[Terminal | Page]:
+) -> Iterator[Terminal | PictureFile]:
     """Give what views are drawn on; a picture is written once all of them are.
 
     Args:
@@ -267,7 +267,7 @@ def canvas(
             yield Terminal(stream, color or "auto", width)
         return
     with output(path, is_stream=False, encoding="utf-8") as stream:
-        page = Page(chosen, color or "auto", width)
+        page = PictureFile(chosen, color or "auto", width)
         yield page
         for piece in page.written(name):
             stream.write(piece)

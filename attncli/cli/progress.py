@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from attncli.cli.environment import Attention, attention, stderr_console
+from attncli.cli.environment import Stderr, stderr_console, use_of_stderr
 from attncli.interruption import Undoing
 from attncli.text import visible
 
@@ -22,7 +22,7 @@ Answer = TypeVar("Answer")
 @contextmanager
 def status(text: str) -> Iterator[None]:
     """Show a line while the block runs, which then says what the sources do."""
-    if attention() is not Attention.WATCHED:
+    if use_of_stderr() is not Stderr.WATCHED:
         yield
         return
     import logging
@@ -53,7 +53,7 @@ class Following:
     """
 
     def __init__(self, total: int | None, shares_terminal: bool) -> None:
-        is_shown = attention() is not Attention.ABSENT and not shares_terminal
+        is_shown = use_of_stderr() is not Stderr.ABSENT and not shares_terminal
         self._total = total
         self._bar: Progress | None = _bar() if is_shown and total != 1 else None
 

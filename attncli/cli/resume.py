@@ -142,14 +142,14 @@ class Resumed:
         return number >= self.sentence or not has_line
 
     @contextmanager
-    def stream(self) -> Iterator[Continued]:
+    def stream(self) -> Iterator[ContinuedFile]:
         """Give the stream that takes what is computed for the sentences that are due.
 
         Raises:
             InputError: what is computed is not what stands in the side file.
         """
         with open(self._aside, "r+b" if self.goes_on else "wb") as file:
-            stream = Continued(file, visible(str(self.part)), self.sentence, self._stands)
+            stream = ContinuedFile(file, visible(str(self.part)), self.sentence, self._stands)
             yield stream
             stream.end()
 
@@ -179,7 +179,7 @@ class Resumed:
             self._stands = [header, (start, stop)]
 
 
-class Continued:
+class ContinuedFile:
     """A file that is written on, once what stands at its end has come out again."""
 
     def __init__(self, file: IO[bytes], name: str, sentence: int, stands: list[tuple[int, int]]) -> None:

@@ -15,7 +15,7 @@ from attncli.analysis.heads import HeadSummary, Survey
 from attncli.analysis.metric_names import NAMES
 from attncli.analysis.why import Explained
 from attncli.attention import row_blocks
-from attncli.formats.numbers import number, proven, written_rows
+from attncli.formats.numbers import number, proven, rows_as_numbers
 from attncli.masks.expressions import biases
 from attncli.masks.findings import Finding
 from attncli.masks.layout import Subject
@@ -124,7 +124,7 @@ def _matrix(
 ) -> Iterator[str]:
     opening = "["
     for rows in row_blocks(np.arange(queries), keys):
-        yield opening + written_rows(rows_of(rows), None)[1:-1]
+        yield opening + rows_as_numbers(rows_of(rows), None)[1:-1]
         opening = ","
     yield "]"
 

@@ -15,7 +15,7 @@ from attncli.analysis.metrics import head_metrics
 from attncli.attention import row_blocks
 from attncli.errors import Failure
 from attncli.formats.answers import dumped, write_array, write_each
-from attncli.formats.numbers import number, proven, written_rows
+from attncli.formats.numbers import number, proven, rows_as_numbers
 from attncli.trace.layer import HeadTrace, LayerTrace
 from attncli.trace.ranking import Heaviest, top_keys
 from attncli.trace.trace import SCHEMA, Trace
@@ -122,7 +122,7 @@ def _ranked(head: HeadTrace, cells: Cells, wanted: Heaviest, view: View) -> Iter
     """Yield the heaviest keys of each query, by their index in the sequence, heaviest first."""
     for places, weights in top_keys(head, cells.of_columns, wanted):
         keys = [cells.columns[place] for place in places.tolist()]
-        numbers = written_rows(weights[None], view.precision)[1:-1]
+        numbers = rows_as_numbers(weights[None], view.precision)[1:-1]
         yield iter([f'{{"keys": {keys}, "{head.layer.measure}": {numbers}}}'])
 
 
@@ -139,7 +139,7 @@ def _matrix(name: str, blocks: Iterable[Matrix], view: View) -> Iterator[str]:
     opening = "["
     for block in blocks:
         yield opening
-        yield written_rows(block, view.precision)[1:-1]
+        yield rows_as_numbers(block, view.precision)[1:-1]
         opening = ","
     yield "]"
 

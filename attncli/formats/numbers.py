@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from attncli.trace.layer import Proof
 
 
-def written(values: Float[np.ndarray, " N"], precision: int | None) -> list[str]:
+def as_numbers(values: Float[np.ndarray, " N"], precision: int | None) -> list[str]:
     """Return numbers as texts.
 
     Without a precision a float32 gets the fewest digits that read back as the same float32. NaN and the
@@ -45,11 +45,11 @@ def proven(proof: Proof | None) -> dict[str, Any] | None:
     return {**proof._asdict(), **numbers}
 
 
-def written_rows(values: Float[np.ndarray, "R C"] | Bool[np.ndarray, "R C"], precision: int | None) -> str:
+def rows_as_numbers(values: Float[np.ndarray, "R C"] | Bool[np.ndarray, "R C"], precision: int | None) -> str:
     """Return a matrix as JSON; what JSON has no number for is a string."""
     if values.dtype == bool or (precision is None and np.isfinite(values).all()):
         return _dumped(values)
-    rows = (",".join(_json(text, precision) for text in written(row, precision)) for row in values)
+    rows = (",".join(_json(text, precision) for text in as_numbers(row, precision)) for row in values)
     return "[" + ",".join(f"[{row}]" for row in rows) + "]"
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from attncli.errors import Failure
 from attncli.formats import gathered
-from attncli.formats.numbers import written
+from attncli.formats.numbers import as_numbers
 from attncli.text import visible
 from attncli.trace.layer import HeadTrace
 from attncli.trace.ranking import Heaviest, Places, top_keys
@@ -78,9 +78,11 @@ def _rows(number: int, trace: Trace, view: View, join: Join, comma: str) -> Iter
                     start = join((*place, str(query), token))
                     answers = zip(
                         keys[own],
-                        repeat("", len(keys[own])) if scores is None else written(scores[columns][own], view.precision),
+                        repeat("", len(keys[own]))
+                        if scores is None
+                        else as_numbers(scores[columns][own], view.precision),
                         allowed[columns][own].tolist(),
-                        written(weights[columns][own], view.precision),
+                        as_numbers(weights[columns][own], view.precision),
                         strict=True,
                     )
                     yield "".join([

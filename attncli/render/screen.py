@@ -12,7 +12,7 @@ from attncli.render.axes import Axis
 from attncli.render.heatmap import COMFORTABLE, GAP, MOST, STRIPS, pooling
 from attncli.render.palette import Palette
 from attncli.render.summaries import headline, shapes_table
-from attncli.text import layers_named, written
+from attncli.text import as_ranges, layers_named
 from attncli.trace.layer import LayerTrace
 from attncli.trace.ranking import Heaviest
 from attncli.trace.trace import Trace
@@ -176,7 +176,7 @@ class Screen:
                 "--rows 0:20 and --top-keys 5 show parts, --show weights or -F tsv all of them"
             )
             if gone := [head for head in self.trace.layers[0].heads if head not in fit.heads]:
-                yield f"one screen has no room for heads {written(gone)}; --head chooses, --show heatmap draws all"
+                yield f"one screen has no room for heads {as_ranges(gone)}; --head chooses, --show heatmap draws all"
         if len(self.trace.layers) > 1:
             shown, kinds = self.trace.layers[0], {layer.kind for layer in self.trace.layers}
             named = layers_named([shown.layer], shown.kind if len(kinds) > 1 else None)

@@ -16,7 +16,7 @@ from attncli.render.palette import BOLD, DIM, Palette
 from attncli.text import counted
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Token, Tokens
-from attncli.trace.trace import Source, Trace
+from attncli.trace.trace import Provenance, Trace
 
 _LONGEST_TOKEN = 200  # cells, where the output sets no width
 
@@ -41,12 +41,12 @@ def joined(title: str, facts: Sequence[str], palette: Palette) -> Text:
     return Text.assemble((palette.label(title), BOLD), palette.label("".join(f" · {fact}" for fact in facts)))
 
 
-def title_of(source: Source) -> str:
+def title_of(source: Provenance) -> str:
     """Return what a source is called."""
     return source.model or {"toy": "toy layer", "file": "tensors from a file"}.get(source.kind, source.kind)
 
 
-def numbers_of(source: Source) -> list[str]:
+def numbers_of(source: Provenance) -> list[str]:
     """Return where a source's numbers come from: how a toy layer is drawn, what a model computes in."""
     details = source.details
     if source.kind != "toy":

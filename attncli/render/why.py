@@ -165,7 +165,7 @@ _LONGEST_TITLE = 40  # cells of a token's name
 
 
 @dataclass(frozen=True)
-class Page:
+class WhyPage:
     """An explanation laid out for one output.
 
     Attributes:

@@ -12,7 +12,7 @@ from attncli.files import to_numpy
 from attncli.masks.expressions import ArrayMask
 from attncli.trace.layer import LayerTrace, Proof
 from attncli.trace.tokens import Token, Tokens
-from attncli.trace.trace import Source, Trace
+from attncli.trace.trace import Provenance, Trace
 
 if TYPE_CHECKING:
     import torch
@@ -80,7 +80,7 @@ def from_multihead_attention(
         )
         proof = _proof(module, layer, x, attn_mask, key_padding_mask)
     parameter = next(module.parameters())
-    source = Source(
+    source = Provenance(
         "module",
         architecture=type(module).__name__,
         dtype=str(parameter.dtype).removeprefix("torch."),

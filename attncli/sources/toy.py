@@ -22,7 +22,7 @@ from attncli.sources.vocabulary import Trained, Vocabulary, Words, open_vocabula
 from attncli.text import visible
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Tokens
-from attncli.trace.trace import Source, Trace
+from attncli.trace.trace import Provenance, Trace
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -86,7 +86,7 @@ class ToyLayer(OneByOne):
         layer.mask.rows([0], np.arange(0))  # a mask that does not fit this sentence is refused here
         details = {name: getattr(options, name) for name in ("rng", "project", "positions", "d_model")}
         details |= {"init": options.weights, "vocab_size": vocabulary.size, "parameters": weights.size}
-        source = Source("toy", seed=options.seed, details=details)
+        source = Provenance("toy", seed=options.seed, details=details)
         notes = vocabulary.notes((text, pair), key_tokens)
         if target is not None:
             notes += vocabulary.notes((target, None), query_tokens)

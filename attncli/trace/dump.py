@@ -17,7 +17,7 @@ from attncli.text import visible
 from attncli.trace.layer import LayerTrace
 from attncli.trace.selection import Indices
 from attncli.trace.tokens import Token, Tokens
-from attncli.trace.trace import Source, Trace
+from attncli.trace.trace import Provenance, Trace
 
 DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 
@@ -78,7 +78,7 @@ def read_dump(tensors: SavedTensors, metadata: Mapping[str, str], layers: Indice
     if unread:
         notes += (f"of its tensors {', '.join(unread[:5])} are not read; a dump is q, k, v, mask and bias",)
     kind = str(tensors.file.get_slice("q").get_dtype())
-    return Trace(Source("file", dtype=DTYPES.get(kind, kind)), query_tokens, tokens, (layer,), notes=notes)
+    return Trace(Provenance("file", dtype=DTYPES.get(kind, kind)), query_tokens, tokens, (layer,), notes=notes)
 
 
 def _scale(given: str | None, width: int) -> float:

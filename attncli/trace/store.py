@@ -26,7 +26,7 @@ from attncli.trace.layer import LayerTrace, Proof
 from attncli.trace.selection import Indices
 from attncli.trace.spelling import spelled
 from attncli.trace.tokens import Token, Tokens
-from attncli.trace.trace import SCHEMA, Source, Trace
+from attncli.trace.trace import SCHEMA, Provenance, Trace
 
 _ARRAYS = ("q", "k", "v", "bias", "sinks", "inputs", "out_projection", "out_bias", "scores", "weights")
 _NUMBERS = ("layer", "kind", "scale", "softcap")
@@ -252,11 +252,11 @@ def _number(spelled_out: Any) -> Any:
     return float(spelled_out) if isinstance(spelled_out, str) else spelled_out
 
 
-def _source(recorded: Any) -> Source:
-    own = _kept(Source, recorded, "source")
+def _source(recorded: Any) -> Provenance:
+    own = _kept(Provenance, recorded, "source")
     if own["kind"] == "toy":
         _plain(_Drawn, recorded, "source")
-    return Source(**own, details={name: value for name, value in recorded.items() if name not in own})
+    return Provenance(**own, details={name: value for name, value in recorded.items() if name not in own})
 
 
 def _notes(header: Mapping[str, Any]) -> tuple[str, ...]:

@@ -80,7 +80,7 @@ SCHEMA = "attncli.trace/1"
 
 
 @dataclass(frozen=True)
-class Source:
+class Provenance:
     """Where a trace comes from.
 
     Attributes:
@@ -123,7 +123,7 @@ class Trace:
         origin: what its numbers were made of, where they are not those that were recorded.
     """
 
-    source: Source
+    source: Provenance
     query_tokens: Tokens
     key_tokens: Tokens
     layers: tuple[LayerTrace, ...]

@@ -15,7 +15,7 @@ from attncli.analysis.cautions import warnings_of
 from attncli.masks.expressions import ArrayMask
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Token, Tokens
-from attncli.trace.trace import Source, Trace
+from attncli.trace.trace import Provenance, Trace
 from attncli.trace.view import View
 
 LENGTH, HEADS = 9, 8
@@ -32,7 +32,7 @@ def blind(cells: list[tuple[int, int]], layer: int = 0, kind: str = "self") -> L
 
 def warned(*layers: LayerTrace, view: View | None = None) -> list[str]:
     tokens = Tokens(Token(index, index, f"w{index}", None, None) for index in range(LENGTH))
-    return list(warnings_of(Trace(Source("file", layers=20), tokens, tokens, layers), view or View()))
+    return list(warnings_of(Trace(Provenance("file", layers=20), tokens, tokens, layers), view or View()))
 
 
 def everywhere(*rows: int) -> list[tuple[int, int]]:

@@ -15,7 +15,7 @@ from attncli.masks.expressions import ArrayMask, RuleMask
 from attncli.masks.parser import parse
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Token, Tokens
-from attncli.trace.trace import Source, Trace
+from attncli.trace.trace import Provenance, Trace
 
 HEADS = 2
 
@@ -35,7 +35,7 @@ def traced(words: str, seed: int = 0, mask: str = "full", layers: tuple[int, ...
         q, k = (random.standard_normal((heads, len(texts), 3), dtype=np.float32) for _ in "qk")
         rule = RuleMask(parse(mask), len(texts), len(texts), heads)
         made.append(LayerTrace(index, "self", q, k, k, scale=1.0, mask=rule, heads=tuple(range(heads))))
-    return Trace(Source("file", layers=len(layers)), tokens, tokens, tuple(made))
+    return Trace(Provenance("file", layers=len(layers)), tokens, tokens, tuple(made))
 
 
 def weights_by_hand(trace: Trace, layer: int, head: int, row: int) -> list[float]:
@@ -169,7 +169,7 @@ def recorded(weights: list[list[float]], allowed: list[list[bool]] | None = None
     mask = ArrayMask(np.ones(values.shape, bool) if allowed is None else np.array([allowed]))
     tokens = Tokens(Token(index, 0, f"w{index}", None, None) for index in range(values.shape[2]))
     layer = LayerTrace(0, "self", None, None, None, None, mask, (0,), scores=values, weights=values)
-    return Trace(Source("file"), tokens, tokens, (layer,))
+    return Trace(Provenance("file"), tokens, tokens, (layer,))
 
 
 def test_weights_alone_are_enough() -> None:

@@ -19,7 +19,7 @@ from attncli.errors import InputError, UsageError
 from attncli.masks.expressions import RuleMask
 from attncli.masks.parser import parse
 from attncli.trace.layer import LayerTrace
-from attncli.trace.trace import Source, Trace
+from attncli.trace.trace import Provenance, Trace
 from attncli.trace.view import View
 
 some_ids = st.lists(st.integers(0, 3), min_size=1, max_size=8)
@@ -57,11 +57,11 @@ def test_heads_that_share_keys_and_a_mask_for_each_head_are_told_apart() -> None
     sequence = tokens([0, 1, 2, 0, 1])
     chosen = (1, 4, 5, 0)  # not in order, and of both groups
     layer = LayerTrace(0, "self", q, k, v, 0.7, RuleMask(parse("causal"), 5, 5, 6), chosen)
-    trace = Trace(Source("file"), sequence, sequence, (layer,))
+    trace = Trace(Provenance("file"), sequence, sequence, (layer,))
     whole = LayerTrace(0, "self", q, np.repeat(k, 3, axis=0), v.repeat(3, axis=0), 0.7, layer.mask, tuple(range(6)))
     for summary, head in zip(survey([trace], View()).heads, chosen, strict=True):
         assert summary.head == head
-        agree(dict(summary.metrics), by_hand(Trace(Source("file"), sequence, sequence, (whole,)), head))
+        agree(dict(summary.metrics), by_hand(Trace(Provenance("file"), sequence, sequence, (whole,)), head))
 
 
 def test_long_sentences_in_blocks_are_what_short_ones_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def test_an_infinite_score_stays_infinite_and_has_no_deviation() -> None:
 
 def ranked(values: list[float | None], *, reverse: bool = False, top: int | None = None) -> list[int]:
     heads = [HeadSummary(0, "self", head, dict.fromkeys(NAMES, value), {}, {}) for head, value in enumerate(values)]
-    found = Survey(Source("toy"), 1, (1, 1), (), len(heads), tuple(heads))
+    found = Survey(Provenance("toy"), 1, (1, 1), (), len(heads), tuple(heads))
     return [head.head for head in found.ranked("sink", reverse=reverse, top=top).heads]
 
 

@@ -22,10 +22,10 @@ from attncli.formats.documents import write_why
 from attncli.masks.expressions import ArrayMask
 from attncli.render.palette import Palette
 from attncli.render.tables import Sheet, bar, signed_bar
-from attncli.render.why import Page
+from attncli.render.why import WhyPage
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Token, Tokens
-from attncli.trace.trace import Source, Trace
+from attncli.trace.trace import Provenance, Trace
 
 SENTENCE = "time flies like an arrow"
 TIERS = [Palette("truecolor"), Palette("256"), Palette("blocks"), Palette("ascii", "ascii"), Palette("blocks", "cp437")]
@@ -39,7 +39,7 @@ def tokens_of(*texts: str) -> Tokens:
 def trace_of(layer: LayerTrace, queries: Tokens | None = None, keys: Tokens | None = None) -> Trace:
     rows = queries or tokens_of(*(f"q{index}" for index in range(layer.num_queries)))
     columns = keys or tokens_of(*(f"k{index}" for index in range(layer.num_keys)))
-    return Trace(Source("file", dtype=str(layer.scores.dtype if layer.q is None else layer.q.dtype)), rows, columns,
+    return Trace(Provenance("file", dtype=str(layer.scores.dtype if layer.q is None else layer.q.dtype)), rows, columns,
                  (layer,))  # fmt: skip
 
 
@@ -151,7 +151,7 @@ def toy(**options: object) -> Trace:
 
 def drawn(trace: Trace, query: str, key: str | None = None, top: int = 8, palette: Palette = Palette(),  # noqa: B008
           width: int | None = None, precision: int | None = None) -> str:  # fmt: skip
-    page = Page(trace, explain(trace, query, key), top, Sheet(palette, width, precision))
+    page = WhyPage(trace, explain(trace, query, key), top, Sheet(palette, width, precision))
     return plain(printed(page.parts(), palette, width))
 
 

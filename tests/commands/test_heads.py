@@ -16,7 +16,7 @@ from attncli.analysis.heads import HeadSummary, Survey
 from attncli.analysis.metric_names import NAMES
 from attncli.render.heads import grid_parts
 from attncli.render.palette import Palette
-from attncli.trace.trace import Source
+from attncli.trace.trace import Provenance
 
 Run = Callable[..., Ran]
 TEXT = "the cat saw the dog and the dog saw the cat"
@@ -184,7 +184,7 @@ def test_a_map_has_no_range_of_infinities_and_no_undefined_head_at_an_end(
         HeadSummary(0, "self", index, dict.fromkeys(NAMES, value), dict.fromkeys(NAMES), dict.fromkeys(NAMES, 1))
         for index, value in enumerate(values)
     )
-    found = Survey(Source("file"), 1, (3, 3), ("full",), len(heads), heads)
+    found = Survey(Provenance("file"), 1, (3, 3), ("full",), len(heads), heads)
     console = Console(file=io.StringIO(), width=200, _environ={})
     for part in grid_parts(found, "max_score", Palette(), None, None):
         console.print(part)

@@ -35,7 +35,7 @@ from attncli.formats.page import write_page
 from attncli.formats.page.packing import thousandths
 from attncli.masks.expressions import Atom, RuleMask
 from attncli.trace.layer import LayerTrace
-from attncli.trace.trace import Source, Trace
+from attncli.trace.trace import Provenance, Trace
 from attncli.trace.view import View
 
 Run = Callable[..., Any]
@@ -168,7 +168,7 @@ def test_a_head_that_no_browser_draws_is_refused() -> None:
     words = tokens(*"a" * length)
     layer = LayerTrace(0, "self", vectors, vectors, vectors, 1.0, RuleMask(Atom("full"), length, length, 1), (0,))
     with pytest.raises(InputError, match="layer 0 has 5000 × 5000 cells"):
-        list(write_page([(1, Trace(Source("file"), words, words, (layer,)))], View(), "viridis"))
+        list(write_page([(1, Trace(Provenance("file"), words, words, (layer,)))], View(), "viridis"))
 
 
 def test_the_same_input_gives_the_same_bytes(attn: Run, tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_nothing_of_the_users_becomes_an_element_or_a_script(tmp_path: Path) -> 
     words, vectors = tokens(*HOSTILE), np.zeros((1, len(HOSTILE), 2), np.float32)
     rule = RuleMask(Atom("full"), len(HOSTILE), len(HOSTILE), 1)
     layer = LayerTrace(0, "self", vectors, vectors, vectors, 1.0, rule, (0,))
-    source = Source("pretrained", model="<b onclick=x>", architecture="</title><script>alert(2)</script>")
+    source = Provenance("pretrained", model="<b onclick=x>", architecture="</title><script>alert(2)</script>")
     trace = Trace(source, words, words, (layer,), text="".join(HOSTILE), pair="</script>", target=None)
     hostile = written(trace, tmp_path / "hostile.html", QK).read_text(encoding="utf-8")
     harmless = written(random_trace(1, 1, 4), tmp_path / "harmless.html", QK).read_text(encoding="utf-8")

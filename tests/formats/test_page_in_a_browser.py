@@ -14,7 +14,7 @@ from pages import ODD, QK, odd_trace, random_trace, to_three_decimals, tokens, t
 
 from attncli.masks.expressions import Atom, RuleMask
 from attncli.trace.layer import LayerTrace
-from attncli.trace.trace import Source, Trace
+from attncli.trace.trace import Provenance, Trace
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -359,7 +359,7 @@ def test_hostile_tokens_are_shown_as_they_are_written(tmp_path: Path, opened: Ca
     words = tokens("</script><img src=x onerror=alert(1)>", "&lt;b&gt;", "\u2028", "שלום", "日本", "👩‍👩‍👧")
     vectors = np.zeros((1, 6, 2), np.float32)
     layer = LayerTrace(0, "self", vectors, vectors, vectors, 1.0, RuleMask(Atom("full"), 6, 6, 1), (0,))
-    source = Source("pretrained", model="<img src=x onerror=alert(2)>", architecture="x")
+    source = Provenance("pretrained", model="<img src=x onerror=alert(2)>", architecture="x")
     page = opened(written(Trace(source, words, words, (layer,), text="<b>"), tmp_path / "page.html"))
     assert page.locator("img").count() == 0
     assert page.locator("#queries [role=option]").all_inner_texts() == [token.label for token in words]

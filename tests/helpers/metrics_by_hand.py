@@ -12,7 +12,7 @@ from attncli.masks.expressions import Mask, RuleMask
 from attncli.masks.parser import parse
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Token, Tokens
-from attncli.trace.trace import Source, Trace
+from attncli.trace.trace import Provenance, Trace
 
 HEADS, WIDTH, SCALE = 2, 3, 0.7
 
@@ -33,7 +33,7 @@ def traced(query_tokens: Tokens, key_tokens: Tokens, mask: Mask | str, seed: int
         mask = RuleMask(parse(mask), len(query_tokens), len(key_tokens), HEADS)
     kind = "self" if query_tokens is key_tokens else "cross"
     layer = LayerTrace(0, kind, q, k, k, scale=SCALE, mask=mask, heads=(0, 1))
-    return Trace(Source("file"), query_tokens, key_tokens, (layer,))
+    return Trace(Provenance("file"), query_tokens, key_tokens, (layer,))
 
 
 def measured(trace: Trace, head: int, rows: list[int] | None = None) -> dict[str, float | None]:

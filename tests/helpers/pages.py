@@ -15,7 +15,7 @@ from attncli.formats.page import write_page
 from attncli.masks.expressions import ArrayMask, Atom, RuleMask
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Token, Tokens
-from attncli.trace.trace import Source, Trace
+from attncli.trace.trace import Provenance, Trace
 from attncli.trace.view import View
 
 QK = View(show=frozenset({"q", "k"}))
@@ -106,7 +106,7 @@ def odd_trace() -> Trace:
         scores=np.log(np.abs(ODD[None]) + 1),
         weights=ODD[None],
     )
-    return Trace(Source("file"), words, words, (layer,), text="odd")
+    return Trace(Provenance("file"), words, words, (layer,), text="odd")
 
 
 def random_trace(layers: int, heads: int, length: int, kind: str = "self") -> Trace:
@@ -118,7 +118,7 @@ def random_trace(layers: int, heads: int, length: int, kind: str = "self") -> Tr
         rule = RuleMask(Atom("full"), length, length, heads)
         made.append(LayerTrace(layer, kind, q * (1 + layer % 6), k, v, 0.25, rule, tuple(range(heads))))
     words = tokens(*(f"w{index}" for index in range(length)))
-    return Trace(Source("file", layers=layers), words, words, tuple(made), text="random")
+    return Trace(Provenance("file", layers=layers), words, words, tuple(made), text="random")
 
 
 def translation() -> Trace:
@@ -130,7 +130,7 @@ def translation() -> Trace:
         q, k = (generator.standard_normal((2, length, 5)).astype(np.float32) for length in (rows, columns))
         rule = RuleMask(Atom("causal" if kind == "decoder" else "full"), rows, columns, 2)
         layers.append(LayerTrace(0, kind, q, k, k, 0.5, rule, (0, 1)))
-    return Trace(Source("file"), target, source, tuple(layers), text="time flies fast", target="Zeit fliegt")
+    return Trace(Provenance("file"), target, source, tuple(layers), text="time flies fast", target="Zeit fliegt")
 
 
 def written(trace: Trace, path: Path, view: View | None = None) -> Path:

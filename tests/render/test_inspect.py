@@ -21,7 +21,7 @@ from attncli.render.palette import COLORMAPS, Palette
 from attncli.render.screen import LONG
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Token, Tokens
-from attncli.trace.trace import Source, Trace
+from attncli.trace.trace import Provenance, Trace
 from attncli.trace.view import View
 
 SENTENCE = "time flies like an arrow"
@@ -113,7 +113,7 @@ def of_heads(*blind: int, heads: int = 3) -> Trace:
     vectors = np.random.default_rng(0).normal(size=(heads, 3, 2)).astype(np.float32)
     tokens = Tokens(Token(index, index, text, None, None) for index, text in enumerate("a ! c".split()))
     layer = LayerTrace(0, "self", vectors, vectors, vectors, 1.0, ArrayMask(allowed), tuple(range(heads)))
-    return Trace(Source("file"), tokens, tokens, (layer,))
+    return Trace(Provenance("file"), tokens, tokens, (layer,))
 
 
 def test_matrices_of_the_same_tokens_share_the_labels_of_their_rows() -> None:

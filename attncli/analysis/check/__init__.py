@@ -13,7 +13,7 @@ from attncli.masks.findings import Finding
 from attncli.text import layers_named, several
 
 if TYPE_CHECKING:
-    from attncli.analysis.check.probe import Place, Probe, SeenLayer
+    from attncli.analysis.check.probe import Probe, SeenLayer, SublayerKey
     from attncli.sources.reading import Sentence
 
 # Of different lengths, so that a batch of them is padded.
@@ -132,7 +132,7 @@ def _layers(probe: Probe, sentences: Sequence[Sentence], documents: bool) -> Ite
     from attncli.analysis.check.layers import ADVICE, layer_findings
 
     # Padding after a sentence is hidden from it by a causal mask, and padding before it by nothing else.
-    seen: list[dict[Place, SeenLayer]] = [*probe.audited(sentences, "right"), *probe.audited(sentences, "left")]
+    seen: list[dict[SublayerKey, SeenLayer]] = [*probe.audited(sentences, "right"), *probe.audited(sentences, "left")]
     if documents:
         seen += probe.audited_documents(sentences)
     for sentence in seen:

@@ -15,7 +15,7 @@ from attncli.masks.expressions import Grid
 from attncli.masks.files import Loaded
 from attncli.masks.findings import MOST_CELLS, Finding
 from attncli.masks.layout import Subject, plane_names
-from attncli.text import written
+from attncli.text import as_ranges
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
@@ -161,7 +161,7 @@ def _uniform(layer: SeenLayer, own: Subject) -> Iterator[Finding]:
         if rows.size and (most - least <= _ALIKE * most).all():
             heads.append(head)
     if heads:
-        message = f"{len(heads)} head{'s' * (len(heads) > 1)} weigh all keys alike in every row: {written(heads)}"
+        message = f"{len(heads)} head{'s' * (len(heads) > 1)} weigh all keys alike in every row: {as_ranges(heads)}"
         yield Finding("dead-row", "error", message, len(heads), head=heads[0])
 
 

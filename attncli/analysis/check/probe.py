@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from attncli.analysis.check.states import States
     from attncli.sources.pretrained import Checkpoint
 
-    Place = tuple[int, str]
+    SublayerKey = tuple[int, str]
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Probe:
         self.first_position = first_position(self.model)
         self.implied = implied_masks(self.model, checkpoint.attention_layers)
         self.dtype = _named(self.model.dtype)
-        self.recorded: list[Place] = []  # what was audited last
+        self.recorded: list[SublayerKey] = []  # what was audited last
         is_exchangeable = self.model._can_set_attn_implementation()
         self.backends = ("sdpa", "eager") if is_exchangeable and self.model._supports_sdpa else ("eager",)
 
@@ -99,14 +99,14 @@ class Probe:
 
     # --- layer by layer ---
 
-    def audited(self, sentences: Sequence[Sentence], side: str) -> Iterator[dict[Place, SeenLayer]]:
+    def audited(self, sentences: Sequence[Sentence], side: str) -> Iterator[dict[SublayerKey, SeenLayer]]:
         """Run sentences in one batch, padded on a side, and yield every layer of each."""
         takes_mask = "attention_mask" in self.checkpoint.parameters
         for some in [sentences] if takes_mask else [[sentence] for sentence in sentences]:
             inputs, spans, whole = self._padded(some, side)
             yield from self._audited(inputs, spans, whole)
 
-    def audited_documents(self, sentences: Sequence[Sentence]) -> Iterator[dict[Place, SeenLayer]]:
+    def audited_documents(self, sentences: Sequence[Sentence]) -> Iterator[dict[SublayerKey, SeenLayer]]:
         """Run sentences as documents of one sequence, and yield every layer of each.
 
         A causal model is told by positions that begin again, as in training; an encoder by a mask of the documents.
@@ -119,7 +119,9 @@ class Probe:
         for found in self._audited(inputs, [Span(one, one) for one in own], whole):
             yield {place: replace(layer, beside="document") for place, layer in found.items()}
 
-    def _audited(self, inputs: dict[str, Any], spans: Sequence[Span], whole: Span) -> Iterator[dict[Place, SeenLayer]]:
+    def _audited(
+        self, inputs: dict[str, Any], spans: Sequence[Span], whole: Span
+    ) -> Iterator[dict[SublayerKey, SeenLayer]]:
         """Yield the layers of each sentence; several may stand in one row of the batch."""
         self._use(interface.EAGER_MASKS)
         request = replace(self.checkpoint.request, audits=True)
@@ -141,7 +143,7 @@ class Probe:
             yield {place: self._seen(recorded, row, place, span, masks) for place in recorded.layers[row]}
 
     def _seen(
-        self, recorded: Recorder, number: int, place: Place, span: Span, masks: dict[tuple[int, int], Any]
+        self, recorded: Recorder, number: int, place: SublayerKey, span: Span, masks: dict[tuple[int, int], Any]
     ) -> SeenLayer:
         layer = recorded.layers[number][place]
         rows, columns = span.of(place[1])

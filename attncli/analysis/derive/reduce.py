@@ -8,7 +8,7 @@ import numpy as np
 
 from attncli.analysis.derive.layer import DerivedLayer, Lazy, any_mask, derived_from, worst
 from attncli.errors import UsageError
-from attncli.text import written
+from attncli.text import as_ranges
 from attncli.trace.layer import HeadTrace, LayerTrace
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ def reduced(layers: tuple[LayerTrace, ...], how: str, over: frozenset[str]) -> t
 
 def rule_of(layers: tuple[LayerTrace, ...], how: str, over: frozenset[str]) -> str:
     """Return what the numbers are, in a sentence."""
-    heads = f"head{'s' * (len(layers[0].heads) > 1)} {written(layers[0].heads)}" if "heads" in over else ""
+    heads = f"head{'s' * (len(layers[0].heads) > 1)} {as_ranges(layers[0].heads)}" if "heads" in over else ""
     indices = sorted({layer.layer for layer in layers})
-    found = f"layers {written(indices)}" if "layers" in over else ""
+    found = f"layers {as_ranges(indices)}" if "layers" in over else ""
     return f"reduced: {how} over {' of '.join(filter(None, (heads, found)))}"
 
 

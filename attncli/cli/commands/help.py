@@ -10,7 +10,7 @@ from typer import Argument, Option
 from attncli.errors import UsageError
 
 if TYPE_CHECKING:
-    from attncli.cli.help.pages import Page
+    from attncli.cli.help.pages import HelpPage
 
 
 def help(  # noqa: A001
@@ -44,7 +44,7 @@ def help(  # noqa: A001
     show(_page(root, words or []))
 
 
-def _page(root: typer.Context, words: list[str]) -> Page:
+def _page(root: typer.Context, words: list[str]) -> HelpPage:
     """Return what is asked for.
 
     Raises:

@@ -12,7 +12,7 @@ from attncli.cli import options
 from attncli.errors import ExitCode, InputError, UsageError
 
 if TYPE_CHECKING:
-    from attncli.cli.resume import Continued, Resumed
+    from attncli.cli.resume import ContinuedFile, Resumed
     from attncli.cli.sentences import Answers
     from attncli.errors import Failure
     from attncli.trace.trace import Derivation, Trace
@@ -270,7 +270,9 @@ def _draw(traces: Iterable[tuple[int, Trace]], view: View, chosen: str, given: d
             raise InputError("there is nothing to draw: no sentence could be read")
 
 
-def _emit(answers: Iterable[tuple[int, Trace | Failure]], view: View, chosen: str, stream: IO[str] | Continued) -> None:
+def _emit(
+    answers: Iterable[tuple[int, Trace | Failure]], view: View, chosen: str, stream: IO[str] | ContinuedFile
+) -> None:
     from attncli.formats import writer
 
     for piece in writer(chosen)(answers, view):

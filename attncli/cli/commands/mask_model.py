@@ -13,7 +13,7 @@ from attncli.cli import options
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from attncli.cli.environment import Page, Terminal
+    from attncli.cli.environment import PictureFile, Terminal
     from attncli.masks.layout import Subject
     from attncli.render.palette import Palette
     from attncli.sources.pretrained.masks import LayerMask, SentenceMasks
@@ -126,7 +126,7 @@ def _described(number: int, one: SentenceMasks, mask: LayerMask) -> dict[str, An
     }
 
 
-def _draw(sentences: Sequence[SentenceMasks], shown: Terminal | Page, palette: Palette, title: str) -> None:
+def _draw(sentences: Sequence[SentenceMasks], shown: Terminal | PictureFile, palette: Palette, title: str) -> None:
     from rich.text import Text
 
     from attncli.cli.environment import note

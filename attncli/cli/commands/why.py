@@ -142,11 +142,11 @@ def _draw(
 ) -> None:
     from attncli.cli.environment import canvas, note
     from attncli.render.tables import Sheet
-    from attncli.render.why import Page
+    from attncli.render.why import WhyPage
 
     (top, precision), (chosen, color, width, path) = how, where
     with canvas(chosen, path, color, width, "attn why") as shown:
-        page = Page(trace, explained, top, Sheet(shown.palette("viridis"), shown.width, precision))
+        page = WhyPage(trace, explained, top, Sheet(shown.palette("viridis"), shown.width, precision))
         shown.show(page.parts(), trace.text)
     for each in page.notes():
         note(each)

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from attncli.cli.completion.candidate import Candidate
-from attncli.cli.completion.line import Place, is_group
+from attncli.cli.completion.line import Cursor, is_group
 from attncli.cli.options import choices
 from attncli.errors import UsageError
 
 
-def candidates(place: Place) -> list[Candidate]:
+def candidates(place: Cursor) -> list[Candidate]:
     """Return what could stand at a place, in the order in which it is offered."""
     if place.parameter is not None:
         offered: Iterable[Candidate] = _values(place)
@@ -32,7 +32,7 @@ def _commands(group: Any) -> Iterator[Candidate]:
         yield Candidate(name, group.purpose(name))
 
 
-def _options(place: Place) -> Iterator[Candidate]:
+def _options(place: Cursor) -> Iterator[Candidate]:
     for parameter in place.command.params:
         if parameter.param_type_name == "option" and (parameter.multiple or parameter.name not in place.given):
             for name in (*parameter.opts, *parameter.secondary_opts):
@@ -45,7 +45,7 @@ def _first_sentence(text: str) -> str:
     return re.split(r"(?<=[^.])\. |; |: ", text, maxsplit=1)[0].rstrip(".")
 
 
-def _values(place: Place) -> Iterator[Candidate]:
+def _values(place: Cursor) -> Iterator[Candidate]:
     """Yield the values of a parameter: its choices, or what the parts of its metavar stand for."""
     parameter = place.parameter
     for choice in choices(parameter):
@@ -60,21 +60,21 @@ def _values(place: Place) -> Iterator[Candidate]:
             yield Candidate(part)
 
 
-def _devices(_: Place) -> Iterator[Candidate]:
+def _devices(_: Cursor) -> Iterator[Candidate]:
     yield from (Candidate("cpu"), Candidate("cuda"), Candidate("mps"))
 
 
-def _masks(place: Place) -> Iterator[Candidate]:
+def _masks(place: Cursor) -> Iterator[Candidate]:
     from attncli.cli.completion.expression import mask_expressions
 
     # Only `attn mask show` draws a bias beside a mask.
     yield from mask_expressions(place.value, allow_bias=place.command.name == "show")
 
 
-def _files(*endings: str) -> Callable[[Place], Iterator[Candidate]]:
+def _files(*endings: str) -> Callable[[Cursor], Iterator[Candidate]]:
     """Return what yields the files with one of some endings, or all of them, and folders to go on into."""
 
-    def offered(place: Place) -> Iterator[Candidate]:
+    def offered(place: Cursor) -> Iterator[Candidate]:
         from attncli.cli.completion.paths import files
 
         yield from files(place.value, endings, place.has_home)
@@ -82,7 +82,7 @@ def _files(*endings: str) -> Callable[[Place], Iterator[Candidate]]:
     return offered
 
 
-def _mask_files(place: Place) -> Iterator[Candidate]:
+def _mask_files(place: Cursor) -> Iterator[Candidate]:
     from attncli.cli.completion.paths import files
     from attncli.masks.notation import ENDINGS
 
@@ -91,7 +91,7 @@ def _mask_files(place: Place) -> Iterator[Candidate]:
         yield one._replace(value=one.value + ":", goes_on=True) if one.value.endswith(".py") else one
 
 
-def _outputs(place: Place) -> Iterator[Candidate]:
+def _outputs(place: Cursor) -> Iterator[Candidate]:
     """Yield files with the endings of the formats that the command writes."""
     formats = next((choices(one) for one in place.command.params if one.name == "format_"), ())
     if formats:
@@ -102,7 +102,7 @@ def _outputs(place: Place) -> Iterator[Candidate]:
         yield from _files(*ENDINGS)(place)
 
 
-def _models(place: Place) -> Iterator[Candidate]:
+def _models(place: Cursor) -> Iterator[Candidate]:
     from attncli.cli.completion.models import cached_models
     from attncli.cli.completion.paths import folders_with
 
@@ -111,21 +111,21 @@ def _models(place: Place) -> Iterator[Candidate]:
     yield from folders_with("config.json", place.value, place.has_home)
 
 
-def _tokenizers(place: Place) -> Iterator[Candidate]:
+def _tokenizers(place: Cursor) -> Iterator[Candidate]:
     from attncli.cli.completion.paths import files, folders_with
 
     yield from folders_with("tokenizer.json", place.value, place.has_home)
     yield from files(place.value, (".json",), place.has_home)
 
 
-def _revisions(place: Place) -> Iterator[Candidate]:
+def _revisions(place: Cursor) -> Iterator[Candidate]:
     from attncli.cli.completion.models import cached_revisions
 
     for name in _given_models(place)[:1]:
         yield from map(Candidate, cached_revisions(name))
 
 
-def _given_models(place: Place) -> list[str]:
+def _given_models(place: Cursor) -> list[str]:
     """Return the checkpoints on the line, or the one that stands where the option takes it from there."""
     for parameter in place.command.params:
         if parameter.name == "model" and "model" not in place.given and parameter.envvar:
@@ -143,7 +143,7 @@ def _standing_models() -> list[str]:
     return [] if standing is None else [str(standing.value)]
 
 
-def _topics(place: Place) -> Iterator[Candidate]:
+def _topics(place: Cursor) -> Iterator[Candidate]:
     """Yield what `attn help` can tell of: a topic, a command, or one of a group's commands."""
     from attncli.cli.help.topics import TOPICS
 
@@ -157,15 +157,15 @@ def _topics(place: Place) -> Iterator[Candidate]:
         yield from _commands(command)
 
 
-def _layers(place: Place) -> Iterator[Candidate]:
+def _layers(place: Cursor) -> Iterator[Candidate]:
     yield from _indices(place, "layer", _sizes(place).layers)
 
 
-def _heads(place: Place) -> Iterator[Candidate]:
+def _heads(place: Cursor) -> Iterator[Candidate]:
     yield from _indices(place, "head", _sizes(place).heads)
 
 
-def _sizes(place: Place) -> Any:
+def _sizes(place: Cursor) -> Any:
     """Return how many layers and heads there are on the line: a checkpoint's, or the toy layer's."""
     from attncli.cli.completion.models import Sizes, sizes
 
@@ -178,7 +178,7 @@ def _sizes(place: Place) -> Any:
     return Sizes(1, int(heads) if re.fullmatch("[0-9]{1,4}", heads) else 0)
 
 
-def _indices(place: Place, what: str, count: int) -> Iterator[Candidate]:
+def _indices(place: Cursor, what: str, count: int) -> Iterator[Candidate]:
     """Yield the indices that could follow in `0,3,-1` or end a range `2-4`."""
     match = re.fullmatch(r"((?:.*,)?)((?:([0-9]{1,9})-)?)[0-9]*", place.value)
     if match is None:
@@ -189,10 +189,10 @@ def _indices(place: Place, what: str, count: int) -> Iterator[Candidate]:
     yield Candidate("all", f"every {what}")
 
 
-def _list_of(names: Callable[[], Iterable[str]]) -> Callable[[Place], Iterator[Candidate]]:
+def _list_of(names: Callable[[], Iterable[str]]) -> Callable[[Cursor], Iterator[Candidate]]:
     """Return what yields the names that could follow in a list with commas, each once."""
 
-    def offered(place: Place) -> Iterator[Candidate]:
+    def offered(place: Cursor) -> Iterator[Candidate]:
         before, comma, _ = place.value.rpartition(",")
         taken = set(before.split(","))
         for name in names():
@@ -215,14 +215,14 @@ def _codes() -> Iterable[str]:
 
 
 # By the parameter's name, where its metavar is too general.
-_BY_NAME: dict[str, Callable[[Place], Iterator[Candidate]]] = {
+_BY_NAME: dict[str, Callable[[Cursor], Iterator[Candidate]]] = {
     "device": _devices,
     "from_": _files(".safetensors"),
     "output": _outputs,
     "resume": _files(".jsonl", ".tsv", ".csv"),
     "revision": _revisions,
 }
-_BY_METAVAR: dict[str, Callable[[Place], Iterator[Candidate]]] = {
+_BY_METAVAR: dict[str, Callable[[Cursor], Iterator[Candidate]]] = {
     "CODES": _list_of(_codes),
     "EXPR": _masks,
     "FILE": _mask_files,

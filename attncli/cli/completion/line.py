@@ -12,7 +12,7 @@ FISH = {'"': '$"\\\n', "'": "\\'"}
 
 
 @dataclass
-class Place:
+class Cursor:
     """Where a line ends.
 
     Attributes:
@@ -94,7 +94,7 @@ def is_group(command: Any) -> bool:
     return hasattr(command, "list_commands")
 
 
-def find_place(root: Any, words: Sequence[str], has_home: bool = True) -> Place | None:
+def find_place(root: Any, words: Sequence[str], has_home: bool = True) -> Cursor | None:
     """Return where a line ends; None where it names a command that does not exist.
 
     Args:
@@ -103,7 +103,7 @@ def find_place(root: Any, words: Sequence[str], has_home: bool = True) -> Place 
         has_home: whether a ~ that the last word begins with is somebody's home folder.
     """
     *before, last = words
-    place = Place(root, value=last, has_home=has_home, root=root)
+    place = Cursor(root, value=last, has_home=has_home, root=root)
     awaiting = None
     positional = 0
     are_options_over = False
@@ -125,7 +125,7 @@ def find_place(root: Any, words: Sequence[str], has_home: bool = True) -> Place 
     return _ended(place, awaiting, positional, are_options_over)
 
 
-def _option(place: Place, word: str) -> Any:
+def _option(place: Cursor, word: str) -> Any:
     """Note an option, and return it if its value is the next word."""
     known = options(place.command)
     name, equals, value = word.partition("=")
@@ -140,7 +140,7 @@ def _option(place: Place, word: str) -> Any:
     return option
 
 
-def _ended(place: Place, awaiting: Any, positional: int, are_options_over: bool) -> Place:
+def _ended(place: Cursor, awaiting: Any, positional: int, are_options_over: bool) -> Cursor:
     """Return the place, its parameter found."""
     name, equals, value = place.value.partition("=")
     if awaiting is not None:
@@ -155,7 +155,7 @@ def _ended(place: Place, awaiting: Any, positional: int, are_options_over: bool)
     return place
 
 
-def _keep_positional(place: Place, index: int, word: str) -> None:
+def _keep_positional(place: Cursor, index: int, word: str) -> None:
     argument = _argument(place.command.params, index)
     if argument is not None:
         place.given.setdefault(argument.name, []).append(word)

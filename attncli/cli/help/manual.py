@@ -8,7 +8,7 @@ from textwrap import wrap
 import typer
 
 from attncli._version import __version__
-from attncli.cli.help.pages import Page, commands_of, page_of
+from attncli.cli.help.pages import HelpPage, commands_of, page_of
 from attncli.cli.help.topics import TOPICS, topic
 
 # The names that man(7) gives to sections that have a usual one.
@@ -31,7 +31,7 @@ def manual(root: typer.Context) -> Iterator[str]:
         yield f".SH {_escaped(_USUAL.get(name, name.upper()))}\n" + "".join(_body(topic(name, root)))
 
 
-def _body(page: Page) -> Iterator[str]:
+def _body(page: HelpPage) -> Iterator[str]:
     yield _paragraph(page.purpose)
     if page.examples:
         yield ".PP\n.EX\n" + "".join(f"  {_escaped(example)}\n" for example in page.examples) + ".EE\n"

@@ -32,7 +32,7 @@ class Group(NamedTuple):
     entries: tuple[Entry, ...]
 
 
-class Page(NamedTuple):
+class HelpPage(NamedTuple):
     """A page of help.
 
     Attributes:
@@ -52,7 +52,7 @@ class Page(NamedTuple):
     groups: tuple[Group, ...] = ()
 
 
-def page_of(context: typer.Context) -> Page:
+def page_of(context: typer.Context) -> HelpPage:
     """Return the page of a context's command."""
     command: Any = context.command
     said = cleandoc(command.help or command.get_short_help_str(100))  # python -OO has no docstrings
@@ -60,7 +60,7 @@ def page_of(context: typer.Context) -> Page:
     prose, *after = re.split(r"^Examples?:$", said, maxsplit=1, flags=re.MULTILINE)
     purpose, *notes = (" ".join(paragraph.split()) for paragraph in prose.strip().split("\n\n"))
     examples = (line.strip() for text in after for line in text.splitlines())
-    return Page(
+    return HelpPage(
         context.command_path,
         purpose,
         " ".join(command.collect_usage_pieces(context)),

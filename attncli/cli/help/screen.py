@@ -14,7 +14,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from attncli.cli.environment import PAGE_WIDTH, Terminal, measured_width, output
-from attncli.cli.help.pages import Entry, Group, Page
+from attncli.cli.help.pages import Entry, Group, HelpPage
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -24,7 +24,7 @@ _EDGES = 6  # cells of a panel that are not its text: borders, padding, and the 
 _BELOW = (0, 0, 0, 6)  # where the text stands that has no place beside its name
 
 
-def show(page: Page) -> None:
+def show(page: HelpPage) -> None:
     """Print a page; its lines are no longer than is good to read, in a pipe too."""
     with output(None, is_stream=False) as stream:
         width = min(measured_width(stream), PAGE_WIDTH)
@@ -34,7 +34,7 @@ def show(page: Page) -> None:
 class _Drawn:
     """A page at a width, in an encoding."""
 
-    def __init__(self, page: Page, width: int, encoding: str) -> None:
+    def __init__(self, page: HelpPage, width: int, encoding: str) -> None:
         self.page = page
         self.encoding = encoding
         self.room = width - _EDGES

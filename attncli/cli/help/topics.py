@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import typer
 
-from attncli.cli.help.pages import Entry, Group, Page, commands_of
+from attncli.cli.help.pages import Entry, Group, HelpPage, commands_of
 from attncli.cli.options import choices, variables
 
 # What is read from the environment besides the options' own variables.
@@ -41,19 +41,19 @@ class Topic(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def topic(name: str, root: typer.Context) -> Page:
+def topic(name: str, root: typer.Context) -> HelpPage:
     """Return the page of one of `TOPICS`."""
     purpose, groups, examples, notes = TOPICS[name]
-    return Page(name, purpose, None, examples, notes, tuple(groups(root)))
+    return HelpPage(name, purpose, None, examples, notes, tuple(groups(root)))
 
 
-def contents(root: typer.Context) -> Page:
+def contents(root: typer.Context) -> HelpPage:
     """Return the page that lists what there is to read."""
     program: Any = root.command
     topics = _group("Topics", ((name, one.purpose) for name, one in TOPICS.items()))
     commands = _group("Commands", ((name, program.purpose(name)) for name in program.list_commands(root)))
     examples = ("attn help masks", "attn help inspect", "attn help mask show")
-    return Page("help", "There is help on topics and on commands.", None, examples, (), (topics, commands))
+    return HelpPage("help", "There is help on topics and on commands.", None, examples, (), (topics, commands))
 
 
 def _masks(_: typer.Context) -> Iterator[Group]:

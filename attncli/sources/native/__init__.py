@@ -37,7 +37,7 @@ from attncli.sources.storage import (
 from attncli.sources.stream import OneByOne
 from attncli.text import visible
 from attncli.trace.selection import Indices
-from attncli.trace.trace import Source, Trace
+from attncli.trace.trace import Provenance, Trace
 
 if TYPE_CHECKING:
     from attncli.sources.options import EngineOptions, LoadOptions
@@ -132,7 +132,7 @@ class NativeCheckpoint(OneByOne):
             raise DeclinedError("some of its numbers are not finite")
         found = {each.layer: each for each in layers}
         _log.info("ran %d tokens in %.3f s", len(ids), perf_counter() - begun)
-        source = Source(
+        source = Provenance(
             "pretrained",
             model=self.name,
             architecture=self.family,

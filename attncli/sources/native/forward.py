@@ -11,7 +11,7 @@ import numpy as np
 
 from attncli.masks.expressions import Atom, Expression, RuleMask
 from attncli.sources.native.functions import linear, rotated
-from attncli.sources.native.recipe import Recipe, Residual, Table
+from attncli.sources.native.recipe import LookupTable, Recipe, Residual
 from attncli.sources.native.weights import Weights
 from attncli.trace.layer import LayerTrace, stages_of
 
@@ -80,7 +80,7 @@ class Model:
     def _embedded(self, ids: Sequence[int], segments: Sequence[int] | None) -> Hidden:
         how = self.recipe.embedding
 
-        def rows(table: Table, indices: Sequence[int]) -> Hidden:
+        def rows(table: LookupTable, indices: Sequence[int]) -> Hidden:
             return self.weights.rows(table.name + ".weight", indices, table.rows, how.width)
 
         x = rows(how.tokens, ids)

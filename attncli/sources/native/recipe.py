@@ -33,7 +33,7 @@ class Norm(NamedTuple):
     offset: float = 0.0
 
 
-class Table(NamedTuple):
+class LookupTable(NamedTuple):
     """A tensor of which a row is taken.
 
     Attributes:
@@ -61,10 +61,10 @@ class Embedding(NamedTuple):
     """
 
     width: int
-    tokens: Table
-    positions: Table | None = None
+    tokens: LookupTable
+    positions: LookupTable | None = None
     padding_id: int | None = None
-    segments: Table | None = None
+    segments: LookupTable | None = None
     segment: int | None = None
     norm: str | None = None
     projection: str | None = None

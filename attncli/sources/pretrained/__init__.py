@@ -18,7 +18,7 @@ from attncli.sources.options import LoadOptions, checked_options
 from attncli.sources.reading import Reader, Sentence
 from attncli.text import several, visible
 from attncli.trace.selection import Indices
-from attncli.trace.trace import Source, Trace
+from attncli.trace.trace import Provenance, Trace
 
 _log = logging.getLogger(__name__)
 
@@ -214,7 +214,7 @@ class Checkpoint:
         shape = inputs["input_ids"].shape
         _log.info("ran a batch of %d × %d tokens in %.3f s", *shape, perf_counter() - begun)
         others = [{"layer": index, "kind": kind} for index, kind in self.other_layers.items()]
-        source = Source(
+        source = Provenance(
             "pretrained",
             model=self.name,
             architecture=self.model.config.model_type,

@@ -16,7 +16,7 @@ from attncli.sources.pretrained.loading import make_eager
 
 
 @dataclass(frozen=True)
-class Continued:
+class ContinuedModel:
     """What runs the rest of sentences whose beginning a model has read.
 
     Attributes:
@@ -35,7 +35,9 @@ class Continued:
         return self.model(**inputs, **self.more, past_key_values=deepcopy(self.cache), use_cache=True)
 
 
-def continued(model: Any, inputs: Mapping[str, torch.Tensor], past: int) -> tuple[Continued, dict[str, torch.Tensor]]:
+def continued(
+    model: Any, inputs: Mapping[str, torch.Tensor], past: int
+) -> tuple[ContinuedModel, dict[str, torch.Tensor]]:
     """Run the first positions, of an encoder-decoder those of the decoder.
 
     Args:
@@ -68,7 +70,7 @@ def continued(model: Any, inputs: Mapping[str, torch.Tensor], past: int) -> tupl
         raise NotExposedError(f"{name} fills no KV cache, so that --past does not apply to it")
     # Masks are of all positions.
     left = {name: value if name.endswith("attention_mask") else value[:, past:] for name, value in own.items()}
-    return Continued(model, cache, more), kept | left
+    return ContinuedModel(model, cache, more), kept | left
 
 
 @contextmanager

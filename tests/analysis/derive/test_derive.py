@@ -15,7 +15,7 @@ from attncli.masks.expressions import ArrayMask, RuleMask
 from attncli.masks.parser import parse
 from attncli.trace.layer import LayerTrace, Proof
 from attncli.trace.tokens import Token, Tokens
-from attncli.trace.trace import Source, Trace
+from attncli.trace.trace import Provenance, Trace
 
 HEADS, WIDTH = 3, 5
 MASKS = ["full", "causal", "window(2)", "~queries(1,2)", "cells"]
@@ -49,7 +49,7 @@ def traced(sizes: list[int], mask: str = "causal", layers: int = 1, seed: int = 
             own = RuleMask(parse(rule), count, count, HEADS)
         heads = tuple(range(HEADS))
         made.append(LayerTrace(layer, "self", q, k, v, 0.7, own, heads, proof=Proof(0.1 * layer, "it"), **fields))
-    return Trace(Source("file", layers=layers), tokens, tokens, tuple(made), text)
+    return Trace(Provenance("file", layers=layers), tokens, tokens, tuple(made), text)
 
 
 def weights(trace: Trace, layer: int = 0) -> list[list[list[float]]]:
@@ -99,7 +99,7 @@ def test_words_of_the_same_pieces_have_one_id_and_say_their_pieces() -> None:
         )
     )
     layer = LayerTrace(0, "self", *np.ones((3, 1, 4, 2), np.float32), 1.0, RuleMask(parse("full"), 4, 4, 1), (0,))
-    merged = attncli.derive(Trace(Source("file"), tokens, tokens, (layer,), "ab ab"), words=True)
+    merged = attncli.derive(Trace(Provenance("file"), tokens, tokens, (layer,), "ab ab"), words=True)
     assert merged.key_tokens.ids == [0, 0]
     assert [word.pieces for word in merged.key_tokens] == [(0, 1), (2, 3)]
     assert merged.key_tokens[1].as_dict() == {
@@ -118,7 +118,7 @@ def test_without_words_of_the_tokenizer_pieces_that_touch_are_one(word: int | No
         ]
     )
     layer = LayerTrace(0, "self", *np.ones((3, 1, 5, 2), np.float32), 1.0, RuleMask(parse("full"), 5, 5, 1), (0,))
-    merged = attncli.derive(Trace(Source("file"), tokens, tokens, (layer,), text), words=True)
+    merged = attncli.derive(Trace(Provenance("file"), tokens, tokens, (layer,), text), words=True)
     assert [token.text for token in merged.key_tokens] == ["<s>", "▁time", "flies"]
     assert merged.origin is not None
     assert "no space divides" in merged.origin.rules[0]
@@ -128,7 +128,7 @@ def test_tokens_without_a_place_in_the_text_have_no_words() -> None:
     tokens = Tokens(Token(index, index, "a", None, None) for index in range(2))
     layer = LayerTrace(0, "self", *np.ones((3, 1, 2, 2), np.float32), 1.0, RuleMask(parse("full"), 2, 2, 1), (0,))
     with pytest.raises(UsageError, match="where each token stands"):
-        attncli.derive(Trace(Source("file"), tokens, tokens, (layer,)), words=True)
+        attncli.derive(Trace(Provenance("file"), tokens, tokens, (layer,)), words=True)
 
 
 def test_the_two_texts_of_a_pair_and_of_a_target_have_words_of_their_own() -> None:
@@ -259,7 +259,7 @@ def test_without_an_output_projection_norms_are_of_weighted_values(groups: int) 
     q, k, v = (random.standard_normal((heads, 4, WIDTH)).astype(np.float32) for heads in (HEADS, groups, groups))
     tokens, text = pieces([1] * 4)
     layer = LayerTrace(0, "self", q, k, v, 0.5, RuleMask(parse("causal"), 4, 4, HEADS), (0, 1, 2))
-    found = attncli.derive(Trace(Source("file"), tokens, tokens, (layer,), text), norms=True)
+    found = attncli.derive(Trace(Provenance("file"), tokens, tokens, (layer,), text), norms=True)
     for head in range(HEADS):
         weight = layer.head(head).weights
         value = v[head * groups // HEADS]
@@ -274,7 +274,7 @@ def test_norms_of_values_whose_squares_no_float32_holds_are_numbers(size: float)
     tokens, text = pieces([1, 1])
     q, v = np.zeros((1, 2, 4), np.float32), np.full((1, 2, 4), size, np.float32)
     layer = LayerTrace(0, "self", q, q, v, 1.0, RuleMask(parse("full"), 2, 2, 1), (0,))
-    found = attncli.derive(Trace(Source("file"), tokens, tokens, (layer,), text), norms=True)
+    found = attncli.derive(Trace(Provenance("file"), tokens, tokens, (layer,), text), norms=True)
     np.testing.assert_allclose(found.layers[0].head(0).weights, np.full((2, 2), size), rtol=1e-6)  # ½ · √4
 
 
@@ -284,7 +284,7 @@ def test_a_layer_without_values_has_no_norms() -> None:
     mask = RuleMask(parse("full"), 2, 2, 1)
     layer = LayerTrace(0, "self", None, None, None, None, mask, (0,), scores=whole, weights=whole)
     with pytest.raises(NotExposedError, match="needs the values"):
-        attncli.derive(Trace(Source("file"), tokens, tokens, (layer,), text), norms=True)
+        attncli.derive(Trace(Provenance("file"), tokens, tokens, (layer,), text), norms=True)
 
 
 # --- all of them -------------------------------------------------------------------------------------------

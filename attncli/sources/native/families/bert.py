@@ -9,11 +9,11 @@ from attncli.sources.native.recipe import (
     Attention,
     Embedding,
     FeedForward,
+    LookupTable,
     Norm,
     Projections,
     Recipe,
     Residual,
-    Table,
     activation_of,
     heads_of,
 )
@@ -35,10 +35,10 @@ def bert(
     positions = fields.count("max_position_embeddings", 512)
     embedding = Embedding(
         width=embedded,
-        tokens=Table("embeddings.word_embeddings", fields.count("vocab_size", vocabulary)),
-        positions=Table("embeddings.position_embeddings", positions),
+        tokens=LookupTable("embeddings.word_embeddings", fields.count("vocab_size", vocabulary)),
+        positions=LookupTable("embeddings.position_embeddings", positions),
         padding_id=first - 1 if is_roberta else None,
-        segments=Table("embeddings.token_type_embeddings", fields.count("type_vocab_size", 2)),
+        segments=LookupTable("embeddings.token_type_embeddings", fields.count("type_vocab_size", 2)),
         segment=0,
         norm="embeddings.LayerNorm",
         projection=None if embedded == hidden else "embeddings_project",
@@ -85,8 +85,8 @@ def distilbert(fields: Fields) -> Recipe:
         positions=positions,
         embedding=Embedding(
             width=hidden,
-            tokens=Table("embeddings.word_embeddings", fields.count("vocab_size", 30522)),
-            positions=Table("embeddings.position_embeddings", positions),
+            tokens=LookupTable("embeddings.word_embeddings", fields.count("vocab_size", 30522)),
+            positions=LookupTable("embeddings.position_embeddings", positions),
             norm="embeddings.LayerNorm",
         ),
         norm=Norm(layer_norm, 1e-12, has_bias=True),

@@ -15,11 +15,11 @@ from attncli.sources.native.recipe import (
     FeedForward,
     Heads,
     Hidden,
+    LookupTable,
     Norm,
     Projections,
     Recipe,
     Residual,
-    Table,
     activation_of,
 )
 from attncli.sources.native.rope import Rope, read_rope
@@ -129,7 +129,7 @@ def decoder(
         heads=Heads(heads, groups, width),
         embedding=Embedding(
             hidden,
-            Table("embed_tokens", fields.count("vocab_size", usual.vocabulary)),
+            LookupTable("embed_tokens", fields.count("vocab_size", usual.vocabulary)),
             scale=hidden**0.5 if is_gemma else 1.0,
         ),
         norm=Norm(rms_norm, fields.number("rms_norm_eps", usual.eps), offset=1.0 if is_gemma else 0.0),

@@ -9,11 +9,11 @@ from attncli.sources.native.recipe import (
     Attention,
     Embedding,
     FeedForward,
+    LookupTable,
     Norm,
     Projections,
     Recipe,
     Residual,
-    Table,
     activation_of,
     heads_of,
 )
@@ -28,7 +28,7 @@ def gpt2(fields: Fields) -> Recipe:
     by_layer = fields.take("scale_attn_by_inverse_layer_idx", False, among=(False, True))
     fields.take("reorder_and_upcast_attn", False, among=(False, True))  # the same in float32
     positions = fields.count("n_positions", 1024)
-    tokens = Table("wte", fields.count("vocab_size", 50257))
+    tokens = LookupTable("wte", fields.count("vocab_size", 50257))
     inner = 4 * hidden if fields.take("n_inner", None) is None else fields.count("n_inner")
     return Recipe(
         prefix="transformer.",
@@ -37,7 +37,7 @@ def gpt2(fields: Fields) -> Recipe:
         heads=heads_of(hidden, heads),
         positions=positions,
         # Token types, where a tokenizer gives some, are ids too.
-        embedding=Embedding(hidden, tokens, Table("wpe", positions), segments=tokens),
+        embedding=Embedding(hidden, tokens, LookupTable("wpe", positions), segments=tokens),
         norm=Norm(layer_norm, fields.number("layer_norm_epsilon", 1e-5), has_bias=True),
         projections=Projections(
             joint="attn.c_attn", output="attn.c_proj", has_bias=True, output_has_bias=True, is_transposed=True
@@ -65,7 +65,7 @@ def gpt_neox(fields: Fields) -> Recipe:
         width=hidden,
         heads=heads_of(hidden, heads),
         positions=positions,
-        embedding=Embedding(hidden, Table("embed_in", fields.count("vocab_size", 50432))),
+        embedding=Embedding(hidden, LookupTable("embed_in", fields.count("vocab_size", 50432))),
         norm=Norm(layer_norm, fields.number("layer_norm_eps", 1e-5), has_bias=True),
         projections=Projections(
             joint="attention.query_key_value",
