@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attncli.help.pages import Page
+    from attncli.cli.help.pages import HelpPage
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
@@ -21,14 +21,14 @@ def commands() -> str:
     import typer
     from typer.main import get_command
 
-    from attncli.cli import app
-    from attncli.help.pages import commands_of, page_of
+    from attncli.cli.app import app
+    from attncli.cli.help.pages import commands_of, page_of
 
     root = typer.Context(get_command(app), info_name="attn")
     return "".join(line for context in commands_of(root) for line in _section(page_of(context)))
 
 
-def _section(page: Page) -> Iterator[str]:
+def _section(page: HelpPage) -> Iterator[str]:
     yield f"\n## {page.name}\n\n{_escaped(page.purpose)}\n"
     yield f"\n```sh\n{page.name} {page.usage}\n```\n"
     for note in page.notes:
