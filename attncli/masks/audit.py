@@ -13,7 +13,7 @@ import numpy as np
 from attncli.attention import row_blocks
 from attncli.errors import InputError
 from attncli.masks.conventions import LEAST
-from attncli.masks.expressions import And, Atom, Expression, Grid, Not, Or
+from attncli.masks.expressions import And, Atom, Expression, Grid, Not, Or, conjuncts, leaves, named
 from attncli.masks.findings import MOST_CELLS, Finding, Severity
 from attncli.masks.layout import Size, Subject, rows_of
 
@@ -61,7 +61,7 @@ def _is_laid_out(expression: Expression, subject: Subject, wrong: list[int]) -> 
 
 def _other_windows(expression: Expression) -> Iterator[tuple[Expression, str]]:
     """Yield the expression with a window of it wider or narrower, then shifted, the smallest change first."""
-    windows = dict.fromkeys(_windows(expression))
+    windows = dict.fromkeys(named("window", leaves(expression)))
     if len(windows) > _MOST_WINDOWS:
         return
     for window in windows:
@@ -76,15 +76,8 @@ def _other_windows(expression: Expression) -> Iterator[tuple[Expression, str]]:
             yield _with(expression, window, moved), f"the window is shifted by {step:+d}"
 
 
-def _windows(expression: Expression) -> list[Atom]:
-    if isinstance(expression, And | Or):
-        return [window for side in expression.sides for window in _windows(side)]
-    if isinstance(expression, Not):
-        return _windows(expression.inner)
-    return [expression] if isinstance(expression, Atom) and expression.name == "window" else []
-
-
 def _with(expression: Expression, old: Atom, new: Atom) -> Expression:
+    """Return the expression with `new` wherever it says `old`."""
     if isinstance(expression, And | Or):
         return type(expression)(tuple(_with(side, old, new) for side in expression.sides))
     if isinstance(expression, Not):
@@ -149,20 +142,19 @@ def audit(subject: Subject, expected: Expression | None, size: Size) -> Iterator
 
 def forbidden_by(expression: Expression, grid: Grid) -> dict[str, Bool[np.ndarray, ...]]:
     """Return the cells that an expression forbids, by the code of the part that does."""
-    if isinstance(expression, And):
-        merged: dict[str, Bool[np.ndarray, ...]] = {}
-        for side in expression.sides:
-            for code, cells in forbidden_by(side, grid).items():
-                merged[code] = merged[code] | cells if code in merged else cells
-        return merged
-    first = expression.sides[0] if isinstance(expression, Or) else expression
-    atom = first.name if isinstance(first, Atom) else ""
-    code = _CODES.get(atom, "leak")
-    forbidden = ~expression.allowed(grid)
-    if atom not in _ONE_SIDED:
-        return {code: forbidden}
     is_future = grid.j > grid.i
-    return {"leak": forbidden & is_future, code: forbidden & ~is_future}
+    merged: dict[str, Bool[np.ndarray, ...]] = {}
+    for part in conjuncts(expression):
+        first = part.sides[0] if isinstance(part, Or) else part
+        atom = first.name if isinstance(first, Atom) else ""
+        code = _CODES.get(atom, "leak")
+        forbidden = ~part.allowed(grid)
+        by_code = {code: forbidden}
+        if atom in _ONE_SIDED:
+            by_code = {"leak": forbidden & is_future, code: forbidden & ~is_future}
+        for code, cells in by_code.items():
+            merged[code] = merged[code] | cells if code in merged else cells
+    return merged
 
 
 # --- cells -------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial, reduce
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -158,11 +158,32 @@ class File(NamedTuple):
         return f"file({quote}{self.path}{quote})"
 
 
-def reads_files(expression: Expression) -> bool:
-    """Whether an expression means nothing without a file beside it."""
-    if isinstance(expression, And | Or):
-        return any(reads_files(side) for side in expression.sides)
-    return reads_files(expression.inner) if isinstance(expression, Not) else isinstance(expression, File)
+def leaves(*expressions: Expression) -> Iterator[Expression]:
+    """Yield the atoms, files and functions of expressions, as they are written from left to right."""
+    for expression in expressions:
+        if isinstance(expression, And | Or):
+            yield from leaves(*expression.sides)
+        elif isinstance(expression, Not):
+            yield from leaves(expression.inner)
+        else:
+            yield expression
+
+
+def conjuncts(expression: Expression) -> list[Expression]:
+    """Return the parts that all have to allow a cell: the sides of an `And`, however nested, else the expression."""
+    if not isinstance(expression, And):
+        return [expression]
+    return [part for side in expression.sides for part in conjuncts(side)]
+
+
+def named(name: str, parts: Iterable[Expression]) -> list[Atom]:
+    """Return the atoms of this name among the parts of an expression."""
+    return [part for part in parts if isinstance(part, Atom) and part.name == name]
+
+
+def files_of(*expressions: Expression) -> list[File]:
+    """Return the files that expressions read, as they are written from left to right."""
+    return [leaf for leaf in leaves(*expressions) if isinstance(leaf, File)]
 
 
 # --- the atoms ---------------------------------------------------------------------------------------------
@@ -264,15 +285,6 @@ ATOMS = {
 }
 
 
-def _padding(expression: Expression, grid: Grid) -> Bool[np.ndarray, " K"]:
-    """Return the keys that `pad` forbids to every query, whatever else the expression says."""
-    if isinstance(expression, And):
-        return np.any([_padding(side, grid) for side in expression.sides], axis=0)
-    if isinstance(expression, Atom) and expression.name == "pad":
-        return ~expression.allowed(grid)[0]
-    return np.zeros(grid.keys, bool)
-
-
 def _allows_own(expression: Expression) -> bool:
     """Return whether the shape of an expression says that every query may attend to its own position."""
     if isinstance(expression, And | Or):
@@ -303,9 +315,10 @@ class RuleMask(NamedTuple):
         return _of_heads(self.expression.allowed(grid), heads)
 
     def padding(self) -> Bool[np.ndarray, " K"]:
-        """Return which keys the expression calls padding."""
+        """Return the keys that `pad` forbids to every query, whatever else the expression says."""
         grid = Grid(np.zeros((1, 1), int), self.keys, self.past, self.queries, self.heads)
-        return _padding(self.expression, grid)
+        pads = named("pad", conjuncts(self.expression))
+        return reduce(operator.or_, (~pad.allowed(grid)[0] for pad in pads), np.zeros(self.keys, bool))
 
     @property
     def allows_own(self) -> bool:
@@ -375,9 +388,7 @@ def slopes(heads: int) -> list[float]:
 
 def bias_heads(expression: Expression) -> int | None:
     """Return how many heads the bias of an expression has; None is no bias."""
-    if isinstance(expression, And):
-        return next((heads for side in expression.sides if (heads := bias_heads(side))), None)
-    return expression.arguments[0] if isinstance(expression, Atom) and expression.name == "alibi" else None
+    return next((bias.arguments[0] for bias in named("alibi", conjuncts(expression))), None)
 
 
 def alibi(heads: int, queries: int, keys: int, past: int) -> Float[np.ndarray, "H Q K"]:

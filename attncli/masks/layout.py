@@ -11,7 +11,7 @@ import numpy as np
 
 from attncli.attention import row_blocks
 from attncli.errors import InputError, UsageError
-from attncli.masks.expressions import And, Atom, Expression, File, Grid, Not, Or, RuleMask, bias_heads
+from attncli.masks.expressions import Expression, Grid, RuleMask, bias_heads, files_of, leaves, named
 from attncli.masks.function import FUNCTION, load_function
 from attncli.masks.notation import ENDINGS, MOST
 from attncli.masks.parser import parse
@@ -66,31 +66,15 @@ def check_past(past: int | None) -> None:
 def filled(size: Size, *expressions: Expression) -> Size:
     """Return the size with what the expressions themselves say where nobody else did."""
     if size.queries is None and size.keys is None:
-        for file in (file for expression in expressions for file in _files(expression)):
+        for file in files_of(*expressions):
             return Size(file.mask.shape[-2], file.mask.shape[-1], size.past)
-    return size.completed(max(map(_documents, expressions), default=0) or _DEFAULT)
-
-
-def _documents(expression: Expression) -> int:
-    """Return how many positions the documents of an expression take."""
-    if isinstance(expression, And | Or):
-        return max(_documents(side) for side in expression.sides)
-    if isinstance(expression, Not):
-        return _documents(expression.inner)
-    return sum(expression.arguments) if isinstance(expression, Atom) and expression.name == "docs" else 0
-
-
-def _files(expression: Expression) -> list[File]:
-    if isinstance(expression, And | Or):
-        return [file for side in expression.sides for file in _files(side)]
-    if isinstance(expression, Not):
-        return _files(expression.inner)
-    return [expression] if isinstance(expression, File) else []
+    documents = named("docs", leaves(*expressions))
+    return size.completed(max((sum(lengths.arguments) for lengths in documents), default=_DEFAULT))
 
 
 def heads_asked(expression: Expression, heads: int) -> int:
     """Return how many heads an expression is asked for: a mask that all heads share may stand beside files of many."""
-    return heads if heads > 1 else max((heads_of(file.mask.shape) for file in _files(expression)), default=1)
+    return heads if heads > 1 else max((heads_of(file.mask.shape) for file in files_of(expression)), default=1)
 
 
 def heads_of(shape: Sequence[int]) -> int:

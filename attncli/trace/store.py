@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 
 from attncli.errors import InputError, UsageError
 from attncli.files import SavedTensors, check_file, written_aside
-from attncli.masks.expressions import ArrayMask, Mask, RuleMask, reads_files
+from attncli.masks.expressions import ArrayMask, Mask, RuleMask, files_of
 from attncli.masks.parser import parse
 from attncli.text import visible
 from attncli.trace.dump import checked_cells, read_dump
@@ -73,7 +73,7 @@ def save(trace: Trace, path: str | Path) -> None:
         entry["proof"] = layer.proof and {
             name: value if isinstance(value, str) else str(value) for name, value in layer.proof._asdict().items()
         }
-        if isinstance(layer.mask, RuleMask) and not reads_files(layer.mask.expression):
+        if isinstance(layer.mask, RuleMask) and not files_of(layer.mask.expression):
             entry["mask"] = {"expression": str(layer.mask.expression), "past": layer.mask.past}
         else:
             everything = layer.mask.rows(list(range(layer.num_heads)), np.arange(layer.num_queries))
