@@ -10,7 +10,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -174,57 +174,63 @@ def discard(aside: Path, is_kept: bool) -> None:
             aside.unlink()
 
 
-def widened(bits: np.ndarray[Any, np.dtype[np.uint16]]) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Return as float32, in the same shape, what these bits are in bfloat16."""
-    import numpy as np
+# What is read, and as what: NumPy has no bfloat16, of which these are the bits.
+_DTYPES = {"BOOL": "?", "BF16": "<u2"} | {
+    f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "FIU" for size in (1, 2, 4, 8)
+}
 
-    return (bits.astype(np.uint32) << 16).view(np.float32)
 
+class Tensors:
+    """The tensors of a safetensors file, which is mapped, by their names.
 
-def read_bfloat16(path: Path, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Return a bfloat16 tensor of a safetensors file as float32.
+    The library gives NumPy no bfloat16, so the format is read here: eight bytes of length, a JSON header of that
+    length, the tensors.
 
-    The library gives NumPy none, so the bits are taken from the file, whose format is a length (8 bytes), a JSON header
-    of that length, and the tensors.
+    Attributes:
+        metadata: what else the file says.
+        types: of all tensors, as safetensors calls them.
+        starts: of all tensors, in bytes.
+        pages: of the file.
+        mapped: those of types that are read, of whose numbers nothing is read yet; see `widened`.
     """
-    import json
 
-    import numpy as np
+    def __init__(self, path: Path) -> None:
+        import json
+        import mmap
 
-    with open(path, "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        entry = json.loads(file.read(length))[name]
-        start, stop = entry["data_offsets"]
-        file.seek(8 + length + start)
-        bits = np.frombuffer(file.read(stop - start), np.dtype("<u2"))
-    return widened(bits).reshape(entry["shape"])
+        import numpy as np
+        from safetensors import safe_open
 
-
-_READABLE = frozenset({"F16", "F32", "F64", "BOOL", "I8", "I16", "I32", "I64", "U8", "U16", "U32", "U64"})
-
-
-class SavedTensors:
-    """The tensors of an open safetensors file, read one by one as NumPy arrays."""
-
-    def __init__(self, path: Path, file: Any) -> None:
-        self.path = path
-        self.file = file
-
-    @cached_property
-    def names(self) -> frozenset[str]:
-        """What the file holds."""
-        return frozenset(self.file.keys())
+        with safe_open(path, framework="np") as checked:  # that the header fits the file
+            self.metadata: dict[str, str] = checked.metadata() or {}
+        with open(path, "rb") as file:
+            self.pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        begin = 8 + int.from_bytes(self.pages[:8], "little")
+        header: dict[str, Any] = json.loads(self.pages[8:begin])
+        header.pop("__metadata__", None)
+        self.types: dict[str, str] = {name: entry["dtype"] for name, entry in header.items()}
+        self.starts: dict[str, int] = {name: begin + entry["data_offsets"][0] for name, entry in header.items()}
+        self.mapped = {
+            name: np.ndarray(header[name]["shape"], _DTYPES[kind], self.pages, self.starts[name])
+            for name, kind in self.types.items()
+            if kind in _DTYPES
+        }
 
     def read(self, name: str) -> np.ndarray[Any, Any]:
-        """Return one tensor; bfloat16, which NumPy lacks, is widened to float32, exactly."""
-        kind = self.file.get_slice(name).get_dtype()
-        if kind == "BF16":
-            return read_bfloat16(self.path, name)
-        if kind not in _READABLE:
+        """Return a copy of one tensor; bfloat16 as float32."""
+        if (kind := self.types[name]) not in _DTYPES:
             raise InputError(
                 f"tensor {visible(name)} is {kind}; expected floats of 16 bits or more, integers or booleans"
             )
-        return self.file.get_tensor(name)
+        return widened(self.mapped[name]) if kind == "BF16" else self.mapped[name].copy()
+
+
+def widened(array: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Return an array as float32, exactly; 16 bits that are no float are a bfloat16, which NumPy lacks."""
+    import numpy as np
+
+    is_bfloat16 = array.dtype == np.uint16
+    return (array.astype(np.uint32) << 16).view(np.float32) if is_bfloat16 else np.asarray(array, np.float32)
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attncli.errors import InputError, LoadError, UsageError, require
-from attncli.files import MOST_PACKED, MOST_TEXT, check_file, read_bfloat16, written_aside
+from attncli.files import MOST_PACKED, MOST_TEXT, Tensors, check_file, written_aside
 from attncli.masks.conventions import Reading, as_allowed, read_convention
 from attncli.masks.notation import ENDINGS
 from attncli.text import visible
@@ -170,7 +170,7 @@ def _read_safetensors(path: Path) -> Loaded:
         name = _the_mask(list(tensors.keys()))
         if tensors.get_slice(name).get_dtype() != "BF16":
             return _typed(tensors.get_tensor(name))
-    return Loaded(read_bfloat16(path, name), "bfloat16")
+    return Loaded(Tensors(path).read(name), "bfloat16")
 
 
 def _read_torch(path: Path) -> Loaded:

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 
 from attncli.errors import LoadError
-from attncli.files import MOST_SETTINGS, MOST_TEXT, check_file, read_file
+from attncli.files import MOST_SETTINGS, MOST_TEXT, Tensors, check_file, read_file
 from attncli.text import visible
 
 INDEX = "model.safetensors.index.json"
@@ -81,6 +81,19 @@ def shards_of(folder: Path, index: str = INDEX) -> dict[str, str]:
         return {str(name): os.fspath(file) for name, file in listed.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
+
+
+def map_weights(path: Path) -> Tensors:
+    """Map the tensors of a file.
+
+    Raises:
+        LoadError: it is damaged.
+    """
+    try:
+        return Tensors(path)
+    except Exception as error:  # the library raises its own, and OSError
+        reason = visible(str(error).partition("\n")[0])
+        raise LoadError(f"the weights {visible(str(path))} cannot be read: {reason}") from None
 
 
 def cache() -> Path:

@@ -13,10 +13,8 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
-
 from attncli.errors import LoadError
-from attncli.sources.folder import check_folder, shards_of
+from attncli.sources.folder import check_folder, map_weights, shards_of
 from attncli.text import visible
 
 _ADAPTER = "adapter_config.json"
@@ -138,14 +136,8 @@ def check_types(name: str, folder: Path, floating: Iterable[str], head: str) -> 
     bare = {tensor.removeprefix(head) for tensor in floating}
     files = {_ALONE} if (folder / _ALONE).is_file() else set(_files(shards_of(folder), bare, head))
     for path in (folder / file for file in sorted(files)):
-        try:
-            with safe_open(path, framework="np") as file:
-                names = [tensor for tensor in file.keys() if tensor.removeprefix(head) in bare]  # noqa: SIM118
-                types = {tensor: file.get_slice(tensor).get_dtype() for tensor in names}
-        except Exception as error:  # the library raises its own, and OSError
-            reason = visible(str(error).partition("\n")[0])
-            raise LoadError(f"the weights {visible(str(path))} cannot be read: {reason}") from None
-        if codes := sorted(tensor for tensor in names if types[tensor] not in _FLOATS):
+        types = map_weights(path).types
+        if codes := sorted(each for each in types if each.removeprefix(head) in bare and types[each] not in _FLOATS):
             raise LoadError(
                 f"the weights of {visible(name)} are quantized, and nobody reads how ({_some(codes)}: stored as "
                 f"{types[codes[0]]}, and its scale is missing); {_ADVICE}"

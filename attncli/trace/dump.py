@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from attncli.errors import InputError
-from attncli.files import SavedTensors
+from attncli.files import Tensors
 from attncli.masks.conventions import as_allowed
 from attncli.masks.expressions import ArrayMask, Atom, Mask, RuleMask, smallest
 from attncli.text import visible
@@ -32,17 +31,17 @@ def checked_cells(name: str, array: np.ndarray[Any, Any], cells: tuple[int, int,
     return array
 
 
-def read_dump(tensors: SavedTensors, metadata: Mapping[str, str], layers: Indices, heads: Indices) -> Trace:
+def read_dump(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
     """Return the trace of a dump; see `attncli.trace.store.load`.
 
     Raises:
         InputError: its tensors make no attention.
         UsageError: it lacks that layer or head.
     """
-    if not {"q", "k"} <= tensors.names:
-        found = ", ".join(sorted(map(visible, tensors.names))[:8]) or "no tensors"
+    if not {"q", "k"} <= tensors.types.keys():
+        found = ", ".join(sorted(map(visible, tensors.types))[:8]) or "no tensors"
         raise InputError(f"it holds {found}; expected a saved trace, or tensors q and k")
-    present = [name for name in ("q", "k", "v", "bias") if name in tensors.names]
+    present = [name for name in ("q", "k", "v", "bias") if name in tensors.types]
     arrays: dict[str, Any] = {name: _heads_first(name, tensors.read(name)) for name in present}
     # Without values there are no outputs; a width of zero says so in every shape.
     arrays.setdefault("v", np.zeros((*arrays["k"].shape[:2], 0), np.float32))
@@ -51,7 +50,7 @@ def read_dump(tensors: SavedTensors, metadata: Mapping[str, str], layers: Indice
     layers.among(1, "a dump of q and k")
     cells = (heads_count, num_queries, num_keys)
     mask: Mask = RuleMask(Atom("full"), num_queries, num_keys, heads_count)
-    if "mask" in tensors.names:
+    if "mask" in tensors.types:
         allowed = as_allowed(tensors.read("mask"), "of the dump")
         mask = smallest(checked_cells("mask", allowed.reshape((-1, *allowed.shape[-2:])), cells), heads_count)
     if "bias" in arrays and np.isneginf(arrays["bias"]).any():
@@ -64,20 +63,20 @@ def read_dump(tensors: SavedTensors, metadata: Mapping[str, str], layers: Indice
         layer=0,
         kind="self" if num_queries == num_keys else "cross",
         **arrays,
-        scale=_scale(metadata.get("scale"), width),
+        scale=_scale(tensors.metadata.get("scale"), width),
         mask=mask,
         heads=heads.among(heads_count, "the dump"),
     )
-    tokens = _tokens(metadata.get("tokens"), num_keys)
+    tokens = _tokens(tensors.metadata.get("tokens"), num_keys)
     # A cache of keys is longer than its queries, which are its last positions.
     queries = tokens[num_keys - num_queries :] if num_queries <= num_keys else _tokens(None, num_queries)
     query_tokens = Tokens(replace(token, index=index) for index, token in enumerate(queries))
     odd = [name for name, array in arrays.items() if not np.isfinite(array).all()]
     notes = tuple(f"{name} holds NaN or infinite numbers; what follows from them carries their mark" for name in odd)
-    unread = sorted(map(visible, tensors.names - {"q", "k", "v", "mask", "bias"}))
+    unread = sorted(map(visible, tensors.types.keys() - {"q", "k", "v", "mask", "bias"}))
     if unread:
         notes += (f"of its tensors {', '.join(unread[:5])} are not read; a dump is q, k, v, mask and bias",)
-    kind = str(tensors.file.get_slice("q").get_dtype())
+    kind = tensors.types["q"]
     return Trace(Provenance("file", dtype=DTYPES.get(kind, kind)), query_tokens, tokens, (layer,), notes=notes)
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
 from attncli.errors import InputError, UsageError
-from attncli.files import SavedTensors, check_file, written_aside
+from attncli.files import Tensors, check_file, written_aside
 from attncli.masks.expressions import ArrayMask, Mask, RuleMask, files_of
 from attncli.masks.parser import parse
 from attncli.text import visible
@@ -126,12 +126,9 @@ def load(
     except OSError as error:
         raise InputError(f"{name} {error.strerror or error}, not a trace file") from None
     try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            read = _read_trace if "attncli" in metadata else read_dump
-            trace = read(
-                SavedTensors(Path(path), file), metadata, Indices.of("layer", layers), Indices.of("head", heads)
-            )
+        tensors = Tensors(Path(path))
+        read = _read_trace if "attncli" in tensors.metadata else read_dump
+        trace = read(tensors, Indices.of("layer", layers), Indices.of("head", heads))
         kept = tuple(layer for layer in trace.layers if kind in (None, layer.kind))
         if not kept:
             found = ", ".join(dict.fromkeys(layer.kind for layer in trace.layers))
@@ -147,8 +144,8 @@ def load(
         raise InputError(f"{name} holds no trace that can be read: {visible(str(error))}") from None
 
 
-def _read_trace(tensors: SavedTensors, metadata: Mapping[str, str], layers: Indices, heads: Indices) -> Trace:
-    header = _object(_loads(metadata["attncli"]), "header")
+def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
+    header = _object(_loads(tensors.metadata["attncli"]), "header")
     if header.get("schema") != SCHEMA:
         raise InputError(f"the trace file has schema {visible(str(header.get('schema')))}; this version reads {SCHEMA}")
     source = _source(_shown(header.get("source")))
@@ -274,15 +271,15 @@ def _tokens(recorded: list[Any]) -> Tokens:
     return tokens
 
 
-def _layer(tensors: SavedTensors, entry: dict[str, Any], known: dict[str, Any], heads: Indices) -> LayerTrace:
+def _layer(tensors: Tensors, entry: dict[str, Any], known: dict[str, Any], heads: Indices) -> LayerTrace:
     prefix = f"layers.{known['layer']}.{known['kind']}."
-    arrays = {name: tensors.read(prefix + name) for name in _ARRAYS if prefix + name in tensors.names}
+    arrays = {name: tensors.read(prefix + name) for name in _ARRAYS if prefix + name in tensors.types}
     integers = [name for name, array in arrays.items() if array.dtype.kind != "f"]
     if integers:
         raise TypeError(f"'{integers[0]}' holds no floats")
     cells = _cells(arrays)
     mask: Mask
-    if prefix + "mask" in tensors.names:
+    if prefix + "mask" in tensors.types:
         mask = ArrayMask(checked_cells("mask", tensors.read(prefix + "mask"), cells))
     else:
         mask = _saved_mask(entry.get("mask"), cells)

@@ -6,33 +6,24 @@ Of a table the pages that rows were taken from are let go: a stream that meets e
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from safetensors import safe_open
 
 from attncli.errors import LoadError
-from attncli.files import widened
-from attncli.sources.folder import shards_of
+from attncli.files import Tensors, widened
+from attncli.sources.folder import map_weights, shards_of
 from attncli.sources.native.fields import DeclinedError
 from attncli.text import visible
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-_DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
 _ALONE = "model.safetensors"
-
-
-class _File(NamedTuple):
-    pages: mmap.mmap
-    tensors: dict[str, np.ndarray[Any, Any]]  # of the types that are read
-    starts: dict[str, int]  # of all tensors, in bytes
 
 
 class Weights:
@@ -50,7 +41,7 @@ class Weights:
 
     def __init__(self, folder: Path, prefix: str, first: str) -> None:
         self._folder = folder
-        self._mapped: dict[str, _File] = {}
+        self._mapped: dict[str, Tensors] = {}
         self._used: set[str] = set()
         self._kept: dict[str, Float[np.ndarray, ...]] = {}
         self._files = self._listed()
@@ -67,16 +58,10 @@ class Weights:
             raise DeclinedError("it has no safetensors weights")
         return listed
 
-    def _file(self, file: str) -> _File:
+    def _file(self, file: str) -> Tensors:
         """Return the tensors of a file, none of which is read yet."""
         if file not in self._mapped:
-            path = self._folder / file
-            try:
-                with safe_open(path, framework="np"):  # which checks that the header fits the file
-                    self._mapped[file] = _mapped(path)
-            except Exception as error:  # the library raises its own, and OSError
-                reason = visible(str(error).partition("\n")[0])
-                raise LoadError(f"the weights {visible(str(path))} cannot be read: {reason}") from None
+            self._mapped[file] = map_weights(self._folder / file)
         return self._mapped[file]
 
     def __len__(self) -> int:
@@ -90,10 +75,10 @@ class Weights:
         return self._files.keys() - {self._prefix + name for name in expected}
 
     def _find(self, name: str) -> np.ndarray[Any, Any]:
-        tensor = self._file(self._files[self._prefix + name]).tensors.get(self._prefix + name) if name in self else None
-        if tensor is None:
+        file = self._file(self._files[self._prefix + name]) if name in self else None
+        if file is None or file.types.get(self._prefix + name) not in ("F32", "F16", "BF16"):
             raise DeclinedError(f"its weights have no {name} that it reads")
-        return tensor
+        return file.mapped[self._prefix + name]
 
     def _expected(self, name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
         found = self._find(name)
@@ -111,7 +96,7 @@ class Weights:
             DeclinedError: there is none of that name and type.
             LoadError: it has another shape.
         """
-        wide = _widened(self._kept[name] if name in self._kept else self._expected(name, shape))
+        wide = widened(self._kept[name] if name in self._kept else self._expected(name, shape))
         if name in self._used:
             self._kept[name] = wide
         self._used.add(name)
@@ -129,7 +114,7 @@ class Weights:
         if max(indices) >= shape[0]:
             raise DeclinedError(f"{name} has {shape[0]} rows, and no row {max(indices)}")
         table = self._expected(name, shape)
-        rows = _widened(table[list(indices)])
+        rows = widened(table[list(indices)])
         if hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
             file = self._file(self._files[self._prefix + name])
             start = file.starts[self._prefix + name]
@@ -143,25 +128,3 @@ def has_weights(folder: Path) -> bool:
     return os.path.isfile(folder / _ALONE) or all(
         os.path.isfile(folder / file) for file in set(shards_of(folder).values()) or [_ALONE]
     )
-
-
-def _mapped(path: Path) -> _File:
-    """Map the tensors of a safetensors file: eight bytes of length, a JSON header of that length, the tensors."""
-    with open(path, "rb") as file:
-        pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    begin = 8 + int.from_bytes(pages[:8], "little")
-    header: dict[str, Any] = json.loads(pages[8:begin])
-    whole = np.frombuffer(pages, np.uint8)
-    tensors, starts = {}, {}
-    for name, entry in header.items():
-        if name != "__metadata__":
-            start, stop = (begin + offset for offset in entry["data_offsets"])
-            starts[name] = start
-            if entry["dtype"] in _DTYPES:
-                tensors[name] = whole[start:stop].view(_DTYPES[entry["dtype"]]).reshape(entry["shape"])
-    return _File(pages, tensors, starts)
-
-
-def _widened(array: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Return an array as float32; 16 bits that are no float are a bfloat16."""
-    return widened(array) if array.dtype == np.uint16 else np.asarray(array, np.float32)
