@@ -79,6 +79,15 @@ def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to run in."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
 def by_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let transformers compute every checkpoint: the engine in NumPy declines them all."""
     from attncli.sources import engines

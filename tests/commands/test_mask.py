@@ -14,10 +14,8 @@ import numpy as np
 import pytest
 import torch
 from imported import PROGRAM, imported_by
-from refusals import ESCAPE, INPUT, USAGE, folder, left_in, raw, refused
+from refusals import ESCAPE, INPUT, USAGE, left_in, raw, refused
 from torch.nn.attention.flex_attention import create_mask
-
-__all__ = ["folder"]
 
 Run = Callable[..., Any]
 

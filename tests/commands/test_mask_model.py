@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from refusals import ESCAPE, INPUT, USAGE, folder, left_in, raw, refused
+from refusals import ESCAPE, INPUT, USAGE, left_in, raw, refused
 from running import program
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 from transformers import BertConfig, Gemma2Config, MambaConfig, PreTrainedTokenizerFast, T5Config
-
-__all__ = ["folder"]
 
 LOAD, NOT_EXPOSED = 3, 4
 Run = Callable[..., Any]

@@ -6,18 +6,7 @@ import unicodedata
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 USAGE, LOAD, INPUT = 2, 3, 5
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to run in."""
-    folder = tmp_path / "work"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
 
 
 def refused(ran: Any, code: int, *words: str) -> None:
