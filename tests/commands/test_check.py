@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerFast
 from whole_program import whole_program
 
 import attncli
-from attncli.analysis.check import DEFAULT_TEXTS
+from attncli.analysis.check import DEFAULT_TEXTS, layers
 from attncli.analysis.check.report import Report
 from attncli.errors import LoadError, NotExposedError, UsageError
 from attncli.formats.documents import what_was_run, write_findings
@@ -268,6 +268,13 @@ def test_sentences_of_equal_length_have_a_longer_or_shorter_one_beside_them(name
     report = checked("bert", bug.plant, texts=["w5 w6 w7"] * 8 + ["w5 w6 w7 w8 w9"])
     assert "pad" in errors(report)
     assert errors(checked(name, texts=["w5 w6 w7"] * 9)) == set()
+
+
+def test_one_token_many_times_leaves_a_head_nothing_to_choose(
+    checked: Checked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layers, "_ALIKE", 1e-3)  # how far rounding lets the weights be apart
+    assert errors(checked("t5", texts=["w7 w7 w7 w7 w7", "w7 w7 w7"])) == set()
 
 
 def test_a_model_with_few_positions_gets_shorter_sentences(checked: Checked, monkeypatch: pytest.MonkeyPatch) -> None:

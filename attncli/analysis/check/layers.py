@@ -26,7 +26,7 @@ _WEIGHED = {"leak", "document", "window"}  # cells that should have no weight
 _FOREIGN = {"pad": "padding", "document": "other documents"}
 
 _A_CHOICE = 2  # keys; of so few a row may well be even
-_ALIKE = 1e-6
+_ALIKE, _ALIKE_KEYS = 1e-6, 1e-4
 
 # What to do about a finding, by its code.
 ADVICE = {
@@ -158,11 +158,21 @@ def _uniform(layer: SeenLayer, own: Subject) -> Iterator[Finding]:
         weights = layer.trace.head(head, (rows + layer.queries.start).tolist()).weights[:, layer.keys]
         most, least = (np.where(allowed[rows], weights, end) for end in (-np.inf, np.inf))
         most, least = most.max(axis=1), least.min(axis=1)
-        if rows.size and (most - least <= _ALIKE * most).all():
+        if rows.size and (most - least <= _ALIKE * most).all() and not _is_one_token(layer, head):
             heads.append(head)
     if heads:
         message = f"{len(heads)} head{'s' * (len(heads) > 1)} weigh all keys alike in every row: {as_ranges(heads)}"
         yield Finding("dead-row", "error", message, len(heads), head=heads[0])
+
+
+def _is_one_token(layer: SeenLayer, head: int) -> bool:
+    """Return whether all keys are alike, and their values too: one token many times, which leaves nothing to choose."""
+    trace = layer.trace
+    if trace.k is None or trace.v is None:
+        return False
+    group = head // (trace.num_heads // trace.num_groups)
+    both = (array[group, layer.keys] for array in (trace.k, trace.v))
+    return all(bool(own.any()) and np.ptp(own, axis=0).max() <= _ALIKE_KEYS * np.abs(own).max() for own in both)
 
 
 def _rows(layer: SeenLayer, subject: Subject, dtype: str) -> Iterator[Finding]:
