@@ -50,12 +50,19 @@ _MERGE = "merge it with peft's merge_and_unload and save the model, or give one 
 _ADVICE = "give the checkpoint that it was made from, or one in a form that transformers reads"
 
 
+def check_path(name: str) -> None:
+    """Raise LoadError for a path where there is nothing, and which is no name on the hub either."""
+    if not os.path.exists(name) and (os.path.isabs(name) or name.startswith(("./", "../")) or name.count("/") > 1):
+        raise LoadError(f"the checkpoint {visible(name)} was not found: there is no such folder; check the path")
+
+
 def check_is_checkpoint(name: str) -> None:
     """Refuse what is on the disk and no checkpoint's folder; a name on the hub passes.
 
     Raises:
-        LoadError: it is a file, or a folder without a configuration.
+        LoadError: it is a file, a folder without a configuration, or a path where there is nothing.
     """
+    check_path(name)
     if os.path.isfile(name):
         raise LoadError(f"{visible(name)} is a file; --model takes a checkpoint's folder or its name on the hub")
     if os.path.isdir(name):

@@ -32,8 +32,16 @@ from attncli.sources.native.families import FAMILIES, recipe_of
 from attncli.sources.native.fields import DeclinedError, Fields
 from attncli.sources.native.functions import ACTIVATIONS, erf
 from attncli.sources.native.weights import Weights
+from attncli.sources.pretrained import memory
 
 Run = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def _room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run tiny models also where other programs leave so little memory that a text would be refused."""
+    monkeypatch.setattr(memory, "_available", lambda _: None)
+
 
 # --- configurations ----------------------------------------------------------------------------------------
 

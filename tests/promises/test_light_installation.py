@@ -143,7 +143,6 @@ TAKEN = {
         "-m",
         "no-one/nothing",
     ): "no-one/nothing: there is no such folder, ",
-    ("tokens", TEXT, "-m", "/nowhere/x"): "/nowhere/x: there is no such folder, ",
     ("check", TEXT, "-m", "LLAMA"): "attn check",
     ("mask", "model", "LLAMA", TEXT): "attn mask model",
     ("inspect", TEXT, "--rng", "torch"): "--rng torch",
@@ -189,6 +188,10 @@ def test_what_takes_more_says_which_command_installs_it(
 def test_what_is_refused_anyway_is_not_said_to_take_more(light: Light, tiny_llama: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert "it has no config.json" in light("inspect", TEXT, "-m", "empty").err
+    for command in ("inspect", "tokens"):
+        ran = light(command, TEXT, "-m", "/nowhere/x")
+        said = "attn: the checkpoint /nowhere/x was not found: there is no such folder; check the path\n"
+        assert (ran.code, ran.out, ran.err) == (LOAD, "", said)
     folder = shutil.copytree(tiny_llama, tmp_path / "quantized")
     said = json.loads((folder / "config.json").read_text()) | {"quantization_config": {"quant_method": "modelopt"}}
     (folder / "config.json").write_text(json.dumps(said))

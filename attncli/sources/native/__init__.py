@@ -29,6 +29,7 @@ from attncli.sources.reading import Reader
 from attncli.sources.storage import (
     check_beside,
     check_is_checkpoint,
+    check_path,
     check_types,
     check_unread,
     is_unknown,
@@ -151,6 +152,7 @@ def load_alone(name: str, options: LoadOptions) -> tuple[NativeTokenizer, int]:
         DeclinedError: it is not one of a checkpoint that this engine computes.
         LoadError: a file is damaged.
     """
+    check_path(name)
     _check_options(options)
     folder = _folder(name, options.revision, _has_whole_tokenizer)
     config = _config(folder)
