@@ -53,7 +53,7 @@ _ADVICE = "give the checkpoint that it was made from, or one in a form that tran
 def check_path(name: str) -> None:
     """Raise LoadError for a path where there is nothing, and which is no name on the hub either."""
     if not os.path.exists(name) and (os.path.isabs(name) or name.startswith(("./", "../")) or name.count("/") > 1):
-        raise LoadError(f"the checkpoint {visible(name)} was not found: there is no such folder; check the path")
+        raise LoadError(f"the checkpoint '{visible(name)}' was not found: there is no such folder; check the path")
 
 
 def check_is_checkpoint(name: str) -> None:

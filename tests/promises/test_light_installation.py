@@ -190,7 +190,7 @@ def test_what_is_refused_anyway_is_not_said_to_take_more(light: Light, tiny_llam
     assert "it has no config.json" in light("inspect", TEXT, "-m", "empty").err
     for command in ("inspect", "tokens"):
         ran = light(command, TEXT, "-m", "/nowhere/x")
-        said = "attn: the checkpoint /nowhere/x was not found: there is no such folder; check the path\n"
+        said = "attn: the checkpoint '/nowhere/x' was not found: there is no such folder; check the path\n"
         assert (ran.code, ran.out, ran.err) == (LOAD, "", said)
     folder = shutil.copytree(tiny_llama, tmp_path / "quantized")
     said = json.loads((folder / "config.json").read_text()) | {"quantization_config": {"quant_method": "modelopt"}}
