@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -22,6 +22,20 @@ from attncli.trace.selection import Indices
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
+
+
+class Rows(Protocol):
+    """A number for every head, query and key, of which a view reads some rows of one head at a time.
+
+    A recorded array `[H, Q, K]` is one; `analysis.derive` has another, which makes the rows that are asked for.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """`(H, Q, K)`."""
+
+    def __getitem__(self, place: tuple[int, Int[np.ndarray, " Q"]], /) -> Float[np.ndarray, "Q K"]:
+        """Return some query rows of one head, given the head and the rows."""
 
 
 class Stages:
@@ -79,9 +93,8 @@ class Stages:
         size = self.layer.num_heads // self.layer.num_groups
         return [head // size for head in self.heads]
 
-    def _rows(self, array: Float[np.ndarray, "all_heads all_queries N"]) -> Float[np.ndarray, "H Q N"]:
-        # A head at a time: that is how a derived layer makes its weights.
-        return np.stack([array[head, self.queries] for head in self.heads])
+    def _rows(self, of: Rows) -> Float[np.ndarray, "H Q N"]:
+        return np.stack([of[head, self.queries] for head in self.heads])
 
 
 def stages_of(layer: LayerTrace, heads: Sequence[int], queries: Int[np.ndarray, " Q"]) -> Iterator[Stages]:
@@ -118,13 +131,32 @@ class Proof(NamedTuple):
     magnitude: float = 1.0
 
 
+class Derived(NamedTuple):
+    """What the numbers of a derived layer are, which stand in the place of its weights.
+
+    Attributes:
+        measure: `weights`, or `norms`.
+        is_distribution: whether they are shares of one, as weights are, so that metrics mean something.
+        layer: what several layers have become, such as `mean`; None where it is still one.
+        head: likewise of heads.
+    """
+
+    measure: str = "weights"
+    is_distribution: bool = True
+    layer: str | None = None
+    head: str | None = None
+
+
+_NOT_DERIVED = frozenset({"embeddings", "q", "k", "v", "scores", "output"})
+
+
 @dataclass(frozen=True)
 class LayerTrace:
     """One layer's attention.
 
     Most layers are known by what their attention is made of, and scores and weights are derived. A model whose
     softmax was watched gives these two as they were; then q, k and v may be missing, and so may the scale, where
-    scores are more than scaled products.
+    scores are more than scaled products. A derived layer has a mask and weights alone.
 
     Attributes:
         layer: index of the layer in the model.
@@ -144,7 +176,8 @@ class LayerTrace:
         out_projection: W_o, `[H·Dv, E]`.
         out_bias: its bias, `[E]`.
         scores: as the softmax received them, −inf where masked, `[H, Q, K]`; None where they are derived.
-        weights: as the softmax gave them, `[H, Q, K]`; None where they are derived.
+        weights: as the softmax gave them, `[H, Q, K]`, or what `derived` says; None where they follow from the scores.
+        derived: what stands in the place of weights; None where it is what a model computes.
     """
 
     layer: int
@@ -164,7 +197,8 @@ class LayerTrace:
     out_projection: Float[np.ndarray, "HDv E"] | None = None
     out_bias: Float[np.ndarray, " E"] | None = None
     scores: Float[np.ndarray, "H Q K"] | None = None
-    weights: Float[np.ndarray, "H Q K"] | None = None
+    weights: Rows | None = None
+    derived: Derived | None = None
 
     def __post_init__(self) -> None:
         """Refuse arrays that do not fit each other, with the names and the numbers of what was expected."""
@@ -208,8 +242,8 @@ class LayerTrace:
 
     def _checked_cells(self) -> tuple[int, int, int]:
         """Return H, Q and K, once q, k and v agree on them; without these, those of the weights."""
-        derives = self.scores is None or self.weights is None
-        if derives and (self.q is None or self.k is None or self.v is None or self.scale is None):
+        computes = self.weights is None or (self.scores is None and self.derived is None)
+        if computes and (self.q is None or self.k is None or self.v is None or self.scale is None):
             raise InputError("a layer needs q, k, v and a scale, or recorded scores and weights")
         given = {name: array for name in "qkv" if (array := getattr(self, name)) is not None}
         shown = ", ".join(f"{name} {list(array.shape)}" for name, array in given.items())
@@ -238,28 +272,32 @@ class LayerTrace:
 
     @property
     def capture(self) -> str:
-        """`exact`, or `weights-only` where the queries, keys or values that gave the weights are not known."""
+        """`exact`; `weights-only` where not all of q, k and v are known; `derived`."""
+        if self.derived is not None:
+            return "derived"
         return "weights-only" if self.missing else "exact"
 
     @property
     def missing(self) -> frozenset[str]:
-        """Names of the arrays that the layer cannot give."""
+        """Names of the parts of a view that the layer cannot give."""
+        if self.derived is not None:
+            return _NOT_DERIVED if self.derived.is_distribution else _NOT_DERIVED | {"metrics"}
         names = {name for name in "qkv" if getattr(self, name) is None}
         return frozenset(names | {"output"} if "v" in names else names)
 
     @property
     def measure(self) -> str:
-        """What the numbers are that stand in the place of weights: `weights`, unless they are derived."""
-        return "weights"
+        """What `weights` of a head are: `weights`, or what stands in their place."""
+        return "weights" if self.derived is None else self.derived.measure
 
     @property
     def label(self) -> int | str:
         """The index of the layer, or what several have become."""
-        return self.layer
+        return self.layer if self.derived is None or self.derived.layer is None else self.derived.layer
 
     def head_label(self, head: int) -> int | str:
         """Return the index of a head, or what several have become."""
-        return head
+        return head if self.derived is None or self.derived.head is None else self.derived.head
 
     @property
     def num_heads(self) -> int:
@@ -294,6 +332,8 @@ class LayerTrace:
     def shapes(self) -> dict[str, list[int]]:
         """The shape of every array of the layer, with grouped key/value heads as they are."""
         cells = list(self.cells)
+        if self.derived is not None:
+            return {self.measure: cells}
         shapes = {name: list(array.shape) for name in "qkv" if (array := getattr(self, name)) is not None}
         shapes |= {"scores": cells, "weights": cells}
         return shapes if self.v is None else shapes | {"output": [*cells[:2], self.v.shape[-1]]}

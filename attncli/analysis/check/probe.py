@@ -150,7 +150,7 @@ class Probe:
         arrival = recorded.arrivals.get(place)
         mask, dtypes = None, None
         if arrival is None:  # the softmax was watched: the weights are the model's own
-            assert layer.weights is not None
+            assert isinstance(layer.weights, np.ndarray)
             sums = layer.weights.sum(axis=-1)
         else:
             sums = to_numpy(arrival.sums[number])

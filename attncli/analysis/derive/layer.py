@@ -11,81 +11,42 @@ import numpy as np
 
 from attncli.attention import row_blocks
 from attncli.masks.expressions import Mask, RuleMask, smallest
-from attncli.trace.layer import LayerTrace, Proof
+from attncli.trace.layer import Derived, LayerTrace, Proof, Rows
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
-    Rows = Callable[[int, Int[np.ndarray, " Q"]], Float[np.ndarray, "Q K"]]
 
-
-class Lazy:
-    """What stands where `[H, Q, K]` is recorded and gives the same to `HeadTrace`: rows of it, made when asked for.
+@dataclass(frozen=True)
+class MadeRows:
+    """Rows that are made when they are asked for.
 
     Attributes:
         shape: `(H, Q, K)`.
-        rows: gives the rows of one head for the query positions asked.
+        made: gives some query rows of one head.
     """
 
-    def __init__(self, shape: tuple[int, int, int], rows: Rows) -> None:
-        self.shape = shape
-        self.rows = rows
+    shape: tuple[int, int, int]
+    made: Callable[[int, Int[np.ndarray, " Q"]], Float[np.ndarray, "Q K"]]
 
-    def __getitem__(self, place: tuple[int, Int[np.ndarray, " Q"]]) -> Float[np.ndarray, "Q K"]:
-        return self.rows(*place)
+    def __getitem__(self, place: tuple[int, Int[np.ndarray, " Q"]], /) -> Float[np.ndarray, "Q K"]:
+        """See `Rows`."""
+        return self.made(*place)
 
 
-@dataclass(frozen=True)
-class DerivedLayer(LayerTrace):
-    """One layer's derived numbers, in place of its weights; it has no scores, queries, keys, values or output.
+def derived_from(layer: LayerTrace, weights: Rows, derived: Derived, **changed: Any) -> LayerTrace:
+    """Return the layer with other numbers in place of its weights, and without what gave these.
 
-    Attributes:
-        measure: what the numbers are: `weights`, or `norms`.
-        is_distribution: whether they are shares of one, as weights are, so that metrics mean something.
-        layer_name: what several layers have become, such as `mean`; None is this layer.
-        head_name: likewise of heads.
+    Args:
+        layer: recorded, or derived itself.
+        weights: the numbers.
+        derived: what they are.
+        changed: its mask, heads or proof, where they are others than the layer's.
     """
-
-    measure: str = "weights"
-    is_distribution: bool = True
-    layer_name: str | None = None
-    head_name: str | None = None
-
-    def __post_init__(self) -> None:
-        """Accept what the derivations make."""
-
-    @property
-    def label(self) -> int | str:
-        """See `LayerTrace.label`."""
-        return self.layer if self.layer_name is None else self.layer_name
-
-    def head_label(self, head: int) -> int | str:
-        """See `LayerTrace.head_label`."""
-        return head if self.head_name is None else self.head_name
-
-    @property
-    def capture(self) -> str:
-        """See `LayerTrace.capture`."""
-        return "derived"
-
-    @property
-    def missing(self) -> frozenset[str]:
-        """See `LayerTrace.missing`."""
-        names = {"embeddings", "q", "k", "v", "scores", "output"}
-        return frozenset(names if self.is_distribution else {*names, "metrics"})
-
-    @property
-    def shapes(self) -> dict[str, list[int]]:
-        """See `LayerTrace.shapes`."""
-        return {self.measure: list(self.cells)}
-
-
-def derived_from(layer: LayerTrace, weights: Lazy | Float[np.ndarray, "H Q K"], **changed: Any) -> DerivedLayer:
-    """Return the layer with other numbers in place of its weights; what is not changed stays as it was."""
-    kept = {name: getattr(layer, name) for name in ("layer", "kind", "mask", "heads", "proof")}
-    if isinstance(layer, DerivedLayer):
-        kept |= {name: getattr(layer, name) for name in ("measure", "is_distribution", "layer_name", "head_name")}
-    return DerivedLayer(q=None, k=None, v=None, scale=None, **{**kept, "weights": weights, **changed})
+    kept = {name: getattr(layer, name) for name in ("mask", "heads", "proof")}
+    return LayerTrace(
+        layer.layer, layer.kind, None, None, None, None, **kept | changed, weights=weights, derived=derived
+    )
 
 
 def worst(proofs: Sequence[Proof | None]) -> Proof | None:

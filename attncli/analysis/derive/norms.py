@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.analysis.derive.layer import DerivedLayer, Lazy, derived_from
+from attncli.analysis.derive.layer import MadeRows, derived_from
 from attncli.attention import vector_norms
 from attncli.errors import NotExposedError
-from attncli.trace.layer import HeadTrace, LayerTrace
+from attncli.trace.layer import Derived, HeadTrace, LayerTrace
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
 
-def with_norms(layer: LayerTrace) -> DerivedLayer:
+def with_norms(layer: LayerTrace) -> LayerTrace:
     """Return the layer with ‖weight·v·W_o‖ in place of each weight, after Kobayashi et al. 2020.
 
     "Attention is Not Only a Weight: Analyzing Transformers with Vector Norms", eq. 4: v is the value with its bias,
@@ -33,7 +33,7 @@ def with_norms(layer: LayerTrace) -> DerivedLayer:
         with np.errstate(invalid="ignore", over="ignore"):
             return HeadTrace(layer, head, queries).weights * factors[head]
 
-    return derived_from(layer, Lazy(layer.cells, rows), measure="norms", is_distribution=False)
+    return derived_from(layer, MadeRows(layer.cells, rows), Derived("norms", is_distribution=False))
 
 
 def rule_of(layers: tuple[LayerTrace, ...]) -> str:

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.analysis.derive.layer import DerivedLayer, Lazy, any_mask, derived_from, worst
+from attncli.analysis.derive.layer import MadeRows, any_mask, derived_from, worst
 from attncli.errors import UsageError
 from attncli.text import as_ranges
-from attncli.trace.layer import HeadTrace, LayerTrace
+from attncli.trace.layer import Derived, HeadTrace, LayerTrace
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
 
-def reduced(layers: tuple[LayerTrace, ...], how: str, over: frozenset[str]) -> tuple[DerivedLayer, ...]:
+def reduced(layers: tuple[LayerTrace, ...], how: str, over: frozenset[str]) -> tuple[LayerTrace, ...]:
     """Return the layers with their heads merged into one, or one layer of each kind that stands for all, or both.
 
     Args:
@@ -45,7 +45,7 @@ def rule_of(layers: tuple[LayerTrace, ...], how: str, over: frozenset[str]) -> s
     return f"reduced: {how} over {' of '.join(filter(None, (heads, found)))}"
 
 
-def _merged(layers: list[LayerTrace], how: str, over: frozenset[str]) -> DerivedLayer:
+def _merged(layers: list[LayerTrace], how: str, over: frozenset[str]) -> LayerTrace:
     first = layers[0]
     if "heads" in over:
         planes = {0: [(layer, head) for layer in layers for head in layer.heads]}
@@ -60,13 +60,17 @@ def _merged(layers: list[LayerTrace], how: str, over: frozenset[str]) -> Derived
         return total / total.dtype.type(len(planes[head])) if how == "mean" else total
 
     heads, queries, keys = first.cells
+    before = first.derived or Derived()
     return derived_from(
         first,
-        Lazy((1 if "heads" in over else heads, queries, keys), rows),
+        MadeRows((1 if "heads" in over else heads, queries, keys), rows),
+        Derived(
+            before.measure,
+            how == "mean" and before.is_distribution,
+            how if "layers" in over else before.layer,
+            how if "heads" in over else before.head,
+        ),
         mask=any_mask(layers, "heads" in over),
         heads=(0,) if "heads" in over else first.heads,
         proof=worst([layer.proof for layer in layers]),
-        is_distribution=how == "mean" and getattr(first, "is_distribution", True),
-        head_name=how if "heads" in over else getattr(first, "head_name", None),
-        layer_name=how if "layers" in over else getattr(first, "layer_name", None),
     )

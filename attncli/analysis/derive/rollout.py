@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.analysis.derive.layer import DerivedLayer, collected, derived_from, is_same_rule, worst
+from attncli.analysis.derive.layer import collected, derived_from, is_same_rule, worst
 from attncli.attention import row_blocks
 from attncli.errors import NotExposedError, UsageError
 from attncli.masks.expressions import Atom, Mask, RuleMask
-from attncli.trace.layer import HeadTrace, LayerTrace
+from attncli.trace.layer import Derived, HeadTrace, LayerTrace
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _CLOSED = (Atom("full"), Atom("causal"))  # masks that let through two layers what they let through one
 
 
-def rolled_out(layers: tuple[LayerTrace, ...], wanted: tuple[int, ...]) -> tuple[DerivedLayer, ...]:
+def rolled_out(layers: tuple[LayerTrace, ...], wanted: tuple[int, ...]) -> tuple[LayerTrace, ...]:
     """Return the wanted layers with their rollout, one head each, in place of their weights.
 
     After Abnar & Zuidema 2020, "Quantifying Attention Flow in Transformers": with A the mean over the heads of a
@@ -35,7 +35,7 @@ def rolled_out(layers: tuple[LayerTrace, ...], wanted: tuple[int, ...]) -> tuple
         NotExposedError: a layer below has no attention, or was not recorded.
     """
     _check(layers, max(wanted))
-    found: dict[int, DerivedLayer] = {}
+    found: dict[int, LayerTrace] = {}
     rollout: Float[np.ndarray, "Q K"] | None = None
     mask: Mask | None = None
     for layer in layers[: max(wanted) + 1]:
@@ -43,9 +43,8 @@ def rolled_out(layers: tuple[LayerTrace, ...], wanted: tuple[int, ...]) -> tuple
         mask = _reached(layer, mask)
         if layer.layer in wanted:
             proof = worst([below.proof for below in layers[: layer.layer + 1]])
-            found[layer.layer] = derived_from(
-                layer, rollout[None], mask=mask, heads=(0,), proof=proof, head_name="rollout"
-            )
+            one_head = {"mask": mask, "heads": (0,), "proof": proof}
+            found[layer.layer] = derived_from(layer, rollout[None], Derived(head="rollout"), **one_head)
     return tuple(found[index] for index in wanted)
 
 

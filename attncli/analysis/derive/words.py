@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.analysis.derive.layer import DerivedLayer, Lazy, collected, derived_from
+from attncli.analysis.derive.layer import MadeRows, collected, derived_from
 from attncli.attention import row_blocks
 from attncli.errors import UsageError
-from attncli.trace.layer import HeadTrace, LayerTrace
+from attncli.trace.layer import Derived, HeadTrace, LayerTrace
 from attncli.trace.tokens import Tokens
 from attncli.trace.trace import Trace
 from attncli.trace.words import words_of
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 RULE = "words: the weight on a word is the sum over its pieces, the weight from a word the mean over its pieces"
 
 
-def with_words(layer: LayerTrace, rows: Tokens, columns: Tokens) -> DerivedLayer:
+def with_words(layer: LayerTrace, rows: Tokens, columns: Tokens) -> LayerTrace:
     """Return the layer with words as its queries and keys: sums over key pieces, means over query pieces.
 
     Merged so, the rows of a softmax still sum to 1 (Clark et al. 2019, "What Does BERT Look At?"). A cell is masked
@@ -48,7 +48,7 @@ def with_words(layer: LayerTrace, rows: Tokens, columns: Tokens) -> DerivedLayer
     shape = (layer.num_heads, len(rows), len(columns))
     longest = int(sizes.max()) * layer.num_keys  # cells that one word's rows may have
     mask = collected(allowed, layer.num_heads, row_blocks(np.arange(len(rows)), longest))
-    return derived_from(layer, Lazy(shape, merged), mask=mask)
+    return derived_from(layer, MadeRows(shape, merged), layer.derived or Derived(), mask=mask)
 
 
 def sides_of(trace: Trace) -> tuple[Tokens, Tokens, str]:
