@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from attncli.attention import row_blocks
 from attncli.errors import InputError
 from attncli.masks.expressions import And, Atom, Expression, RuleMask
 from attncli.masks.layout import Subject
@@ -117,12 +116,10 @@ def summary(allowed: Bool[np.ndarray, "Q K"], queries: Int[np.ndarray, " Q"], ke
 def recognized(allowed: Bool[np.ndarray, "Q K"], past: int) -> Expression | None:
     """Return the simplest expression that gives exactly these cells, or None where no simple one does."""
     queries, keys = allowed.shape
-    for expression in _candidates(allowed, past):
-        rule = RuleMask(expression, queries, keys, 1, past)
-        blocks = row_blocks(np.arange(queries), keys)
-        if all(np.array_equal(rule.rows([0], rows)[0], allowed[rows]) for rows in blocks):
-            return expression
-    return None
+    found = (
+        each for each in _candidates(allowed, past) if RuleMask(each, queries, keys, 1, past).is_exactly(allowed[None])
+    )
+    return next(found, None)
 
 
 def _candidates(allowed: Bool[np.ndarray, "Q K"], past: int) -> Iterator[Expression]:

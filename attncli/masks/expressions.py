@@ -189,71 +189,11 @@ def files_of(*expressions: Expression) -> list[File]:
 # --- the atoms ---------------------------------------------------------------------------------------------
 
 
-def _full(grid: Grid) -> Bool[np.ndarray, ...]:
-    return np.ones((len(grid.queries), grid.keys), bool)
-
-
-def _causal(grid: Grid) -> Bool[np.ndarray, ...]:
-    return grid.j <= grid.i
-
-
-def _window(grid: Grid, width: int) -> Bool[np.ndarray, ...]:
-    return (grid.i - width < grid.j) & (grid.j <= grid.i)
-
-
-def _band(grid: Grid, left: int, right: int) -> Bool[np.ndarray, ...]:
-    return (grid.i - left <= grid.j) & (grid.j <= grid.i + right)
-
-
-def _prefix(grid: Grid, length: int) -> Bool[np.ndarray, ...]:
-    return (grid.j <= grid.i) | (grid.j < length)
-
-
-def _docs(grid: Grid, *lengths: int) -> Bool[np.ndarray, ...]:
-    positions = max(grid.keys, grid.past + grid.total_queries)
-    if sum(lengths) != positions:
-        listed = ",".join(map(str, lengths))
-        raise InputError(
-            f"docs({listed}) covers {sum(lengths)} positions, the sequence has {positions}; make the lengths add up"
-        )
-    ends = np.cumsum(lengths)  # a table of all positions could be of any size
-    return np.searchsorted(ends, grid.i, "right") == np.searchsorted(ends, grid.j, "right")
-
-
-def _chunk(grid: Grid, size: int) -> Bool[np.ndarray, ...]:
-    return grid.i // size == grid.j // size
-
-
-def _dilated(grid: Grid, width: int, step: int) -> Bool[np.ndarray, ...]:
-    back = grid.i - grid.j
-    return (back >= 0) & (back % step == 0) & (back < width * step)
-
-
-def _global(grid: Grid, *positions: int) -> Bool[np.ndarray, ...]:
-    return np.isin(grid.i, positions) | np.isin(grid.j, positions)
-
-
-def _pad(grid: Grid, left: int = 0, right: int = 0) -> Bool[np.ndarray, ...]:
-    return np.broadcast_to((grid.j >= left) & (grid.j < grid.keys - right), (len(grid.queries), grid.keys))
-
-
-def _keys(grid: Grid, start: int, stop: int) -> Bool[np.ndarray, ...]:
-    return np.broadcast_to((start <= grid.j) & (grid.j < stop), (len(grid.queries), grid.keys))
-
-
-def _queries(grid: Grid, start: int, stop: int) -> Bool[np.ndarray, ...]:
-    return np.broadcast_to((start <= grid.i) & (grid.i < stop), (len(grid.queries), grid.keys))
-
-
-def _alibi(grid: Grid, heads: int) -> Bool[np.ndarray, ...]:
-    return _full(grid)  # a bias forbids nothing
-
-
 class AtomKind(NamedTuple):
-    """What the parser and the help need to know of an atom."""
+    """An atom: its rule, and what the parser and the help need to know of it."""
 
-    rule: Callable[..., Bool[np.ndarray, ...]]
     name: str
+    rule: Callable[..., Bool[np.ndarray, ...]]  # of the cells and its arguments
     arguments: range = range(1)  # how many positional arguments it takes
     keywords: frozenset[str] = frozenset()
     least: int = 0  # the smallest argument that makes sense
@@ -266,22 +206,53 @@ class AtomKind(NamedTuple):
         return NOTATION[self.name].usage
 
 
-_MANY = range(1, 1_000_000)
+def _everywhere(at: Grid, *_: int) -> Bool[np.ndarray, "Q K"]:
+    return np.ones((len(at.queries), at.keys), bool)
+
+
+def _docs(at: Grid, *lengths: int) -> Bool[np.ndarray, "Q K"]:
+    positions = max(at.keys, at.past + at.total_queries)
+    if sum(lengths) != positions:
+        listed = ",".join(map(str, lengths))
+        raise InputError(
+            f"docs({listed}) covers {sum(lengths)} positions, the sequence has {positions}; make the lengths add up"
+        )
+    ends = np.cumsum(lengths)  # a table of all positions could be of any size
+    return np.searchsorted(ends, at.i, "right") == np.searchsorted(ends, at.j, "right")
+
+
+def _dilated(at: Grid, width: int, step: int) -> Bool[np.ndarray, "Q K"]:
+    back = at.i - at.j
+    return (back >= 0) & (back % step == 0) & (back < width * step)
+
+
+def _pad(at: Grid, left: int = 0, right: int = 0) -> Bool[np.ndarray, "Q K"]:
+    return _between(at, at.j, left, at.keys - right)
+
+
+def _between(at: Grid, positions: Int[np.ndarray, "_ _"], start: int, stop: int) -> Bool[np.ndarray, "Q K"]:
+    return np.broadcast_to((start <= positions) & (positions < stop), (len(at.queries), at.keys))
+
+
+_ONE, _TWO, _MANY = range(1, 2), range(2, 3), range(1, 1_000_000)
 
 ATOMS = {
-    "full": AtomKind(_full, "full", allows_own=True),
-    "causal": AtomKind(_causal, "causal", allows_own=True),
-    "window": AtomKind(_window, "window", range(1, 2), least=1, allows_own=True),
-    "band": AtomKind(_band, "band", range(2, 3), allows_own=True),
-    "prefix": AtomKind(_prefix, "prefix", range(1, 2), allows_own=True),
-    "docs": AtomKind(_docs, "docs", _MANY, least=1, allows_own=True),
-    "chunk": AtomKind(_chunk, "chunk", range(1, 2), least=1, allows_own=True),
-    "dilated": AtomKind(_dilated, "dilated", range(2, 3), least=1, allows_own=True),
-    "global": AtomKind(_global, "global", _MANY),
-    "pad": AtomKind(_pad, "pad", keywords=frozenset({"left", "right"})),
-    "keys": AtomKind(_keys, "keys", range(2, 3)),
-    "queries": AtomKind(_queries, "queries", range(2, 3)),
-    "alibi": AtomKind(_alibi, "alibi", range(1, 2), least=1, allows_own=True, is_bias=True),
+    kind.name: kind
+    for kind in (
+        AtomKind("full", _everywhere, allows_own=True),
+        AtomKind("causal", lambda at: at.j <= at.i, allows_own=True),
+        AtomKind("window", lambda at, w: (at.i - w < at.j) & (at.j <= at.i), _ONE, least=1, allows_own=True),
+        AtomKind("band", lambda at, left, right: (at.i - left <= at.j) & (at.j <= at.i + right), _TWO, allows_own=True),
+        AtomKind("prefix", lambda at, n: (at.j <= at.i) | (at.j < n), _ONE, allows_own=True),
+        AtomKind("docs", _docs, _MANY, least=1, allows_own=True),
+        AtomKind("chunk", lambda at, size: at.i // size == at.j // size, _ONE, least=1, allows_own=True),
+        AtomKind("dilated", _dilated, _TWO, least=1, allows_own=True),
+        AtomKind("global", lambda at, *places: np.isin(at.i, places) | np.isin(at.j, places), _MANY),
+        AtomKind("pad", _pad, keywords=frozenset({"left", "right"})),
+        AtomKind("keys", lambda at, start, stop: _between(at, at.j, start, stop), _TWO),
+        AtomKind("queries", lambda at, start, stop: _between(at, at.i, start, stop), _TWO),
+        AtomKind("alibi", _everywhere, _ONE, least=1, allows_own=True, is_bias=True),
+    )
 }
 
 
@@ -313,6 +284,11 @@ class RuleMask(NamedTuple):
         """
         grid = Grid(queries[:, None], self.keys, self.past, self.queries, self.heads)
         return _of_heads(self.expression.allowed(grid), heads)
+
+    def is_exactly(self, allowed: Bool[np.ndarray, "1 Q K"]) -> bool:
+        """Return whether these are its cells, comparing a block of rows at a time."""
+        blocks = row_blocks(np.arange(self.queries), self.keys)
+        return all(np.array_equal(self.rows([0], rows), allowed[:, rows]) for rows in blocks)
 
     def padding(self) -> Bool[np.ndarray, " K"]:
         """Return the keys that `pad` forbids to every query, whatever else the expression says."""
@@ -362,8 +338,7 @@ def smallest(allowed: Bool[np.ndarray, "#H Q K"], heads: int) -> Mask:
         width = int(allowed[0, -1].sum())
         for atom in (Atom("full"), Atom("causal"), Atom("window", (width,))):
             rule = RuleMask(atom, queries, keys, heads, past=keys - queries)
-            blocks = row_blocks(np.arange(queries), keys)
-            if all(np.array_equal(rule.rows([0], rows), allowed[:, rows]) for rows in blocks):
+            if rule.is_exactly(allowed):
                 return rule
     return ArrayMask(np.array(allowed))
 
@@ -391,13 +366,11 @@ def bias_heads(expression: Expression) -> int | None:
     return next((bias.arguments[0] for bias in named("alibi", conjuncts(expression))), None)
 
 
-def alibi(heads: int, queries: int, keys: int, past: int) -> Float[np.ndarray, "H Q K"]:
-    """Return −slope · |i − j| for query position i and key position j; the paper has it for j ≤ i alone."""
-    return np.stack([rows_of(np.arange(queries)) for rows_of in biases(heads, keys, past)])
-
-
 def biases(heads: int, keys: int, past: int) -> Iterator[Callable[[Int[np.ndarray, " R"]], Float[np.ndarray, "R K"]]]:
-    """Yield for each head what gives some query rows of its bias; all heads at once would fill the memory."""
+    """Yield for each head what gives some query rows of its bias; all heads at once would fill the memory.
+
+    It is −slope · |i − j| for query position i and key position j; the paper has it for j ≤ i alone.
+    """
 
     def rows(slope: float, queries: Int[np.ndarray, " R"]) -> Float[np.ndarray, "R K"]:
         return -slope * np.abs(queries[:, None] + past - np.arange(keys)[None, :])

@@ -102,12 +102,13 @@ def _read(path: Path) -> Loaded:
         case ".json":
             return Loaded(np.array(_json_numbers(json.loads(path.read_text(encoding="utf-8-sig")))), None)
         case ".csv":
-            lines = path.read_text(encoding="utf-8-sig").splitlines()
-            return Loaded(
-                np.array([[_csv_number(cell) for cell in line.split(",")] for line in lines if line.strip()]), None
-            )
+            lines = [line.split(",") for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+            return Loaded(np.array([[_csv_number(cell) for cell in line] for line in lines]), None)
         case ".safetensors":
-            return _read_safetensors(path)
+            tensors = Tensors(path)
+            name = _the_mask(list(tensors.types))
+            values = tensors.read(name)
+            return Loaded(values, "bfloat16" if tensors.types[name] == "BF16" else values.dtype.name)
         case ".pt":
             return _read_torch(path)
     raise ValueError(f"its ending is none of {', '.join(ENDINGS)}")
@@ -161,16 +162,6 @@ def _csv_number(cell: str) -> float:
     word = cell.strip().lower()
     whole = {"true": 1, "false": 0, "1": 1, "0": 0}.get(word)  # 0.0 is the number, which forbids nothing
     return float(word) if whole is None else whole
-
-
-def _read_safetensors(path: Path) -> Loaded:
-    from safetensors import safe_open
-
-    with safe_open(path, "numpy") as tensors:
-        name = _the_mask(list(tensors.keys()))
-        if tensors.get_slice(name).get_dtype() != "BF16":
-            return _typed(tensors.get_tensor(name))
-    return Loaded(Tensors(path).read(name), "bfloat16")
 
 
 def _read_torch(path: Path) -> Loaded:

@@ -7,16 +7,17 @@ atom       := name [ '(' argument (',' argument)* ')' ]
 
 from __future__ import annotations
 
-import difflib
 import re
 from pathlib import Path
 
 from attncli.errors import UsageError
 from attncli.masks.expressions import ATOMS, And, Atom, AtomKind, Expression, File, Not, Or
 from attncli.masks.notation import ENDINGS, MOST
-from attncli.text import visible
+from attncli.text import did_you_mean, visible
 
-_TOKEN = r"""\s*(?:(?P<name>[A-Za-z_]\w*)|(?P<number>-?\d+)|(?P<string>"[^"]*"|'[^']*')|(?P<sign>[&|~(),=]))"""
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<name>[A-Za-z_]\w*)|(?P<number>-?\d+)|(?P<string>"[^"]*"|'[^']*')|(?P<sign>[&|~(),=]))"""
+)
 _DEEPEST = 100  # parentheses and ~ inside one another; keeps a hostile expression from exhausting the stack
 
 
@@ -119,9 +120,8 @@ class _Parser:
         if name not in ATOMS:
             known = [atom for atom, kind in ATOMS.items() if self.bias_left or not kind.is_bias]
             known += ["file"] if self.allow_files else []
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"the masks are: {', '.join(known)}"
-            raise self.error(f"unknown mask '{name}'; {hint}", start)
+            hint = did_you_mean(name, known) or f"; the masks are: {', '.join(known)}"
+            raise self.error(f"unknown mask '{name}'{hint}", start)
         kind = ATOMS[name]
         if kind.is_bias:
             self.bias_at, self.bias_left = start, self.bias_left - 1
@@ -168,15 +168,11 @@ class _Parser:
         return self.text[self.position :].lstrip()
 
     def take(self, sign: str) -> bool:
-        match = re.compile(_TOKEN).match(self.text, self.position)
-        if match is None or match["sign"] != sign:
-            return False
-        self.position = match.end()
-        return True
+        return self.take_kind("sign", sign) is not None
 
-    def take_kind(self, kind: str) -> str | None:
-        match = re.compile(_TOKEN).match(self.text, self.position)
-        if match is None or match[kind] is None:
+    def take_kind(self, kind: str, wanted: str | None = None) -> str | None:
+        match = _TOKEN.match(self.text, self.position)
+        if match is None or match[kind] is None or wanted not in (None, match[kind]):
             return None
         self.position = match.end()
         return match[kind]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import unicodedata
 from dataclasses import dataclass
 from typing import Any
 
 from attncli.errors import MisfitError
-from attncli.text import JOINERS, visible
+from attncli.text import JOINERS, did_you_mean, visible
 
 # How vocabularies write "a space stands before this piece": byte-level BPE and SentencePiece.
 _SPACE_MARKS = ("\u0120", "\u2581")
@@ -127,9 +126,8 @@ class Tokens(tuple[Token, ...]):
             index = int(wanted)
         except ValueError:
             readable = list(dict.fromkeys(token.label for token in self))
-            near = difflib.get_close_matches(wanted, readable, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"the tokens are: {' '.join(readable[:40])}"
-            raise MisfitError(f"--{role} '{visible(wanted)}': no such {role} token; {hint}") from None
+            hint = did_you_mean(wanted, readable) or f"; the tokens are: {' '.join(readable[:40])}"
+            raise MisfitError(f"--{role} '{visible(wanted)}': no such {role} token{hint}") from None
         return [self.at(index, role)]
 
     def at(self, index: int, role: str) -> int:
