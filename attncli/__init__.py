@@ -10,40 +10,25 @@ Importing the package imports nothing heavy; each name is loaded when it is firs
 
 from __future__ import annotations
 
-from attncli._version import __version__
+from attncli._version import __version__ as __version__
 
 # `typing` would be imported before a Ctrl-C can be quiet; see `interruption`.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from attncli.analysis.check import check
-    from attncli.analysis.derive import derive
-    from attncli.analysis.diff import diff
-    from attncli.analysis.heads import heads
-    from attncli.analysis.why import why
-    from attncli.errors import AttnError
-    from attncli.sources import inspect, open_source
-    from attncli.sources.module import from_multihead_attention
-    from attncli.sources.tokenize import tokenize
-    from attncli.trace.store import load
-    from attncli.trace.trace import Trace
-
-__all__ = [
-    "AttnError",
-    "Trace",
-    "__version__",
-    "check",
-    "derive",
-    "diff",
-    "from_multihead_attention",
-    "heads",
-    "inspect",
-    "load",
-    "open_source",
-    "tokenize",
-    "why",
-]
+    from attncli.analysis.check import check as check
+    from attncli.analysis.derive import derive as derive
+    from attncli.analysis.diff import diff as diff
+    from attncli.analysis.heads import heads as heads
+    from attncli.analysis.why import why as why
+    from attncli.errors import AttnError as AttnError
+    from attncli.sources import inspect as inspect
+    from attncli.sources import open_source as open_source
+    from attncli.sources.module import from_multihead_attention as from_multihead_attention
+    from attncli.sources.tokenize import tokenize as tokenize
+    from attncli.trace.store import load as load
+    from attncli.trace.trace import Trace as Trace
 
 _HOMES = {
     "AttnError": "attncli.errors",
@@ -59,6 +44,7 @@ _HOMES = {
     "tokenize": "attncli.sources.tokenize",
     "why": "attncli.analysis.why",
 }
+__all__ = sorted(["__version__", *_HOMES])
 
 
 def __getattr__(name: str) -> Any:
@@ -70,4 +56,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

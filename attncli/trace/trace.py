@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 AXES = ("heads", "layers")
 
 
+@dataclass(frozen=True)
 class Derivation:
     """Which numbers to show in place of the weights of each head.
 
@@ -29,25 +30,19 @@ class Derivation:
         layers: the layers whose rollout is wanted; None is the last one that is there.
     """
 
-    def __init__(
-        self,
-        norms: bool = False,
-        rollout: bool = False,
-        words: bool = False,
-        reduce: str | None = None,
-        over: frozenset[str] = frozenset({"heads"}),
-        layers: Indices | None = None,
-    ) -> None:
-        if rollout and norms:
+    norms: bool = False
+    rollout: bool = False
+    words: bool = False
+    reduce: str | None = None
+    over: frozenset[str] = frozenset({"heads"})
+    layers: Indices | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what does not go together."""
+        if self.rollout and self.norms:
             raise UsageError("--rollout multiplies weights and --norms shows no weights; drop one of them")
-        if rollout and reduce is not None and over != {"layers"}:
+        if self.rollout and self.reduce is not None and self.over != {"layers"}:
             raise UsageError("--rollout is already the mean over all heads; drop --reduce, or give --over layers")
-        self.norms = norms
-        self.rollout = rollout
-        self.words = words
-        self.reduce = reduce
-        self.over = over
-        self.layers = layers
 
     @property
     def is_none(self) -> bool:
