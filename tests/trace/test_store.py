@@ -1,7 +1,6 @@
 """Traces that are saved and read back, and dumps of somebody else's tensors."""
 
 import json
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,23 @@ from attncli.trace.layer import LayerTrace
 Run = Callable[..., Any]
 EVERYTHING = ("-F", "json", "--show", "embeddings,q,k,v,scores,mask,weights,output,metrics")
 TOKENS = ["fruit", "flies", "like", "banana"]
+
+
+def opened(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the JSON and the tensors of a saved trace."""
+    with safe_open(path, "numpy") as file:
+        return json.loads(file.metadata()["attncli"]), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def closed(path: Path, header: dict[str, Any], tensors: dict[str, Any]) -> None:
+    save_file(tensors, path, metadata={"attncli": json.dumps(header)})
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "trace.safetensors"
+    attncli.inspect("time flies").save(path)
+    return path
 
 
 # --- saved and read back -----------------------------------------------------------------------------------
@@ -77,25 +93,14 @@ def test_where_and_in_which_order_arrays_lie_changes_no_byte(count: int, offset:
             return lain(array, axes if array.ndim == 3 else [axis for axis in axes if axis < 2], offset)
 
         mask = RuleMask(Atom("full"), count, count, 12)
+        heads = tuple(range(12))
+        watched = {"scores": laid(recorded), "weights": laid(recorded)}
         layers = [
-            LayerTrace(0, "self", *map(laid, (q, k, v)), 0.2, mask, tuple(range(12)), out_projection=laid(projection)),
-            LayerTrace(
-                1,
-                "self",
-                None,
-                None,
-                laid(v),
-                None,
-                mask,
-                tuple(range(12)),
-                scores=laid(recorded),
-                weights=laid(recorded),
-            ),
+            LayerTrace(0, "self", *map(laid, (q, k, v)), 0.2, mask, heads, out_projection=laid(projection)),
+            LayerTrace(1, "self", None, None, laid(v), None, mask, heads, **watched),
         ]
-        heads = [layer.head(head) for layer in layers for head in range(12)]
-        arrays = [
-            array for head in heads for array in (head.scores, head.weights, head.output, head.weights.sum(axis=-1))
-        ]
+        seen = [layer.head(head) for layer in layers for head in heads]
+        arrays = [each for head in seen for each in (head.scores, head.weights, head.output, head.weights.sum(axis=-1))]
         projected = [layers[0].projected(queries) for queries in ([0], range(count))]
         return [np.asarray(array).tobytes() for array in arrays + projected]
 
@@ -112,16 +117,10 @@ def test_one_number_everywhere_takes_no_memory() -> None:
 
 def test_the_view_of_a_saved_trace_can_be_chosen_anew(attn: Run, tmp_path: Path) -> None:
     path = tmp_path / "trace.safetensors"
-    attn("inspect", "time flies like", "--save", path)
-    for view in (["-H", "2,0"], ["-q", "flies", "-k", "0"], ["-F", "tsv"], ["-l", "-1", "--precision", "2"]):
+    attn("inspect", "time flies like", "-H", "1", "-q", "time", "--save", path)  # all of it is saved
+    for view in ([], ["-H", "2,0"], ["-q", "flies", "-k", "0"], ["-F", "tsv"], ["-l", "-1", "--precision", "2"]):
         read, made = attn("inspect", "--from", path, *view), attn("inspect", "time flies like", *view)
         assert (read.code, read.out, read.err) == (0, made.out, "")
-
-
-def test_every_head_is_saved_whichever_are_shown(attn: Run, tmp_path: Path) -> None:
-    path = tmp_path / "trace.safetensors"
-    attn("inspect", "time flies like", "-H", "1", "-q", "time", "--save", path)
-    assert attn("inspect", "--from", path).out == attn("inspect", "time flies like").out
 
 
 def test_a_word_that_the_vocabulary_lacks_is_still_warned_about_when_read_back(
@@ -162,13 +161,10 @@ def test_a_layer_that_was_not_recorded_is_said(attn: Run, tmp_path: Path, tiny_l
     assert attn("inspect", "--from", path, "-l", "3").code == 2
 
 
-def test_the_names_of_the_tensors_are_the_documented_ones(tmp_path: Path) -> None:
-    attncli.inspect("time flies", num_heads=2).save(tmp_path / "trace.safetensors")
-    with safe_open(tmp_path / "trace.safetensors", "numpy") as file:
-        names = set(file.keys())
-        header = json.loads(file.metadata()["attncli"])
-    assert {"layers.0.self.q", "layers.0.self.k", "layers.0.self.v"} <= names
-    assert all(name.startswith("layers.0.self.") for name in names)
+def test_the_names_of_the_tensors_are_the_documented_ones(saved: Path) -> None:
+    header, tensors = opened(saved)
+    assert {"layers.0.self.q", "layers.0.self.k", "layers.0.self.v"} <= tensors.keys()
+    assert all(name.startswith("layers.0.self.") for name in tensors)
     assert header["schema"] == "attncli.trace/1"
     assert [token["text"] for token in header["key_tokens"]] == ["time", "flies"]
 
@@ -178,8 +174,7 @@ def test_a_mask_that_is_a_rule_is_saved_as_a_rule(tmp_path: Path) -> None:
     trace.save(tmp_path / "trace.safetensors")
     again = attncli.load(tmp_path / "trace.safetensors")
     assert str(again.layer(0).mask) == str(trace.layer(0).mask)
-    with safe_open(tmp_path / "trace.safetensors", "numpy") as file:
-        assert "layers.0.self.mask" not in file.keys()  # noqa: SIM118  it is no dictionary
+    assert "layers.0.self.mask" not in opened(tmp_path / "trace.safetensors")[1]
 
 
 def test_a_mask_file_that_has_changed_is_read_anew(tmp_path: Path) -> None:
@@ -333,12 +328,10 @@ def refused(attn: Run, path: Path, code: int = 5) -> str:
     return lines.pop()
 
 
-def test_files_that_cannot_be_read_at_all(attn: Run, tmp_path: Path) -> None:
-    whole = tmp_path / "whole.safetensors"
-    attncli.inspect("time flies").save(whole)
+def test_files_that_cannot_be_read_at_all(attn: Run, tmp_path: Path, saved: Path) -> None:
     damaged = tmp_path / "damaged.safetensors"
-    for kept in (0, 4, 100, whole.stat().st_size - 1):
-        damaged.write_bytes(whole.read_bytes()[:kept])
+    for kept in (0, 4, 100, saved.stat().st_size - 1):
+        damaged.write_bytes(saved.read_bytes()[:kept])
         assert "no whole safetensors file" in refused(attn, damaged)
     damaged.write_text("time flies like an arrow\n", encoding="utf-8")
     assert "no whole safetensors file" in refused(attn, damaged)
@@ -433,15 +426,11 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_traces_that_contradict_themselves_are_refused(attn: Run, tmp_path: Path, name: str) -> None:
-    path = tmp_path / "trace.safetensors"
-    attncli.inspect("time flies").save(path)
-    with safe_open(path, "numpy") as file:
-        header = json.loads(file.metadata()["attncli"])
-        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  it is no dictionary
+def test_traces_that_contradict_themselves_are_refused(attn: Run, saved: Path, name: str) -> None:
+    header, tensors = opened(saved)
     DAMAGE[name](header, tensors)
-    save_file(tensors, path, metadata={"attncli": json.dumps(header)})
-    assert refused(attn, path)
+    closed(saved, header, tensors)
+    assert refused(attn, saved)
 
 
 # What a terminal obeys, what parts fields and rows, what reorders a line, what no XML may hold.
@@ -469,9 +458,7 @@ def texts(node: Any, way: str = "") -> Iterator[str]:
 def recorded(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Save a trace in which every text that there can be is one; return its JSON and its tensors."""
     attncli.inspect("time flies like", target="an arrow").save(path)
-    with safe_open(path, "numpy") as file:
-        header = json.loads(file.metadata()["attncli"])
-        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  it is no dictionary
+    header, tensors = opened(path)
     header["source"] |= {"kind": "pretrained", "model": "m", "architecture": "a", "another": {"deep": ["x"]}}
     header |= {"notes": ["a note"], "pair": "p"}
     header["layers"][0]["proof"] = {"max_abs_error": "0.5", "against": "what", "of": "which"}
@@ -483,7 +470,7 @@ def test_a_proof_has_a_size(magnitude: Any, attn: Run, tmp_path: Path) -> None:
     path = tmp_path / "trace.safetensors"
     header, tensors = recorded(path)
     header["layers"][0]["proof"]["magnitude"] = magnitude
-    save_file(tensors, path, metadata={"attncli": json.dumps(header)})
+    closed(path, header, tensors)
     ran = attn("inspect", "--from", path)
     assert ran.code == 5
     assert "'magnitude' of its proof is" in ran.err
@@ -498,7 +485,7 @@ def test_no_text_of_a_trace_file_is_obeyed_in_any_view(attn: Run, tmp_path: Path
     for way in ways:
         changed = json.loads(json.dumps(header))
         _changed(way, HOSTILE)(changed, tensors)
-        save_file(tensors, path, metadata={"attncli": json.dumps(changed)})
+        closed(path, changed, tensors)
         ran = attn("inspect", "--from", path)
         if ran.code:
             assert ran.code == 5
@@ -512,7 +499,7 @@ def test_no_text_of_a_trace_file_is_obeyed_in_any_view(attn: Run, tmp_path: Path
     ]  # fmt: skip
     for way in read:
         _changed(way, HOSTILE)(header, tensors)
-    save_file(tensors, path, metadata={"attncli": json.dumps(header)})
+    closed(path, header, tensors)
     for view in VIEWS:
         ran = attn(*view, *["--from", path] * (1 + (view[0] == "diff")))
         assert (ran.code, view) == (0, view), ran.err
@@ -534,17 +521,13 @@ def test_no_text_of_a_dump_is_obeyed_in_any_view(attn: Run, tmp_path: Path) -> N
     one_sentence(ran.code, ran.out, ran.err)
 
 
-def test_what_a_token_has_besides_is_not_believed(attn: Run, tmp_path: Path) -> None:
-    path = tmp_path / "trace.safetensors"
-    attncli.inspect("time flies").save(path)
-    with safe_open(path, "numpy") as file:
-        header = json.loads(file.metadata()["attncli"])
-        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  it is no dictionary
-    expected = attn("inspect", "--from", path)
+def test_what_a_token_has_besides_is_not_believed(attn: Run, saved: Path) -> None:
+    header, tensors = opened(saved)
+    expected = attn("inspect", "--from", saved)
     for token in header["key_tokens"] + header["query_tokens"]:
         token |= {"shown": 5, "pieces": ["a"], "another": {}}
-    save_file(tensors, path, metadata={"attncli": json.dumps(header)})
-    assert attn("inspect", "--from", path) == expected
+    closed(saved, header, tensors)
+    assert attn("inspect", "--from", saved) == expected
 
 
 def test_the_library_raises_what_the_program_says(attn: Run, tmp_path: Path) -> None:
@@ -557,59 +540,25 @@ def test_the_library_raises_what_the_program_says(attn: Run, tmp_path: Path) -> 
 # --- options that do not apply -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["time flies"],
-        ["-"],
-        ["--file", "sentences.txt"],
-        ["--whole"],
-        ["--pair", "fruit"],
-        ["--target", "fruit"],
-        ["--no-special"],
-        ["--model", "bert"],
-        ["--revision", "main"],
-        ["--dtype", "float16"],
-        ["--device", "cpu"],
-        ["--offline"],
-        ["--trust-remote-code"],
-        ["--allow-pickle"],
-        ["--mask", "causal"],
-        ["--d-model", "8"],
-        ["--num-heads", "2"],
-        ["--d-k", "2"],
-        ["--d-v", "2"],
-        ["--init", "zeros"],
-        ["--project", "qk"],
-        ["--positions", "none"],
-        ["--scale", "none"],
-        ["--seed", "0"],
-        ["--rng", "numpy"],
-        ["--vocab", "words"],
-        ["--vocab-size", "9"],
-        ["--out-proj"],
-        ["--no-out-proj"],
-    ],
-    ids=" ".join,
+OPTIONS = (
+    "time flies; -; --file sentences.txt; --whole; --pair fruit; --target fruit; --no-special; --model bert; "
+    "--revision main; --dtype float16; --device cpu; --offline; --trust-remote-code; --allow-pickle; --mask causal; "
+    "--d-model 8; --num-heads 2; --d-k 2; --d-v 2; --init zeros; --project qk; --positions none; --scale none; "
+    "--seed 0; --rng numpy; --vocab words; --vocab-size 9; --out-proj; --no-out-proj"
 )
-def test_an_option_that_does_not_apply_to_a_saved_trace_is_refused(
-    attn: Run, tmp_path: Path, options: list[str]
-) -> None:
-    path = tmp_path / "trace.safetensors"
-    attncli.inspect("time flies").save(path)
-    ran = attn("inspect", "--from", path, *options)
+
+
+@pytest.mark.parametrize("options", OPTIONS.split("; "))
+def test_an_option_that_does_not_apply_to_a_saved_trace_is_refused(attn: Run, saved: Path, options: str) -> None:
+    ran = attn("inspect", "--from", saved, *options.split())
     assert (ran.code, ran.out) == (2, "")
-    named = options[0] if options[0].startswith("--") else "TEXT"
-    if named == "--no-out-proj":
-        named = "--out-proj"
+    named = options.split()[0].replace("--no-out-proj", "--out-proj") if options.startswith("--") else "TEXT"
     assert ran.err.startswith(f"attn: {named} does not apply to --from")
     assert ran.err.count("\n") == 1
 
 
-def test_standard_input_is_not_read_beside_a_saved_trace(attn: Run, tmp_path: Path) -> None:
-    path = tmp_path / "trace.safetensors"
-    attncli.inspect("time flies").save(path)
-    assert attn("inspect", "--from", path, stdin=b"\xff").code == 0
+def test_standard_input_is_not_read_beside_a_saved_trace(attn: Run, saved: Path) -> None:
+    assert attn("inspect", "--from", saved, stdin=b"\xff").code == 0
 
 
 def test_tokens_of_a_dump_repeat_only_where_their_text_does(attn: Run, tmp_path: Path) -> None:
@@ -641,15 +590,9 @@ def test_tensors_of_a_dump_that_are_not_read_are_named(attn: Run, tmp_path: Path
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", "1" + "0" * 40])
-def test_numbers_that_no_trace_holds_are_refused(number: str, attn: Run, tmp_path: Path) -> None:
-    path = tmp_path / "trace.safetensors"
-    attncli.inspect("time flies").save(path)
-    with safe_open(path, framework="numpy") as file:
-        header = file.metadata()["attncli"]
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no iterable
-    changed = re.sub(r'"seed": 0', f'"seed": {number}', header)
-    assert changed != header
-    save_file(tensors, path, metadata={"attncli": changed})
-    ran = attn("inspect", "--from", path, "-F", "json")
-    assert (ran.code, ran.out) == (5, "")
-    assert ran.err.count("\n") == 1
+def test_numbers_that_no_trace_holds_are_refused(number: str, attn: Run, saved: Path) -> None:
+    header, tensors = opened(saved)
+    changed = json.dumps(header).replace('"seed": 0', f'"seed": {number}')
+    assert number in changed
+    save_file(tensors, saved, metadata={"attncli": changed})
+    refused(attn, saved)

@@ -181,12 +181,6 @@ def test_without_a_near_miss_the_tokens_are_listed_each_once() -> None:
     assert str(refused.value).endswith(" w38 w39")
 
 
-def test_a_refusal_shows_control_characters_and_sends_none() -> None:
-    with pytest.raises(UsageError) as refused:
-        tokens("a").find("\x1b[2J", "query")
-    assert "\x1b" not in str(refused.value)
-
-
 @pytest.mark.parametrize("text", ["▁", "Ġ", "##"])
 def test_the_empty_text_names_no_token(text: str) -> None:
     with pytest.raises(UsageError):

@@ -124,13 +124,6 @@ def test_without_words_of_the_tokenizer_pieces_that_touch_are_one(word: int | No
     assert "no space divides" in merged.origin.rules[0]
 
 
-def test_tokens_without_a_place_in_the_text_have_no_words() -> None:
-    tokens = Tokens(Token(index, index, "a", None, None) for index in range(2))
-    layer = LayerTrace(0, "self", *np.ones((3, 1, 2, 2), np.float32), 1.0, RuleMask(parse("full"), 2, 2, 1), (0,))
-    with pytest.raises(UsageError, match="where each token stands"):
-        attncli.derive(Trace(Provenance("file"), tokens, tokens, (layer,)), words=True)
-
-
 def test_the_two_texts_of_a_pair_and_of_a_target_have_words_of_their_own() -> None:
     paired = attncli.derive(attncli.inspect("time flies", pair="fruit flies"), words=True)
     assert [(word.text, word.segment) for word in paired.key_tokens] == [
@@ -278,15 +271,6 @@ def test_norms_of_values_whose_squares_no_float32_holds_are_numbers(size: float)
     np.testing.assert_allclose(found.layers[0].head(0).weights, np.full((2, 2), size), rtol=1e-6)  # ½ · √4
 
 
-def test_a_layer_without_values_has_no_norms() -> None:
-    tokens, text = pieces([1, 1])
-    whole = np.full((1, 2, 2), 0.5, np.float32)
-    mask = RuleMask(parse("full"), 2, 2, 1)
-    layer = LayerTrace(0, "self", None, None, None, None, mask, (0,), scores=whole, weights=whole)
-    with pytest.raises(NotExposedError, match="needs the values"):
-        attncli.derive(Trace(Provenance("file"), tokens, tokens, (layer,), text), norms=True)
-
-
 # --- all of them -------------------------------------------------------------------------------------------
 
 
@@ -327,11 +311,7 @@ def test_blocks_of_rows_give_what_the_whole_gives(
 @pytest.mark.parametrize(
     ("steps", "said"),
     [
-        ({"rollout": True, "norms": True}, "drop one of them"),
-        ({"rollout": True, "reduce": "mean"}, "already the mean"),
         ({"reduce": "median"}, "expected mean or max"),
-        ({"reduce": "mean", "over": "rows"}, "expected heads, layers"),
-        ({"reduce": "mean", "over": "layers"}, "several layers"),
         ({"over": "layers"}, "it says what is reduced"),
         ({"words": True, "over": "heads"}, "it says what is reduced"),
         ({"words": True, "layers": 0}, "rollout=True"),
