@@ -129,7 +129,7 @@ CELLS = 2**20  # in one block, 4 MiB as float32; far smaller blocks spend their 
 
 
 def row_blocks(rows: Int[np.ndarray, " Q"], columns: int) -> list[Int[np.ndarray, " _"]]:
-    """Return `rows` in consecutive blocks of nearly one length, which with that many columns have at most `CELLS`."""
+    """Split `rows` into consecutive blocks of nearly equal length, of at most `CELLS` cells with that many columns."""
     longest = max(CELLS // max(columns, 1), 1)
     return np.array_split(rows, max(-(-len(rows) // longest), 1))
 

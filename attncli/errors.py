@@ -47,7 +47,7 @@ class UsageError(AttnError):
 
 
 class MisfitError(UsageError):
-    """An option does not fit a sentence, such as a token that it has not; it may fit another one."""
+    """An option does not fit this sentence, such as a token that it does not have; it may fit another one."""
 
 
 class LoadError(AttnError):
@@ -80,7 +80,7 @@ def not_installed(*packages: str) -> list[str]:
 
 
 def require(what: str, *packages: str) -> None:
-    """Refuse what takes a package that is not there, before Python does.
+    """Refuse what needs a package that is not installed, before an import fails.
 
     Args:
         what: the subject of the sentence.
@@ -119,7 +119,7 @@ class Failure(NamedTuple):
         return {"schema": ERROR_SCHEMA, "sentence": number, "error": self.reason}
 
     def of(self, number: int) -> str:
-        """Return what is wrong with the sentence with this number, which is named."""
+        """Return the reason, after the number of the sentence."""
         return f"sentence {number}: {self.reason}"
 
 

@@ -29,7 +29,7 @@ MOST_PACKED = 2**31  # a mask in an archive
 
 
 def check_file(path: str | Path, most: int | None = None, is_stream: bool = False) -> None:
-    """Refuse what is no file, which may never end or never begin, and a file that is too large to be read.
+    """Refuse a folder, a pipe or a device, whose reading may never end, and a file that is too large.
 
     Args:
         path: what is about to be read.
@@ -161,14 +161,14 @@ def _is_still(descriptor: int, path: Path) -> bool:
 
 
 def replace(aside: Path, final: Path) -> None:
-    """Rename a side file to what it is to be; who may read what it replaces may read it, and nobody else."""
+    """Rename a side file to its final name, with the permissions of the file that it replaces."""
     with suppress(FileNotFoundError):
         aside.chmod(stat.S_IMODE(final.stat().st_mode))
     os.replace(aside, final)
 
 
 def discard(aside: Path, is_kept: bool) -> None:
-    """Remove a side file, if it is still there; one that is kept only if it is empty."""
+    """Remove a side file, if it is still there; one that is to be kept is removed only if it is empty."""
     with suppress(OSError):
         if not is_kept or aside.stat().st_size == 0:
             aside.unlink()

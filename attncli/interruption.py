@@ -33,11 +33,11 @@ class Undoing:
         self._undo = undo
 
     def __enter__(self) -> None:
-        """Begin what may have to be undone."""
+        """Register what an early end has to undo."""
         _undoing.append(self._undo)
 
     def __exit__(self, *_: object) -> None:
-        """It is done."""
+        """Nothing is left to undo."""
         _undoing.remove(self._undo)
 
 

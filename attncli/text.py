@@ -50,7 +50,7 @@ _One = TypeVar("_One", str, str | int)
 
 
 def several(given: _One | Iterable[_One]) -> Iterable[_One]:
-    """Return sentences or tokens, of which one may stand alone: a text is no list of characters."""
+    """Return several sentences or tokens; a single one is wrapped, as a text is no list of characters."""
     return given if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
 
 
@@ -70,13 +70,17 @@ def names_in(option: str, given: str, known: Collection[str]) -> frozenset[str]:
 
 def as_ranges(indices: Iterable[int]) -> str:
     """Return indices as `--layer` takes them: 0-2,5."""
-    runs: list[list[int]] = []
-    for index in sorted(indices):
-        if runs and index == runs[-1][-1] + 1:
-            runs[-1].append(index)
-        else:
-            runs.append([index])
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    runs = _runs(sorted(indices))
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def _runs(indices: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the first and the last of every run of consecutive indices."""
+    runs: list[tuple[int, int]] = []
+    for index in indices:
+        first = runs.pop()[0] if runs and index == runs[-1][1] + 1 else index
+        runs.append((first, index))
+    return runs
 
 
 def layers_named(layers: Iterable[int], kind: str | None = None) -> str:
@@ -102,8 +106,6 @@ def listed(places: Sequence[int]) -> str:
     """Return how many there are and which, consecutive ones as a range, and an ellipsis where there are too many."""
     if not places:
         return "none"
-    import numpy as np  # help needs none of it
-
-    runs = np.split(np.array(places), np.flatnonzero(np.diff(places) != 1) + 1)
-    shown = ", ".join(span(int(run[0]), int(run[-1])) for run in runs[:_LISTED])
+    runs = _runs(places)
+    shown = ", ".join(span(first, last) for first, last in runs[:_LISTED])
     return f"{len(places)}: {shown}" + (", …" if len(runs) > _LISTED else "")

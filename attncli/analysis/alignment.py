@@ -137,7 +137,7 @@ class LayerPair:
 
 
 def chosen_rows(aligned: Alignment, names: Sequence[str | int]) -> Pairs:
-    """Return the shared query tokens that A calls so; all of them where none is named.
+    """Return the shared query tokens with one of these names in A; all shared ones if no name is given.
 
     Raises:
         UsageError: a token does not exist or is not shared.

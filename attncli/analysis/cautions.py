@@ -24,7 +24,7 @@ _NAMED = 5  # of the queries or heads that a sentence is about
 
 
 def warnings_of(trace: Trace, view: View) -> Iterator[str]:
-    """Yield a sentence for everything in a trace that its numbers alone do not say; what is so of its source is not."""
+    """Yield the warnings about one trace, a sentence each; those about its whole source are the source's notes."""
     yield from trace.notes
     for layer in trace.layers:
         if left_out := (view.show or frozenset()) & layer.missing:
@@ -41,7 +41,7 @@ def warnings_of(trace: Trace, view: View) -> Iterator[str]:
 
 
 def warnings_of_rows(trace: Trace, rows: Sequence[Row]) -> Iterator[str]:
-    """Yield a sentence for everything that a trace's and its source's notes say, and these rows' numbers do not."""
+    """Yield the warnings about some rows of a trace, a sentence each, after the notes of the trace and its source."""
     yield from (*trace.source.notes, *trace.notes)
     layers = list({id(row.layer): row for row in rows}.values())
     for row in layers:
@@ -55,7 +55,7 @@ def warnings_of_rows(trace: Trace, rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _together(said: Iterable[tuple[LayerTrace, str]]) -> Iterator[str]:
-    """Yield what is said of layers, each sentence once, with all the layers of which it is true."""
+    """Yield each sentence once, with all the layers that it is true of; an empty one is dropped."""
     layers: dict[tuple[str, str], list[int]] = {}
     kinds = set()
     for layer, sentence in said:
@@ -78,7 +78,7 @@ def _unknown(row: Row) -> Iterator[str]:
 
 
 def _unexplained(trace: Trace, row: Row) -> str:
-    """Return by how much the weights are not the softmax of the scores, where that is more than rounding."""
+    """Return how far the weights are from the softmax of the scores; empty if it is no more than rounding."""
     parts = row.softmax
     if parts is None or row.layer.weights is None:
         return ""
@@ -90,7 +90,7 @@ def _unexplained(trace: Trace, row: Row) -> str:
 
 
 def _blind_rows(layer: LayerTrace, tokens: Tokens, queries: Sequence[int]) -> str:
-    """Return which of some rows may attend to no key, in which heads, and what becomes of them; nothing of none."""
+    """Name the rows that may attend to no key, their heads and what their weights become; empty if there are none."""
     blind = layer.blind(queries)
     heads, rows = np.flatnonzero(blind.any(axis=1)), np.flatnonzero(blind.any(axis=0))
     if not len(rows):
@@ -102,7 +102,7 @@ def _blind_rows(layer: LayerTrace, tokens: Tokens, queries: Sequence[int]) -> st
 
 
 def _overflowing_rows(layer: LayerTrace, tokens: Tokens, queries: Sequence[int]) -> str:
-    """Return which of some rows have scores that their type cannot hold, though what they are made of is finite."""
+    """Name the rows whose scores overflow although q, k and bias are finite; empty if there are none."""
     if not _can_overflow(layer):
         return ""
     heads = (layer.head(head, queries).blocks() for head in layer.heads)
@@ -140,7 +140,7 @@ def _softmax_of(layer: LayerTrace, head: int, query: int) -> str:
 
 
 def _queries(layer: LayerTrace, found: Bool[np.ndarray, "H Q"], tokens: Tokens, queries: Sequence[int]) -> str:
-    """Return the queries that are found in some head or other, with the heads where these are not all."""
+    """Name the queries that are found in any head, and the heads if these are not all of them."""
     heads, rows = np.flatnonzero(found.any(axis=1)), np.flatnonzero(found.any(axis=0))
     named = _named([f"{queries[row]} '{tokens[queries[row]].label}'" for row in rows.tolist()])
     if np.array_equal(found.any(axis=0), found.all(axis=0)):

@@ -211,7 +211,7 @@ def _measured(pair: LayerPair, head: int, top: int) -> tuple[HeadDifference, lis
 
 
 def _counted(first: HeadTrace, second: HeadTrace) -> Bool[np.ndarray, " R"]:
-    """Return which rows can be compared: those that count in both and hold numbers alone."""
+    """Return which rows are compared: those that count in both and hold no NaN or infinity."""
     finite = np.isfinite(first.weights).all(axis=-1) & np.isfinite(second.weights).all(axis=-1)
     return finite & counted_rows(first.stages)[0] & counted_rows(second.stages)[0]
 

@@ -88,7 +88,7 @@ class Survey:
 
 
 class _Running:
-    """Mean and spread of numbers that come one after the other (Welford 1962), each over those that are defined."""
+    """Running mean and standard deviation of many numbers at once (Welford 1962), skipping NaN."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.count = np.zeros(shape, int)
@@ -157,7 +157,7 @@ def _rows(view: View, trace: Trace, layer: LayerTrace, sentence: int) -> list[in
 
 
 def _shared(source: Provenance, other: Provenance) -> Provenance:
-    """Return what is true of both sources: a toy layer's vocabulary is another one in each sentence."""
+    """Return the source with the details that both share: each sentence has a toy vocabulary of its own."""
     details = {name: value for name, value in source.details.items() if other.details.get(name) == value}
     return source if len(details) == len(source.details) else replace(source, details=details)
 

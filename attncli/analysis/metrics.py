@@ -32,7 +32,7 @@ def head_metrics(trace: Trace, layer: LayerTrace, head: HeadTrace) -> dict[str, 
 
 
 def by_name(values: Float[np.ndarray, " M"]) -> dict[str, float | None]:
-    """Return numbers, one a metric in the order of `NAMES`, under their names; NaN is None.
+    """Return one number a metric, in the order of `NAMES`, as a dictionary; NaN becomes None.
 
     They come by way of a float32's own shortest digits: it has no more to give.
     """
@@ -93,7 +93,7 @@ def counted_rows(block: Stages) -> Bool[np.ndarray, "#H Q"]:
 def _of_rows(
     layer: LayerTrace, block: Stages, ids: Int[np.ndarray, " K"], special: Bool[np.ndarray, " K"]
 ) -> Iterator[tuple[Metric, Bool[np.ndarray, " Q"] | slice, Float[np.ndarray, "H R"]]]:
-    """Yield a number for each query row, by its metric, with the rows that have such a number."""
+    """Yield metric by metric the query rows that have it, and its number in each of them."""
     weights, queries = block.weights, block.queries
     logarithms = np.log(weights, where=weights > 0, out=np.zeros_like(weights))
     entropies = -np.vecdot(weights, logarithms)

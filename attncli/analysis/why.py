@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from attncli.analysis.cell import Cell, Row
-from attncli.errors import UsageError
+from attncli.errors import MisfitError, UsageError
 from attncli.text import visible
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Trace
@@ -76,7 +76,7 @@ def _rows(trace: Trace, query: str | int, key: str | int | None) -> Iterator[tup
         try:
             place = _the_token(query_tokens, query, "query")
             other = None if key is None else _the_token(key_tokens, key, "key")
-        except _NotThereError as error:
+        except MisfitError as error:  # another kind of attention may have such a token
             first_error = first_error or error
             continue
         found += [(Row(layer.head(head, [place.index]), place, key_tokens), other) for head in layer.heads]
@@ -85,15 +85,8 @@ def _rows(trace: Trace, query: str | int, key: str | int | None) -> Iterator[tup
     yield from found
 
 
-class _NotThereError(UsageError):
-    """One kind of attention has no such token; another one may."""
-
-
 def _the_token(tokens: Tokens, wanted: str | int, role: str) -> Token:
-    try:
-        found = tokens.find(wanted, role)
-    except UsageError as error:
-        raise _NotThereError(str(error)) from None
+    found = tokens.find(wanted, role)
     if len(found) > 1:
         # An index that is also a token's text means the token; counted from the end it cannot be one.
         spelled = f", counted from the end: {found[0] - len(tokens)}" if str(wanted).isdigit() else ""

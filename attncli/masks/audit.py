@@ -48,7 +48,7 @@ def explained(subject: Subject, expected: Expression, wrong: list[int]) -> dict[
 
 
 def _is_laid_out(expression: Expression, subject: Subject, wrong: list[int]) -> bool:
-    """Return whether an expression is exactly a mask; the rows that are known to be wrong tell most apart."""
+    """Return whether an expression gives exactly this mask, trying the rows that are known to be wrong first."""
     planes, queries, keys = subject.allowed.shape
     blocks = [np.array(wrong), *row_blocks(np.arange(queries), planes * keys)]
     with suppress(InputError):  # what does not fit at another alignment explains nothing
@@ -221,7 +221,7 @@ def _shape(subject: Subject, size: Size) -> Iterator[Finding]:
 
 
 def _ambiguous(subject: Subject) -> Iterator[Finding]:
-    """Yield that what True means is not known: an error, or a note where one reading is at least the nearer one."""
+    """Yield a finding if it is not known what True means: an error, or a note where one reading is nearer."""
     reading = subject.reading
     if reading is not None and (reading.is_ambiguous or reading.is_nearer):
         severity: Severity = "note" if reading.is_nearer else "error"
@@ -230,9 +230,10 @@ def _ambiguous(subject: Subject) -> Iterator[Finding]:
 
 
 def _varies(subject: Subject, expected: Expression | None) -> Iterator[Finding]:
-    different = [plane for plane in range(1, len(subject.allowed)) if _cells_apart(subject, plane)]
+    first = subject.allowed[0]
+    different = [plane for plane, cells in enumerate(subject.allowed) if not np.array_equal(cells, first)]
     if different:
-        where = np.any([subject.allowed[plane] ^ subject.allowed[0] for plane in different], axis=0)
+        where = np.any([subject.allowed[plane] ^ first for plane in different], axis=0)
         place = _Place()
         place.add(where, 0)
         names = ", ".join(subject.planes[plane] for plane in different[:5])
@@ -251,10 +252,6 @@ def _is_one_plane(expected: Expression, subject: Subject) -> bool:
     """Return whether an expectation is the same for all heads."""
     row = expected.allowed(rows_of(expected, subject, np.arange(1)))
     return row.ndim == 2 or len(row) == 1
-
-
-def _cells_apart(subject: Subject, plane: int) -> bool:
-    return not np.array_equal(subject.allowed[plane], subject.allowed[0])
 
 
 def _dead_rows(subject: Subject, expected: Expression | None) -> Iterator[Finding]:
@@ -323,7 +320,7 @@ def audit_fills(subject: Subject, dtype: str | None) -> Iterator[Finding]:
 
 
 def _is_twice(value: float, fill: float) -> bool:
-    """Return whether a value is a fill added to itself, in the type whose least number the fill may be."""
+    """Return whether a value is twice a fill; twice the least number of a type is infinite in it."""
     if math.isinf(value):
         return any(math.isclose(fill, least, rel_tol=1e-6) for least in LEAST.values())
     return math.isclose(value, 2 * fill, rel_tol=_CLOSE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from attncli.errors import InputError
 from attncli.masks.expressions import And, Atom, Expression, RuleMask
-from attncli.masks.layout import Subject
+from attncli.masks.layout import Subject, is_broadcast
 from attncli.text import visible
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def compare(first: Subject, second: Subject) -> Comparison:
         InputError: they are not of one size.
     """
     one, other = first.cells, second.cells
-    if one.shape[-2:] != other.shape[-2:] or not _is_broadcast(one.shape, other.shape):
+    if one.shape[-2:] != other.shape[-2:] or not is_broadcast(one.shape, other.shape):
         shapes = " and ".join(f"{visible(subject.name)} is {list(subject.shape)}" for subject in (first, second))
         raise InputError(f"masks of different sizes cannot be compared: {shapes}")
     planes = tuple(range(max(one.ndim, other.ndim) - 2))
@@ -60,13 +59,6 @@ def compare(first: Subject, second: Subject) -> Comparison:
         (one & other).all(axis=planes),
         first.past,
     )
-
-
-def _is_broadcast(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    with suppress(ValueError):
-        np.broadcast_shapes(shape, other)
-        return True
-    return False
 
 
 class Summary(NamedTuple):

@@ -125,7 +125,7 @@ def read_convention(
 
 
 def read_added(values: np.ndarray[Any, Any]) -> Reading:
-    """Return what the values of a mask say that is added to the scores, a bias beside it or not.
+    """Return the reading of a mask that is added to the scores, with or without a bias in it.
 
     Args:
         values: `[P, Q, K]`, numbers; NaN forbids nothing.
@@ -135,7 +135,7 @@ def read_added(values: np.ndarray[Any, Any]) -> Reading:
 
 
 def as_allowed(values: np.ndarray[Any, Any], name: str) -> Bool[np.ndarray, "*H Q K"]:
-    """Return a mask as `True` = attend, from booleans and 0/1 that are stated to say so or from additive numbers.
+    """Return a mask as `True` = attend, from additive numbers, or from booleans and 0/1 that are stated to say so.
 
     Raises:
         InputError: its values are none of these.
@@ -180,7 +180,7 @@ def _is_zero(values: np.ndarray[Any, Any]) -> bool:
 
 
 def _blocks(values: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
-    """Yield all values, some rows at a time: what is made of a large mask on the way would take as much again."""
+    """Yield all values, some rows at a time, as intermediate results of a large mask would double its memory."""
     queries = values.shape[-2]
     for rows in row_blocks(np.arange(queries), values.size // queries):
         yield values[..., rows[0] : rows[-1] + 1, :]

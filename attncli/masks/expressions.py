@@ -119,7 +119,7 @@ class Atom(NamedTuple):
 
 
 class File(NamedTuple):
-    """What a file says, read once, when the expression is.
+    """A mask in a file, which is read once, together with the expression.
 
     Attributes:
         path: the file.
@@ -257,7 +257,7 @@ ATOMS = {
 
 
 def _allows_own(expression: Expression) -> bool:
-    """Return whether the shape of an expression says that every query may attend to its own position."""
+    """Return whether the atoms of an expression say that every query may attend to its own position."""
     if isinstance(expression, And | Or):
         own = map(_allows_own, expression.sides)
         return all(own) if isinstance(expression, And) else any(own)
@@ -268,7 +268,7 @@ def _allows_own(expression: Expression) -> bool:
 
 
 class RuleMask(NamedTuple):
-    """A mask given by an expression over positions; any rows of it can be had at once."""
+    """A mask given by an expression over positions; its rows are made when they are asked for."""
 
     expression: Expression
     queries: int
@@ -298,7 +298,7 @@ class RuleMask(NamedTuple):
 
     @property
     def allows_own(self) -> bool:
-        """Whether it is plain without a look at cells that every query has a key: the one at its own position."""
+        """Whether every query surely has a key, the one at its own position; decided without making cells."""
         return self.past + self.queries <= self.keys and _allows_own(self.expression)
 
     def __str__(self) -> str:
@@ -321,7 +321,7 @@ class ArrayMask(NamedTuple):
         return self.allowed[np.ix_(np.array(shown), queries)]
 
     def padding(self) -> Bool[np.ndarray, " K"]:
-        """Return no key: cells do not say why they are forbidden."""
+        """Return no key, as cells do not say why they are forbidden."""
         return np.zeros(self.allowed.shape[-1], bool)
 
     def __str__(self) -> str:

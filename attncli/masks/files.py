@@ -42,7 +42,7 @@ class Loaded(NamedTuple):
 
 
 def read_mask(path: Path) -> Bool[np.ndarray, "*H Q K"]:
-    """Read a mask file of which it is stated that True = attend.
+    """Read a mask file whose True is stated to mean attend.
 
     Args:
         path: two axes `[Q, K]`, or three `[H, Q, K]`. Booleans and 0/1 say True = attend; floats that hold 0 and
@@ -129,7 +129,7 @@ def _unpacked(path: Path) -> np.ndarray[Any, Any]:
 
 
 def _claimed(stream: IO[bytes]) -> tuple[Sequence[int], int]:
-    """Return the shape of an array and the bytes of a value, as its header has them."""
+    """Return the shape and the bytes per value that the header of an array claims."""
     version = np.lib.format.read_magic(stream)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = read(stream)
@@ -137,7 +137,7 @@ def _claimed(stream: IO[bytes]) -> tuple[Sequence[int], int]:
 
 
 def _check_size(shape: Sequence[int], itemsize: int, path: Path) -> None:
-    """Raise ValueError for an array that a small file asks for and that is too large to make, before it is made."""
+    """Raise ValueError for a huge array in a small file, before it takes memory."""
     cells = math.prod(shape)
     if cells * itemsize > path.stat().st_size and cells * (itemsize + _BESIDE) > _LARGEST:
         raise ValueError(f"it unpacks to {cells * itemsize} bytes; give a mask of this size as .npy")

@@ -40,7 +40,7 @@ class Size(NamedTuple):
     past: int | None = None
 
     def completed(self, fallback: int) -> Size:
-        """Return the size with the sides that follow from the others.
+        """Return the size with what follows from the sides that are known.
 
         Raises:
             UsageError: they contradict each other.
@@ -64,7 +64,7 @@ def check_past(past: int | None) -> None:
 
 
 def filled(size: Size, *expressions: Expression) -> Size:
-    """Return the size with what the expressions themselves say where nobody else did."""
+    """Return the size; where nobody gave one, that of a file or of the documents in the expressions."""
     if size.queries is None and size.keys is None:
         for file in files_of(*expressions):
             return Size(file.mask.shape[-2], file.mask.shape[-1], size.past)
@@ -73,7 +73,7 @@ def filled(size: Size, *expressions: Expression) -> Size:
 
 
 def heads_asked(expression: Expression, heads: int) -> int:
-    """Return how many heads an expression is asked for: a mask that all heads share may stand beside files of many."""
+    """Return how many heads an expression is laid out for: those asked for, or those of a file in it."""
     return heads if heads > 1 else max((heads_of(file.mask.shape) for file in files_of(expression)), default=1)
 
 
@@ -92,7 +92,6 @@ class Subject(NamedTuple):
     Attributes:
         name: what it is called, as an expression where it is one.
         allowed: True = attend; a plane for each mask that heads or batch rows have.
-        planes: what each plane is called; one empty name where there is one plane.
         past: how many keys stand before the first query.
         expression: what it was made from; None for a file that stands alone.
         loaded: what the file holds.
@@ -101,7 +100,6 @@ class Subject(NamedTuple):
 
     name: str
     allowed: Bool[np.ndarray, "P Q K"]
-    planes: tuple[str, ...]
     past: int
     expression: Expression | None = None
     loaded: Loaded | None = None
@@ -121,6 +119,18 @@ class Subject(NamedTuple):
         return self.allowed.shape[1:] if len(self.allowed) == 1 else self.allowed.shape
 
     @property
+    def planes(self) -> tuple[str, ...]:
+        """What each plane is called: heads, or heads of batch rows; one empty name where there is one plane."""
+        *several, _, _ = self.shape
+        if len(self.allowed) == 1:
+            return ("",)
+        if len(several) == 1:
+            return tuple(f"head {head}" for head in range(several[0]))
+        rows = [f"batch {row}" if several[0] > 1 else "" for row in range(several[0])]
+        heads = [f"head {head}" if several[1] > 1 else "" for head in range(several[1])]
+        return tuple(f"{row} {head}".strip() for row in rows for head in heads)
+
+    @property
     def heads(self) -> int:
         """How many heads its shape has; 1 where all of them share a mask."""
         return heads_of(self.shape)
@@ -137,7 +147,7 @@ class Subject(NamedTuple):
 
     def check_read(self) -> None:
         """Raise UsageError if what True means in its file is not known."""
-        if self.reading is not None and self.reading.is_ambiguous:
+        if self.reading is not None and self.is_ambiguous:
             raise UsageError(f"{visible(self.name)}: {self.reading.why}; say it with --true attend or --true masked")
 
     @property
@@ -179,33 +189,20 @@ def subject_of_file(
         InputError: it cannot be read, or holds no mask.
         UsageError: `true` does not apply to its values.
     """
+    from attncli.masks.conventions import read_convention
     from attncli.masks.files import read_values
 
     check_past(past)
     loaded = read_values(Path(given))
-    *several, queries, keys = shape = loaded.values.shape
+    *_, queries, keys = shape = loaded.values.shape
     offset = max(keys - queries, 0) if past is None else past
     wanted = None
     if expected is not None and true is None:
         with suppress(InputError):  # whoever compares them says why it does not fit
             wanted = laid_out(expected, Size(queries, keys, offset), heads_of(shape))
-    subject = Subject(given, np.empty((0, queries, keys), bool), plane_names(several), offset, None, loaded)
-    return _read(subject, true, past, wanted)
-
-
-def _read(
-    subject: Subject,
-    true: Literal["attend", "masked"] | None = None,
-    past: int | None = None,
-    expected: Bool[np.ndarray, "*#P Q K"] | None = None,
-    says: str = "--expect",
-) -> Subject:
-    """Return a subject with what the values of its file mean."""
-    from attncli.masks.conventions import read_convention
-
-    assert subject.loaded is not None
-    reading = read_convention(subject.loaded.values, visible(subject.name), true, past, expected, says)
-    return subject._replace(allowed=reading.allowed.reshape(-1, *subject.allowed.shape[1:]), reading=reading)
+    reading = read_convention(loaded.values, visible(given), true, offset, wanted)
+    allowed = reading.allowed.reshape(-1, queries, keys)
+    return Subject(given, allowed, offset, None, loaded, reading)
 
 
 def open_subjects(
@@ -254,7 +251,7 @@ def open_subjects(
 def open_pair(
     one: str, other: str, size: Size, true: Literal["attend", "masked"] | None = None
 ) -> tuple[Subject, Subject]:
-    """Return two masks of one size, which either gives to the other where nothing else does.
+    """Return two masks of one size; where nothing else says it, one takes the size of the other.
 
     Where nothing in the cells of one tells what True means, it is read as what is nearer to the other.
 
@@ -284,17 +281,25 @@ def open_pair(
 
 
 def _read_beside(subject: Subject, other: Subject) -> Subject:
-    """Return a mask that could mean either as what is nearer to another one, any other as it is."""
-    try:
-        np.broadcast_shapes(subject.shape, other.shape)
-    except ValueError:
+    """Return an ambiguous mask, read as what is nearer to another one; a mask that is not ambiguous as it is."""
+    if not subject.is_ambiguous or not is_broadcast(subject.shape, other.shape):
         return subject
-    if not subject.is_ambiguous:
-        return subject
-    read = _read(subject, None, subject.past, other.cells, visible(other.name))
-    assert read.reading is not None
+    from attncli.masks.conventions import read_convention
+
+    assert subject.loaded is not None
+    said = visible(subject.name), None, subject.past, other.cells, visible(other.name)
+    reading = read_convention(subject.loaded.values, *said)
     # It is what was looked for, and no more than that, even where it is exactly the other one.
-    return read._replace(reading=read.reading._replace(is_nearer=not read.is_ambiguous))
+    reading = reading._replace(is_nearer=not reading.is_ambiguous)
+    return subject._replace(allowed=reading.allowed.reshape(subject.allowed.shape), reading=reading)
+
+
+def is_broadcast(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Return whether arrays of these shapes can be compared cell by cell, heads and batch rows repeated."""
+    with suppress(ValueError):
+        np.broadcast_shapes(shape, other)
+        return True
+    return False
 
 
 def subjects_of_expression(expression: Expression, size: Size, heads: int = 1) -> list[Subject]:
@@ -320,7 +325,7 @@ def subjects_of_expression(expression: Expression, size: Size, heads: int = 1) -
     subjects = []
     for past in pasts:
         allowed = laid_out(expression, size._replace(past=past), heads)
-        subjects.append(Subject(str(expression), allowed, plane_names(allowed.shape[:1]), past, expression))
+        subjects.append(Subject(str(expression), allowed, past, expression))
     same = len(subjects) == 2 and np.array_equal(subjects[0].allowed, subjects[1].allowed)
     return subjects[1:] if same and subjects[1].bias_heads is None else subjects
 
@@ -355,17 +360,6 @@ def laid_out(expression: Expression, size: Size, heads: int = 1) -> Bool[np.ndar
 
 
 def rows_of(expression: Expression, subject: Subject, rows: Int[np.ndarray, " R"]) -> Grid:
-    """Return the grid of some rows of an expression, to be held against the same rows of a mask."""
+    """Return the grid of some rows of a mask, on which an expression is compared with it."""
     _, queries, keys = subject.allowed.shape
     return Grid(rows[:, None], keys, subject.past, queries, heads_asked(expression, subject.heads))
-
-
-def plane_names(shape: Sequence[int]) -> tuple[str, ...]:
-    """Return what the masks of leading axes are called: heads, or heads of batch rows."""
-    if int(np.prod(shape)) == 1:
-        return ("",)
-    if len(shape) == 1:
-        return tuple(f"head {head}" for head in range(shape[0]))
-    rows = [f"batch {row}" if shape[0] > 1 else "" for row in range(shape[0])]
-    heads = [f"head {head}" if shape[1] > 1 else "" for head in range(shape[1])]
-    return tuple(f"{row} {head}".strip() for row in rows for head in heads)

@@ -98,7 +98,7 @@ class Stages:
 
 
 def stages_of(layer: LayerTrace, heads: Sequence[int], queries: Int[np.ndarray, " Q"]) -> Iterator[Stages]:
-    """Yield heads in order: as many at once as a block has room for, each of them with its query rows in blocks."""
+    """Yield the stages of heads in order: as many heads at once as a block has room for, and their rows in blocks."""
     together = max(attention.CELLS // max(len(queries) * layer.num_keys, 1), 1)
     for start in range(0, len(heads), together):
         some = tuple(heads[start : start + together])
@@ -230,7 +230,7 @@ class LayerTrace:
             raise InputError(f"the fill is {self.fill}; expected -inf or a number that no score comes near")
 
     def _lay_out(self) -> None:
-        """Bring every array into the order that a saved one is read back in, rows one after the other.
+        """Make every array contiguous in C order, as a saved one is when it is read back.
 
         A product or a sum of the same numbers may differ in its last digit where they stand in memory in another order,
         as transposed ones do: BLAS takes another kernel for them, and NumPy adds them up in another order.
@@ -241,7 +241,7 @@ class LayerTrace:
                 object.__setattr__(self, name, np.ascontiguousarray(array))
 
     def _checked_cells(self) -> tuple[int, int, int]:
-        """Return H, Q and K, once q, k and v agree on them; without these, those of the weights."""
+        """Return H, Q and K, after checking that q, k and v agree on them."""
         computes = self.weights is None or (self.scores is None and self.derived is None)
         if computes and (self.q is None or self.k is None or self.v is None or self.scale is None):
             raise InputError("a layer needs q, k, v and a scale, or recorded scores and weights")

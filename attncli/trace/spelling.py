@@ -55,7 +55,11 @@ def _spelled(token: Token) -> Token:
     if written is None:
         return token
     shown = written.decode("utf-8", "surrogateescape")
-    return replace(token, shown=_STRAY.sub(lambda stray: f"<{_hexadecimal(stray[0])}>", shown))
+    return replace(token, shown=_STRAY.sub(_in_hexadecimal, shown))
+
+
+def _in_hexadecimal(stray: re.Match[str]) -> str:
+    return f"<{stray[0].encode('utf-8', 'surrogateescape').hex(' ').upper()}>"
 
 
 def _bytes_of(piece: str) -> bytes | None:
@@ -75,10 +79,6 @@ def _stands_in(written: bytes, covered: str) -> bool:
     forms = (covered, *(unicodedata.normalize(form, covered) for form in ("NFC", "NFKC")))
     # The space before a word may or may not belong to the place of the piece.
     return any(written.lstrip(b" ") in form.encode("utf-8", "surrogatepass") for form in forms)
-
-
-def _hexadecimal(stray: str) -> str:
-    return " ".join(f"{ord(character) - 0xDC00:02X}" for character in stray)
 
 
 def _byte_alphabet() -> dict[str, int]:

@@ -44,7 +44,7 @@ class _Rule(NamedTuple):
 
 
 class _Drawn(NamedTuple):
-    """What is said of a toy layer besides its source."""
+    """What the source of a toy layer says besides the fields of `Provenance`."""
 
     parameters: int
     rng: str
@@ -222,7 +222,7 @@ def _object(found: Any, what: str) -> dict[str, Any]:
 
 
 def _shown(found: Any) -> Any:
-    """Return JSON whose texts a terminal may be sent, all but those of sentences and tokens, whose letters count."""
+    """Escape what a terminal would obey in all texts of a JSON value (not used for sentences and tokens)."""
     if isinstance(found, str):
         return visible(found)
     if isinstance(found, dict):
@@ -231,7 +231,7 @@ def _shown(found: Any) -> Any:
 
 
 def _kept(made: Any, found: Any, what: str) -> dict[str, Any]:
-    """Return what a file says of an object of one of the kinds that there are; see `_plain`."""
+    """Return the plain fields of an object, see `_plain`, after checking that there is such a kind of it."""
     record = _plain(made, found, what)
     if record["kind"] not in _KINDS[what]:
         raise ValueError(f"the kind of its {what} is '{record['kind']}'; expected one of {', '.join(_KINDS[what])}")
@@ -245,7 +245,7 @@ def _list(header: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def _number(spelled_out: Any) -> Any:
-    """Return a number that JSON cannot hold as such; what is no text is left as it is."""
+    """Return the number that a text spells, as JSON has no infinity and no NaN; what is no text stays as it is."""
     return float(spelled_out) if isinstance(spelled_out, str) else spelled_out
 
 

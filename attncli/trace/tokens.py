@@ -17,7 +17,7 @@ _WRITTEN = ("index", "id", "text", "start", "end", "special", "segment")  # of a
 
 
 def brief(message: str) -> str:
-    """Return a message without its middle where it quotes more than anyone reads: what a file or a user says may be."""
+    """Return a message, without its middle if it is long: it may quote a file or a user at any length."""
     most = 2000
     return message if len(message) <= most else f"{message[: most - 500]} … {message[-500:]}"
 

@@ -130,7 +130,7 @@ class Trace:
     origin: Origin | None = None
 
     def __post_init__(self) -> None:
-        """Refuse layers that are not about these tokens."""
+        """Refuse layers that do not fit the tokens."""
         if not self.layers:
             raise InputError("the trace holds no layer")
         if not 0 <= self.generated < max(len(self.key_tokens), 1):
@@ -156,7 +156,7 @@ class Trace:
         return self if self.origin is None else self.origin.trace
 
     def check_recorded(self, what: str) -> None:
-        """Raise UsageError, saying what needs it, if these are not the numbers that were recorded."""
+        """Raise UsageError if this is a derived trace; `what` names who needs a recorded one."""
         if self.origin is not None:
             raise UsageError(f"{what} reads a trace as it was recorded; give it the one that this was derived from")
 

@@ -12,21 +12,9 @@ from attncli.trace.tokens import Tokens
 from attncli.trace.trace import Trace
 
 PARTS = (
-    "tokens",
-    "shapes",
-    "embeddings",
-    "q",
-    "k",
-    "v",
-    "scores",
-    "mask",
-    "weights",
-    "heatmap",
-    "output",
-    "metrics",
+    "tokens", "shapes", "embeddings", "q", "k", "v", "scores", "mask", "weights", "heatmap", "output", "metrics",
     "proof",
-)
-
+)  # fmt: skip
 
 Columns = slice | list[int]
 
@@ -48,7 +36,7 @@ class Cells(NamedTuple):
 
     @property
     def of_columns(self) -> Columns:
-        """What takes the shown columns out of an array; where all of them are shown nothing is copied."""
+        """An index for the shown columns of an array: a slice, which copies nothing, where all of them are shown."""
         return slice(None) if self.columns == list(range(len(self.column_tokens))) else self.columns
 
 

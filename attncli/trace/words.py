@@ -22,7 +22,7 @@ def words_of(tokens: Tokens, text: str, pair: str | None) -> tuple[Tokens, bool]
     texts = (text, pair or "")
     if any(not token.special and (token.start is None or token.end is None) for token in tokens):
         raise UsageError("--words needs to know where each token stands in the text, which this trace does not say")
-    own = [_word(group, texts) for group in _grouped(tokens, _is_next_own)]
+    own = [_word(group, texts) for group in _grouped(tokens, lambda previous, token: previous.word == token.word)]
     knows_words = all(token.special or token.word is not None for token in tokens)
     is_own = knows_words and not any(word.text.split()[1:] for word in own)
     words = own if is_own else [_word(group, texts) for group in _grouped(tokens, _touching(texts))]
@@ -46,12 +46,8 @@ def _grouped(tokens: Tokens, continues: Callable[[Token, Token], bool]) -> list[
     return groups
 
 
-def _is_next_own(previous: Token, token: Token) -> bool:
-    return previous.word == token.word
-
-
 def _touching(texts: Sequence[str]) -> Callable[[Token, Token], bool]:
-    """Return what tells whether no space stands between two pieces of a text, nor at the front of the second one."""
+    """Return a test of whether two pieces touch: no space between them, nor at the front of the second."""
 
     def touches(previous: Token, token: Token) -> bool:
         text, start = texts[token.segment], token.start or 0

@@ -14,7 +14,7 @@ from attncli.masks.conventions import Reading, read_added
 from attncli.masks.expressions import Grid
 from attncli.masks.files import Loaded
 from attncli.masks.findings import MOST_CELLS, Finding
-from attncli.masks.layout import Subject, plane_names
+from attncli.masks.layout import Subject
 from attncli.text import as_ranges
 
 if TYPE_CHECKING:
@@ -78,13 +78,13 @@ def _subject(layer: SeenLayer) -> Subject:
     if layer.mask is None:
         allowed = trace.mask.rows(list(range(trace.num_heads)), rows)
         alike = allowed[:1] if (allowed == allowed[:1]).all() else allowed
-        return Subject("mask", alike, plane_names(alike.shape[:1]), 0)
+        return Subject("mask", alike, 0)
     planes = len(layer.mask)
     values = layer.mask[..., : trace.num_keys]
     values = np.broadcast_to(values, (planes, trace.num_queries, trace.num_keys))[:, rows]
     reading = Reading("attend", "booleans", values) if values.dtype == bool else read_added(values)
     loaded = Loaded(values, layer.dtypes and layer.dtypes[0])
-    return Subject("mask", reading.allowed, plane_names(values.shape[:1]), 0, None, loaded, reading)
+    return Subject("mask", reading.allowed, 0, None, loaded, reading)
 
 
 def _columns(subject: Subject, columns: slice) -> Subject:

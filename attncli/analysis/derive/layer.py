@@ -50,7 +50,7 @@ def derived_from(layer: LayerTrace, weights: Rows, derived: Derived, **changed: 
 
 
 def worst(proofs: Sequence[Proof | None]) -> Proof | None:
-    """Return the largest of several errors; None where one of the layers has no proof."""
+    """Return the proof with the largest error; None where one of the layers has no proof."""
     known = [proof for proof in proofs if proof is not None]
     if not known or len(known) < len(proofs):
         return None
@@ -59,7 +59,7 @@ def worst(proofs: Sequence[Proof | None]) -> Proof | None:
 
 
 def any_mask(layers: Sequence[LayerTrace], is_merged: bool) -> Mask:
-    """Return the mask that allows what one of the layers allows, in each head or, merged, in one of its heads."""
+    """Return the mask that allows what any of the layers allows: head by head or, merged, in any head."""
     first = layers[0].mask
     if all(is_same_rule(first, layer.mask) for layer in layers):
         return first

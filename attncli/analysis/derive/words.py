@@ -75,7 +75,7 @@ def _spans(words: Tokens) -> tuple[Int[np.ndarray, " W"], Int[np.ndarray, " W"]]
 
 
 def _boundaries(sizes: Int[np.ndarray, " W"]) -> Int[np.ndarray, " W"]:
-    """Return where parts of these sizes begin that follow each other."""
+    """Return where each part begins, given the sizes of parts that follow each other."""
     return np.cumsum(sizes) - sizes
 
 

@@ -104,11 +104,10 @@ def _built(name: str, texts: Sequence[str], loading: dict[str, Any], special: bo
 def _subject(mask: LayerMask) -> Subject:
     """Return a mask under the rule that it follows, if it follows one."""
     from attncli.masks.comparison import recognized
-    from attncli.masks.layout import Subject, plane_names
+    from attncli.masks.layout import Subject
 
     rule = recognized(mask.allowed[0], mask.past) if len(mask.allowed) == 1 else None
-    planes = plane_names(mask.allowed.shape[:1])
-    return Subject("" if rule is None else str(rule), mask.allowed, planes, mask.past, rule)
+    return Subject("" if rule is None else str(rule), mask.allowed, mask.past, rule)
 
 
 def _described(number: int, one: SentenceMasks, mask: LayerMask) -> dict[str, Any]:
