@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from traces import layer_of, trace_of
 
 import attncli
 from attncli import attention
@@ -19,9 +20,9 @@ from attncli.formats.numbers import as_numbers, rows_as_numbers
 from attncli.masks.expressions import ArrayMask, Mask, RuleMask, smallest
 from attncli.masks.parser import parse
 from attncli.render.heatmap import picture_of
-from attncli.trace.layer import LayerTrace, stages_of
+from attncli.trace.layer import stages_of
 from attncli.trace.tokens import Token, Tokens
-from attncli.trace.trace import Provenance, Trace
+from attncli.trace.trace import Trace
 from attncli.trace.view import View
 
 QUERIES = 13
@@ -37,8 +38,7 @@ def exact(mask: str = "causal", odd: bool = False) -> Trace:
         q[:, 4] = np.inf
         q[:, 7] = np.nan
     tokens = Tokens(Token(place, place % 4, f"w{place % 4}", None, None, place == 0) for place in range(QUERIES))
-    rule = RuleMask(parse(mask), QUERIES, QUERIES, 2)
-    return Trace(Provenance("file"), tokens, tokens, (LayerTrace(0, "self", q, k, v, 0.5, rule, (0, 1)),))
+    return trace_of(layer_of(q, k, v, mask, 0.5), queries=tokens, keys=tokens)
 
 
 def whole_and_in_blocks(monkeypatch: pytest.MonkeyPatch, cells: int, made: Callable[[], Any]) -> tuple[Any, Any]:
@@ -138,7 +138,7 @@ def test_blind_queries_are_those_without_a_cell(
     blind = ~rule.rows([0], np.arange(queries)).any(axis=-1)
     forms: list[Mask] = [rule, ArrayMask(rule.rows([0], np.arange(queries)))]
     for form in forms:
-        layer = LayerTrace(0, "cross", q, k, k, 1.0, form, (0,))
+        layer = layer_of(q, k, mask=form)
         for found in whole_and_in_blocks(monkeypatch, 8, lambda layer=layer: layer.blind(range(queries))):
             assert found.tolist() == blind.tolist()
 

@@ -10,12 +10,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from running import Ran
 from safetensors.numpy import save_file
+from traces import layer_of, tokens_of, trace_of
 
 from attncli.analysis.cautions import warnings_of
-from attncli.masks.expressions import ArrayMask
 from attncli.trace.layer import LayerTrace
-from attncli.trace.tokens import Token, Tokens
-from attncli.trace.trace import Provenance, Trace
 from attncli.trace.view import View
 
 LENGTH, HEADS = 9, 8
@@ -27,12 +25,12 @@ def blind(cells: list[tuple[int, int]], layer: int = 0, kind: str = "self") -> L
     for head, row in cells:
         allowed[head, row] = False
     vectors = np.ones((HEADS, LENGTH, 2), np.float32)
-    return LayerTrace(layer, kind, vectors, vectors, vectors, 1.0, ArrayMask(allowed), tuple(range(HEADS)))
+    return layer_of(vectors, vectors, mask=allowed, layer=layer, kind=kind)
 
 
 def warned(*layers: LayerTrace, view: View | None = None) -> list[str]:
-    tokens = Tokens(Token(index, index, f"w{index}", None, None) for index in range(LENGTH))
-    return list(warnings_of(Trace(Provenance("file", layers=20), tokens, tokens, layers), view or View()))
+    tokens = tokens_of(*(f"w{index}" for index in range(LENGTH)))
+    return list(warnings_of(trace_of(*layers, queries=tokens, keys=tokens), view or View()))
 
 
 def everywhere(*rows: int) -> list[tuple[int, int]]:
@@ -90,8 +88,7 @@ def test_a_row_of_too_large_scores_is_warned_about_whenever_there_is_one(
     q[3, 4] *= dtype(size)
     k[3, 5:] *= dtype(size)
     bias = np.full((1, LENGTH, LENGTH), 3e38, dtype) if biased else None
-    mask = ArrayMask(np.tri(LENGTH, dtype=bool)[None])
-    layer = LayerTrace(0, "self", q, k, k, scale, mask, tuple(range(HEADS)), bias=bias)
+    layer = layer_of(q, k, mask="causal", scale=scale, bias=bias)
     found, most = set(), float(np.finfo(dtype).max)
     with np.errstate(all="ignore"):
         for head in range(HEADS):

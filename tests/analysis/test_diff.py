@@ -6,15 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from traces import layer_of, tokens_of, trace_of, watched
 
 import attncli
 from attncli import attention
-from attncli.analysis.diff import Difference, diff
+from attncli.analysis.diff import diff
 from attncli.errors import InputError, UsageError
-from attncli.masks.expressions import ArrayMask, RuleMask
-from attncli.masks.parser import parse
-from attncli.trace.layer import LayerTrace
-from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Provenance, Trace
 
 HEADS = 2
@@ -27,15 +24,11 @@ def softmax(scores: list[float], allowed: list[bool]) -> list[float]:
 
 def traced(words: str, seed: int = 0, mask: str = "full", layers: tuple[int, ...] = (0,), heads: int = HEADS) -> Trace:
     """A trace of random scores over the words of a sentence."""
-    texts = words.split()
-    tokens = Tokens(Token(index, 0, text, None, None) for index, text in enumerate(texts))
+    tokens = tokens_of(*words.split())
     random = np.random.default_rng(seed)
-    made = []
-    for index in layers:
-        q, k = (random.standard_normal((heads, len(texts), 3), dtype=np.float32) for _ in "qk")
-        rule = RuleMask(parse(mask), len(texts), len(texts), heads)
-        made.append(LayerTrace(index, "self", q, k, k, scale=1.0, mask=rule, heads=tuple(range(heads))))
-    return Trace(Provenance("file", layers=len(layers)), tokens, tokens, tuple(made))
+    drawn = [random.standard_normal((2, heads, len(tokens), 3), dtype=np.float32) for _ in layers]
+    made = [layer_of(q, k, mask=mask, layer=index) for index, (q, k) in zip(layers, drawn, strict=True)]
+    return trace_of(*made, queries=tokens, keys=tokens, source=Provenance("file", layers=len(layers)))
 
 
 def weights_by_hand(trace: Trace, layer: int, head: int, row: int) -> list[float]:
@@ -91,17 +84,13 @@ def test_every_number_is_what_a_plain_loop_gives(one: str, other: str, mask: str
     assert all(left == pytest.approx(right, abs=1e-6) for left, right in cells.values())  # unchanged ones are left out
 
 
-def ranked(found: Difference) -> None:
+def test_the_most_changed_come_first_and_either_way_round_the_numbers_are_the_same() -> None:
+    first, second = traced("a b c d", 1, layers=(0, 1, 2)), traced("x a c d", 2, layers=(0, 1, 2))
+    found, back = diff(first, second), diff(second, first)
     numbers = [head.jensen_shannon for head in found.heads if head.jensen_shannon is not None]
     assert numbers == sorted(numbers, reverse=True)
     changes = [abs(cell.difference) for cell in found.cells]
     assert changes == sorted(changes, reverse=True)
-
-
-def test_the_most_changed_come_first_and_either_way_round_the_numbers_are_the_same() -> None:
-    first, second = traced("a b c d", 1, layers=(0, 1, 2)), traced("x a c d", 2, layers=(0, 1, 2))
-    found, back = diff(first, second), diff(second, first)
-    ranked(found)
     assert len(found.heads) == 6
     assert {(h.layer, h.head): h.jensen_shannon for h in found.heads} == {
         (h.layer, h.head): h.jensen_shannon for h in back.heads
@@ -164,12 +153,8 @@ def test_layers_and_heads_that_only_one_of_them_has_are_named() -> None:
 
 
 def recorded(weights: list[list[float]], allowed: list[list[bool]] | None = None) -> Trace:
-    """A trace that holds weights alone."""
-    values = np.array([weights], np.float32)
-    mask = ArrayMask(np.ones(values.shape, bool) if allowed is None else np.array([allowed]))
-    tokens = Tokens(Token(index, 0, f"w{index}", None, None) for index in range(values.shape[2]))
-    layer = LayerTrace(0, "self", None, None, None, None, mask, (0,), scores=values, weights=values)
-    return Trace(Provenance("file"), tokens, tokens, (layer,))
+    tokens = tokens_of(*(f"w{index}" for index in range(len(weights[0]))))
+    return trace_of(watched(weights, weights, allowed), queries=tokens, keys=tokens)
 
 
 def test_weights_alone_are_enough() -> None:

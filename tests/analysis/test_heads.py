@@ -10,16 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from metrics_by_hand import HEADS, MASKS, agree, by_hand, mean, tokens, traced
+from traces import layer_of, trace_of
 
 import attncli
 from attncli import attention
 from attncli.analysis.heads import HeadSummary, Survey, survey
 from attncli.analysis.metric_names import NAMES
 from attncli.errors import InputError, UsageError
-from attncli.masks.expressions import RuleMask
-from attncli.masks.parser import parse
-from attncli.trace.layer import LayerTrace
-from attncli.trace.trace import Provenance, Trace
+from attncli.trace.trace import Provenance
 from attncli.trace.view import View
 
 some_ids = st.lists(st.integers(0, 3), min_size=1, max_size=8)
@@ -56,12 +54,14 @@ def test_heads_that_share_keys_and_a_mask_for_each_head_are_told_apart() -> None
     k, v = random.standard_normal((2, 2, 5, 3), dtype=np.float32)
     sequence = tokens([0, 1, 2, 0, 1])
     chosen = (1, 4, 5, 0)  # not in order, and of both groups
-    layer = LayerTrace(0, "self", q, k, v, 0.7, RuleMask(parse("causal"), 5, 5, 6), chosen)
-    trace = Trace(Provenance("file"), sequence, sequence, (layer,))
-    whole = LayerTrace(0, "self", q, np.repeat(k, 3, axis=0), v.repeat(3, axis=0), 0.7, layer.mask, tuple(range(6)))
+    layer = layer_of(q, k, v, "causal", 0.7, heads=chosen)
+    trace = trace_of(layer, queries=sequence, keys=sequence)
+    whole = trace_of(
+        layer_of(q, k.repeat(3, axis=0), v.repeat(3, axis=0), "causal", 0.7), queries=sequence, keys=sequence
+    )
     for summary, head in zip(survey([trace], View()).heads, chosen, strict=True):
         assert summary.head == head
-        agree(dict(summary.metrics), by_hand(Trace(Provenance("file"), sequence, sequence, (whole,)), head))
+        agree(dict(summary.metrics), by_hand(whole, head))
 
 
 def test_long_sentences_in_blocks_are_what_short_ones_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,23 +81,23 @@ def test_some_rows_alone() -> None:
         agree(dict(summary.metrics), by_hand(trace, head, [1, 4, 3]))
 
 
-def test_the_deviation_survives_numbers_that_are_large_and_close() -> None:
+@pytest.mark.parametrize(
+    ("values", "mean", "deviation"),
+    [
+        ((100_000_001.0, 100_000_002.0, 100_000_003.0), 100_000_002.0, 1.0),  # large and close
+        ((1.0, math.inf, 2.0), math.inf, None),
+    ],
+)
+def test_odd_scores_have_the_mean_and_the_deviation_that_they_have(
+    values: tuple[float, ...], mean: float, deviation: float | None
+) -> None:
     from attncli.analysis.heads import _Running
 
     running = _Running((1, len(NAMES)))
-    for value in (100_000_001.0, 100_000_002.0, 100_000_003.0):
-        running.add(np.full((1, len(NAMES)), value))
-    assert running.summary(0)[1]["max_score"] == 1.0
-
-
-def test_an_infinite_score_stays_infinite_and_has_no_deviation() -> None:
-    from attncli.analysis.heads import _Running
-
-    running = _Running((1, len(NAMES)))
-    for value in (1.0, math.inf, 2.0):
+    for value in values:
         running.add(np.full((1, len(NAMES)), value))
     means, std, counts = running.summary(0)
-    assert (means["max_score"], std["max_score"], counts["max_score"]) == (math.inf, None, 3)
+    assert (means["max_score"], std["max_score"], counts["max_score"]) == (np.float32(mean), deviation, 3)
 
 
 # --- the order ---------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from pages import translation
 from rich.cells import cell_len
 from running import plain, printed
+from traces import layer_of, tokens_of, trace_of, watched
 
 import attncli
 from attncli.analysis.cautions import warnings_of_rows
@@ -19,28 +21,15 @@ from attncli.analysis.cell import Cell, Row
 from attncli.analysis.why import explain, why
 from attncli.errors import UsageError
 from attncli.formats.documents import write_why
-from attncli.masks.expressions import ArrayMask
 from attncli.render.palette import Palette
 from attncli.render.tables import Sheet, bar, signed_bar
 from attncli.render.why import WhyPage
 from attncli.trace.layer import LayerTrace
-from attncli.trace.tokens import Token, Tokens
-from attncli.trace.trace import Provenance, Trace
+from attncli.trace.trace import Trace
 
 SENTENCE = "time flies like an arrow"
 TIERS = [Palette("truecolor"), Palette("256"), Palette("blocks"), Palette("ascii", "ascii"), Palette("blocks", "cp437")]
 HEADS, GROUPS, QUERIES, KEYS, WIDTH, VALUES = 6, 2, 5, 7, 11, 3
-
-
-def tokens_of(*texts: str) -> Tokens:
-    return Tokens(Token(index, index, text, None, None) for index, text in enumerate(texts))
-
-
-def trace_of(layer: LayerTrace, queries: Tokens | None = None, keys: Tokens | None = None) -> Trace:
-    rows = queries or tokens_of(*(f"q{index}" for index in range(layer.num_queries)))
-    columns = keys or tokens_of(*(f"k{index}" for index in range(layer.num_keys)))
-    return Trace(Provenance("file", dtype=str(layer.scores.dtype if layer.q is None else layer.q.dtype)), rows, columns,
-                 (layer,))  # fmt: skip
 
 
 @st.composite
@@ -53,15 +42,12 @@ def layers(draw: st.DrawFn) -> LayerTrace:
 
     allowed = random.random((draw(st.sampled_from([1, HEADS])), QUERIES, KEYS)) < 0.7
     allowed[..., 0] |= draw(st.booleans())
-    return LayerTrace(
-        layer=0,
-        kind="cross",
-        q=normal(HEADS, QUERIES, WIDTH),
-        k=normal(GROUPS, KEYS, WIDTH),
-        v=normal(GROUPS, KEYS, VALUES),
+    return layer_of(
+        normal(HEADS, QUERIES, WIDTH),
+        normal(GROUPS, KEYS, WIDTH),
+        normal(GROUPS, KEYS, VALUES),
+        mask=np.broadcast_to(allowed, (HEADS, QUERIES, KEYS)),
         scale=draw(st.sampled_from([1.0, WIDTH**-0.5, 0.2])),
-        mask=ArrayMask(np.broadcast_to(allowed, (HEADS, QUERIES, KEYS))),
-        heads=tuple(range(HEADS)),
         bias=draw(st.sampled_from([None, normal(1, QUERIES, KEYS), normal(HEADS, QUERIES, KEYS)])),
         softcap=draw(st.sampled_from([None, 5.0])),
         sinks=draw(st.sampled_from([None, normal(HEADS)])),
@@ -165,11 +151,8 @@ def test_kinds_of_attention_are_named_with_their_own_tokens() -> None:
 
 
 def test_the_page_of_a_cell_is_exactly_this() -> None:
-    layer = LayerTrace(
-        0, "self", q=np.array([[[2.0, 1, 0.5]]]), k=np.array([[[3.0, -2, 0.5]]]), v=np.array([[[3.0, 4]]]), scale=0.5,
-        mask=ArrayMask(np.ones((1, 1, 1), bool)), heads=(0,), bias=np.array([[[-1.0]]]), softcap=2.0,
-        sinks=np.array([0.0]),
-    )  # fmt: skip
+    q, k, v = np.array([[[2.0, 1, 0.5]]]), np.array([[[3.0, -2, 0.5]]]), np.array([[[3.0, 4]]])
+    layer = layer_of(q, k, v, scale=0.5, bias=np.array([[[-1.0]]]), softcap=2.0, sinks=np.array([0.0]))
     assert drawn(trace_of(layer), "0", "0", top=2, width=60).splitlines()[2:] == [
         "query 0 q0 → key 0 k0 · layer 0 · head 0 of 1",
         "   dim       q        k      q·k",
@@ -258,8 +241,7 @@ def test_a_masked_cell_has_its_score_and_no_weight() -> None:
 @pytest.mark.parametrize(("fill", "weight"), [(-math.inf, math.nan), (float(np.finfo(np.float32).min), 1 / 3)])
 def test_a_row_without_a_key_says_so_and_shows_what_its_softmax_gives(fill: float, weight: float) -> None:
     ones = np.ones((1, 3, 2), np.float32)
-    layer = LayerTrace(0, "self", ones, ones, ones, 1.0, ArrayMask(np.zeros((1, 3, 3), bool)), (0,), fill=fill)
-    trace = trace_of(layer)
+    trace = trace_of(layer_of(ones, ones, mask=np.zeros((1, 3, 3), bool), fill=fill))
     (row,) = explain(trace, 1)
     assert isinstance(row, Row)
     assert row.is_blind
@@ -272,20 +254,15 @@ def test_a_row_without_a_key_says_so_and_shows_what_its_softmax_gives(fill: floa
 
 
 def test_the_fill_of_a_watched_row_without_a_key_is_not_made_up() -> None:
-    scores, weights = np.full((1, 1, 2), -np.inf, np.float32), np.full((1, 1, 2), 0.5, np.float32)
-    layer = LayerTrace(0, "cross", None, None, None, None, ArrayMask(np.zeros((1, 1, 2), bool)), (0,), scores=scores,
-                       weights=weights)  # fmt: skip
-    (cell,) = explain(trace_of(layer), 0, 1)
+    trace = trace_of(watched([[-math.inf, -math.inf]], [[0.5, 0.5]], [[False, False]], "cross"))
+    (cell,) = explain(trace, 0, 1)
     assert (cell.row.softmax, cell.exponential, cell.weight) == (None, None, 0.5)
-    assert "as the model gave it" in drawn(trace_of(layer), "0", "1")
+    assert "as the model gave it" in drawn(trace, "0", "1")
 
 
 def test_a_layer_that_gives_its_weights_alone_shows_these_and_says_what_is_left_out() -> None:
-    scores = np.array([[[1.0, 2.0, -np.inf]]], np.float32)
-    weights = np.array([[[0.26894143, 0.73105854, 0.0]]], np.float32)
-    layer = LayerTrace(0, "cross", None, None, None, None, ArrayMask(np.isfinite(scores)), (0,), scores=scores,
-                       weights=weights)  # fmt: skip
-    trace = trace_of(layer)
+    weights = [[0.26894143, 0.73105854, 0.0]]
+    trace = trace_of(watched([[1.0, 2.0, -math.inf]], weights, [[True, True, False]], "cross"))
     cells = explain(trace, 0, 1)
     document = json.loads("".join(write_why(trace, cells, None)))
     assert (document["dimensions"], document["dot_product"], document["value_norm"]) == (None, None, None)
@@ -305,20 +282,16 @@ def test_a_layer_that_gives_its_weights_alone_shows_these_and_says_what_is_left_
 
 
 def test_recorded_weights_that_are_not_the_softmax_of_their_scores_are_warned_about() -> None:
-    scores, weights = np.zeros((1, 1, 2), np.float32), np.array([[[0.25, 0.75]]], np.float32)
-    layer = LayerTrace(0, "cross", None, None, None, None, ArrayMask(np.ones((1, 1, 2), bool)), (0,), scores=scores,
-                       weights=weights)  # fmt: skip
-    rows = explain(trace_of(layer), 0)
-    assert list(warnings_of_rows(trace_of(layer), rows))[-1] == (
+    trace = trace_of(watched([[0.0, 0.0]], [[0.25, 0.75]], kind="cross"))
+    assert list(warnings_of_rows(trace, explain(trace, 0)))[-1] == (
         "layer 0: the weights of head 0 differ from the softmax of its scores by 2.5e-01"
     )
 
 
 def test_more_than_a_scale_between_products_and_scores_is_said() -> None:
     ones = np.ones((1, 1, 2), np.float32)
-    layer = LayerTrace(0, "cross", ones[..., :1], np.ones((1, 2, 1), np.float32), np.ones((1, 2, 3), np.float32), None,
-                       ArrayMask(np.ones((1, 1, 2), bool)), (0,), scores=5 * ones, weights=ones / 2)  # fmt: skip
-    trace = trace_of(layer)
+    k, v = np.ones((1, 2, 1), np.float32), np.ones((1, 2, 3), np.float32)
+    trace = trace_of(layer_of(ones[..., :1], k, v, scale=None, scores=5 * ones, weights=ones / 2))
     (cell,) = explain(trace, 0, 1)
     assert (cell.dot_product, cell.scaled, cell.score, cell.weight) == (1, None, 5, 0.5)
     assert "more than a scale" in "".join(warnings_of_rows(trace, [cell.row]))
@@ -328,8 +301,8 @@ def test_nan_stands_first_and_is_a_mark_and_valid_json() -> None:
     layer = toy().layers[0]
     k = layer.k.copy()
     k[0, 1, 3] = np.nan
-    broken = trace_of(LayerTrace(0, "self", layer.q, k, layer.v, 1.0, layer.mask, (0,)), tokens_of(*"abcde"),
-                      tokens_of(*"abcde"))  # fmt: skip
+    tokens = tokens_of(*"abcde")
+    broken = trace_of(replace(layer, k=k, scale=1.0, heads=(0,)), queries=tokens, keys=tokens)
     (cell,) = explain(broken, "e", "b")
     assert cell.ranked[0] == 3
     assert re.search(r"3 +\S+ +nan +nan +│X\n", drawn(broken, "e", "b"))
@@ -341,11 +314,11 @@ def test_nan_stands_first_and_is_a_mark_and_valid_json() -> None:
 def test_large_numbers_keep_their_size_and_small_ones_are_not_nothing() -> None:
     trace = toy(heads=0)
     layer = trace.layers[0]
-    large = LayerTrace(0, "self", layer.q * 1e6, layer.k, layer.v * 1e30, 1e-6, layer.mask, (0,))
+    large = replace(layer, q=layer.q * 1e6, v=layer.v * 1e30, scale=1e-6, out_projection=None)
     (cell,) = explain(trace_of(large), 4, 1)
     assert np.isfinite(cell.value_norm)  # its square is beyond a float32
     assert re.search(r"e\+\d\d", drawn(trace_of(large), "4", "1"))
-    small = LayerTrace(0, "self", layer.q * 1e-6, layer.k, layer.v, 1.0, layer.mask, (0,))
+    small = replace(layer, q=layer.q * 1e-6, scale=1.0)
     assert re.search(r"score +-?\d\.\d\de-0\d", drawn(trace_of(small), "4", "1"))
 
 

@@ -6,13 +6,12 @@ import math
 
 import numpy as np
 import pytest
+from traces import layer_of, trace_of
 
 from attncli.analysis.metrics import head_metrics
-from attncli.masks.expressions import Mask, RuleMask
-from attncli.masks.parser import parse
-from attncli.trace.layer import LayerTrace
+from attncli.masks.expressions import Mask
 from attncli.trace.tokens import Token, Tokens
-from attncli.trace.trace import Provenance, Trace
+from attncli.trace.trace import Trace
 
 HEADS, WIDTH, SCALE = 2, 3, 0.7
 
@@ -29,11 +28,8 @@ def traced(query_tokens: Tokens, key_tokens: Tokens, mask: Mask | str, seed: int
     random = np.random.default_rng(seed)
     q = 2 * random.standard_normal((HEADS, len(query_tokens), WIDTH), dtype=np.float32)
     k = random.standard_normal((HEADS, len(key_tokens), WIDTH), dtype=np.float32)
-    if isinstance(mask, str):
-        mask = RuleMask(parse(mask), len(query_tokens), len(key_tokens), HEADS)
     kind = "self" if query_tokens is key_tokens else "cross"
-    layer = LayerTrace(0, kind, q, k, k, scale=SCALE, mask=mask, heads=(0, 1))
-    return Trace(Provenance("file"), query_tokens, key_tokens, (layer,))
+    return trace_of(layer_of(q, k, mask=mask, scale=SCALE, kind=kind), queries=query_tokens, keys=key_tokens)
 
 
 def measured(trace: Trace, head: int, rows: list[int] | None = None) -> dict[str, float | None]:

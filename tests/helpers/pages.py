@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from traces import layer_of, trace_of, watched
 
 from attncli.formats.page import write_page
-from attncli.masks.expressions import ArrayMask, Atom, RuleMask
-from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Provenance, Trace
 from attncli.trace.view import View
@@ -90,23 +89,11 @@ def tokens(*texts: str, segments: str = "") -> Tokens:
 
 def odd_trace() -> Trace:
     """One head whose recorded weights are everything that a cell can be; the third row may attend to nothing."""
-    allowed = np.ones((1, 4, 4), bool)
-    allowed[0, :, 3] = False
-    allowed[0, 3] = False
+    allowed = np.ones((4, 4), bool)
+    allowed[:, 3] = False
+    allowed[3] = False
     words = tokens("zero", "odd", "beyond", "blind")
-    layer = LayerTrace(
-        0,
-        "self",
-        None,
-        None,
-        None,
-        None,
-        ArrayMask(allowed),
-        (0,),
-        scores=np.log(np.abs(ODD[None]) + 1),
-        weights=ODD[None],
-    )
-    return Trace(Provenance("file"), words, words, (layer,), text="odd")
+    return trace_of(watched(np.log(np.abs(ODD) + 1), ODD, allowed), queries=words, keys=words, text="odd")
 
 
 def random_trace(layers: int, heads: int, length: int, kind: str = "self") -> Trace:
@@ -115,8 +102,7 @@ def random_trace(layers: int, heads: int, length: int, kind: str = "self") -> Tr
     made = []
     for layer in range(layers):
         q, k, v = generator.standard_normal((3, heads, length, 16), np.float32)
-        rule = RuleMask(Atom("full"), length, length, heads)
-        made.append(LayerTrace(layer, kind, q * (1 + layer % 6), k, v, 0.25, rule, tuple(range(heads))))
+        made.append(layer_of(q * (1 + layer % 6), k, v, scale=0.25, layer=layer, kind=kind))
     words = tokens(*(f"w{index}" for index in range(length)))
     return Trace(Provenance("file", layers=layers), words, words, tuple(made), text="random")
 
@@ -128,8 +114,7 @@ def translation() -> Trace:
     layers = []
     for kind, rows, columns in (("encoder", 3, 3), ("decoder", 2, 2), ("cross", 2, 3)):
         q, k = (generator.standard_normal((2, length, 5)).astype(np.float32) for length in (rows, columns))
-        rule = RuleMask(Atom("causal" if kind == "decoder" else "full"), rows, columns, 2)
-        layers.append(LayerTrace(0, kind, q, k, k, 0.5, rule, (0, 1)))
+        layers.append(layer_of(q, k, mask="causal" if kind == "decoder" else "full", scale=0.5, kind=kind))
     return Trace(Provenance("file"), target, source, tuple(layers), text="time flies fast", target="Zeit fliegt")
 
 

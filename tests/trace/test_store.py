@@ -436,7 +436,6 @@ def test_traces_that_contradict_themselves_are_refused(attn: Run, saved: Path, n
 # What a terminal obeys, what parts fields and rows, what reorders a line, what no XML may hold.
 HOSTILE = "\x1b]0;owned\x07\x1b[31m\t\r\n\x00\x9b2J\u202e\ufffe<&\"'"
 SHOWN = "tokens,shapes,scores,mask,weights,heatmap,output,metrics,proof"
-FORMS = ("table", "md", "svg", "html", "json", "jsonl", "tsv", "csv")
 VIEWS = [
     *(["inspect", "--show", SHOWN, "-F", form] for form in ("table", "md", "svg", "html", "json", "tsv", "csv")),
     ["inspect", "--words", "-F", "table"],

@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from traces import layer_of, trace_of
 
 import attncli
 from attncli import attention
 from attncli.errors import NotExposedError, UsageError
-from attncli.masks.expressions import ArrayMask, RuleMask
-from attncli.masks.parser import parse
-from attncli.trace.layer import LayerTrace, Proof
+from attncli.trace.layer import Proof
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Provenance, Trace
 
@@ -42,14 +41,18 @@ def traced(sizes: list[int], mask: str = "causal", layers: int = 1, seed: int = 
     made = []
     for layer in range(layers):
         q, k, v = (random.standard_normal((3, HEADS, count, WIDTH)) * 2).astype(np.float32)
-        if (rule := masks[layer % len(masks)]) == "cells":
+        rule: Any = masks[layer % len(masks)]
+        if rule == "cells":
             allowed = random.random((HEADS, count, count)) < 0.6
-            own = ArrayMask(allowed | np.eye(count, dtype=bool))
-        else:
-            own = RuleMask(parse(rule), count, count, HEADS)
-        heads = tuple(range(HEADS))
-        made.append(LayerTrace(layer, "self", q, k, v, 0.7, own, heads, proof=Proof(0.1 * layer, "it"), **fields))
-    return Trace(Provenance("file", layers=layers), tokens, tokens, tuple(made), text)
+            rule = allowed | np.eye(count, dtype=bool)
+        made.append(layer_of(q, k, v, rule, 0.7, layer, proof=Proof(0.1 * layer, "it"), **fields))
+    return trace_of(*made, queries=tokens, keys=tokens, text=text, source=Provenance("file", layers=layers))
+
+
+def ones(tokens: Tokens, text: str) -> Trace:
+    """A trace whose numbers do not matter."""
+    vectors = np.ones((1, len(tokens), 2), np.float32)
+    return trace_of(layer_of(vectors, vectors), queries=tokens, keys=tokens, text=text)
 
 
 def weights(trace: Trace, layer: int = 0) -> list[list[list[float]]]:
@@ -98,8 +101,7 @@ def test_words_of_the_same_pieces_have_one_id_and_say_their_pieces() -> None:
             [(5, "a", 0, 0), (6, "b", 1, 0), (5, "a", 3, 1), (6, "b", 4, 1)]
         )
     )
-    layer = LayerTrace(0, "self", *np.ones((3, 1, 4, 2), np.float32), 1.0, RuleMask(parse("full"), 4, 4, 1), (0,))
-    merged = attncli.derive(Trace(Provenance("file"), tokens, tokens, (layer,), "ab ab"), words=True)
+    merged = attncli.derive(ones(tokens, "ab ab"), words=True)
     assert merged.key_tokens.ids == [0, 0]
     assert [word.pieces for word in merged.key_tokens] == [(0, 1), (2, 3)]
     assert merged.key_tokens[1].as_dict() == {
@@ -117,8 +119,7 @@ def test_without_words_of_the_tokenizer_pieces_that_touch_are_one(word: int | No
             *(Token(index, index, piece, *span, word=word) for index, (piece, *span) in enumerate(spans, 1)),
         ]
     )
-    layer = LayerTrace(0, "self", *np.ones((3, 1, 5, 2), np.float32), 1.0, RuleMask(parse("full"), 5, 5, 1), (0,))
-    merged = attncli.derive(Trace(Provenance("file"), tokens, tokens, (layer,), text), words=True)
+    merged = attncli.derive(ones(tokens, text), words=True)
     assert [token.text for token in merged.key_tokens] == ["<s>", "▁time", "flies"]
     assert merged.origin is not None
     assert "no space divides" in merged.origin.rules[0]
@@ -251,8 +252,8 @@ def test_without_an_output_projection_norms_are_of_weighted_values(groups: int) 
     random = np.random.default_rng(1)
     q, k, v = (random.standard_normal((heads, 4, WIDTH)).astype(np.float32) for heads in (HEADS, groups, groups))
     tokens, text = pieces([1] * 4)
-    layer = LayerTrace(0, "self", q, k, v, 0.5, RuleMask(parse("causal"), 4, 4, HEADS), (0, 1, 2))
-    found = attncli.derive(Trace(Provenance("file"), tokens, tokens, (layer,), text), norms=True)
+    layer = layer_of(q, k, v, "causal", 0.5)
+    found = attncli.derive(trace_of(layer, queries=tokens, keys=tokens, text=text), norms=True)
     for head in range(HEADS):
         weight = layer.head(head).weights
         value = v[head * groups // HEADS]
@@ -264,10 +265,8 @@ def test_without_an_output_projection_norms_are_of_weighted_values(groups: int) 
 
 @pytest.mark.parametrize("size", [1e-30, 1e30])
 def test_norms_of_values_whose_squares_no_float32_holds_are_numbers(size: float) -> None:
-    tokens, text = pieces([1, 1])
     q, v = np.zeros((1, 2, 4), np.float32), np.full((1, 2, 4), size, np.float32)
-    layer = LayerTrace(0, "self", q, q, v, 1.0, RuleMask(parse("full"), 2, 2, 1), (0,))
-    found = attncli.derive(Trace(Provenance("file"), tokens, tokens, (layer,), text), norms=True)
+    found = attncli.derive(trace_of(layer_of(q, q, v)), norms=True)
     np.testing.assert_allclose(found.layers[0].head(0).weights, np.full((2, 2), size), rtol=1e-6)  # ½ · √4
 
 
