@@ -96,7 +96,7 @@ def test_a_file_that_cannot_grow_leaves_what_was_there(ending: str, tmp_path: Pa
         arguments = ["mask", "convert", str(tmp_path / "mask.npy"), "--true", "attend", "--to", "bool", "-o", str(out)]
     else:
         show = [] if ending == "save" else ["--show", "q,k,v,scores,weights,heatmap"]
-        arguments = ["inspect", *[TEXT] * (1 if ending == "save" else 30), *show]
+        arguments = ["inspect", *[TEXT] * (1 if ending == "save" else 3), *show]
         arguments += ["--save" if ending == "save" else "-o", str(out)]
     ran = program(*arguments, preexec_fn=small_files)
     assert (ran.returncode, ran.stderr.count("\n")) == (5, 1), ran.stderr
