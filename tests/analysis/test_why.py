@@ -355,8 +355,3 @@ def test_a_trace_takes_no_options_and_gives_the_same() -> None:
     for options in ({"heads": 1}, {"pair": "b"}, {"target": "b"}):
         with pytest.raises(UsageError, match="does not apply to a trace"):
             why(trace, query="arrow", **options)
-
-
-def test_cross_attention_has_tokens_of_its_own_on_either_side() -> None:
-    (cell,) = why("time flies", target="die Zeit fliegt", query="Zeit", key="flies", heads=0)
-    assert (cell.row.query.index, cell.key.index, cell.row.layer.kind) == (1, 1, "cross")

@@ -169,21 +169,19 @@ def test_a_cell_that_several_parts_forbid_is_found_by_each(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("size", "words"),
+    ("shape", "size", "words"),
     [
-        (Size(4, 6), "the mask is [6, 4], expected [queries, keys] = [4, 6]; it is transposed"),
-        (Size(9, 4), "expected [queries, keys] = [9, 4]"),
+        ((6, 4), Size(4, 6), "the mask is [6, 4], expected [queries, keys] = [4, 6]; it is transposed"),
+        ((6, 4), Size(9, 4), "expected [queries, keys] = [9, 4]"),
+        ((2, 1, 1, 6), Size(6, 6), "every query gets the same keys"),
     ],
 )
-def test_another_shape_is_said_and_no_cell_is_compared(tmp_path: Path, size: Size, words: str) -> None:
-    findings = found(tmp_path, np.ones((6, 4), bool), "full", size, true="attend")
+def test_another_shape_is_said_and_no_cell_is_compared(
+    tmp_path: Path, shape: tuple[int, ...], size: Size, words: str
+) -> None:
+    findings = found(tmp_path, np.ones(shape, bool), "full", size, true="attend")
     assert list(findings) == ["shape"]
     assert words in findings["shape"].message
-
-
-def test_a_mask_of_one_row_is_said_to_be_broadcast(tmp_path: Path) -> None:
-    findings = found(tmp_path, np.ones((2, 1, 1, 6), bool), "causal", Size(6, 6))
-    assert "every query gets the same keys" in findings["shape"].message
 
 
 def test_heads_that_differ_are_a_note_where_nothing_is_expected(tmp_path: Path) -> None:

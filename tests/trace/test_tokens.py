@@ -2,13 +2,17 @@
 
 import sys
 import unicodedata
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attncli.errors import UsageError
-from attncli.text import visible
+from attncli.masks.parser import parse
+from attncli.text import names_in, visible
+from attncli.trace.selection import Indices
 from attncli.trace.tokens import Token, Tokens
 
 BIDIRECTIONAL = [*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C]
@@ -52,15 +56,13 @@ def test_no_control_reordering_or_zero_width_character_of_unicode_is_sent() -> N
             or unicodedata.bidirectional(character) in ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
             or code % 0x10000 in (0xFFFE, 0xFFFF)  # no characters, and not allowed in XML
         )
-        if is_hidden:
+        if code in INVISIBLE:
+            assert visible(character) != character
+        elif is_hidden:
             assert visible(character).isascii()
             assert visible(character).startswith("\\")
         elif unicodedata.category(character) != "Cf":
             assert visible(character) == character
-
-
-def test_the_other_invisible_format_characters_are_shown() -> None:
-    assert [hex(code) for code in INVISIBLE if visible(chr(code)) == chr(code)] == []
 
 
 @pytest.mark.parametrize(
@@ -103,6 +105,9 @@ def test_what_is_hidden_is_written_as_an_escape(text: str, shown: str) -> None:
         ("e\u0301", "e\u0301"),
         ("\u200b", r"\u200b"),
         ("[CLS]", "[CLS]"),
+        (" ", "␣"),
+        ("\u00a0", "␣"),
+        ("\u3000", "␣"),
         ("日本", "日本"),
     ],
 )
@@ -119,9 +124,20 @@ def test_every_label_shows_something_that_stands_on_its_own(text: str) -> None:
     assert unicodedata.category(label[0]) not in ("Mn", "Me", "Cf")
 
 
-@pytest.mark.parametrize("text", [" ", "\u00a0", "\u3000"], ids=ascii)
-def test_a_token_of_nothing_but_spaces_has_a_label_that_can_be_seen(text: str) -> None:
-    assert token(text).label.strip()
+@pytest.mark.parametrize(
+    "refuse",
+    [
+        lambda text: tokens("a").find(text, "query"),
+        lambda text: Indices.of("head", text),
+        lambda text: names_in("--show", text, ["q"]),
+        parse,
+    ],
+)
+def test_a_refusal_shows_control_characters_and_sends_none(refuse: Callable[[str], Any]) -> None:
+    with pytest.raises(UsageError) as refused:
+        refuse("causal & \x1b[31mred\u202e")
+    assert r"\x1b[31mred\u202e" in str(refused.value)
+    assert not HIDDEN & set(str(refused.value))
 
 
 # --- found by what is shown ----------------------------------------------------------------------------------
@@ -196,8 +212,3 @@ def test_every_token_is_found_by_its_text_and_by_its_label(texts: list[str], dat
     assert index in by_text
     assert {place for place, text in enumerate(texts) if text == texts[index]} <= set(by_text)
     assert index in sequence.find(sequence[index].label, "query")
-
-
-def test_a_sequence_knows_its_ids() -> None:
-    first, second = Token(0, 7, "a", 0, 1), Token(1, 3, "b", 0, 1, special=False, segment=1)
-    assert Tokens([first, second]).ids == [7, 3]

@@ -85,13 +85,7 @@ def test_words_sum_over_key_pieces_and_average_over_query_pieces(sizes: list[int
         close(found.weights, expected)
         assert found.mask.tolist() == seen
     assert [token.text for token in merged.key_tokens] == ["x" * size for size in sizes]
-
-
-def test_rows_of_words_sum_to_one_and_a_causal_mask_stays_causal() -> None:
-    merged = attncli.derive(traced([1, 3, 2, 1]), words=True)
-    for head in range(HEADS):
-        close(merged.layers[0].head(head).weights.sum(axis=-1), [1] * 4)
-    assert str(merged.layers[0].mask) == "causal"
+    assert mask != "causal" or str(merged.layers[0].mask) == ("causal" if sizes[1:] else "full")
 
 
 def test_words_of_the_same_pieces_have_one_id_and_say_their_pieces() -> None:
@@ -161,14 +155,6 @@ def test_reducing_is_what_a_loop_gives(how: str, over: str, mask: str) -> None:
             close(layer.head(index).weights, expected)
             drawn = layer.head(index).mask | (layer.head(index).weights != 0)
             assert (~drawn == (np.array(expected) == 0)).all()
-
-
-def test_a_mask_of_each_head_stays_one_where_layers_are_reduced() -> None:
-    trace = traced([1] * 5, "cells", layers=2)
-    found = attncli.derive(trace, reduce="mean", over="layers").layers[0]
-    for head in range(HEADS):
-        either = trace.layers[0].head(head).mask | trace.layers[1].head(head).mask
-        assert (found.head(head).mask == either).all()
 
 
 def test_the_worst_proof_stands_for_all_layers_and_none_where_one_has_none() -> None:
