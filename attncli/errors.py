@@ -80,11 +80,7 @@ def not_installed(*packages: str) -> list[str]:
 
 
 def require(what: str, *packages: str) -> None:
-    """Refuse what needs a package that is not installed, before an import fails.
-
-    Args:
-        what: the subject of the sentence.
-        packages: as they are imported.
+    """Refuse `what` needs packages, by the names of their imports, that are not installed.
 
     Raises:
         LoadError: with the command that installs them.
@@ -126,12 +122,8 @@ class Failure(NamedTuple):
 def refusing(numbered: Iterable[tuple[int, Answer | Failure]], is_alone: bool = False) -> Iterator[tuple[int, Answer]]:
     """Yield numbered answers until one is a failure.
 
-    Args:
-        numbered: the answers.
-        is_alone: whether there is only one sentence, so that an error need not name it.
-
     Raises:
-        AttnError: of the failure's kind, with its reason.
+        AttnError: of the failure's kind; it names the sentence, unless that is the only one.
     """
     for number, answer in numbered:
         if isinstance(answer, Failure):

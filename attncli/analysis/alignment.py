@@ -64,11 +64,7 @@ def align(first: Tokens, second: Tokens, texts: Texts | None = None) -> Alignmen
     two tokenizers have split, if they are the same characters of it. The longest stretch that both have is matched
     first, the one that begins earliest in the first sequence, then what stands left and right of it (Ratcliff and
     Obershelp 1988, as difflib has it); where words have changed places, another order may keep others of them.
-
-    Args:
-        first: the one sequence.
-        second: the other one.
-        texts: what both are pieces of, if that is the same.
+    `texts` are given where both sequences are pieces of the same ones.
     """
     named = [[_identity(token, texts) for token in tokens] for tokens in (first, second)]
     return Alignment(first, second, tuple(_matched(*named)))

@@ -28,11 +28,7 @@ def jensen_shannon(first: Float[np.ndarray, "R O"], second: Float[np.ndarray, "R
 
     0 where the distributions are the same, 1 where nothing that one gives weight to has weight in the other, and the
     same either way round. It is the mean of the divergences (Kullback and Leibler, base 2) of both from their
-    mean (Lin 1991, "Divergence measures based on the Shannon entropy").
-
-    Args:
-        first: a distribution over `O` outcomes for each of `R` rows; it sums to 1.
-        second: what it is compared with.
+    mean (Lin 1991, "Divergence measures based on the Shannon entropy"). Each row is a distribution: it sums to 1.
     """
     middle = (first + second) / 2
     return np.clip((_bits(first, middle) + _bits(second, middle)) / 2, 0.0, 1.0)

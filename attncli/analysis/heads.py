@@ -114,11 +114,7 @@ class _Running:
 
 
 def survey(traces: Iterable[Trace], view: View) -> Survey:
-    """Return the metrics of every head over traces, none of which is kept.
-
-    Args:
-        traces: of one source.
-        view: its query rows are the ones that count.
+    """Return the metrics of every head over traces of one source, none of which is kept; the view's rows count.
 
     Raises:
         UsageError: a query does not exist, a trace is derived, or the traces have not the same heads.

@@ -45,10 +45,7 @@ def layer_metrics(
 ) -> Float[np.ndarray, "H M"]:
     """Return every metric, in the order of `NAMES`, of the layer's chosen heads; NaN is one that is not defined.
 
-    Args:
-        trace: what the layer belongs to.
-        layer: the layer.
-        queries: the query rows that count; None is all of them.
+    They are over all query rows, or over the given ones.
     """
     rows = np.arange(layer.num_queries) if queries is None else queries
     return _measured(trace, layer, layer.heads, stages_of(layer, layer.heads, rows))

@@ -27,12 +27,8 @@ _MOST_WINDOWS = 8  # of an expectation whose windows are looked for; each is tri
 def explained(subject: Subject, expected: Expression, wrong: list[int]) -> dict[str, str]:
     """Return what explains the wrong cells, by the code of the finding that it belongs to.
 
-    Each is tried on the whole mask and named only where it explains every cell.
-
-    Args:
-        subject: the mask.
-        expected: what it should say.
-        wrong: some rows that are not as expected.
+    Each is tried on the whole mask, the rows that are known to be wrong first, and named only where it explains
+    every cell.
     """
     for changed, said in _other_windows(expected):
         if _is_laid_out(changed, subject, wrong):
@@ -122,12 +118,9 @@ class _Place:
 
 
 def audit(subject: Subject, expected: Expression | None, size: Size) -> Iterator[Finding]:
-    """Yield what is wrong with a mask; of one that could mean either, what is wrong whatever it means.
+    """Yield what is wrong with a mask, given what it should say and how many queries and keys it should have.
 
-    Args:
-        subject: the mask.
-        expected: what it should say; None is not known.
-        size: how many queries and keys it should have; None is not known.
+    What is not known of these is not checked. Of a mask that could mean either, it is what is wrong whatever it means.
     """
     yield from _shape(subject, size)
     yield from _ambiguous(subject)
@@ -294,12 +287,7 @@ _CLOSE = 1e-2  # −1e4 is −9984 in bfloat16
 
 
 def audit_fills(subject: Subject, dtype: str | None) -> Iterator[Finding]:
-    """Yield what is wrong with the forbidding values of an additive mask.
-
-    Args:
-        subject: the mask.
-        dtype: the type that the model computes in; None is the file's own.
-    """
+    """Yield what is wrong with the forbidding values of an additive mask, in the type that a model computes in."""
     if subject.reading is None or not subject.reading.fills:
         return
     fills = subject.reading.fills

@@ -85,13 +85,7 @@ class Summary(NamedTuple):
 
 
 def summary(allowed: Bool[np.ndarray, "Q K"], queries: Int[np.ndarray, " Q"], keys: Int[np.ndarray, " K"]) -> Summary:
-    """Return a mask in numbers.
-
-    Args:
-        allowed: True = attend.
-        queries: the position of each row, past included.
-        keys: the position of each column.
-    """
+    """Return a mask (True = attend) in numbers, given the positions of its rows, past included, and of its columns."""
     visible = allowed.sum(axis=1)
     first = allowed.argmax(axis=1)[visible > 0]
     return Summary(

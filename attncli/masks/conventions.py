@@ -125,11 +125,7 @@ def read_convention(
 
 
 def read_added(values: np.ndarray[Any, Any]) -> Reading:
-    """Return the reading of a mask that is added to the scores, with or without a bias in it.
-
-    Args:
-        values: `[P, Q, K]`, numbers; NaN forbids nothing.
-    """
+    """Return the reading of a mask that is added to the scores, with or without a bias in it; NaN forbids nothing."""
     allowed = ~(values <= FORBIDDEN_BELOW)
     return Reading("additive", "it is added to the scores", allowed, _fills(np.where(allowed, 0, values)))
 

@@ -321,11 +321,7 @@ class LayerTrace:
         return self.num_heads if grouped is None else len(grouped)
 
     def is_proven(self, dtype: str) -> bool:
-        """Return whether the proof's error is rounding.
-
-        Args:
-            dtype: what the model computes in.
-        """
+        """Return whether the proof's error is no more than rounding in the type that the model computes in."""
         return self.proof is None or self.proof.max_abs_error <= noise_floor(dtype) * self.proof.magnitude
 
     @property

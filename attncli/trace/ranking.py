@@ -53,15 +53,10 @@ def top_keys(
 
 
 def heaviest(weights: Float[np.ndarray, "Q K"], counted: Bool[np.ndarray, "Q K"], most: int) -> list[Places]:
-    """Return the places of the largest weights of each row, the largest first.
+    """Return the places of the `most` largest weights of each row, the largest first.
 
-    A row has fewer than `most` where fewer of its cells count. NaN comes before every number, and of equal weights
-    the earlier key comes first.
-
-    Args:
-        weights: of some queries.
-        counted: the cells that are not left out.
-        most: how many of each row.
+    A row has fewer where fewer of its cells are counted. NaN comes before every number, and of equal weights the
+    earlier key comes first.
     """
     # Negated, so that a stable sort keeps the order of keys that are alike. An infinite weight is far below NaN and
     # far above what does not count.

@@ -22,10 +22,7 @@ _STRAY = re.compile("[\udc80-\udcff]+")  # bytes that are no whole character, as
 def spelled(tokens: Sequence[Token], text: str, pair: str | None = None) -> Tokens:
     """Return the tokens, each byte-level piece with its own characters; bytes of half a character are `<E4 BD>`.
 
-    Args:
-        tokens: with their places in the texts.
-        text: the text of segment 0.
-        pair: the text of segment 1.
+    Where they stand in the text of segment 0 and the pair of segment 1 tells which pieces are bytes.
     """
     places = Counter((token.segment, token.start, token.end) for token in tokens)
     certain = [

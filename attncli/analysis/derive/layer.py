@@ -37,11 +37,7 @@ class MadeRows:
 def derived_from(layer: LayerTrace, weights: Rows, derived: Derived, **changed: Any) -> LayerTrace:
     """Return the layer with other numbers in place of its weights, and without what gave these.
 
-    Args:
-        layer: recorded, or derived itself.
-        weights: the numbers.
-        derived: what they are.
-        changed: its mask, heads or proof, where they are others than the layer's.
+    Its mask, heads and proof are those of the layer, unless they are given too.
     """
     kept = {name: getattr(layer, name) for name in ("mask", "heads", "proof")}
     return LayerTrace(

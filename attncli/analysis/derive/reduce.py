@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 def reduced(layers: tuple[LayerTrace, ...], how: str, over: frozenset[str]) -> tuple[LayerTrace, ...]:
     """Return the layers with their heads merged into one, or one layer of each kind that stands for all, or both.
 
-    Args:
-        layers: of which the heads that were asked for are merged.
-        how: `mean` or `max`.
-        over: some of `heads` and `layers`.
+    Only the heads that were asked for are merged; `how` is `mean` or `max`, `over` some of `heads` and `layers`.
 
     Raises:
         UsageError: there is one layer where several are to be merged, or they do not have the same heads.

@@ -24,12 +24,7 @@ def with_words(layer: LayerTrace, rows: Tokens, columns: Tokens) -> LayerTrace:
     """Return the layer with words as its queries and keys: sums over key pieces, means over query pieces.
 
     Merged so, the rows of a softmax still sum to 1 (Clark et al. 2019, "What Does BERT Look At?"). A cell is masked
-    where each of its pieces is.
-
-    Args:
-        layer: over pieces.
-        rows: the words of its queries.
-        columns: the words of its keys.
+    where each of its pieces is. The words of the queries are the rows, those of the keys the columns.
     """
     (starts, sizes), (key_starts, _) = _spans(rows), _spans(columns)
 
