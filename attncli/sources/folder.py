@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from attncli.errors import LoadError
 from attncli.files import MOST_SETTINGS, MOST_TEXT, Tensors, check_file, read_file
@@ -72,6 +73,23 @@ def _refuse_special(folder: Path, names: list[str]) -> None:
             check_file(path, MOST_TEXT if path.name.endswith(_TEXTS) else None)
         except OSError as error:
             raise LoadError(f"{visible(str(path))} {error}; a checkpoint's folder holds files of usual sizes") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file, an empty one if there is no such file.
+
+    Raises:
+        LoadError: it is damaged.
+    """
+    try:
+        content = json.loads(read_file(path, MOST_TEXT).decode("utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise LoadError(f"{visible(str(path))} cannot be read: {visible(str(error))}") from None
+    if type(content) is not dict:
+        raise LoadError(f"{visible(str(path))} holds no JSON object")
+    return content
 
 
 def shards_of(folder: Path, index: str = INDEX) -> dict[str, str]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attncli.errors import InputError, LoadError
-from attncli.sources.vocabulary import readable, tokens_of, unknown_notes, unknown_tokens
+from attncli.sources.vocabulary import readable, tokens_of, unknown_notes
 from attncli.text import visible
 from attncli.trace.tokens import Token, Tokens
 
@@ -103,13 +103,14 @@ class Reader(NamedTuple):
         if notes:
             encoding, inputs = self.encoded(text, pair, self.limit)
         tokens = self._known(tokens_of(encoding, text, pair))
-        notes += self._unknown(tokens, text, pair)
+        notes += unknown_notes((text, pair), tokens, self.unknown_pieces)
         query_tokens = tokens
         if target is not None:
             encoding = self.tokenizer(text_target=target, **self._plainly(), truncation=False)
             shifted = self._known(self._decoder_tokens(list(tokens_of(encoding.encodings[0], target))))
             query_tokens = Tokens(shifted[: self.limit])
-            notes += self._cut("the target", len(shifted)) + self._unknown(query_tokens, target, None)
+            notes += self._cut("the target", len(shifted))
+            notes += unknown_notes((target, None), query_tokens, self.unknown_pieces)
             inputs["decoder_input_ids"] = query_tokens.ids
         return Sentence(text, pair, target, tokens, query_tokens, inputs, notes)
 
@@ -146,13 +147,11 @@ class Reader(NamedTuple):
             )
         return tokens
 
-    def unknown(self, sentence: Sentence) -> list[Token]:
-        """Return the tokens of a sentence that stand for what the vocabulary lacks."""
-        texts, tokenizer = (sentence.text, sentence.pair), self.tokenizer
-        return unknown_tokens(texts, sentence.tokens, tokenizer.unk_token_id, tokenizer.unk_token)
-
-    def _unknown(self, tokens: Tokens, text: str, pair: str | None) -> tuple[str, ...]:
-        return unknown_notes((text, pair), tokens, self.tokenizer.unk_token_id, self.tokenizer.unk_token)
+    @property
+    def unknown_pieces(self) -> dict[int, str]:
+        """The id that stands for what the vocabulary lacks, and its piece, if there is one."""
+        known = self.tokenizer.unk_token_id
+        return {} if known is None else {known: self.tokenizer.unk_token}
 
     def _decoder_tokens(self, tokens: list[Token]) -> Tokens:
         """Return what the decoder reads when it is to write the target: the start token, then all but the last."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from attncli.errors import require
 from attncli.sources.options import LoadOptions, TokenizerOptions, VocabularyOptions, checked_options, refuse_unknown
 from attncli.sources.reading import check_texts
-from attncli.sources.vocabulary import Trained, Vocabulary, Words, open_vocabulary
+from attncli.sources.vocabulary import Trained, Vocabulary, Words, open_vocabulary, unknown_notes, unknown_tokens
 from attncli.text import visible
 from attncli.trace.tokenization import Tokenization
 
@@ -75,10 +75,10 @@ class _OfVocabulary:
         texts = (text, pair)
         vocabulary: Vocabulary = self._trained or Words([each for each in texts if each is not None], None)
         tokens = vocabulary.encode(text, pair)
-        unknown = frozenset(token.index for token in vocabulary.unknown(texts, tokens))
-        return Tokenization(
-            "toy", None, self._name, text, pair, tokens, unknown=unknown, notes=vocabulary.notes(texts, tokens)
-        )
+        pieces = vocabulary.unknown_pieces(tokens)
+        unknown = frozenset(token.index for token in unknown_tokens(texts, tokens, pieces))
+        notes = unknown_notes(texts, tokens, pieces)
+        return Tokenization("toy", None, self._name, text, pair, tokens, unknown=unknown, notes=notes)
 
 
 class _OfCheckpoint:
@@ -94,9 +94,11 @@ class _OfCheckpoint:
     def tokenize(self, text: str, pair: str | None = None) -> Tokenization:
         """See `Tokenizer.tokenize`."""
         sentence = self._reader.read(text, pair, None)
-        unknown = frozenset(token.index for token in self._reader.unknown(sentence))
-        notes = sentence.notes + self._too_long(len(sentence.tokens))
-        return Tokenization("pretrained", self._name, None, text, pair, sentence.tokens, self._limit, unknown, notes)
+        tokens = sentence.tokens
+        lost = unknown_tokens((text, pair), tokens, self._reader.unknown_pieces)
+        unknown = frozenset(token.index for token in lost)
+        notes = sentence.notes + self._too_long(len(tokens))
+        return Tokenization("pretrained", self._name, None, text, pair, tokens, self._limit, unknown, notes)
 
     def _too_long(self, count: int) -> tuple[str, ...]:
         if self._limit is None or count <= self._limit:

@@ -18,7 +18,7 @@ from attncli.sources.draws import INITS, RNGS, Linear
 from attncli.sources.options import PROJECTS, ToyOptions, refuse_unknown
 from attncli.sources.reading import check_texts
 from attncli.sources.stream import OneByOne
-from attncli.sources.vocabulary import Trained, Vocabulary, Words, open_vocabulary
+from attncli.sources.vocabulary import Trained, Vocabulary, Words, open_vocabulary, unknown_notes
 from attncli.text import visible
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Tokens
@@ -87,9 +87,9 @@ class ToyLayer(OneByOne):
         details = {name: getattr(options, name) for name in ("rng", "project", "positions", "d_model")}
         details |= {"init": options.weights, "vocab_size": vocabulary.size, "parameters": weights.size}
         source = Provenance("toy", seed=options.seed, details=details)
-        notes = vocabulary.notes((text, pair), key_tokens)
+        notes = unknown_notes((text, pair), key_tokens, vocabulary.unknown_pieces(key_tokens))
         if target is not None:
-            notes += vocabulary.notes((target, None), query_tokens)
+            notes += unknown_notes((target, None), query_tokens, vocabulary.unknown_pieces(query_tokens))
         return Trace(source, query_tokens, key_tokens, (layer,), text, pair, target, notes)
 
     @cached_property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -26,11 +26,8 @@ class Vocabulary(Protocol):
     def encode(self, text: str, pair: str | None) -> Tokens:
         """Return the tokens of a text, and of a second one in the same sequence."""
 
-    def unknown(self, texts: tuple[str, str | None], tokens: Tokens) -> list[Token]:
-        """Return the tokens that stand for what the vocabulary lacks."""
-
-    def notes(self, texts: tuple[str, str | None], tokens: Tokens) -> tuple[str, ...]:
-        """Return what the vocabulary could not express, a sentence each."""
+    def unknown_pieces(self, tokens: Tokens) -> dict[int, str]:
+        """Return the ids of these tokens that stand for what the vocabulary lacks, and the pieces of these ids."""
 
 
 class Words:
@@ -57,13 +54,9 @@ class Words:
             ]
         )
 
-    def unknown(self, texts: tuple[str, str | None], tokens: Tokens) -> list[Token]:
+    def unknown_pieces(self, tokens: Tokens) -> dict[int, str]:
         """Return nothing: the vocabulary is made of these words."""
-        return []
-
-    def notes(self, texts: tuple[str, str | None], tokens: Tokens) -> tuple[str, ...]:
-        """Return nothing."""
-        return ()
+        return {}
 
 
 def _split(text: str) -> list[tuple[str, tuple[int, int]]]:
@@ -92,25 +85,16 @@ class Trained:
             encoding = self._tokenizer.encode(text, pair, add_special_tokens=self._special)
         return tokens_of(encoding, text, pair)
 
-    def unknown(self, texts: tuple[str, str | None], tokens: Tokens) -> list[Token]:
-        """See `Vocabulary.unknown`."""
-        return [token for unknown in self._unknown_pieces(tokens) for token in unknown_tokens(texts, tokens, *unknown)]
-
-    def notes(self, texts: tuple[str, str | None], tokens: Tokens) -> tuple[str, ...]:
-        """See `Vocabulary.notes`."""
-        return tuple(
-            note for unknown in self._unknown_pieces(tokens) for note in unknown_notes(texts, tokens, *unknown)
-        )
-
-    def _unknown_pieces(self, tokens: Tokens) -> list[tuple[int | None, str | None]]:
-        """Return the ids that stand for what the vocabulary lacks, and their pieces."""
+    def unknown_pieces(self, tokens: Tokens) -> dict[int, str]:
+        """See `Vocabulary.unknown_pieces`."""
         tokenizer = self._tokenizer
         unknown = getattr(tokenizer.model, "unk_token", None)
         if unknown is not None:
-            return [(tokenizer.token_to_id(unknown), unknown)]
+            id_ = tokenizer.token_to_id(unknown)
+            return {} if id_ is None else {id_: unknown}
         # Unigram does not tell its unknown token, but gives its id to pieces that are spelt otherwise.
-        others = {token.id for token in tokens if tokenizer.id_to_token(token.id) != token.text}
-        return [(id_, tokenizer.id_to_token(id_)) for id_ in others]
+        pieces = {token: str(tokenizer.id_to_token(token.id)) for token in tokens}
+        return {token.id: piece for token, piece in pieces.items() if piece != token.text}
 
 
 @contextmanager
@@ -126,34 +110,29 @@ def readable() -> Iterator[None]:
         raise InputError(f"the tokenizer cannot read the text: {visible(str(error))}") from None
 
 
-def unknown_tokens(
-    texts: tuple[str, str | None], tokens: Tokens, unknown_id: int | None, unknown: str | None
-) -> list[Token]:
-    """Return the tokens that stand for what the vocabulary lacks, not those that the text itself spells so.
+def unknown_tokens(texts: tuple[str, str | None], tokens: Tokens, pieces: Mapping[int, str]) -> dict[Token, str]:
+    """Return the tokens that stand for what the vocabulary lacks, with what each of them stands for.
 
     Args:
         texts: the text and the second one of a pair.
         tokens: their tokens.
-        unknown_id: the id that stands for what the vocabulary lacks.
-        unknown: the piece of that id.
+        pieces: see `Vocabulary.unknown_pieces`. What the text itself spells like its piece is not unknown.
     """
-    lost = (token for token in tokens if token.id == unknown_id and not token.special)
-    return [token for token in lost if _covered(token, texts) != unknown]
+    lost = (token for token in tokens if token.id in pieces and not token.special)
+    words = {token: (texts[token.segment] or "")[token.start : token.end] for token in lost}
+    return {token: word for token, word in words.items() if word != pieces[token.id]}
 
 
-def unknown_notes(
-    texts: tuple[str, str | None], tokens: Tokens, unknown_id: int | None, unknown: str | None
-) -> tuple[str, ...]:
-    """Return a sentence about the words that the vocabulary lacks, or none; see `unknown_tokens`."""
-    lost = [_covered(token, texts) for token in unknown_tokens(texts, tokens, unknown_id, unknown)]
-    if not lost:
-        return ()
-    words = ", ".join(f"'{visible(word)}'" for word in dict.fromkeys(lost))
-    return (f"the model's vocabulary lacks {words}, read as {unknown}; attention there is to the unknown token",)
-
-
-def _covered(token: Token, texts: tuple[str, str | None]) -> str:
-    return (texts[token.segment] or "")[token.start : token.end]
+def unknown_notes(texts: tuple[str, str | None], tokens: Tokens, pieces: Mapping[int, str]) -> tuple[str, ...]:
+    """Return a sentence about the words that the vocabulary lacks, for each piece; see `unknown_tokens`."""
+    lost = unknown_tokens(texts, tokens, pieces)
+    notes = []
+    for id_ in dict.fromkeys(token.id for token in lost):
+        words = ", ".join(dict.fromkeys(f"'{visible(word)}'" for token, word in lost.items() if token.id == id_))
+        notes.append(
+            f"the model's vocabulary lacks {words}, read as {pieces[id_]}; attention there is to the unknown token"
+        )
+    return tuple(notes)
 
 
 def tokens_of(encoding: Any, text: str, pair: str | None = None) -> Tokens:

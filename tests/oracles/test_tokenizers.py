@@ -216,16 +216,34 @@ def test_what_cannot_be_loaded_is_one_sentence(attn: Run, tmp_path: Path) -> Non
             assert (code, out, err.count("\n")) == (3, "", 1), err
 
 
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json"])
 @pytest.mark.parametrize("engine", ["native", "transformers"])
-def test_an_unknown_token_without_a_letter_is_none(engine: str, attn: Run, tiny_llama: str, tmp_path: Path) -> None:
+def test_an_unknown_token_without_a_letter_is_none(
+    engine: str, name: str, attn: Run, tiny_llama: str, tmp_path: Path
+) -> None:
     folder = Path(shutil.copytree(tiny_llama, tmp_path / "here"))
-    path = folder / "tokenizer_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"unk_token": ""}))
+    said = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({key: said[key] for key in said if key != "unk_token"}))
+    path = folder / name
+    path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | {"unk_token": ""}))
     run = ["inspect", "time zeppelin", "--engine", engine, "-F", "json", "-m"]
     ran, known = attn(*run, folder), attn(*run, tiny_llama)
     assert (ran.code, ran.err) == (0, "")
     assert "'zeppelin'" in known.err
     assert ran.json["layers"] == known.json["layers"]
+
+
+def test_a_quantization_that_is_no_object_is_no_matter_of_tokens(attn: Run, tmp_path: Path, minilm: str) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(Path(minilm, name), tmp_path)
+    config = json.loads(Path(minilm, "config.json").read_text()) | {"quantization_config": "fp8"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    expected = attn("tokens", "time flies", "-m", minilm, "-F", "json").json["tokens"]
+    assert attn("tokens", "time flies", "-m", tmp_path, "-F", "json").json["tokens"] == expected
+    (tmp_path / "config.json").write_text(json.dumps(config | {"one_of_its_own": 1}))  # which transformers reads
+    ran = attn("tokens", "time flies", "-m", tmp_path)
+    assert (ran.code, ran.out) == (3, "")
+    assert "are quantized, and its config.json does not say how" in ran.err
 
 
 class MistralCommon:

@@ -5,7 +5,6 @@ Exactness is a contract: what this engine cannot compute just as transformers do
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
@@ -17,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli.errors import InputError, UsageError, not_installed
-from attncli.files import MOST_TEXT, read_file
 from attncli.masks.parser import parse
-from attncli.sources.folder import check_folder, is_known, snapshot
+from attncli.sources.folder import check_folder, is_known, read_json, snapshot
 from attncli.sources.native.families import recipe_of
 from attncli.sources.native.fields import DeclinedError, Fields
 from attncli.sources.native.forward import Model
@@ -82,7 +80,7 @@ class NativeCheckpoint(OneByOne):
         self.mask = None if mask is None else parse(mask, states_true=False)
         check_is_checkpoint(model)
         folder = _folder(model, options.revision, _is_whole)
-        config = _config(folder)
+        config = read_json(folder / "config.json")
         _check_stored(model, folder, config, options)
         recipe = recipe_of(Fields(config))
         if kind not in (None, "self"):
@@ -155,7 +153,8 @@ def load_alone(name: str, options: LoadOptions) -> tuple[NativeTokenizer, int]:
     check_path(name)
     _check_options(options)
     folder = _folder(name, options.revision, _has_whole_tokenizer)
-    config = _config(folder)
+    config = read_json(folder / "config.json")
+    config.pop("quantization_config", None)  # of the weights
     limit = recipe_of(Fields(config)).positions
     return load_tokenizer(name, folder, config), limit
 
@@ -201,13 +200,3 @@ def _has_whole_tokenizer(folder: Path) -> bool:
     """
     has_all = all(os.path.isfile(folder / name) for name in ("tokenizer.json", "tokenizer_config.json"))
     return has_all and (is_known(folder, "special_tokens_map.json") or has_weights(folder))
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    try:
-        read = json.loads(read_file(folder / "config.json", MOST_TEXT).decode("utf-8"))
-    except (OSError, ValueError, RecursionError):
-        raise DeclinedError("its config.json cannot be read") from None
-    if not isinstance(read, dict):
-        raise DeclinedError("its config.json is no object")
-    return read

@@ -1,20 +1,67 @@
-"""A checkpoint's tokenizer without transformers: the ids that its AutoTokenizer would give, or none."""
+"""A checkpoint's tokenizer without transformers: the ids that its AutoTokenizer would give, or none.
+
+What a folder's files say is read as transformers reads it, where a usual folder says it; what is unusual is declined.
+<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/auto/tokenization_auto.py>
+<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/tokenization_utils_base.py>
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Encoding, Tokenizer, models
+from tokenizers import AddedToken, Encoding, Tokenizer, models
 
+from attncli.files import MOST_TEXT, read_file
+from attncli.sources.folder import read_json
 from attncli.sources.native.fields import DeclinedError
-from attncli.sources.native.tokenizer_choice import class_of
-from attncli.sources.native.tokenizer_classes import TokenizerClass, bare_template, character_map
-from attncli.sources.native.tokenizer_settings import Settings, read_json
+from attncli.sources.native.tokenizer_classes import CLASSES, PLAIN, Settings, TokenizerClass, bare_template
 from attncli.sources.vocabulary import tokenizer_in
 from attncli.text import visible
+
+# The tokenizer class of a model type where the checkpoint names none.
+_CLASS_OF = {
+    "bert": "BertTokenizer",
+    "camembert": "CamembertTokenizer",
+    "distilbert": "BertTokenizer",
+    "electra": "BertTokenizer",
+    "gemma": "GemmaTokenizer",
+    "gemma2": "GemmaTokenizer",
+    "gemma3_text": "GemmaTokenizer",
+    "gpt2": "GPT2Tokenizer",
+    "gpt_neox": "GPTNeoXTokenizer",
+    "llama": "TokenizersBackend",
+    "mistral": "TokenizersBackend",
+    "olmo2": "TokenizersBackend",
+    "qwen2": "Qwen2Tokenizer",
+    "qwen3": "Qwen2Tokenizer",
+    "roberta": "RobertaTokenizer",
+    "smollm3": "TokenizersBackend",
+    "xlm-roberta": "XLMRobertaTokenizer",
+}
+_WHATEVER_IS_SAID = {"mistral", "olmo2", "qwen2"}  # of the class
+# Names for which transformers has a rule of its own begin so.
+_APART = ("deepseek-ai/", "allenai/dolma2", "google/umt5", "naver-clova-ix/", "salesforce/", "stepfun-ai/")
+
+_NAMED = {f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")}
+_EXTRA = ("extra_special_tokens", "additional_special_tokens")
+# Other fields of tokenizer_config.json that change no id, or that a class reads.
+_FIELDS = """
+add_bos_token add_eos_token add_prefix_space added_tokens_decoder backend chat_template clean_up_tokenization_spaces
+do_basic_tokenize do_lower_case errors fast is_local legacy local_files_only max_len max_length model_input_names
+model_max_length name_or_path never_split pad_to_multiple_of pad_token_type_id padding_side processor_class
+sp_model_kwargs spaces_between_special_tokens special_tokens_map_file stride strip_accents tokenize_chinese_chars
+tokenizer_class tokenizer_file trim_offsets truncation_side truncation_strategy use_default_system_prompt use_fast
+vocab_file
+"""
+_KNOWN = {*_EXTRA, *_FIELDS.split()}
+# What has to be as it is, if it is there.
+_FIXED = {"fix_mistral_regex": (False,), "split_special_tokens": (False,), "init_inputs": ([],), "auto_map": (None,)}
+_LISTED = re.compile(r'"added_tokens"\s*:\s*')
+_HEAD = 1 << 21  # characters of a tokenizer.json before which its added tokens have to end
 
 
 class Encoded(dict[str, list[int]]):
@@ -41,13 +88,15 @@ class NativeTokenizer:
         input_names: what the model is given of each token.
     """
 
-    def __init__(self, tokenizer: Tokenizer, settings: Settings, input_names: list[str], side: str) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, tokens: Mapping[str, str | None], input_names: list[str], side: str
+    ) -> None:
         self._tokenizer = tokenizer
         self._side = side
         self.input_names = input_names
-        self.unk_token = settings.written("unk_token")
+        self.unk_token = tokens.get("unk_token")
         self.unk_token_id, self.eos_token_id, self.pad_token_id = (
-            None if (piece := settings.written(name)) is None else tokenizer.token_to_id(piece)
+            None if (piece := tokens.get(name)) is None else tokenizer.token_to_id(piece)
             for name in ("unk_token", "eos_token", "pad_token")
         )
 
@@ -61,15 +110,7 @@ class NativeTokenizer:
         max_length: int | None = None,
         **_: object,
     ) -> Encoded:
-        """Return what the model is given of a text.
-
-        Args:
-            text: the text.
-            pair: a second one in the same sequence.
-            add_special_tokens: whether they are added.
-            truncation: whether it is cut.
-            max_length: the number of tokens to cut it to.
-            _: what transformers' own do only when asked to, padding and warnings.
+        """Return what the model is given of a text and a second one; called as transformers' tokenizers are.
 
         Raises:
             Exception: of the library, for a word that its vocabulary cannot express.
@@ -103,29 +144,63 @@ def load_tokenizer(name: str, folder: Path, config: Mapping[str, Any]) -> Native
     if not path.is_file() or not path.stat().st_size:
         raise DeclinedError("it has no tokenizer.json")
     fields = read_json(folder / "tokenizer_config.json")
-    said = fields.get("tokenizer_class")
-    kind = class_of(name, folder, config, config.get("tokenizer_class") if said is None else said)
-    if kind is not None and kind.model is models.Unigram:
-        loaded, pieces = _with_exact_scores(path)
-    else:
-        loaded, pieces = tokenizer_in(path, visible(name)), []
-    settings = Settings(folder, fields, character_map(loaded.normalizer), pieces)
-    tokenizer = loaded if kind is None else _rebuilt(loaded, kind, settings)
-    if loaded.padding is not None:
-        settings.set_default("pad_token", loaded.padding["pad_token"])
-    tokenizer.post_processor = loaded.post_processor or bare_template()
-    settings.add_to(tokenizer)
-    if kind is not None and kind.finish is not None:
-        kind.finish(tokenizer, settings)
+    kind = _class_of(name, path, config, fields)
+    loaded = _with_exact_scores(path) if kind.model is models.Unigram else tokenizer_in(path, visible(name))
+    if kind.model not in (None, type(loaded.model)):
+        raise DeclinedError(f"its class reads {kind.model.__name__}, tokenizer.json has {type(loaded.model).__name__}")
+    usual = {} if loaded.padding is None else {"pad_token": loaded.padding["pad_token"]}
+    settings = _settings(folder, fields, usual, kind)
+    tokenizer = _set_up(loaded, kind, settings)
+    tokenizer.post_processor = tokenizer.post_processor or loaded.post_processor or bare_template()
+    tokenizer.no_padding()
     side = fields.get("truncation_side", (loaded.truncation or {}).get("direction", "right"))
     if side not in ("left", "right"):
         raise DeclinedError(f"truncation_side is {side!r}")
-    tokenizer.no_padding()
-    return NativeTokenizer(tokenizer, settings, _input_names(fields, kind), side)
+    input_names = fields.get("model_input_names", ["attention_mask", *["token_type_ids"] * kind.has_segments])
+    if type(input_names) is not list:
+        raise DeclinedError(f"model_input_names is {input_names!r}")
+    return NativeTokenizer(tokenizer, settings.tokens, input_names, side)
 
 
-def _with_exact_scores(path: Path) -> tuple[Tokenizer, list[tuple[str, float]]]:
-    """Return the tokenizer of a file without its pieces, and these with their scores.
+def _class_of(name: str, path: Path, config: Mapping[str, Any], fields: Mapping[str, Any]) -> TokenizerClass:
+    """Return the class that AutoTokenizer would choose for a checkpoint."""
+    kind, said = config.get("model_type"), fields.get("tokenizer_class") or config.get("tokenizer_class")
+    if kind not in _CLASS_OF:
+        raise DeclinedError(f"the tokenizer of {kind!r} is not known")
+    names = (name, config.get("_name_or_path"), config.get("name_or_path"))
+    if "model_name" in config or any(str(each).lower().startswith(_APART) for each in names):
+        raise DeclinedError("transformers may have a tokenizer of its own for a checkpoint of that name")
+    chosen = str(said).removesuffix("Fast") if said and kind not in _WHATEVER_IS_SAID else _CLASS_OF[kind]
+    if chosen not in CLASSES:
+        raise DeclinedError(f"tokenizer_class is {said!r}")
+    # So transformers tells Llama 3 from Llama 2.
+    if chosen == "LlamaTokenizer" and b'"ByteLevel"' in read_file(path, MOST_TEXT):
+        return PLAIN
+    return CLASSES[chosen]
+
+
+def _set_up(loaded: Tokenizer, kind: TokenizerClass, settings: Settings) -> Tokenizer:
+    """Return a tokenizer with the vocabulary of the file and the pipeline of its class."""
+    if kind.build is None:
+        loaded.add_tokens(settings.added)
+        return loaded
+    model: Any = loaded.model
+    if kind.model is models.BPE and (model.dropout or model.continuing_subword_prefix or model.end_of_word_suffix):
+        raise DeclinedError("tokenizer.json has a dropout, a prefix or a suffix, which its class takes away")
+    pipeline = kind.build(loaded, settings)
+    for name, value in pipeline.model.items():
+        setattr(model, name, value)
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = pipeline.normalizer
+    tokenizer.pre_tokenizer = pipeline.pre_tokenizer
+    tokenizer.add_tokens(settings.added)
+    if pipeline.post_processor is not None:
+        tokenizer.post_processor = pipeline.post_processor(tokenizer)
+    return tokenizer
+
+
+def _with_exact_scores(path: Path) -> Tokenizer:
+    """Return the tokenizer of a file whose vocabulary is Unigram.
 
     The library's reader of JSON is off by one unit in the last place of every eighth score or so, which decides between
     ways to cut a word that are alike (`aaaaa`); to its classes, transformers hands the scores as Python reads them.
@@ -139,30 +214,89 @@ def _with_exact_scores(path: Path) -> tuple[Tokenizer, list[tuple[str, float]]]:
             raise DeclinedError(f"its class reads Unigram, tokenizer.json has {content['model']['type']}")
         pieces = [(piece, score) for piece, score in content["model"]["vocab"]]
         content |= {"added_tokens": [], "model": {"type": "Unigram", "unk_id": 0, "vocab": [["", 0.0]]}}
-        return Tokenizer.from_str(json.dumps(content)), pieces
+        tokenizer = Tokenizer.from_str(json.dumps(content))
+        tokenizer.model = models.Unigram(pieces, unk_id=3, byte_fallback=False)
     except DeclinedError:
         raise
     except Exception as error:  # the library raises bare Exception
         raise DeclinedError(f"its tokenizer.json cannot be read: {error}") from None
-
-
-def _rebuilt(loaded: Tokenizer, kind: TokenizerClass, settings: Settings) -> Tokenizer:
-    """Return a tokenizer with the vocabulary of the file and the pipeline of its class."""
-    model: Any = loaded.model
-    if type(model) is not kind.model:
-        raise DeclinedError(f"its class reads {kind.model.__name__}, tokenizer.json has {type(model).__name__}")
-    for name, token in kind.tokens.items():
-        settings.set_default(name, token)
-    tokenizer = Tokenizer(model)
-    kind.build(tokenizer, settings)
     return tokenizer
 
 
-def _input_names(fields: Mapping[str, Any], kind: TokenizerClass | None) -> list[str]:
-    own = ["input_ids", "attention_mask"]
-    if kind is not None and kind.has_segments:
-        own.append("token_type_ids")
-    names = fields.get("model_input_names", own)
-    if type(names) is not list:
-        raise DeclinedError(f"model_input_names is {names!r}")
-    return names
+def _settings(
+    folder: Path, fields: Mapping[str, Any], usual: Mapping[str, str | None], kind: TokenizerClass
+) -> Settings:
+    """Return what the files beside a vocabulary say.
+
+    Raises:
+        DeclinedError: they say it in an unusual way: all special tokens have to be among the added ones, for one.
+    """
+    said = {name: value for name, value in fields.items() if name.endswith("_token") and name not in _KNOWN}
+    for name, value in fields.items():
+        if name not in said and name not in _KNOWN and value not in _FIXED.get(name, ()):
+            raise DeclinedError(f"it does not know the field {visible(name)} of tokenizer_config.json")
+    extra = [fields[name] for name in _EXTRA if name in fields]
+    if "added_tokens_decoder" in fields:
+        added = _added(fields["added_tokens_decoder"])
+    else:
+        mapped = read_json(folder / "special_tokens_map.json")
+        if odd := mapped.keys() - _NAMED - {"additional_special_tokens"}:
+            raise DeclinedError(f"it does not know the field {visible(min(odd))} of special_tokens_map.json")
+        if (folder / "added_tokens.json").exists():
+            raise DeclinedError("it has an added_tokens.json")
+        extra += [mapped.pop(name) for name in _EXTRA if name in mapped]
+        said |= {
+            name: value | {"__type": "AddedToken"} if type(value) is dict else value for name, value in mapped.items()
+        }
+        added = _added(_listed(folder / "tokenizer.json"))
+    tokens = {**usual, **kind.tokens, **{name: _text(value) for name, value in said.items()}}
+    if all(type(value) is dict for value in extra):  # a table of names, beside which the class's own are used
+        added += [AddedToken(text, special=True) for text in kind.extra if text not in map(str, added)]
+    special = {str(token) for token in added if token.special} - {str(token) for token in added if not token.special}
+    for text in (*tokens.values(), *(text for value in extra for text in _texts(value))):
+        if text is not None and text not in special:
+            raise DeclinedError(f"{visible(text)} is none of the special tokens among the added ones")
+    return Settings(fields, tokens, added)
+
+
+def _text(token: Any) -> str | None:
+    """Return the text of a special token; one without a letter is none: no vocabulary has it."""
+    if type(token) is dict and token.get("__type") == "AddedToken":
+        token = token.get("content")
+    if token is not None and type(token) is not str:
+        raise DeclinedError(f"a special token is {token!r}")
+    return token or None
+
+
+def _texts(tokens: Any) -> list[str | None]:
+    """Return the texts of special tokens in a list, or in a table of names that the checkpoint gave them."""
+    if type(tokens) is dict and not tokens.keys() & (_KNOWN | _NAMED):
+        tokens = list(tokens.values())
+    if tokens is not None and type(tokens) is not list:
+        raise DeclinedError(f"extra special tokens are {tokens!r}")
+    return [_text(token) for token in tokens or ()]
+
+
+def _added(by_id: Any) -> list[AddedToken]:
+    """Return added tokens in the order of their ids."""
+    try:
+        tokens = {int(id_): AddedToken(**fields) for id_, fields in by_id.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise DeclinedError(f"its added tokens cannot be read: {error}") from None
+    return [tokens[id_] for id_ in sorted(tokens)]
+
+
+def _listed(path: Path) -> dict[int, dict[str, Any]]:
+    """Return the added tokens that a tokenizer.json lists; the library gives some of them ids of its own.
+
+    Raises:
+        DeclinedError: they are not at its beginning, where the library writes them.
+    """
+    with path.open(encoding="utf-8", errors="replace") as file:
+        head = file.read(_HEAD)
+    found = _LISTED.search(head)
+    try:
+        tokens = json.JSONDecoder().raw_decode(head, found.end() if found else 0)[0]
+        return {token.pop("id"): token for token in tokens}
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+        raise DeclinedError("tokenizer.json does not list its added tokens at its beginning") from None

@@ -1,20 +1,17 @@
-"""The tokenizer classes of transformers that take only the vocabulary and the merges of a tokenizer.json.
+"""The tokenizer classes of transformers that take no more than the vocabulary and the merges from a tokenizer.json.
 
-Everything else they set up from their fields; what each of them sets up is written down here.
+Each of them sets up the rest from its own defaults and tokenizer_config.json; so do the functions here, a class each.
 <https://github.com/huggingface/transformers/tree/v5.23.0/src/transformers/models>
 """
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from attncli.sources.native.fields import DeclinedError
-from attncli.sources.native.tokenizer_settings import Settings
 
 # <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/qwen2/tokenization_qwen2.py#L33>
 _QWEN2_WORDS = (
@@ -22,153 +19,166 @@ _QWEN2_WORDS = (
 )
 
 
+class Settings(NamedTuple):
+    """What the files beside a vocabulary say.
+
+    Attributes:
+        fields: those of tokenizer_config.json.
+        tokens: the special tokens by their names, such as `pad_token`.
+        added: the tokens that are matched before the vocabulary is, in the order of their ids.
+    """
+
+    fields: Mapping[str, Any]
+    tokens: Mapping[str, str | None]
+    added: list[AddedToken]
+
+    def flag(self, name: str, default: bool | None, may_be_none: bool = False) -> Any:
+        """Return a field that is true or false.
+
+        Raises:
+            DeclinedError: it is neither.
+        """
+        value = self.fields.get(name, default)
+        if type(value) is not bool and not (may_be_none and value is None):
+            raise DeclinedError(f"{name} is {value!r}")
+        return value
+
+    def token(self, name: str) -> str:
+        """Return the text of a special token that the class cannot do without.
+
+        Raises:
+            DeclinedError: there is none, or it holds a blank.
+        """
+        text = self.tokens.get(name) or ""
+        if text.split() != [text]:
+            raise DeclinedError(f"{name} is {text!r}")
+        return text
+
+
+class Pipeline(NamedTuple):
+    """What a class sets up around a vocabulary; see `tokenizers.Tokenizer`.
+
+    Attributes:
+        pre_tokenizer: splits a text into words.
+        model: parameters of the vocabulary.
+        normalizer: changes the text before it is split.
+        post_processor: makes what adds the special tokens, out of the tokenizer, which knows their ids; None is what
+            tokenizer.json has.
+    """
+
+    pre_tokenizer: Any
+    model: Mapping[str, Any]
+    normalizer: Any = None
+    post_processor: Callable[[Tokenizer], Any] | None = None
+
+
 class TokenizerClass(NamedTuple):
-    """A tokenizer class that sets up its own pipeline.
+    """A tokenizer class.
 
     Attributes:
         model: the kind of vocabulary it takes.
-        tokens: the special tokens that it has where the checkpoint names none.
-        build: sets normalizer, pre-tokenizer and the model's parameters.
-        finish: sets what needs the ids of the special tokens, when they are known.
-        has_segments: whether the model is told which text a token belongs to.
+        tokens: its special tokens where the checkpoint names none.
+        build: sets it up, given the tokenizer in tokenizer.json; None takes that one as it is.
+        extra: its special tokens without a name, where the checkpoint names none.
+        has_segments: whether the model is told which of two texts a token belongs to.
     """
 
     model: Any
-    tokens: Mapping[str, Any]
-    build: Callable[[Tokenizer, Settings], None]
-    finish: Callable[[Tokenizer, Settings], None] | None = None
+    tokens: Mapping[str, str | None]
+    build: Callable[[Tokenizer, Settings], Pipeline] | None
+    extra: tuple[str, ...] = ()
     has_segments: bool = False
 
 
-def _set_bpe(
-    tokenizer: Tokenizer, *, unk_token: str | None = None, fuse_unk: bool = False, byte_fallback: bool = False
-) -> None:
-    model = tokenizer.model
-    if model.dropout is not None or model.continuing_subword_prefix or model.end_of_word_suffix:
-        raise DeclinedError("tokenizer.json has a dropout, a prefix or a suffix, which its class takes away")
-    model.unk_token = unk_token
-    model.fuse_unk = fuse_unk
-    model.byte_fallback = byte_fallback
-    model.ignore_merges = False
+# Parameters of byte-pair vocabularies: of those whose alphabet is bytes, and of those that spell out unknown bytes.
+_BYTES = {"unk_token": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False}
+_FALLBACK = _BYTES | {"fuse_unk": True, "byte_fallback": True}
 
 
-def _with_id(tokenizer: Tokenizer, token: str) -> Any:
-    return token, tokenizer.token_to_id(token)
-
-
-def _build_bert(tokenizer: Tokenizer, settings: Settings) -> None:
-    tokenizer.model.unk_token = settings.content("unk_token")
-    tokenizer.model.continuing_subword_prefix = "##"
-    tokenizer.model.max_input_chars_per_word = 100
-    tokenizer.normalizer = normalizers.BertNormalizer(
+def _bert(_: Tokenizer, settings: Settings) -> Pipeline:
+    normalizer = normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=settings.flag("tokenize_chinese_chars", True),
         strip_accents=settings.flag("strip_accents", None, may_be_none=True),
         lowercase=settings.flag("do_lower_case", True),
     )
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    model = {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
+    model |= {"unk_token": settings.token("unk_token")}
+    first, last = settings.token("cls_token"), settings.token("sep_token")
+    return Pipeline(pre_tokenizers.BertPreTokenizer(), model, normalizer, _template(first, last, ["$B:1", f"{last}:1"]))
 
 
-def _finish_bert(tokenizer: Tokenizer, settings: Settings) -> None:
-    first, last = (settings.content(name) for name in ("cls_token", "sep_token"))
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{first}:0 $A:0 {last}:0",
-        pair=f"{first}:0 $A:0 {last}:0 $B:1 {last}:1",
-        special_tokens=[_with_id(tokenizer, token) for token in (first, last)],
-    )
+def _gpt2(_: Tokenizer, settings: Settings) -> Pipeline:
+    return Pipeline(pre_tokenizers.ByteLevel(add_prefix_space=settings.flag("add_prefix_space", False)), _BYTES)
 
 
-def _build_bytes(tokenizer: Tokenizer, settings: Settings) -> None:
-    _set_bpe(tokenizer)
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=settings.flag("add_prefix_space", False))
+def _roberta(loaded: Tokenizer, settings: Settings) -> Pipeline:
+    flags = {"trim_offsets": settings.flag("trim_offsets", True)}
+    flags["add_prefix_space"] = settings.flag("add_prefix_space", False)
+    ends = settings.token("sep_token"), settings.token("cls_token")
+
+    def post_processor(tokenizer: Tokenizer) -> Any:
+        last, first = (_with_id(tokenizer, end) for end in ends)
+        return processors.RobertaProcessing(last, first, **flags)
+
+    return _gpt2(loaded, settings)._replace(post_processor=post_processor)
 
 
-def _finish_roberta(tokenizer: Tokenizer, settings: Settings) -> None:
-    last, first = (_with_id(tokenizer, settings.content(name)) for name in ("sep_token", "cls_token"))
-    tokenizer.post_processor = processors.RobertaProcessing(
-        last,
-        first,
-        trim_offsets=settings.flag("trim_offsets", True),
-        add_prefix_space=settings.flag("add_prefix_space", False),
-    )
+def _gpt_neox(loaded: Tokenizer, settings: Settings) -> Pipeline:
+    settings.flag("trim_offsets", True)  # of a part that trims none
+    return _gpt2(loaded, settings)._replace(normalizer=normalizers.NFC(), post_processor=lambda _: bare_template())
 
 
-def _build_neox(tokenizer: Tokenizer, settings: Settings) -> None:
-    _set_bpe(tokenizer)
-    tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(
-        add_prefix_space=settings.flag("add_prefix_space", False), trim_offsets=settings.flag("trim_offsets", True)
-    )
-
-
-def _finish_neox(tokenizer: Tokenizer, settings: Settings) -> None:
-    tokenizer.post_processor = bare_template()
-
-
-def _build_qwen2(tokenizer: Tokenizer, settings: Settings) -> None:
-    _set_bpe(tokenizer)
+def _qwen2(_: Tokenizer, settings: Settings) -> Pipeline:
+    if any(
+        each.special and (each.lstrip or each.rstrip or each.single_word or each.normalized) for each in settings.added
+    ):
+        raise DeclinedError("its special tokens are matched in a way that its class changes")
     has_prefix = settings.flag("add_prefix_space", None, may_be_none=True) or False
-    tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(_QWEN2_WORDS), behavior="isolated", invert=False),
-            pre_tokenizers.ByteLevel(add_prefix_space=has_prefix, use_regex=False),
-        ]
+    splits = [
+        pre_tokenizers.Split(Regex(_QWEN2_WORDS), behavior="isolated", invert=False),
+        pre_tokenizers.ByteLevel(add_prefix_space=has_prefix, use_regex=False),
+    ]
+    return Pipeline(pre_tokenizers.Sequence(splits), _BYTES, normalizers.NFC())
+
+
+def _llama(_: Tokenizer, settings: Settings) -> Pipeline:
+    scheme = "always" if settings.flag("legacy", False, may_be_none=True) else "first"
+    if settings.flag("add_prefix_space", None, may_be_none=True) is False:
+        scheme = "never"
+    return Pipeline(pre_tokenizers.Metaspace("▁", prepend_scheme=scheme, split=False), _FALLBACK)
+
+
+def _gemma(_: Tokenizer, settings: Settings) -> Pipeline:
+    return Pipeline(
+        pre_tokenizers.Split(" ", behavior="merged_with_previous", invert=False),
+        _FALLBACK | {"unk_token": settings.token("unk_token")},
+        normalizers.Replace(" ", "▁"),
     )
 
 
-def _finish_qwen2(tokenizer: Tokenizer, settings: Settings) -> None:
-    tokens = dict.fromkeys(map(str, [*settings.named, *settings.extra]))
-    tokenizer.add_tokens([AddedToken(token, special=True) for token in tokens])
-
-
-def _build_llama(tokenizer: Tokenizer, settings: Settings) -> None:
-    _set_bpe(tokenizer, fuse_unk=True, byte_fallback=True)
-    scheme = "never"
-    if settings.flag("add_prefix_space", None, may_be_none=True) is not False:
-        scheme = "always" if settings.flag("legacy", False, may_be_none=True) else "first"
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme=scheme, split=False)
-
-
-def _build_gemma(tokenizer: Tokenizer, settings: Settings) -> None:
-    _set_bpe(tokenizer, unk_token=settings.content("unk_token"), fuse_unk=True, byte_fallback=True)
-    tokenizer.normalizer = normalizers.Replace(" ", "▁")
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", behavior="merged_with_previous", invert=False)
-
-
-def _build_sentencepiece(tokenizer: Tokenizer, settings: Settings, unknown_id: int) -> None:
-    try:
-        tokenizer.model = models.Unigram(settings.pieces, unk_id=unknown_id, byte_fallback=False)
-    except Exception as error:  # the library raises bare Exception
-        raise DeclinedError(f"tokenizer.json has pieces that its class cannot take: {error}") from None
-    if settings.character_map is not None:
-        tokenizer.normalizer = normalizers.Precompiled(settings.character_map)
+def _xlm_roberta(loaded: Tokenizer, settings: Settings) -> Pipeline:
+    if loaded.id_to_token(3) != settings.token("unk_token"):  # where this class supposes it; CamemBERT's looks for it
+        raise DeclinedError("its unknown token is not the fourth piece")
     scheme = "always" if settings.flag("add_prefix_space", True) else "never"
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.WhitespaceSplit(),
-            pre_tokenizers.Metaspace(replacement="▁", prepend_scheme=scheme, split=True),
-        ]
+    splits = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace("▁", prepend_scheme=scheme, split=True)]
+    said = loaded.normalizer
+    parts: Any = said if isinstance(said, normalizers.Sequence) else [said]
+    characters = next((part for part in parts if isinstance(part, normalizers.Precompiled)), None)
+    first, last = settings.token("bos_token"), settings.token("eos_token")
+    return Pipeline(pre_tokenizers.Sequence(splits), {}, characters, _template(first, last, [last, "$B", last]))
+
+
+def _template(first: str, last: str, pair: list[str]) -> Callable[[Tokenizer], Any]:
+    """Return what makes a post-processor that puts a text between two tokens, and then what a second one adds."""
+    single = [first, "$A", last]
+    return lambda tokenizer: processors.TemplateProcessing(
+        single, [*single, *pair], [_with_id(tokenizer, end) for end in (first, last)]
     )
 
 
-def _build_xlm_roberta(tokenizer: Tokenizer, settings: Settings) -> None:
-    _build_sentencepiece(tokenizer, settings, 3)
-
-
-def _build_camembert(tokenizer: Tokenizer, settings: Settings) -> None:
-    unknown = settings.content("unk_token")
-    found = (index for index, (piece, _) in enumerate(settings.pieces) if piece == unknown)
-    _build_sentencepiece(tokenizer, settings, next(found, 0))
-
-
-def _finish_sentencepiece(tokenizer: Tokenizer, settings: Settings) -> None:
-    first, last = (settings.content(name) for name in ("bos_token", "eos_token"))
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=[first, "$A", last],
-        pair=[first, "$A", last, last, "$B", last],
-        special_tokens=[_with_id(tokenizer, token) for token in (first, last)],
-    )
+def _with_id(tokenizer: Tokenizer, token: str) -> Any:
+    return token, tokenizer.token_to_id(token)
 
 
 def bare_template() -> Any:
@@ -176,70 +186,34 @@ def bare_template() -> Any:
     return processors.TemplateProcessing(single="$A:0", pair="$A:0 $B:1", special_tokens=[])
 
 
-def character_map(normalizer: Any) -> bytes | None:
-    """Return SentencePiece's map of characters, if a normalizer holds one."""
-    if normalizer is None:
-        return None
-    state = json.loads(normalizer.__getstate__())
-    for one in state["normalizers"] if state.get("type") == "Sequence" else [state]:
-        if one.get("type") == "Precompiled":
-            return base64.b64decode(one["precompiled_charsmap"])
-    return None
-
-
-_BERT_TOKENS = {
-    "unk_token": "[UNK]",
-    "sep_token": "[SEP]",
-    "pad_token": "[PAD]",
-    "cls_token": "[CLS]",
-    "mask_token": "[MASK]",
-}
-_ROBERTA_TOKENS = {
-    "bos_token": "<s>",
-    "eos_token": "</s>",
+_BERT_TOKENS = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
+_LLAMA_TOKENS = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
+_ROBERTA_TOKENS = _LLAMA_TOKENS | {
     "sep_token": "</s>",
     "cls_token": "<s>",
-    "unk_token": "<unk>",
     "pad_token": "<pad>",
     "mask_token": "<mask>",
 }
-_GPT2_TOKENS = dict.fromkeys(("unk_token", "bos_token", "eos_token"), "<|endoftext|>") | {"pad_token": None}
-_GEMMA_TOKENS = {
-    "unk_token": "<unk>",
-    "bos_token": "<bos>",
-    "eos_token": "<eos>",
-    "pad_token": "<pad>",
-    "mask_token": "<mask>",
-}
-_BERT = TokenizerClass(models.WordPiece, _BERT_TOKENS, _build_bert, _finish_bert, has_segments=True)
+_GEMMA_TOKENS = {f"{name}_token": f"<{name}>" for name in ("unk", "bos", "eos", "pad", "mask")}
+_GPT2_TOKENS = dict.fromkeys(("unk_token", "bos_token", "eos_token"), "<|endoftext|>")
+_QWEN2_TOKENS = dict.fromkeys(("unk_token", "eos_token", "pad_token"), "<|endoftext|>")
+_NOT_USED = ("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED")
+_BERT = TokenizerClass(models.WordPiece, _BERT_TOKENS, _bert, has_segments=True)
+
+PLAIN = TokenizerClass(None, {}, None)
 CLASSES = {
     "BertTokenizer": _BERT,
-    "CamembertTokenizer": TokenizerClass(
-        models.Unigram,
-        _ROBERTA_TOKENS
-        | {
-            "mask_token": AddedToken("<mask>", lstrip=True, special=True),
-            "additional_special_tokens": ["<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"],
-        },
-        _build_camembert,
-        _finish_sentencepiece,
-    ),
+    "CamembertTokenizer": TokenizerClass(models.Unigram, _ROBERTA_TOKENS, _xlm_roberta, extra=_NOT_USED),
     "DistilBertTokenizer": _BERT._replace(has_segments=False),
     "ElectraTokenizer": _BERT,
-    "GPT2Tokenizer": TokenizerClass(models.BPE, _GPT2_TOKENS, _build_bytes),
-    "GPTNeoXTokenizer": TokenizerClass(
-        models.BPE, _GPT2_TOKENS | {"pad_token": "<|padding|>"}, _build_neox, _finish_neox
-    ),
-    "GemmaTokenizer": TokenizerClass(models.BPE, _GEMMA_TOKENS, _build_gemma),
-    "LlamaTokenizer": TokenizerClass(
-        models.BPE, {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}, _build_llama
-    ),
-    "Qwen2Tokenizer": TokenizerClass(
-        models.BPE,
-        {"unk_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>"},
-        _build_qwen2,
-        _finish_qwen2,
-    ),
-    "RobertaTokenizer": TokenizerClass(models.BPE, _ROBERTA_TOKENS, _build_bytes, _finish_roberta),
-    "XLMRobertaTokenizer": TokenizerClass(models.Unigram, _ROBERTA_TOKENS, _build_xlm_roberta, _finish_sentencepiece),
+    "GPT2Tokenizer": TokenizerClass(models.BPE, _GPT2_TOKENS | {"pad_token": None}, _gpt2),
+    "GPTNeoXTokenizer": TokenizerClass(models.BPE, _GPT2_TOKENS | {"pad_token": "<|padding|>"}, _gpt_neox),
+    "GemmaTokenizer": TokenizerClass(models.BPE, _GEMMA_TOKENS, _gemma),
+    "LlamaTokenizer": TokenizerClass(models.BPE, _LLAMA_TOKENS, _llama),
+    "PreTrainedTokenizer": PLAIN,
+    "PythonBackend": PLAIN,
+    "Qwen2Tokenizer": TokenizerClass(models.BPE, _QWEN2_TOKENS, _qwen2),
+    "RobertaTokenizer": TokenizerClass(models.BPE, _ROBERTA_TOKENS, _roberta),
+    "TokenizersBackend": PLAIN,
+    "XLMRobertaTokenizer": TokenizerClass(models.Unigram, _ROBERTA_TOKENS, _xlm_roberta),
 }

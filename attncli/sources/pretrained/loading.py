@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from attncli.errors import InputError, LoadError, NotExposedError
 from attncli.sources.folder import snapshot
 from attncli.sources.hub import Download, explained, first_sentence, heard, hush
-from attncli.sources.pretrained.tokenizer import hub_arguments, positions
+from attncli.sources.pretrained.tokenizer import check_quantization, hub_arguments, positions
 from attncli.sources.storage import check_beside, check_is_checkpoint, check_types, check_unread, unknown_quantization
 from attncli.text import visible
 from attncli.trace.selection import MOST_LAYERS
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 hush()
 
-from transformers import MODEL_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig  # noqa: E402
+from transformers import MODEL_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM  # noqa: E402
 from transformers import __version__ as transformers_version  # noqa: E402
 from transformers.quantizers import AutoHfQuantizer  # noqa: E402
 
@@ -55,10 +55,8 @@ def load_config(name: str, options: LoadOptions) -> Any:
         try:
             config = AutoConfig.from_pretrained(name, **hub_arguments(options))
         except AttributeError:
-            said, _ = PreTrainedConfig.get_config_dict(name, **hub_arguments(options))
-            if isinstance(said.get("quantization_config"), dict | None):
-                raise
-            raise unknown_quantization(name, said["quantization_config"], "") from None
+            check_quantization(name, options)
+            raise
     model_class = MODEL_MAPPING.get(type(config), None)
     if getattr(model_class, "main_input_name", "input_ids") != "input_ids":
         raise NotExposedError(f"{visible(name)} ({config.model_type}) reads {model_class.main_input_name}, not text")

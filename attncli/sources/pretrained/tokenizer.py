@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from attncli.errors import LoadError
 from attncli.sources.folder import check_folder
 from attncli.sources.hub import explained, hush
+from attncli.sources.storage import unknown_quantization
 from attncli.text import visible
 
 if TYPE_CHECKING:
@@ -38,13 +39,17 @@ def load_tokenizer(name: str, options: LoadOptions) -> Any:
     """
     with explained(name, "tokenizer", options):
         from transformers import AutoTokenizer
-        from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
-        # An empty special token is in no vocabulary: transformers looks for its id without end.
-        said = get_tokenizer_config(name, **hub_arguments(options))
-        none = {each: None for each, token in said.items() if each.endswith("_token") and token == ""}
         # mistral-common, where it is installed, does not say where its pieces stand; transformers reads its files too.
-        tokenizer = AutoTokenizer.from_pretrained(name, mistral_format=False, **none, **hub_arguments(options))
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(name, mistral_format=False, **hub_arguments(options))
+        except AttributeError:
+            check_quantization(name, options)
+            raise
+        # An empty special token is in no vocabulary: transformers looks for its id without end.
+        for each in getattr(tokenizer, "SPECIAL_TOKENS_ATTRIBUTES", ()):
+            if getattr(tokenizer, each, None) == "":
+                setattr(tokenizer, each, None)
     if len(tokenizer) < 100 and set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
         raise LoadError(  # transformers makes one up, of special tokens alone
             f"{visible(name)} has no tokenizer; put its tokenizer.json beside config.json"
@@ -107,6 +112,15 @@ def _without_torch() -> Iterator[None]:
         # A model that is loaded in the same process later needs one that has found torch.
         for module in [name for name in sys.modules if name.partition(".")[0] == "transformers"]:
             del sys.modules[module]
+
+
+def check_quantization(name: str, options: LoadOptions) -> None:
+    """Raise LoadError where a config.json says something of its quantization that is no object."""
+    from transformers import PreTrainedConfig
+
+    said, _ = PreTrainedConfig.get_config_dict(name, **hub_arguments(options))
+    if not isinstance(said.get("quantization_config"), dict | None):
+        raise unknown_quantization(name, said["quantization_config"], "")
 
 
 def positions(config: Any) -> int | None:
