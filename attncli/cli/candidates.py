@@ -156,14 +156,14 @@ def _codes(cursor: Cursor) -> Iterator[Candidate]:
 
 def _topics(cursor: Cursor) -> Iterator[Candidate]:
     """Yield what `attn help` can tell of: a topic, a command, or one of a group's commands."""
-    from attncli.cli.help.topics import TOPICS
+    from attncli.cli.help import topics
 
     command = cursor.context.find_root().command
     *before, _ = _words(cursor.given, cursor.parameter.name)
     for name in before:
         command = command.get_command(None, name) if _is_group(command) else None
     if not before:
-        yield from (Candidate(name, one.purpose) for name, one in TOPICS.items())
+        yield from (Candidate(name, purpose) for name, purpose in topics())
     if _is_group(command):
         yield from _commands(command)
 
