@@ -125,7 +125,7 @@ def start(material: Material) -> list[Case]:
 PAGES = """
 import typer
 from attncli.cli.app import app
-from attncli.cli.help.topics import TOPICS
+from attncli.cli.help import TOPICS
 
 def pages(command, words):
     yield [*words, "--help"]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attncli.cli.help.pages import HelpPage
+    from attncli.cli.help import Page
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
@@ -22,23 +22,22 @@ def commands() -> str:
     from typer.main import get_command
 
     from attncli.cli.app import app
-    from attncli.cli.help.pages import commands_of, page_of
+    from attncli.cli.help import commands_of, page_of
 
     root = typer.Context(get_command(app), info_name="attn")
     return "".join(line for context in commands_of(root) for line in _section(page_of(context)))
 
 
-def _section(page: HelpPage) -> Iterator[str]:
-    yield f"\n## {page.name}\n\n{_escaped(page.purpose)}\n"
+def _section(page: Page) -> Iterator[str]:
+    yield f"\n## {page.name}\n"
     yield f"\n```sh\n{page.name} {page.usage}\n```\n"
-    for note in page.notes:
-        yield f"\n{_escaped(note)}\n"
-    if page.examples:
-        yield "\nExamples:\n\n```sh\n" + "".join(f"{example}\n" for example in page.examples) + "```\n"
-    for group in page.groups:
-        yield f"\n| {group.title} | |\n|---|---|\n"
-        for name, form, text in group.entries:
-            yield f"| {' '.join(f'`{one}`' for one in (name, form) if one)} | {_escaped(text)} |\n"
+    for paragraph in page.paragraphs:
+        first, _, examples = paragraph.partition("\n")
+        yield f"\n{_escaped(first)}\n" + (f"\n```sh\n{examples}\n```\n" if examples else "")
+    for title, rows in page.tables.items():
+        yield f"\n| {title} | |\n|---|---|\n"
+        for name, text in rows:
+            yield f"| `{name}` | {_escaped(text)} |\n"
 
 
 def _escaped(text: str) -> str:

@@ -195,8 +195,7 @@ class _Command(_Ours, TyperCommand):
 
 def _help(context: typer.Context, code: int = ExitCode.OK) -> NoReturn:
     """Print a command's help and end there; Typer would print what it is given, and a line end after it."""
-    from attncli.cli.help.pages import page_of
-    from attncli.cli.help.screen import show
+    from attncli.cli.help import page_of, show
 
     show(page_of(context))
     raise typer.Exit(code)

@@ -19,10 +19,8 @@ from small_checkpoints import hub_cache
 from typer.main import get_command
 
 from attncli.cli.app import app
-from attncli.cli.completion.candidates import _BY_METAVAR, _BY_NAME, candidates
-from attncli.cli.completion.line import find_place, options, split
-from attncli.cli.completion.models import sizes
-from attncli.cli.completion.shells import answer
+from attncli.cli.candidates import VALUES, candidates, sizes
+from attncli.cli.completion import answer, split
 from attncli.masks.expressions import ATOMS
 from attncli.masks.parser import parse
 
@@ -43,8 +41,7 @@ ONLY_THE_USER_KNOWS = {"N", "NUMBER", "START:STOP", "TEXT", "TOKEN"}  # what the
 
 def offered(*words: str) -> list[str]:
     """Return the words that could stand in place of the last one."""
-    place = find_place(ROOT, words)
-    return [] if place is None else [one.value for one in candidates(place)]
+    return [one.value for one in candidates(ROOT, words)]
 
 
 def asked(attn: Callable[..., Any], shell: str, *words: str) -> list[tuple[str, str]]:
@@ -77,11 +74,11 @@ def test_every_command_is_offered_with_what_it_is_for(attn: Callable[..., Any]) 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_every_long_option_is_offered_until_it_is_given(path: tuple[str, ...]) -> None:
-    names = {name for name in options(COMMANDS[path]) if name.startswith("--")}
-    assert set(offered(*path, "--")) == names | {"--help"}
-    for name in names:
+    options = [one for one in COMMANDS[path].params if one.param_type_name == "option"]
+    names = {name: one for one in options for name in (*one.opts, *one.secondary_opts) if name.startswith("--")}
+    assert set(offered(*path, "-")) == set(offered(*path, "--")) == names.keys() | {"--help"}
+    for name, option in names.items():
         assert name in offered(*path, name[:-1])
-        option = options(COMMANDS[path])[name]
         value = [] if option.is_flag else ["1"]
         assert (name in offered(*path, name, *value, "--")) == bool(option.multiple)
     assert "--help" not in offered(*path, "--", "--")
@@ -98,13 +95,9 @@ def test_every_value_has_something_to_offer_or_is_the_users_own(path: tuple[str,
             assert offered(*path, name, "") == choices
             assert offered(*path, f"{name}=") == [f"{name}={choice}" for choice in choices]
             assert offered(*path, name, choices[0][:-1])[0].startswith(choices[0][:-1])
-        elif not choices and parameter.name not in _BY_NAME:
-            for part in (parameter.metavar or "").split("|"):
-                assert part in _BY_METAVAR or part in ONLY_THE_USER_KNOWS or part.islower(), (
-                    path,
-                    parameter.name,
-                    part,
-                )
+        elif not choices and name not in VALUES:
+            parts = set((parameter.metavar or "").split("|")) - VALUES.keys() - ONLY_THE_USER_KNOWS
+            assert all(map(str.islower, parts)), (path, parameter.name, parts)
 
 
 def test_choices_and_lists(attn: Callable[..., Any]) -> None:
@@ -168,9 +161,7 @@ def test_every_name_of_a_mask_is_offered_wherever_it_is_cut(mask: str, data: st.
 @given(st.lists(st.sampled_from(["causal", "window(2)", "&", "|", "~", "(", ")", " ", "pad(left=1)", "w", "p"])))
 def test_what_is_offered_as_whole_is_a_mask(pieces: list[str]) -> None:
     typed = "".join(pieces)
-    place = find_place(ROOT, ["inspect", "--mask", typed])
-    assert place is not None
-    for one in candidates(place):
+    for one in candidates(ROOT, ["inspect", "--mask", typed]):
         assert one.value.startswith(typed)
         if not one.goes_on:
             parse(one.value)
@@ -251,7 +242,7 @@ def test_sizes_are_those_that_transformers_reads_of_every_architecture(tmp_path:
         (tmp_path / "config.json").write_text(config.to_json_string(), encoding="utf-8")
         text = config.get_text_config()
         layers = max(text.num_hidden_layers, getattr(text, "decoder_layers", 0))
-        if sizes(str(tmp_path), "main") != (layers, text.num_attention_heads):
+        if sizes(str(tmp_path), "main") != {"layer": layers, "head": text.num_attention_heads}:
             wrong[name] = sizes(str(tmp_path), "main")
     assert wrong == {}
 
@@ -318,7 +309,7 @@ def test_bash_is_answered_in_the_quote_that_is_open(attn: Callable[..., Any]) ->
     assert asked(attn, "bash", f"{ask}=fu", "fu") == [("=", "full")]
     assert asked(attn, "bash", f"{ask} win", "win") == [("+", "'window(")]
     # Two, so that bash does not close the quote behind what has to go on.
-    assert asked(attn, "bash", f"{ask} 'win", "win") == [("+", "window("), ("+", "window(w)")]
+    assert asked(attn, "bash", f"{ask} 'win", "win") == [("+", "window("), ("+", "window(…")]
 
 
 def test_powershell_gets_what_it_needs_quoted(attn: Callable[..., Any], tmp_path: Path) -> None:

@@ -4,9 +4,9 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pytest
@@ -19,8 +19,7 @@ from typer.main import get_command
 
 from attncli.analysis.metric_names import NAMES
 from attncli.cli.app import app
-from attncli.cli.help.pages import Entry, page_of
-from attncli.cli.help.topics import TOPICS, topic
+from attncli.cli.help import TOPICS, commands_of, page_of, topic, topics
 from attncli.cli.options import variables
 from attncli.errors import ExitCode
 from attncli.masks.expressions import ATOMS
@@ -30,23 +29,15 @@ from attncli.masks.parser import parse
 ROOT: Any = get_command(app)
 CONTEXT: Any = typer.Context(ROOT, info_name="attn")
 MANUAL = REPOSITORY / "man" / "attn.1"
-PANELS = ["Arguments", "Input", "Model", "Toy layer", "Size", "What to look at", "Numbers", "View", "Output", "Options"]
+PANELS = [
+    "Commands", "Arguments", "Input", "Model", "Toy layer", "Size", "What to look at", "Numbers", "View", "Output",
+    "Options",
+]  # fmt: skip
 
 
-def walked(group: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for name in group.list_commands(None):
-        command = group.get_command(None, name)
-        yield (*path, name), command
-        if hasattr(command, "list_commands"):
-            yield from walked(command, *path, name)
-
-
-COMMANDS = dict(walked(ROOT))
+CONTEXTS = {tuple(one.command_path.split()[1:]): one for one in commands_of(CONTEXT)}
+COMMANDS: dict[tuple[str, ...], Any] = {path: one.command for path, one in CONTEXTS.items()}
 every_command = pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
-
-
-def titles(text: str) -> list[str]:
-    return re.findall(r"^╭─ (.*?) ─+╮$", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100])
@@ -65,8 +56,8 @@ def test_a_page_opens_with_its_purpose_and_examples_and_fits(
         assert usage.count("\n") == purpose.count("\n") == 0
         assert 2 <= examples.count("\n  attn ") <= 5
         assert all(line.startswith("  attn ") for line in examples.splitlines()[1:])
-    order = [next(place for place, start in enumerate(PANELS) if name.startswith(start)) for name in titles(said.out)
-             if name != "Commands"]  # fmt: skip
+    titles = re.findall(r"^╭─ (.*?) ─+╮$", said.out, re.MULTILINE)
+    order = [next(place for place, start in enumerate(PANELS) if title.startswith(start)) for title in titles]
     assert order == sorted(set(order))
 
 
@@ -85,7 +76,7 @@ def test_a_page_has_every_option_with_its_default_values(path: tuple[str, ...], 
         for name in (*parameter.opts, *parameter.secondary_opts):
             assert parameter.param_type_name == "argument" or name in said, name
         for name in variables(parameter):
-            assert f"[env:{name}]" in said
+            assert f"[env:{name}" in said
         assert parameter.help
         assert parameter.help[-1] in ".)", parameter.help
 
@@ -105,14 +96,9 @@ def test_a_group_without_a_command_prints_its_help_and_is_a_usage_error(attn: Ca
 
 
 def all_examples() -> list[str]:
-    contexts = [CONTEXT]
-    for path in COMMANDS:
-        inner: Any = CONTEXT
-        for depth in range(len(path)):
-            inner = typer.Context(COMMANDS[path[: depth + 1]], info_name=path[depth], parent=inner)
-        contexts.append(inner)
-    pages = [*map(page_of, contexts), *(topic(name, CONTEXT) for name in TOPICS)]
-    return list(dict.fromkeys(example for page in pages for example in page.examples))
+    pages = [*map(page_of, [CONTEXT, *CONTEXTS.values()]), *(topic(name, CONTEXT) for name in TOPICS)]
+    lines = (line for page in pages for said in page.paragraphs for line in said.split("\n")[1:])
+    return list(dict.fromkeys(lines))
 
 
 @pytest.fixture
@@ -149,8 +135,8 @@ def test_an_example_runs(example: str, desk: Path, tiny_llama: str, attn: Callab
 # --- topics ------------------------------------------------------------------------------------------------
 
 
-def rows(name: str, group: int = 0) -> dict[str, str]:
-    return {entry.name: entry.text for entry in topic(name, CONTEXT).groups[group].entries}
+def rows(name: str, table: int = 0) -> dict[str, str]:
+    return dict(list(topic(name, CONTEXT).tables.values())[table])
 
 
 def table(heading: str) -> dict[str, str]:
@@ -200,10 +186,10 @@ def test_the_list_of_topics_and_commands(attn: Callable[..., Any]) -> None:
     assert listed.code == 0
     for name in (*TOPICS, *ROOT.list_commands(None)):
         assert re.search(rf"^│ {name} ", listed.out, re.MULTILINE), name
-    for name in TOPICS:
+    for name, purpose in topics():
         shown = attn("help", name)
         assert (shown.code, shown.err) == (0, "")
-        assert shown.out.startswith(TOPICS[name].purpose)
+        assert shown.out.startswith(purpose)
         assert "\n  " in shown.out.split("╭")[0]  # an example
 
 
@@ -230,7 +216,7 @@ def test_the_list_of_topics_and_commands(attn: Callable[..., Any]) -> None:
         (["mask", "check", "causal", "--fail-on", "leek"], "; did you mean 'leak'?"),
         (["help", "maks"], "no topic or command 'maks'; did you mean 'masks'?"),
         (["help", "exit-code"], "did you mean 'exit-codes'?"),
-        (["help", "mask", "shw"], "no topic or command 'mask shw'; did you mean 'show'?"),
+        (["help", "mask", "shw"], "no topic or command 'mask shw'; did you mean 'mask show'?"),
         (["help", "inspect", "time"], "no topic or command 'inspect time'"),
         (["help", "\x1b[31m"], "no topic or command '"),
         (["help", "--man", "masks"], "--man prints the whole manual"),
@@ -257,15 +243,17 @@ def test_an_entry_says_what_an_option_takes_and_where_else_it_comes_from() -> No
         to: Annotated[str, typer.Option(metavar="NAME", help="Where to.", envvar="ATTN_TO")],
         count: Annotated[int, typer.Option("--count", "-c", min=1, max=9, metavar="N", help="How many.")] = 1,
         many: Annotated[bool, typer.Option("--many", envvar=["ONE", "TWO"], help="Several.")] = False,
+        kind: Annotated[Literal["self", "cross"], typer.Option("--kind", "-k", help="Which.")] = "self",
     ) -> None:
         """Do it."""
 
-    (group,) = page_of(typer.Context(get_command(alone), info_name="command")).groups  # type: ignore[arg-type]
-    assert group.entries[:3] == (
-        Entry("--to", "NAME", "Where to. [required] [env:ATTN_TO]"),
-        Entry("-c, --count", "N", "How many. [1 to 9]"),
-        Entry("--many", "", "Several. [env:ONE] [env:TWO]"),
-    )
+    (group,) = page_of(typer.Context(get_command(alone), info_name="command")).tables.values()  # type: ignore[arg-type]
+    assert group[:4] == [
+        ("--to NAME", "Where to. [env:ATTN_TO; required]"),
+        ("-c, --count N", "How many. [default: 1; 1<=x<=9]"),
+        ("--many", "Several. [env:ONE, TWO]"),
+        ("-k, --kind KIND", "Which. [default: self] [self, cross]"),
+    ]
 
 
 def test_colour_is_for_terminals_and_those_who_ask(attn: Callable[..., Any]) -> None:
@@ -298,7 +286,7 @@ def test_the_manual_is_what_the_program_prints_and_has_every_page(attn: Callable
         (section,) = re.findall(rf"^\.SS attn {' '.join(path)} [\[{{].*\n((?:(?!\.S[SH]).*\n)*)", text, re.MULTILINE)
         for parameter in command.params:
             for name in parameter.opts if parameter.param_type_name == "option" else ():
-                assert re.search(rf"^\\fB.*{name}\b", section, re.MULTILINE), (path, name)
+                assert re.search(rf"^\.B .*{name}\b", section, re.MULTILINE), (path, name)
     assert "\n.SH EXIT STATUS\n" in text
     assert "\n.SH MASKS\n" in text
 

@@ -22,7 +22,7 @@ def completion(
     attn completion zsh > ~/.zfunc/_attn
     attn completion fish > ~/.config/fish/completions/attn.fish
     """
-    from attncli.cli.completion.shells import script
+    from attncli.cli.completion import script
     from attncli.cli.environment import write
 
     write([script(shell)], None)
@@ -30,7 +30,7 @@ def completion(
 
 def complete(context: typer.Context, shell: str, words: list[str]) -> None:
     """Say what could stand where a line ends; for the scripts of `attn completion`."""
-    from attncli.cli.completion.shells import answer
+    from attncli.cli.completion import answer
     from attncli.cli.environment import output
 
     # The encoding of names of files, which is what the shell reads; a · in the help may be more than it has.

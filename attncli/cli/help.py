@@ -1,0 +1,311 @@
+"""What the program says about itself: pages on a command or a topic, on the screen or as one manual page.
+
+Typer can draw pages of the same parameters, in 1.5 times what importing numpy, typer and rich takes: it renders
+Markdown. There a list of choices is broken inside a word, and lines overflow where the encoding lacks a character.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from inspect import cleandoc
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import typer
+
+from attncli._version import __version__
+from attncli.cli.environment import PAGE_WIDTH, Terminal, measured_width, output
+from attncli.cli.options import variables
+from attncli.errors import ExitCode, UsageError
+from attncli.text import did_you_mean, visible
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+# The panels in their order, by what their titles begin with.
+_ORDER = (
+    "Commands", "Arguments", "Input", "Model", "Toy layer", "Size", "What to look at", "Numbers", "View", "Output",
+    "Options",
+)  # fmt: skip
+
+
+Tables = dict[str, list[tuple[str, str]]]
+
+
+class Page(NamedTuple):
+    """A page of help.
+
+    Attributes:
+        name: of the command, the program's in front, or of the topic.
+        usage: what follows the name of a command.
+        paragraphs: the purpose, then the rest; one that begins with `Examples:` has a line for each.
+        tables: rows of a name and what it means, by title.
+    """
+
+    name: str
+    usage: str
+    paragraphs: list[str]
+    tables: Tables
+
+
+def paragraphs_of(docstring: str) -> list[str]:
+    """Return the paragraphs of a docstring, a line each; its last part, the examples, follows the purpose."""
+    prose, _, examples = cleandoc(docstring).partition("\n\nExamples:\n")
+    purpose, *notes = (" ".join(paragraph.split()) for paragraph in prose.split("\n\n"))
+    lines = [line for line in examples.splitlines() if line]
+    return [purpose, *(["\n".join(["Examples:", *lines])] if lines else []), *notes]
+
+
+def page_of(context: typer.Context) -> Page:
+    """Return the page of a context's command."""
+    command: Any = context.command
+    said = command.help or command.get_short_help_str(100)  # python -OO has no docstrings
+    tables: Tables = {}
+    if hasattr(command, "list_commands"):
+        tables["Commands"] = [(name, command.purpose(name)) for name in command.list_commands(context)]
+    for parameter in command.get_params(context):
+        title = parameter.rich_help_panel or ("Options" if parameter.param_type_name == "option" else "Arguments")
+        tables.setdefault(title, []).append(_row(parameter, context))
+    ordered = sorted(tables, key=lambda title: [title.startswith(start) for start in _ORDER].index(True))
+    usage = " ".join(command.collect_usage_pieces(context))
+    return Page(context.command_path, usage, paragraphs_of(said), {title: tables[title] for title in ordered})
+
+
+def _row(parameter: Any, context: typer.Context) -> tuple[str, str]:
+    if parameter.param_type_name == "argument":
+        return parameter.metavar + "..." * (parameter.nargs == -1), parameter.help
+    name, text = parameter.get_help_record(context)
+    text = " ".join(text.split()).replace("[env var: ", "[env:")
+    name, _, choices = name.partition(" <")  # <auto|always|never>, which cannot be wrapped
+    if not choices:
+        return name, text
+    return f"{name} {parameter.opts[0].strip('-').upper()}", f"{text} [{choices.rstrip('>').replace('|', ', ')}]"
+
+
+def commands_of(context: typer.Context) -> Iterator[typer.Context]:
+    """Yield the contexts of all commands below a group, each after the group that it belongs to."""
+    group: Any = context.command
+    for name in group.list_commands(context) if hasattr(group, "list_commands") else ():
+        inner = typer.Context(group.get_command(context, name), info_name=name, parent=context)
+        yield inner
+        yield from commands_of(inner)
+
+
+def find_page(root: typer.Context, name: str) -> Page:
+    """Return the page on a topic or a command, or the one that lists them if there is no name.
+
+    Raises:
+        UsageError: there is no such command or topic.
+    """
+    if not name:
+        said = ["There is help on topics and on commands.", _EXAMPLES]
+        return Page("help", "", said, {"Topics": topics(), "Commands": page_of(root).tables["Commands"]})
+    if name in TOPICS:
+        return topic(name, root)
+    commands = {inner.command_path.removeprefix("attn "): inner for inner in commands_of(root)}
+    if name not in commands:
+        raise UsageError(f"no topic or command '{visible(name)}'{did_you_mean(name, [*TOPICS, *commands])}")
+    return page_of(commands[name])
+
+
+# --- topics: what a function says and returns is a page, around the tables that the program itself works by ------
+
+_EXAMPLES = "Examples:\nattn help masks\nattn help inspect\nattn help mask show"
+# What is read from the environment besides the options' own variables.
+ENVIRONMENT = {
+    "NO_COLOR": "where it is not empty: no colour, unless --color always",
+    "FORCE_COLOR": "where it is not empty: colour in a pipe too",
+    "TERM": "dumb: no colour and no bold",
+    "COLUMNS": "cells in a line of the terminal, instead of what it says itself",
+    "ATTN_DEBUG": "1: the traceback of any error before its sentence",
+    "XDG_CONFIG_HOME": "the folder that holds attncli/attncli.toml; see attn config --help. Default: ~/.config",
+    "HF_HOME": "the folder of the hub's local cache and token. Default: ~/.cache/huggingface",
+    "HF_HUB_CACHE": "the folder of the hub's local cache alone. Default: hub in HF_HOME",
+    "HF_HUB_OFFLINE": "1: use the local cache only, as --offline does",
+    "HF_TOKEN": "the token for checkpoints of the hub that are not open to everybody",
+}
+
+
+def _masks(_: typer.Context) -> Tables:
+    """Which keys a query may attend to, as --mask and attn mask take it.
+
+    An expression is made of the atoms below, with & (and), | (or), ~ (not) and parentheses. i is the position of the
+    query, j that of the key; both count from 0.
+
+    none is full. A file that ends in .npy, .npz, .safetensors, .pt, .json or .csv may stand in place of an expression:
+    True or 1 = may attend; or additive, 0 and −inf.
+
+    Examples:
+    attn inspect "time flies like an arrow" --mask "causal & window(3)"
+    attn mask show "causal & (window(2) | prefix(1))" --size 6
+    """
+    from attncli.masks.notation import NOTATION
+
+    return {"Atoms: when i may attend to j": list(NOTATION.values())}
+
+
+def _formats(root: typer.Context) -> Tables:
+    """What --format writes; with --output FILE the ending says it.
+
+    json, jsonl, tsv, csv and parquet carry every digit of a float32 unless --precision is given. In JSON, NaN and the
+    infinities are the strings "nan", "inf" and "-inf", and what is not defined is null.
+
+    A cell of CSV and TSV is the token itself, also where it begins with =, +, - or @, so that a program reads what the
+    model read. A spreadsheet may take such a token for a formula: import its column as text.
+
+    Examples:
+    attn inspect "time flies like an arrow" -F json
+    attn inspect "time flies like an arrow" -o map.svg
+    attn inspect -F jsonl - < sentences.txt
+    """
+    from attncli.formats import MEANINGS
+
+    taking = [
+        (inner.command_path, ", ".join(choice.value for choice in one.shell_complete(inner, "")))
+        for inner in commands_of(root)
+        for one in inner.command.params
+        if one.name == "format_"
+    ]
+    return {"Formats": list(MEANINGS.items()), "Commands that have them": taking}
+
+
+def _exit_codes(_: typer.Context) -> Tables:
+    """What the number means that a command ends with.
+
+    Examples:
+    attn mask check mask.npy --expect causal || echo "ended with $?"
+    """
+    return {"Exit codes": [(str(int(code)), code.meaning) for code in ExitCode]}
+
+
+def _environment(root: typer.Context) -> Tables:
+    """Environment variables that are read.
+
+    Examples:
+    NO_COLOR=1 attn inspect 'time flies like an arrow'
+    """
+    own: dict[str, str] = {}
+    parameters: Iterator[Any] = (one for inner in commands_of(root) for one in inner.command.params)
+    for one in parameters:
+        for name in variables(one):  # as the first command says it, which is `inspect`
+            own.setdefault(name, f"{one.opts[0]}: {one.help}")
+    return {"In place of an option": list(own.items()), "Others": list(ENVIRONMENT.items())}
+
+
+def _metrics(_: typer.Context) -> Tables:
+    """The numbers that say what a head does, in attn heads and --show metrics.
+
+    They are over the query rows that may attend to some key, padding left out. What is not defined is –, null, or an
+    empty field, never 0.
+
+    Examples:
+    attn heads -m gpt2 "the cat saw the dog" --sort previous --top 5
+    """
+    from attncli.analysis.metric_names import MEANINGS
+
+    return {"Metrics": list(MEANINGS.items())}
+
+
+TOPICS = {
+    "masks": _masks,
+    "formats": _formats,
+    "exit-codes": _exit_codes,
+    "environment": _environment,
+    "metrics": _metrics,
+}
+
+
+def topics() -> list[tuple[str, str]]:
+    """Return the name and the purpose of each topic."""
+    return [(name, paragraphs_of(said.__doc__ or name)[0]) for name, said in TOPICS.items()]
+
+
+def topic(name: str, root: typer.Context) -> Page:
+    """Return the page of one of the topics."""
+    return Page(name, "", paragraphs_of(TOPICS[name].__doc__ or name), TOPICS[name](root))
+
+
+# --- on the screen -----------------------------------------------------------------------------------------
+
+
+def show(page: Page) -> None:
+    """Print a page; its lines are no longer than is good to read, in a pipe too."""
+    with output(None, is_stream=False) as stream:
+        width = min(measured_width(stream), PAGE_WIDTH)
+        Terminal(stream, width=width).show(_drawn(page, width, getattr(stream, "encoding", None) or "utf-8"))
+
+
+def _drawn(page: Page, width: int, encoding: str) -> Iterator[RenderableType]:
+    """Yield what is printed, a blank line between each and the next."""
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.panel import Panel
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    def text(said: str, style: str = "") -> Text:
+        # What the encoding lacks is escaped before it is measured: an escape is longer.
+        return Text(said.encode(encoding, "backslashreplace").decode(encoding), style)
+
+    def panel(title: str, rows: list[tuple[str, str]]) -> Panel:
+        is_aligned = any(name.startswith("-") and not name.startswith("--") for name, _ in rows)
+        named = [(" " * 4 * (is_aligned and name.startswith("--")) + name, said) for name, said in rows]
+        if max(len(name) for name, _ in named) > width // 2:  # there is no place beside it
+            below = [part for name, said in named for part in (text(name, "bold"), Padding(text(said), (0, 0, 0, 6)))]
+            return Panel(Group(*below), title=title, title_align="left", border_style="dim")
+        grid = Table.grid(Column(style="bold", no_wrap=True), Column(ratio=1), padding=(0, 2, 0, 0), expand=True)
+        for name, said in named:
+            grid.add_row(text(name), text(said))
+        return Panel(grid, title=title, title_align="left", border_style="dim")
+
+    if page.usage:
+        yield Text.assemble(("Usage: ", "bold"), f"{page.name} {page.usage}")
+    for paragraph in page.paragraphs:
+        first, *examples = paragraph.split("\n")
+        indented = (Padding(text(example, "cyan"), (0, 0, 0, 2), expand=False) for example in examples)
+        yield Group(text(first, "bold" if examples else ""), *indented)
+    yield Group(*(panel(title, rows) for title, rows in page.tables.items()))
+
+
+# --- as a manual page --------------------------------------------------------------------------------------
+
+_USUAL = {"exit-codes": "EXIT STATUS"}  # the name that man(7) gives to the section
+_ESCAPES = {"\\": "\\e", "-": "\\-", "'": "\\(aq", "`": "\\(ga", "^": "\\(ha", "~": "\\(ti"}
+
+
+def manual(root: typer.Context) -> Iterator[str]:
+    """Yield the manual page of the program, section by section: roff with the macros of man(7)."""
+    program = page_of(root)
+    purpose = program.paragraphs[0].rstrip(".")
+    yield f'.TH ATTN 1 "" "attncli {__version__}" "User Commands"\n'
+    yield f".SH NAME\nattn \\- {_escaped(purpose[0].lower() + purpose[1:])}\n"
+    yield f".SH SYNOPSIS\n.B attn\n{_escaped(program.usage)}\n"
+    yield ".SH DESCRIPTION\n" + _body(program)
+    yield ".SH COMMANDS\n"
+    for page in map(page_of, commands_of(root)):
+        yield f".SS {_escaped(f'{page.name} {page.usage}')}\n" + _body(page)
+    for name, _ in topics():
+        yield f".SH {_escaped(_USUAL.get(name, name.upper()))}\n" + _body(topic(name, root))
+
+
+def _body(page: Page) -> str:
+    parts = []
+    for paragraph in page.paragraphs:
+        first, *examples = paragraph.split("\n")
+        shown = "".join(f"  {_escaped(example)}\n" for example in examples)
+        parts.append(f".EX\n{shown}.EE\n" if examples else _wrapped(first))
+    for title, rows in page.tables.items():
+        parts.append(
+            _wrapped(title + ":") + "".join(f".TP\n.B {_escaped(name)}\n{_wrapped(said)}" for name, said in rows)
+        )
+    return ".PP\n".join(parts)
+
+
+def _wrapped(text: str) -> str:
+    return "".join(_escaped(line) + "\n" for line in wrap(text, 76, break_long_words=False, break_on_hyphens=False))
+
+
+def _escaped(line: str) -> str:
+    """Return a line that roff prints as it stands: nothing in it is a macro, an escape or a hyphen to break at."""
+    written = "".join(_ESCAPES.get(one, one if one.isascii() else f"\\[u{ord(one):04X}]") for one in line)
+    return "\\&" + written if written.startswith(".") else written
