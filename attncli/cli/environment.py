@@ -23,7 +23,7 @@ from attncli.trace.tokens import brief
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from attncli.formats.pictures import Drawing, Piece
+    from attncli.formats.pictures import Drawing
     from attncli.render.palette import Palette
 
 NARROWEST = 40  # cells; a narrower terminal wraps what was laid out for this
@@ -221,26 +221,9 @@ class PictureFile:
 
     def show(self, renderables: Iterable[RenderableType], title: str = "") -> None:
         """Draw the parts of a view with a blank line between them, under its title."""
-        from rich.console import Console
-        from rich.segment import Segment
+        from attncli.formats.pictures import draw
 
-        from attncli.formats.pictures import Drawing, pieces
-
-        console = Console(
-            width=self.width,
-            height=100,
-            force_jupyter=False,
-            legacy_windows=False,
-            markup=False,
-            highlight=False,
-            emoji=False,
-            _environ={},
-        )
-        lines: list[list[Piece]] = []
-        for renderable in renderables:
-            drawn = Segment.split_lines(console.render(renderable))
-            lines += [*([[]] if lines else []), *map(pieces, drawn)]
-        self._drawings.append(Drawing(self.palette("viridis").shortened(title, self.width), lines))
+        self._drawings.append(draw(renderables, self.palette("viridis").shortened(title, self.width), self.width))
 
     def written(self, name: str) -> Iterator[str]:
         """Yield the document of all views; `name` says what drew them."""

@@ -1,94 +1,76 @@
-"""Drawn views as SVG, HTML and Markdown: lines of text, cut into pieces whose place and width are known.
+"""Drawn views as SVG, HTML and Markdown: what Rich exports of a recording console, in documents that load nothing.
 
-A terminal gives every character its cells; a browser gives it what its fonts do. So whatever a common monospaced
-font may lack, or give another width, is a piece by itself, which the writers put where a terminal would.
+A terminal gives every character its cells; a browser gives it what its fonts do. So what a common monospaced font may
+lack, or give another width, is exported as stand-ins of its width, and then put back into a box that is as wide.
 
-SVG has rectangles for colours and real text on top, as wide as a terminal makes it; no style sheet, script, id or
-font of its own. HTML is a static page that loads nothing: text that can be selected and searched, a style sheet
-inside, no script. Markdown is a fenced block a view: its tables would lose the alignment of numbers, the shades,
-and all of a map; a fence shows on GitHub what a pipe shows, and scrolls where it is wide.
+Markdown is a fenced block a view: its tables would lose the alignment of numbers, the shades, and all of a map; a
+fence shows on GitHub what a pipe shows, and scrolls where it is wide.
 """
 
 from __future__ import annotations
 
+import io
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from html import escape
 from itertools import groupby
+from typing import NamedTuple
 
 from rich.cells import split_graphemes
-from rich.color import Color
+from rich.console import Console, RenderableType
 from rich.segment import Segment
 from rich.style import Style
-from rich.terminal_theme import DEFAULT_TERMINAL_THEME
+from rich.terminal_theme import TerminalTheme
 
-from attncli.render.palette import LEFT_TO_RIGHT
+from attncli.render.block import Block, block, trimmed
+from attncli.render.palette import BOLD, LEFT_TO_RIGHT
 
-INK = "#1f2328"
-PAPER = "#ffffff"
-FAINT = "#59636e"  # on paper at a contrast of 6:1 (WCAG 2.2 asks for 4.5)
-FONTS = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "DejaVu Sans Mono", "Liberation Mono", "monospace")
-
-_PLAIN, _OTHER, _RIGHT_TO_LEFT = range(3)
-
-
-@dataclass(frozen=True)
-class Look:
-    """How cells look on paper: colours as `#rrggbb`, `behind` None where that is the paper."""
-
-    ink: str = INK
-    behind: str | None = None
-    is_bold: bool = False
+INK, PAPER = (31, 35, 40), (255, 255, 255)
+FAINT = "#59636e"  # what is dim in a terminal: on paper at a contrast of 6:1 (WCAG 2.2 asks for 4.5)
+_THEME = TerminalTheme(PAPER, INK, [INK])
+_FONTS = 'ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", "Liberation Mono", monospace'
 
 
-@dataclass(frozen=True)
-class Piece:
-    """Neighbouring cells of a line that look alike.
-
-    Attributes:
-        start: the first of its cells.
-        width: how many there are.
-        text: what stands in them.
-        look: how they look.
-        is_plain: whether every monospaced font has all of it, at one cell a character.
-        is_right_to_left: whether it is read so; what stands beside it is not.
-    """
-
-    start: int
-    width: int
-    text: str
-    look: Look = Look()
-    is_plain: bool = True
-    is_right_to_left: bool = False
-
-    @property
-    def is_blank(self) -> bool:
-        """Whether there is nothing to see."""
-        return self.look.behind is None and not self.text.strip(" ")
-
-
-@dataclass(frozen=True)
-class Drawing:
+class Drawing(NamedTuple):
     """A view, drawn.
 
     Attributes:
         title: what it shows, on one line and harmless; empty where its lines say so.
-        lines: its lines from the top, without the blanks at their ends.
+        block: its lines.
     """
 
     title: str
-    lines: Sequence[Sequence[Piece]]
-
-    @property
-    def width(self) -> int:
-        """Cells of its longest line."""
-        return max((line[-1].start + line[-1].width for line in self.lines if line), default=0)
+    block: Block
 
 
-def title_of(drawings: Sequence[Drawing], name: str) -> str:
+def draw(parts: Iterable[RenderableType], title: str, width: int) -> Drawing:
+    """Draw the parts of a view with a blank line between them, in lines of `width` cells; a block may be wider."""
+    console = _console(width)
+    lines: list[Sequence[Segment]] = []
+    for part in parts:
+        lines += [*([[]] if lines else []), *map(trimmed, Segment.split_lines(console.render(part)))]
+    return Drawing(title, block(lines))
+
+
+def _console(width: int) -> Console:
+    """Return a console that records, whatever the terminal of the user is like."""
+    return Console(
+        file=io.StringIO(),
+        record=True,
+        width=width,
+        height=100,  # Rich ignores the width of a dumb terminal unless the height is set too
+        force_jupyter=False,
+        legacy_windows=False,
+        markup=False,
+        highlight=False,
+        emoji=False,
+        _environ={},
+    )
+
+
+def _title_of(drawings: Sequence[Drawing], name: str) -> str:
     """Return what a document of these views is called, given what drew them."""
     titles = [drawing.title for drawing in drawings if drawing.title]
     if not titles:
@@ -96,209 +78,158 @@ def title_of(drawings: Sequence[Drawing], name: str) -> str:
     return f"{name}: {titles[0]}" + (f" and {len(titles) - 1} more" if len(titles) > 1 else "")
 
 
-def pieces(segments: Iterable[Segment]) -> list[Piece]:
-    """Return a line as pieces, without the blanks at its end."""
-    kept: list[Piece] = []
-    for piece in _placed(segments):
-        last = kept[-1] if kept else None
-        if last is not None and last.is_plain and piece.is_plain and last.look == piece.look:
-            kept[-1] = replace(last, width=last.width + piece.width, text=last.text + piece.text)
-        else:
-            kept.append(piece)
-    while kept and kept[-1].is_blank:
-        kept.pop()
-    if kept and kept[-1].is_plain and kept[-1].look.behind is None:
-        text = kept[-1].text.rstrip(" ")
-        kept[-1] = replace(kept[-1], width=len(text), text=text)
-    return kept
+# --- what fonts may lack -----------------------------------------------------------------------------------
+
+_FIRST = 0xF0000  # of the characters for private use, of which none is left in what is exported
+_STAND_INS = re.compile("([\U000f0000-\U0010fffd])\\1*")
 
 
-def _placed(segments: Iterable[Segment]) -> Iterator[Piece]:
-    start = 0
-    for text, style, _ in segments:
-        # A terminal's mark: here every piece has a place of its own.
-        for run, width, kind in _runs(text.replace(LEFT_TO_RIGHT, "")):
-            yield Piece(start, width, run, _look(style), kind == _PLAIN, kind == _RIGHT_TO_LEFT)
-            start += width
+class _Recording:
+    """Lines on a recording console, every box of them as stand-ins: one character a box, as often as it is wide."""
+
+    def __init__(self, lines: Sequence[Sequence[Segment]]) -> None:
+        self._boxes: dict[tuple[str, int], str] = {}
+        drawn = block([[part for run in Segment.simplify(line) for part in self._parts(run)] for line in lines])
+        self.console = _console(max(drawn.width, 1))
+        self.console.print(drawn)
+
+    def _parts(self, segment: Segment) -> Iterator[Segment]:
+        """Yield a segment's text in parts that are wholly in boxes or not at all."""
+        style = segment.style
+        if style is not None and style.dim:
+            style += Style(color=FAINT, dim=False)
+        for text, width, is_boxed in _runs(segment.text):
+            box = self._boxes.setdefault((text, width), chr(_FIRST + len(self._boxes))) if is_boxed else ""
+            yield Segment(box * width if is_boxed else text, style)
+
+    def put_back(self, exported: str, box: str) -> str:
+        """Return an export with the texts of the boxes, each in the given markup, where their stand-ins are."""
+        texts = {stand_in: found for found, stand_in in self._boxes.items()}
+
+        def filled(match: re.Match[str]) -> str:
+            text, width = texts[match[1]]
+            return box.format(text=escape(text) * (len(match[0]) // width), width=len(match[0]))
+
+        return _STAND_INS.sub(filled, exported)
 
 
-def _runs(text: str) -> Iterator[tuple[str, int, int]]:
-    """Yield the runs of one kind that a text consists of, with their widths in cells."""
+def _runs(text: str) -> Iterator[tuple[str, int, bool]]:
+    """Yield the parts of a text: what stands in it, how many cells that takes, and whether it needs a box."""
     if text.isascii():
-        yield text, len(text), _PLAIN
+        yield text, len(text), False
         return
+    text = text.replace(LEFT_TO_RIGHT, "")  # a terminal's mark: here every box has a place of its own
     clusters = [(text[start:stop], width) for start, stop, width in split_graphemes(text)[0]]
-    kinds = [_kind(cluster) for cluster, _ in clusters]
-    for place in range(1, len(kinds) - 1):
+    boxed = [len(cluster) > 1 or ord(cluster) > 0xFF for cluster, _ in clusters]
+    for place in range(1, len(clusters) - 1):
         # The words between them are read in the order of theirs.
-        if clusters[place][0] == " " and kinds[place - 1] == kinds[place + 1] == _RIGHT_TO_LEFT:
-            kinds[place] = _RIGHT_TO_LEFT
-    for kind, run in groupby(zip(kinds, clusters, strict=True), key=lambda pair: pair[0]):
-        parts = [cluster for _, cluster in run]
-        yield "".join(part for part, _ in parts), sum(width for _, width in parts), kind
+        if clusters[place][0] == " " and all(_is_right_to_left(clusters[place + side][0]) for side in (-1, 1)):
+            boxed[place] = True
+    for is_boxed, run in groupby(zip(clusters, boxed, strict=True), key=lambda pair: pair[1]):
+        parts = [cluster for cluster, _ in run]
+        yield "".join(part for part, _ in parts), sum(width for _, width in parts), is_boxed
 
 
 @cache
-def _kind(cluster: str) -> int:
-    if any(unicodedata.bidirectional(character) in {"R", "AL", "AN"} for character in cluster):
-        return _RIGHT_TO_LEFT
-    return _PLAIN if len(cluster) == 1 and ord(cluster) < 0x100 else _OTHER
+def _is_right_to_left(cluster: str) -> bool:
+    return any(unicodedata.bidirectional(character) in {"R", "AL", "AN"} for character in cluster)
 
 
-@cache
-def _look(style: Style | None) -> Look:
-    if style is None:
-        return Look()
-    ink, behind = _hex(style.color, is_ink=True), _hex(style.bgcolor, is_ink=False)
-    faint = FAINT if style.dim and behind is None else INK
-    return Look(ink or faint, behind, bool(style.bold))
+# --- the three formats -------------------------------------------------------------------------------------
 
-
-def _hex(color: Color | None, *, is_ink: bool) -> str | None:
-    if color is None or color.is_default:
-        return None
-    return color.get_truecolor(DEFAULT_TERMINAL_THEME, foreground=is_ink).hex
-
-
-# Pixels. A letter of most monospaced fonts is 0.6 of its size wide.
-_CELL, _LINE, _BASELINE, _SIZE, _MARGIN = 9, 20, 15, 15, 18
-_WORDS = re.compile(r"[^ ]+(?: [^ ]+)*")  # more blanks than one are a distance
+_CELL, _LINE, _MARGIN = 12, 24.4, 24  # of a letter of 20 units, as Rich draws them; shown at three quarters of it
+_SVG = """\
+<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" viewBox="0 0 {across:g} {down:g}">
+<title>{title}</title>
+<style>
+text {{{{ font: {{char_height}}px {fonts}; }}}}
+{{styles}}
+</style>
+<defs>
+{{lines}}
+</defs>
+<rect width="100%" height="100%" fill="{paper}"/>
+<g transform="translate({margin}, {margin})">
+{{backgrounds}}
+{{matrix}}
+</g>
+</svg>
+"""
 
 
 def write_svg(drawings: Sequence[Drawing], name: str) -> Iterator[str]:
-    """Yield the picture of all views, one below the other."""
+    """Yield the picture of all views, one below the other: real text, as wide as a terminal makes it."""
     lines = _stacked(drawings)
-    width = max(line[-1].start + line[-1].width for line in lines if line) * _CELL + 2 * _MARGIN
-    height = len(lines) * _LINE + 2 * _MARGIN
-    yield (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        f'font-family="{", ".join(FONTS)}" font-size="{_SIZE}" fill="{INK}">\n'
-        f"<title>{escape(title_of(drawings, name))}</title>\n"
-        f'<rect width="{width}" height="{height}" fill="{PAPER}"/>\n'
+    recording = _Recording([*lines, []])  # Rich gives the last line no clip path, though it names one
+    across = recording.console.width * _CELL + 2 * _MARGIN
+    down = len(lines) * _LINE + 2 * _MARGIN
+    form = _SVG.format(
+        width=across * 0.75,
+        height=down * 0.75,
+        across=across,
+        down=down,
+        title=_literally(escape(_title_of(drawings, name))),
+        fonts=_FONTS,
+        paper=_THEME.background_color.hex,
+        margin=_MARGIN,
     )
-    yield from _rectangles(lines)
-    for number, line in enumerate(lines):
-        for piece in line:
-            yield from _texts(piece, _MARGIN + number * _LINE + _BASELINE)
-    yield "</svg>\n"
+    svg = recording.console.export_svg(theme=_THEME, code_format=form, font_aspect_ratio=_CELL / 20)
+    yield recording.put_back(svg, "{text}")
 
 
-def _stacked(drawings: Sequence[Drawing]) -> list[Sequence[Piece]]:
+def _literally(text: str) -> str:
+    """Return text as a form has it that Rich fills in."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def _stacked(drawings: Sequence[Drawing]) -> list[Sequence[Segment]]:
     """Return the lines of all views; where there are several, each below its title."""
     if len(drawings) == 1:
-        return list(drawings[0].lines)
-    lines: list[Sequence[Piece]] = []
+        return list(drawings[0].block.lines)
+    lines: list[Sequence[Segment]] = []
     for drawing in drawings:
-        title = [pieces([Segment(drawing.title, Style(bold=True))]), []] if drawing.title else []
-        lines += [*([[], []] if lines else []), *title, *drawing.lines]
+        title = [[Segment(drawing.title, BOLD)], []] if drawing.title else []
+        lines += [*([[], []] if lines else []), *title, *drawing.block.lines]
     return lines
 
 
-def _rectangles(lines: Sequence[Sequence[Piece]]) -> Iterator[str]:
-    """Yield what is behind the text, all cells of one colour as one path."""
-    paths: dict[str, list[str]] = {}
-    for number, line in enumerate(lines):
-        for piece in line:
-            if piece.look.behind is not None:
-                corner = f"M{_MARGIN + piece.start * _CELL} {_MARGIN + number * _LINE}"
-                size = piece.width * _CELL
-                paths.setdefault(piece.look.behind, []).append(f"{corner}h{size}v{_LINE}h-{size}z")
-    for color, parts in paths.items():
-        yield f'<path shape-rendering="crispEdges" fill="{color}" d="{"".join(parts)}"/>\n'
-
-
-def _texts(piece: Piece, baseline: int) -> Iterator[str]:
-    """Yield the words of a piece, each run of them where it stands."""
-    look = piece.look
-    how = f' fill="{look.ink}"' if look.ink != INK else ""
-    how += ' font-weight="bold"' if look.is_bold else ""
-    if not piece.is_plain:  # its glyphs, of whichever font has them, are fitted into its cells
-        how += ' lengthAdjust="spacingAndGlyphs"'
-        yield _svg_text(piece.text, piece.start, piece.width, baseline, how)
-        return
-    for words in _WORDS.finditer(piece.text):
-        yield _svg_text(words[0], piece.start + words.start(), len(words[0]), baseline, how)
-
-
-def _svg_text(text: str, start: int, width: int, baseline: int, how: str) -> str:
-    place = f'x="{_MARGIN + start * _CELL}" y="{baseline}" textLength="{width * _CELL}"'
-    return f"<text {place}{how}>{escape(text)}</text>\n"
-
-
-_STYLE = """\
+_PAGE = """\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light">
+<title>{title}</title>
+<style>
 body {{ margin: 1.5rem; background: {paper}; color: {ink}; font-family: system-ui, sans-serif; }}
 h1 {{ color: {faint}; font-size: 1rem; font-weight: normal; }}
 h2 {{ font-size: 1rem; overflow-wrap: anywhere; }}
 pre {{ overflow-x: auto; font: 15px/20px {fonts}; -webkit-print-color-adjust: exact; print-color-adjust: exact; }}
 pre span, pre bdi {{ display: inline-block; height: 20px; vertical-align: top; }}
 pre bdi {{ overflow: hidden; }}
+</style>
+</head>
+<body>
+<main>
+<h1>{name}</h1>
 """
-
-
-class _Classes:
-    """The classes of a page's looks, and of the widths of what no font is sure to fit; named as they occur."""
-
-    def __init__(self) -> None:
-        self.looks: dict[Look, str] = {Look(): ""}
-        self.widths: set[int] = set()
-
-    def of(self, piece: Piece) -> str:
-        """Return the class attribute of a piece."""
-        names = [self.looks.setdefault(piece.look, f"l{len(self.looks)}")]
-        if not piece.is_plain:
-            self.widths.add(piece.width)
-            names.append(f"w{piece.width}")
-        said = " ".join(filter(None, names))
-        return f' class="{said}"' if said else ""
-
-    def rules(self) -> Iterator[str]:
-        """Yield a rule for each class."""
-        for look, name in self.looks.items():
-            if name:
-                ink = f"color: {look.ink};"
-                behind = f" background: {look.behind};" if look.behind is not None else ""
-                bold = " font-weight: bold;" if look.is_bold else ""
-                yield f".{name} {{ {ink}{behind}{bold} }}\n"
-        for width in sorted(self.widths):
-            yield f".w{width} {{ width: {width}ch; }}\n"
+# What is wider than the window scrolls by itself, and by keyboard once it has the focus.
+_VIEW = '<pre role="region" aria-label="{label}" dir="ltr" translate="no" tabindex="0">\n{{code}}</pre>\n'
 
 
 def write_html(drawings: Sequence[Drawing], name: str) -> Iterator[str]:
-    """Yield the page of all views, one below the other."""
-    classes = _Classes()
-    views = ["".join(_view(drawing, classes)) for drawing in drawings]  # the style sheet stands before them
-    yield (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light">\n'
-        f"<title>{escape(title_of(drawings, name))}</title>\n<style>\n"
-    )
-    fonts = ", ".join(f'"{font}"' if " " in font else font for font in FONTS)
-    yield _STYLE.format(paper=PAPER, ink=INK, faint=FAINT, fonts=fonts)
-    yield from classes.rules()
-    yield f"</style>\n</head>\n<body>\n<main>\n<h1>{escape(name)}</h1>\n"
-    for drawing, view in zip(drawings, views, strict=True):
+    """Yield the page of all views, one below the other: text that can be selected and searched, no script."""
+    colors = {"paper": _THEME.background_color.hex, "ink": _THEME.foreground_color.hex, "faint": FAINT}
+    yield _PAGE.format(title=escape(_title_of(drawings, name)), name=escape(name), fonts=_FONTS, **colors)
+    for drawing in drawings:
         if drawing.title:
             yield f'<h2 dir="auto" translate="no">{escape(drawing.title)}</h2>\n'
-        yield view
+        recording = _Recording(drawing.block.lines)
+        form = _VIEW.format(label=_literally(escape(drawing.title or "view")))
+        view = recording.console.export_html(theme=_THEME, code_format=form, inline_styles=True)
+        yield recording.put_back(view, '<bdi style="width: {width}ch">{text}</bdi>')
     yield "</main>\n</body>\n</html>\n"
-
-
-def _view(drawing: Drawing, classes: _Classes) -> Iterator[str]:
-    # What is wider than the window scrolls by itself, and by keyboard once it has the focus.
-    yield f'<pre role="region" aria-label="{escape(drawing.title or "view")}" dir="ltr" translate="no" tabindex="0">\n'
-    for line in drawing.lines:
-        for piece in line:
-            yield _marked(piece, classes)
-        yield "\n"
-    yield "</pre>\n"
-
-
-def _marked(piece: Piece, classes: _Classes) -> str:
-    if piece.is_plain and (piece.look == Look() or piece.is_blank):
-        return escape(piece.text)
-    tag = "bdi" if not piece.is_plain else "span"
-    return f"<{tag}{classes.of(piece)}>{escape(piece.text)}</{tag}>"
 
 
 _TICKS = re.compile(r"`+")
@@ -307,16 +238,11 @@ _TICKS = re.compile(r"`+")
 def write_markdown(drawings: Sequence[Drawing], name: str) -> Iterator[str]:
     """Yield all views, one below the other, each under a heading."""
     for number, drawing in enumerate(drawings):
-        text = "\n".join("".join(map(_written, line)) for line in drawing.lines)
+        text = "\n".join("".join(segment.text for segment in line) for line in drawing.block.lines)
         fence = "`" * max(3, _longest(text) + 1)
         heading = _code(drawing.title) if drawing.title else name
         yield "\n" if number else ""
         yield f"## {heading}\n\n{fence}text\n{text}\n{fence}\n"
-
-
-def _written(piece: Piece) -> str:
-    # What is read from the right would take the numbers behind it along; a mark that takes no room ends that.
-    return piece.text + (LEFT_TO_RIGHT if piece.is_right_to_left else "")
 
 
 def _code(text: str) -> str:

@@ -57,7 +57,7 @@ def beside(blocks: Sequence[Block], gap: int = 2) -> Block:
             content = one.lines[index] if index < len(one.lines) else []
             line.extend(content)
             line.append(Segment(" " * (one.width - sum(map(segment_width, content)))))
-    return Block([_trimmed(line) for line in lines], sum(one.width for one in blocks) + gap * (len(blocks) - 1))
+    return Block([trimmed(line) for line in lines], sum(one.width for one in blocks) + gap * (len(blocks) - 1))
 
 
 def flowing(parts: Iterable[Sequence[Segment]], width: int | None) -> Block:
@@ -105,11 +105,11 @@ def grid(rows: Sequence[Sequence[tuple[str, Style | None]]], align: str, width: 
                 text, style = row[column]
                 gap = Segment("  " if column else "")
                 line += [gap, cell(text, widths[column], style, "right" if align[column] == ">" else "left")]
-            lines.append(_trimmed(line))
+            lines.append(trimmed(line))
     return block(lines)
 
 
-def _trimmed(line: Sequence[Segment]) -> list[Segment]:
+def trimmed(line: Sequence[Segment]) -> list[Segment]:
     """Return a line without the blanks at its end, which a narrow terminal would wrap; colour is not blank."""
     kept = list(line)
     while kept:

@@ -10,31 +10,28 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.console import RenderableType
 from rich.segment import Segment
-from rich.style import Style
 from rich.text import Text
 
 from attncli.analysis.alignment import NAMES, Alignment, LayerPair
-from attncli.analysis.diff import Difference, HeadDifference, weights_of
+from attncli.analysis.diff import CellDifference, Difference, HeadDifference, weights_of
 from attncli.render.axes import LONGEST_LABEL, Axis, mark_note
 from attncli.render.block import Block, beside, block, grid, stack
 from attncli.render.heatmap import (
     COMFORTABLE,
     GAP,
     MOST,
+    Extent,
     Picture,
-    Scale,
-    SignedPalette,
+    extent_of,
     heatmaps,
     legend,
     picture_of,
     pooling,
-    scale_of,
-    signed_legend,
-    strongest,
 )
 from attncli.render.matrix import DIGITS
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.render.summaries import headline, proof_line
+from attncli.render.tables import Cell, Column, table
 from attncli.trace.ranking import drawn_cells
 from attncli.trace.tokens import Tokens
 
@@ -69,20 +66,22 @@ def maps_of(pair: LayerPair, head: int, palette: Palette, room: int) -> Block:
     pools = [_pool(rows, columns, share, _SCREEN // -(-len(axes) // in_a_line)) for rows, columns in axes]
     sides = (pair.first.head(head, axes[0][0].indices), pair.second.head(head, axes[1][0].indices))
     pictures = [picture_of(side, slice(None), pool) for side, pool in zip(sides, pools[:2], strict=True)]
-    common = scale_of(pictures)
-    pictures = [each._replace(title=name, scale=common) for each, name in zip(pictures, NAMES, strict=True)]
-    change, signed = _change(pair, head, pools[2]), SignedPalette.of(palette)
-    shown: list[tuple[Picture, Palette]] = [*((each, palette) for each in pictures), (change, signed)]
+    common = extent_of(pictures)
+    change = _change(pair, head, pools[2])
+    weights, signed = common.scale(), change.extent.signed()
+    shown = [(picture._replace(title=name), weights) for picture, name in zip(pictures, NAMES, strict=True)]
     drawn = [
-        heatmaps([picture], *axis, pool, colors, share)
-        for (picture, colors), axis, pool in zip(shown, axes, pools, strict=True)
+        heatmaps([picture], *axis, pool, palette, share, scale)
+        for (picture, scale), axis, pool in zip([*shown, (change, signed)], axes, pools, strict=True)
     ]
     rows, columns = axes[2]
     cell_width = 2 if drawn[2].width >= rows.width + GAP + 2 * len(columns.pooled(pools[2][1])) else 1
-    room_of_scales = room - len(_WEIGHTS)
+    more = [f"{sign} more in {name}" for sign, name in zip("−+", NAMES, strict=True)]
+    more += [mark for mark in change.extent.said if mark not in common.marks]
+    marks = [*common.said, mark_note(blind[0] | blind[1])]
     scales = [
-        _named(_WEIGHTS, legend(pictures, palette, room_of_scales, mark_note(blind[0] | blind[1])), palette),
-        _named(CHANGE, signed_legend(change.scale, common.marks, signed, cell_width, room_of_scales), palette),
+        _named(_WEIGHTS, legend(weights, marks, palette, room - len(_WEIGHTS)), palette),
+        _named(CHANGE, legend(signed, more, palette, room - len(_WEIGHTS), cell_width), palette),
     ]
     return stack([*scales, *_pooled(pools, palette), _side_by_side(drawn, room)])
 
@@ -152,9 +151,9 @@ def _change(pair: LayerPair, head: int, pool: tuple[int, int]) -> Picture:
         with np.errstate(invalid="ignore"):
             values = second - first
         allowed = drawn[0] | drawn[1]
-        kept.append(strongest(Picture("", values, allowed, Scale.of(np.abs(values), allowed)), 1, pool[1]))
+        kept.append(Picture("", values, allowed, Extent.of(np.abs(values), allowed)).strongest(1, pool[1]))
     values, allowed = (np.concatenate([getattr(each, name) for each in kept]) for name in ("values", "allowed"))
-    return strongest(Picture(CHANGE, values, allowed, scale_of(kept)), pool[0], 1)
+    return Picture(CHANGE, values, allowed, extent_of(kept)).strongest(pool[0], 1)
 
 
 def _side_by_side(blocks: Sequence[Block], room: int) -> Block:
@@ -169,8 +168,6 @@ def _side_by_side(blocks: Sequence[Block], room: int) -> Block:
 
 _FEW = 3  # query rows that are named
 _LISTED = 12  # tokens that are not shared, of a long sequence
-
-Row = list[tuple[str, Style | None]]
 
 
 @dataclass(frozen=True)
@@ -231,7 +228,7 @@ class Changes:
             return self._shared_in_short(aligned, title)
         shared = set(aligned.pairs)
         columns = list(aligned.columns())
-        names: list[Row] = [[(text, DIM)] for text in (f"{title} {NAMES[0]}", f"{title} {NAMES[1]}", "shared")]
+        names: list[list[Cell]] = [[(text, DIM)] for text in (f"{title} {NAMES[0]}", f"{title} {NAMES[1]}", "shared")]
         for column in columns:
             is_shared = column in shared
             for tokens, index, row in zip(sides, column, names[:2], strict=True):
@@ -265,19 +262,25 @@ class Changes:
         title = f"heads that changed most, of {len(heads)}"
         said = f" · Jensen-Shannon divergence, 0 to 1 bit · {self._mean_over()}"
         yield Text.assemble((title, BOLD), (self.palette.fit(said), DIM))
-        has_kinds = len({each.kind for each in heads}) > 1
-        has_others = any(each.elsewhere and max(each.elsewhere) > 0 for each in heads)
-        names = ["layer", *(["kind"] if has_kinds else []), "head", "divergence"]
-        names += [f"elsewhere {name}" for name in NAMES] if has_others else []
-        table: list[Row] = [[(name, DIM) for name in names]]
-        for each in heads[: self.top]:
-            numbers = [each.jensen_shannon, *((each.elsewhere or (None, None)) if has_others else ())]
-            row: Row = [(str(each.layer), BOLD), *([(each.kind, None)] if has_kinds else []), (str(each.head), BOLD)]
-            table.append([*row, *((self._number(value), None) for value in numbers)])
-        parts = [grid(table, ">" * len(names), self._room)]
-        if has_others:
+        shown = heads[: self.top]
+        columns = [*self._places(shown), self._numbers("divergence", [each.jensen_shannon for each in shown])]
+        parts = []
+        if any(each.elsewhere and max(each.elsewhere) > 0 for each in heads):
+            sides = zip(*(each.elsewhere or (None, None) for each in shown), strict=True)
+            for name, values in zip(NAMES, sides, strict=True):
+                columns.append(self._numbers(f"elsewhere {name}", values))
             parts.append(self._elsewhere())
-        yield stack(parts)
+        yield stack([table(columns, self._room), *parts])
+
+    def _places(self, found: Sequence[HeadDifference | CellDifference]) -> list[Column]:
+        """Return the columns that say where heads are; kinds only where there are several."""
+        columns = [Column("layer", [str(each.layer) for each in found], BOLD)]
+        if len({each.kind for each in self.difference.heads}) > 1:
+            columns.append(Column("kind", [each.kind for each in found]))
+        return [*columns, Column("head", [str(each.head) for each in found], BOLD)]
+
+    def _numbers(self, title: str, values: Sequence[float | None]) -> Column:
+        return Column(title, [self._number(value) for value in values])
 
     def _mean_over(self) -> str:
         """Return which rows the numbers are the mean of."""
@@ -296,23 +299,28 @@ class Changes:
 
     def _cells(self) -> Iterator[RenderableType]:
         """Yield the cells that changed most, or that none did."""
-        cells = self.difference.cells
+        difference = self.difference
+        cells = difference.cells
         if not cells:
-            has_rows = any(each.rows for each in self.difference.heads)
+            has_rows = any(each.rows for each in difference.heads)
             yield Text("no cell that both have has changed" if has_rows else "no cell could be compared")
             return
-        has_kinds = len({pair.first.kind for pair in self.difference.layers}) > 1
-        names = ["layer", *(["kind"] if has_kinds else []), "head", "query", "key", *NAMES]
-        table: list[Row] = [[(name, DIM) for name in [*names, self.palette.fit(CHANGE)]]]
-        for each in cells:
-            pair = self.difference.pair(each)
-            row: Row = [(str(each.layer), BOLD), *([(each.kind, None)] if has_kinds else []), (str(each.head), BOLD)]
-            row += [(self._both(pair.rows, each.query), None), (self._both(pair.columns, each.key), None)]
-            row += [(self._number(weight), None) for weight in each.weights]
-            table.append([*row, (self.palette.fit(self._number(each.difference, "+")), BOLD)])
-        align = ">" * (len(names) - 4) + "<<" + ">>>"
+        pairs = [difference.pair(each) for each in cells]
+        queries = [self._both(pair.rows, each.query) for pair, each in zip(pairs, cells, strict=True)]
+        keys = [self._both(pair.columns, each.key) for pair, each in zip(pairs, cells, strict=True)]
+        weights = zip(*(each.weights for each in cells), strict=True)
+        changes = [self.palette.fit(self._number(each.difference, "+")) for each in cells]
         yield Text("cells that changed most", BOLD)
-        yield grid(table, align, self._room)
+        yield table(
+            [
+                *self._places(cells),
+                Column("query", queries, align="<"),
+                Column("key", keys, align="<"),
+                *(self._numbers(name, values) for name, values in zip(NAMES, weights, strict=True)),
+                Column(self.palette.fit(CHANGE), changes, BOLD),
+            ],
+            self._room,
+        )
 
     def _both(self, aligned: Alignment, place: tuple[int, int]) -> str:
         """Return a shared token under its position, or both of them where they differ."""

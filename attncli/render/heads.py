@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -17,9 +17,10 @@ from attncli.render.axes import Axis
 from attncli.render.block import Block, beside, block, cell, flowing, stack
 from attncli.render.heatmap import COMFORTABLE, ramp_line
 from attncli.render.matrix import DIGITS, number_text
-from attncli.render.palette import BOLD, DIM, Palette
+from attncli.render.palette import BOLD, DIM, Palette, Scale
+from attncli.render.screen import LINES
 from attncli.render.summaries import joined, numbers_of, title_of
-from attncli.render.tables import Table, Words, fitting
+from attncli.render.tables import Cell, Column, table, width_of
 from attncli.text import counted, span
 
 if TYPE_CHECKING:
@@ -44,8 +45,9 @@ def table_parts(
     yield _headline(survey, palette)
     names: list[Metric] = sorted(NAMES, key=lambda name: name != sort)
     digits = range(DIGITS, 1, -1) if precision is None else [precision]
-    table, shown = fitting([_table(survey, names, sort, palette, each) for each in digits], width)
-    yield table
+    defined = {name for name in names if name == sort or _is_defined(survey, name)}
+    drawn, shown = _fitting([_columns(survey, names, sort, palette, each) for each in digits], defined, width)
+    yield drawn
     if notes := _notes(survey, names, shown, sort):
         yield Text(palette.fit("; ".join(notes)), DIM)
 
@@ -60,8 +62,10 @@ def _headline(survey: Survey, palette: Palette) -> Text:
     return joined(title_of(source), facts, palette)
 
 
-def _table(survey: Survey, names: Sequence[Metric], sort: Metric | None, palette: Palette, digits: int) -> Table:
-    """Return a header and a line a head: where it is, and a number for each name."""
+def _columns(
+    survey: Survey, names: Sequence[Metric], sort: Metric | None, palette: Palette, digits: int
+) -> list[Column]:
+    """Return where each head is, and a column of numbers for each name."""
     kinds = {head.kind for head in survey.heads}
     longest = max(map(len, kinds)) if kinds != {"self"} else 0
 
@@ -69,13 +73,54 @@ def _table(survey: Survey, names: Sequence[Metric], sort: Metric | None, palette
         """Return where a head is as one word, which stands at the left of every piece of a folded table."""
         return f"{layer:>5}  {kind:<{longest}}  {head:>4}" if longest else f"{layer:>5}  {head:>4}"
 
-    rows: list[Words] = [[(place("layer", "kind", "head"), DIM)]]
-    rows[0] += [(name, BOLD if name == sort else DIM) for name in names]
-    for head in survey.heads:
-        numbers = [palette.fit(_written(head, name, survey.sentences > 1, digits)) for name in names]
-        styles = [BOLD if name == sort else None for name in names]
-        rows.append([(place(head.layer, head.kind, head.head), BOLD), *zip(numbers, styles, strict=True)])
-    return Table(tuple(names), rows, frozenset(name for name in names if name == sort or _is_defined(survey, name)))
+    places = [place(head.layer, head.kind, head.head) for head in survey.heads]
+    columns = [Column(place("layer", "kind", "head"), places, BOLD)]
+    for name in names:
+        texts = [palette.fit(_written(head, name, survey.sentences > 1, digits)) for head in survey.heads]
+        columns.append(Column(name, texts, BOLD if name == sort else None, title_style=BOLD if name == sort else DIM))
+    return columns
+
+
+# What tells heads apart comes first; the last ones are the first to go.
+_BY_USE: tuple[Metric, ...] = (
+    "entropy", "sink", "previous", "induction", "self", "next", "special", "duplicate", "distance", "max_weight",
+    "effective_keys", "max_score",
+)  # fmt: skip
+
+
+def _fitting(tables: Sequence[list[Column]], defined: Collection[str], width: int | None) -> tuple[Block, list[str]]:
+    """Return a table as wide as the output, and the names of the metrics that it shows.
+
+    Metrics that no head has go first. What is still too wide is folded, as long as all pieces stand on one screen;
+    of more lines than that nobody could say to which one a number belongs, so that columns go.
+
+    Args:
+        tables: the columns, with ever fewer digits; what they are sorted by comes first of the metrics.
+        defined: the names of the metrics that stay as long as there is room.
+        width: cells in a line; None is as many as it takes.
+    """
+
+    def drawn(columns: list[Column]) -> tuple[Block, list[str]]:
+        return table(columns, width), [column.title for column in columns[1:]]
+
+    def fits(columns: Sequence[Column]) -> bool:
+        return width is None or width_of(columns) - 2 <= width
+
+    known = [[columns[0], *(column for column in columns[1:] if column.title in defined)] for columns in tables]
+    for columns in (*tables, *known):
+        if fits(columns):
+            return drawn(columns)
+    folded = min((drawn(columns) for columns in known), key=lambda one: len(one[0].lines))
+    if len(folded[0].lines) <= LINES:
+        return folded
+    by_name = {column.title: column for column in known[-1]}
+    kept = known[-1][:2]
+    for name in _BY_USE:
+        if name in by_name and by_name[name] not in kept and fits([*kept, by_name[name]]):
+            kept.append(by_name[name])
+    names = {column.title for column in kept}
+    shown = [[column for column in columns if column.title in names] for columns in known]
+    return drawn(next(filter(fits, shown), shown[-1]))
 
 
 def _is_defined(survey: Survey, name: Metric) -> bool:
@@ -92,7 +137,7 @@ def _written(head: HeadSummary, name: Metric, has_several: bool, digits: int) ->
     return f"{text} ±{UNDEFINED if std is None else number_text(std, digits)}"
 
 
-def _notes(survey: Survey, names: Sequence[Metric], shown: Sequence[Metric], sort: Metric | None) -> list[str]:
+def _notes(survey: Survey, names: Sequence[Metric], shown: Sequence[str], sort: Metric | None) -> list[str]:
     """Return what the numbers are over, where that is not plain, and what the table has no room for."""
     notes = []
     if sort is not None and not _is_defined(survey, sort):
@@ -106,7 +151,7 @@ def _notes(survey: Survey, names: Sequence[Metric], shown: Sequence[Metric], sor
     if more := [name for name in left_out if name not in unknown]:
         notes.append(f"no room for {', '.join(more)}; -F tsv has them, --sort brings one to the front")
     if survey.sentences == 1:
-        is_undefined = any(head.metrics[name] is None for head in survey.heads for name in shown)
+        is_undefined = any(head.metrics[name] is None for head in survey.heads for name in names if name in shown)
         return [*notes, *[f"{UNDEFINED} not defined for this sentence"] * is_undefined]
     notes.append(f"mean ± standard deviation over {survey.sentences:,} sentences")
     fewer: dict[str, list[str]] = {}
@@ -132,8 +177,8 @@ def grid_parts(
     defined = replace(survey, heads=tuple(head for head in survey.heads if head.metrics[metric] is not None))
     values = np.array([head.metrics[metric] for head in defined.heads], float)
     finite = values[np.isfinite(values)]
-    scale = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
-    ramp = [ramp_line(*scale, palette)] if finite.size else []
+    scale = Scale(float(finite.min()), float(finite.max())) if finite.size else Scale(0.0, 0.0)
+    ramp = [ramp_line(scale, palette)] if finite.size else []
     marks = {
         f"{UNDEFINED} not defined": len(values) < len(survey.heads),
         "0 exactly zero": bool((values == 0).any()),
@@ -160,7 +205,7 @@ class _Map:
         heads: the columns.
         values: the metric of each head; NaN where it is not defined, and where there is no such head.
         exists: which heads there are.
-        scale: the values of the lowest and of the highest colour.
+        scale: of the colours.
         digits: after the point, where colour leaves room for numbers.
     """
 
@@ -168,11 +213,11 @@ class _Map:
     heads: list[int]
     values: Float[np.ndarray, "L H"]
     exists: Bool[np.ndarray, "L H"]
-    scale: tuple[float, float]
+    scale: Scale
     digits: int
 
     @classmethod
-    def of(cls, heads: Sequence[HeadSummary], metric: Metric, scale: tuple[float, float], digits: int) -> _Map:
+    def of(cls, heads: Sequence[HeadSummary], metric: Metric, scale: Scale, digits: int) -> _Map:
         """Return the map of these heads."""
         found = {(head.layer, head.head): head.metrics[metric] for head in heads}
         layers, columns = sorted({head.layer for head in heads}), sorted({head.head for head in heads})
@@ -182,13 +227,13 @@ class _Map:
 
     def drawn(self, palette: Palette, room: int) -> Block:
         """Return the map in strips of as many heads as there is room for; in colour with numbers, if these fit."""
-        names: Words = [("head", DIM), *((f"layer {layer}", None) for layer in self.layers)]
+        names: list[Cell] = [("head", DIM), *((f"layer {layer}", None) for layer in self.layers)]
         margin = max(len(text) for text, _ in names) + 1
         texts = [[number_text(value, self.digits) for value in row] for row in self.values]
         longest = max(len(text) for row in texts for text in row) + 1
         widths = (longest, 2) if palette.has_color else (2,)
         width = next((width for width in widths if margin + width * len(self.heads) <= room), 1)
-        cells = palette.cells(self.values, ~np.isnan(self.values), *self.scale, min(width, 2))
+        cells = palette.cells(self.values, ~np.isnan(self.values), self.scale, min(width, 2))
         per_strip = max((room - margin) // width, 1)
         labels = Block([[cell(text, margin, style, "left")] for text, style in names], margin)
         strips = []

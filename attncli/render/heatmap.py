@@ -1,9 +1,9 @@
-"""Heat maps: one small picture a head, in strips as wide as the output allows; and differences around zero."""
+"""Heat maps: one small picture a head, in strips as wide as the output allows."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,7 +15,7 @@ from rich.style import Style
 
 from attncli.render.axes import Axis, titled
 from attncli.render.block import Block, beside, flowing, stack
-from attncli.render.palette import BOLD, DIM, Colors, Palette
+from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.trace.ranking import drawn_cells
 
 if TYPE_CHECKING:
@@ -32,11 +32,11 @@ STRIPS = 2  # more strips than this are narrowed to one cell a column
 _MARKS = ("· masked", "0 exactly zero", "X NaN", "I infinite")
 
 
-class Scale(NamedTuple):
+class Extent(NamedTuple):
     """What all the cells behind a picture are like, pooled or not.
 
     Attributes:
-        highest: the largest finite value of the allowed cells, or 0.
+        highest: the largest finite value of the allowed cells, or 0; of differences the largest size.
         marks: which of the odd cells that have a mark of their own there are.
         lowest: the smallest one above 0, or infinity.
     """
@@ -51,8 +51,8 @@ class Scale(NamedTuple):
         values: Float[np.ndarray, "Q K"],
         allowed: Bool[np.ndarray, "Q K"],
         counted: Bool[np.ndarray, " K"] | None = None,
-    ) -> Scale:
-        """Return the scale of these cells; columns that are not counted have marks, but no colours of their own."""
+    ) -> Extent:
+        """Return the extent of these cells; columns that are not counted have marks, but no colours of their own."""
         finite = np.isfinite(values)
         found = (
             not allowed.all(),
@@ -65,24 +65,34 @@ class Scale(NamedTuple):
         lowest = float(values.min(initial=np.inf, where=drawn & (values > 0)))
         return cls(float(values.max(initial=0.0, where=drawn)), marks, lowest)
 
-    def __or__(self, other: Scale) -> Scale:
-        return Scale(max(self.highest, other.highest), self.marks | other.marks, min(self.lowest, other.lowest))
+    def __or__(self, other: Extent) -> Extent:
+        return Extent(max(self.highest, other.highest), self.marks | other.marks, min(self.lowest, other.lowest))
 
-    def colors(self, is_log: bool = False) -> Colors:
-        """Return the range of the colours: from 0, or over at most four powers of ten."""
+    @property
+    def said(self) -> list[str]:
+        """What the marks mean."""
+        return [mark for mark in _MARKS if mark in self.marks]
+
+    def scale(self, is_log: bool = False) -> Scale:
+        """Return a scale from 0, or over at most four powers of ten."""
         if not is_log or self.highest <= 0:
-            return Colors(0.0, self.highest)
+            return Scale(0.0, self.highest)
         low = max(self.lowest, self.highest / _WIDEST)
-        return Colors(low, self.highest, is_log=True, is_cut=self.lowest < low)
+        return Scale(low, self.highest, is_log=True, is_cut=self.lowest < low)
+
+    def signed(self) -> Scale:
+        """Return a scale that reaches as far below zero as above."""
+        reach = self.highest or 1.0
+        return Scale(-reach, reach, is_signed=True)
 
 
 class Picture(NamedTuple):
-    """One head's map: values in the cells that are allowed."""
+    """One head's map: values in the cells that are allowed, and the extent of all that were pooled into them."""
 
     title: str
     values: Float[np.ndarray, "Q K"]
     allowed: Bool[np.ndarray, "Q K"]
-    scale: Scale = Scale()
+    extent: Extent = Extent()
 
     def pooled(self, rows: int, columns: int) -> Picture:
         """Return the picture in blocks of rows × columns cells, each its largest allowed value.
@@ -98,7 +108,13 @@ class Picture(NamedTuple):
         with np.errstate(invalid="ignore"):
             highest = values.reshape(blocks).max(axis=(1, 3))
         some = np.asarray(allowed.reshape(blocks).any(axis=(1, 3)))
-        return Picture(self.title, np.where(some, highest, 0), some, self.scale)
+        return Picture(self.title, np.where(some, highest, 0), some, self.extent)
+
+    def strongest(self, rows: int, columns: int) -> Picture:
+        """Return the picture in blocks of rows × columns cells, each its value farthest from zero."""
+        highest = self.pooled(rows, columns)
+        lowest = self._replace(values=-self.values).pooled(rows, columns)
+        return highest._replace(values=np.where(highest.values >= lowest.values, highest.values, -lowest.values))
 
 
 def picture_of(head: HeadTrace, columns: Columns, pool: tuple[int, int], no_sink: bool = False) -> Picture:
@@ -108,22 +124,22 @@ def picture_of(head: HeadTrace, columns: Columns, pool: tuple[int, int], no_sink
         head: the head, for the rows shown.
         columns: the keys shown.
         pool: how many rows and columns a cell of the picture stands for.
-        no_sink: whether the first key is left out of the scale.
+        no_sink: whether the first key is left out of the extent.
     """
     kept = []
     counted = np.arange(head.layer.num_keys)[columns] > 0 if no_sink else None
     for part in head.blocks():
         weights, allowed = part.weights[:, columns], drawn_cells(part)[:, columns]
-        kept.append(Picture("", weights, allowed, Scale.of(weights, allowed, counted)).pooled(1, pool[1]))
+        kept.append(Picture("", weights, allowed, Extent.of(weights, allowed, counted)).pooled(1, pool[1]))
     values = np.concatenate([picture.values for picture in kept])
     allowed = np.concatenate([picture.allowed for picture in kept])
     title = titled("head", head.layer.head_label(head.head))
-    return Picture(title, values, allowed, scale_of(kept)).pooled(pool[0], 1)
+    return Picture(title, values, allowed, extent_of(kept)).pooled(pool[0], 1)
 
 
-def scale_of(pictures: Sequence[Picture]) -> Scale:
-    """Return one scale for all the pictures."""
-    return reduce(operator.or_, (picture.scale for picture in pictures), Scale())
+def extent_of(pictures: Sequence[Picture]) -> Extent:
+    """Return the extent of all the pictures together."""
+    return reduce(operator.or_, (picture.extent for picture in pictures), Extent())
 
 
 def pooling(rows: Axis, columns: Axis, width: int) -> tuple[int, int]:
@@ -145,8 +161,8 @@ def heatmaps(
     pool: tuple[int, int],
     palette: Palette,
     width: int,
+    scale: Scale,
     most_strips: int = STRIPS,
-    colors: Colors | None = None,
 ) -> Block:
     """Return the pictures in strips, each strip with the row labels at its left.
 
@@ -157,10 +173,9 @@ def heatmaps(
         pool: how many rows and columns of them each cell of the pictures stands for.
         palette: how cells look.
         width: how many cells a strip may take.
+        scale: of their colours.
         most_strips: more of them than this are narrowed to one cell a column.
-        colors: their range; None is from 0 to the largest value.
     """
-    colors = colors or scale_of(pictures).colors()
     row_axis, column_axis = rows.pooled(pool[0]), columns.pooled(pool[1])
     cell_width = 2
     panel_width = _panel_width(pictures, column_axis, cell_width)
@@ -170,47 +185,37 @@ def heatmaps(
         panel_width = _panel_width(pictures, column_axis, cell_width)
         per_strip = (width - rows.width) // (panel_width + GAP)
     per_strip = max(per_strip, 1)
-    drawn = (_panel(picture, row_axis, column_axis, palette, cell_width, colors) for picture in pictures)
+    drawn = (_panel(picture, row_axis, column_axis, palette, cell_width, scale) for picture in pictures)
     panels = [Block(lines, panel_width) for lines in drawn]
     labels = row_axis.row_labels(2, palette)
     strips = [beside([labels, *panels[start : start + per_strip]], GAP) for start in range(0, len(panels), per_strip)]
     return stack([part for strip in strips for part in (strip, Block([[]], 0))][:-1])
 
 
-def legend(
-    pictures: Sequence[Picture],
-    palette: Palette,
-    width: int | None,
-    of_rows: str = "",
-    colors: Colors | None = None,
-    sink: str = "",
-) -> Block:
-    """Return the scale of the pictures, the marks that occur in them, and what the mark of their rows means.
+def legend(scale: Scale, marks: Iterable[str], palette: Palette, width: int | None, cell_width: int = 2) -> Block:
+    """Return what the colours of pictures say, and what their marks mean.
 
     Args:
-        pictures: the pictures.
+        scale: of the colours.
+        marks: what each mark means; an empty text is none.
         palette: how cells look.
         width: cells in a line; None is as many as it takes.
-        of_rows: what the mark of their rows means.
-        colors: their range; None is from 0 to the largest value.
-        sink: the key that is left out of the range.
+        cell_width: characters to a cell of the pictures.
     """
-    scale = scale_of(pictures)
-    colors = colors or scale.colors()
-    line = ramp_line(colors.low, colors.high, palette)
-    line += [Segment(", logarithmic", DIM)] if colors.is_log else []
-    marks = [mark for mark in _MARKS if mark in scale.marks] + ([of_rows] if of_rows else [])
-    marks += ["- below the range"] if colors.is_cut else []
-    marks += [f"+ beyond the range, which leaves out {sink}"] if sink else []
-    return flowing([line, *([Segment(palette.fit(mark), DIM)] for mark in marks)], width)
+    line = ramp_line(scale, palette, cell_width)
+    line += [Segment(", logarithmic", DIM)] if scale.is_log else []
+    return flowing([line, *([Segment(palette.fit(mark), DIM)] for mark in marks if mark)], width)
 
 
-def ramp_line(low: float, high: float, palette: Palette) -> list[Segment]:
-    """Return the colours or shades between two numbers."""
-    ramp = palette.ramp(2)
-    shown = [ramp[round(step * (len(ramp) - 1) / 8)] for step in range(9)] if palette.has_color else ramp
-    colors = [Segment(glyph, style) for glyph, style in shown]
-    return [Segment(f"{low:.4g} ", DIM), *colors, Segment(f" {high:.4g}", DIM)]
+def ramp_line(scale: Scale, palette: Palette, cell_width: int = 2) -> list[Segment]:
+    """Return the colours or shades between two numbers; shades as they look in cells of a width."""
+    ends = [f"{end:.4g}" for end in (scale.low, scale.high)]
+    if scale.is_signed:
+        ends = [palette.fit(sign) + ends[1] for sign in "−+"]
+    ramp = palette.ramp(2 if palette.has_color else cell_width, scale.is_signed)
+    if palette.has_color:
+        ramp = [ramp[round(step * (len(ramp) - 1) / 8)] for step in range(9)]
+    return [Segment(f"{ends[0]} ", DIM), *(Segment(*step) for step in ramp), Segment(f" {ends[1]}", DIM)]
 
 
 def _room(rows: Axis, columns: Axis, width: int) -> int:
@@ -224,9 +229,9 @@ def _panel_width(pictures: Sequence[Picture], columns: Axis, cell_width: int) ->
 
 
 def _panel(
-    picture: Picture, rows: Axis, columns: Axis, palette: Palette, cell_width: int, colors: Colors
+    picture: Picture, rows: Axis, columns: Axis, palette: Palette, cell_width: int, scale: Scale
 ) -> list[list[Segment]]:
-    drawn = palette.cells(picture.values, picture.allowed, colors.low, colors.high, cell_width, colors.is_log)
+    drawn = palette.cells(picture.values, picture.allowed, scale, cell_width)
     lines = [[Segment(palette.fit(picture.title), BOLD)], columns.ticks(cell_width, palette)]
     for place, row in enumerate(drawn):
         if rows.boundary and place == rows.boundary:
@@ -247,70 +252,3 @@ def _merged(row: Sequence[tuple[str, Style | None]]) -> list[Segment]:
 
 def _crossed(line: str, boundary: int, palette: Palette) -> str:
     return line[:boundary] + palette.fit("┼") + line[boundary:] if boundary else line
-
-
-# The orange half of ColorBrewer's PuOr and the blue half of its RdBu (Brewer 2013): both sides are as dark as each
-# other, and nobody who cannot tell red from green takes one for the other. (The darkest blue has a trace less green,
-# 053061 there, so that the nearest of 256 colours is a blue too.)
-_STOPS = ("7f3b08", "b35806", "e08214", "fdb863", "f7f7f7", "92c5de", "4393c3", "2166ac", "052e61")
-_STEPS = {"truecolor": 255, "256": 9}  # odd: the one in the middle is zero's
-# Without colour a sign and a shade, or where there is room for one character alone, two signs for the larger half.
-_RAMPS = {
-    ("blocks", 1): ("=", "-", " ", "+", "#"),
-    ("blocks", 2): ("-█", "-▓", "-▒", "-░", "  ", "+░", "+▒", "+▓", "+█"),
-    ("ascii", 1): ("=", "-", " ", "+", "#"),
-    ("ascii", 2): ("-@", "-#", "-=", "-:", "  ", "+:", "+=", "+#", "+@"),
-}
-
-
-class SignedPalette(Palette):
-    """How differences look: `high` is the largest of either sign."""
-
-    @classmethod
-    def of(cls, palette: Palette) -> SignedPalette:
-        """Return the palette for differences on the same output."""
-        return cls(palette.tier, palette.encoding, palette.colormap)
-
-    def ramp(self, width: int) -> list[tuple[str, Style | None]]:
-        """Return the cells of this width from the most negative to the most positive difference."""
-        return self._ramp(width, _RAMPS, _STOPS, _STEPS)
-
-    def cells(
-        self,
-        values: Float[np.ndarray, "Q K"],
-        allowed: Bool[np.ndarray, "Q K"],
-        low: float,
-        high: float,
-        width: int,
-        is_log: bool = False,
-    ) -> list[list[tuple[str, Style | None]]]:
-        """Return a glyph and a style for every cell, on a scale from −high to high."""
-        assert not is_log, "numbers of both signs have no logarithm"
-        reach = high or 1.0
-        return super().cells(values, allowed, -reach, reach, width)
-
-
-def strongest(picture: Picture, rows: int, columns: int) -> Picture:
-    """Return a picture in blocks of rows × columns cells, each its value farthest from zero."""
-    if rows == columns == 1:
-        return picture
-    highest = picture.pooled(rows, columns)
-    lowest = Picture(picture.title, -picture.values, picture.allowed, picture.scale).pooled(rows, columns)
-    values = np.where(highest.values >= lowest.values, highest.values, -lowest.values)
-    return Picture(picture.title, values, highest.allowed, picture.scale)
-
-
-def signed_legend(
-    scale: Scale, explained: frozenset[str], palette: SignedPalette, cell_width: int, width: int
-) -> Block:
-    """Return the scale of differences, which sign means what, and the marks that nothing has explained yet."""
-    ramp = palette.ramp(2 if palette.has_color else cell_width)
-    steps = min(len(ramp), 9)
-    shown = [ramp[round(step * (len(ramp) - 1) / (steps - 1))] for step in range(steps)]
-    line = [Segment(palette.fit(f"−{scale.highest:.4g} "), DIM)]
-    line += [Segment(glyph, style) for glyph, style in shown]
-    line.append(Segment(f" +{scale.highest:.4g}", DIM))
-    from attncli.analysis.alignment import NAMES  # a mask is drawn without traces
-
-    said = [f"− more in {NAMES[0]}", f"+ more in {NAMES[1]}", *sorted(scale.marks - explained)]
-    return flowing([line, *([Segment(palette.fit(part), DIM)] for part in said)], width)

@@ -7,24 +7,24 @@ sentence has the first head's matrices and every head's map; a long one has pool
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from rich.console import RenderableType
 from rich.segment import Segment
-from rich.style import Style
 from rich.text import Text
 
 from attncli.attention import row_blocks
 from attncli.render.axes import MARK, Axis, mark_note, titled
-from attncli.render.block import Block, beside, block, grid, stack
-from attncli.render.heatmap import COMFORTABLE, Picture, heatmaps, legend, picture_of, scale_of
+from attncli.render.block import Block, beside, block, stack
+from attncli.render.heatmap import COMFORTABLE, Picture, extent_of, heatmaps, legend, picture_of
 from attncli.render.matrix import DIGITS, Matrix, number_text, side_by_side
-from attncli.render.palette import BOLD, DIM, Colors, Palette
+from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.screen import Fit, Screen
 from attncli.render.summaries import headline, metrics_table, proof_line, shapes_table, token_list
+from attncli.render.tables import Column, table
 from attncli.trace.layer import HeadTrace, LayerTrace
 from attncli.trace.ranking import Heaviest, drawn_cells, top_keys
 from attncli.trace.trace import Trace
@@ -32,8 +32,6 @@ from attncli.trace.view import Cells, Columns, View
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
-
-Line = list[tuple[str, Style | None]]
 
 
 def top_keys_table(
@@ -59,24 +57,24 @@ def top_keys_table(
     places = max(len(top) for listed in tops for top, _ in listed)
     if wanted.most is not None:
         places = min(wanted.most, len(columns))
-    rows: list[Line] = [[(title, DIM) for title in ("head query", "sum", *map(str, range(1, places + 1)))]]
     names = [str(head.layer.head_label(head.head)) for head, _ in heads]
     widest = max(map(len, names))
-    for label, (_, axis), listed in zip(names, heads, tops, strict=True):
-        for name, (top, weights) in zip(_names(axis), listed, strict=True):
-            total = number_text(float(weights.sum()), digits) if len(top) else ""
-            found = [
-                f"{columns.indices[key]} {columns.labels[key]} {number_text(weight, digits)}"
-                for key, weight in zip(top, weights.tolist(), strict=True)
-            ]
-            blank = [""] * (places - len(found))
-            line = [(text, None) for text in (*found, *blank)]
-            rows.append([(f"{label:>{widest}}  {name}", None), (total, DIM), *line])
+    queries = [
+        f"{name:>{widest}}  {query}" for name, (_, axis) in zip(names, heads, strict=True) for query in _names(axis)
+    ]
+    sums, entries = [], []
+    for top, weights in (found for listed in tops for found in listed):
+        sums.append(number_text(float(weights.sum()), digits) if len(top) else "")
+        entries.append([
+            f"{columns.indices[key]} {columns.labels[key]} {number_text(weight, digits)}"
+            for key, weight in zip(top, weights.tolist(), strict=True)
+        ])  # fmt: skip
+    ranks = [Column(str(place + 1), [(*found, *[""] * places)[place] for found in entries]) for place in range(places)]
     counted = "keys" if wanted.most is None else f"{places} heaviest keys" if places > 1 else "heaviest key"
     measured = heads[0][0].layer.measure.removesuffix("s")  # weight or norm
     bound = "" if wanted.least is None else f" with a {measured} of {wanted.least} or more"
     title = block([[Segment(f"{counted} of each query{bound}", BOLD)]])
-    return stack([title, grid(rows, "<" + ">" * (places + 1), width)])
+    return stack([title, table([Column("head query", queries, align="<"), Column("sum", sums, DIM), *ranks], width)])
 
 
 def _names(axis: Axis) -> Iterator[str]:
@@ -115,6 +113,7 @@ class Frame(NamedTuple):
         return axis.marking(self.blind[[self.layer.heads.index(head)], : len(axis)])
 
 
+@dataclass(frozen=True)
 class Layout:
     """A trace laid out for one output.
 
@@ -126,12 +125,11 @@ class Layout:
         is_cut: whether columns of a matrix that is wider than such a line are left out.
     """
 
-    def __init__(self, trace: Trace, view: View, palette: Palette, width: int | None, is_cut: bool = True) -> None:
-        self.trace = trace
-        self.view = view
-        self.palette = palette
-        self.width = width
-        self.is_cut = is_cut
+    trace: Trace
+    view: View
+    palette: Palette
+    width: int | None
+    is_cut: bool = True
 
     def renderables(self) -> Iterator[RenderableType]:
         """Yield the view, part by part; a blank line belongs between two parts."""
@@ -157,10 +155,10 @@ class Layout:
             is_drawn = "heatmap" in wanted or ("weights" in wanted and self.palette.has_color)
             how = (frame.cells.of_columns, frame.fit.pool, self.view.no_sink)
             pictures = [picture_of(head, *how) for head in heads] if is_drawn else []
-            colors = scale_of(pictures).colors(self.view.log)
-            yield from self._numbers(frame, wanted - layer.missing, colors)
+            scale = extent_of(pictures).scale(self.view.log)
+            yield from self._numbers(frame, wanted - layer.missing, scale)
             if "heatmap" in wanted:
-                yield self._maps(frame, pictures, colors)
+                yield self._maps(frame, pictures, scale)
             if "metrics" in wanted:
                 yield metrics_table(trace, layer, self.palette, self.width, self.view.precision)
             if "proof" in wanted:
@@ -272,7 +270,7 @@ class Layout:
         drawn, lines_each = table(1)
         return drawn if lines_each == 1 else table(lines_each)[0]
 
-    def _numbers(self, frame: Frame, wanted: frozenset[str], colors: Colors) -> Iterator[RenderableType]:
+    def _numbers(self, frame: Frame, wanted: frozenset[str], scale: Scale) -> Iterator[RenderableType]:
         """Yield the matrices of the heads that are printed in digits, side by side as the width allows."""
         layer, cells, rows = frame.layer, frame.cells, frame.rows
         if "embeddings" in wanted and layer.inputs is not None:
@@ -281,7 +279,7 @@ class Layout:
         for index in self._digit_heads(layer):
             head = layer.head(index, cells.rows)
             marked, mark = frame.of_head(index)
-            matrices = list(self._matrices(head, cells.of_columns, wanted, (marked, frame.columns), colors))
+            matrices = list(self._matrices(head, cells.of_columns, wanted, (marked, frame.columns), scale))
             if not matrices:
                 continue
             note = self._head_note(layer, index, wanted) + (f" · {mark}" if mark else "")
@@ -301,7 +299,7 @@ class Layout:
         return heads + (" · rows are queries, columns keys" if is_cells else "")
 
     def _matrices(
-        self, head: HeadTrace, keys: Columns, wanted: frozenset[str], axes: tuple[Axis, Axis], colors: Colors
+        self, head: HeadTrace, keys: Columns, wanted: frozenset[str], axes: tuple[Axis, Axis], scale: Scale
     ) -> Iterator[Matrix]:
         rows, columns = axes
         if "q" in wanted:
@@ -316,7 +314,7 @@ class Layout:
         if "weights" in wanted:
             shown = drawn_cells(head)[:, keys]
             title = head.layer.measure
-            yield Matrix(title, head.weights[:, keys], rows, columns, shown, hide_masked=True, colors=colors)
+            yield Matrix(title, head.weights[:, keys], rows, columns, shown, hide_masked=True, scale=scale)
         if "output" in wanted:
             yield self._vectors("output: weights·V", head.output, rows)
 
@@ -327,16 +325,18 @@ class Layout:
         is_cut = self.is_cut and self.width is not None
         return side_by_side(matrices, self.palette, self._room, is_cut, self.view.precision)
 
-    def _maps(self, frame: Frame, pictures: list[Picture], colors: Colors) -> RenderableType:
+    def _maps(self, frame: Frame, pictures: list[Picture], scale: Scale) -> RenderableType:
         fit, title = frame.fit, frame.layer.measure
-        maps = heatmaps(pictures, frame.rows, frame.columns, fit.pool, self.palette, self._room, fit.strips, colors)
+        maps = heatmaps(pictures, frame.rows, frame.columns, fit.pool, self.palette, self._room, scale, fit.strips)
         title += " of every head" if len(pictures) == frame.layer.num_heads > 1 else ""
         if fit.pool != (1, 1):
             title += f", largest of {fit.pool[0]}×{fit.pool[1]}"
         title = self.palette.fit(title)
         keys = frame.columns.indices
-        sink = f"key 0 {frame.columns.labels[keys.index(0)]}" if self.view.no_sink and 0 in keys else ""
-        key = legend(pictures, self.palette, self.width, mark_note(frame.blind), colors, sink)
+        marks = [*extent_of(pictures).said, mark_note(frame.blind), "- below the range" if scale.is_cut else ""]
+        if self.view.no_sink and 0 in keys:
+            marks.append(f"+ beyond the range, which leaves out key 0 {frame.columns.labels[keys.index(0)]}")
+        key = legend(scale, marks, self.palette, self.width)
         header = [Block([[Segment(title, BOLD)]], len(title)), key]
         is_narrow = self.width is not None and sum(part.width + 3 for part in header) > self.width
         return stack([*header, maps] if is_narrow else [beside(header, 3), maps])

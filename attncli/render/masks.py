@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from textwrap import wrap
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,14 +22,15 @@ from attncli.masks.layout import Subject
 from attncli.render.axes import LONGEST_LABEL, Axis, mark_note
 from attncli.render.block import Block, beside, block, cell, flowing, grid, stack
 from attncli.render.findings import finding_lines, tally
-from attncli.render.heatmap import COMFORTABLE, Picture, Scale, heatmaps, legend, pooling
-from attncli.render.palette import BOLD, DIM, Palette
+from attncli.render.heatmap import COMFORTABLE, Extent, Picture, extent_of, heatmaps, legend, pooling
+from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.text import listed, span
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
 
+@dataclass(frozen=True)
 class MaskDrawing:
     """A mask over two axes.
 
@@ -42,21 +43,12 @@ class MaskDrawing:
         past: how many keys stand before the row of index 0.
     """
 
-    def __init__(
-        self,
-        allowed: Bool[np.ndarray, "P Q K"],
-        blind: Bool[np.ndarray, "P Q"],
-        names: Sequence[str],
-        rows: Axis,
-        columns: Axis,
-        past: int = 0,
-    ) -> None:
-        self.allowed = allowed
-        self.blind = blind
-        self.names = names
-        self.rows = rows
-        self.columns = columns
-        self.past = past
+    allowed: Bool[np.ndarray, "P Q K"]
+    blind: Bool[np.ndarray, "P Q"]
+    names: Sequence[str]
+    rows: Axis
+    columns: Axis
+    past: int = 0
 
     @cached_property
     def kinds(self) -> list[list[int]]:
@@ -79,7 +71,7 @@ class MaskDrawing:
             room: cells in a line.
         """
         pictures = [_picture(self._title(kind), self.allowed[kind[0]], pool) for kind in self.kinds]
-        drawn = heatmaps(pictures, self.rows, self.columns, pool, palette, room)
+        drawn = heatmaps(pictures, self.rows, self.columns, pool, palette, room, Scale(0.0, 1.0))
         # Without titles the first line is empty.
         cells = drawn if len(pictures) > 1 else Block(drawn.lines[1:], drawn.width)
         return stack([cells, self._legend(pool, palette, room), *self._keys(pool, palette, room)])
@@ -152,7 +144,7 @@ def _shares(cells: Bool[np.ndarray, "Q K"], pool: tuple[int, int]) -> Float[np.n
 
 def _picture(title: str, allowed: Bool[np.ndarray, "Q K"], pool: tuple[int, int]) -> Picture:
     shares = _shares(allowed, pool)
-    return Picture(title, shares, shares > 0, Scale(1.0))
+    return Picture(title, shares, shares > 0)
 
 
 _GAP = 4
@@ -210,8 +202,10 @@ class MaskView(NamedTuple):
             parts = [drawing.picture(pool, self.palette, self.room)]
         else:
             pictures = list(_biases(subject, pool))
-            drawn = heatmaps(pictures, drawing.rows, drawing.columns, pool, self.palette, self.room)
-            parts = [drawn, legend(pictures, self.palette, self.room, mark_note(drawing.blind))]
+            extent = extent_of(pictures)
+            scale, marks = extent.scale(), [*extent.said, mark_note(drawing.blind)]
+            drawn = heatmaps(pictures, drawing.rows, drawing.columns, pool, self.palette, self.room, scale)
+            parts = [drawn, legend(scale, marks, self.palette, self.room)]
         heading = [block([[Segment(self.palette.fit(title), BOLD)]])] if title else []
         return stack([*heading, *parts])
 
@@ -228,7 +222,7 @@ def _biases(subject: Subject, pool: tuple[int, int]) -> Iterator[Picture]:
     allowed = subject.allowed[0]
     for slope, rows_of in zip(slopes(heads), biases(heads, allowed.shape[1], subject.past), strict=True):
         bias = rows_of(np.arange(len(allowed)))
-        whole = Picture(f"slope {slope:.3g}", -bias, allowed, Scale.of(-bias, allowed))
+        whole = Picture(f"slope {slope:.3g}", -bias, allowed, Extent.of(-bias, allowed))
         yield whole.pooled(*pool)
 
 

@@ -12,7 +12,7 @@ from rich.style import Style
 
 from attncli.render.axes import Axis
 from attncli.render.block import Block, beside, block, cell, stack
-from attncli.render.palette import BOLD, DIM, Colors, Palette
+from attncli.render.palette import BOLD, DIM, Palette, Scale
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -33,7 +33,7 @@ class Matrix(NamedTuple):
         columns: the column axis.
         allowed: which cells count; None is all of them.
         hide_masked: print the mask's mark instead of a masked number.
-        colors: what its colours stand for; None is no colour.
+        scale: of its colours; None is no colour.
         what: what a column is called when some are left out.
     """
 
@@ -43,7 +43,7 @@ class Matrix(NamedTuple):
     columns: Axis
     allowed: Bool[np.ndarray, "R C"] | None = None
     hide_masked: bool = False
-    colors: Colors | None = None
+    scale: Scale | None = None
     what: str = "key"
 
     def column_width(self, palette: Palette, digits: int) -> int:
@@ -133,9 +133,8 @@ class Matrix(NamedTuple):
     def _styles(
         self, palette: Palette, allowed: Bool[np.ndarray, "R C"], values: Float[np.ndarray, "R C"]
     ) -> list[list[Style | None]]:
-        if self.colors is not None and palette.has_color:
-            low, high, is_log = self.colors.low, self.colors.high, self.colors.is_log
-            return [[style for _, style in row] for row in palette.cells(values, allowed, low, high, 1, is_log)]
+        if self.scale is not None and palette.has_color:
+            return [[style for _, style in row] for row in palette.cells(values, allowed, self.scale, 1)]
         return [[None if ok else DIM for ok in row] for row in allowed.tolist()]
 
 

@@ -27,6 +27,10 @@ COLORMAPS = {
     "cividis": ("00224e", "1b3a6d", "434e6c", "616069", "7d7c78", "9a9377", "bcae6c", "dcc95b", "fee838"),
     "gray": ("202020", "3a3a3a", "545454", "6e6e6e", "888888", "a2a2a2", "bcbcbc", "d6d6d6", "f0f0f0"),
 }
+# Differences around zero: the orange half of ColorBrewer's PuOr and the blue half of its RdBu (Brewer 2013). Both sides
+# are as dark as each other, and nobody who cannot tell red from green takes one for the other. (The darkest blue has a
+# trace less green, 053061 there, so that the nearest of 256 colours is a blue too.)
+_AROUND_ZERO = ("7f3b08", "b35806", "e08214", "fdb863", "f7f7f7", "92c5de", "4393c3", "2166ac", "052e61")
 _STEPS = {"truecolor": 256, "256": 9}
 # Without colour two characters to a cell tell eight shades apart, one character four.
 _RAMPS = {
@@ -34,6 +38,13 @@ _RAMPS = {
     ("blocks", 2): (" ░", "░░", "░▒", "▒▒", "▒▓", "▓▓", "▓█", "██"),
     ("ascii", 1): (":", "=", "*", "#", "%", "@"),
     ("ascii", 2): (" :", "::", ":=", "==", "=*", "**", "*#", "##", "#@", "@@"),
+}
+# Differences have a sign and a shade, or where there is room for one character alone, two signs for the larger half.
+_SIGNED_RAMPS = {
+    ("blocks", 1): ("=", "-", " ", "+", "#"),
+    ("blocks", 2): ("-█", "-▓", "-▒", "-░", "  ", "+░", "+▒", "+▓", "+█"),
+    ("ascii", 1): ("=", "-", " ", "+", "#"),
+    ("ascii", 2): ("-@", "-#", "-=", "-:", "  ", "+:", "+=", "+#", "+@"),
 }
 
 # What our own words and glyphs become where the encoding lacks them.
@@ -51,20 +62,22 @@ DIM = Style(dim=True)
 BOLD = Style(bold=True)
 
 
-class Colors(NamedTuple):
-    """What the colours of pictures stand for.
+class Scale(NamedTuple):
+    """Which number each colour of a picture stands for.
 
     Attributes:
-        low: value of the lowest one.
-        high: value of the highest one.
-        is_log: whether equal steps are equal ratios.
-        is_cut: whether there are values below the lowest one.
+        low: the number of the lowest one.
+        high: the number of the highest one.
+        is_log: whether equal steps are equal ratios; `low` has to be above 0.
+        is_cut: whether there are numbers below the lowest one.
+        is_signed: whether they are differences, and those above and below zero have colours of their own.
     """
 
     low: float
     high: float
     is_log: bool = False
     is_cut: bool = False
+    is_signed: bool = False
 
 
 class Palette(NamedTuple):
@@ -85,16 +98,16 @@ class Palette(NamedTuple):
         """Whether cells are coloured."""
         return self.tier in _STEPS
 
-    def ramp(self, width: int) -> list[tuple[str, Style | None]]:
-        """Return the cells of this width from the lowest to the highest value: a glyph and its style."""
-        return self._ramp(width, _RAMPS, COLORMAPS[self.colormap], _STEPS)
-
-    def _ramp(
-        self, width: int, glyphs: dict[tuple[str, int], tuple[str, ...]], stops: tuple[str, ...], steps: dict[str, int]
-    ) -> list[tuple[str, Style | None]]:
+    def ramp(self, width: int, is_signed: bool = False) -> list[tuple[str, Style | None]]:
+        """Return the cells of this width from the lowest to the highest number: a glyph and its style."""
         if not self.has_color:
-            return [(glyph, None) for glyph in glyphs[self.tier, width]]
-        return [(" " * width, style) for style in colors(stops, steps[self.tier])]
+            return [(glyph, None) for glyph in (_SIGNED_RAMPS if is_signed else _RAMPS)[self.tier, width]]
+        steps = _STEPS[self.tier]
+        if is_signed:
+            steps -= 1 - steps % 2  # the one in the middle is zero's
+        return [
+            (" " * width, style) for style in colors(_AROUND_ZERO if is_signed else COLORMAPS[self.colormap], steps)
+        ]
 
     def fit(self, text: str) -> str:
         """Return text that the output's encoding can write: our own glyphs replaced, everything else escaped."""
@@ -130,27 +143,24 @@ class Palette(NamedTuple):
         self,
         values: Float[np.ndarray, "Q K"],
         allowed: Bool[np.ndarray, "Q K"],
-        low: float,
-        high: float,
+        scale: Scale,
         width: int,
-        is_log: bool = False,
     ) -> list[list[tuple[str, Style | None]]]:
         """Return a glyph, as wide as a cell, and a style for every cell.
 
         Args:
             values: what the colours say.
             allowed: the cells that count; the others are masked.
-            low: value of the lowest colour.
-            high: value of the highest colour.
+            scale: which colour says what.
             width: characters to a cell.
-            is_log: equal steps of colour are equal ratios; `low` has to be above 0.
         """
         import numpy as np  # which words alone do not need
 
-        ramp = self.ramp(width)
+        low, high = scale.low, scale.high
+        ramp = self.ramp(width, scale.is_signed)
         finite = np.where(np.isfinite(values), values, 0)
         placed, start, end = finite, low, high
-        if is_log:
+        if scale.is_log:
             placed, start, end = np.log(np.maximum(finite, low)), math.log(low), math.log(high)
         steps = ((placed - start) / ((end - start) or 1) * len(ramp)).astype(int).clip(0, len(ramp) - 1)
         drawn = [[ramp[step] for step in row] for row in steps.tolist()]

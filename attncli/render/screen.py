@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -18,8 +19,12 @@ from attncli.trace.ranking import Heaviest
 from attncli.trace.trace import Trace
 from attncli.trace.view import View
 
+LONG = MOST  # more tokens than this are shown pooled, unless asked for in so many words
+LINES = 40  # of a screen
+TOP_KEYS = 5  # of the one query that is shown of a long text
 _LEAST = 8  # rows and columns of a map; smaller ones tell heads no longer apart
 _HEADER_LINES = 2  # of a map: its title and its ticks
+_LEGEND_LINES = 3  # at the most, where it is narrow
 
 Size = tuple[int, int]  # rows and columns of a map
 
@@ -38,55 +43,7 @@ class Fit(NamedTuple):
     strips: int = STRIPS
 
 
-def freely(layer: LayerTrace, rows: Axis, columns: Axis, width: int) -> Fit:
-    """Return the fit of maps that take as many lines as they need."""
-    return Fit(pooling(rows, columns, width), layer.heads)
-
-
-def fitted(layer: LayerTrace, rows: Axis, columns: Axis, width: int, lines: int, keeps_rows: bool) -> Fit:
-    """Return the fit of the largest maps, of as many heads as can be, that take so many lines at the most.
-
-    Args:
-        layer: whose heads are drawn.
-        rows: the query axis.
-        columns: the key axis.
-        width: cells in a line.
-        lines: how many there are.
-        keeps_rows: whether a row stands for itself as long as one strip of maps has lines for all of them.
-    """
-    most = max(lines - _HEADER_LINES - bool(rows.boundary), 1)  # the words alone may fill the screen
-    least = min(len(rows), most if keeps_rows else _LEAST), min(len(columns), _LEAST)
-    for heads in range(len(layer.heads), 0, -1):
-        sizes = [found for found in _sizes(heads, rows, columns, width, lines) if _is_legible(found[0], least)]
-        if sizes:
-            size, strips = max(sizes, key=lambda found: (min(found[0]), found[0][0] * found[0][1]))
-            return Fit(_pool(rows, columns, size), layer.heads[:heads], strips)
-    return Fit(_pool(rows, columns, (most, least[1])), layer.heads[:1], 1)
-
-
-def _sizes(heads: int, rows: Axis, columns: Axis, width: int, lines: int) -> Iterator[tuple[Size, int]]:
-    """Yield what size the maps have room for in every number of strips."""
-    for strips in range(1, heads + 1):
-        per_strip = -(-heads // strips)
-        high = (lines + 1) // strips - 1 - _HEADER_LINES - bool(rows.boundary)  # a blank line below each but the last
-        wide = (width - rows.width) // per_strip - GAP - bool(columns.boundary)
-        yield (min(high, MOST, len(rows)), min(wide, MOST, len(columns))), strips
-
-
-def _is_legible(size: Size, least: Size) -> bool:
-    return size[0] >= least[0] and size[1] >= least[1]
-
-
-def _pool(rows: Axis, columns: Axis, size: Size) -> tuple[int, int]:
-    return -(-len(rows) // size[0]), -(-len(columns) // size[1])
-
-
-LONG = MOST  # more tokens than this are shown pooled, unless asked for in so many words
-LINES = 40  # of a screen
-TOP_KEYS = 5  # of the one query that is shown of a long text
-_LEGEND_LINES = 3  # at the most, where it is narrow
-
-
+@dataclass(frozen=True)
 class Screen:
     """How much of a trace is shown.
 
@@ -101,11 +58,10 @@ class Screen:
         width: cells in a line; None is as many as it takes.
     """
 
-    def __init__(self, trace: Trace, view: View, palette: Palette, width: int | None) -> None:
-        self.trace = trace
-        self.view = view
-        self.palette = palette
-        self.width = width
+    trace: Trace
+    view: View
+    palette: Palette
+    width: int | None
 
     @cached_property
     def rows(self) -> list[int]:
@@ -140,11 +96,36 @@ class Screen:
         return self.view.heaviest or (Heaviest(TOP_KEYS) if is_one_of_many else None)
 
     def fit(self, layer: LayerTrace, rows: Axis, columns: Axis) -> Fit:
-        """Return how the maps of a layer are drawn."""
-        room = self.width or COMFORTABLE
+        """Return how the maps of a layer are drawn: as they come, or in a summary the largest that fit the screen.
+
+        The fewer heads, the larger the maps; as many heads are kept as can be told apart. Rows that were chosen stand
+        for themselves as long as one strip of maps has lines for all of them.
+        """
         if not self.is_summary:
-            return freely(layer, rows, columns, room)
-        return fitted(layer, rows, columns, room, self._lines_left(layer), self.view.chooses_rows(self.trace))
+            return Fit(pooling(rows, columns, self.width or COMFORTABLE), layer.heads)
+        header = _HEADER_LINES + bool(rows.boundary)
+        lines = self._lines_left(layer)
+        most = max(lines - header, 1)  # the words alone may fill the screen
+        is_kept = self.view.chooses_rows(self.trace)
+        least = min(len(rows), most if is_kept else _LEAST), min(len(columns), _LEAST)
+        for heads in range(len(layer.heads), 0, -1):
+            sizes = [
+                (size, strips)
+                for size, strips in self._sizes(heads, rows, columns, lines + 1, header)
+                if size[0] >= least[0] and size[1] >= least[1]
+            ]
+            if sizes:
+                size, strips = max(sizes, key=lambda found: (min(found[0]), found[0][0] * found[0][1]))
+                return Fit(_pool(rows, columns, size), layer.heads[:heads], strips)
+        return Fit(_pool(rows, columns, (most, least[1])), layer.heads[:1], 1)
+
+    def _sizes(self, heads: int, rows: Axis, columns: Axis, lines: int, header: int) -> Iterator[tuple[Size, int]]:
+        """Yield what size the maps have room for in every number of strips, a blank line below each strip."""
+        for strips in range(1, heads + 1):
+            per_strip = -(-heads // strips)
+            high = lines // strips - 1 - header
+            wide = ((self.width or COMFORTABLE) - rows.width) // per_strip - GAP - bool(columns.boundary)
+            yield (min(high, MOST, len(rows)), min(wide, MOST, len(columns))), strips
 
     def listed(self, layer: LayerTrace, rows: Axis, lines_each: int = 1) -> tuple[tuple[int, ...], Axis]:
         """Return the heads and the rows of a layer whose heaviest keys are listed.
@@ -197,3 +178,7 @@ class Screen:
     def _lines_of(self, line: Text) -> int:
         """Return how many lines of the output one of our own takes."""
         return -(-line.cell_len // (self.width or line.cell_len))
+
+
+def _pool(rows: Axis, columns: Axis, size: Size) -> tuple[int, int]:
+    return -(-len(rows) // size[0]), -(-len(columns) // size[1])

@@ -13,6 +13,7 @@ from attncli.analysis.metrics import head_metrics
 from attncli.render.block import Block, beside, cell, grid, stack
 from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette
+from attncli.render.tables import Column, table
 from attncli.text import counted
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Token, Tokens
@@ -150,13 +151,12 @@ def _made_of(trace: Trace, layer: LayerTrace) -> dict[str, str]:
 def metrics_table(trace: Trace, layer: LayerTrace, palette: Palette, width: int | None, precision: int | None) -> Block:
     """Return one row of numbers per head; what is not defined for this sentence is left blank."""
     digits = DIGITS if precision is None else precision
-    measured = {index: head_metrics(trace, layer, layer.head(index)) for index in layer.heads}
-    names = list(next(iter(measured.values())))
-    rows: list[list[tuple[str, Style | None]]] = [[("head", DIM), *((name, DIM) for name in names)]]
-    for index, metrics in measured.items():
-        numbers = ("" if value is None else number_text(value, digits) for value in metrics.values())
-        rows.append([(str(layer.head_label(index)), BOLD), *((number, None) for number in numbers)])
-    return grid(rows, ">" * (len(names) + 1), width)
+    measured = {str(layer.head_label(index)): head_metrics(trace, layer, layer.head(index)) for index in layer.heads}
+    columns = [Column("head", list(measured), BOLD)]
+    for name in next(iter(measured.values())):
+        values = [metrics[name] for metrics in measured.values()]
+        columns.append(Column(name, ["" if value is None else number_text(value, digits) for value in values]))
+    return table(columns, width)
 
 
 def proof_line(layer: LayerTrace, palette: Palette) -> Text:

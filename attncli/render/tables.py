@@ -1,35 +1,73 @@
-"""Tables that fill the output: columns that fit or fold, numbers, tokens, and bars whose length says how much."""
+"""Tables: columns that fit or fold, numbers, tokens, and bars whose length says how much."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from rich.cells import cell_len
 from rich.style import Style
 
-from attncli.analysis.metric_names import Metric
 from attncli.render.axes import LONGEST_LABEL
 from attncli.render.block import Block, grid
 from attncli.render.heatmap import COMFORTABLE
 from attncli.render.matrix import DIGITS, WIDEST_FIXED, number_text
-from attncli.render.palette import Palette
-from attncli.render.screen import LINES
+from attncli.render.palette import DIM, Palette
 from attncli.trace.tokens import Token
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-Bar = tuple[str, Style | None]
+Cell = tuple[str, Style | None]
+
+
+class Column(NamedTuple):
+    """A column of a table.
+
+    Attributes:
+        title: what stands above it.
+        texts: its cells from the top.
+        style: of all of them, or of each.
+        align: `<` or `>`.
+        title_style: of the title.
+    """
+
+    title: str
+    texts: Sequence[str]
+    style: Style | Sequence[Style | None] | None = None
+    align: str = ">"
+    title_style: Style = DIM
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The title and the texts, each with its style."""
+        styles = self.style if isinstance(self.style, Sequence) else [self.style] * len(self.texts)
+        return [(self.title, self.title_style), *zip(self.texts, styles, strict=True)]
+
+    @property
+    def width(self) -> int:
+        """How many cells of a line it takes."""
+        return max(map(cell_len, (self.title, *self.texts)))
+
+
+def table(columns: Sequence[Column], width: int | None) -> Block:
+    """Return columns with their titles; those that do not fit follow below, beside the first one again."""
+    rows = list(zip(*(column.cells for column in columns), strict=True))
+    return grid(rows, "".join(column.align for column in columns), width)
+
+
+def width_of(columns: Iterable[Column]) -> int:
+    """Return how many cells columns take beside each other, with a gap behind each of them."""
+    return sum(column.width + 2 for column in columns)
+
 
 _STYLES = (Style(color="#d55e00"), Style(color="#0072b2"))  # Okabe and Ito's: negative, positive
 
 
-def bar(value: float, largest: float, width: int, palette: Palette) -> Bar:
+def bar(value: float, largest: float, width: int, palette: Palette) -> Cell:
     """Return a bar that begins at 0 on the left; NaN and the infinities have the marks of a heat map."""
     if not math.isfinite(value):
         return _mark(value), None
@@ -37,7 +75,7 @@ def bar(value: float, largest: float, width: int, palette: Palette) -> Bar:
     return palette.fit("█") * _cells(value, largest, width), style
 
 
-def signed_bar(value: float, largest: float, width: int, palette: Palette) -> Bar:
+def signed_bar(value: float, largest: float, width: int, palette: Palette) -> Cell:
     """Return a bar on either side of an axis in the middle."""
     half = (width - 1) // 2
     axis = palette.fit("│")
@@ -46,6 +84,12 @@ def signed_bar(value: float, largest: float, width: int, palette: Palette) -> Ba
     style = _STYLES[value > 0] if palette.has_color else None
     drawn = palette.fit("█") * _cells(abs(value), largest, half)
     return (drawn.rjust(half) + axis if value < 0 else " " * half + axis + drawn), style
+
+
+def bar_column(bars: Iterable[Cell]) -> Column:
+    """Return bars below each other."""
+    texts, styles = zip(*bars, strict=True)
+    return Column("", texts, styles, "<")
 
 
 def largest_of(values: Iterable[float | None]) -> float:
@@ -61,14 +105,12 @@ def _mark(value: float) -> str:
     return "X" if math.isnan(value) else "I" if value > 0 else "-I"
 
 
-Line = list[tuple[str, Style | None]]
-
 _NARROWEST_BAR, _WIDEST_BAR = 7, 20
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """Where tables go.
+    """Where tables go, and how numbers and tokens look in them.
 
     Attributes:
         palette: how bars and words look.
@@ -111,116 +153,26 @@ class Sheet:
         """Return a number or a mark; a blank where the layer has none."""
         return "" if value is None else self.palette.fit(value) if isinstance(value, str) else self.number(value)
 
-    def with_bars(self, lines: list[Line], column: int, values: Sequence[float | None], largest: float) -> Block:
-        """Return a table with bars in front of a column, one for each line but the header.
+    def with_bars(self, columns: Sequence[Column], place: int, values: Sequence[float | None], largest: float) -> Block:
+        """Return a table with bars in front of one of its columns.
 
         Args:
-            lines: the table, its header first.
-            column: which column is behind the bars; those before it are numbers, but for a first one of keys.
+            columns: the others.
+            place: of the column that is behind the bars.
             values: what the bars say; None is no bar.
             largest: the value of a bar as long as can be.
         """
-        width = self.bar_width(lines, column, _WIDEST_BAR)
-        drawn_bars = (("", None) if value is None else bar(value, largest, width, self.palette) for value in values)
-        bars: Line = [("", None), *drawn_bars]
-        drawn = [[*line[:column], each, *line[column:]] for line, each in zip(lines, bars, strict=True)]
-        align = ">" * column + "<" + ">" * (len(lines[0]) - column)
-        return self.grid(drawn, ("<" if lines[0][0][0] == "key" else ">") + align[1:])
+        width = self.bar_width(columns, place, _WIDEST_BAR)
+        bars = [("", None) if value is None else bar(value, largest, width, self.palette) for value in values]
+        return self.table([*columns[:place], bar_column(bars), *columns[place:]])
 
-    def bar_width(self, lines: list[Line], column: int, widest: int) -> int:
+    def bar_width(self, columns: Sequence[Column], place: int, widest: int) -> int:
         """Return how wide bars in front of a column may be: what all columns leave, or those before it."""
-        widths = _widths(lines)
-        left = self.room - sum(widths)
+        left = self.room - width_of(columns)
         if left < _NARROWEST_BAR:
-            left = self.room - sum(widths[:column])
+            left = self.room - width_of(columns[:place])
         return max(min(left, widest), _NARROWEST_BAR)
 
-    def fits(self, lines: list[Line]) -> bool:
-        """Return whether all columns of a table stand beside each other."""
-        return sum(_widths(lines)) - 2 <= self.room
-
-    def grid(self, lines: list[Line], align: str) -> Block:
+    def table(self, columns: Sequence[Column]) -> Block:
         """Return a table; columns that do not fit follow below."""
-        return grid(lines, align, self.width)
-
-
-def _widths(lines: list[Line]) -> list[int]:
-    """Return how many cells each column takes, a gap included."""
-    return [max(cell_len(line[place][0]) for line in lines) + 2 for place in range(len(lines[0]))]
-
-
-Words = list[tuple[str, Style | None]]
-
-# What tells heads apart comes first; the last ones are the first to go.
-_BY_USE: tuple[Metric, ...] = (
-    "entropy", "sink", "previous", "induction", "self", "next", "special", "duplicate", "distance", "max_weight",
-    "effective_keys", "max_score",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Table:
-    """Lines of words, and numbers in columns that have names.
-
-    Attributes:
-        names: of the columns, but for the first one; the one that the lines are sorted by comes first.
-        lines: a header and the others, each with the words of the first column and one more for every name.
-        known: the names of the columns that hold something.
-    """
-
-    names: tuple[Metric, ...]
-    lines: Sequence[Words]
-    known: frozenset[Metric]
-
-    @cached_property
-    def widths(self) -> list[int]:
-        """How many cells each column takes, the gap before it included."""
-        return [max(cell_len(line[place][0]) for line in self.lines) + 2 for place in range(len(self.names) + 1)]
-
-    @property
-    def width(self) -> int:
-        """How many cells it takes in one piece."""
-        return sum(self.widths) - 2
-
-    def of(self, kept: frozenset[Metric]) -> Table:
-        """Return the table with these columns alone."""
-        places = [0, *(place for place, name in enumerate(self.names, start=1) if name in kept)]
-        names = tuple(name for name in self.names if name in kept)
-        return replace(self, names=names, lines=[[line[place] for place in places] for line in self.lines])
-
-    def within(self, width: int) -> Table:
-        """Return the table with the most useful of its columns that stand in one line of `width` cells."""
-        kept: list[Metric] = [self.names[0]]
-        for name in _BY_USE:
-            if name in self.names[1:] and self.of(frozenset([*kept, name])).width <= width:
-                kept.append(name)
-        return self.of(frozenset(kept))
-
-    def drawn(self, width: int | None) -> Block:
-        """Return it with columns that do not fit below the others."""
-        return grid(self.lines, ">" * (len(self.names) + 1), width)
-
-
-def fitting(tables: Sequence[Table], width: int | None) -> tuple[Block, tuple[Metric, ...]]:
-    """Return a table as wide as the output, and the names of the columns that it shows.
-
-    Columns that hold nothing go first. What is still too wide is folded, as long as all pieces stand on one screen;
-    of more lines than that nobody could say to which one a number belongs, so that columns go.
-
-    Args:
-        tables: the same one with ever fewer digits.
-        width: cells in a line; None is as many as it takes.
-    """
-    if width is None:
-        return tables[0].drawn(None), tables[0].names
-    known = [table.of(table.known) for table in tables]
-    for table in (*tables, *known):
-        if table.width <= width:
-            return table.drawn(width), table.names
-    folded = min((table.drawn(width) for table in known), key=lambda block: len(block.lines))
-    if len(folded.lines) <= LINES:
-        return folded, known[0].names
-    kept = frozenset(known[-1].within(width).names)
-    shown = [table.of(kept) for table in known]
-    best = next((table for table in shown if table.width <= width), shown[-1])
-    return best.drawn(width), best.names
+        return table(columns, self.width)

@@ -6,18 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from rich.console import RenderableType
-from rich.style import Style
 from rich.text import Text
 
-from attncli.render.block import Block, grid
+from attncli.render.block import Block
 from attncli.render.palette import BOLD, DIM, Palette
+from attncli.render.tables import Column, table
 from attncli.text import counted
 from attncli.trace.tokenization import Choice, Tokenization
 from attncli.trace.tokens import Token
 
 _LONGEST = (200, 60, 30, 20, 12)  # cells of a word, of which the first that fits on a line is taken
-
-Column = tuple[str, str, Callable[[Token], str]]  # its title, its alignment, its cell
 
 
 def tokens_parts(
@@ -54,21 +52,19 @@ def _facts(tokenization: Tokenization) -> Iterator[str]:
 
 def _table(tokenization: Tokenization, shown: Sequence[Token], palette: Palette, width: int | None) -> Block:
     """Return a line for each token; words are shortened only as far as it takes to keep the columns side by side."""
+    styles = [BOLD if tokenization.is_unknown(token) else DIM if token.special else None for token in shown]
     for longest in _LONGEST:
-        columns = _columns(tokenization, shown, partial(palette.shortened, width=longest))
-        titles, aligns, cells = zip(*columns, strict=True)
-        rows: list[list[tuple[str, Style | None]]] = [[(title, DIM) for title in titles]]
-        for token in shown:
-            style = BOLD if tokenization.is_unknown(token) else DIM if token.special else None
-            rows.append([(cell(token), style) for cell in cells])
-        table = grid(rows, "".join(aligns), width)
-        if len(table.lines) == len(rows):
+        described = _columns(tokenization, shown, partial(palette.shortened, width=longest))
+        drawn = table([Column(title, list(map(cell, shown)), styles, align) for title, align, cell in described], width)
+        if len(drawn.lines) == len(shown) + 1:
             break
-    return table
+    return drawn
 
 
-def _columns(tokenization: Tokenization, shown: Sequence[Token], fitted: Callable[[str], str]) -> Iterator[Column]:
-    """Yield the columns; those in which no token has something to say are left out."""
+def _columns(
+    tokenization: Tokenization, shown: Sequence[Token], fitted: Callable[[str], str]
+) -> Iterator[tuple[str, str, Callable[[Token], str]]]:
+    """Yield title, alignment and cell of the columns; those in which no token has something to say are left out."""
 
     def characters(token: Token) -> str:
         return "" if token.start is None or token.end is None else f"{token.start}:{token.end}"

@@ -20,7 +20,7 @@ from attncli.render.axes import MARK
 from attncli.render.block import Block, block, cell
 from attncli.render.palette import BOLD, DIM
 from attncli.render.summaries import headline, proof_line
-from attncli.render.tables import Line, Sheet, largest_of, signed_bar
+from attncli.render.tables import Column, Sheet, bar_column, largest_of, signed_bar, width_of
 from attncli.trace.ranking import drawn_cells
 from attncli.trace.trace import Trace
 
@@ -52,24 +52,26 @@ def keys_by_weight(row: Row, top: int, sheet: Sheet) -> Block:
         "share": shares,
     }
     known = {name: values for name, values in stages.items() if values is not None}
-    lines: list[Line] = [[("key", DIM), *((sheet.palette.fit(name), DIM) for name in known)]]
-    for key, *numbers in zip(shown, *(sheet.column(values, shown) for values in known.values()), strict=True):
-        lines.append([(sheet.named(row.keys[key]), None), *((number, None) for number in numbers)])
+    names = [sheet.named(row.keys[key]) for key in shown]
+    columns = {name: sheet.column(values, shown) for name, values in known.items()}
     bars: list[float | None] = [float(row.weights[key]) for key in shown]
 
-    def add(name: str, **told: Any) -> None:
-        lines.append([(name, DIM), *((sheet.known(told.get(stage)), None) for stage in known)])
-        bars.append(None)  # a sum of many would leave no room for one
+    def add(name: str, bar: float | None = None, **told: Any) -> None:
+        names.append(name)
+        for stage, column in columns.items():
+            column.append(sheet.known(told.get(stage)))
+        bars.append(bar)  # a sum of many would leave no room for one
 
     if others:
         add(f"{len(others)} more", weight=weight_of(row, others), share=_summed(shares, others))
     if masked := len(row.keys) - len(ranked):
         add(f"{masked} masked")
     if sink is not None and row.layer.sinks is not None:
-        add("sink", weight=sink, score=row.layer.sinks[row.head.head])
-        bars[-1] = float(sink)
+        add("sink", float(sink), weight=sink, score=row.layer.sinks[row.head.head])
     add("total", weight=weight_of(row, ranked) + float(sink or 0), share=_summed(shares, ranked))
-    return sheet.with_bars(lines, 3, bars, largest_of(bars))
+    styles = [None] * len(shown) + [DIM] * (len(names) - len(shown))
+    table = [Column("key", names, styles, "<"), *(Column(sheet.palette.fit(name), columns[name]) for name in columns)]
+    return sheet.with_bars(table, 3, bars, largest_of(bars))
 
 
 def _summed(values: Any, keys: list[int]) -> Any:
@@ -88,24 +90,25 @@ def dimensions(one: Cell, products: Float[np.ndarray, " D"], top: int, sheet: Sh
     shown, others = np.split(one.ranked, [top])
     assert one.q is not None
     assert one.k is not None
-    columns = [sheet.column(vector, shown.tolist()) for vector in (products, one.q, one.k)]
-    lines: list[Line] = [[(palette.fit(name), DIM) for name in ("dim", "q·k", "q", "k")]]
-    for place, *numbers in zip(shown.tolist(), *columns, strict=True):
-        lines.append([(str(place), BOLD), *((number, None) for number in numbers)])
+    places = shown.tolist()
+    product, q, k = (sheet.column(vector, places) for vector in (products, one.q, one.k))
+    names, total = [str(place) for place in places], sheet.known(one.dot_product)
     if len(others):
         with np.errstate(invalid="ignore"):
-            rest = products[others].sum(dtype=np.float64)
-        lines.append([(f"{len(others)} more", DIM), (sheet.number(rest), None), ("", None), ("", None)])
-    lines.append([(palette.fit("q·k"), BOLD), (sheet.known(one.dot_product), BOLD), ("", None), ("", None)])
-    width = sheet.bar_width(lines, 2, _WIDEST_BAR)
-    values = products[shown].tolist()
-    bars: Line = [("", None), *(signed_bar(value, largest_of(values), width, palette) for value in values)]
-    bars += [("", None)] * (len(lines) - len(bars))  # a sum of many would leave no room for one
-    drawn = [[place, product, bar, *factors] for (place, product, *factors), bar in zip(lines, bars, strict=True)]
-    if sheet.fits(drawn):  # the factors before their product
-        drawn = [[place, *factors, product, bar] for place, product, bar, *factors in drawn]
-        return sheet.grid(drawn, ">>>><")
-    return sheet.grid(drawn, ">><>>")
+            product.append(sheet.number(products[others].sum(dtype=np.float64)))
+        names.append(f"{len(others)} more")
+    below = [""] * (len(names) - len(places) + 1)  # a sum of many has no factors, and would leave no room for a bar
+    styles = [DIM] * (len(below) - 1) + [BOLD]
+    dim = Column("dim", [*names, palette.fit("q·k")], [BOLD] * len(places) + styles)
+    product_column = Column(palette.fit("q·k"), [*product, total], [None] * len(names) + [BOLD])
+    factors = [Column("q", [*q, *below]), Column("k", [*k, *below])]
+    width = sheet.bar_width([dim, product_column, *factors], 2, _WIDEST_BAR)
+    values = products[places].tolist()
+    bars = [signed_bar(value, largest_of(values), width, palette) for value in values]
+    bar = bar_column([*bars, *((text, None) for text in below)])
+    if width_of([dim, *factors, product_column, bar]) - 2 <= sheet.room:  # the factors before their product
+        return sheet.table([dim, *factors, product_column, bar])
+    return sheet.table([dim, product_column, bar, *factors])
 
 
 def stages(one: Cell, sheet: Sheet) -> Block:
@@ -242,59 +245,60 @@ class WhyPage:
         }
         return {name: values for name, values in facts.items() if len(set(values)) > 1 or name == "head"}
 
-    def _lines(self) -> list[Line]:
-        lines: list[Line] = [[(name, DIM) for name in self._facts]]
-        return lines + [[(value, BOLD) for value in line] for line in zip(*self._facts.values(), strict=True)]
+    @property
+    def _places(self) -> list[Column]:
+        """Where each head is."""
+        return [Column(name, values, BOLD) for name, values in self._facts.items()]
+
+    def _known(self, facts: dict[str, list[Any]]) -> list[Column]:
+        """Return a column of numbers for what is known of one of the heads at least."""
+        sheet = self.sheet
+        return [
+            Column(sheet.palette.fit(name), [sheet.known(value) for value in values])
+            for name, values in facts.items()
+            if any(value is not None for value in values)
+        ]
 
     def _cells_of_heads(self) -> Block:
         """Return a line for the cell in each head."""
         cells = [one for one in self.explained if isinstance(one, Cell)]
-        stages: dict[str, list[Any]] = {
+        before = self._known({
             "q·k": [one.dot_product for one in cells],
             "bias": [one.bias for one in cells],
             "score": [one.score for one in cells],
+        })  # fmt: skip
+        behind = self._known({
             "weight": [one.weight if one.allowed or one.weight else "·" for one in cells],
             "‖v‖": [one.value_norm for one in cells],
             "‖w·v‖": [one.contribution_norm for one in cells],
             "share": [one.output_share for one in cells],
-        }
-        known = {name: values for name, values in stages.items() if any(value is not None for value in values)}
-        lines = self._lines()
-        lines[0] += [(self.sheet.palette.fit(name), DIM) for name in known]
-        for line, *values in zip(lines[1:], *known.values(), strict=True):
-            line += [(self.sheet.known(value), None) for value in values]
-        behind = len(self._facts) + list(known).index("weight") + 1
-        return self.sheet.with_bars(lines, behind, [float(one.weight) for one in cells], 1.0)
+        })  # fmt: skip
+        columns = [*self._places, *before, *behind]
+        place = len(columns) - len(behind) + 1
+        return self.sheet.with_bars(columns, place, [float(one.weight) for one in cells], 1.0)
 
     def _rows_of_heads(self) -> Block:
         """Return a line for the row in each head: as many of its keys as fit, by weight, and the others' weight."""
-        sheet, lines = self.sheet, self._lines()
+        sheet = self.sheet
         ranked = [ranked_keys(row) for row in self._rows]
         entries = [
             [f"{sheet.named(row.keys[key])} {sheet.number(row.weights[key])}" for key in keys[: self.top]]
             for row, keys in zip(self._rows, ranked, strict=True)
         ]
-        count = self._fitting(lines, entries)
-        summed: dict[str, list[Any]] = {
-            "others": [
-                weight_of(row, keys[count:]) if keys[count:] else None
-                for row, keys in zip(self._rows, ranked, strict=True)
-            ],
-            "sink": [row.sink_weight for row in self._rows],
-        }
-        known = {name: values for name, values in summed.items() if any(value is not None for value in values)}
-        lines[0] += [(name, DIM) for name in ["by weight", *[""] * count][:count]] + [(name, DIM) for name in known]
-        for place, (line, listed) in enumerate(zip(lines[1:], entries, strict=True)):
-            line += [(entry, None) for entry in [*listed, *[""] * count][:count]]
-            line += [(sheet.known(values[place]), None) for values in known.values()]
-        return sheet.grid(lines, ">" * len(self._facts) + "<" * count + ">" * len(known))
+        count = self._fitting(entries)
+        listed = [[(*found, *[""] * count)[place] for found in entries] for place in range(count)]
+        others = [
+            weight_of(row, keys[count:]) if keys[count:] else None for row, keys in zip(self._rows, ranked, strict=True)
+        ]
+        keys = [Column("" if place else "by weight", texts, align="<") for place, texts in enumerate(listed)]
+        sums = self._known({"others": others, "sink": [row.sink_weight for row in self._rows]})
+        return sheet.table([*self._places, *keys, *sums])
 
-    def _fitting(self, lines: Sequence[Line], entries: Sequence[Sequence[str]]) -> int:
+    def _fitting(self, entries: Sequence[Sequence[str]]) -> int:
         """Return how many keys of each row stand in a line, beside the columns for the others and the sink."""
         widest = max((cell_len(entry) for listed in entries for entry in listed), default=0) + 2
-        taken = sum(max(cell_len(line[place][0]) for line in lines) + 2 for place in range(len(lines[0])))
         sums = 2 if any(row.layer.sinks is not None for row in self._rows) else 1
-        left = self.sheet.room - taken - sums * len("1.00e-05  ")
+        left = self.sheet.room - width_of(self._places) - sums * len("1.00e-05  ")
         return min(max(left // widest, 1), max(map(len, entries)))
 
 

@@ -17,7 +17,7 @@ from attncli.masks.layout import Subject
 from attncli.render.heatmap import Picture
 from attncli.render.inspect import Layout
 from attncli.render.masks import MaskView
-from attncli.render.palette import COLORMAPS, Palette
+from attncli.render.palette import COLORMAPS, Palette, Scale
 from attncli.render.screen import LONG
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Token, Tokens
@@ -92,7 +92,7 @@ def test_every_odd_cell_has_a_mark_of_its_own() -> None:
     allowed = np.array([[True] * 7 + [False]])
     for palette in TIERS:
         for width in (1, 2):
-            glyphs = [glyph.strip() for glyph, _ in palette.cells(values, allowed, 0, 1, width)[0]]
+            glyphs = [glyph.strip() for glyph, _ in palette.cells(values, allowed, Scale(0, 1), width)[0]]
             assert glyphs[1:] == ["0", "X", "I", "-I"[-width:], "+", "-", palette.fit("·")]
             assert glyphs[0] not in glyphs[1:]
 

@@ -159,10 +159,10 @@ def test_a_logarithmic_scale_says_its_ends_and_what_is_below(attn: Run) -> None:
 
 
 def test_equal_ratios_are_equal_steps_of_colour() -> None:
-    from attncli.render.palette import Palette
+    from attncli.render.palette import Palette, Scale
 
     values = np.array([[1e-4, 1.1e-3, 1.1e-2, 0.11, 1.0, 0.0, 1e-5]])
-    drawn = Palette("blocks").cells(values, np.ones((1, 7), bool), 1e-4, 1.0, 2, is_log=True)[0]
+    drawn = Palette("blocks").cells(values, np.ones((1, 7), bool), Scale(1e-4, 1.0, is_log=True), 2)[0]
     ramp = [glyph for glyph, _ in Palette("blocks").ramp(2)]
     assert [glyph for glyph, _ in drawn] == [ramp[0], ramp[2], ramp[4], ramp[6], ramp[7], " 0", " -"]
 
