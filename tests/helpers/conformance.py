@@ -28,7 +28,8 @@ from transformers import PreTrainedTokenizerFast
 
 from attncli.errors import AttnError
 from attncli.sources import open_source
-from attncli.sources.pretrained import Checkpoint, interface, memory
+from attncli.sources.pretrained import interface, memory
+from attncli.sources.pretrained.checkpoint import Checkpoint
 from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Trace
 
@@ -177,6 +178,14 @@ def save(model: Any, folder: Path) -> None:
     save_tokenizer(folder)
 
 
+def save_for_auto(model: Any, folder: Path, **tokens: str | None) -> Path:
+    """Save a model with a tokenizer that AutoTokenizer reads, and return the folder."""
+    save(model, folder)
+    names = {"unk_token": "<unk>", "pad_token": "<pad>"} | tokens
+    PreTrainedTokenizerFast(tokenizer_file=f"{folder}/tokenizer.json", **names).save_pretrained(folder)
+    return folder
+
+
 def save_tokenizer(folder: Path) -> None:
     """Save the tokenizer alone."""
     vocabulary = {"<unk>": 0, "<pad>": 1} | {f"w{id_}": id_ for id_ in range(2, 128)}
@@ -185,13 +194,10 @@ def save_tokenizer(folder: Path) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
 
 
-def tokenizer_in(folder: str, _: Any) -> PreTrainedTokenizerFast:
-    return PreTrainedTokenizerFast(
-        tokenizer_file=f"{folder}/tokenizer.json",
-        unk_token="<unk>",
-        pad_token="<pad>",
-        model_input_names=["input_ids", "attention_mask"],
-    )
+def tokenizer_in(folder: str, _: Any, **tokens: str | None) -> PreTrainedTokenizerFast:
+    names = {"unk_token": "<unk>", "pad_token": "<pad>"} | tokens
+    inputs = ["input_ids", "attention_mask"]
+    return PreTrainedTokenizerFast(tokenizer_file=f"{folder}/tokenizer.json", model_input_names=inputs, **names)
 
 
 def rows(names: list[str]) -> Iterator[Row]:

@@ -16,7 +16,8 @@ from conformance import opened, save, stacked
 from transformers import PreTrainedTokenizerFast
 
 from attncli.sources import open_source
-from attncli.sources.pretrained import Checkpoint, batch, memory
+from attncli.sources.pretrained import batch, memory
+from attncli.sources.pretrained.checkpoint import Checkpoint
 from attncli.sources.stream import windows
 from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Trace

@@ -15,6 +15,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from attncli.errors import AttnError
 from attncli.masks.comparison import recognized
+from attncli.sources.options import LoadOptions
 from attncli.sources.pretrained import blank
 from attncli.sources.pretrained.interface import ATTENTION
 from attncli.sources.pretrained.masks import BlankCheckpoint, SentenceMasks
@@ -34,10 +35,10 @@ BY_POSITION = {
 NO_MASK = {"cpmant": "takes no attention mask"}
 
 
-def opened(folder: Path, **options: Any) -> BlankCheckpoint:
+def opened(folder: Path) -> BlankCheckpoint:
     every = Indices.of("layer", None), Indices.of("head", None)
     with patch("attncli.sources.pretrained.tokenizer.load_tokenizer", tokenizer_in):
-        return BlankCheckpoint(str(folder), *every, kind=None, mask=None, special=False, **options)
+        return BlankCheckpoint(str(folder), *every, kind=None, mask=None, special=False, options=LoadOptions())
 
 
 def plain_model(name: str) -> Any:
