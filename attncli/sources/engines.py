@@ -13,12 +13,13 @@ import numpy as np
 from attncli.errors import NotExposedError, require
 from attncli.sources.native import DeclinedError, NativeCheckpoint, NotCachedError
 from attncli.sources.options import EngineOptions, checked_options
+from attncli.sources.pretrained import announce_import
 from attncli.sources.stream import OneByOne
 from attncli.text import visible
 from attncli.trace.layer import LayerTrace, Proof
 
 if TYPE_CHECKING:
-    from attncli.sources.pretrained import Checkpoint
+    from attncli.sources.pretrained.checkpoint import Checkpoint
     from attncli.sources.stream import Source
     from attncli.trace.selection import Indices
     from attncli.trace.trace import Trace
@@ -55,13 +56,14 @@ def open_checkpoint(
         AttnError: see `Checkpoint`.
     """
     chosen = checked_options(model, options, EngineOptions, "--model; it belongs to the toy layer")
-    loading = {name: value for name, value in options.items() if name not in ("engine", "verify")}
 
     @cache
     def by_transformers() -> Checkpoint:
-        from attncli.sources.pretrained import Checkpoint
+        announce_import("the transformers engine")
+        from attncli.sources.pretrained.checkpoint import Checkpoint
 
-        return Checkpoint(model, layers, heads, kind=kind, mask=mask, special=special, generate=generate, **loading)
+        how: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "generate": generate}
+        return Checkpoint(model, layers, heads, options=chosen, **how)
 
     def by_numpy() -> NativeCheckpoint:
         if generate:

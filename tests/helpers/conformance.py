@@ -28,7 +28,8 @@ from transformers import PreTrainedTokenizerFast
 
 from attncli.errors import AttnError
 from attncli.sources import open_source
-from attncli.sources.pretrained import Checkpoint, interface, memory
+from attncli.sources.pretrained import interface, memory
+from attncli.sources.pretrained.checkpoint import Checkpoint
 from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Trace
 
@@ -74,10 +75,9 @@ class Row:
         difference: the largest of any weight.
         capture: whether queries, keys and values were had too.
         reason: why it was refused.
-        proof: the largest difference of weights·V from the model's own attention output.
         in_blocks: the largest difference of any weight that comes of working in small blocks of rows.
-        folder: where the model is saved.
-        trace: what is shown of all its layers.
+        checkpoint: what was asked, with all its layers.
+        trace: what it showed.
     """
 
     name: str
@@ -87,8 +87,7 @@ class Row:
     capture: str = ""
     reason: str = ""
     in_blocks: float = np.nan
-    proof: float = np.nan
-    folder: Path | None = None
+    checkpoint: Checkpoint | None = None
     trace: Trace | None = None
 
     @property
@@ -121,9 +120,9 @@ def conform(name: str, folder: Path) -> Row:
         (model if name == "big_bird" else model.encoder).set_attention_type("original_full")
     with torch.no_grad():
         output = model(**inputs, output_attentions=True)
-    own = {kind: [layer for layer in trace.layers if layer.kind == kind] for kind in trace_kinds(trace.layers)}
     differences = []
-    for kind, layers in own.items():
+    for kind in dict.fromkeys(layer.kind for layer in trace.layers):
+        layers = [layer for layer in trace.layers if layer.kind == kind]
         expected = output.get("attentions" if kind == "self" else f"{kind}_attentions") or ()
         if len(expected) != len(layers):  # a hybrid returns all its layers, or those with attention alone
             expected = [expected[layer.layer] for layer in layers if layer.layer < len(expected)]
@@ -132,10 +131,8 @@ def conform(name: str, folder: Path) -> Row:
         return Row(name, way, len(differences), reason=f"returns {len(differences)} of {len(trace.layers)} layers")
     capture = ", ".join(dict.fromkeys(layer.capture for layer in trace.layers))
     pairs = zip(blocks.layers, trace.layers, strict=True)
-    proof = max(layer.proof.max_abs_error if layer.proof else np.inf for layer in trace.layers)
     in_blocks = max(float(np.abs(stacked(block) - stacked(layer)).max()) for block, layer in pairs)
-    shown = {"folder": folder, "trace": trace}
-    return Row(name, way, len(differences), max(differences), capture, in_blocks=in_blocks, proof=proof, **shown)
+    return Row(name, way, len(differences), max(differences), capture, "", in_blocks, checkpoint, trace)
 
 
 def opened(folder: Path, layers: str, **more: Any) -> Checkpoint:
@@ -145,10 +142,6 @@ def opened(folder: Path, layers: str, **more: Any) -> Checkpoint:
         checkpoint = open_source(model=str(folder), layers=layers, special=False, engine="transformers", **more)
     assert isinstance(checkpoint, Checkpoint)
     return checkpoint
-
-
-def trace_kinds(layers: tuple[LayerTrace, ...]) -> list[str]:
-    return list(dict.fromkeys(layer.kind for layer in layers))
 
 
 def stacked(layer: LayerTrace) -> Any:
@@ -177,6 +170,14 @@ def save(model: Any, folder: Path) -> None:
     save_tokenizer(folder)
 
 
+def save_for_auto(model: Any, folder: Path, **tokens: str | None) -> Path:
+    """Save a model with a tokenizer that AutoTokenizer reads, and return the folder."""
+    save(model, folder)
+    names = {"unk_token": "<unk>", "pad_token": "<pad>"} | tokens
+    PreTrainedTokenizerFast(tokenizer_file=f"{folder}/tokenizer.json", **names).save_pretrained(folder)
+    return folder
+
+
 def save_tokenizer(folder: Path) -> None:
     """Save the tokenizer alone."""
     vocabulary = {"<unk>": 0, "<pad>": 1} | {f"w{id_}": id_ for id_ in range(2, 128)}
@@ -185,13 +186,10 @@ def save_tokenizer(folder: Path) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
 
 
-def tokenizer_in(folder: str, _: Any) -> PreTrainedTokenizerFast:
-    return PreTrainedTokenizerFast(
-        tokenizer_file=f"{folder}/tokenizer.json",
-        unk_token="<unk>",
-        pad_token="<pad>",
-        model_input_names=["input_ids", "attention_mask"],
-    )
+def tokenizer_in(folder: str, _: Any, **tokens: str | None) -> PreTrainedTokenizerFast:
+    names = {"unk_token": "<unk>", "pad_token": "<pad>"} | tokens
+    inputs = ["input_ids", "attention_mask"]
+    return PreTrainedTokenizerFast(tokenizer_file=f"{folder}/tokenizer.json", model_input_names=inputs, **names)
 
 
 def rows(names: list[str]) -> Iterator[Row]:

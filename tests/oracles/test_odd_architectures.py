@@ -1,6 +1,5 @@
 """Architectures with a way of their own, in which a general method could go wrong without a word."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -165,19 +164,3 @@ def test_positions_are_counted_as_the_model_counts_them(tmp_path: Path) -> None:
         assert source.trace(" ".join(["w7"] * limit)).layers[0].num_queries == limit
         with pytest.raises(InputError, match=f"reads at most {limit}"):
             source.trace(" ".join(["w7"] * (limit + 1)))
-
-
-def test_a_layer_of_a_hybrid_without_attention_is_said_to_be_missing(tmp_path: Path, attn: Callable[..., Any]) -> None:
-    from architectures import tiny_model
-
-    save(tiny_model("qwen3_next"), tmp_path)
-    with patch("attncli.sources.pretrained.tokenizer.load_tokenizer", tokenizer_in):
-        ran = attn("inspect", "w7 w8", "w9 w7", "-m", tmp_path, "-l", "0,1", "-F", "jsonl", "--show", "metrics")
-    assert ran.code == 0
-    assert ran.err.splitlines() == [
-        "attn: warning: layer 0 has linear_attention, no softmax attention; it is not shown"
-    ]  # once, and of no sentence
-    with patch("attncli.sources.pretrained.tokenizer.load_tokenizer", tokenizer_in):
-        saved = attn("inspect", "w7 w8", "-m", tmp_path, "-l", "0,1", "--save", tmp_path / "trace.safetensors")
-    again = attn("inspect", "--from", tmp_path / "trace.safetensors")
-    assert saved.err == ran.err == again.err

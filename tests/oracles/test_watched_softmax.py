@@ -8,11 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conformance import save
+from architectures import tiny_model
+from conformance import opened, save, save_for_auto
+from refusals import refused
+from transformers import BloomConfig, BloomModel
+from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
 import attncli
-from attncli.errors import InputError, NotExposedError
+from attncli.errors import InputError
 from attncli.trace.layer import LayerTrace
+from attncli.trace.trace import Trace
 
 pytestmark = pytest.mark.usefixtures("by_transformers")
 
@@ -22,15 +27,9 @@ SENTENCE = "w23 w42 w17 w88 w23"
 @pytest.fixture(scope="module")
 def bloom(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A decoder with ALiBi that makes its scores in one `baddbmm`, read with a tokenizer that AutoTokenizer keeps."""
-    from transformers import BloomConfig, BloomModel, PreTrainedTokenizerFast
-
-    folder = tmp_path_factory.mktemp("bloom")
     torch.manual_seed(0)
-    save(BloomModel(BloomConfig(vocab_size=128, hidden_size=32, n_layer=3, n_head=4, initializer_range=0.4)), folder)
-    PreTrainedTokenizerFast(
-        tokenizer_file=str(folder / "tokenizer.json"), unk_token="<unk>", pad_token="<pad>"
-    ).save_pretrained(folder)
-    return str(folder)
+    config = BloomConfig(vocab_size=128, hidden_size=32, n_layer=3, n_head=4, initializer_range=0.4)
+    return str(save_for_auto(BloomModel(config), tmp_path_factory.mktemp("bloom")))
 
 
 def test_masked_scores_are_minus_infinity_and_the_mask_is_read_from_them(bloom: str, attn: Callable[..., Any]) -> None:
@@ -48,8 +47,6 @@ def test_masked_scores_are_minus_infinity_and_the_mask_is_read_from_them(bloom: 
 
 
 def test_queries_and_keys_explain_the_scores(bloom: str) -> None:
-    from transformers.models.bloom.modeling_bloom import build_alibi_tensor
-
     layer = attncli.inspect(SENTENCE, model=bloom, layers=1).layer(1)
     alibi = build_alibi_tensor(torch.ones(1, 5), 4, torch.float32).reshape(4, 1, 5).numpy()
     assert layer.q is not None
@@ -61,9 +58,6 @@ def test_queries_and_keys_explain_the_scores(bloom: str) -> None:
 
 
 def test_a_scale_is_stated_where_scores_are_scaled_products(tmp_path: Path) -> None:
-    from architectures import tiny_model
-    from conformance import opened
-
     save(tiny_model("gptj"), tmp_path)
     layer = opened(tmp_path, "0").trace(SENTENCE).layers[0]
     assert layer.q is not None
@@ -85,45 +79,30 @@ def test_the_table_says_what_is_in_the_scores(bloom: str, attn: Callable[..., An
 
 def test_its_mask_cannot_be_replaced(bloom: str, attn: Callable[..., Any]) -> None:
     ran = attn("inspect", SENTENCE, "-m", bloom, "--mask", "full")
-    assert (ran.code, ran.out) == (4, "")
-    assert "bloom makes its own mask, which --mask cannot replace" in ran.err
+    refused(ran, 4, "bloom makes its own mask, which --mask cannot replace")
 
 
-def test_a_batch_gives_what_each_sentence_gives_alone(bloom: str) -> None:
-    from attncli.sources import open_source
-
-    texts = [SENTENCE, "w9 w8", "w5 w6 w7 w8 w9 w10 w11"]
-    source = open_source(model=bloom, layers="all")
-    for together, text in zip(source.traces(texts), texts, strict=True):
-        alone = source.trace(text)
-        for ours, theirs in zip(together.layers, alone.layers, strict=True):
-            assert str(ours.mask) == "causal"
-            np.testing.assert_allclose(ours.head(1).weights, theirs.head(1).weights, atol=1e-5)
-            np.testing.assert_allclose(ours.v, theirs.v, atol=1e-5)
+# --- a layer that has its weights alone ----------------------------------------------------------------------
 
 
-def test_a_layer_above_a_reformer_like_attention_is_refused(tmp_path: Path) -> None:
-    from architectures import tiny_model
-    from conformance import opened
+@pytest.fixture(scope="module")
+def trace(bloom: str) -> Trace:
+    return attncli.inspect(SENTENCE, model=bloom, engine="transformers")
 
-    save(tiny_model("longformer"), tmp_path)
-    with pytest.raises(NotExposedError, match="positions that are no tokens are not supported"):
-        opened(tmp_path, "0").trace(SENTENCE)
+
+@pytest.fixture(scope="module")
+def weights_only(trace: Trace) -> LayerTrace:
+    return replace(trace.layer(0), q=None, k=None, v=None, scale=None, proof=None)
 
 
 @pytest.fixture
-def weights_only(bloom: str) -> LayerTrace:
-    layer = attncli.inspect(SENTENCE, model=bloom).layer(0)
-    return replace(layer, q=None, k=None, v=None, scale=None, proof=None)
+def saved(trace: Trace, weights_only: LayerTrace, tmp_path: Path) -> Path:
+    replace(trace, layers=(weights_only,)).save(tmp_path / "trace.safetensors")
+    return tmp_path / "trace.safetensors"
 
 
-def test_a_layer_may_have_its_weights_alone(
-    weights_only: LayerTrace, bloom: str, attn: Callable[..., Any], tmp_path: Path
-) -> None:
-    path = tmp_path / "trace.safetensors"
-    trace = attncli.inspect(SENTENCE, model=bloom)
-    replace(trace, layers=(weights_only,)).save(path)
-    ran = attn("inspect", "--from", path, "-F", "json", "--show", "q,k,v,scores,weights,output")
+def test_a_layer_may_have_its_weights_alone(trace: Trace, saved: Path, attn: Callable[..., Any]) -> None:
+    ran = attn("inspect", "--from", saved, "-F", "json", "--show", "q,k,v,scores,weights,output")
     assert ran.code == 0
     (layer,) = ran.json["layers"]
     assert layer["capture"] == "weights-only"
@@ -134,25 +113,16 @@ def test_a_layer_may_have_its_weights_alone(
 
 
 @pytest.mark.parametrize("arguments", [(), ("--show", "shapes,weights"), ("-q", "1"), ("--show", "q,metrics,proof")])
-def test_the_table_shows_what_there_is(
-    weights_only: LayerTrace, bloom: str, attn: Callable[..., Any], tmp_path: Path, arguments: tuple[str, ...]
-) -> None:
-    path = tmp_path / "trace.safetensors"
-    replace(attncli.inspect(SENTENCE, model=bloom), layers=(weights_only,)).save(path)
-    ran = attn("inspect", "--from", path, *arguments)
+def test_the_table_shows_what_there_is(saved: Path, attn: Callable[..., Any], arguments: tuple[str, ...]) -> None:
+    ran = attn("inspect", "--from", saved, *arguments)
     assert ran.code == 0
     assert "weights-only" in ran.out
 
 
-def test_nothing_left_to_show_is_an_error(
-    weights_only: LayerTrace, bloom: str, attn: Callable[..., Any], tmp_path: Path
-) -> None:
-    path = tmp_path / "trace.safetensors"
-    replace(attncli.inspect(SENTENCE, model=bloom), layers=(weights_only,)).save(path)
-    for form in ("table", "json"):
-        ran = attn("inspect", "--from", path, "--show", "q,output", "-F", form)
-        assert (ran.code, ran.out) == (4, "")
-        assert "layer 0 gives its weights alone" in ran.err
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_nothing_left_to_show_is_an_error(form: str, saved: Path, attn: Callable[..., Any]) -> None:
+    ran = attn("inspect", "--from", saved, "--show", "q,output", "-F", form)
+    refused(ran, 4, "layer 0 gives its weights alone")
 
 
 def test_a_layer_without_weights_or_what_they_are_made_of_is_refused(weights_only: LayerTrace) -> None:

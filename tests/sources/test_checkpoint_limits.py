@@ -15,7 +15,8 @@ from transformers import PreTrainedTokenizerFast
 
 from attncli.errors import InputError, UsageError
 from attncli.sources import open_source, options
-from attncli.sources.pretrained import Checkpoint, interface, memory
+from attncli.sources.pretrained import interface, memory
+from attncli.sources.pretrained.checkpoint import Checkpoint
 from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Trace
 

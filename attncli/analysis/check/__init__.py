@@ -8,12 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from attncli.analysis.check.report import Invariance, Report
-from attncli.errors import InputError, require
+from attncli.errors import InputError
 from attncli.masks.findings import Finding
 from attncli.text import layers_named, several
 
 if TYPE_CHECKING:
-    from attncli.analysis.check.probe import Probe, SeenLayer, SublayerKey
+    from attncli.analysis.check.probe import Probe, SeenLayer
+    from attncli.sources.pretrained.recording import Sublayer
     from attncli.sources.reading import Sentence
 
 # Of different lengths, so that a batch of them is padded.
@@ -59,18 +60,22 @@ def check(
         NotExposedError: its attention cannot be observed.
         InputError: a text cannot be read, or is too long.
     """
-    require("attn check", "torch", "transformers")
+    from attncli.sources.options import LoadOptions, checked_options
+    from attncli.sources.pretrained import announce_import
+
+    loading = checked_options(model, options, LoadOptions, "a checkpoint that transformers runs in several ways")
+    announce_import("attn check")
     from attncli.analysis.check.invariances import findings_of, invariances
     from attncli.analysis.check.probe import Probe
     from attncli.analysis.check.tokenizer import tokenizer_findings
-    from attncli.sources.pretrained import Checkpoint
+    from attncli.sources.pretrained.checkpoint import Checkpoint
     from attncli.trace.selection import Indices
 
-    def opened(**more: str) -> Probe:
+    def opened(how: LoadOptions) -> Probe:
         chosen, heads = Indices.of("layer", layers), Indices.of("head", None)
-        return Probe(Checkpoint(model, chosen, heads, kind=None, mask=None, special=special, **{**options, **more}))
+        return Probe(Checkpoint(model, chosen, heads, kind=None, mask=None, special=special, options=how))
 
-    probe = opened()
+    probe = opened(loading)
     groups = list(_groups(probe, [probe.read(text, target) for text in several(texts)], target))
     sentences = [sentence for group in groups for sentence in group]
     found = _worst(finding for group in groups for finding in _layers(probe, group, documents))
@@ -78,7 +83,7 @@ def check(
         # Another type needs the checkpoint a second time, which the first sentences have to do for.
         each
         for number, group in enumerate(groups)
-        for each in invariances(probe, group, None if number else opened)
+        for each in invariances(probe, group, None if number else (lambda dtype: opened(replace(loading, dtype=dtype))))
     )
     known = {(finding.layer, finding.kind) for finding in found}
     found += _unseen_windows(probe, max(len(sentence.tokens) for sentence in sentences))
@@ -132,7 +137,7 @@ def _layers(probe: Probe, sentences: Sequence[Sentence], documents: bool) -> Ite
     from attncli.analysis.check.layers import ADVICE, layer_findings
 
     # Padding after a sentence is hidden from it by a causal mask, and padding before it by nothing else.
-    seen: list[dict[SublayerKey, SeenLayer]] = [*probe.audited(sentences, "right"), *probe.audited(sentences, "left")]
+    seen: list[dict[Sublayer, SeenLayer]] = [*probe.audited(sentences, "right"), *probe.audited(sentences, "left")]
     if documents:
         seen += probe.audited_documents(sentences)
     for sentence in seen:

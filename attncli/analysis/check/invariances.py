@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -55,26 +55,26 @@ class _Ways:
 
     def compare(self, name: str, ways: str, other: Callable[[], Iterable[States]]) -> Invariance:
         """Return how far the sentences are from themselves alone when they run in another way."""
+        result = Invariance(name, ways, floor=self.floor)
+        alone: list[States] = []
         try:
             alone = self.alone
-        except FailedError as error:
-            return Invariance(name, ways, floor=self.floor, reason=f"alone {error}", has_failed=name == "backend")
-        except NotExposedError as error:
-            return Invariance(name, ways, floor=self.floor, reason=str(error))
-        try:
             changes = _largest(zip(alone, other(), strict=True))
+        except FailedError as error:
+            # What does not run alone either is said once, of the implementations.
+            reason, has_failed = (str(error), True) if alone else (f"alone {error}", name == "backend")
+            return replace(result, reason=reason, has_failed=has_failed)
         except NotExposedError as error:
-            failed = isinstance(error, FailedError)
-            return Invariance(name, ways, floor=self.floor, reason=str(error), has_failed=failed)
+            return replace(result, reason=str(error))
         if not changes:
-            return Invariance(name, ways, floor=self.floor, reason="there is nothing to compare")
+            return replace(result, reason="there is nothing to compare")
         place, change = max(changes.items(), key=lambda each: (np.isnan(each[1]), each[1]))
         first = next((place for place, size in changes.items() if not size <= self.floor), None)
-        return Invariance(name, ways, change, place, first, self.floor, changes=changes)
+        return replace(result, change=change, layer=place, first=first, changes=changes)
 
 
 def invariances(
-    probe: Probe, sentences: Sequence[Sentence], reopened: Callable[..., Probe] | None
+    probe: Probe, sentences: Sequence[Sentence], reopened: Callable[[str], Probe] | None
 ) -> Iterator[Invariance]:
     """Run sentences in every way and yield how far each is from the sentence alone.
 
@@ -113,14 +113,14 @@ def _in_eager(probe: Probe, sentences: Sequence[Sentence]) -> Iterator[States]:
         yield probe.alone(sentence, backend=1)
 
 
-def _other_dtype(ways: _Ways, reopened: Callable[..., Probe]) -> Invariance:
+def _other_dtype(ways: _Ways, reopened: Callable[[str], Probe]) -> Invariance:
     """Compare with the type that the checkpoint was saved in, or with float32 where that one runs."""
     own = ways.probe.dtype
     other = ways.probe.stored_dtype if ways.probe.stored_dtype != own else "float32"
     if other == own:
         return Invariance("dtype", other, reason=f"it is {other}")
     coarser = _Ways(ways.probe, ways.sentences, noise_floor(own if other == "float32" else other))
-    return coarser.compare("dtype", f"{own}, {other}", lambda: map(reopened(dtype=other).alone, ways.sentences))
+    return coarser.compare("dtype", f"{own}, {other}", lambda: map(reopened(other).alone, ways.sentences))
 
 
 def _largest(pairs: Iterable[tuple[States, States]]) -> dict[tuple[int, str], float]:

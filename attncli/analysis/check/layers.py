@@ -51,8 +51,7 @@ def layer_findings(layer: SeenLayer, dtype: str) -> Iterator[Finding]:
         dtype: what the model computes in.
     """
     expected = layer.implied.expression
-    whole = _subject(layer)
-    own = _columns(whole, layer.keys)
+    whole, own = _subject(layer, slice(None)), _subject(layer, layer.keys)
     yield from _received(layer, own)
     for finding in [*audit(own, expected, own.size), *audit_fills(whole, dtype)]:
         if not layer.implied.is_exact and finding.code in ("missing", "varies"):
@@ -71,33 +70,19 @@ def layer_findings(layer: SeenLayer, dtype: str) -> Iterator[Finding]:
         yield Finding("proof", "error", message)
 
 
-def _subject(layer: SeenLayer) -> Subject:
-    """Return the mask of the sentence's rows over all columns, with the values that said so where these are known."""
+def _subject(layer: SeenLayer, columns: slice) -> Subject:
+    """Return the mask of the sentence's rows over some columns, with the values that said so where these are known."""
     trace = layer.trace
     rows = np.arange(trace.num_queries)[layer.queries]
     if layer.mask is None:
-        allowed = trace.mask.rows(list(range(trace.num_heads)), rows)
+        allowed = trace.mask.rows(list(range(trace.num_heads)), rows)[..., columns]
         alike = allowed[:1] if (allowed == allowed[:1]).all() else allowed
         return Subject("mask", alike, 0)
-    planes = len(layer.mask)
-    values = layer.mask[..., : trace.num_keys]
-    values = np.broadcast_to(values, (planes, trace.num_queries, trace.num_keys))[:, rows]
+    shape = len(layer.mask), trace.num_queries, trace.num_keys
+    values = np.broadcast_to(layer.mask[..., : trace.num_keys], shape)[:, rows, columns]
     reading = Reading("attend", "booleans", values) if values.dtype == bool else read_added(values)
     loaded = Loaded(values, layer.dtypes and layer.dtypes[0])
     return Subject("mask", reading.allowed, 0, None, loaded, reading)
-
-
-def _columns(subject: Subject, columns: slice) -> Subject:
-    """Return some columns of a mask."""
-    reading, loaded = subject.reading, subject.loaded
-    if reading is not None and loaded is not None:
-        loaded = loaded._replace(values=loaded.values[..., columns])
-        reading = (
-            read_added(loaded.values)
-            if reading.convention == "additive"
-            else reading._replace(allowed=reading.allowed[..., columns])
-        )
-    return subject._replace(allowed=subject.allowed[..., columns], loaded=loaded, reading=reading)
 
 
 def _grid(subject: Subject) -> Grid:

@@ -21,8 +21,9 @@ from attncli.sources.pretrained import interface
 from attncli.sources.pretrained.batch import padded
 from attncli.sources.pretrained.capture import run
 from attncli.sources.pretrained.implied import Implied, implied_masks
-from attncli.sources.pretrained.loading import first_position, load_config, make_eager
-from attncli.sources.pretrained.recording import Recorder, Span
+from attncli.sources.pretrained.loading import first_position, load_config
+from attncli.sources.pretrained.recording import Recorder, Span, Sublayer
+from attncli.sources.pretrained.running import switch
 from attncli.sources.reading import Sentence
 from attncli.trace.layer import LayerTrace
 
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
     from attncli.analysis.check.states import States
-    from attncli.sources.pretrained import Checkpoint
+    from attncli.sources.pretrained.checkpoint import Checkpoint
 
-    SublayerKey = tuple[int, str]
+    Batch = tuple[dict[str, Any], list[Span], Span]  # what `padded` returns
 
 
 @dataclass(frozen=True)
@@ -69,16 +70,11 @@ class Probe:
         self.checkpoint = checkpoint
         self.model = checkpoint.model
         self.first_position = first_position(self.model)
-        self.implied = implied_masks(self.model, checkpoint.attention_layers)
+        self.implied = implied_masks(self.model)
         self.dtype = _named(self.model.dtype)
-        self.recorded: list[SublayerKey] = []  # what was audited last
+        self.recorded: list[Sublayer] = []  # what was audited last
         is_exchangeable = self.model._can_set_attn_implementation()
         self.backends = ("sdpa", "eager") if is_exchangeable and self.model._supports_sdpa else ("eager",)
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The kinds of attention that run."""
-        return ("encoder", "decoder", "cross") if self.checkpoint.is_encoder_decoder else ("self",)
 
     @property
     def known_padding(self) -> int | None:
@@ -99,43 +95,29 @@ class Probe:
 
     # --- layer by layer ---
 
-    def audited(self, sentences: Sequence[Sentence], side: str) -> Iterator[dict[SublayerKey, SeenLayer]]:
+    def audited(self, sentences: Sequence[Sentence], side: str) -> Iterator[dict[Sublayer, SeenLayer]]:
         """Run sentences in one batch, padded on a side, and yield every layer of each."""
         takes_mask = "attention_mask" in self.checkpoint.parameters
         for some in [sentences] if takes_mask else [[sentence] for sentence in sentences]:
             inputs, spans, whole = self._padded(some, side)
             yield from self._audited(inputs, spans, whole)
 
-    def audited_documents(self, sentences: Sequence[Sentence]) -> Iterator[dict[SublayerKey, SeenLayer]]:
+    def audited_documents(self, sentences: Sequence[Sentence]) -> Iterator[dict[Sublayer, SeenLayer]]:
         """Run sentences as documents of one sequence, and yield every layer of each.
 
         A causal model is told by positions that begin again, as in training; an encoder by a mask of the documents.
         """
-        inputs, ends = self._packed(sentences), self._ends(sentences)
-        if not self.looks_back:
-            inputs["attention_mask"] = self._document_mask(ends)
-        own = [slice(start, end) for start, end in pairwise([0, *ends])]
-        whole = Span(slice(0, ends[-1]), slice(0, ends[-1]))
-        for found in self._audited(inputs, [Span(one, one) for one in own], whole):
+        for found in self._audited(*self._packed(sentences, has_mask=not self.looks_back)):
             yield {place: replace(layer, beside="document") for place, layer in found.items()}
 
     def _audited(
         self, inputs: dict[str, Any], spans: Sequence[Span], whole: Span
-    ) -> Iterator[dict[SublayerKey, SeenLayer]]:
+    ) -> Iterator[dict[Sublayer, SeenLayer]]:
         """Yield the layers of each sentence; several may stand in one row of the batch."""
-        self._use(interface.EAGER_MASKS)
+        switch(self.model, interface.EAGER_MASKS)
         request = replace(self.checkpoint.request, audits=True)
         count = len(inputs["input_ids"])
-        recorded = run(
-            self.model,
-            self.model,
-            inputs,
-            request,
-            self.checkpoint.attention_layers,
-            self.kinds,
-            [whole] * count,
-            whole,
-        )
+        recorded = run(self.model, self.model, inputs, request, self.checkpoint.kinds, [whole] * count, whole)
         self.recorded = list(recorded.layers[0])
         masks: dict[tuple[int, int], Any] = {}  # layers share them
         for number, span in enumerate(spans):
@@ -143,7 +125,7 @@ class Probe:
             yield {place: self._seen(recorded, row, place, span, masks) for place in recorded.layers[row]}
 
     def _seen(
-        self, recorded: Recorder, number: int, place: SublayerKey, span: Span, masks: dict[tuple[int, int], Any]
+        self, recorded: Recorder, number: int, place: Sublayer, span: Span, masks: dict[tuple[int, int], Any]
     ) -> SeenLayer:
         layer = recorded.layers[number][place]
         rows, columns = span.of(place[1])
@@ -166,12 +148,7 @@ class Probe:
     # --- in one way and another ---
 
     def alone(self, sentence: Sentence, backend: int = 0) -> States:
-        """Return what the layers pass on for one sentence.
-
-        Args:
-            sentence: from `read`.
-            backend: which of `backends` computes the attention.
-        """
+        """Return what the layers pass on for one sentence, computed by one of the `backends`."""
         return self._states(self._padded([sentence], "right"), backend)[0]
 
     def together(self, sentences: Sequence[Sentence], side: str) -> list[States]:
@@ -211,50 +188,44 @@ class Probe:
         return any(not implied.expression.allowed(ahead)[..., 0, 1].any() for implied in self.implied.values())
 
     def packed(self, sentences: Sequence[Sentence], has_mask: bool) -> list[States]:
-        """Return what the layers pass on for each document of one sequence.
-
-        Args:
-            sentences: the documents.
-            has_mask: whether a mask of all documents is given, or positions alone tell them apart.
-        """
-        inputs, ends = self._packed(sentences), self._ends(sentences)
-        if has_mask:
-            inputs["attention_mask"] = self._document_mask(ends)
-        whole = Span(slice(0, ends[-1]), slice(0, ends[-1]))
+        """Return what the layers pass on for each document of one sequence, told apart by a mask or by positions."""
+        inputs, spans, whole = self._packed(sentences, has_mask)
         (found,) = self._states((inputs, [whole], whole))
-        return [{place: state[start:end] for place, state in found.items()} for start, end in pairwise([0, *ends])]
+        return [{place: state[span.text] for place, state in found.items()} for span in spans]
 
     # --- inputs ---
 
-    def _states(self, batch: tuple[dict[str, Any], list[Span], Span], backend: int = 0) -> list[States]:
-        self._use(self.backends[backend])
+    def _states(self, batch: Batch, backend: int = 0) -> list[States]:
+        switch(self.model, self.backends[backend])
         return states(self.model, batch[0], batch[1])
 
-    def _in_steps(self, batch: tuple[dict[str, Any], list[Span], Span], steps: list[int]) -> list[States]:
+    def _in_steps(self, batch: Batch, steps: list[int]) -> list[States]:
         if not self.looks_back:
             raise NotExposedError("its tokens see those after them")
-        self._use(self.backends[0])
+        switch(self.model, self.backends[0])
         inputs, spans, whole = batch
         if self.checkpoint.takes_positions and "position_ids" not in inputs and not self.checkpoint.is_encoder_decoder:
             inputs["position_ids"] = torch.arange(whole.text.stop).expand(len(spans), -1)
         return states_with_cache(self.model, inputs, spans, steps)
 
-    def _padded(self, sentences: Sequence[Sentence], side: str) -> tuple[dict[str, Any], list[Span], Span]:
+    def _padded(self, sentences: Sequence[Sentence], side: str) -> Batch:
         given = [sentence.inputs for sentence in sentences]
         return padded(given, self.checkpoint.reader.padding_id, side, self.checkpoint.takes_positions)
 
-    def _packed(self, sentences: Sequence[Sentence]) -> dict[str, Any]:
+    def _packed(self, sentences: Sequence[Sentence], has_mask: bool) -> Batch:
+        """Return one sequence of several sentences, where each stands, and the whole of it."""
         if self.checkpoint.is_encoder_decoder:
             raise NotExposedError("documents of an encoder-decoder are not packed")
         if "position_ids" not in self.checkpoint.parameters:
             raise NotExposedError("it takes no position ids, which tell packed documents apart")
         ids = [token for sentence in sentences for token in sentence.inputs["input_ids"]]
         positions = [self.first_position + i for sentence in sentences for i in range(len(sentence.tokens))]
-        return {"input_ids": torch.tensor([ids]), "position_ids": torch.tensor([positions])}
-
-    @staticmethod
-    def _ends(sentences: Sequence[Sentence]) -> list[int]:
-        return list(accumulate(len(sentence.tokens) for sentence in sentences))
+        inputs = {"input_ids": torch.tensor([ids]), "position_ids": torch.tensor([positions])}
+        ends = list(accumulate(len(sentence.tokens) for sentence in sentences))
+        if has_mask:
+            inputs["attention_mask"] = self._document_mask(ends)
+        own, whole = [slice(*both) for both in pairwise([0, *ends])], slice(0, ends[-1])
+        return inputs, [Span(one, one) for one in own], Span(whole, whole)
 
     def _document_mask(self, ends: Sequence[int]) -> Any:
         """Return an additive mask `[1, 1, T, T]` of documents, causal if the model is."""
@@ -266,13 +237,6 @@ class Probe:
             allowed = allowed.tril()
         mask = torch.zeros(allowed.shape, dtype=self.model.dtype)
         return mask.masked_fill(~allowed, torch.finfo(mask.dtype).min)[None, None]
-
-    def _use(self, attention: str) -> None:
-        """Let the model run with this attention, where it can be exchanged."""
-        if self.model._can_set_attn_implementation():
-            self.model.set_attn_implementation(attention)
-        else:
-            make_eager(self.model)
 
 
 def _named(dtype: torch.dtype) -> str:

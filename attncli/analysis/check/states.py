@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from attncli.errors import InputError, NotExposedError
+from attncli.errors import NotExposedError
 from attncli.files import to_numpy
-from attncli.sources.hub import first_sentence, is_exhausted
 from attncli.sources.pretrained.recording import Span
+from attncli.sources.pretrained.running import attempting
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -106,10 +106,5 @@ def _by_token(hidden: torch.Tensor, batch: int, tokens: int) -> torch.Tensor:
 def _run(model: Any, inputs: Mapping[str, Any]) -> Any:
     device = next(model.parameters()).device
     moved = {name: given.to(device) if hasattr(given, "to") else given for name, given in inputs.items()}
-    try:
-        with torch.inference_mode():
-            return model(**moved, output_hidden_states=True, return_dict=True)
-    except Exception as error:  # a model's own code may raise anything
-        if is_exhausted(error):
-            raise InputError("the texts do not fit into memory; give shorter ones") from None
-        raise FailedError(f"it does not run ({first_sentence(error)})") from None
+    with attempting("the texts", "it does not run", FailedError):
+        return model(**moved, output_hidden_states=True, return_dict=True)

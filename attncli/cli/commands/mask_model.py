@@ -91,14 +91,16 @@ def model(
 
 def _built(name: str, texts: Sequence[str], loading: dict[str, Any], special: bool, *how: Any) -> Any:
     """Return what `BlankCheckpoint.masks` does."""
-    from attncli.errors import require
+    from attncli.sources.options import LoadOptions, checked_options
+    from attncli.sources.pretrained import announce_import
     from attncli.trace.selection import Indices
 
-    require("attn mask model", "torch", "transformers")
+    options = checked_options(name, loading, LoadOptions, "a checkpoint that transformers runs")
+    announce_import("attn mask model")
     from attncli.sources.pretrained.masks import BlankCheckpoint
 
     every = Indices.of("layer", None), Indices.of("head", None)
-    return BlankCheckpoint(name, *every, kind=None, mask=None, special=special, **loading).masks(texts, *how)
+    return BlankCheckpoint(name, *every, kind=None, mask=None, special=special, options=options).masks(texts, *how)
 
 
 def _subject(mask: LayerMask) -> Subject:

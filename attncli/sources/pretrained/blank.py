@@ -19,7 +19,7 @@ from transformers import AutoModel, initialization
 
 from attncli.errors import InputError
 from attncli.sources.hub import explained
-from attncli.sources.pretrained.loading import make_ready, with_attention
+from attncli.sources.pretrained.running import make_eager, with_ours
 from attncli.text import visible
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def blank_model(name: str, config: Any, options: LoadOptions) -> Any:
     """
     config.use_cache = False  # as `load_model` has it
     with explained(name, "model", options):
-        model = with_attention(partial(_built, config, options))
+        model = with_ours(partial(_built, config, options))
         size = sum(buffer.nbytes for buffer in model.buffers() if buffer.is_meta)
         if size > _MOST_BYTES:
             raise InputError(
@@ -49,7 +49,9 @@ def blank_model(name: str, config: Any, options: LoadOptions) -> Any:
         for module in model.modules():
             _fill(module)
         model.initialize_weights()  # what is left: the buffers that transformers computes
-    return make_ready(model).eval()
+    if not model._can_set_attn_implementation():
+        make_eager(model)
+    return model.eval()
 
 
 def _built(config: Any, options: LoadOptions, attention: str) -> Any:

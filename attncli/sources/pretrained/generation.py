@@ -12,9 +12,8 @@ import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
 
 from attncli.errors import InputError, NotExposedError
-from attncli.sources.hub import first_sentence, is_exhausted
-from attncli.sources.pretrained.continuation import eagerly
 from attncli.sources.pretrained.memory import room_for
+from attncli.sources.pretrained.running import attempting, running_with
 from attncli.sources.reading import Sentence
 from attncli.text import visible
 from attncli.trace.layer import LayerTrace
@@ -71,7 +70,7 @@ class Writer:
         inputs = {name: list(ids) for name, ids in sentence.inputs.items()}
         ends = self._ends()
         added: list[Token] = []
-        with eagerly(self.model):
+        with running_with(self.model, "eager"):
             while len(added) < count and not (added and added[-1].id in ends):
                 token = self._token(length + len(added), self._likeliest(inputs), sentence.tokens[-1].segment)
                 added.append(token)
@@ -88,15 +87,8 @@ class Writer:
         # Logits of the last position alone: those of all would be the largest array of the run.
         last = {"logits_to_keep": 1} if "logits_to_keep" in signature(self.model.forward).parameters else {}
         tensors = {name: torch.tensor([ids], device=self.model.device) for name, ids in inputs.items()}
-        try:
-            with torch.inference_mode():
-                return int(self.model(**tensors, **last).logits[0, -1].argmax())
-        except Exception as error:  # a model's own code may raise anything
-            if is_exhausted(error):
-                raise InputError(
-                    f"{len(inputs['input_ids'])} tokens do not fit into memory; shorten the text"
-                ) from None
-            raise NotExposedError(f"{visible(self.name)} does not write text ({first_sentence(error)})") from None
+        with attempting(f"{len(inputs['input_ids'])} tokens", f"{visible(self.name)} does not write text"):
+            return int(self.model(**tensors, **last).logits[0, -1].argmax())
 
     def _token(self, index: int, id_: int, segment: int) -> Token:
         piece = self.tokenizer.convert_ids_to_tokens(id_)

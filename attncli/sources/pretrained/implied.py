@@ -16,7 +16,9 @@ from transformers.models.auto.modeling_auto import (
 
 from attncli.attention import row_blocks
 from attncli.masks.expressions import And, Atom, Expression, RuleMask
+from attncli.sources.pretrained.configuration import layer_types
 from attncli.sources.pretrained.places import attention_places
+from attncli.sources.pretrained.recording import Sublayer
 from attncli.text import layers_named
 from attncli.trace.layer import LayerTrace
 
@@ -54,15 +56,10 @@ def budget(config: Any) -> int | None:
     return min((count for count in kept if isinstance(count, int)), default=None)
 
 
-def implied_masks(model: Any, attention_layers: Sequence[int]) -> dict[tuple[int, str], Implied]:
-    """Return the mask that each layer of each kind should have, padding and documents left aside.
-
-    Args:
-        model: a torch module of transformers.
-        attention_layers: of a model that is no encoder-decoder, the layers that have softmax attention.
-    """
+def implied_masks(model: Any) -> dict[Sublayer, Implied]:
+    """Return the mask that each layer of each kind should have, padding and documents left aside."""
     config = model.config
-    places = attention_places(model, attention_layers)
+    places = attention_places(model)
     found = {}
     for kind, layers in places.layers.items():
         is_causal = kind == "decoder" if kind != "self" else _is_causal(model, places.modules)
@@ -73,7 +70,7 @@ def implied_masks(model: Any, attention_layers: Sequence[int]) -> dict[tuple[int
     return found
 
 
-def mask_notes(layers: Sequence[LayerTrace], implied: dict[tuple[int, str], Implied]) -> tuple[str, ...]:
+def mask_notes(layers: Sequence[LayerTrace], implied: dict[Sublayer, Implied]) -> tuple[str, ...]:
     """Return a sentence for the layers whose mask is another one than the configuration implies.
 
     Args:
@@ -135,7 +132,8 @@ def _implied(config: Any, layer: int, is_causal: bool | None) -> Implied:
         return Implied(Atom("full"), is_exact=False)
     is_exact = not any(getattr(config, name, None) is not None for name in _CHOOSING)
     is_exact &= getattr(config, "attention_type", None) != "block_sparse"  # BigBird
-    layer_type = _layer_type(config, layer)
+    types = layer_types(config, "layer_types", "attention_layers", "layers_block_type")
+    layer_type = types[layer] if layer < len(types) else ""  # some do not tell their layers apart
     is_exact &= "indexed" not in layer_type
     if "chunk" in layer_type:
         chunk = Atom("chunk", (config.attention_chunk_size,))
@@ -151,15 +149,6 @@ def _implied(config: Any, layer: int, is_causal: bool | None) -> Implied:
 
 def _plain(is_causal: bool) -> Implied:
     return Implied(Atom("causal" if is_causal else "full"))
-
-
-def _layer_type(config: Any, layer: int) -> str:
-    """Return what a configuration calls a layer; empty if it does not tell layers apart."""
-    for name in ("layer_types", "attention_layers", "layers_block_type"):
-        types = getattr(config, name, None)
-        if isinstance(types, list | tuple) and layer < len(types):
-            return str(types[layer])
-    return ""
 
 
 def _window(config: Any, layer_type: str) -> int | None:

@@ -8,8 +8,10 @@ asked for go through the model's own eager function, a block of rows at a time: 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,7 @@ from attncli.errors import NotExposedError
 from attncli.files import to_numpy
 from attncli.masks.conventions import read_added
 from attncli.masks.expressions import Atom, Mask, RuleMask, smallest
-from attncli.sources.pretrained.recording import Arrival, Recorder, proven, recorder, with_mask_alone
+from attncli.sources.pretrained.recording import Arrival, Recorder
 from attncli.trace.layer import LayerTrace
 
 ATTENTION = "attncli"  # the name under which transformers knows our functions
@@ -51,6 +53,7 @@ class _Call:
         mask: booleans from `_mask`, `[B, 1, Q, K]`; or what the model made itself.
         scaling: what multiplies q·k; None is 1/√D.
         more: what else the module hands to its attention function.
+        rule: the mask that the user gave in place of the model's own, which `mask` has the cells of.
     """
 
     module: Any
@@ -60,6 +63,7 @@ class _Call:
     mask: torch.Tensor | None
     scaling: float | None
     more: Mapping[str, Any]
+    rule: RuleMask | None = None
 
     @property
     def bias(self) -> torch.Tensor | None:
@@ -103,29 +107,49 @@ def _mask(
     batch_size: int, q_length: int, kv_length: int, q_offset: int = 0, attention_mask: Any = None, **options: Any
 ) -> torch.Tensor:
     """Make the mask a model asks for, as booleans, even where every key is allowed; a block of rows at a time."""
-    options |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
     if attention_mask is not None and attention_mask.all():
         attention_mask = None
-    rows = max(_BLOCK // (batch_size * kv_length), 1)
-    if rows >= q_length:
-        return sdpa_mask(batch_size, q_length, kv_length, q_offset, attention_mask=attention_mask, **options)
-    blocks = (
-        sdpa_mask(
-            batch_size,
-            min(rows, q_length - start),
-            kv_length,
-            q_offset + start,
-            attention_mask=attention_mask,
-            **options,
-        )
-        for start in range(0, q_length, rows)
-    )
-    first = next(blocks)
-    mask = first.new_empty((batch_size, first.shape[1], q_length, kv_length))
-    mask[:, :, :rows] = first
-    for number, block in enumerate(blocks, 1):
-        mask[:, :, number * rows : (number + 1) * rows] = block
+    options |= {"attention_mask": attention_mask, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    size = max(_BLOCK // (batch_size * kv_length), 1)
+    if size >= q_length:
+        return sdpa_mask(batch_size, q_length, kv_length, q_offset, **options)
+    mask = torch.empty(0)
+    for start in range(0, q_length, size):
+        block = sdpa_mask(batch_size, min(size, q_length - start), kv_length, q_offset + start, **options)
+        if start == 0:
+            mask = block.new_empty((batch_size, block.shape[1], q_length, kv_length))
+        mask[:, :, start : start + size] = block
     return mask
+
+
+@dataclass
+class _Run:
+    """A forward pass that our attention function takes part in.
+
+    Attributes:
+        recorder: keeps what is wanted of it.
+        has_sdpa: whether transformers' fused kernel computes the same attention as the model's eager function.
+        forms: what is known of the masks of this pass, by their `id`; with the mask, lest another one gets its id.
+        replaced: masks in place of the model's own, by the `[H, Q, K]` they are for.
+    """
+
+    recorder: Recorder
+    has_sdpa: bool
+    forms: dict[int, tuple[torch.Tensor, str]] = field(default_factory=dict)
+    replaced: dict[tuple[int, int, int], tuple[RuleMask, torch.Tensor]] = field(default_factory=dict)
+
+
+_current: ContextVar[_Run] = ContextVar("run")
+
+
+@contextmanager
+def recording(recorder: Recorder, model: Any) -> Iterator[None]:
+    """Record the attention of a model's next forward pass, in which it calls our attention function."""
+    token = _current.set(_Run(recorder, model._supports_sdpa))
+    try:
+        yield
+    finally:
+        _current.reset(token)
 
 
 def _attend(
@@ -138,48 +162,56 @@ def _attend(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Compute one layer's attention `[B, Q, H, Dv]`, and record it if it was asked for; see `_Call`."""
-    run = recorder.get()
-    name = type(module).__name__
-    if kwargs.get("sinks") is not None:  # one logit for every query; a Trace has one for every head
+    run = _current.get()
+    recorder, request = run.recorder, run.recorder.request
+    _check_known(type(module).__name__, kwargs)
+    place = recorder.arrive(module)
+    call = _masked(_Call(module, query, key, value, attention_mask, scaling, kwargs), run)
+    if place not in recorder.wanted:
+        return _fastest(call, run)
+    heads = recorder.heads_of(place, query.shape[1], query.shape[2], key.shape[2])
+    output, weights = None, None
+    if not request.is_blank:
+        sums: list[torch.Tensor] | None = [] if request.audits else None
+        output, weights = _eager(call, sums)
+        if sums is not None:
+            recorder.arrivals[place] = Arrival(call.mask, torch.cat(sums, dim=-1), query.dtype)
+    for number, span in enumerate(recorder.spans):
+        rows, columns = span.of(place[1])
+        layer = LayerTrace(layer=place[0], kind=place[1], heads=heads, **_arrays(call, number, rows, columns))
+        own = None if output is None else to_numpy(output[number, rows])
+        recorder.record(number, layer, own, "what its attention function gave")
+    if output is None:
+        output = query.new_zeros(*query.transpose(1, 2).shape[:3], value.shape[-1])
+    return output, weights
+
+
+def _check_known(name: str, more: Mapping[str, Any]) -> None:
+    """Raise NotExposedError for what a module hands to its attention function and no LayerTrace can say."""
+    if more.get("sinks") is not None:  # one logit for every query; a Trace has one for every head
         raise NotExposedError(f"{name} has a sink for every query, which is not supported yet")
-    if unknown := [key for key, given in kwargs.items() if key not in _KNOWN and _holds_tensor(given)]:
+    if unknown := [key for key, given in more.items() if key not in _KNOWN and _holds_tensor(given)]:
         raise UnknownTensorError(
             f"{name} hands {', '.join(unknown)} to its attention function; what that does is not known here, and "
             "leaving it out would show wrong numbers"
         )
-    place = run.arrive(module)
-    call = _Call(module, query, key, value, attention_mask, scaling, kwargs)
-    rule = None
-    chosen = call.chosen
-    if run.request.mask is not None:
-        if chosen is not None:
-            raise NotExposedError(f"{name} chooses the keys of each query; --mask cannot replace that")
-        rule = RuleMask(run.request.mask, query.shape[2], key.shape[2], query.shape[1])
-        cells = (rule.heads, rule.queries, rule.keys)
-        if cells not in run.replaced:
-            allowed = rule.rows(list(range(rule.heads)), np.arange(rule.queries))
-            run.replaced[cells] = torch.from_numpy(np.array(allowed)).to(query.device)[None]
-        call = replace(call, mask=run.replaced[cells])
-    elif chosen is not None:
-        call = replace(call, mask=_both(attention_mask, chosen, query.dtype))
-    if place not in run.wanted:
-        return _fastest(call)
-    run.check_cells(place, query.shape[2], key.shape[2])
-    heads = run.request.heads.among(query.shape[1], f"layer {place[0]}")
-    if run.request.is_blank:
-        for number, span in enumerate(run.spans):
-            run.layers[number][place] = with_mask_alone(_recorded(call, number, *span.of(place[1]), place, heads, rule))
-        return query.new_zeros(*query.transpose(1, 2).shape[:3], value.shape[-1]), None
-    run.sums.clear()
-    output, weights = _eager(call)
-    if run.request.audits:
-        run.arrivals[place] = Arrival(call.mask, torch.cat(run.sums, dim=-1), query.dtype)
-    for number, span in enumerate(run.spans):
-        rows, columns = span.of(place[1])
-        layer = _recorded(call, number, rows, columns, place, heads, rule)
-        proof = proven(layer, to_numpy(output[number, rows]), "what its attention function gave")
-        run.layers[number][place] = replace(layer, proof=proof)
-    return output, weights
+
+
+def _masked(call: _Call, run: _Run) -> _Call:
+    """Return a call with the mask that applies: the user's, or the model's own and the keys that an indexer chose."""
+    expression, chosen, name = run.recorder.request.mask, call.chosen, type(call.module).__name__
+    if expression is None:
+        return call if chosen is None else replace(call, mask=_both(call.mask, chosen, call.query.dtype))
+    if chosen is not None:
+        raise NotExposedError(f"{name} chooses the keys of each query; --mask cannot replace that")
+    cells = call.query.shape[1], call.query.shape[2], call.key.shape[2]
+    if cells not in run.replaced:
+        heads, queries, keys = cells
+        rule = RuleMask(expression, queries, keys, heads)
+        allowed = np.array(rule.rows(list(range(heads)), np.arange(queries)))
+        run.replaced[cells] = rule, torch.from_numpy(allowed).to(call.query.device)[None]
+    rule, mask = run.replaced[cells]
+    return replace(call, mask=mask, rule=rule)
 
 
 def _holds_tensor(given: Any) -> bool:
@@ -193,8 +225,13 @@ def _both(mask: torch.Tensor | None, chosen: torch.Tensor, dtype: torch.dtype) -
     return mask & chosen if mask.dtype == torch.bool else mask.masked_fill(~chosen, torch.finfo(dtype).min)
 
 
-def _eager(call: _Call) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Call the model's own eager function, on as many rows at a time as are cheap to hold."""
+def _eager(call: _Call, sums: list[torch.Tensor] | None = None) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Call the model's own eager function, on as many rows at a time as are cheap to hold.
+
+    Args:
+        call: what a layer asks for.
+        sums: takes the sums of the weights of each row, `[B, H, rows]` of each block; None asks for none.
+    """
     function = getattr(sys.modules[type(call.module).__module__], "eager_attention_forward", None)
     if function is None:
         raise NotExposedError(f"{type(call.module).__name__} has no eager attention; it is not supported yet")
@@ -211,11 +248,10 @@ def _eager(call: _Call) -> tuple[torch.Tensor, torch.Tensor | None]:
         output, weights = function(
             call.module, call.query[:, :, rows], call.key, call.value, mask, scaling=call.scaling, **more
         )
-        run = recorder.get()
-        if run.request.mask is not None and call.mask is not None:
+        if call.rule is not None and call.mask is not None:
             _check_arrived(call, weights, _rows_of(call.mask, rows))
-        if run.request.audits:
-            run.sums.append(weights.float().sum(dim=-1))
+        if sums is not None:
+            sums.append(weights.float().sum(dim=-1))
         outputs.append(output)
     if len(outputs) == 1:
         return outputs[0], weights
@@ -236,11 +272,10 @@ def _added(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.where(mask, lowest.new_zeros(()), lowest)
 
 
-def _fastest(call: _Call) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _fastest(call: _Call, run: _Run) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Compute a layer that nobody looks at: with the fused kernel where it drops nothing and keeps no [Q, K]."""
-    run = recorder.get()
     drops = any(call.more.get(name) is not None for name in _NOT_IN_SDPA) or hasattr(call.module, "sinks")
-    form = _form(run, call.mask)
+    form = _form(call.mask, run)
     if drops or not run.has_sdpa or form == "blind" or call.value.shape[-1] != call.query.shape[-1]:
         return _eager(call)
     more = {name: option for name, option in call.more.items() if name != "is_causal"}
@@ -250,7 +285,7 @@ def _fastest(call: _Call) -> tuple[torch.Tensor, torch.Tensor | None]:
     )
 
 
-def _form(run: Recorder, mask: torch.Tensor | None) -> str:
+def _form(mask: torch.Tensor | None, run: _Run) -> str:
     """Return what the fused kernel needs to know of a mask: full, causal, or cells; blind if a query has no key."""
     if mask is None:
         return "full"
@@ -261,48 +296,19 @@ def _form(run: Recorder, mask: torch.Tensor | None) -> str:
         form = "cells" if bool(mask.any(dim=-1).all()) else "blind"
         if form == "cells" and mask.shape[:2] == (1, 1):
             form = str(smallest(mask[0].cpu().numpy(), 1))
-        run.forms[id(mask)] = (mask, form)  # with the mask, lest another one gets its id
+        run.forms[id(mask)] = mask, form
     return run.forms[id(mask)][1]
 
 
-def _recorded(
-    call: _Call,
-    number: int,
-    rows: slice,
-    columns: slice,
-    place: tuple[int, str],
-    heads: tuple[int, ...],
-    rule: RuleMask | None,
-) -> LayerTrace:
-    """Return the layer of one sentence of the batch."""
+def _arrays(call: _Call, number: int, rows: slice, columns: slice) -> dict[str, Any]:
+    """Return what one sentence's attention is made of, as LayerTrace names it."""
     query, key, value = call.query[number, :, rows], call.key[number, :, columns], call.value[number, :, columns]
-    shape = (query.shape[0], query.shape[1], key.shape[1])
-    mask, bias, fill = _split(call, number, rows, columns, shape)
-    return LayerTrace(
-        layer=place[0],
-        kind=place[1],
-        q=to_numpy(query),
-        k=to_numpy(key),
-        v=to_numpy(value),
-        scale=query.shape[-1] ** -0.5 if call.scaling is None else float(call.scaling),
-        mask=rule or mask,
-        heads=heads,
-        bias=bias,
-        softcap=call.more.get("softcap"),
-        sinks=None if call.sinks is None else to_numpy(call.sinks),
-        fill=fill,
-    )
-
-
-def _split(
-    call: _Call, number: int, rows: slice, columns: slice, shape: tuple[int, int, int]
-) -> tuple[Mask, np.ndarray[Any, Any] | None, float]:
-    """Take what is added to the scores apart: the cells it forbids, the bias of the others, what it forbids with."""
-    heads, queries, keys = shape
+    heads, queries, keys = query.shape[0], query.shape[1], key.shape[1]
     mask: Mask = RuleMask(Atom("full"), queries, keys, heads)
     bias = None if call.bias is None else to_numpy(_cells(call.bias, number, rows, columns))
-    fill = float(torch.finfo(call.query.dtype).min)
+    fill = float(torch.finfo(query.dtype).min)
     if call.mask is not None:
+        # Take what is added to the scores apart: the cells it forbids, the bias of the others, what it forbids with.
         given = _cells(call.mask, number, rows, columns)[..., :keys]  # [1 or H, Q or 1, K]
         added = given.cpu().numpy() if given.dtype == torch.bool else to_numpy(given)
         added = np.broadcast_to(added, (len(added), queries, keys))
@@ -315,9 +321,19 @@ def _split(
             if len(reading.fills) == 1 and np.isfinite(reading.fills[0]):
                 fill = reading.fills[0]
         mask = smallest(allowed, heads)
-    if bias is None or not bias.any():
-        return mask, None, fill
-    return mask, np.array(np.broadcast_to(bias, (len(bias), queries, keys))), fill
+    if bias is not None:
+        bias = np.array(np.broadcast_to(bias, (len(bias), queries, keys))) if bias.any() else None
+    return {
+        "q": to_numpy(query),
+        "k": to_numpy(key),
+        "v": to_numpy(value),
+        "scale": query.shape[-1] ** -0.5 if call.scaling is None else float(call.scaling),
+        "mask": call.rule or mask,
+        "bias": bias,
+        "softcap": call.more.get("softcap"),
+        "sinks": None if call.sinks is None else to_numpy(call.sinks),
+        "fill": fill,
+    }
 
 
 def _cells(cells: torch.Tensor, number: int, rows: slice, columns: slice) -> torch.Tensor:

@@ -1,45 +1,40 @@
-"""Loading a checkpoint: configuration first, so that a bad request costs no weights, then tokenizer and model."""
+"""Loading a checkpoint's configuration and its weights, in two steps: a bad request costs no weights."""
 
 from __future__ import annotations
 
 import logging
 import os
-import re
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from transformers import MODEL_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM
+from transformers import __version__ as transformers_version
+from transformers.quantizers import AutoHfQuantizer
+
 from attncli.errors import InputError, LoadError, NotExposedError
 from attncli.sources.folder import snapshot
-from attncli.sources.hub import Download, explained, first_sentence, heard, hush
+from attncli.sources.hub import Download, explained, first_sentence, heard
+from attncli.sources.pretrained import places
+from attncli.sources.pretrained.configuration import layer_count
+from attncli.sources.pretrained.memory import feed_forward_in_blocks
+from attncli.sources.pretrained.running import make_eager, with_ours
 from attncli.sources.pretrained.tokenizer import check_quantization, hub_arguments, positions
 from attncli.sources.storage import check_beside, check_is_checkpoint, check_types, check_unread, unknown_quantization
 from attncli.text import visible
 from attncli.trace.selection import MOST_LAYERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
 
     from attncli.sources.options import LoadOptions
     from attncli.sources.pretrained.recording import Request
-
-hush()
-
-from transformers import MODEL_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM  # noqa: E402
-from transformers import __version__ as transformers_version  # noqa: E402
-from transformers.quantizers import AutoHfQuantizer  # noqa: E402
 
 _log = logging.getLogger(__name__)
 
 # What a checkpoint saved with another head may lack: it comes after the last attention layer.
 _AFTER_ATTENTION = ("pooler",)
-
-_NOTES = "attncli_notes"  # an attribute of a model that was loaded
-
-# How configurations call a layer with softmax attention: full_attention, sliding_attention, chunked_attention,
-# attention, minimax_m3_sparse, and hybrid where it stands beside a recurrence; linear_attention, mamba, conv and
-# others have none.
-_ATTENTION_TYPE = re.compile(r"^(?!linear).*attention|sliding|^hybrid|_sparse$")
 
 
 def load_config(name: str, options: LoadOptions) -> Any:
@@ -72,8 +67,10 @@ def load_config(name: str, options: LoadOptions) -> Any:
     return config
 
 
-def load_model(name: str, config: Any, options: LoadOptions, request: Request, attention_layers: Sequence[int]) -> Any:
-    """Load a checkpoint's weights, with our attention function in every layer; with its head only if it writes.
+def load_model(
+    name: str, config: Any, options: LoadOptions, request: Request, writes: bool
+) -> tuple[Any, tuple[str, ...]]:
+    """Load the model with our attention function in place of its own, and return what the user should know of it too.
 
     A model that never calls such a function gets its eager attention; so does one with a table of attention classes
     of its own, which has no place for ours.
@@ -83,40 +80,38 @@ def load_model(name: str, config: Any, options: LoadOptions, request: Request, a
         config: from `load_config`.
         options: how to load.
         request: what will be recorded; the layers above are left out where an architecture can be cut.
-        attention_layers: the layers that have softmax attention.
+        writes: whether the model needs its head, to write more tokens.
 
     Raises:
         LoadError: weights are missing, damaged or of the wrong shape.
     """
-    from attncli.sources.pretrained.memory import feed_forward_in_blocks
-
     _check_device(options)
     if not options.allow_pickle and _has_pickle_alone(name):
         raise LoadError(
             f"{visible(name)} has its weights in a pickle, which may hold code; --allow-pickle reads the tensors in it "
             "and nothing else, or save it again as safetensors"
         )
-    import torch
-
     _log.info("loading the weights of %s", name)
     config.use_cache = False  # one pass, no generation: keys and values need not be kept
-    loader = _loader(config, options, request, attention_layers)
+    loader = AutoModelForCausalLM if writes else _loader(config, options, request)
     is_undone = _is_undone(name, config)
     check_beside(name, _folder(name, options), is_undone)
     with explained(name, "model", options), heard() as said:
-        model, report = with_attention(partial(_loaded, loader, name, config, options))
+        model, report = with_ours(partial(_loaded, loader, name, config, options))
     check_beside(name, _folder(name, options), is_undone)  # now that it is downloaded
-    setattr(model, _NOTES, (*_check_weights(name, model, report, is_undone), *dict.fromkeys(said)))
+    head = model.base_model_prefix + "." if model.base_model_prefix else ""
+    notes = _check_weights(name, model, report, head, is_undone)
     if not is_undone:
         floating = (tensor for tensor, value in model.state_dict().items() if value.is_floating_point())
-        check_types(name, _folder(name, options), floating, _head(model))
-    make_ready(model)
+        check_types(name, _folder(name, options), floating, head)
+    if not model._can_set_attn_implementation():
+        make_eager(model)
     feed_forward_in_blocks(model)
     model = model.eval() if options.device_map else model.eval().to(options.device)
     how = (str(model.dtype).removeprefix("torch."), model.device, torch.get_num_threads())
     _log.info("loaded: %s on %s, threads: %d, attention: %s", *how, model.config._attn_implementation)
     _log.info("torch %s, transformers %s", torch.__version__, transformers_version)
-    return model
+    return model, (*notes, *dict.fromkeys(said))
 
 
 def _folder(name: str, options: LoadOptions) -> Path:
@@ -124,38 +119,8 @@ def _folder(name: str, options: LoadOptions) -> Path:
     return Path(name) if os.path.isdir(name) else snapshot(name, options.revision or "main")
 
 
-def _head(model: Any) -> str:
-    return model.base_model_prefix + "." if model.base_model_prefix else ""
-
-
-def notes_of(model: Any) -> tuple[str, ...]:
-    """Return what the user should know of the weights of a model from `load_model`."""
-    return getattr(model, _NOTES, ())
-
-
-def with_attention(build: Callable[[str], Any]) -> Any:
-    """Return what is built with our attention function, or with the eager one where a model has no place for ours."""
-    from attncli.sources.pretrained.interface import ATTENTION
-
-    try:
-        return build(ATTENTION)
-    except KeyError as error:
-        if error.args != (ATTENTION,):
-            raise
-        return build("eager")
-
-
-def make_ready(model: Any) -> Any:
-    """Return a model that runs with its own eager attention if it cannot be given another."""
-    if not model._can_set_attn_implementation():
-        make_eager(model)
-    return model
-
-
 def _check_device(options: LoadOptions) -> None:
     """Raise LoadError before anything is read for a device that is not there."""
-    import torch
-
     option, device = "--device", options.device
     if options.device_map is not None:
         option, device = "--device-map", options.device_map
@@ -173,24 +138,18 @@ def _has_pickle_alone(name: str) -> bool:
     return any(file.endswith(".bin") for file in files) and not any(file.endswith(".safetensors") for file in files)
 
 
-def _loader(config: Any, options: LoadOptions, request: Request, attention_layers: Sequence[int]) -> Any:
+def _loader(config: Any, options: LoadOptions, request: Request) -> Any:
     """Return the class whose models have the layers that were asked for, and as few others as can be."""
-    from attncli.sources.pretrained.places import without_layers
-
-    if request.writes:
-        return AutoModelForCausalLM
     keep = max(request.layers) + 1
     model_class = MODEL_MAPPING.get(type(config), None)
     # Some architectures have several classes, and code that a checkpoint brings has its own.
     if keep == layer_count(config) or not isinstance(model_class, type) or options.trust_remote_code:
         return AutoModel
-    return without_layers(model_class, keep, attention_layers, whole_encoder=request.kind != "encoder")
+    return places.without_layers(model_class, keep, whole_encoder=request.kind != "encoder")
 
 
 def _loaded(loader: Any, name: str, config: Any, options: LoadOptions, attention: str) -> tuple[Any, Mapping[str, Any]]:
     """Return the model and what transformers reports of its weights."""
-    import torch
-
     is_spread = options.device_map not in (None, "cpu") and torch.accelerator.is_available()
     is_on_cpu = options.device == "cpu" and not is_spread
     dtype = options.dtype or ("float32" if is_on_cpu else "auto")
@@ -206,13 +165,6 @@ def _loaded(loader: Any, name: str, config: Any, options: LoadOptions, attention
         ignore_mismatched_sizes=True,  # reported by us, with the names and the shapes
         **hub_arguments(options),
     )
-
-
-def make_eager(model: Any) -> None:
-    """Switch a model to its own eager attention, also one that transformers does not switch."""
-    for module in model.modules():
-        if hasattr(getattr(module, "config", None), "_attn_implementation"):
-            module.config._attn_implementation = "eager"
 
 
 def _is_undone(name: str, config: Any) -> bool:
@@ -234,14 +186,14 @@ def _is_undone(name: str, config: Any) -> bool:
     return True
 
 
-def _check_weights(name: str, model: Any, report: Mapping[str, Any], is_undone: bool) -> tuple[str, ...]:
+def _check_weights(name: str, model: Any, report: Mapping[str, Any], head: str, is_undone: bool) -> tuple[str, ...]:
     """Return what the user should know of the tensors that were read, and of those that were not.
 
     Raises:
         LoadError: a tensor of the model did not come from the checkpoint, or not as it is; see `check_unread`.
     """
     modules = {module for module, _ in model.named_modules() if module}
-    notes = check_unread(name, report["unexpected_keys"], modules, _head(model), is_undone)
+    notes = check_unread(name, report["unexpected_keys"], modules, head, is_undone)
     for key, found, expected in sorted(report["mismatched_keys"]):
         raise LoadError(
             f"the weights of {visible(name)} do not fit its config.json: {visible(key)} has shape {list(found)}, "
@@ -254,42 +206,6 @@ def _check_weights(name: str, model: Any, report: Mapping[str, Any], is_undone: 
             "which would be random numbers; check that the files belong to this config.json"
         )
     return notes
-
-
-def start_id(name: str, config: Any, tokenizer: Any) -> int | None:
-    """Return the id that a decoder begins with, or None where the configuration does not say.
-
-    Raises:
-        LoadError: it is no id of the tokenizer.
-    """
-    start = getattr(config, "decoder_start_token_id", None)
-    if start is None or (type(start) is int and start in tokenizer.get_vocab().values()):
-        return start
-    raise LoadError(
-        f"the configuration of {visible(name)} says that its decoder begins with {visible(repr(start)[:50])}; expected "
-        "decoder_start_token_id to be the id of a token"
-    )
-
-
-def head_count(config: Any) -> int:
-    """Return how many heads the layers have, on the wider side of an encoder-decoder."""
-    names = ("num_attention_heads", "encoder_attention_heads", "decoder_attention_heads", "num_decoder_attention_heads")
-    return max(count for name in names if isinstance(count := getattr(config, name, None), int))
-
-
-def layer_count(config: Any) -> int:
-    """Return how many layers the model has, on the deeper side of an encoder-decoder."""
-    decoder = (getattr(config, name, None) for name in ("decoder_layers", "num_decoder_layers"))
-    return max(config.num_hidden_layers, *(count for count in decoder if isinstance(count, int)), 1)
-
-
-def other_layers(config: Any) -> dict[int, str]:
-    """Return the layers of a hybrid that have no softmax attention, with what they have instead."""
-    for name in ("layer_types", "layers_block_type"):
-        types = getattr(config, name, None)
-        if isinstance(types, list | tuple):
-            return {index: str(kind) for index, kind in enumerate(types) if not _ATTENTION_TYPE.search(str(kind))}
-    return {}
 
 
 def vocabulary_rows(model: Any) -> int | None:

@@ -11,10 +11,11 @@ import numpy as np
 
 from attncli.errors import InputError, NotExposedError, UsageError
 from attncli.masks.comparison import recognized
-from attncli.sources.pretrained import Checkpoint
 from attncli.sources.pretrained.batch import padded
 from attncli.sources.pretrained.blank import blank_model, costless
 from attncli.sources.pretrained.capture import run
+from attncli.sources.pretrained.checkpoint import Checkpoint
+from attncli.sources.pretrained.configuration import layer_types
 from attncli.sources.pretrained.continuation import continued
 from attncli.sources.pretrained.implied import budget
 from attncli.sources.pretrained.recording import Span
@@ -64,9 +65,9 @@ class SentenceMasks:
 class BlankCheckpoint(Checkpoint):
     """A checkpoint without its weights: nothing can be asked of it but its masks."""
 
-    def _load(self, config: Any, attention_layers: list[int]) -> Any:
+    def _load(self, config: Any, writes: bool) -> tuple[Any, tuple[str, ...]]:
         self.request = replace(self.request, is_blank=True)
-        return blank_model(self.name, config, self.options)
+        return blank_model(self.name, config, self.options), ()
 
     def masks(
         self,
@@ -156,13 +157,10 @@ class BlankCheckpoint(Checkpoint):
         """Return the layers of every sentence, each with the whole padded row."""
 
         def recorded(part: Any, given: Mapping[str, torch.Tensor], kinds: Sequence[str], span: Span) -> Any:
-            return run(
-                self.model, part, given, self.request, self.attention_layers, kinds, [span] * count, span
-            ).traces()
+            return run(self.model, part, given, self.request, kinds, [span] * count, span).traces()
 
         if not past:
-            kinds = ("encoder", "decoder", "cross") if self.is_encoder_decoder else ("self",)
-            return recorded(self.model, inputs, kinds, whole)
+            return recorded(self.model, inputs, self.kinds, whole)
         tokens = whole.target.stop
         if past >= tokens:
             raise UsageError(f"--past {past} leaves no query; the longest sentence has {tokens} tokens")
@@ -204,9 +202,8 @@ class BlankCheckpoint(Checkpoint):
         """Return what the configuration calls a layer, or what its masks say of it."""
         if layer.kind != "self":
             return layer.kind
-        types = getattr(self.model.config, "layer_types", None)
-        named = _TYPE.fullmatch(str(types[layer.layer])) if isinstance(types, list | tuple) else None
-        if named is not None:
+        types = layer_types(self.model.config, "layer_types")
+        if types and (named := _TYPE.fullmatch(types[layer.layer])):
             return named[1]
         queries, keys = cells[0].shape[-2:]
         if any((each & ~np.tri(queries, keys, keys - queries, dtype=bool)).any() for each in cells):

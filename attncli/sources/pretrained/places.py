@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from attncli.sources.pretrained.configuration import attention_layers
 
 _KEPT = "attncli_kept_layers"  # an attribute of a model that was cut
 
@@ -60,13 +63,8 @@ class Places:
         return known[calls] if calls < len(known) else -1
 
 
-def attention_places(model: Any, attention_layers: Sequence[int]) -> Places:
-    """Find a model's attention modules, by the names of their classes.
-
-    Args:
-        model: a torch module.
-        attention_layers: of a model that is no encoder-decoder, the layers that have softmax attention.
-    """
+def attention_places(model: Any) -> Places:
+    """Find a model's attention modules, by the names of their classes."""
     named = {name: module for name, module in model.named_modules() if "Attention" in type(module).__name__}
     is_encoder_decoder = model.config.is_encoder_decoder
     modules = {}
@@ -74,8 +72,8 @@ def attention_places(model: Any, attention_layers: Sequence[int]) -> Places:
         is_outermost = not any(name.startswith(other + ".") for other in named)
         modules[id(module)] = _place(name, type(module).__name__, is_outermost, is_encoder_decoder)
     if not is_encoder_decoder:
-        kept = getattr(model, _KEPT, None)
-        return Places(modules, {"self": [layer for layer in attention_layers if kept is None or layer < kept]})
+        kept = getattr(model, _KEPT, math.inf)
+        return Places(modules, {"self": [layer for layer in attention_layers(model.config) if layer < kept]})
     kinds = [place.kind for place in modules.values() if place.is_outermost]
     return Places(modules, {kind: range(kinds.count(kind)) for kind in ("encoder", "decoder", "cross")})
 
@@ -92,7 +90,7 @@ def _place(name: str, class_name: str, is_outermost: bool, is_encoder_decoder: b
     return Place("cross" if is_cross else side, layers, index, is_outermost)
 
 
-def without_layers(model_class: type, keep: int, attention_layers: Sequence[int], whole_encoder: bool) -> type:
+def without_layers(model_class: type, keep: int, whole_encoder: bool) -> type:
     """Return a model class whose models have only the first `keep` layers, and the configuration of all of them.
 
     Loading such a model reads only the tensors it has. The configuration stays whole because some models compute
@@ -103,7 +101,7 @@ def without_layers(model_class: type, keep: int, attention_layers: Sequence[int]
     class Shortened(model_class):  # type: ignore[misc]
         def __init__(self, config: Any, *arguments: Any, **options: Any) -> None:
             super().__init__(config, *arguments, **options)
-            places = attention_places(self, attention_layers)
+            places = attention_places(self)
             if places.is_named:
                 cut = [place for place in places.modules.values() if not (whole_encoder and place.kind == "encoder")]
                 for name in {place.layers for place in cut if place.index is not None}:

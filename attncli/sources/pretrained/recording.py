@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -15,6 +14,8 @@ from attncli.masks.expressions import Expression
 from attncli.sources.pretrained.places import Places
 from attncli.trace.layer import LayerTrace, Proof, stages_of
 from attncli.trace.selection import Indices
+
+Sublayer = tuple[int, str]  # a layer's index and its kind of attention
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,6 @@ class Request:
         mask: a mask in place of the model's own, in every layer.
         audits: whether to keep what each layer's attention function was handed, and what it made of it.
         is_blank: whether the model has no weights, so that its masks alone are worth recording.
-        writes: whether the model needs its head, to write more tokens.
     """
 
     layers: tuple[int, ...]
@@ -37,7 +37,6 @@ class Request:
     mask: Expression | None
     audits: bool = False
     is_blank: bool = False
-    writes: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,15 +83,9 @@ class Recorder:
         spans: the sentences of the batch.
         whole: all of it, padding included.
         layers: what was recorded, of each sentence.
-        has_sdpa: whether transformers' fused kernel computes the same attention as the model's eager function.
         seen: the layers of each kind that have called, in that order.
-        forms: what is known of the masks of this pass, by their `id`.
-        replaced: masks in place of the model's own, by the `[H, Q, K]` they are for.
         arrivals: what each layer was handed, if that is asked for.
-        sums: of the weights of each block of rows that the layer at work has computed.
-        calling: the modules, by their `id`, that have called the attention function and have not returned yet.
-        returned: those that have, in that order, each with its place.
-        outputs: what the modules of the wanted layers returned, `[B, Q, E]`.
+        calling: the modules, by their `id`, that are in the middle of their attention.
     """
 
     request: Request
@@ -100,15 +93,9 @@ class Recorder:
     kinds: Sequence[str]
     spans: Sequence[Span]
     whole: Span
-    has_sdpa: bool
-    forms: dict[int, tuple[Any, str]] = field(default_factory=dict)
-    replaced: dict[tuple[int, int, int], Any] = field(default_factory=dict)
-    arrivals: dict[tuple[int, str], Arrival] = field(default_factory=dict)
-    sums: list[Any] = field(default_factory=list)
-    calling: dict[int, tuple[int, str]] = field(default_factory=dict)
-    returned: list[tuple[int, tuple[int, str]]] = field(default_factory=list)
-    outputs: dict[tuple[int, str], Any] = field(default_factory=dict)
-    layers: list[dict[tuple[int, str], LayerTrace]] = field(init=False)
+    arrivals: dict[Sublayer, Arrival] = field(default_factory=dict)
+    calling: dict[int, Sublayer] = field(default_factory=dict)
+    layers: list[dict[Sublayer, LayerTrace]] = field(init=False)
     seen: dict[str, list[int]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -120,14 +107,14 @@ class Recorder:
             raise UsageError(f"--layer {', '.join(map(str, self.request.layers))}: there are {there} layers here")
 
     @cached_property
-    def wanted(self) -> list[tuple[int, str]]:
+    def wanted(self) -> list[Sublayer]:
         """The attention to record, in the order in which the model runs it."""
         kinds = [kind for kind in self.kinds if self.request.kind in (None, kind)]
         found = [(index, kind) for kind in kinds for index in self.places.layers[kind] if index in self.request.layers]
         # The encoder comes first; a decoder's layer looks at itself, then at the encoder.
         return sorted(found, key=lambda place: (place[1] != "encoder", place[0]))
 
-    def arrive(self, module: Any) -> tuple[int, str]:
+    def arrive(self, module: Any) -> Sublayer:
         """Return which layer of which kind a module is, now that it calls."""
         kind = self.places.kind(module)
         seen = self.seen.setdefault(kind, [])
@@ -135,18 +122,49 @@ class Recorder:
         self.calling[id(module)] = seen[-1], kind
         return seen[-1], kind
 
-    def is_last(self, place: tuple[int, str]) -> bool:
+    def heads_of(self, place: Sublayer, heads: int, queries: int, keys: int) -> tuple[int, ...]:
+        """Return the heads asked for of a layer with these sizes.
+
+        Raises:
+            NotExposedError: it has not one query and one key for every token of the padded batch.
+            UsageError: it has no such head.
+        """
+        rows, columns = (side.stop for side in self.whole.of(place[1]))
+        # A cache of a sliding window has dropped what no query will see.
+        is_cut = self.whole.past > 0 and keys < columns
+        if queries != rows or (keys != columns and not is_cut):
+            raise NotExposedError(
+                f"layer {place[0]} has {queries} queries and {keys} keys for {rows} and {columns} tokens; positions "
+                "that are no tokens are not supported"
+            )
+        return self.request.heads.among(heads, f"layer {place[0]}")
+
+    def record(self, number: int, layer: LayerTrace, output: np.ndarray[Any, Any] | None, against: str) -> None:
+        """Keep one sentence's layer, proven by an attention output; of a model without weights its mask alone.
+
+        Args:
+            number: of the sentence.
+            layer: what was recorded.
+            output: what weights·V should be, `[Q, H, Dv]`; None if that is not known.
+            against: what that output is.
+        """
+        if self.request.is_blank:
+            layer = _with_mask_alone(layer)
+        elif output is not None:
+            layer = replace(layer, proof=_proven(layer, output, against))
+        self.layers[number][layer.layer, layer.kind] = layer
+
+    def is_last(self, place: Sublayer) -> bool:
         """Whether nothing that comes after this layer is needed, not even to know which layer this one is."""
         return self.places.is_named and place == self.wanted[-1]
 
     def check(self, architecture: str) -> None:
         """Raise NotExposedError unless every layer called once, in order, as far as the pass went."""
-        wanted = self.wanted
         for kind, seen in self.seen.items():
             expected = list(self.places.layers.get(kind, ()))
             # Where names tell the layers, the pass may have ended early.
             is_right = seen == (expected[: len(seen)] if self.places.is_named else expected)
-            if not is_right or any(place not in layers for layers in self.layers for place in wanted):
+            if not is_right or any(place not in layers for layers in self.layers for place in self.wanted):
                 counts = f"{len(expected)} {kind if kind != 'self' else ''} attention layers".replace("  ", " ")
                 unnamed = "" if self.places.modules else "; no module has Attention in the name of its class"
                 raise NotExposedError(
@@ -158,19 +176,8 @@ class Recorder:
         order = [(index, kind) for index in self.request.layers for kind in self.kinds]
         return [tuple(layers[place] for place in order if place in layers) for layers in self.layers]
 
-    def check_cells(self, place: tuple[int, str], queries: int, keys: int) -> None:
-        """Raise NotExposedError unless a layer has one query and one key for every token of the padded batch."""
-        rows, columns = (side.stop for side in self.whole.of(place[1]))
-        # A cache of a sliding window has dropped what no query will see.
-        is_cut = self.whole.past > 0 and keys < columns
-        if queries != rows or (keys != columns and not is_cut):
-            raise NotExposedError(
-                f"layer {place[0]} has {queries} queries and {keys} keys for {rows} and {columns} tokens; positions "
-                "that are no tokens are not supported"
-            )
 
-
-def with_mask_alone(layer: LayerTrace) -> LayerTrace:
+def _with_mask_alone(layer: LayerTrace) -> LayerTrace:
     """Return the layer of a model without weights, whose numbers take no memory."""
     zeros: dict[str, Any] = {
         name: np.broadcast_to(np.float32(0), array.shape)
@@ -180,17 +187,8 @@ def with_mask_alone(layer: LayerTrace) -> LayerTrace:
     return replace(layer, **zeros)
 
 
-recorder: ContextVar[Recorder] = ContextVar("recorder")
-
-
-def proven(layer: LayerTrace, output: np.ndarray[Any, Any], against: str) -> Proof:
-    """Compare recomputed weights·V with an attention output.
-
-    Args:
-        layer: what was recorded.
-        output: `[Q, H, Dv]`.
-        against: what that is.
-    """
+def _proven(layer: LayerTrace, output: np.ndarray[Any, Any], against: str) -> Proof:
+    """Compare recomputed weights·V with an attention output, `[Q, H, Dv]`."""
     error = 0.0
     for block in stages_of(layer, layer.heads, np.arange(layer.num_queries)):
         own = output[block.queries][:, list(block.heads)].swapaxes(0, 1)  # [H, Q, Dv]

@@ -6,7 +6,6 @@ again with its own attention, up to the last layer that was recorded, and what i
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,33 +17,54 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from attncli.errors import NotExposedError
 from attncli.files import to_numpy
-from attncli.sources.pretrained.recording import Finished, Recorder
+from attncli.sources.pretrained.recording import Finished, Recorder, Sublayer
+from attncli.sources.pretrained.running import running_with
 from attncli.trace.layer import Proof
-
-_log = logging.getLogger(__name__)
 
 _MOST = 2**26  # scores of one layer that the model's eager attention may hold, over the batch and all heads
 
 
-@contextmanager
-def returns_kept(run: Recorder) -> Iterator[None]:
-    """Keep what the attention modules give that call our attention function, and end the pass after the last one."""
+class Returns:
+    """What the attention modules gave in one pass.
 
+    Attributes:
+        order: the modules that returned, by their `id`, each with its place.
+        outputs: of the layers that are wanted, `[B, Q, E]`.
+    """
+
+    def __init__(self) -> None:
+        self.order: list[tuple[int, Sublayer]] = []
+        self.outputs: dict[Sublayer, torch.Tensor] = {}
+
+
+@contextmanager
+def returns_kept(run: Recorder) -> Iterator[Returns]:
+    """Keep what the modules give that call our attention function, and end the pass after the last one wanted."""
+    kept = Returns()
+    with _returning(run, kept, lambda module: run.calling.pop(module, None)):
+        yield kept
+
+
+@contextmanager
+def _returning(run: Recorder, kept: Returns, place_of: Callable[[int], Sublayer | None]) -> Iterator[None]:
     def keep(module: Any, _: Any, output: Any) -> None:
-        place = run.calling.pop(id(module), None)
+        place = place_of(id(module))
         if place is None:
             return
-        run.returned.append((id(module), place))
+        kept.order.append((id(module), place))
         if place in run.wanted:
-            run.outputs[place] = _first(output)
+            kept.outputs[place] = output[0] if isinstance(output, list | tuple) else output
         if run.is_last(place):
             raise Finished
 
-    with _hooked(keep):
+    hook = register_module_forward_hook(keep)
+    try:
         yield
+    finally:
+        hook.remove()
 
 
-def compare_unmodified(model: Any, run: Recorder, forward: Callable[[], Any]) -> None:
+def compare_unmodified(model: Any, run: Recorder, kept: Returns, forward: Callable[[], Any]) -> None:
     """Run a model with its own attention and put the worse of two comparisons into each recorded layer's proof.
 
     A proof so far says how far weights·V is from what our attention function gave. The other comparison is between what
@@ -54,18 +74,20 @@ def compare_unmodified(model: Any, run: Recorder, forward: Callable[[], Any]) ->
     Args:
         model: what was recorded with our attention function.
         run: the recorded pass.
+        kept: what its modules gave.
         forward: runs the model on the same batch.
     """
     backend = _backend(model, run)
     if backend is None:
         return
-    expected = _unmodified(model, run, forward, backend)
+    with running_with(model, backend):
+        expected = _unmodified(run, kept, forward)
     for number, span in enumerate(run.spans):
         for place, layer in run.layers[number].items():
             if layer.proof is None or place not in expected:
                 continue
             rows = span.of(place[1])[0]
-            ours, theirs = (_own(one[place], number, len(run.spans), rows) for one in (run.outputs, expected))
+            ours, theirs = (_own(one[place], number, len(run.spans), rows) for one in (kept.outputs, expected))
             error = float(np.abs(ours - theirs).max()) if ours.shape == theirs.shape else np.inf
             other = Proof(error, "", "", float(np.abs(theirs).max()))
             worse = max(other, layer.proof, key=_badness)
@@ -82,46 +104,23 @@ def _backend(model: Any, run: Recorder) -> str | None:
     return "sdpa" if model._supports_sdpa else None
 
 
-def _unmodified(
-    model: Any, run: Recorder, forward: Callable[[], Any], backend: str
-) -> dict[tuple[int, str], torch.Tensor]:
-    """Return what the recorded layers give while the model runs with its own attention."""
-    callers = {module for module, _ in run.returned}
-    order = iter(run.returned)
-    found: dict[tuple[int, str], torch.Tensor] = {}
+def _unmodified(run: Recorder, kept: Returns, forward: Callable[[], Any]) -> dict[Sublayer, torch.Tensor]:
+    """Return what the recorded layers give in another pass, whose modules are to return in the same order."""
+    callers = {module for module, _ in kept.order}
+    order = iter(kept.order)
 
-    def keep(module: Any, _: Any, output: Any) -> None:
-        if id(module) not in callers:
-            return
+    def expected(module: int) -> Sublayer | None:
+        if module not in callers:
+            return None
         caller, place = next(order, (None, None))
-        if caller != id(module) or place is None:
+        if caller != module:
             raise NotExposedError("without attn, the model runs its attention layers in another order")
-        if place in run.wanted:
-            found[place] = _first(output)
-        if place == run.returned[-1][1]:
-            raise Finished
+        return place
 
-    recorded_with = model.config._attn_implementation
-    model.set_attn_implementation(backend)
-    try:
-        with _hooked(keep):
-            forward()
-    finally:
-        model.set_attn_implementation(recorded_with)
-    return found
-
-
-@contextmanager
-def _hooked(hook: Callable[[Any, Any, Any], None]) -> Iterator[None]:
-    handle = register_module_forward_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-def _first(output: Any) -> torch.Tensor:
-    return output[0] if isinstance(output, list | tuple) else output
+    again = Returns()
+    with _returning(run, again, expected):
+        forward()
+    return again.outputs
 
 
 def _own(output: torch.Tensor, number: int, batch: int, rows: slice) -> np.ndarray[Any, Any]:

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from attncli.errors import NotExposedError
 from attncli.files import to_numpy
 from attncli.masks.expressions import smallest
-from attncli.sources.pretrained.recording import Finished, Recorder, proven, with_mask_alone
+from attncli.sources.pretrained.recording import Finished, Recorder, Sublayer
 from attncli.trace.layer import LayerTrace
 
 # What a model adds to a forbidden score is −1e4 at the least, and no score comes near: below this it is masked.
@@ -113,7 +113,7 @@ def _einsum(equation: str, left: torch.Tensor, right: torch.Tensor, result: torc
 
 
 @contextmanager
-def watching(run: Recorder, model: Any) -> Iterator[None]:
+def recording(run: Recorder, model: Any) -> Iterator[None]:
     """Record the attention of a model's next forward pass by watching its softmax."""
     watcher = _Watcher()
 
@@ -141,48 +141,42 @@ def watching(run: Recorder, model: Any) -> Iterator[None]:
             hook.remove()
 
 
-def _record(run: Recorder, place: tuple[int, str], call: _Watched) -> None:
+def _record(run: Recorder, place: Sublayer, call: _Watched) -> None:
     if len(call.softmax) > 1:
         raise NotExposedError(f"layer {place[0]} makes its weights of {len(call.softmax)} softmax, no single one")
     scores, weights, product = call.softmax[0]
     batch = len(run.spans)
     if scores.ndim > 4 or (scores.ndim == 3 and len(scores) % batch):
         raise NotExposedError(f"the scores of layer {place[0]} have shape {list(scores.shape)}, no [heads, Q, K]")
-    run.check_cells(place, *scores.shape[-2:])
+
+    def own(tensor: torch.Tensor, number: int) -> torch.Tensor:
+        """One sentence of `[B, heads, …]` or `[B·heads, …]`."""
+        return tensor.reshape(batch, -1, *tensor.shape[-2:])[number]
+
+    heads = run.heads_of(place, *own(scores, 0).shape)
     if any(not _same(product.left, weights) for product in call.outputs):
         raise NotExposedError(f"layer {place[0]} changes its weights after the softmax; that is not supported")
     output = call.outputs[0] if len(call.outputs) == 1 else None
     for number, span in enumerate(run.spans):
         rows, columns = span.of(place[1])
-
-        def own(tensor: torch.Tensor, number: int = number) -> torch.Tensor:
-            """One sentence of `[B, heads, …]` or `[B·heads, …]`."""
-            return tensor.reshape(batch, -1, *tensor.shape[-2:])[number]
-
-        masked = to_numpy(own(scores)[:, rows, columns])
-        heads = len(masked)
+        masked = to_numpy(own(scores, number)[:, rows, columns])
         allowed = ~(masked <= _FORBIDDEN)  # NaN is no mask
-        q = None if product is None else to_numpy(own(product.left)[:, rows])
-        k = None if product is None else to_numpy(own(product.right).transpose(-1, -2)[:, columns])
+        q = None if product is None else to_numpy(own(product.left, number)[:, rows])
+        k = None if product is None else to_numpy(own(product.right, number).transpose(-1, -2)[:, columns])
         layer = LayerTrace(
             layer=place[0],
             kind=place[1],
             q=q,
             k=k,
-            v=None if output is None else to_numpy(own(output.right)[:, columns]),
+            v=None if output is None else to_numpy(own(output.right, number)[:, columns]),
             scale=_scale(q, k, masked, allowed),
-            mask=smallest(allowed[:1] if (allowed == allowed[:1]).all() else allowed, heads),
-            heads=run.request.heads.among(heads, f"layer {place[0]}"),
+            mask=smallest(allowed[:1] if (allowed == allowed[:1]).all() else allowed, len(masked)),
+            heads=heads,
             scores=np.where(allowed, masked, -np.inf).astype(masked.dtype),
-            weights=to_numpy(own(weights)[:, rows, columns]),
+            weights=to_numpy(own(weights, number)[:, rows, columns]),
         )
-        if run.request.is_blank:
-            run.layers[number][place] = with_mask_alone(layer)
-            continue
-        proof = None
-        if output is not None:
-            proof = proven(layer, to_numpy(own(output.result)[:, rows].transpose(0, 1)), "the model's own product")
-        run.layers[number][place] = replace(layer, proof=proof)
+        result = None if output is None else to_numpy(own(output.result, number)[:, rows].transpose(0, 1))
+        run.record(number, layer, result, "the model's own product")
 
 
 def _same(left: torch.Tensor, weights: torch.Tensor) -> bool:

@@ -1,0 +1,228 @@
+"""A checkpoint as transformers loads it, asked for the attention of one sentence after another."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from inspect import Parameter, signature
+from time import perf_counter
+from typing import Any
+
+from attncli.errors import AttnError, NotExposedError, UsageError
+from attncli.masks.parser import parse
+from attncli.sources.options import LoadOptions
+from attncli.sources.pretrained import batch, interface, loading, memory, tokenizer
+from attncli.sources.pretrained.capture import run
+from attncli.sources.pretrained.configuration import attention_layers, head_count, layer_count, other_layers, start_id
+from attncli.sources.pretrained.generation import Writer, check_causal, check_no_future
+from attncli.sources.pretrained.implied import implied_masks, mask_notes
+from attncli.sources.pretrained.recording import Request
+from attncli.sources.reading import Reader, Sentence
+from attncli.text import several, visible
+from attncli.trace.selection import Indices
+from attncli.trace.trace import Provenance, Trace
+
+_log = logging.getLogger(__name__)
+
+
+class Checkpoint:
+    """A model and its tokenizer, loaded once; see `attncli.sources.stream.Source`.
+
+    Args:
+        model: folder or hub name.
+        layers: which layers to record.
+        heads: which heads to show.
+        kind: the only kind of attention to record; None is every kind.
+        mask: a mask expression or file in place of the model's own.
+        special: whether the tokenizer adds its special tokens.
+        options: how to load it.
+        generate: how many tokens the model writes after each sentence.
+
+    Raises:
+        UsageError: there is no such layer, head or kind.
+        LoadError: it cannot be loaded.
+        NotExposedError: it has no attention to show, or writes no text.
+    """
+
+    runs_together = True
+
+    def __init__(
+        self,
+        model: str,
+        layers: Indices,
+        heads: Indices,
+        *,
+        kind: str | None,
+        mask: str | None,
+        special: bool,
+        options: LoadOptions,
+        generate: int = 0,
+    ) -> None:
+        self.name = model
+        self.options = options
+        expression = None if mask is None else parse(mask, states_true=False)
+        if generate and expression is not None:
+            raise UsageError("--generate lets the model write under its own mask; drop --mask")
+        # All that the configuration tells comes before the weights are read.
+        config = loading.load_config(model, options)
+        if generate:
+            check_causal(model, config)
+        self.is_encoder_decoder: bool = config.is_encoder_decoder
+        if kind not in (None, *self.kinds):
+            raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has {', '.join(self.kinds)} attention")
+        self.num_layers = layer_count(config)
+        self.request = Request(layers.among(self.num_layers, visible(model)), kind, heads, expression)
+        self.other_layers = other_layers(config)
+        self._check_attention(attention_layers(config))
+        heads.among(head_count(config), f"each layer of {visible(model)}")
+        last = max(self.request.layers)
+        _log.info("%s: %s of %d layers; layer %d is the last to run", model, config.model_type, self.num_layers, last)
+        own_tokenizer = tokenizer.load_tokenizer(model, options)
+        whole, notes = self._load(config, writes=generate > 0)
+        self.model = whole.base_model if generate else whole
+        self.notes = (*self._unshown(), *notes)
+        self.unseen = implied_masks(self.model)  # but for the layers whose mask was complained of
+        self.reader = Reader(
+            name=model,
+            tokenizer=own_tokenizer,
+            special=special,
+            limit=loading.position_limit(self.model),
+            truncate=options.truncate,
+            rows=loading.vocabulary_rows(self.model),
+            start_id=start_id(model, config, own_tokenizer) if self.is_encoder_decoder else None,
+        )
+        self.writer = Writer(model, whole, own_tokenizer, self.reader.limit, generate) if generate else None
+
+    def _load(self, config: Any, writes: bool) -> tuple[Any, tuple[str, ...]]:
+        """Return the model, and what the user should know of its weights."""
+        return loading.load_model(self.name, config, self.options, self.request, writes)
+
+    def _check_attention(self, found: Sequence[int]) -> None:
+        """Raise NotExposedError unless one at least of the layers asked for has softmax attention."""
+        if not set(self.request.layers) & set(found):
+            kinds = ", ".join(dict.fromkeys(self.other_layers[index] for index in self.request.layers))
+            listed = ", ".join(map(str, found)) or "none"
+            raise NotExposedError(
+                f"the layers asked for have no softmax attention but {kinds}; layers of {visible(self.name)} with "
+                f"attention: {listed}"
+            )
+
+    def _unshown(self) -> Iterator[str]:
+        for index in self.request.layers:
+            if index in self.other_layers:
+                kind = visible(self.other_layers[index])
+                yield f"layer {index} has {kind}, no softmax attention; it is not shown"
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of attention that the model has."""
+        return ("encoder", "decoder", "cross") if self.is_encoder_decoder else ("self",)
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """What the model's forward pass takes, by name."""
+        return signature(self.model.forward).parameters
+
+    @property
+    def takes_positions(self) -> bool:
+        """Whether the model is told where its tokens stand, and does not find it by its padding, as RoBERTa does."""
+        return "position_ids" in self.parameters and not loading.first_position(self.model)
+
+    def check_target(self, target: str | None) -> None:
+        """Raise UsageError for a target that the model has no decoder for."""
+        if target is not None and not self.is_encoder_decoder:
+            raise UsageError(
+                "--target needs an encoder-decoder model or the toy layer; here use --pair for a second text"
+            )
+
+    def room_for(self, tokens: int) -> int:
+        """Return how many sentences of one length fit into memory together; InputError if not even one does."""
+        is_watched = self.model.config._attn_implementation != interface.ATTENTION
+        return memory.room_for(self.model, tokens, len(self.request.layers), is_watched)
+
+    def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
+        """Return the attention of one sentence; see `Source.trace`."""
+        return next(self.traces([text], pair, target))
+
+    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
+        """Yield the attention of each sentence, in order; sentences of one length run together.
+
+        Without a target only the encoder of an encoder-decoder runs. A sentence that cannot be read ends the
+        iteration with its error, after all those before it.
+        """
+        self.check_target(target)
+        if self.is_encoder_decoder and target is None and self.request.kind in ("decoder", "cross"):
+            raise UsageError(f"--kind {self.request.kind} needs --target, the text of the decoder")
+        sentences: list[Sentence] = []
+        failure = None
+        limit = batch.MOST_TOKENS
+        for text in several(texts):
+            try:
+                sentence = self.reader.read(text, pair, target)
+                if self.writer is not None:
+                    sentence = self.writer.continued(sentence)
+                limit = min(limit, _longest(sentence) * self.room_for(_longest(sentence)))
+            except AttnError as error:
+                failure = error
+                break
+            sentences.append(sentence)
+        if self.request.mask is not None or "attention_mask" not in self.parameters:
+            limit = 1
+        for group in batch.groups([self._trace_size(sentence) for sentence in sentences]):
+            yield from self._batched(sentences[group], limit)
+        if failure is not None:
+            raise failure
+
+    def _batched(self, sentences: list[Sentence], limit: int) -> Iterator[Trace]:
+        """Yield the traces of sentences in order, which run in batches of at most so many tokens."""
+        done: dict[int, Trace] = {}
+        for some in batch.batches([one.inputs for one in sentences], limit):
+            done.update(zip(some, self._run([sentences[index] for index in some]), strict=True))
+        for index in range(len(sentences)):
+            yield done.pop(index)
+
+    def _trace_size(self, sentence: Sentence) -> float:
+        layers = len(self.request.layers) * (1 if sentence.target is None else 3)  # encoder, decoder, cross
+        # At most: whether the model has to be watched is not known before it has run, and batches, which decide the
+        # last bits, are not to depend on what ran before.
+        return memory.trace_size(self.model.config, _longest(sentence), layers, is_watched=True)
+
+    def _run(self, sentences: list[Sentence]) -> list[Trace]:
+        """Return the traces of sentences that run side by side."""
+        part, kinds = self.model, self.kinds
+        if self.is_encoder_decoder and sentences[0].target is None:
+            part, kinds = self.model.get_encoder(), ("encoder",)
+        given = [one.inputs for one in sentences]
+        inputs, spans, whole = batch.padded(given, self.reader.padding_id, "right", self.takes_positions)
+        begun = perf_counter()
+        recorded = run(self.model, part, inputs, self.request, kinds, spans, whole)
+        shape = inputs["input_ids"].shape
+        _log.info("ran a batch of %d × %d tokens in %.3f s", *shape, perf_counter() - begun)
+        source = self._provenance()
+        traces = []
+        for one, own in zip(sentences, recorded.traces(), strict=True):
+            notes = one.notes
+            if self.request.mask is None:
+                notes += mask_notes(own, self.unseen)
+            if one.generated:
+                check_no_future(self.name, own, one.generated)
+            sides = (one.query_tokens, one.tokens, own, one.text, one.pair, one.target)
+            traces.append(Trace(source, *sides, notes, one.generated))
+        return traces
+
+    def _provenance(self) -> Provenance:
+        others = [{"layer": index, "kind": kind} for index, kind in self.other_layers.items()]
+        return Provenance(
+            "pretrained",
+            model=self.name,
+            architecture=self.model.config.model_type,
+            dtype=str(self.model.dtype).removeprefix("torch."),
+            device=str(self.model.device),
+            layers=self.num_layers,
+            details={"engine": "transformers"} | ({"other_layers": others} if others else {}),
+            notes=self.notes,
+        )
+
+
+def _longest(sentence: Sentence) -> int:
+    return max(len(sentence.tokens), len(sentence.query_tokens))

@@ -1,0 +1,59 @@
+"""What a configuration says of its model: how many layers and heads, and what kind of layer each one is."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from attncli.errors import LoadError
+from attncli.text import visible
+
+# How configurations call a layer with softmax attention: full_attention, sliding_attention, chunked_attention,
+# attention, minimax_m3_sparse, and hybrid where it stands beside a recurrence; linear_attention, mamba, conv and
+# others have none.
+_ATTENTION_TYPE = re.compile(r"^(?!linear).*attention|sliding|^hybrid|_sparse$")
+
+
+def layer_count(config: Any) -> int:
+    """Return how many layers the model has, on the deeper side of an encoder-decoder."""
+    decoder = (getattr(config, name, None) for name in ("decoder_layers", "num_decoder_layers"))
+    return max(config.num_hidden_layers, *(count for count in decoder if isinstance(count, int)), 1)
+
+
+def head_count(config: Any) -> int:
+    """Return how many heads the layers have, on the wider side of an encoder-decoder."""
+    names = ("num_attention_heads", "encoder_attention_heads", "decoder_attention_heads", "num_decoder_attention_heads")
+    return max(count for name in names if isinstance(count := getattr(config, name, None), int))
+
+
+def layer_types(config: Any, *names: str) -> list[str]:
+    """Return what a configuration calls each layer, under the first of these names that it has."""
+    lists = (getattr(config, name, None) for name in names)
+    return [str(kind) for kind in next((types for types in lists if isinstance(types, list | tuple)), ())]
+
+
+def other_layers(config: Any) -> dict[int, str]:
+    """Return the layers of a hybrid that have no softmax attention, with what they have instead."""
+    types = layer_types(config, "layer_types", "layers_block_type")
+    return {index: kind for index, kind in enumerate(types) if not _ATTENTION_TYPE.search(kind)}
+
+
+def attention_layers(config: Any) -> list[int]:
+    """Return the layers that have softmax attention; see `other_layers`."""
+    others = other_layers(config)
+    return [layer for layer in range(layer_count(config)) if layer not in others]
+
+
+def start_id(name: str, config: Any, tokenizer: Any) -> int | None:
+    """Return the id that a decoder begins with, or None where the configuration does not say.
+
+    Raises:
+        LoadError: it is no id of the tokenizer.
+    """
+    start = getattr(config, "decoder_start_token_id", None)
+    if start is None or (type(start) is int and start in tokenizer.get_vocab().values()):
+        return start
+    raise LoadError(
+        f"the configuration of {visible(name)} says that its decoder begins with {visible(repr(start)[:50])}; expected "
+        "decoder_start_token_id to be the id of a token"
+    )
