@@ -56,7 +56,7 @@ class Grid(NamedTuple):
 class Expression(Protocol):
     """A node of a parsed mask expression; `str()` writes it back."""
 
-    def allowed(self, grid: Grid) -> Bool[np.ndarray, ...]:
+    def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
         """Return which cells of `grid` are allowed, in a shape that broadcasts to `[H, Q, K]`."""
 
 
@@ -66,7 +66,7 @@ class And(NamedTuple):
     sides: tuple[Expression, ...]
     sign: str = "&"  # without it, it would equal the `Or` of the same sides
 
-    def allowed(self, grid: Grid) -> Bool[np.ndarray, ...]:
+    def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
         """See `Expression.allowed`."""
         return reduce(operator.and_, (side.allowed(grid) for side in self.sides))
 
@@ -80,7 +80,7 @@ class Or(NamedTuple):
     sides: tuple[Expression, ...]
     sign: str = "|"
 
-    def allowed(self, grid: Grid) -> Bool[np.ndarray, ...]:
+    def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
         """See `Expression.allowed`."""
         return reduce(operator.or_, (side.allowed(grid) for side in self.sides))
 
@@ -93,7 +93,7 @@ class Not(NamedTuple):
 
     inner: Expression
 
-    def allowed(self, grid: Grid) -> Bool[np.ndarray, ...]:
+    def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
         """See `Expression.allowed`."""
         return ~self.inner.allowed(grid)
 
@@ -108,7 +108,7 @@ class Atom(NamedTuple):
     arguments: tuple[int, ...] = ()
     keywords: tuple[tuple[str, int], ...] = ()
 
-    def allowed(self, grid: Grid) -> Bool[np.ndarray, ...]:
+    def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
         """See `Expression.allowed`."""
         return ATOMS[self.name].rule(grid, *self.arguments, **dict(self.keywords))
 
@@ -131,7 +131,7 @@ class File(NamedTuple):
     mask: Bool[np.ndarray, "*H Q K"]
     is_ambiguous: bool = False
 
-    def allowed(self, grid: Grid) -> Bool[np.ndarray, ...]:
+    def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
         """See `Expression.allowed`."""
         expected = (grid.total_queries, grid.keys)
         if self.mask.shape[-2:] != expected or (self.mask.ndim == 3 and len(self.mask) not in (1, grid.heads)):
@@ -189,27 +189,27 @@ def files_of(*expressions: Expression) -> list[File]:
 # --- the atoms ---------------------------------------------------------------------------------------------
 
 
-def _full(grid: Grid) -> Bool[np.ndarray, ...]:
+def _full(grid: Grid) -> Bool[np.ndarray, " ..."]:
     return np.ones((len(grid.queries), grid.keys), bool)
 
 
-def _causal(grid: Grid) -> Bool[np.ndarray, ...]:
+def _causal(grid: Grid) -> Bool[np.ndarray, " ..."]:
     return grid.j <= grid.i
 
 
-def _window(grid: Grid, width: int) -> Bool[np.ndarray, ...]:
+def _window(grid: Grid, width: int) -> Bool[np.ndarray, " ..."]:
     return (grid.i - width < grid.j) & (grid.j <= grid.i)
 
 
-def _band(grid: Grid, left: int, right: int) -> Bool[np.ndarray, ...]:
+def _band(grid: Grid, left: int, right: int) -> Bool[np.ndarray, " ..."]:
     return (grid.i - left <= grid.j) & (grid.j <= grid.i + right)
 
 
-def _prefix(grid: Grid, length: int) -> Bool[np.ndarray, ...]:
+def _prefix(grid: Grid, length: int) -> Bool[np.ndarray, " ..."]:
     return (grid.j <= grid.i) | (grid.j < length)
 
 
-def _docs(grid: Grid, *lengths: int) -> Bool[np.ndarray, ...]:
+def _docs(grid: Grid, *lengths: int) -> Bool[np.ndarray, " ..."]:
     positions = max(grid.keys, grid.past + grid.total_queries)
     if sum(lengths) != positions:
         listed = ",".join(map(str, lengths))
@@ -220,39 +220,39 @@ def _docs(grid: Grid, *lengths: int) -> Bool[np.ndarray, ...]:
     return np.searchsorted(ends, grid.i, "right") == np.searchsorted(ends, grid.j, "right")
 
 
-def _chunk(grid: Grid, size: int) -> Bool[np.ndarray, ...]:
+def _chunk(grid: Grid, size: int) -> Bool[np.ndarray, " ..."]:
     return grid.i // size == grid.j // size
 
 
-def _dilated(grid: Grid, width: int, step: int) -> Bool[np.ndarray, ...]:
+def _dilated(grid: Grid, width: int, step: int) -> Bool[np.ndarray, " ..."]:
     back = grid.i - grid.j
     return (back >= 0) & (back % step == 0) & (back < width * step)
 
 
-def _global(grid: Grid, *positions: int) -> Bool[np.ndarray, ...]:
+def _global(grid: Grid, *positions: int) -> Bool[np.ndarray, " ..."]:
     return np.isin(grid.i, positions) | np.isin(grid.j, positions)
 
 
-def _pad(grid: Grid, left: int = 0, right: int = 0) -> Bool[np.ndarray, ...]:
+def _pad(grid: Grid, left: int = 0, right: int = 0) -> Bool[np.ndarray, " ..."]:
     return np.broadcast_to((grid.j >= left) & (grid.j < grid.keys - right), (len(grid.queries), grid.keys))
 
 
-def _keys(grid: Grid, start: int, stop: int) -> Bool[np.ndarray, ...]:
+def _keys(grid: Grid, start: int, stop: int) -> Bool[np.ndarray, " ..."]:
     return np.broadcast_to((start <= grid.j) & (grid.j < stop), (len(grid.queries), grid.keys))
 
 
-def _queries(grid: Grid, start: int, stop: int) -> Bool[np.ndarray, ...]:
+def _queries(grid: Grid, start: int, stop: int) -> Bool[np.ndarray, " ..."]:
     return np.broadcast_to((start <= grid.i) & (grid.i < stop), (len(grid.queries), grid.keys))
 
 
-def _alibi(grid: Grid, heads: int) -> Bool[np.ndarray, ...]:
+def _alibi(grid: Grid, heads: int) -> Bool[np.ndarray, " ..."]:
     return _full(grid)  # a bias forbids nothing
 
 
 class AtomKind(NamedTuple):
     """What the parser and the help need to know of an atom."""
 
-    rule: Callable[..., Bool[np.ndarray, ...]]
+    rule: Callable[..., Bool[np.ndarray, " ..."]]
     name: str
     arguments: range = range(1)  # how many positional arguments it takes
     keywords: frozenset[str] = frozenset()
@@ -368,7 +368,7 @@ def smallest(allowed: Bool[np.ndarray, "#H Q K"], heads: int) -> Mask:
     return ArrayMask(np.array(allowed))
 
 
-def _of_heads(allowed: Bool[np.ndarray, ...], heads: list[int]) -> Bool[np.ndarray, "H Q K"]:
+def _of_heads(allowed: Bool[np.ndarray, " ..."], heads: list[int]) -> Bool[np.ndarray, "H Q K"]:
     if allowed.ndim == 2:
         return allowed[None]
     return allowed if len(allowed) == 1 else allowed[heads]
