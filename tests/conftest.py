@@ -18,37 +18,51 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ |= {"_TYPER_FORCE_DISABLE_TERMINAL": "1", "TERMINAL_WIDTH": "100", "COLUMNS": "100"}
 os.environ |= {"TERM": "xterm-256color", "HF_HUB_OFFLINE": "1"}
 
-import importlib.util
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
-import jaxtyping
 import pytest
-from beartype import beartype
 from hypothesis import settings
 from running import Ran
+from shapes import execute_shapes
 from small_checkpoints import minilm_folder, save_tiny_llama
+from typer.main import get_command
 from typer.testing import CliRunner
 
 # The same examples in every run, however slow the machine; others where one looks for them.
 settings.register_profile("attncli", deadline=None, database=None, derandomize="FUZZ_TIMES" not in os.environ)
 settings.load_profile("attncli")
+execute_shapes()
+
+
+@pytest.fixture(scope="session")
+def root() -> Any:
+    """The program as Typer builds it: once, for that takes half of a run of the toy layer."""
+    from attncli.cli.app import app
+
+    return get_command(app)
 
 
 @pytest.fixture
-def attn() -> Callable[..., Ran]:
+def attn(root: Any) -> Callable[..., Ran]:
     """Run `attn` in this process, as the program does, and return its streams and exit code."""
-    from attncli.cli.app import app
 
     def run(*arguments: str | Path, stdin: bytes | str | None = None, **environment: str) -> Ran:
+        code = 0
         # The runner's standard input is never a terminal; without `stdin` it is an empty pipe.
-        result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin, env=environment)
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        assert "this is a bug in attn" not in result.stderr, result.stderr
-        return Ran(result.exit_code, result.stdout, result.stderr)
+        with CliRunner().isolation(stdin, environment) as (out, err, _):
+            try:
+                root.main([str(argument) for argument in arguments], "attn")
+            except SystemExit as ended:
+                code = int(ended.code or 0)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            shown, said = (stream.getvalue().decode().replace("\r\n", "\n") for stream in (out, err))
+        assert "this is a bug in attn" not in said, said
+        return Ran(code, shown, said)
 
     return run
 
@@ -108,29 +122,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             values = item.callspec.params if hasattr(item, "callspec") else {}
             which = [str(values.get(name, "")) for name in shared]
             item.add_marker(pytest.mark.xdist_group("-".join([item.module.__name__, *filter(None, which)])))
-
-
-def _executed_shapes(module_name: str) -> None:
-    """Check the shapes that a module's functions state, at every call the tests make.
-
-    The package never imports jaxtyping, which costs a fifth of a run of the program; so its annotations are
-    strings, and they are brought to life here.
-    """
-    import numpy as np
-
-    module = importlib.import_module(module_name)
-    names = {"Float": jaxtyping.Float, "Bool": jaxtyping.Bool, "Int": jaxtyping.Int, "np": np}
-    for name, function in list(vars(module).items()):
-        if (
-            callable(function)
-            and getattr(function, "__module__", None) == module_name
-            and not isinstance(function, type)
-            # beartype looks at an item of its list by chance, which Hypothesis forbids to its strategies
-            and name != "row_blocks"
-        ):
-            function.__annotations__ = get_type_hints(function, localns=names)
-            setattr(module, name, jaxtyping.jaxtyped(typechecker=beartype)(function))
-
-
-for _module in ("attncli.attention", "attncli.analysis.diff", "attncli.analysis.metrics"):
-    _executed_shapes(_module)

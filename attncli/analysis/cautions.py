@@ -127,7 +127,7 @@ def _can_overflow(layer: LayerTrace) -> bool:
     return bound > float(np.finfo(layer.q.dtype).max) and all(map(math.isfinite, sizes))
 
 
-def _largest(values: Float[np.ndarray, ...]) -> float:
+def _largest(values: Float[np.ndarray, " ..."]) -> float:
     return max(-float(values.min()), float(values.max()))
 
 

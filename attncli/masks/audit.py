@@ -133,10 +133,10 @@ def audit(subject: Subject, expected: Expression | None, size: Size) -> Iterator
         yield from _dead_rows(subject, expected)
 
 
-def forbidden_by(expression: Expression, grid: Grid) -> dict[str, Bool[np.ndarray, ...]]:
+def forbidden_by(expression: Expression, grid: Grid) -> dict[str, Bool[np.ndarray, " ..."]]:
     """Return the cells that an expression forbids, by the code of the part that does."""
     is_future = grid.j > grid.i
-    merged: dict[str, Bool[np.ndarray, ...]] = {}
+    merged: dict[str, Bool[np.ndarray, " ..."]] = {}
     for part in conjuncts(expression):
         first = part.sides[0] if isinstance(part, Or) else part
         atom = first.name if isinstance(first, Atom) else ""

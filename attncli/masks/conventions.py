@@ -207,7 +207,7 @@ def _as_read(is_true: Bool[np.ndarray, "*P Q K"], true: Convention, why: str) ->
     return Reading(true, why, is_true if true == "attend" else ~is_true)
 
 
-def _wrong(is_true: Bool[np.ndarray, "*P Q K"], expected: Bool[np.ndarray, "*#P Q K"]) -> tuple[int, int]:
+def _wrong(is_true: Bool[np.ndarray, "*#P Q K"], expected: Bool[np.ndarray, "*#P Q K"]) -> tuple[int, int]:
     """Return how many cells are not as expected if True = attend, and how many there are."""
     shape = np.broadcast_shapes(is_true.shape, expected.shape)
     wrong, cells = 0, math.prod(shape)

@@ -56,7 +56,7 @@ class Grid(NamedTuple):
 class Expression(Protocol):
     """A node of a parsed mask expression; `str()` writes it back."""
 
-    def allowed(self, grid: Grid) -> Bool[np.ndarray, ...]:
+    def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
         """Return which cells of `grid` are allowed, in a shape that broadcasts to `[H, Q, K]`."""
 
 
@@ -66,7 +66,7 @@ class And(NamedTuple):
     sides: tuple[Expression, ...]
     sign: str = "&"  # without it, it would equal the `Or` of the same sides
 
-    def allowed(self, grid: Grid) -> Bool[np.ndarray, ...]:
+    def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
         """See `Expression.allowed`."""
         return reduce(operator.and_, (side.allowed(grid) for side in self.sides))
 
@@ -80,7 +80,7 @@ class Or(NamedTuple):
     sides: tuple[Expression, ...]
     sign: str = "|"
 
-    def allowed(self, grid: Grid) -> Bool[np.ndarray, ...]:
+    def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
         """See `Expression.allowed`."""
         return reduce(operator.or_, (side.allowed(grid) for side in self.sides))
 
@@ -93,7 +93,7 @@ class Not(NamedTuple):
 
     inner: Expression
 
-    def allowed(self, grid: Grid) -> Bool[np.ndarray, ...]:
+    def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
         """See `Expression.allowed`."""
         return ~self.inner.allowed(grid)
 
@@ -108,7 +108,7 @@ class Atom(NamedTuple):
     arguments: tuple[int, ...] = ()
     keywords: tuple[tuple[str, int], ...] = ()
 
-    def allowed(self, grid: Grid) -> Bool[np.ndarray, ...]:
+    def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
         """See `Expression.allowed`."""
         return ATOMS[self.name].rule(grid, *self.arguments, **dict(self.keywords))
 
@@ -131,7 +131,7 @@ class File(NamedTuple):
     mask: Bool[np.ndarray, "*H Q K"]
     is_ambiguous: bool = False
 
-    def allowed(self, grid: Grid) -> Bool[np.ndarray, ...]:
+    def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
         """See `Expression.allowed`."""
         expected = (grid.total_queries, grid.keys)
         if self.mask.shape[-2:] != expected or (self.mask.ndim == 3 and len(self.mask) not in (1, grid.heads)):
@@ -193,7 +193,7 @@ class AtomKind(NamedTuple):
     """An atom: its rule, and what the parser and the help need to know of it."""
 
     name: str
-    rule: Callable[..., Bool[np.ndarray, ...]]  # of the cells and its arguments
+    rule: Callable[..., Bool[np.ndarray, " ..."]]  # of the cells and its arguments
     arguments: range = range(1)  # how many positional arguments it takes
     keywords: frozenset[str] = frozenset()
     least: int = 0  # the smallest argument that makes sense
@@ -343,7 +343,7 @@ def smallest(allowed: Bool[np.ndarray, "#H Q K"], heads: int) -> Mask:
     return ArrayMask(np.array(allowed))
 
 
-def _of_heads(allowed: Bool[np.ndarray, ...], heads: list[int]) -> Bool[np.ndarray, "H Q K"]:
+def _of_heads(allowed: Bool[np.ndarray, " ..."], heads: list[int]) -> Bool[np.ndarray, "H Q K"]:
     if allowed.ndim == 2:
         return allowed[None]
     return allowed if len(allowed) == 1 else allowed[heads]

@@ -29,7 +29,7 @@ class Function(NamedTuple):
     written: str
     call: Callable[..., Any]
 
-    def allowed(self, grid: Grid) -> Bool[np.ndarray, ...]:
+    def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
         """See `Expression.allowed`; the batch index is 0, the query index counts the past."""
         shape = (len(grid.queries), grid.keys)
         try:

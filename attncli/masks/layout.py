@@ -136,7 +136,7 @@ class Subject(NamedTuple):
         return heads_of(self.shape)
 
     @property
-    def cells(self) -> Bool[np.ndarray, "*#B #H Q K"]:
+    def cells(self) -> Bool[np.ndarray, "*B Q K"]:
         """`allowed` in `shape`, which broadcasts to batch rows and heads as attention broadcasts it."""
         return self.allowed.reshape(self.shape)
 

@@ -10,6 +10,7 @@ the one that is named, and a process ends at the first instruction that the proc
 import os
 import subprocess
 import sys
+import tempfile
 
 ENOUGH = 3  # kernels, those of this processor among them, with which the whole suite runs anyway
 # OpenBLAS's core and ATen's capability, as processors have them together.
@@ -41,7 +42,7 @@ def probed(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
 def main() -> None:
     known = [probed(dict(os.environ)).stdout.strip()]
     print(f"this processor takes {known[0]}: the whole suite runs with these kernels", flush=True)
-    failed = False
+    running = []
     for core, capability in SETTINGS:
         if len(known) == ENOUGH:
             break
@@ -53,12 +54,16 @@ def main() -> None:
         elif found in known:
             print(f"{core} {capability}: gives {found}, which is there already", flush=True)
         else:
-            print(f"{core} {capability}: the numeric tests run with {found}", flush=True)
             known.append(found)
-            tests = ["-m", "pytest", "-q", "-k", "not killed", *NUMERIC, *sys.argv[1:]]
-            failed |= subprocess.run([sys.executable, *tests], env=environment).returncode != 0
+            command = [sys.executable, "-m", "pytest", "-q", "-k", "not killed", *NUMERIC, *sys.argv[1:]]
+            said = tempfile.TemporaryFile("w+")  # noqa: SIM115
+            running.append((found, said, subprocess.Popen(command, env=environment, stdout=said, stderr=said)))
+    for found, said, process in running:  # beside each other: a run by itself waits for what each process imports
+        process.wait()
+        said.seek(0)
+        print(f"the numeric tests with {found}:\n{said.read()}", flush=True)
     print(f"the numeric tests ran with {'; '.join(known[1:]) or 'no other kernels'}", flush=True)
-    sys.exit(failed)
+    sys.exit(any(process.returncode for *_, process in running))
 
 
 if __name__ == "__main__":

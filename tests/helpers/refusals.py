@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import unicodedata
 from pathlib import Path
 from typing import Any
 
-USAGE, LOAD, INPUT = 2, 3, 5
+from outputs import INPUT, LOAD, NOT_EXPOSED, USAGE, obeyed, one_sentence
+
+__all__ = ["ESCAPE", "INPUT", "LOAD", "NOT_EXPOSED", "USAGE", "left_in", "raw", "refused"]
+ESCAPE = "\x1b[31mred\x07\x9b2J\u202etxt\nsecond line"
+raw = obeyed
 
 
 def refused(ran: Any, code: int, *words: str) -> None:
-    """Check that a run ended as every bad request does."""
+    """Check that a run ended with this exit code, and as every bad request does: one sentence, with these words."""
     assert ran.code == code, ran.err
-    assert ran.out == ""
-    assert ran.err.startswith("attn: ")
-    assert ran.err.endswith("\n")
-    assert ran.err.count("\n") == 1
-    assert "Traceback" not in ran.err
-    assert len(ran.err) > len("attn: \n") + 15
+    one_sentence(ran.code, ran.out, ran.err)
     for word in words:
         assert word in ran.err
 
 
 def left_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
-
-
-# --- escape sequences --------------------------------------------------------------------------------------
-
-ESCAPE = "\x1b[31mred\x07\x9b2J\u202etxt\nsecond line"
-
-
-def raw(text: str) -> set[str]:
-    return {c for c in text if c != "\n" and (unicodedata.category(c) in {"Cc", "Zl", "Zp"} or c in "\u202e\u2066")}

@@ -12,8 +12,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from unittest.mock import patch
 
 import typer.main
@@ -46,7 +47,7 @@ def _put_back() -> Iterator[None]:
 
 @contextmanager
 def whole_program() -> Iterator[Callable[..., Ran]]:
-    """Give a function that runs `main()` with arguments and standard input.
+    """Give a function that runs `main()` with arguments, standard input, an encoding of the output and an environment.
 
     The commands are built once and not for every run, which is the better part of one of the toy layer.
     """
@@ -64,10 +65,14 @@ def whole_program() -> Iterator[Callable[..., Ran]]:
         assert signal.getsignal(signal.SIGTERM).__module__ == "attncli.interruption"
         files = [stack.enter_context(tempfile.TemporaryFile(buffering=0)) for _ in range(3)]
 
-        def run(*arguments: str | Path, stdin: bytes = b"") -> Ran:
-            with _connected(files, stdin), patch.object(sys, "argv", ["attn", *map(str, arguments)]):
+        def run(*arguments: str | Path, stdin: bytes = b"", encoding: str = "utf-8", **environment: str) -> Ran:
+            with (
+                _connected(files, stdin, encoding),
+                patch.object(sys, "argv", ["attn", *map(str, arguments)]),
+                patch.dict(os.environ, environment),
+            ):
                 code = _ended(entry.main)
-            out, err = (_content(file).decode("utf-8") for file in files[1:])
+            out, err = (_content(file).decode(encoding) for file in files[1:])
             assert "this is a bug in attn" not in err, err
             return Ran(code, out, err)
 
@@ -75,8 +80,9 @@ def whole_program() -> Iterator[Callable[..., Ran]]:
 
 
 @contextmanager
-def _connected(files: list[Any], stdin: bytes) -> Iterator[None]:
+def _connected(files: list[Any], stdin: bytes, encoding: str) -> Iterator[None]:
     """Make three files this process's standard streams, the first with this content, as Python opens them."""
+    errors = "surrogateescape" if encoding == "utf-8" else "strict"
     with _put_back():
         for number, file in enumerate(files):
             file.seek(0)
@@ -84,14 +90,11 @@ def _connected(files: list[Any], stdin: bytes) -> Iterator[None]:
             os.dup2(file.fileno(), number)
         os.write(0, stdin)
         os.lseek(0, 0, os.SEEK_SET)
-        sys.stdin = _text(0, "r", "surrogateescape")
-        sys.stdout = sys.__stdout__ = _text(1, "w", "surrogateescape")  # type: ignore[misc]
-        sys.stderr = _text(2, "w", "backslashreplace")
+        opened = partial(open, encoding=encoding, closefd=False)
+        sys.stdin = opened(0, errors=errors)
+        sys.stdout = sys.__stdout__ = opened(1, "w", errors=errors)  # type: ignore[misc]
+        sys.stderr = opened(2, "w", errors="backslashreplace")
         yield
-
-
-def _text(descriptor: int, mode: str, errors: str) -> IO[str]:
-    return open(descriptor, mode, encoding="utf-8", errors=errors, closefd=False)
 
 
 def _ended(main: Callable[[], None]) -> int:

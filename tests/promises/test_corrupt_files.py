@@ -4,7 +4,6 @@ import json
 import os
 import pickle
 import random
-import resource
 import shutil
 import stat
 import struct
@@ -13,14 +12,16 @@ import sys
 import zipfile
 from collections import Counter
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from apart import ran_apart
 from outputs import FINDINGS, INPUT, LOAD, OK, hold, one_sentence
-from running import program
+from refusals import refused
 from safetensors import safe_open
 from safetensors.numpy import save, save_file
 
@@ -216,50 +217,22 @@ def bombs(folder: Path, trace: bytes) -> dict[str, list[str]]:
     return reading
 
 
-_LIMITED = """
-import json, re, sys
-from typer.testing import CliRunner
-from attncli.cli.app import app
-def most():  # KiB; not ru_maxrss, which a process has from its parent
-    return int(re.search(r"VmHWM:\\s+([0-9]+) kB", open("/proc/self/status").read())[1])
-CliRunner().invoke(app, ["inspect", "warm up"])
-before = most()
-for name, arguments in json.load(sys.stdin).items():
-    ran = CliRunner().invoke(app, arguments)
-    print(json.dumps([name, ran.exit_code, ran.stdout[:200], ran.stderr, most() - before]), flush=True)
-"""
-
-
-def in_little_memory(reading: dict[str, list[str]], mebibytes: int, limit: int) -> list[tuple[str, int]]:
-    """Run commands in one process of limited memory; return how each ended, and hold them to their memory."""
-    ran = subprocess.run(
-        [sys.executable, "-c", _LIMITED],
-        input=json.dumps(reading),
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-        timeout=300,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit * 2**30, limit * 2**30)),
-    )
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    answers = [json.loads(line) for line in ran.stdout.splitlines()]
-    assert [name for name, *_ in answers] == list(reading)
-    for name, code, out, err, peak in answers:
-        hold(code, "", err)
-        if code > FINDINGS:
-            assert out == "", name
-            assert err.count("\n") == 1, (name, err)
-        assert peak < mebibytes * 1024, f"{name} took {peak // 1024} MiB"
-    print(f"{len(answers)} readings of files that ask for much, in at most {answers[-1][-1] // 1024} MiB")
-    return [(name, code) for name, code, *_ in answers]
+def in_little_memory(reading: dict[str, list[str]], mebibytes: int, gibibytes: int) -> dict[str, int]:
+    """Return how each of these commands ended, in one process, and hold them to their memory."""
+    ended = ran_apart(reading, gibibytes=gibibytes)
+    for name, ran in ended.items():
+        if ran.code > FINDINGS:
+            one_sentence(ran.code, ran.out, ran.err)
+        assert ran.kibibytes < mebibytes * 1024, f"{name} took {ran.kibibytes // 1024} MiB"
+    return {name: ran.code for name, ran in ended.items()}
 
 
 def test_a_small_file_that_asks_for_much_is_refused_in_little_memory(attn: Run, tmp_path: Path) -> None:
     assert attn("inspect", TEXT, "--save", tmp_path / "trace.safetensors").code == OK
     trace = (tmp_path / "trace.safetensors").read_bytes()
     (tmp_path / "bombs").mkdir()
-    ended = in_little_memory(bombs(tmp_path / "bombs", trace), mebibytes=200, limit=3)
-    answered = [name for name, code in ended if code <= FINDINGS]
+    ended = in_little_memory(bombs(tmp_path / "bombs", trace), mebibytes=200, gibibytes=3)
+    answered = [name for name, code in ended.items() if code <= FINDINGS]
     # A count of layers that nobody asks for, and a past that is only far away, are no harm.
     assert all(name.startswith(("huge past", "many layers")) for name in answered), answered
 
@@ -279,9 +252,9 @@ def test_a_configuration_that_claims_much_is_refused_in_little_memory(tiny_llama
     folder = Path(shutil.copytree(tiny_llama, tmp_path / "deep"))
     (folder / "config.json").write_text("[" * 100_000, encoding="utf-8")
     reading["deep"] = ["inspect", TEXT, "-m", str(folder)]
-    ended = in_little_memory(reading, mebibytes=1000, limit=24)
+    ended = in_little_memory(reading, mebibytes=1000, gibibytes=24)
     # More positions than a rotary model needs are no harm.
-    answered = [name for name, code in ended if code <= FINDINGS and not name.startswith("max_position")]
+    answered = [name for name, code in ended.items() if code <= FINDINGS and not name.startswith("max_position")]
     assert answered == ["a whole one"]
 
 
@@ -325,13 +298,12 @@ def unfit(reader: str, kind: str, folder: Path, tiny_llama: str) -> list[list[st
     return [[word.replace("FILE", str(path)).replace("FOLDER", inside) for word in line] for line in READERS[reader]]
 
 
-@pytest.mark.parametrize("kind", UNFIT)
 def test_nothing_is_read_but_files_of_a_usual_size(
-    kind: str, tmp_path: Path, tiny_llama: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_llama: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     reading, expected = {}, {}
-    for number, reader in enumerate(READERS):
+    for number, (kind, reader) in enumerate(product(UNFIT, READERS)):
         if kind == "folder" and "/" in reader:
             continue  # it is as if it were not there
         if kind == "endless" and reader in ("sentences.txt", "weights/model.safetensors"):
@@ -340,11 +312,10 @@ def test_nothing_is_read_but_files_of_a_usual_size(
             continue  # which may come from another program
         Path(str(number)).mkdir()
         for line in unfit(reader, kind, Path(str(number)), tiny_llama):
-            name = f"{reader}: {' '.join(line)}"
+            name = f"{kind} {reader}: {' '.join(line)}"
             reading[name] = line
             expected[name] = LOAD if "/" in reader or reader == "vocabulary.json" else INPUT
-    ended = in_little_memory(reading, mebibytes=200, limit=4)
-    assert dict(ended) == expected
+    assert in_little_memory(reading, mebibytes=200, gibibytes=4) == expected
 
 
 def test_a_tab_reads_no_configuration_that_is_none(attn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,7 +328,7 @@ def test_a_tab_reads_no_configuration_that_is_none(attn: Run, tmp_path: Path, mo
     # A folder that somebody hands on can name it too.
     Path("pyproject.toml").write_text('[tool.attncli]\nmodel = "pipe"\n')
     reading["standing"] = ["__complete", "zsh", "--", "inspect", "--layer", ""]
-    assert in_little_memory(reading, mebibytes=50, limit=2) == [(name, OK) for name in reading]
+    assert set(in_little_memory(reading, mebibytes=50, gibibytes=2).values()) == {OK}
     for words in reading.values():
         assert attn(*words).out == "=\tall\tevery layer\n"
 
@@ -374,13 +345,16 @@ def test_sentences_are_read_from_a_pipe_that_a_shell_makes() -> None:
 # --- a checkpoint that is not all in its folder ------------------------------------------------------------
 
 
-def indexed(tiny_llama: str, folder: Path, shard: str, index: str = "model.safetensors.index.json") -> Path:
+INDEX = "model.safetensors.index.json"
+
+
+def indexed(tiny_llama: str, folder: Path, shard: str) -> Path:
     """Copy a checkpoint whose weights are said to be in another file."""
     shutil.copytree(tiny_llama, folder)
     with safe_open(folder / "model.safetensors", framework="numpy") as file:
         names = list(file.keys())
     os.rename(folder / "model.safetensors", folder / "shard.safetensors")
-    (folder / index).write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(names, shard)}))
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(names, shard)}))
     return folder
 
 
@@ -398,9 +372,7 @@ def test_weights_outside_the_folder_are_refused(
     run = ["inspect", TEXT, "--engine", engine, "-m"]
     assert attn(*run, elsewhere).code == OK
     ran = attn(*run, indexed(tiny_llama, tmp_path / "here", shard.format(elsewhere)))
-    one_sentence(ran.code, ran.out, ran.err)
-    assert ran.code == LOAD
-    assert "which is not in that folder" in ran.err
+    refused(ran, LOAD, "which is not in that folder")
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -411,27 +383,16 @@ def test_weights_in_a_folder_of_the_folder_are_read(engine: str, attn: Run, tiny
     assert attn("inspect", TEXT, "--engine", engine, "-m", folder).code == OK
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(
-    "name", ["config.json", "tokenizer.json", "model.safetensors.index.json", "inner/x.safetensors"]
-)
-def test_no_reader_waits_for_a_pipe_in_a_checkpoint(name: str, engine: str, tiny_llama: str, tmp_path: Path) -> None:
-    folder = indexed(tiny_llama, tmp_path / "here", "inner/x.safetensors")
-    (folder / "inner").mkdir()
-    (folder / name).unlink(missing_ok=True)
-    os.mkfifo(folder / name)
-    ran = program("inspect", TEXT, "--engine", engine, "-m", folder, timeout=100)
-    one_sentence(ran.returncode, ran.stdout, ran.stderr)
-    assert ran.returncode == LOAD
-    assert f"{name} is a pipe or a device" in ran.stderr
-
-
-@pytest.mark.parametrize("options", [[], ["--trust-remote-code"]], ids=" ".join)
-def test_nor_does_what_reads_a_tokenizer_alone(options: list[str], tiny_llama: str, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(tiny_llama, tmp_path / "here"))
-    (folder / "tokenizer.json").unlink()
-    os.mkfifo(folder / "tokenizer.json")
-    ran = program("tokens", TEXT, "-m", folder, *options, timeout=100)
-    one_sentence(ran.returncode, ran.stdout, ran.stderr)
-    assert ran.returncode == LOAD
-    assert "tokenizer.json is a pipe or a device" in ran.stderr
+def test_no_reader_waits_for_a_pipe_in_a_checkpoint(tiny_llama: str, tmp_path: Path) -> None:
+    reading = {}
+    for number, name in enumerate(["config.json", "tokenizer.json", INDEX, "inner/x.safetensors"]):
+        folder = indexed(tiny_llama, tmp_path / str(number), "inner/x.safetensors")
+        (folder / "inner").mkdir()
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name)
+        lines = [["inspect", TEXT, "--engine", engine] for engine in ENGINES]
+        if name == "tokenizer.json":
+            lines += [["tokens", TEXT], ["tokens", TEXT, "--trust-remote-code"]]
+        reading |= {f"{name} {number}": [*line, "-m", str(folder)] for number, line in enumerate(lines)}
+    for name, ran in ran_apart(reading).items():
+        refused(ran, LOAD, f"{name.split()[0]} is a pipe or a device")

@@ -2,15 +2,13 @@
 
 import os
 import re
-import subprocess
-import sys
 from functools import cache
 from typing import Any
 
 import pytest
-from running import program
+from running import Ran, program
+from whole_program import whole_program
 
-PLAIN = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
 TEXT = "時間 flies café 🙂"
 COMMANDS = {
     "inspect": ["inspect", TEXT],
@@ -25,23 +23,15 @@ COMMANDS = {
     "help": ["inspect", "--help"],
     "error": ["inspect", TEXT, "--query", "時"],
 }
-# As a locale of a computer without any, and as PYTHONIOENCODING says it.
-ENCODINGS: dict[str, dict[str, str]] = {
-    "ascii": {"PYTHONIOENCODING": "ascii"},
-    "cp1252": {"PYTHONIOENCODING": "cp1252"},
-    "cp437": {"PYTHONIOENCODING": "cp437"},
-}
+ENCODINGS = ["ascii", "cp1252", "cp437"]
 # What is written for a glyph of ours where there is none; a word of somebody else's becomes an escape instead.
 _INSTEAD = {"ᵀ": " T", "×": "x", "·": " ", ".": " ", "^": " "}
 
 
 @cache
-def ran(command: str, encoding: str = "utf-8") -> tuple[int, str, str]:
-    environment = PLAIN | ENCODINGS.get(encoding, {"PYTHONIOENCODING": "utf-8"})
-    done = subprocess.run(
-        [sys.executable, "-m", "attncli", *COMMANDS[command]], capture_output=True, check=False, env=environment
-    )
-    return done.returncode, done.stdout.decode(encoding), done.stderr.decode(encoding)
+def ran(command: str, encoding: str = "utf-8") -> Ran:
+    with whole_program() as attn:
+        return attn(*COMMANDS[command], encoding=encoding)
 
 
 def unescaped(text: str) -> str:
@@ -60,38 +50,36 @@ def words(text: str) -> list[str]:
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_word_and_number_is_there_in_every_encoding(command: str, encoding: str) -> None:
-    code, out, err = ran(command, encoding)
-    expected = ran(command)
-    assert code == expected[0] == {"mask check": 1, "error": 2}.get(command, 0)
-    assert not re.search(r"Traceback|a bug in attn", err)
-    cut = set(re.findall(r"\S*(?:…|\.\.)(?=\s)", out))  # headers of narrow columns
+    encoded, expected = ran(command, encoding), ran(command)
+    assert encoded.code == expected.code == {"mask check": 1, "error": 2}.get(command, 0)
+    assert "Traceback" not in encoded.err
+    cut = set(re.findall(r"\S*(?:…|\.\.)(?=\s)", encoded.out))  # headers of narrow columns
     assert len(cut) <= 2
     heads = {label for label in ("時間", "🙂") if cut}
-    assert [word for word in words(out) if word not in heads] == [
-        word for word in words(expected[1]) if word not in heads
+    assert [word for word in words(encoded.out) if word not in heads] == [
+        word for word in words(expected.out) if word not in heads
     ]
-    assert set(words(out)) == set(words(expected[1]))
-    assert words(err) == words(expected[2])
+    assert set(words(encoded.out)) == set(words(expected.out))
+    assert words(encoded.err) == words(expected.err)
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
 def test_a_masked_cell_is_no_low_one_and_a_glyph_is_no_token(encoding: str) -> None:
-    _, out, _ = ran("mask show", encoding)
+    out = ran("mask show", encoding).out
     lines = [line.split()[2:] for line in out.splitlines() if re.match(r"\d ", line)]
     masked = "." if encoding == "ascii" else "·"
     for query, line in enumerate(lines):  # window(2): itself and the one before
         cells = "".join(line)
         assert len(re.findall(re.escape(masked), cells)) == len(lines) - min(query + 1, 2), out
-    environment = PLAIN | {"PYTHONIOENCODING": "ascii"}
-    said = [
-        program("inspect", text, "--show", "tokens", env=environment).stdout for text in ("a × b", "a x b", "a -> b")
-    ]
+    with whole_program() as attn:
+        texts = ("a × b", "a x b", "a -> b")
+        said = [attn("inspect", text, "--show", "tokens", encoding="ascii").out for text in texts]
     assert len(set(said)) == 3
     assert "\\xd7" in said[0]
 
 
 def test_a_locale_of_ascii_alone_reads_utf_8_from_a_pipe_and_writes_files_of_any_name(tmp_path: Any) -> None:
-    environment = PLAIN | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     environment.pop("PYTHONIOENCODING", None)
     ran = program("inspect", "--show", "tokens", "-", env=environment, input=TEXT)
     assert (ran.returncode, ran.stderr) == (0, "")
@@ -113,7 +101,7 @@ SGR = re.compile(r"\x1b\[[0-9;]*m")
         {"FORCE_COLOR": "1", "TERM": "dumb"},
         {"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLORTERM": "truecolor"},
         {"FORCE_COLOR": "1", "TERM": "nonsense"},
-        {"FORCE_COLOR": "1", "PYTHONIOENCODING": "ascii"},
+        {"FORCE_COLOR": "1", "encoding": "ascii"},
         {"TERM": "dumb"},
         {"NO_COLOR": "1", "FORCE_COLOR": "1"},
         {"TERM": ""},
@@ -122,19 +110,19 @@ SGR = re.compile(r"\x1b\[[0-9;]*m")
 )
 def test_colour_takes_no_number_away(environment: dict[str, str]) -> None:
     for command in ("inspect", "heads"):
-        done = program(*COMMANDS[command], env=PLAIN | {"PYTHONIOENCODING": "utf-8"} | environment)
-        assert (done.returncode, done.stderr) == (0, "")
-        plain = SGR.sub("", done.stdout)
+        with whole_program() as attn:
+            done = attn(*COMMANDS[command], **environment)
+        assert (done.code, done.err) == (0, "")
+        plain = SGR.sub("", done.out)
         assert "\x1b" not in plain
-        assert (plain != done.stdout) == ("FORCE_COLOR" in environment and "NO_COLOR" not in environment)
+        assert (plain != done.out) == ("FORCE_COLOR" in environment and "NO_COLOR" not in environment)
         digits = re.compile(r"-?\d+\.\d{4}")
-        assert digits.findall(plain) == digits.findall(ran(command)[1])
+        assert digits.findall(plain) == digits.findall(ran(command).out)
 
 
-@pytest.mark.parametrize("name", ["COLUMNS", "TERMINAL_WIDTH"])
 @pytest.mark.parametrize("width", ["0", "abc", "1", "-5", "²", "9" * 5000, "60", ""])
-def test_a_width_that_is_none_leaves_the_help_readable(name: str, width: str) -> None:
-    done = program("mask", "diff", "--help", env=PLAIN | {name: width})
+def test_a_width_that_is_none_leaves_the_help_readable(width: str) -> None:
+    done = program("mask", "diff", "--help", env=os.environ | {"COLUMNS": width, "TERMINAL_WIDTH": width})
     assert (done.returncode, done.stderr) == (0, "")
     said = "".join(re.findall(r"\w+", done.stdout))
     assert "Showwheretwomasksdiffer" in said
@@ -143,10 +131,9 @@ def test_a_width_that_is_none_leaves_the_help_readable(name: str, width: str) ->
 
 
 def test_no_width_of_the_environment_changes_what_a_pipe_gets() -> None:
-    expected = ran("inspect")[1]
-    for width in ("0", "abc", "1", "200"):
-        done = program(*COMMANDS["inspect"], env=PLAIN | {"COLUMNS": width, "PYTHONIOENCODING": "utf-8"})
-        assert done.stdout == expected
+    with whole_program() as attn:
+        for width in ("0", "abc", "1", "200"):
+            assert attn(*COMMANDS["inspect"], COLUMNS=width) == ran("inspect")
 
 
 def test_a_console_of_windows_that_writes_escapes_out_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,20 +1,21 @@
 """No call over the network that was not asked for: connections and look-ups are recorded, and refused."""
 
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import network
+import apart
 import pytest
 import torch
+from apart import RanApart, ran_apart
 from fuzzing import commands
-from outputs import one_sentence
+from refusals import LOAD, refused
 from safetensors.torch import load_file
 from typer.main import get_command
 
@@ -54,22 +55,20 @@ COMMANDS = {
     "both engines": ["inspect", "time flies", "-m", "tiny", "--engine", "auto", "--verify"],
     "an interrupted run": ["inspect", "time", "flies", "-m", "tiny", "--resume", "rows.jsonl"],
 }
-ENDS = {"pickle that is not allowed": 3, "broken": 3, "mask diff": 1}
+ENDS = {"pickle that is not allowed": LOAD, "broken": LOAD, "mask diff": 1}
 # What would keep the libraries off the network anyway.
 KEEPERS = {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY", "DISABLE_SAFETENSORS_CONVERSION"}
 
 # A network namespace of its own, without a route: for C's and Rust's sockets too, and for child processes.
 NO_ROUTE = ("unshare", "--map-root-user", "--net")
 
-Ended = tuple[
-    int, str, str, list[str], int
-]  # exit code, standard output, standard error, hosts, packets without a route
+Ended = dict[str, RanApart]
 
 
 @pytest.fixture
 def recorded(
     attn: Callable[..., Any], tmp_path: Path, tiny_llama: str, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., dict[str, Ended]]:
+) -> Callable[..., Ended]:
     """Run command lines online, among checkpoints, in one process that keeps the record."""
     for name in ("tiny", "pickle", "broken"):
         shutil.copytree(tiny_llama, tmp_path / name)
@@ -84,34 +83,20 @@ def recorded(
     monkeypatch.chdir(tmp_path)
     lines = attn("inspect", "time", "flies", "-m", "tiny", "-F", "jsonl").out
     (tmp_path / "rows.jsonl.part").write_text(lines[: len(lines) * 2 // 3])
-
-    def run(commands: dict[str, list[str]], *within: str) -> dict[str, Ended]:
-        ran = subprocess.run(
-            [*within, sys.executable, network.__file__],
-            input=json.dumps(commands),
-            capture_output=True,
-            encoding="utf-8",
-            check=True,
-            cwd=tmp_path,
-            env=online,
-        )
-        assert ran.stderr == ""  # what is written past the runner, by the libraries below
-        return {name: ended for name, *ended in map(json.loads, ran.stdout.splitlines())}
-
-    return run
+    return partial(ran_apart, env=online, cwd=tmp_path)
 
 
 def test_the_record_sees_a_connection_and_a_look_up() -> None:
     script = (
-        "import network, socket, sys\nsys.addaudithook(network.refuse)\n"
+        "import apart, socket, sys\nsys.addaudithook(apart.refuse)\n"
         "for call in (lambda: socket.create_connection(('example.org', 80)), "
         "lambda: socket.socket().connect(('192.0.2.1', 80)), "
         "lambda: __import__('urllib.request').request.urlopen('http://example.com')):\n"
         "    try:\n        call()\n    except OSError:\n        pass\n"
-        "print(*network.HOSTS)"
+        "print(*apart.HOSTS)"
     )
     command = [sys.executable, "-c", script]
-    ran = subprocess.run(command, check=True, capture_output=True, cwd=Path(network.__file__).parent)
+    ran = subprocess.run(command, check=True, capture_output=True, cwd=Path(apart.__file__).parent)
     assert ran.stdout.split() == [b"example.org", b"192.0.2.1", b"example.com"]
 
 
@@ -120,16 +105,15 @@ def test_every_command_is_run() -> None:
         assert [line for line in COMMANDS.values() if tuple(line[: len(path)]) == path], path
 
 
-def test_no_command_speaks_to_the_network_unasked(recorded: Callable[..., dict[str, Ended]]) -> None:
+def test_no_command_speaks_to_the_network_unasked(recorded: Callable[..., Ended]) -> None:
     quiet(recorded(COMMANDS))
 
 
-def quiet(ended: dict[str, Ended]) -> None:
+def quiet(ended: Ended) -> None:
     """Check that every command did what it should, and spoke to nobody that Python knows of."""
-    assert ended.keys() == COMMANDS.keys()
-    for name, (code, _, err, hosts, _) in ended.items():
-        assert hosts == [], name
-        assert code == ENDS.get(name, 0), (name, err)
+    for name, ran in ended.items():
+        assert ran.hosts == [], name
+        assert ran.code == ENDS.get(name, 0), (name, ran.err)
 
 
 @pytest.fixture
@@ -144,47 +128,43 @@ def no_route() -> None:
 @pytest.mark.system
 def test_the_kernel_counts_what_leaves_a_namespace_without_a_route(no_route: None) -> None:
     script = (
-        "import network, socket\nprint(network.unrouted())\n"
+        "import apart, socket\nprint(apart.unrouted())\n"
         "for call in (lambda: socket.create_connection(('192.0.2.1', 80)), "
         "lambda: socket.socket(type=socket.SOCK_DGRAM).sendto(b'', ('192.0.2.1', 53))):\n"
-        "    try:\n        call()\n    except OSError:\n        print(network.unrouted())"
+        "    try:\n        call()\n    except OSError:\n        print(apart.unrouted())"
     )
     command = [*NO_ROUTE, sys.executable, "-c", script]
-    ran = subprocess.run(command, check=True, capture_output=True, cwd=Path(network.__file__).parent)
+    ran = subprocess.run(command, check=True, capture_output=True, cwd=Path(apart.__file__).parent)
     assert ran.stdout.split() == [b"0", b"1", b"2"]
 
 
 @pytest.mark.system
-def test_no_command_needs_a_network_or_tries_one_below_python(
-    recorded: Callable[..., dict[str, Ended]], no_route: None
-) -> None:
+def test_no_command_needs_a_network_or_tries_one_below_python(recorded: Callable[..., Ended], no_route: None) -> None:
     ended = recorded(COMMANDS, *NO_ROUTE)
     quiet(ended)
-    assert {name: unrouted for name, (*_, unrouted) in ended.items() if unrouted} == {}
+    assert {name: ran.unrouted for name, ran in ended.items() if ran.unrouted} == {}
 
 
-def test_a_name_on_the_hub_is_asked_of_the_hub_alone(recorded: Callable[..., dict[str, Ended]]) -> None:
+def test_a_name_on_the_hub_is_asked_of_the_hub_alone(recorded: Callable[..., Ended]) -> None:
     asked = {option: ["inspect", "time flies", option, "no-one/nothing"] for option in ("-m", "--vocab")}
     asked["tokens"] = ["tokens", "time flies", "-m", "no-one/nothing"]
     offline = {f"{option} offline": [*line, "--offline"] for option, line in asked.items()}
-    ended = recorded(asked | offline)
-    assert len(ended) == 6
-    for name, (code, out, err, hosts, _) in ended.items():
-        assert set(hosts) == (set() if "offline" in name else {"huggingface.co"})
-        one_sentence(code, out, err)
-        assert code == 3
-        assert err.startswith("attn: the hub could not be reached, ") == ("offline" not in name), err
-        assert ("Network is unreachable" in err) == ("offline" not in name), err
+    for name, ran in recorded(asked | offline).items():
+        refused(ran, LOAD)
+        is_asked = "offline" not in name
+        assert set(ran.hosts) == ({"huggingface.co"} if is_asked else set())
+        assert ran.err.startswith("attn: the hub could not be reached, ") == is_asked, ran.err
+        assert ("Network is unreachable" in ran.err) == is_asked, ran.err
 
 
 def test_the_hubs_client_says_why_it_takes_so_long_where_steps_are_told(
-    recorded: Callable[..., dict[str, Ended]],
+    recorded: Callable[..., Ended],
 ) -> None:
     asked = {option: ["inspect", "time flies", option, "no-one/nothing", "--verbose"] for option in ("--vocab", "-m")}
-    for code, _, err, *_ in recorded(asked).values():
-        assert code == 3
-        assert err.count("Network is unreachable' thrown while requesting HEAD https://huggingface.co/no-one/") == 6
-        tries = re.findall(r"^attn: [\d.]+ s: the hub's client: Retrying in (\d)s", err, re.MULTILINE)
+    for ran in recorded(asked).values():
+        assert ran.code == LOAD
+        assert ran.err.count("Network is unreachable' thrown while requesting HEAD https://huggingface.co/no-one/") == 6
+        tries = re.findall(r"^attn: [\d.]+ s: the hub's client: Retrying in (\d)s", ran.err, re.MULTILINE)
         assert tries == ["1", "2", "4", "8", "8"]
 
 

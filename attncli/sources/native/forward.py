@@ -96,7 +96,7 @@ class Model:
             x = self.normed(how.norm, x)
         return x if how.projection is None else self.projected(how.projection, x, self.recipe.width, has_bias=True)
 
-    def normed(self, name: str, x: Float[np.ndarray, ...]) -> Float[np.ndarray, ...]:
+    def normed(self, name: str, x: Float[np.ndarray, " ..."]) -> Float[np.ndarray, " ..."]:
         """Return hidden states after one of the model's normalizations."""
         norm, width = self.recipe.norm, x.shape[-1]
         weight = self.weights.tensor(name + ".weight", width)

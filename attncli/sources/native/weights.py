@@ -43,7 +43,7 @@ class Weights:
         self._folder = folder
         self._mapped: dict[str, Tensors] = {}
         self._used: set[str] = set()
-        self._kept: dict[str, Float[np.ndarray, ...]] = {}
+        self._kept: dict[str, Float[np.ndarray, " ..."]] = {}
         self._files = self._listed()
         found = [each for each in ("", prefix) if each + first in self._files]
         if len(found) != 1:
@@ -89,7 +89,7 @@ class Weights:
             )
         return found
 
-    def tensor(self, name: str, *shape: int) -> Float[np.ndarray, ...]:
+    def tensor(self, name: str, *shape: int) -> Float[np.ndarray, " ..."]:
         """Return a tensor of which the shape is known.
 
         Raises:
