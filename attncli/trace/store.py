@@ -150,7 +150,7 @@ def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
         raise InputError(f"the trace file has schema {visible(str(header.get('schema')))}; this version reads {SCHEMA}")
     source = _source(_shown(header.get("source")))
     entries = [_object(_shown(entry), "layer") for entry in _list(header, "layers")]
-    known = [_kept(LayerTrace, entry, "layer") for entry in entries]
+    known = [_plain(LayerTrace, entry, "layer") for entry in entries]
     names = [(each["layer"], each["kind"]) for each in known]
     if len(set(names)) < len(names) or any(not 0 <= index < source.layers for index, _ in names):
         raise ValueError("a layer stands there twice, or beyond the last layer of its source")
@@ -197,7 +197,8 @@ _TYPES = {"str": str, "int": int, "float": float, "bool": bool, "None": type(Non
 def _plain(of: type, found: Any, what: str) -> dict[str, Any]:
     """Return the fields of a class that are plain values, as a JSON object has them.
 
-    A file is not trusted, however it was made: each has to be there, and of the type that the class says.
+    A file is not trusted, however it was made: each has to be there, of the type that the class says, and the kind of
+    a source or a layer one that there is.
     """
     said = _object(found, what)
     read = {}
@@ -212,6 +213,8 @@ def _plain(of: type, found: Any, what: str) -> dict[str, Any]:
         if type(value) not in types:  # a bool is no int here
             raise TypeError(f"'{name}' of its {what} is missing or of the wrong type")
         read[name] = value
+    if "kind" in read and read["kind"] not in _KINDS[what]:
+        raise ValueError(f"the kind of its {what} is '{read['kind']}'; expected one of {', '.join(_KINDS[what])}")
     return read
 
 
@@ -230,14 +233,6 @@ def _shown(found: Any) -> Any:
     return [_shown(value) for value in found] if isinstance(found, list) else found
 
 
-def _kept(made: Any, found: Any, what: str) -> dict[str, Any]:
-    """Return the plain fields of an object, see `_plain`, after checking that there is such a kind of it."""
-    record = _plain(made, found, what)
-    if record["kind"] not in _KINDS[what]:
-        raise ValueError(f"the kind of its {what} is '{record['kind']}'; expected one of {', '.join(_KINDS[what])}")
-    return record
-
-
 def _list(header: Mapping[str, Any], name: str) -> list[Any]:
     if not isinstance(found := header.get(name), list):
         raise TypeError(f"'{name}' of its header is missing or no list")
@@ -245,7 +240,7 @@ def _list(header: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def _source(recorded: Any) -> Provenance:
-    own = _kept(Provenance, recorded, "source")
+    own = _plain(Provenance, recorded, "source")
     if own["kind"] == "toy":
         _plain(_Drawn, recorded, "source")
     return Provenance(**own, details={name: value for name, value in recorded.items() if name not in own})
