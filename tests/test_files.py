@@ -149,7 +149,7 @@ def test_a_stream_has_one_writer_at_a_time(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [out]
 
 
-@pytest.mark.parametrize("ending", ["jsonl", "tsv", "json", "parquet"])
+@pytest.mark.parametrize("ending", ["jsonl", "json", "parquet"])
 def test_many_writers_of_one_file_leave_one_of_their_files_whole(ending: str, tmp_path: Path) -> None:
     out = tmp_path / f"out.{ending}"
     texts = [f"time flies {word}" for word in ("one", "two", "three")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -107,7 +108,9 @@ class _Place:
     count: int = 0
     cells: list[tuple[int, int]] = field(default_factory=list)
 
-    def add(self, where: Bool[np.ndarray, "Q K"], first_row: int) -> None:
+    def add(self, planes: Bool[np.ndarray, "*P Q K"], first_row: int = 0) -> None:
+        """Take in the cells that are true in any plane; a cell counts once however many planes agree."""
+        where = _in_any_plane(planes)
         found = int(np.count_nonzero(where))
         self.count += found
         room = MOST_CELLS - len(self.cells)
@@ -115,6 +118,9 @@ class _Place:
             rows = np.flatnonzero(where.any(axis=1))[:room]
             cells = np.argwhere(where[rows])[:room].tolist()
             self.cells += [(int(rows[row]) + first_row, column) for row, column in cells]
+
+    def __str__(self) -> str:
+        return "1 cell" if self.count == 1 else f"{self.count} cells"
 
 
 def audit(subject: Subject, expected: Expression | None, size: Size) -> Iterator[Finding]:
@@ -154,18 +160,18 @@ def forbidden_by(expression: Expression, grid: Grid) -> dict[str, Bool[np.ndarra
 
 
 def _cells(subject: Subject, expected: Expression) -> Iterator[Finding]:
-    """Yield what differs from the expectation, in any plane; a cell counts once however many planes agree."""
+    """Yield what differs from the expectation, in any plane."""
     queries, keys = subject.allowed.shape[1:]
-    places: dict[str, _Place] = {}
+    places: dict[str, _Place] = defaultdict(_Place)
     for rows in row_blocks(np.arange(queries), keys * len(subject.allowed)):
         grid = rows_of(expected, subject, rows)
         wanted = expected.allowed(grid)
         block = subject.cells[..., rows[0] : rows[-1] + 1, :]
         if (block == wanted).all():
             continue
-        places.setdefault("missing", _Place()).add(_in_any_plane(~block & wanted), int(rows[0]))
+        places["missing"].add(~block & wanted, int(rows[0]))
         for code, forbidden in forbidden_by(expected, grid).items():
-            places.setdefault(code, _Place()).add(_in_any_plane(block & forbidden), int(rows[0]))
+            places[code].add(block & forbidden, int(rows[0]))
     found = {code: place for code, place in places.items() if place.count}
     if not found:
         return
@@ -173,13 +179,9 @@ def _cells(subject: Subject, expected: Expression) -> Iterator[Finding]:
     hints = explained(subject, expected, wrong)
     for code, place in found.items():
         hint = f": {hints[code]}" if code in hints else ""
-        yield Finding(code, "error", f"{_SAYS[code]} in {_in_words(place)}{hint}", place.count, tuple(place.cells))
+        yield Finding(code, "error", f"{_SAYS[code]} in {place}{hint}", place.count, tuple(place.cells))
     if "shape" in hints:
         yield Finding("shape", "error", hints["shape"], sum(place.count for place in found.values()))
-
-
-def _in_words(place: _Place) -> str:
-    return "1 cell" if place.count == 1 else f"{place.count} cells"
 
 
 def _in_any_plane(cells: Bool[np.ndarray, "*P Q K"]) -> Bool[np.ndarray, "Q K"]:
@@ -226,16 +228,15 @@ def _varies(subject: Subject, expected: Expression | None) -> Iterator[Finding]:
     first = subject.allowed[0]
     different = [plane for plane, cells in enumerate(subject.allowed) if not np.array_equal(cells, first)]
     if different:
-        where = np.any([subject.allowed[plane] ^ first for plane in different], axis=0)
         place = _Place()
-        place.add(where, 0)
+        place.add(subject.allowed ^ first)
         names = ", ".join(subject.planes[plane] for plane in different[:5])
         names += f" and {len(different) - 5} more" if len(different) > 5 else ""
         verb = "differs" if len(different) == 1 else "differ"
         yield Finding(
             "varies",
             "error" if expected is not None and _is_one_plane(expected, subject) else "note",
-            f"{names} {verb} from {subject.planes[0]}, in {_in_words(place)}",
+            f"{names} {verb} from {subject.planes[0]}, in {place}",
             len(different),
             tuple(place.cells),
         )

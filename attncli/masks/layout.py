@@ -45,16 +45,13 @@ class Size(NamedTuple):
         Raises:
             UsageError: they contradict each other.
         """
-        queries, keys, past = self.queries, self.keys, self.past
-        if queries is None and keys is None:
-            queries = fallback
-        if keys is None and queries is not None:
-            keys = queries + (past or 0)
-        if queries is None and keys is not None:
-            queries = keys - (past or 0)
-        if queries is not None and queries < 1:
+        queries, past = self.queries, self.past or 0
+        if queries is None:
+            queries = fallback if self.keys is None else self.keys - past
+        keys = queries + past if self.keys is None else self.keys
+        if queries < 1:
             raise UsageError(f"--past {past} leaves no query among {keys} keys")
-        return Size(queries, keys, past)
+        return Size(queries, keys, self.past)
 
 
 def check_past(past: int | None) -> None:

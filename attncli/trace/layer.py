@@ -431,7 +431,7 @@ class HeadTrace:
 
     @cached_property
     def stages(self) -> Stages:
-        """The same three with an axis for the head."""
+        """The stages of this head, with an axis for the head: `[1, Q, K]`."""
         return Stages(self.layer, (self.head,), self.queries)
 
     @cached_property

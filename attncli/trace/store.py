@@ -31,6 +31,8 @@ from attncli.trace.trace import SCHEMA, Provenance, Trace
 _ARRAYS = ("q", "k", "v", "bias", "sinks", "inputs", "out_projection", "out_bias", "scores", "weights")
 _NUMBERS = ("layer", "kind", "scale", "softcap")
 
+_SPELLED = ("fill", "max_abs_error", "magnitude")  # as texts, as JSON has neither infinity nor NaN
+
 # What a file of an earlier version does not say.
 _SINCE = {"generated": 0, "word": None, **Proof._field_defaults}
 _KINDS = {"source": ("toy", "pretrained", "module", "file"), "layer": ("self", "encoder", "decoder", "cross")}
@@ -69,10 +71,8 @@ def save(trace: Trace, path: str | Path) -> None:
         prefix = f"layers.{layer.layer}.{layer.kind}."
         arrays = {name: getattr(layer, name) for name in _ARRAYS}
         entry: dict[str, Any] = {name: getattr(layer, name) for name in _NUMBERS}
-        entry["fill"] = str(layer.fill)  # −inf and NaN are no JSON numbers
-        entry["proof"] = layer.proof and {
-            name: value if isinstance(value, str) else str(value) for name, value in layer.proof._asdict().items()
-        }
+        entry["fill"] = str(layer.fill)
+        entry["proof"] = layer.proof and {name: str(value) for name, value in layer.proof._asdict().items()}
         if isinstance(layer.mask, RuleMask) and not files_of(layer.mask.expression):
             entry["mask"] = {"expression": str(layer.mask.expression), "past": layer.mask.past}
         else:
@@ -150,7 +150,7 @@ def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
         raise InputError(f"the trace file has schema {visible(str(header.get('schema')))}; this version reads {SCHEMA}")
     source = _source(_shown(header.get("source")))
     entries = [_object(_shown(entry), "layer") for entry in _list(header, "layers")]
-    known = [_kept(LayerTrace, {**entry, "fill": _number(entry.get("fill"))}, "layer") for entry in entries]
+    known = [_plain(LayerTrace, entry, "layer") for entry in entries]
     names = [(each["layer"], each["kind"]) for each in known]
     if len(set(names)) < len(names) or any(not 0 <= index < source.layers for index, _ in names):
         raise ValueError("a layer stands there twice, or beyond the last layer of its source")
@@ -197,7 +197,8 @@ _TYPES = {"str": str, "int": int, "float": float, "bool": bool, "None": type(Non
 def _plain(of: type, found: Any, what: str) -> dict[str, Any]:
     """Return the fields of a class that are plain values, as a JSON object has them.
 
-    A file is not trusted, however it was made: each has to be there, and of the type that the class says.
+    A file is not trusted, however it was made: each has to be there, of the type that the class says, and the kind of
+    a source or a layer one that there is.
     """
     said = _object(found, what)
     read = {}
@@ -207,11 +208,13 @@ def _plain(of: type, found: Any, what: str) -> dict[str, Any]:
         if None in types:
             continue
         value = said.get(name, _SINCE.get(name, said))
-        if type(value) is int and float in types:
+        if (type(value) is int and float in types) or (type(value) is str and name in _SPELLED):
             value = float(value)
         if type(value) not in types:  # a bool is no int here
             raise TypeError(f"'{name}' of its {what} is missing or of the wrong type")
         read[name] = value
+    if "kind" in read and read["kind"] not in _KINDS[what]:
+        raise ValueError(f"the kind of its {what} is '{read['kind']}'; expected one of {', '.join(_KINDS[what])}")
     return read
 
 
@@ -230,27 +233,14 @@ def _shown(found: Any) -> Any:
     return [_shown(value) for value in found] if isinstance(found, list) else found
 
 
-def _kept(made: Any, found: Any, what: str) -> dict[str, Any]:
-    """Return the plain fields of an object, see `_plain`, after checking that there is such a kind of it."""
-    record = _plain(made, found, what)
-    if record["kind"] not in _KINDS[what]:
-        raise ValueError(f"the kind of its {what} is '{record['kind']}'; expected one of {', '.join(_KINDS[what])}")
-    return record
-
-
 def _list(header: Mapping[str, Any], name: str) -> list[Any]:
     if not isinstance(found := header.get(name), list):
         raise TypeError(f"'{name}' of its header is missing or no list")
     return found
 
 
-def _number(spelled_out: Any) -> Any:
-    """Return the number that a text spells, as JSON has no infinity and no NaN; what is no text stays as it is."""
-    return float(spelled_out) if isinstance(spelled_out, str) else spelled_out
-
-
 def _source(recorded: Any) -> Provenance:
-    own = _kept(Provenance, recorded, "source")
+    own = _plain(Provenance, recorded, "source")
     if own["kind"] == "toy":
         _plain(_Drawn, recorded, "source")
     return Provenance(**own, details={name: value for name, value in recorded.items() if name not in own})
@@ -306,9 +296,7 @@ def _cells(arrays: Mapping[str, np.ndarray[Any, Any]]) -> tuple[int, int, int]:
 def _saved_proof(entry: Mapping[str, Any]) -> Proof | None:
     if entry.get("proof", entry) is None:
         return None
-    recorded = _object(entry.get("proof"), "proof")
-    numbers = {name: _number(recorded[name]) for name in ("max_abs_error", "magnitude") if name in recorded}
-    proof = Proof(**_plain(Proof, {**recorded, **numbers}, "proof"))
+    proof = Proof(**_plain(Proof, entry.get("proof"), "proof"))
     # Beside a NaN, which proves nothing, the size of what was compared may be none either.
     if not math.isnan(proof.max_abs_error) and not 0 <= proof.magnitude < math.inf:
         raise ValueError(f"'magnitude' of its proof is {proof.magnitude}; expected a finite number, 0 or more")

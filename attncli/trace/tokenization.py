@@ -74,9 +74,7 @@ class Tokenization:
         Raises:
             UsageError: words were asked for, and no token has a place in the text.
         """
-        if choice.words and self.words is None:
-            raise UsageError("--words needs to know where each token stands in the text, which this trace does not say")
-        chosen = self.words if choice.words and self.words is not None else self.tokens
+        chosen = words_of(self.tokens, self.text, self.pair)[0] if choice.words else self.tokens
         return Tokens([token for token in chosen if not (choice.hide_special and token.special)])
 
     def word_of(self, token: Token) -> int | None:

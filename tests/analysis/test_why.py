@@ -143,6 +143,7 @@ def drawn(trace: Trace, query: str, key: str | None = None, top: int = 8, palett
 
 def test_kinds_of_attention_are_named_with_their_own_tokens() -> None:
     assert "encoder query 1 flies; decoder and cross query 1 fliegt · 6 heads\n" in drawn(translation(), "1")
+    assert {row.layer.kind for row in explain(translation(), "flies")} == {"encoder"}  # no other kind has such a query
     asked = drawn(translation(), "0", "1")
     assert (
         "encoder query 0 time → key 1 flies; decoder query 0 Zeit → key 1 fliegt; cross query 0 Zeit → key 1 flies · "

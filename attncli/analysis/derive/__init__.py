@@ -80,7 +80,7 @@ def derived_trace(trace: Trace, wish: Derivation) -> Trace:
     from attncli.analysis.derive import norms, reduce, rollout, words
 
     layers: tuple[LayerTrace, ...] = trace.layers
-    sides = {trace.query_tokens: trace.query_tokens, trace.key_tokens: trace.key_tokens}
+    queries, keys = trace.query_tokens, trace.key_tokens
     rules = []
     if wish.norms:
         rules.append(norms.rule_of(layers))
@@ -93,16 +93,15 @@ def derived_trace(trace: Trace, wish: Derivation) -> Trace:
     if wish.words:
         queries, keys, rule = words.sides_of(trace)
         rules.append(rule)
-        sides = {trace.query_tokens: queries, trace.key_tokens: keys}
-        merged = [[sides[side] for side in trace.sides(layer)] for layer in layers]
-        layers = tuple(words.with_words(layer, *side) for layer, side in zip(layers, merged, strict=True))
+        words_of = {trace.query_tokens: queries, trace.key_tokens: keys}
+        layers = tuple(words.with_words(layer, *(words_of[side] for side in trace.sides(layer))) for layer in layers)
     if wish.reduce is not None:
         rules.append(reduce.rule_of(layers, wish.reduce, wish.over))
         layers = reduce.reduced(layers, wish.reduce, wish.over)
     return replace(
         trace,
-        query_tokens=sides[trace.query_tokens],
-        key_tokens=sides[trace.key_tokens],
+        query_tokens=queries,
+        key_tokens=keys,
         layers=layers,
         origin=Origin(trace, wish, tuple(rules)),
     )
