@@ -5,7 +5,6 @@ is to try them all. Nothing is downloaded: each model is built from its own conf
 """
 
 import inspect
-import time
 from typing import Any
 
 import torch
@@ -240,29 +239,3 @@ def tiny_inputs(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
     if config.is_encoder_decoder:
         inputs["decoder_input_ids"] = ids[:, 1:6] + 1
     return inputs
-
-
-def main() -> None:
-    """What each architecture returns when it is asked for its attentions, one line for each."""
-    torch.set_num_threads(1)
-    begin = time.perf_counter()
-    for name in architectures():
-        start = time.perf_counter()
-        model = tiny_model(name)
-        with torch.no_grad():
-            output = model(**tiny_inputs(model.config), output_attentions=True)
-        seconds = time.perf_counter() - start
-        size = sum(parameter.numel() for parameter in model.parameters())
-        layers = getattr(model.config, "num_hidden_layers", "several stacks of")
-        kinds = ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions")
-        shapes = {
-            kind: [None if layer is None else tuple(getattr(layer, "shape", layer)) for layer in output[kind]]
-            for kind in kinds
-            if output.get(kind) is not None
-        }
-        print(f"{name} {size} parameters, {layers} layers, {shapes}, {seconds:.1f} s", flush=True)
-    print(f"{len(architectures())} architectures, {time.perf_counter() - begin:.1f} s")
-
-
-if __name__ == "__main__":
-    main()

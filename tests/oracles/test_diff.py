@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conformance import save
+from architectures import tiny_model
+from conformance import save, save_for_auto
 from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoTokenizer, T5Config, T5Model
 
 import attncli
 
@@ -58,8 +60,6 @@ def divergence(first: list[float], second: list[float]) -> float:
 
 
 def test_the_ranking_of_the_two_uses_of_flies_is_that_of_the_models_own_attentions(minilm: str) -> None:
-    from transformers import AutoModel, AutoTokenizer
-
     tokenizer = AutoTokenizer.from_pretrained(minilm)
     model = AutoModel.from_pretrained(minilm, attn_implementation="eager").eval()
     with torch.no_grad():
@@ -101,13 +101,9 @@ def test_checkpoints_of_other_tokenizers_layers_and_heads_are_compared_where_the
 
 
 def test_an_encoder_decoder_has_a_ranking_of_its_three_kinds(tmp_path: Path, attn: Run) -> None:
-    from transformers import PreTrainedTokenizerFast, T5Config, T5Model
-
     torch.manual_seed(0)
     config = T5Config(vocab_size=128, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, initializer_factor=5.0)
-    save(T5Model(config), tmp_path)
-    tokenizer = str(tmp_path / "tokenizer.json")
-    PreTrainedTokenizerFast(tokenizer_file=tokenizer, unk_token="<unk>", pad_token="<pad>").save_pretrained(tmp_path)
+    save_for_auto(T5Model(config), tmp_path)
     where = ("-m", tmp_path, "--target", "w9 w8 w7")
     ran = attn("diff", "w5 w6 w7", "w5 w6 w8 w9", *where, "-F", "json")
     assert ran.code == 0, ran.err
@@ -126,8 +122,6 @@ def test_an_encoder_decoder_has_a_ranking_of_its_three_kinds(tmp_path: Path, att
 
 
 def test_what_a_sink_takes_is_elsewhere(tmp_path: Path) -> None:
-    from architectures import tiny_model
-
     torch.manual_seed(0)
     save(tiny_model("gpt_oss"), tmp_path)
     first, second = (attncli.inspect(text, model=str(tmp_path), layers="all") for text in ("w5 w6 w7", "w6 w5 w7"))

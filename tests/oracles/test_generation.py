@@ -1,6 +1,7 @@
 """Generated tokens against transformers' own `generate`, and their rows against a plain pass over the whole text."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 from architectures import tiny_config, tiny_model
-from conformance import save, save_tokenizer
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from conformance import save, save_for_auto
+from refusals import INPUT, USAGE, refused
+from transformers import AutoModelForCausalLM
 
 import attncli
-from attncli.errors import InputError, NotExposedError, UsageError
+from attncli.errors import NotExposedError
 
 pytestmark = pytest.mark.usefixtures("by_transformers")
 
@@ -20,7 +22,7 @@ Run = Callable[..., Any]
 TEXT = "w23 w42 w17 w88 w23"
 IDS = [23, 42, 17, 88, 23]
 COUNT = 6
-USAGE, EXPOSED, INPUT = 2, 4, 5
+EXPOSED = 4
 EXACT = 1e-5
 
 
@@ -35,10 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
             torch.manual_seed(0)
             config = tiny_config(name)
             config.eos_token_id = end
-            AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(path)
-            save_tokenizer(path)
-            tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(path / "tokenizer.json"), unk_token="<unk>")
-            tokenizer.save_pretrained(path)
+            save_for_auto(AutoModelForCausalLM.from_config(config, dtype=torch.float32), path, pad_token=None)
         return made[name, end]
 
     return get
@@ -47,6 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 Folder = Callable[..., Path]
 
 
+@cache
 def plainly(path: Path, count: int) -> tuple[list[int], list[np.ndarray[Any, Any]]]:
     """What transformers writes, and every layer's weights of one eager pass over all of it."""
     model = AutoModelForCausalLM.from_pretrained(path, attn_implementation="eager").eval()
@@ -135,9 +135,7 @@ def test_a_rollout_has_the_rows_that_predicted_and_words_have_none(attn: Run, fo
     found = np.array(made["layers"][0]["heads"][0]["weights"])
     np.testing.assert_allclose(found, rollout[len(IDS) - 1 : -1], atol=EXACT)
     for options in (["-m", path, TEXT, "--generate", COUNT], ["--from", saved]):
-        ran = attn("inspect", *options, "--words")
-        assert (ran.code, ran.out, ran.err.count("\n")) == (USAGE, "", 1)
-        assert "--words merges pieces by their places in the text" in ran.err
+        refused(attn("inspect", *options, "--words"), USAGE, "--words merges pieces by their places in the text")
 
 
 def test_several_sentences_each_go_on_by_themselves(attn: Run, folder: Folder) -> None:
@@ -146,14 +144,6 @@ def test_several_sentences_each_go_on_by_themselves(attn: Run, folder: Folder) -
     options = ("-m", path, "--generate", "3", "-F", "json", "--show", "weights")
     alone = [attn("inspect", text, *options).json | {"sentence": place} for place, text in enumerate(texts, start=1)]
     assert attn("inspect", *texts, *options).json == alone
-
-
-def refused(ran: Any, code: int, *words: str) -> None:
-    assert (ran.code, ran.out) == (code, ""), ran.err
-    assert ran.err.startswith("attn: ")
-    assert ran.err.count("\n") == 1
-    for word in words:
-        assert word in ran.err, ran.err
 
 
 def test_what_writes_no_text_is_refused(
@@ -178,12 +168,3 @@ def test_a_model_that_looks_ahead_predicts_nothing(folder: Folder) -> None:
     # XLNet is trained as a language model, but reads its whole input in both directions.
     with pytest.raises(NotExposedError, match="attends to later tokens"):
         attncli.inspect(TEXT, model=str(folder("xlnet")), generate=2)
-
-
-def test_from_python_the_same_is_refused(folder: Folder, minilm: str) -> None:
-    with pytest.raises(UsageError, match="toy layer"):
-        attncli.inspect(TEXT, generate=2)
-    with pytest.raises(NotExposedError):
-        attncli.inspect(TEXT, model=minilm, generate=2)
-    with pytest.raises(InputError, match="reads at most"):
-        attncli.inspect(TEXT, model=str(folder("llama")), generate=60)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from architectures import tiny_model
-from conformance import save_tokenizer, tokenizer_in
+from conformance import save_for_auto
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -211,9 +211,7 @@ def test_the_layers_and_heads_and_rows_that_were_chosen_alone(minilm: str, attn:
 
 
 def test_an_encoder_decoder_has_a_row_for_each_kind(tmp_path: Path, attn: Run) -> None:
-    tiny_model("bart").save_pretrained(tmp_path)
-    save_tokenizer(tmp_path)
-    tokenizer_in(str(tmp_path), None).save_pretrained(tmp_path)
+    save_for_auto(tiny_model("bart"), tmp_path)
     ran = attn("heads", "-m", tmp_path, "w5 w6 w7", "--target", "w8 w9", "-F", "json")
     assert ran.code == 0, ran.err
     kinds = {entry["kind"] for entry in ran.json["heads"]}

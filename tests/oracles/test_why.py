@@ -3,6 +3,8 @@
 import importlib
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -12,6 +14,7 @@ import pytest
 import torch
 from architectures import tiny_inputs, tiny_model
 from conformance import opened, save, words
+from transformers import AutoModel, AutoTokenizer
 
 import attncli
 from attncli.analysis.cell import Cell, Row
@@ -50,12 +53,27 @@ def own_call(name: str, model: Any, inputs: dict[str, torch.Tensor], number: int
     return calls[number]
 
 
-def staged(name: str, tmp_path: Path, number: int = LAYER) -> tuple[Trace, Called]:
-    model = tiny_model(name)
-    save(model, tmp_path)
-    inputs = tiny_inputs(model.config)
-    trace = opened(tmp_path, "all").trace(words(inputs["input_ids"]), target=words(inputs.get("decoder_input_ids")))
-    return trace, own_call(name, model, inputs, number)
+Staged = Callable[[str], tuple[Trace, Called]]
+
+
+@pytest.fixture(scope="module")
+def staged(tmp_path_factory: pytest.TempPathFactory) -> Staged:
+    """The trace of a tiny model, and what its own attention function was handed in one layer."""
+
+    @cache
+    def get(name: str) -> tuple[Trace, Called]:
+        folder, model = tmp_path_factory.mktemp(name), tiny_model(name)
+        save(model, folder)
+        inputs = tiny_inputs(model.config)
+        trace = opened(folder, "all").trace(words(inputs["input_ids"]), target=words(inputs.get("decoder_input_ids")))
+        return trace, own_call(name, model, inputs, LAYER)
+
+    return get
+
+
+def alone(trace: Trace) -> Trace:
+    """A trace of the one layer that is compared."""
+    return replace(trace, layers=(trace.layer(LAYER, trace.layers[0].kind),))
 
 
 def loop(call: Called, query: int, key: int) -> dict[str, Any]:
@@ -94,14 +112,12 @@ def loop(call: Called, query: int, key: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["bert", "llama", "gemma2", "t5", "gpt_oss", "gpt2", "mistral"])
-def test_the_stages_add_up_to_the_models_own_weight(name: str, tmp_path: Path) -> None:
-    trace, call = staged(name, tmp_path)
-    kind = trace.layers[0].kind
-    layer = trace.layer(LAYER, kind)
-    for query in range(layer.num_queries):
-        for key in range(layer.num_keys):
-            cells = [cell for cell in explain(trace, query, key) if cell.row.layer is layer]
-            cell = cells[HEAD]
+def test_the_stages_add_up_to_the_models_own_weight(name: str, staged: Staged) -> None:
+    trace, call = staged(name)
+    trace = alone(trace)
+    for query in range(7):
+        for key in range(7):
+            cell = explain(trace, query, key)[HEAD]
             assert isinstance(cell, Cell)
             expected = loop(call, query, key)
             # The five stages by themselves, then to each other, then to what the model returned.
@@ -131,29 +147,23 @@ def test_the_stages_add_up_to_the_models_own_weight(name: str, tmp_path: Path) -
             assert cell.output_share == pytest.approx((carried @ own / (own @ own)).item(), abs=1e-3)
 
 
-def test_each_architecture_has_the_stage_it_is_here_for(tmp_path: Path) -> None:
-    def of(name: str, query: int = 4) -> tuple[Cell, Called]:
-        folder = tmp_path / f"{name}{query}"
-        folder.mkdir()
-        trace, call = staged(name, folder)
-        (cell,) = [each for each in explain(trace, query, 1) if each.row.head.head == HEAD
-                   and each.row.layer is trace.layer(LAYER, trace.layers[0].kind)]  # fmt: skip
-        return cell, call
+def test_each_architecture_has_the_stage_it_is_here_for(staged: Staged) -> None:
+    def of(name: str, query: int = 4) -> Any:
+        return explain(alone(staged(name)[0]), query, 1)[HEAD]
 
-    cell, _ = of("gemma2")
+    cell = of("gemma2")
     assert cell.row.layer.softcap
     assert abs(cell.score) < abs(cell.scaled)
-    cell, _ = of("t5")
+    cell = of("t5")
     assert cell.score == pytest.approx(cell.scaled + cell.bias, abs=1e-4)
     assert cell.bias
-    sinks = [of("gpt_oss", query)[0].row.sink_weight for query in range(7)]
-    assert max(sinks) > 1e-3
-    cell, call = of("llama")  # rotary: keys of one head for two, turned by their positions
-    assert (len(call.query), len(call.key), cell.row.head.key_head) == (4, 2, 1)
+    assert max(of("gpt_oss", query).row.sink_weight for query in range(7)) > 1e-3
+    call = staged("llama")[1]  # rotary: keys of one head for two, turned by their positions
+    assert (len(call.query), len(call.key), of("llama").row.head.key_head) == (4, 2, 1)
 
 
-def test_the_decoder_and_the_cross_attention_of_t5_are_explained_too(tmp_path: Path) -> None:
-    trace, _ = staged("t5", tmp_path)
+def test_the_decoder_and_the_cross_attention_of_t5_are_explained_too(staged: Staged) -> None:
+    trace, _ = staged("t5")
     found = explain(trace, 1, 2)
     assert {cell.row.layer.kind for cell in found} == {"encoder", "decoder", "cross"}
     cross = [cell for cell in found if cell.row.layer.kind == "cross"]
@@ -172,7 +182,7 @@ def test_a_watched_softmax_gives_its_own_scores_and_weights(name: str, tmp_path:
         own = model(**inputs, output_attentions=True).attentions[LAYER][0, HEAD]
     for query in range(7):
         for key in range(7):
-            (cell,) = [c for c in explain(trace, query, key) if (c.row.layer.layer, c.row.head.head) == (LAYER, HEAD)]
+            cell = explain(alone(trace), query, key)[HEAD]
             assert cell.weight == pytest.approx(own[query, key].item(), abs=1e-6)
             assert cell.exponential / cell.row.softmax.total == pytest.approx(float(cell.weight), abs=1e-6)
             assert float(cell.products.sum()) == pytest.approx(float(cell.dot_product), rel=1e-3, abs=1e-3)
@@ -183,8 +193,6 @@ def test_a_watched_softmax_gives_its_own_scores_and_weights(name: str, tmp_path:
 
 
 def test_the_program_says_the_same_as_the_model(tmp_path: Path, attn: Run, minilm: str) -> None:
-    from transformers import AutoModel, AutoTokenizer
-
     text = "time flies like an arrow"
     ran = attn("why", "-m", minilm, text, "-l", "3", "-H", "5", "-q", "flies", "-k", "arrow", "-F", "json")
     assert (ran.code, ran.err) == (0, "")

@@ -122,7 +122,7 @@ def _padded_in_part(probe: Probe, group: list[Sentence], target: str | None) -> 
 
 
 def _built_in(probe: Probe, target: str | None) -> Iterator[Sentence]:
-    """Yield the built-in sentences, those that the model has too few positions for cut short."""
+    """Yield the built-in sentences, shortened where the model has too few positions."""
     for text in DEFAULT_TEXTS:
         words = text.split()
         while words:
@@ -147,7 +147,7 @@ def _layers(probe: Probe, sentences: Sequence[Sentence], documents: bool) -> Ite
 
 
 def _worst(findings: Iterable[Finding]) -> list[Finding]:
-    """Return each kind of finding once a layer, of the sentence where it is about most."""
+    """Return one finding of each kind per layer: of the sentence in which it concerns most cells."""
     found: dict[tuple[Any, ...], Finding] = {}
     for finding in findings:
         key = (finding.layer, finding.kind, finding.code, finding.severity)
@@ -157,7 +157,7 @@ def _worst(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _furthest(compared: Iterable[Invariance]) -> list[Invariance]:
-    """Return each comparison once, where the change is largest."""
+    """Return each comparison once: of the sentences whose change is largest."""
     found: dict[str, Invariance] = {}
     for each in compared:
         before = found.get(each.name)

@@ -36,7 +36,7 @@ _MARGIN = 4  # where one rounding moves a choice, as of experts, another may mov
 
 @dataclass
 class _Ways:
-    """Sentences that run alone, and in other ways.
+    """Sentences run alone, to be compared with themselves run in other ways.
 
     Attributes:
         probe: a loaded checkpoint.
@@ -50,11 +50,11 @@ class _Ways:
 
     @cached_property
     def alone(self) -> list[States]:
-        """What the layers pass on for each sentence alone."""
+        """The hidden states of each sentence run alone."""
         return [self.probe.alone(sentence) for sentence in self.sentences]
 
     def compare(self, name: str, ways: str, other: Callable[[], Iterable[States]]) -> Invariance:
-        """Return how far the sentences are from themselves alone when they run in another way."""
+        """Run the sentences in another way, and compare their hidden states with those of each alone."""
         result = Invariance(name, ways, floor=self.floor)
         alone: list[States] = []
         try:
@@ -76,7 +76,7 @@ class _Ways:
 def invariances(
     probe: Probe, sentences: Sequence[Sentence], reopened: Callable[[str], Probe] | None
 ) -> Iterator[Invariance]:
-    """Run sentences in every way and yield how far each is from the sentence alone.
+    """Run sentences in every way, and yield how far their hidden states are from those of each sentence alone.
 
     Args:
         probe: a loaded checkpoint.

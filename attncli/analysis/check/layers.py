@@ -151,7 +151,7 @@ def _uniform(layer: SeenLayer, own: Subject) -> Iterator[Finding]:
 
 
 def _is_one_token(layer: SeenLayer, head: int) -> bool:
-    """Return whether all keys are alike, and their values too: one token many times, which leaves nothing to choose."""
+    """Return whether all keys are alike and all values too, as for one token repeated: there is nothing to choose."""
     trace = layer.trace
     if trace.k is None or trace.v is None:
         return False

@@ -22,7 +22,7 @@ from attncli.sources.pretrained.batch import padded
 from attncli.sources.pretrained.capture import run
 from attncli.sources.pretrained.implied import Implied, implied_masks
 from attncli.sources.pretrained.loading import first_position, load_config
-from attncli.sources.pretrained.recording import Recorder, Span, Sublayer
+from attncli.sources.pretrained.recording import Batch, Recorder, Span, Sublayer
 from attncli.sources.pretrained.running import switch
 from attncli.sources.reading import Sentence
 from attncli.trace.layer import LayerTrace
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from attncli.analysis.check.states import States
     from attncli.sources.pretrained.checkpoint import Checkpoint
-
-    Batch = tuple[dict[str, Any], list[Span], Span]  # what `padded` returns
 
 
 @dataclass(frozen=True)
@@ -99,28 +97,26 @@ class Probe:
         """Run sentences in one batch, padded on a side, and yield every layer of each."""
         takes_mask = "attention_mask" in self.checkpoint.parameters
         for some in [sentences] if takes_mask else [[sentence] for sentence in sentences]:
-            inputs, spans, whole = self._padded(some, side)
-            yield from self._audited(inputs, spans, whole)
+            yield from self._audited(self._padded(some, side))
 
     def audited_documents(self, sentences: Sequence[Sentence]) -> Iterator[dict[Sublayer, SeenLayer]]:
         """Run sentences as documents of one sequence, and yield every layer of each.
 
         A causal model is told by positions that begin again, as in training; an encoder by a mask of the documents.
         """
-        for found in self._audited(*self._packed(sentences, has_mask=not self.looks_back)):
+        for found in self._audited(self._packed(sentences, has_mask=not self.looks_back)):
             yield {place: replace(layer, beside="document") for place, layer in found.items()}
 
-    def _audited(
-        self, inputs: dict[str, Any], spans: Sequence[Span], whole: Span
-    ) -> Iterator[dict[Sublayer, SeenLayer]]:
+    def _audited(self, batch: Batch) -> Iterator[dict[Sublayer, SeenLayer]]:
         """Yield the layers of each sentence; several may stand in one row of the batch."""
         switch(self.model, interface.EAGER_MASKS)
         request = replace(self.checkpoint.request, audits=True)
-        count = len(inputs["input_ids"])
-        recorded = run(self.model, self.model, inputs, request, self.checkpoint.kinds, [whole] * count, whole)
+        count = len(batch.inputs["input_ids"])
+        rows = batch._replace(spans=[batch.whole] * count)
+        recorded = run(self.model, self.model, rows, request, self.checkpoint.kinds)
         self.recorded = list(recorded.layers[0])
         masks: dict[tuple[int, int], Any] = {}  # layers share them
-        for number, span in enumerate(spans):
+        for number, span in enumerate(batch.spans):
             row = min(number, count - 1)
             yield {place: self._seen(recorded, row, place, span, masks) for place in recorded.layers[row]}
 
@@ -148,17 +144,17 @@ class Probe:
     # --- in one way and another ---
 
     def alone(self, sentence: Sentence, backend: int = 0) -> States:
-        """Return what the layers pass on for one sentence, computed by one of the `backends`."""
+        """Return the hidden states of one sentence, computed by one of the `backends`."""
         return self._states(self._padded([sentence], "right"), backend)[0]
 
     def together(self, sentences: Sequence[Sentence], side: str) -> list[States]:
-        """Return what the layers pass on for each sentence of a padded batch."""
+        """Return the hidden states of each sentence of a padded batch."""
         if "attention_mask" not in self.checkpoint.parameters:
             raise NotExposedError("it takes no attention mask")
         return self._states(self._padded(sentences, side))
 
     def with_cache(self, sentence: Sentence) -> States:
-        """Return what the layers pass on when the first half comes first, then all but the last token, then that.
+        """Return a sentence's hidden states when it runs with a cache: half of it, all but its last token, that token.
 
         The second step has several queries and more keys, which a mask that is aligned at the wrong corner shows.
         Recurrent layers beside the attention continue by one token at a time.
@@ -169,35 +165,35 @@ class Probe:
         return self._in_steps(self._padded([sentence], "right"), list(steps))[0]
 
     def with_cache_together(self, sentences: Sequence[Sentence]) -> list[States]:
-        """Return the same for a padded batch, its last tokens one at a time, as generation runs it.
+        """Return the hidden states of a padded batch whose last tokens run one by one with a cache, as in generation.
 
         A decoder alone is padded on its left, so that all sentences end together; beside an encoder it is the
         encoder's text that is padded.
         """
         side = "right" if self.checkpoint.is_encoder_decoder else "left"
-        inputs, spans, whole = self._padded(sentences, side)
+        batch = self._padded(sentences, side)
         shortest = min(len(sentence.query_tokens) for sentence in sentences)
-        count = whole.target.stop
+        count = batch.whole.target.stop
         first = max(count - max(shortest - 1, 1), 1)
-        return self._in_steps((inputs, spans, whole), sorted({first, *range(max(count - 2, first), count + 1)}))
+        return self._in_steps(batch, sorted({first, *range(max(count - 2, first), count + 1)}))
 
     @property
     def looks_back(self) -> bool:
-        """Whether there are layers whose queries see no key after them."""
+        """Whether some layers are causal: their queries see no later key."""
         ahead = Grid(np.zeros((1, 1), int), 2, 0, 1, 1)  # the first of two positions
         return any(not implied.expression.allowed(ahead)[..., 0, 1].any() for implied in self.implied.values())
 
     def packed(self, sentences: Sequence[Sentence], has_mask: bool) -> list[States]:
-        """Return what the layers pass on for each document of one sequence, told apart by a mask or by positions."""
-        inputs, spans, whole = self._packed(sentences, has_mask)
-        (found,) = self._states((inputs, [whole], whole))
-        return [{place: state[span.text] for place, state in found.items()} for span in spans]
+        """Return the hidden states of documents packed into one sequence, told apart by a mask or by positions."""
+        batch = self._packed(sentences, has_mask)
+        (found,) = self._states(batch._replace(spans=[batch.whole]))
+        return [{place: state[span.text] for place, state in found.items()} for span in batch.spans]
 
     # --- inputs ---
 
     def _states(self, batch: Batch, backend: int = 0) -> list[States]:
         switch(self.model, self.backends[backend])
-        return states(self.model, batch[0], batch[1])
+        return states(self.model, batch.inputs, batch.spans)
 
     def _in_steps(self, batch: Batch, steps: list[int]) -> list[States]:
         if not self.looks_back:
@@ -225,7 +221,7 @@ class Probe:
         if has_mask:
             inputs["attention_mask"] = self._document_mask(ends)
         own, whole = [slice(*both) for both in pairwise([0, *ends])], slice(0, ends[-1])
-        return inputs, [Span(one, one) for one in own], Span(whole, whole)
+        return Batch(inputs, [Span(one, one) for one in own], Span(whole, whole))
 
     def _document_mask(self, ends: Sequence[int]) -> Any:
         """Return an additive mask `[1, 1, T, T]` of documents, causal if the model is."""

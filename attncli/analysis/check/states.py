@@ -1,4 +1,4 @@
-"""What a model's layers pass on, run as its users run it: in its own attention implementation, whole or with a cache.
+"""Hidden states of a model run as its users run it: in its own attention implementation, whole or with a cache.
 
 Where two ways of running the same text should give the same numbers, the hidden states after each layer say whether
 they do, and from which layer on not.
@@ -32,7 +32,7 @@ _SOURCES = (("self", "hidden_states"), ("encoder", "encoder_hidden_states"), ("d
 
 
 def states(model: Any, inputs: Mapping[str, Any], spans: Sequence[Span]) -> list[States]:
-    """Run a model on a batch and return what its layers pass on, for the tokens of each sentence.
+    """Run a model on a batch and return the hidden states after each layer, for the tokens of each sentence.
 
     Raises:
         NotExposedError: the model does not run on these inputs, or does not return its hidden states.

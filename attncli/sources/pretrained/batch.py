@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from attncli.sources.pretrained.recording import Span
+from attncli.sources.pretrained.recording import Batch, Span
 
 MOST_TOKENS = 4096  # of a batch, padding included: more gains nothing on a CPU
 _TARGET = "decoder_"  # what the names of a decoder's inputs begin with
@@ -16,7 +16,7 @@ Encoded = Mapping[str, Sequence[int]]
 
 
 def groups(sizes: Sequence[float]) -> Iterator[slice]:
-    """Yield the neighbouring sentences whose traces, of these sizes in bytes, there is room for at a time."""
+    """Split sentences into runs of neighbours whose traces, of these sizes in bytes, fit into `ROOM` together."""
     start, taken = 0, 0.0
     for index, size in enumerate(sizes):
         if index > start and taken + size > ROOM:
@@ -47,10 +47,8 @@ def batches(encoded: Sequence[Encoded], limit: int = MOST_TOKENS) -> Iterator[li
         yield batch
 
 
-def padded(
-    encoded: Sequence[Encoded], pad_id: int, side: str, takes_positions: bool
-) -> tuple[dict[str, torch.Tensor], list[Span], Span]:
-    """Return the inputs of a batch, `[B, longest]` each, where its sentences stand, and the whole of it.
+def padded(encoded: Sequence[Encoded], pad_id: int, side: str, takes_positions: bool) -> Batch:
+    """Return sentences side by side, padded to the length of the longest.
 
     Args:
         encoded: what the tokenizer gave for each sentence.
@@ -70,17 +68,12 @@ def padded(
     if side == "left" and len(encoded) > 1 and takes_positions:
         inputs["position_ids"] = (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
     sides = [_slices(encoded, name, side) for name in ("input_ids", _TARGET + "input_ids") if name in inputs]
-    texts, targets = sides[0], sides[-1]
-    spans = [Span(text, target) for text, target in zip(texts, targets, strict=True)]
-    return inputs, spans, _whole(texts, targets)
+    both = sides[0], sides[-1]  # of a text and its target; without targets they are the same
+    text, target = (slice(0, max(one.stop for one in own)) for own in both)
+    return Batch(inputs, [Span(*own) for own in zip(*both, strict=True)], Span(text, target))
 
 
 def _slices(encoded: Sequence[Encoded], name: str, side: str) -> list[slice]:
     lengths = [len(one[name]) for one in encoded]
     longest = max(lengths)
     return [slice(0, n) if side == "right" else slice(longest - n, longest) for n in lengths]
-
-
-def _whole(texts: list[slice], targets: list[slice]) -> Span:
-    text, target = (slice(0, max(one.stop for one in side)) for side in (texts, targets))
-    return Span(text, target)

@@ -11,22 +11,14 @@ from typing import Any
 from attncli.errors import NotExposedError
 from attncli.sources.pretrained import interface, watch
 from attncli.sources.pretrained.places import attention_places
-from attncli.sources.pretrained.recording import Finished, Recorder, Request, Span
+from attncli.sources.pretrained.recording import Batch, Finished, Recorder, Request
 from attncli.sources.pretrained.reference import compare_unmodified, returns_kept
 from attncli.sources.pretrained.running import attempting, make_eager
 
 _log = logging.getLogger(__name__)
 
 
-def run(
-    model: Any,
-    part: Any,
-    inputs: Mapping[str, Any],
-    request: Request,
-    kinds: Sequence[str],
-    spans: Sequence[Span],
-    whole: Span,
-) -> Recorder:
+def run(model: Any, part: Any, batch: Batch, request: Request, kinds: Sequence[str]) -> Recorder:
     """Run a model on a batch and return what was recorded.
 
     The model first runs with our attention function. If it never calls it, it is one that has to be watched: it
@@ -35,21 +27,19 @@ def run(
     Args:
         model: from `load_model`.
         part: what runs: the model, its encoder, or what goes on where a cache ends.
-        inputs: what the tokenizer made of the texts.
+        batch: the sentences.
         request: what to record.
         kinds: the kinds of attention that run.
-        spans: where each sentence stands.
-        whole: the padded batch.
 
     Raises:
         NotExposedError: an attention layer could be watched in neither way.
         InputError: the batch does not fit into memory.
     """
     architecture = model.config.model_type
-    forward = partial(_forward, model, part, inputs)
+    forward = partial(_forward, model, part, batch.inputs)
     _as_loaded(model)
     if model.config._attn_implementation in (interface.ATTENTION, interface.EAGER_MASKS):
-        this = Recorder(request, attention_places(model), kinds, spans, whole)
+        this = Recorder(request, attention_places(model), kinds, batch)
         try:
             with interface.recording(this, model), returns_kept(this) as returns:
                 forward()
@@ -68,7 +58,7 @@ def run(
     if request.mask is not None:
         raise NotExposedError(f"{architecture} makes its own mask, which --mask cannot replace")
     while True:
-        this = Recorder(request, attention_places(model), kinds, spans, whole)
+        this = Recorder(request, attention_places(model), kinds, batch)
         try:
             with watch.recording(this, model):
                 forward()

@@ -26,17 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class Checkpoint:
-    """A model and its tokenizer, loaded once; see `attncli.sources.stream.Source`.
-
-    Args:
-        model: folder or hub name.
-        layers: which layers to record.
-        heads: which heads to show.
-        kind: the only kind of attention to record; None is every kind.
-        mask: a mask expression or file in place of the model's own.
-        special: whether the tokenizer adds its special tokens.
-        options: how to load it.
-        generate: how many tokens the model writes after each sentence.
+    """A model and its tokenizer, loaded once; see `open_source` for what it takes and `stream.Source` for what it does.
 
     Raises:
         UsageError: there is no such layer, head or kind.
@@ -193,11 +183,12 @@ class Checkpoint:
         if self.is_encoder_decoder and sentences[0].target is None:
             part, kinds = self.model.get_encoder(), ("encoder",)
         given = [one.inputs for one in sentences]
-        inputs, spans, whole = batch.padded(given, self.reader.padding_id, "right", self.takes_positions)
+        together = batch.padded(given, self.reader.padding_id, "right", self.takes_positions)
         begun = perf_counter()
-        recorded = run(self.model, part, inputs, self.request, kinds, spans, whole)
-        shape = inputs["input_ids"].shape
-        _log.info("ran a batch of %d × %d tokens in %.3f s", *shape, perf_counter() - begun)
+        recorded = run(self.model, part, together, self.request, kinds)
+        _log.info(
+            "ran a batch of %d × %d tokens in %.3f s", *together.inputs["input_ids"].shape, perf_counter() - begun
+        )
         source = self._provenance()
         traces = []
         for one, own in zip(sentences, recorded.traces(), strict=True):

@@ -1,4 +1,4 @@
-"""Going on where a KV cache ends: the first positions have run, the rest is asked about."""
+"""Continuing from a KV cache: the first positions have run, and the rest is recorded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attncli.sources.pretrained.running import attempting, running_with
 def continued(
     model: Any, inputs: Mapping[str, torch.Tensor], past: int
 ) -> tuple[Callable[..., Any], dict[str, torch.Tensor]]:
-    """Run the first positions, of an encoder-decoder those of the decoder.
+    """Run the first positions of sentences, of an encoder-decoder those of the decoder, and fill a KV cache.
 
     Args:
         model: what runs, with its own attention, unwatched.

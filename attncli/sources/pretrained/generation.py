@@ -1,4 +1,4 @@
-"""A causal language model that goes on where a text ends: greedily, each token the likeliest after all before it."""
+"""Writing more tokens with a causal language model, greedily: each is the likeliest after all before it."""
 
 from __future__ import annotations
 

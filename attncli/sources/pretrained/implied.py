@@ -49,7 +49,7 @@ class Implied:
 
 
 def budget(config: Any) -> int | None:
-    """Return how many keys a query attends to where a layer chooses among those it may see; None if none does."""
+    """Return how many keys a query attends to where a layer selects keys by their content; None if none does."""
     blocks = getattr(config, "index_topk_blocks", None)
     kept = [getattr(config, name, None) for name in _BUDGETS]
     kept.append(blocks and blocks * config.index_block_size)

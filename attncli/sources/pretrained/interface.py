@@ -176,7 +176,7 @@ def _attend(
         output, weights = _eager(call, sums)
         if sums is not None:
             recorder.arrivals[place] = Arrival(call.mask, torch.cat(sums, dim=-1), query.dtype)
-    for number, span in enumerate(recorder.spans):
+    for number, span in enumerate(recorder.batch.spans):
         rows, columns = span.of(place[1])
         layer = LayerTrace(layer=place[0], kind=place[1], heads=heads, **_arrays(call, number, rows, columns))
         own = None if output is None else to_numpy(output[number, rows])
@@ -259,7 +259,7 @@ def _eager(call: _Call, sums: list[torch.Tensor] | None = None) -> tuple[torch.T
 
 
 def _check_arrived(call: _Call, weights: torch.Tensor, allowed: torch.Tensor) -> None:
-    """Raise NotExposedError if a query that has keys looks at another one all the same."""
+    """Raise NotExposedError if a query attends to a forbidden key although it has allowed ones."""
     if (weights * (~allowed & allowed.any(dim=-1, keepdim=True))).any():
         raise NotExposedError(f"{type(call.module).__name__} does not follow --mask; its mask cannot be replaced")
 
@@ -273,7 +273,7 @@ def _added(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _fastest(call: _Call, run: _Run) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Compute a layer that nobody looks at: with the fused kernel where it drops nothing and keeps no [Q, K]."""
+    """Compute a layer that is not recorded, with the fused kernel where that gives the same result."""
     drops = any(call.more.get(name) is not None for name in _NOT_IN_SDPA) or hasattr(call.module, "sinks")
     form = _form(call.mask, run)
     if drops or not run.has_sdpa or form == "blind" or call.value.shape[-1] != call.query.shape[-1]:
@@ -286,7 +286,7 @@ def _fastest(call: _Call, run: _Run) -> tuple[torch.Tensor, torch.Tensor | None]
 
 
 def _form(mask: torch.Tensor | None, run: _Run) -> str:
-    """Return what the fused kernel needs to know of a mask: full, causal, or cells; blind if a query has no key."""
+    """Classify a mask for the fused kernel: full, causal, other cells; or blind, if a query has no key."""
     if mask is None:
         return "full"
     if mask.dtype != torch.bool:

@@ -70,7 +70,7 @@ def load_config(name: str, options: LoadOptions) -> Any:
 def load_model(
     name: str, config: Any, options: LoadOptions, request: Request, writes: bool
 ) -> tuple[Any, tuple[str, ...]]:
-    """Load the model with our attention function in place of its own, and return what the user should know of it too.
+    """Load a model that calls our attention function, and return it with the notes on its weights for the user.
 
     A model that never calls such a function gets its eager attention; so does one with a table of attention classes
     of its own, which has no place for ours.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from attncli.sources.pretrained.checkpoint import Checkpoint
 from attncli.sources.pretrained.configuration import layer_types
 from attncli.sources.pretrained.continuation import continued
 from attncli.sources.pretrained.implied import budget
-from attncli.sources.pretrained.recording import Span
+from attncli.sources.pretrained.recording import Batch, Span
 from attncli.sources.reading import Sentence
 from attncli.text import visible
 from attncli.trace.layer import LayerTrace
@@ -63,7 +63,7 @@ class SentenceMasks:
 
 
 class BlankCheckpoint(Checkpoint):
-    """A checkpoint without its weights: nothing can be asked of it but its masks."""
+    """A checkpoint without its weights, which can be asked for its masks alone."""
 
     def _load(self, config: Any, writes: bool) -> tuple[Any, tuple[str, ...]]:
         self.request = replace(self.request, is_blank=True)
@@ -100,14 +100,14 @@ class BlankCheckpoint(Checkpoint):
         inputs, _, whole = padded([one.inputs for one in sentences], padding.id, side, self.takes_positions)
         with costless():
             recorded = self._recorded(inputs, whole, past, len(texts))
-        rows = [
-            {
-                "text": _filled(one.tokens, whole.text.stop, padding, side),
-                "target": _filled(one.query_tokens, whole.target.stop, padding, side),
-            }
+        filled = [
+            (
+                _filled(one.tokens, whole.text.stop, padding, side),
+                _filled(one.query_tokens, whole.target.stop, padding, side),
+            )
             for one in sentences
         ]
-        masks = self._grouped(recorded, rows, past)
+        masks = self._grouped(recorded, filled, past)
         notes = [*self._layer_notes(), *(note for one in sentences for note in one.notes)]
         notes += self._padding_notes(sentences, pad, side, padding)
         return [SentenceMasks(*both) for both in zip(sentences, masks, strict=True)], notes
@@ -152,12 +152,12 @@ class BlankCheckpoint(Checkpoint):
     # --- running -------------------------------------------------------------------------------------------
 
     def _recorded(
-        self, inputs: Mapping[str, torch.Tensor], whole: Span, past: int, count: int
+        self, inputs: dict[str, torch.Tensor], whole: Span, past: int, count: int
     ) -> list[tuple[LayerTrace, ...]]:
         """Return the layers of every sentence, each with the whole padded row."""
 
-        def recorded(part: Any, given: Mapping[str, torch.Tensor], kinds: Sequence[str], span: Span) -> Any:
-            return run(self.model, part, given, self.request, kinds, [span] * count, span).traces()
+        def recorded(part: Any, given: dict[str, torch.Tensor], kinds: Sequence[str], span: Span) -> Any:
+            return run(self.model, part, Batch(given, [span] * count, span), self.request, kinds).traces()
 
         if not past:
             return recorded(self.model, inputs, self.kinds, whole)
@@ -177,25 +177,30 @@ class BlankCheckpoint(Checkpoint):
     # --- putting together -------------------------------------------------------------------------------------
 
     def _grouped(
-        self, recorded: Sequence[tuple[LayerTrace, ...]], rows: Sequence[Mapping[str, Tokens]], past: int
+        self, recorded: Sequence[tuple[LayerTrace, ...]], filled: Sequence[tuple[Tokens, Tokens]], past: int
     ) -> list[tuple[LayerMask, ...]]:
-        """Return the masks of each sentence, layers of one kind that have the same mask together."""
+        """Return the masks of each sentence, layers of one kind that have the same mask together.
+
+        Args:
+            recorded: the layers of each sentence.
+            filled: each sentence's text and target, with their padding.
+            past: how many positions ran before.
+        """
         groups: dict[Any, tuple[str, list[np.ndarray[Any, Any]], list[int]]] = {}
-        columns = [{"cross": one["text"], "encoder": one["text"]} for one in rows]
         for layers in zip(*recorded, strict=True):
             cells = [_cells(layer) for layer in layers]
             kind = self._kind(layers[0], cells, past)
             key = (kind, *((each.shape, each.tobytes()) for each in cells))
             groups.setdefault(key, (layers[0].kind, cells, []))[2].append(layers[0].layer)
-        found: list[list[LayerMask]] = [[] for _ in rows]
+        found: list[list[LayerMask]] = [[] for _ in filled]
         for (kind, *_), (side, cells, indices) in groups.items():
             before = past if side != "encoder" else 0
-            for number, allowed in enumerate(cells):
-                keys = columns[number].get(side, rows[number]["target"])
-                queries = Tokens(rows[number]["text" if side == "encoder" else "target"][before:])
+            for own, (text, target), allowed in zip(found, filled, cells, strict=True):
+                queries = Tokens((text if side == "encoder" else target)[before:])
+                keys = text if side in ("encoder", "cross") else target
                 dropped = len(keys) - allowed.shape[-1]
                 full = np.pad(allowed, ((0, 0), (0, 0), (dropped, 0)))
-                found[number].append(LayerMask(kind, tuple(indices), full, queries, keys, before, dropped))
+                own.append(LayerMask(kind, tuple(indices), full, queries, keys, before, dropped))
         return [tuple(masks) for masks in found]
 
     def _kind(self, layer: LayerTrace, cells: Sequence[Bool[np.ndarray, "P Q K"]], past: int) -> str:

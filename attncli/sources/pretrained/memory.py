@@ -20,7 +20,7 @@ _QUADRATIC = 4  # [H, Q, K] arrays that a model's own eager attention holds at a
 
 
 def feed_forward_in_blocks(model: Any) -> None:
-    """Let long sentences pass a model's feed-forward layers a block of tokens at a time.
+    """Let a model's feed-forward layers compute long sentences a block of tokens at a time.
 
     Each token passes alone there, but the wide layer inside (four times the model's width, and several copies of it
     in some activations) is what a long sentence needs most memory for.

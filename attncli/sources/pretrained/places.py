@@ -1,4 +1,4 @@
-"""Which module of a model is the attention of which layer, and a model without the layers nobody asked for."""
+"""Which module of a model is the attention of which layer, and models without the layers above those asked for."""
 
 from __future__ import annotations
 

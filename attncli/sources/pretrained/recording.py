@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -53,6 +53,20 @@ class Span:
         return rows, self.text if kind == "cross" else slice(rows.start, rows.stop + self.past)
 
 
+class Batch(NamedTuple):
+    """Sentences side by side.
+
+    Attributes:
+        inputs: what the model reads, `[B, longest]` each, by the names of its forward pass.
+        spans: where each sentence stands.
+        whole: all of it, padding included.
+    """
+
+    inputs: dict[str, Any]
+    spans: list[Span]
+    whole: Span
+
+
 @dataclass(frozen=True)
 class Arrival:
     """What one layer's attention function was handed, and what the model's own code made of it.
@@ -80,8 +94,7 @@ class Recorder:
         request: what to record.
         places: which attention module is which layer.
         kinds: the kinds of attention that run.
-        spans: the sentences of the batch.
-        whole: all of it, padding included.
+        batch: what it runs on.
         layers: what was recorded, of each sentence.
         seen: the layers of each kind that have called, in that order.
         arrivals: what each layer was handed, if that is asked for.
@@ -91,8 +104,7 @@ class Recorder:
     request: Request
     places: Places
     kinds: Sequence[str]
-    spans: Sequence[Span]
-    whole: Span
+    batch: Batch
     arrivals: dict[Sublayer, Arrival] = field(default_factory=dict)
     calling: dict[int, Sublayer] = field(default_factory=dict)
     layers: list[dict[Sublayer, LayerTrace]] = field(init=False)
@@ -100,7 +112,7 @@ class Recorder:
 
     def __post_init__(self) -> None:
         """Begin with nothing seen."""
-        self.layers = [{} for _ in self.spans]
+        self.layers = [{} for _ in self.batch.spans]
         self.seen = {kind: [] for kind in self.kinds}
         if not self.wanted:
             there = " and ".join(f"{len(self.places.layers[kind])} {kind}" for kind in self.kinds)
@@ -115,7 +127,7 @@ class Recorder:
         return sorted(found, key=lambda place: (place[1] != "encoder", place[0]))
 
     def arrive(self, module: Any) -> Sublayer:
-        """Return which layer of which kind a module is, now that it calls."""
+        """Note that an attention module runs now, and return which layer of which kind it is."""
         kind = self.places.kind(module)
         seen = self.seen.setdefault(kind, [])
         seen.append(self.places.layer(module, len(seen)))
@@ -129,9 +141,9 @@ class Recorder:
             NotExposedError: it has not one query and one key for every token of the padded batch.
             UsageError: it has no such head.
         """
-        rows, columns = (side.stop for side in self.whole.of(place[1]))
+        rows, columns = (side.stop for side in self.batch.whole.of(place[1]))
         # A cache of a sliding window has dropped what no query will see.
-        is_cut = self.whole.past > 0 and keys < columns
+        is_cut = self.batch.whole.past > 0 and keys < columns
         if queries != rows or (keys != columns and not is_cut):
             raise NotExposedError(
                 f"layer {place[0]} has {queries} queries and {keys} keys for {rows} and {columns} tokens; positions "
@@ -159,7 +171,7 @@ class Recorder:
         return self.places.is_named and place == self.wanted[-1]
 
     def check(self, architecture: str) -> None:
-        """Raise NotExposedError unless every layer called once, in order, as far as the pass went."""
+        """Raise NotExposedError unless every layer ran once, and in order, as far as the pass went."""
         for kind, seen in self.seen.items():
             expected = list(self.places.layers.get(kind, ()))
             # Where names tell the layers, the pass may have ended early.
@@ -178,7 +190,7 @@ class Recorder:
 
 
 def _with_mask_alone(layer: LayerTrace) -> LayerTrace:
-    """Return the layer of a model without weights, whose numbers take no memory."""
+    """Return a layer whose numbers, which mean nothing in a model without weights, are zeros that take no memory."""
     zeros: dict[str, Any] = {
         name: np.broadcast_to(np.float32(0), array.shape)
         for name in ("q", "k", "v", "bias", "scores", "weights")

@@ -82,12 +82,12 @@ def compare_unmodified(model: Any, run: Recorder, kept: Returns, forward: Callab
         return
     with running_with(model, backend):
         expected = _unmodified(run, kept, forward)
-    for number, span in enumerate(run.spans):
+    for number, span in enumerate(run.batch.spans):
         for place, layer in run.layers[number].items():
             if layer.proof is None or place not in expected:
                 continue
             rows = span.of(place[1])[0]
-            ours, theirs = (_own(one[place], number, len(run.spans), rows) for one in (kept.outputs, expected))
+            ours, theirs = (_own(one[place], number, len(run.batch.spans), rows) for one in (kept.outputs, expected))
             error = float(np.abs(ours - theirs).max()) if ours.shape == theirs.shape else np.inf
             other = Proof(error, "", "", float(np.abs(theirs).max()))
             worse = max(other, layer.proof, key=_badness)
@@ -96,10 +96,10 @@ def compare_unmodified(model: Any, run: Recorder, kept: Returns, forward: Callab
 
 
 def _backend(model: Any, run: Recorder) -> str | None:
-    """Return which of the model's own implementations fits into memory; the eager one is whose weights are shown."""
-    rows, columns = run.whole.of(run.kinds[-1])
+    """Return the model's own implementation to compare with: eager if its scores fit into memory, else fused."""
+    rows, columns = run.batch.whole.of(run.kinds[-1])
     heads = max(layer.num_heads for layer in run.layers[0].values())
-    if len(run.spans) * heads * rows.stop * max(rows.stop, columns.stop) <= _MOST:
+    if len(run.batch.spans) * heads * rows.stop * max(rows.stop, columns.stop) <= _MOST:
         return "eager"
     return "sdpa" if model._supports_sdpa else None
 

@@ -57,16 +57,11 @@ def _configs(model: Any) -> list[Any]:
 
 @contextmanager
 def attempting(texts: str, failure: str, kind: type[NotExposedError] = NotExposedError) -> Iterator[None]:
-    """Turn what a model raises while it runs, without gradients, into one sentence.
-
-    Args:
-        texts: what it runs on.
-        failure: what it means that it does not run.
-        kind: of the error that says so.
+    """Turn what a model's own code raises into one sentence, and keep no gradients meanwhile.
 
     Raises:
-        InputError: memory ran out.
-        NotExposedError: anything else.
+        InputError: the texts do not fit into memory.
+        NotExposedError: anything else, of the given kind: the failure, and what the code said.
     """
     try:
         with torch.inference_mode():

@@ -53,7 +53,7 @@ class _Watched:
     outputs: list[_Product] = field(default_factory=list)
 
     def origin(self, tensors: list[torch.Tensor], numel: int) -> _Product | str | None:
-        """Return where the first of some tensors comes from that has as many numbers as what is made of them."""
+        """Return what a result was made of: the origin of its first operand with as many elements as it has."""
         found = (self.origins.get(id(tensor)) for tensor in tensors if tensor.numel() == numel)
         return next((entry[1] for entry in found if entry is not None), None)
 
@@ -145,7 +145,7 @@ def _record(run: Recorder, place: Sublayer, call: _Watched) -> None:
     if len(call.softmax) > 1:
         raise NotExposedError(f"layer {place[0]} makes its weights of {len(call.softmax)} softmax, no single one")
     scores, weights, product = call.softmax[0]
-    batch = len(run.spans)
+    batch = len(run.batch.spans)
     if scores.ndim > 4 or (scores.ndim == 3 and len(scores) % batch):
         raise NotExposedError(f"the scores of layer {place[0]} have shape {list(scores.shape)}, no [heads, Q, K]")
 
@@ -157,7 +157,7 @@ def _record(run: Recorder, place: Sublayer, call: _Watched) -> None:
     if any(not _same(product.left, weights) for product in call.outputs):
         raise NotExposedError(f"layer {place[0]} changes its weights after the softmax; that is not supported")
     output = call.outputs[0] if len(call.outputs) == 1 else None
-    for number, span in enumerate(run.spans):
+    for number, span in enumerate(run.batch.spans):
         rows, columns = span.of(place[1])
         masked = to_numpy(own(scores, number)[:, rows, columns])
         allowed = ~(masked <= _FORBIDDEN)  # NaN is no mask
@@ -180,7 +180,7 @@ def _record(run: Recorder, place: Sublayer, call: _Watched) -> None:
 
 
 def _same(left: torch.Tensor, weights: torch.Tensor) -> bool:
-    """Whether what the values are multiplied with are the weights, in whatever shape and precision."""
+    """Whether the left operand of a product is the weights, in whatever shape and precision."""
     shapes = left.reshape(-1, *left.shape[-2:]), weights.reshape(-1, *weights.shape[-2:])
     if shapes[0].shape != shapes[1].shape:
         return False
@@ -188,7 +188,7 @@ def _same(left: torch.Tensor, weights: torch.Tensor) -> bool:
 
 
 def _scale(q: Any, k: Any, scores: np.ndarray[Any, Any], allowed: np.ndarray[Any, Any]) -> float | None:
-    """Return the number that makes q·k the scores, or None if more was done to them."""
+    """Return what q·k is multiplied with to give the scores, or None if more was done to them."""
     if q is None:
         return None
     products = (q @ np.repeat(k, len(q) // len(k), axis=0).swapaxes(-1, -2))[allowed]
