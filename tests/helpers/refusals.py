@@ -1,13 +1,14 @@
-"""What every bad request ends with, and a folder in which nothing may be left."""
+"""What every bad request ends with, what must not be obeyed, and a folder in which nothing may be left."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 from outputs import INPUT, LOAD, NOT_EXPOSED, USAGE, obeyed, one_sentence
 
-__all__ = ["ESCAPE", "INPUT", "LOAD", "NOT_EXPOSED", "USAGE", "left_in", "raw", "refused"]
+__all__ = ["ESCAPE", "INPUT", "LOAD", "NOT_EXPOSED", "USAGE", "Evil", "left_in", "raw", "refused"]
 ESCAPE = "\x1b[31mred\x07\x9b2J\u202etxt\nsecond line"
 raw = obeyed
 
@@ -22,3 +23,13 @@ def refused(ran: Any, code: int, *words: str) -> None:
 
 def left_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
+
+
+class Evil:
+    """Makes a folder where a pickle is trusted."""
+
+    def __init__(self, canary: Path) -> None:
+        self.canary = canary
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.canary),)

@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 import torch
 from apart import ran_apart
-from outputs import FINDINGS, INPUT, LOAD, OK, hold, one_sentence
-from refusals import refused
+from outputs import FINDINGS, INPUT, LOAD, OK, answered_or_refused, one_sentence
+from refusals import Evil, refused
 from safetensors import safe_open
 from safetensors.numpy import save, save_file
 
@@ -50,9 +50,7 @@ def tried(attn: Run, path: Path, arguments: list[Any], times: int = TRIES) -> Co
     for seed in range(times):
         path.write_bytes(damaged(whole, seed))
         ran = attn(*arguments)
-        hold(ran.code, ran.out, ran.err)
-        if ran.code not in (OK, FINDINGS):
-            one_sentence(ran.code, ran.out, ran.err)
+        answered_or_refused(ran)
         ended[int(ran.code)] += 1
     path.write_bytes(whole)
     assert attn(*arguments).code == OK
@@ -101,16 +99,6 @@ def test_a_damaged_tokenizer_of_the_toy_layer_is_read_or_refused(attn: Run, tiny
 
 
 # --- made to do damage -------------------------------------------------------------------------------------
-
-
-class Evil:
-    """Makes a folder where a pickle is trusted."""
-
-    def __init__(self, canary: Path) -> None:
-        self.canary = canary
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.canary),)
 
 
 def test_no_pickle_of_a_mask_runs(attn: Run, tmp_path: Path) -> None:
@@ -221,8 +209,7 @@ def in_little_memory(reading: dict[str, list[str]], mebibytes: int, gibibytes: i
     """Return how each of these commands ended, in one process, and hold them to their memory."""
     ended = ran_apart(reading, gibibytes=gibibytes)
     for name, ran in ended.items():
-        if ran.code > FINDINGS:
-            one_sentence(ran.code, ran.out, ran.err)
+        answered_or_refused(ran)
         assert ran.kibibytes < mebibytes * 1024, f"{name} took {ran.kibibytes // 1024} MiB"
     return {name: ran.code for name, ran in ended.items()}
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from conformance import save_tokenizer
 from fuzzing import TIMES
-from outputs import FINDINGS, INPUT, LOAD, OK, hold, one_sentence
+from outputs import FINDINGS, INPUT, LOAD, OK, answered_or_refused
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 from small_checkpoints import save_tiny_llama
@@ -58,9 +58,7 @@ def test_of_a_trace(attn: Run, tmp_path: Path) -> None:
             save_file(tensors, path, metadata={"attncli": with_another(said, place, other)})
             ran = attn("inspect", "--from", path, "--show", "tokens,scores,heatmap,output")
             assert ran.code in (OK, INPUT), (place, other, ran.err)
-            hold(ran.code, ran.out, ran.err)
-            if ran.code == INPUT:
-                one_sentence(ran.code, ran.out, ran.err)
+            answered_or_refused(ran)
             ended[ran.code] += 1
     assert ended[OK] > 20
     assert ended[INPUT] > 300
@@ -115,9 +113,7 @@ def test_of_a_checkpoint(name: str, attn: Run, checkpoint: Path) -> None:
         path.write_text(with_another(said, place, other), encoding="utf-8")
         ran = attn(*command)
         try:
-            hold(ran.code, ran.out, ran.err)
-            if ran.code not in (OK, FINDINGS):
-                one_sentence(ran.code, ran.out, ran.err)
+            answered_or_refused(ran)
         except AssertionError as error:
             raise AssertionError(f"{place} is {other}: {command[:2]}: {error}") from None
         ended[ran.code] += 1
