@@ -5,8 +5,6 @@ import json
 import random
 import re
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,13 +17,12 @@ from conformance import save
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from tiny_tokenizers import BERT, END, FAMILIES, ROBERTA, STRINGS, save_tokenizer
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from attncli.errors import InputError, LoadError
+from attncli.errors import LoadError
 from attncli.sources.native.fields import DeclinedError
 from attncli.sources.native.tokenizer import NativeTokenizer, load_tokenizer
-from attncli.sources.reading import Reader
 
 LIMIT = 9  # tokens, where texts are cut
 
@@ -361,17 +358,6 @@ def test_a_name_that_transformers_treats_apart(saved: Callable[[str], Path]) -> 
         load_tokenizer("deepseek-ai/DeepSeek-Coder-1b", saved("llama"), {"model_type": "llama"})
 
 
-def test_a_normalizer_of_the_file_that_its_class_does_not_use(saved: Callable[[str], Path]) -> None:
-    folder = saved("bert")
-    _file(lambda content: content.update(normalizer={"type": "Replace", "pattern": {"String": "a"}, "content": "b"}))(
-        folder
-    )
-    alone = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    native = load_tokenizer("it", folder, {"model_type": "bert"})
-    assert native("a cat").encodings[0].tokens != alone.encode("a cat").tokens
-    assert _differences(folder, STRINGS[::3]) == []
-
-
 # Any files together: what AutoTokenizer makes of them, or nothing.
 FLAGS = (
     "do_lower_case strip_accents tokenize_chinese_chars add_prefix_space trim_offsets legacy add_bos_token "
@@ -481,30 +467,6 @@ def test_the_tokenizer_of_the_conformance_test(family: str, tmp_path: Path) -> N
             _differences(tmp_path, words)
 
 
-@pytest.mark.parametrize("truncate", [False, True])
-def test_a_reader_with_it(minilm: str, truncate: bool) -> None:
-    config = json.loads(Path(minilm, "config.json").read_text())
-    rest = {"special": True, "limit": 6, "truncate": truncate, "rows": 30522, "start_id": None}
-    reader = Reader(name=minilm, tokenizer=AutoTokenizer.from_pretrained(minilm), **rest)
-    native = Reader(name=minilm, tokenizer=load_tokenizer(minilm, Path(minilm), config), **rest)
-    assert native.padding_id == reader.padding_id == 0
-    assert native.read("Time flies 中", None, None) == reader.read("Time flies 中", None, None)
-    long = "time flies like an arrow"
-    if truncate:
-        assert native.read(long, "fruit flies", None) == reader.read(long, "fruit flies", None)
-    else:
-        with pytest.raises(InputError, match=r"has 7 tokens, .* reads at most 6"):
-            native.read(long, None, None)
-
-
-def test_a_word_that_a_vocabulary_cannot_express(tmp_path: Path) -> None:
-    Tokenizer(models.WordLevel({"a": 0}, unk_token="<unk>")).save(str(tmp_path / "tokenizer.json"))
-    native = load_tokenizer("it", tmp_path, {"model_type": "llama"})
-    reader = Reader("it", native, special=True, limit=None, truncate=False, rows=None, start_id=None)
-    with pytest.raises(InputError, match=r"cannot read the text: .*Missing \[UNK\]"):
-        reader.read("b", None, None)
-
-
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
@@ -522,13 +484,3 @@ def test_damaged_files(name: str, content: str, sentence: str, saved: Callable[[
         load_tokenizer("it", folder, {"model_type": "bert"})
     assert "\n" not in str(raised.value)
     assert "\x1b" not in str(raised.value)
-
-
-def test_neither_torch_nor_transformers_is_imported(minilm: str) -> None:
-    code = (
-        "import sys; from pathlib import Path; from attncli.sources.native.tokenizer import load_tokenizer; "
-        "tokenizer = load_tokenizer('it', Path(sys.argv[1]), {'model_type': 'bert'}); "
-        "assert tokenizer('a')['input_ids'] == [101, 1037, 102]; "
-        "assert not {'torch', 'transformers', 'huggingface_hub'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code, minilm], check=True)
