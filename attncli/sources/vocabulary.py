@@ -60,7 +60,7 @@ class Words:
 
 
 def _split(text: str) -> list[tuple[str, tuple[int, int]]]:
-    """Return what tokenizers' `Whitespace` makes of a text: its words and runs of other signs, with their places."""
+    """Return the words of a text and its runs of other signs, with their places, as tokenizers' `Whitespace` does."""
     if text.isascii():  # where Python's classes of characters are those of the library, which takes 8 MB to import
         return [(found[0], found.span()) for found in re.finditer(r"\w+|[^\w\s]+", text, re.ASCII)]
     from tokenizers.pre_tokenizers import Whitespace
@@ -166,7 +166,7 @@ def tokens_of(encoding: Any, text: str, pair: str | None = None) -> Tokens:
 
 
 def open_vocabulary(vocab: str, special: bool, offline: bool) -> Tokenizer | None:
-    """Load the tokenizer that `--vocab` names; None is `words`, a vocabulary of each document's own.
+    """Load the tokenizer that `--vocab` names; None stands for `words`, the vocabulary made of each document.
 
     Raises:
         UsageError: an option does not apply to `words`.
