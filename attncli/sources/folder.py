@@ -16,6 +16,7 @@ from attncli.errors import LoadError
 from attncli.files import MOST_SETTINGS, MOST_TEXT, Tensors, check_file, read_file
 from attncli.text import visible
 
+ALONE = "model.safetensors"  # the weights of a checkpoint that is not in several files
 INDEX = "model.safetensors.index.json"
 _INDEX_OF_PICKLES = "pytorch_model.bin.index.json"
 _TEMPLATES = "additional_chat_templates"  # the one folder of a checkpoint's in which transformers reads what it finds

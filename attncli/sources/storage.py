@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from attncli.errors import LoadError
-from attncli.sources.folder import check_folder, map_weights, shards_of
+from attncli.sources.folder import ALONE, check_folder, map_weights, shards_of
 from attncli.text import visible
 
 _ADAPTER = "adapter_config.json"
 _WEIGHTS = (".safetensors", ".bin")
-_ALONE = "model.safetensors"
 _FLOATS = ("F64", "F32", "F16", "BF16")  # that are the numbers themselves; F8_E4M3 and I8 are so many steps of a scale
 # hf_quant_config.json (ModelOpt), quantize_config.json (GPTQ), quant_config.json (AWQ), quanto_qmap.json (Quanto), …
 _QUANTIZATION = re.compile(r"(^|_)quant(o|ized?|izer|ization)?(_[^.]*)?\.json$|^smash_config\.json$")
@@ -141,7 +140,7 @@ def check_types(name: str, folder: Path, floating: Iterable[str], head: str) -> 
         LoadError: one of them is stored as something else.
     """
     bare = {tensor.removeprefix(head) for tensor in floating}
-    files = {_ALONE} if (folder / _ALONE).is_file() else set(_files(shards_of(folder), bare, head))
+    files = {ALONE} if (folder / ALONE).is_file() else set(_files(shards_of(folder), bare, head))
     for path in (folder / file for file in sorted(files)):
         types = map_weights(path).types
         if codes := sorted(each for each in types if each.removeprefix(head) in bare and types[each] not in _FLOATS):

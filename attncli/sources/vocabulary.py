@@ -222,7 +222,7 @@ def tokenizer_in(path: Path, whose: str) -> Tokenizer:
 
 def _tokenizer_from_hub(name: str, offline: bool) -> Path:
     require(f"--vocab '{visible(name)}' is no file or folder here. A look on the hub", "huggingface_hub")
-    from attncli.sources.hub import hush_hub
+    from attncli.sources.hub import first_sentence, hush_hub, unreached
 
     hush_hub()
     from huggingface_hub import hf_hub_download
@@ -230,14 +230,10 @@ def _tokenizer_from_hub(name: str, offline: bool) -> Path:
     try:
         return Path(hf_hub_download(name, "tokenizer.json", local_files_only=offline))
     except Exception as error:  # network, authentication, names: a sentence for each is in the error
-        from attncli.sources.hub import unreached
-
         if why := unreached(error):
             raise LoadError(
                 f"the hub could not be reached, and --vocab '{visible(name)}' is no file or folder here and not in "
                 f"the local cache; check the connection ({why})"
             ) from None
-        first_line = visible(str(error).strip().partition("\n")[0])
-        raise LoadError(
-            f"--vocab '{visible(name)}' is no file or folder here and not on the hub: {first_line}"
-        ) from None
+        why = first_sentence(error)
+        raise LoadError(f"--vocab '{visible(name)}' is no file or folder here and not on the hub: {why}") from None

@@ -42,9 +42,12 @@ _CLASS_OF = {
     "smollm3": "TokenizersBackend",
     "xlm-roberta": "XLMRobertaTokenizer",
 }
-_WHATEVER_IS_SAID = {"mistral", "olmo2", "qwen2"}  # of the class
-# Names for which transformers has a rule of its own begin so.
-_APART = ("deepseek-ai/", "allenai/dolma2", "google/umt5", "naver-clova-ix/", "salesforce/", "stepfun-ai/")
+_ALWAYS = {"mistral", "olmo2", "qwen2"}  # whose class it is whatever the checkpoint names
+# What the names of checkpoints begin with for which transformers has a rule of its own.
+_APART = (
+    "deepseek-ai/deepseek-r1-distill-llama-", "deepseek-ai/deepseek-coder-", "allenai/dolma2", "google/umt5",
+    "naver-clova-ix/", "salesforce/blip2", "salesforce/instructblip", "stepfun-ai/",
+)  # fmt: skip
 
 _NAMED = {f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")}
 _EXTRA = ("extra_special_tokens", "additional_special_tokens")
@@ -170,7 +173,7 @@ def _class_of(name: str, path: Path, config: Mapping[str, Any], fields: Mapping[
     names = (name, config.get("_name_or_path"), config.get("name_or_path"))
     if "model_name" in config or any(str(each).lower().startswith(_APART) for each in names):
         raise DeclinedError("transformers may have a tokenizer of its own for a checkpoint of that name")
-    chosen = str(said).removesuffix("Fast") if said and kind not in _WHATEVER_IS_SAID else _CLASS_OF[kind]
+    chosen = str(said).removesuffix("Fast") if said and kind not in _ALWAYS else _CLASS_OF[kind]
     if chosen not in CLASSES:
         raise DeclinedError(f"tokenizer_class is {said!r}")
     # So transformers tells Llama 3 from Llama 2.

@@ -16,14 +16,12 @@ import numpy as np
 
 from attncli.errors import LoadError
 from attncli.files import Tensors, widened
-from attncli.sources.folder import map_weights, shards_of
+from attncli.sources.folder import ALONE, map_weights, shards_of
 from attncli.sources.native.fields import DeclinedError
 from attncli.text import visible
 
 if TYPE_CHECKING:
     from jaxtyping import Float
-
-_ALONE = "model.safetensors"
 
 
 class Weights:
@@ -52,8 +50,8 @@ class Weights:
 
     def _listed(self) -> dict[str, str]:
         """Return the file that each tensor is in."""
-        if (self._folder / _ALONE).is_file():
-            return dict.fromkeys(self._file(_ALONE).starts, _ALONE)
+        if (self._folder / ALONE).is_file():
+            return dict.fromkeys(self._file(ALONE).starts, ALONE)
         if not (listed := shards_of(self._folder)):
             raise DeclinedError("it has no safetensors weights")
         return listed
@@ -125,6 +123,6 @@ class Weights:
 
 def has_weights(folder: Path) -> bool:
     """Return whether a folder has safetensors weights, with all their files."""
-    return os.path.isfile(folder / _ALONE) or all(
-        os.path.isfile(folder / file) for file in set(shards_of(folder).values()) or [_ALONE]
+    return os.path.isfile(folder / ALONE) or all(
+        os.path.isfile(folder / file) for file in set(shards_of(folder).values()) or [ALONE]
     )
