@@ -315,6 +315,7 @@ DECLINED: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "special tokens with blanks": ("qwen3", _matched(lstrip=True), "in a way that its class changes"),
     "odd added tokens": ("bert", _fields(added_tokens_decoder={"a": {}}), "added tokens cannot be read"),
     "unknown token elsewhere": ("camembert", _file(lambda c: c["model"]["vocab"].insert(0, ["x", 0])), "fourth piece"),
+    "no list": ("gpt2", _file(lambda c: c.pop("added_tokens")), "does not list its added tokens at its beginning"),
     "odd map": ("bert", _beside("special_tokens_map.json", {"image_token": "[NEW]"}), "the field image_token"),
     "extra tokens of no text": ("bert", _fields(extra_special_tokens={"own": 5}), "a special token is 5"),
     "extra tokens of known names": (
