@@ -47,32 +47,28 @@ class Draws(Protocol):
         """Draw weight and bias as nn.Linear does by default, U(-1/√fan_in, 1/√fan_in)."""
 
 
-class NumpyDraws:
+class _NumpyDraws:
     """Draws with NumPy's default generator."""
 
     def __init__(self, seed: int) -> None:
         self._generator = np.random.default_rng(seed)
 
     def normal(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
-        """See `Draws.normal`."""
         return self._generator.standard_normal((rows, columns), dtype=np.float32)
 
     def uniform(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
-        """See `Draws.uniform`."""
         return self._generator.random((rows, columns), dtype=np.float32)
 
     def embedding(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
-        """See `Draws.embedding`."""
         return self.normal(rows, columns)
 
     def default_linear(self, fan_in: int, fan_out: int) -> Linear:
-        """See `Draws.default_linear`."""
         bound = np.float32(1 / math.sqrt(fan_in))
         weight = (2 * self.uniform(fan_out, fan_in) - 1) * bound  # drawn as nn.Linear stores it
         return Linear(weight.T, (2 * self.uniform(1, fan_out)[0] - 1) * bound)
 
 
-class TorchDraws:
+class _TorchDraws:
     """Draws with torch's default CPU generator, as a notebook does, and leaves its state as it was."""
 
     def __init__(self, seed: int) -> None:
@@ -97,25 +93,21 @@ class TorchDraws:
         return result
 
     def normal(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
-        """See `Draws.normal`."""
         return self._drawn(lambda: self._torch.randn(rows, columns, **self._kind)).numpy()
 
     def uniform(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
-        """See `Draws.uniform`."""
         return self._drawn(lambda: self._torch.rand(rows, columns, **self._kind)).numpy()
 
     def embedding(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
-        """See `Draws.embedding`."""
         table = self._drawn(lambda: self._torch.nn.Embedding(rows, columns, **self._kind))
         return table.weight.detach().numpy()
 
     def default_linear(self, fan_in: int, fan_out: int) -> Linear:
-        """See `Draws.default_linear`."""
         linear = self._drawn(lambda: self._torch.nn.Linear(fan_in, fan_out, **self._kind))
         return Linear(linear.weight.detach().numpy().T, linear.bias.detach().numpy())
 
 
-RNGS: dict[str, Callable[[int], Draws]] = {"numpy": NumpyDraws, "torch": TorchDraws}
+RNGS: dict[str, Callable[[int], Draws]] = {"numpy": _NumpyDraws, "torch": _TorchDraws}
 
 # How a matrix of `rows` inputs and `columns` outputs is drawn in a layer of the given width.
 INITS: dict[str, Callable[[Draws, int, int, int], Linear]] = {

@@ -1,4 +1,4 @@
-"""Which engine computes a checkpoint: the one in NumPy where it gives the same numbers sooner, else transformers."""
+"""Which engine computes a checkpoint: the native one where it gives the same numbers sooner, else transformers."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def open_checkpoint(
         model: folder or hub name.
         layers: which layers to record.
         heads: which heads to show.
-        kind: see `open_source`; so are the next three.
-        mask: see `kind`.
-        special: see `kind`.
-        generate: see `kind`.
+        kind: the only kind of attention to record; None is every kind.
+        mask: in place of the model's own.
+        special: whether the tokenizer adds its special tokens.
+        generate: how many tokens the model writes after each sentence.
         options: fields of `EngineOptions`.
 
     Raises:
@@ -77,7 +77,7 @@ def open_checkpoint(
             native = by_numpy()
         except NotCachedError as error:
             _leave(model, error)
-            by_transformers()  # which downloads it; the first run answers as those after it
+            by_transformers()  # which downloads it, so that the first run gives the answers of those after it
             native = by_numpy()
     except DeclinedError as error:
         if chosen.engine == "native" or chosen.verify:
@@ -90,7 +90,7 @@ def open_checkpoint(
 
 
 def _leave(model: str, reason: DeclinedError) -> None:
-    """Say that transformers is to compute a checkpoint or a sentence.
+    """Log why transformers computes a checkpoint or a sentence.
 
     Raises:
         LoadError: it is not installed.
@@ -110,10 +110,10 @@ def _refusal(model: str, reason: DeclinedError, verify: bool) -> NotExposedError
 
 
 class _Native(OneByOne):
-    """The native engine, but for the sentences that it declines.
+    """The native engine, with transformers for the sentences that it declines.
 
-    What computes a sentence does not depend on those before it, so that a run that is gone on with answers as one that
-    was never interrupted.
+    Which engine computes a sentence does not depend on the sentences before it, so that a resumed run gives the same
+    answers as one that was never interrupted.
     """
 
     def __init__(self, native: NativeCheckpoint, other: Callable[[], Checkpoint] | None) -> None:
@@ -132,7 +132,7 @@ class _Native(OneByOne):
 
 
 class _Verified:
-    """Both engines; the native one's traces, with how far they are from those of transformers."""
+    """Both engines: the traces of the native one, whose proof is how far they are from those of transformers."""
 
     runs_together = True
 
@@ -157,9 +157,9 @@ class _Verified:
 
 
 def _compared(layer: LayerTrace, known: LayerTrace, dtype: str) -> LayerTrace:
-    """Return a layer whose proof is the largest difference of its queries, keys, values and weights from known ones.
+    """Return a layer with a proof: the largest difference of its Q, K, V and weights from those of a known layer.
 
-    Where those are not what the unmodified model computes, that is what the proof says.
+    Where the known layer is not what the unmodified model computes, its own proof is returned, which says so.
     """
     if not known.is_proven(dtype):
         return replace(layer, proof=known.proof)

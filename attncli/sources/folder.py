@@ -1,7 +1,7 @@
 """The files of a checkpoint: in a folder of the user's, or in the hub's local cache.
 
-Whatever else a folder holds, no reader leaves it, or waits for ever. The cache is found and laid out as
-huggingface_hub does it, and nothing is imported or downloaded for that:
+No file outside the folder is read, nor one that could keep a reader waiting for ever (a pipe, a device). The cache is
+found as huggingface_hub finds it, without importing that or downloading anything:
 https://huggingface.co/docs/huggingface_hub/guides/manage-cache.
 """
 
@@ -16,6 +16,7 @@ from attncli.errors import LoadError
 from attncli.files import MOST_SETTINGS, MOST_TEXT, Tensors, check_file, read_file
 from attncli.text import visible
 
+ALONE = "model.safetensors"  # the weights of a checkpoint that is not in several files
 INDEX = "model.safetensors.index.json"
 _INDEX_OF_PICKLES = "pytorch_model.bin.index.json"
 _TEMPLATES = "additional_chat_templates"  # the one folder of a checkpoint's in which transformers reads what it finds
@@ -24,7 +25,7 @@ _TEXTS = (".json", ".txt", ".model", ".jinja", ".py", ".tiktoken", ".vocab")
 
 
 def check_name(path: Path) -> None:
-    """Refuse a path that the libraries which open it cannot be told: tokenizers and safetensors take UTF-8 alone.
+    """Refuse a path that is not UTF-8: tokenizers and safetensors open no other.
 
     Raises:
         LoadError: it is not UTF-8.
@@ -39,13 +40,13 @@ def check_name(path: Path) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a folder of no UTF-8 name, in which something is no file or too large, or whose weights are elsewhere.
+    """Refuse a folder that is not safe to read.
 
-    A download makes none of the last, but an archive can, and an index of shards can name any path:
-    GHSA-4j2p-28q2-5m79, of a library that opens what it is told to.
+    Its name has to be UTF-8, what it holds plain files of usual sizes, and its weights have to be in it: an archive can
+    hold devices and pipes, and an index of shards can name any path (GHSA-4j2p-28q2-5m79, of a library that opens it).
 
     Raises:
-        LoadError: with the name of the first.
+        LoadError: it is not; the sentence names the first thing that is wrong.
     """
     check_name(folder)
     try:
@@ -93,7 +94,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def shards_of(folder: Path, index: str = INDEX) -> dict[str, str]:
-    """Return the file that each tensor is in, by its path in the folder; nothing where no index says so."""
+    """Return the file that each tensor is in, as a path in the folder; nothing where there is no readable index."""
     try:
         listed = json.loads(read_file(folder / index, MOST_TEXT).decode("utf-8"))["weight_map"]
         return {str(name): os.fspath(file) for name, file in listed.items()}
@@ -123,12 +124,12 @@ def cache() -> Path:
 
 
 def repository(name: str) -> Path:
-    """Return the folder of a model in the cache, whether it is there or not."""
+    """Return the folder that a model has in the cache, or would have."""
     return cache() / ("models--" + name.replace("/", "--"))
 
 
 def snapshot(name: str, revision: str) -> Path:
-    """Return the folder of a model's files at a branch, a tag or a commit, whether it is there or not."""
+    """Return the folder that a model's files at a branch, tag or commit have in the cache, or would have."""
     folder = repository(name)
     try:
         commit = read_file(folder / "refs" / revision, MOST_SETTINGS).decode().strip()
@@ -138,5 +139,5 @@ def snapshot(name: str, revision: str) -> Path:
 
 
 def is_known(folder: Path, name: str) -> bool:
-    """Return whether a file is in a snapshot's folder, or was found not to be on the hub."""
+    """Return whether a snapshot has a file, or is known to lack it because the hub has none."""
     return os.path.exists(folder / name) or os.path.exists(folder.parents[1] / ".no_exist" / folder.name / name)

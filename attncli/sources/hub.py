@@ -1,4 +1,4 @@
-"""The hub and the libraries that talk to it: their own output silenced, downloads logged, errors said in a sentence."""
+"""The hub and the libraries that talk to it: silences their output, logs downloads, makes one sentence of an error."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 
 def hush() -> None:
-    """Import transformers' own logging, and let it and the hub's client write nothing."""
+    """Keep transformers and the hub's client from writing anything; imports transformers' logging alone."""
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.set_verbosity_error()
@@ -42,7 +42,7 @@ def hush() -> None:
 
 
 def hush_hub() -> None:
-    """Pass on what the hub's client says while it tries again, for half a minute and more, as a step of ours."""
+    """Log what the hub's client says as steps of ours: it tries again for half a minute and more."""
     from huggingface_hub.utils import logging as hub_logging  # which makes a handler of its own
 
     hub_logging.get_logger().handlers = [_Relay()]
@@ -50,9 +50,9 @@ def hush_hub() -> None:
 
 @contextmanager
 def heard() -> Iterator[list[str]]:
-    """Collect what transformers warns of while weights are read, a sentence each.
+    """Collect the warnings of transformers while weights are read, a sentence each.
 
-    But for its table of tensors that are missing, of another shape or left over: that is judged by us, from the data.
+    Its table of tensors that are missing, misshapen or left over is not among them: those we judge ourselves.
     """
     said: list[str] = []
     logger = logging.getLogger("transformers")
@@ -127,7 +127,7 @@ def _sentence(error: Exception, name: str, part: str, options: LoadOptions) -> A
 
 
 def unreached(error: BaseException) -> str | None:
-    """Return what kept the hub's client from its hub; None where the hub answered, or was not to be asked."""
+    """Return why the hub could not be reached; None where it answered, or was not to be asked."""
     from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
     behind: BaseException | None = error
@@ -152,13 +152,13 @@ def first_sentence(error: BaseException) -> str:
 
 
 class Download(tqdm):  # type: ignore[misc]  # tqdm has no types
-    """A bar of the hub's client that says what it would have drawn."""
+    """A progress bar for the hub's client that logs in place of drawing."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, file=io.StringIO())
 
     def display(self, *_: Any, **__: Any) -> None:
-        """Say which file it is, how much of it is there, and how large it is."""
+        """Log the name of the file, how much of it has come, and its size."""
         size = "" if self.total is None else f" of {_size(self.total)}"
         _log.debug("downloading %s: %s%s", (self.desc or "a file").rpartition("/")[2], _size(self.n), size)
 

@@ -1,4 +1,4 @@
-"""A live `torch.nn.MultiheadAttention`, its packed parameters taken apart head by head."""
+"""A live `torch.nn.MultiheadAttention`: its packed parameters, head by head."""
 
 from __future__ import annotations
 

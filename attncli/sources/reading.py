@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def check_texts(text: str | None, pair: str | None = None, target: str | None = None) -> None:
-    """Refuse texts that cannot be tokenized; None is one that was not given.
+    """Refuse texts that cannot be tokenized; a text that is None was not given.
 
     Raises:
         InputError: one is blank, or holds half of a character (bytes that were not UTF-8).
@@ -86,12 +86,12 @@ class Reader(NamedTuple):
 
     @property
     def padding_id(self) -> int:
-        """The id that fills up a batch; without a pad token it is the end token's, and only the mask says so."""
+        """The id that fills up a batch: that of the pad token, else of the end token, else 0."""
         known = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id, 0)
         return next(each for each in known if each is not None)
 
     def read(self, text: str, pair: str | None, target: str | None) -> Sentence:
-        """Tokenize one sentence and whatever belongs to it.
+        """Tokenize a sentence, with its pair and its target.
 
         Raises:
             InputError: a text is blank, or longer than the model reads.
@@ -118,14 +118,14 @@ class Reader(NamedTuple):
         return {"add_special_tokens": self.special, "padding": False, "verbose": False}
 
     def encoded(self, text: str, pair: str | None, limit: int | None) -> tuple[Encoding, dict[str, list[int]]]:
-        """Return what the tokenizer makes of a text, cut to a limit, and what the model is given of it."""
+        """Return the tokens of a text, cut to a limit, and the inputs of the model."""
         cut = {"truncation": limit is not None, "max_length": limit}
         with readable():
             encoding = self.tokenizer(text, pair, **self._plainly(), **cut)
         return encoding.encodings[0], {name: list(ids) for name, ids in encoding.items()}
 
     def _cut(self, role: str, count: int) -> tuple[str, ...]:
-        """Return a note if so many tokens have to be cut.
+        """Return a note that a text of so many tokens is cut, or nothing where it fits.
 
         Raises:
             InputError: they may not be.
@@ -149,12 +149,12 @@ class Reader(NamedTuple):
 
     @property
     def unknown_pieces(self) -> dict[int, str]:
-        """The id that stands for what the vocabulary lacks, and its piece, if there is one."""
+        """The id that stands for what the vocabulary lacks, with its piece; empty without an unknown token."""
         known = self.tokenizer.unk_token_id
         return {} if known is None else {known: self.tokenizer.unk_token}
 
     def _decoder_tokens(self, tokens: list[Token]) -> Tokens:
-        """Return what the decoder reads when it is to write the target: the start token, then all but the last."""
+        """Return what a decoder reads while it writes a target: the start token, then the target without its end."""
         if not self.special or self.start_id is None:
             return Tokens(tokens)
         if tokens[-1].id == self.tokenizer.eos_token_id:

@@ -1,7 +1,7 @@
-"""How the weights of a checkpoint are stored: what would be read as something else than it is, is refused.
+"""How the weights of a checkpoint are stored; both engines refuse weights that they would misread.
 
 A quantization that nobody undoes, an adapter that nobody applies, a tensor that nobody reads: the numbers look like any
-others, and are not the model's. One rule for both engines.
+others, but they are not the model's.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from attncli.errors import LoadError
-from attncli.sources.folder import check_folder, map_weights, shards_of
+from attncli.sources.folder import ALONE, check_folder, map_weights, shards_of
 from attncli.text import visible
 
 _ADAPTER = "adapter_config.json"
 _WEIGHTS = (".safetensors", ".bin")
-_ALONE = "model.safetensors"
 _FLOATS = ("F64", "F32", "F16", "BF16")  # that are the numbers themselves; F8_E4M3 and I8 are so many steps of a scale
 # hf_quant_config.json (ModelOpt), quantize_config.json (GPTQ), quant_config.json (AWQ), quanto_qmap.json (Quanto), …
 _QUANTIZATION = re.compile(r"(^|_)quant(o|ized?|izer|ization)?(_[^.]*)?\.json$|^smash_config\.json$")
@@ -51,13 +50,13 @@ _ADVICE = "give the checkpoint that it was made from, or one in a form that tran
 
 
 def check_path(name: str) -> None:
-    """Raise LoadError for a path where there is nothing, and which is no name on the hub either."""
+    """Raise LoadError for a path where there is nothing and that cannot be a name on the hub."""
     if not os.path.exists(name) and (os.path.isabs(name) or name.startswith(("./", "../")) or name.count("/") > 1):
         raise LoadError(f"the checkpoint '{visible(name)}' was not found: there is no such folder; check the path")
 
 
 def check_is_checkpoint(name: str) -> None:
-    """Refuse what is on the disk and no checkpoint's folder; a name on the hub passes.
+    """Refuse a path that is not the folder of a checkpoint; a name on the hub passes.
 
     Raises:
         LoadError: it is a file, a folder without a configuration, or a path where there is nothing.
@@ -76,7 +75,7 @@ def check_is_checkpoint(name: str) -> None:
 
 
 def check_beside(name: str, folder: Path, is_undone: bool) -> None:
-    """Refuse a checkpoint with something beside its weights that says they are not all, or not what they seem.
+    """Refuse a checkpoint where a file beside the weights says that they are not all, or not plain numbers.
 
     Args:
         name: of the checkpoint.
@@ -117,19 +116,19 @@ def _is_of_onnx(path: Path) -> bool:
 
 
 def is_unknown(said: Any) -> bool:
-    """Return whether no reader knows a `quantization_config`, as far as can be said without transformers."""
+    """Return whether a `quantization_config` is known to be one that neither engine reads, without transformers."""
     return not isinstance(said, Mapping) or said.get("quant_method") in (None, "modelopt")
 
 
 def unknown_quantization(name: str, said: Any, whose: str) -> LoadError:
-    """Return the error of a checkpoint whose `quantization_config` a reader does not know."""
+    """Return the error for a checkpoint whose `quantization_config` an engine does not know."""
     method = said.get("quant_method") if isinstance(said, Mapping) else None
     how = "its config.json does not say how" if method is None else f"{whose} does not know '{visible(str(method))}'"
     return LoadError(f"the weights of {visible(name)} are quantized, and {how}; {_ADVICE}")
 
 
 def check_types(name: str, folder: Path, floating: Iterable[str], head: str) -> None:
-    """Refuse codes where the model has floats: cast to them, they are numbers like any others.
+    """Refuse weights that are stored as codes (int8, float8) where the model has floats: a cast would hide it.
 
     Args:
         name: of the checkpoint, whose quantization nobody undoes.
@@ -141,7 +140,7 @@ def check_types(name: str, folder: Path, floating: Iterable[str], head: str) -> 
         LoadError: one of them is stored as something else.
     """
     bare = {tensor.removeprefix(head) for tensor in floating}
-    files = {_ALONE} if (folder / _ALONE).is_file() else set(_files(shards_of(folder), bare, head))
+    files = {ALONE} if (folder / ALONE).is_file() else set(_files(shards_of(folder), bare, head))
     for path in (folder / file for file in sorted(files)):
         types = map_weights(path).types
         if codes := sorted(each for each in types if each.removeprefix(head) in bare and types[each] not in _FLOATS):
@@ -158,10 +157,10 @@ def _files(listed: Mapping[str, str], bare: Collection[str], head: str) -> Itera
 def check_unread(
     name: str, unread: Collection[str], modules: Iterable[str], head: str, is_undone: bool
 ) -> tuple[str, ...]:
-    """Judge the tensors of a checkpoint that its model does not read; return what the user should know of them.
+    """Judge the tensors of a checkpoint that its model does not read; return notes for the user.
 
-    Heads, poolers and towers belong to no module of the model, a layer that was left out to none of its list: they are
-    usual. A tensor of something that runs is not.
+    Tensors of heads, poolers, towers and layers that were left out are usual. A tensor beside those of a module that
+    runs is not.
 
     Args:
         name: of the checkpoint.
@@ -207,9 +206,9 @@ def check_unread(
 
 
 def _whole_models(unread: Iterable[str]) -> set[str]:
-    """Return what the names of tensors begin with that are more than scales and adapters: towers, with their weights.
+    """Return the prefixes under which there are weights, not only scales or adapters: other models, such as towers.
 
-    Scales alone under another name than the model has are those of its own layers.
+    Under another prefix, scales alone are those of the model's own layers.
     """
     parts = [
         tensor.split(".") for tensor in unread if not _OF_QUANTIZATION.search(tensor) and not _OF_ADAPTER.search(tensor)

@@ -1,4 +1,4 @@
-"""Many sentences through one source, a group of them at a time; a bad one does not stop those after it."""
+"""Many sentences through one source, in groups; a bad sentence does not stop those after it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Source(Protocol):
-    """Something that can be asked for the attention of one sentence after another.
+    """What turns one sentence after another into a trace.
 
     Attributes:
         runs_together: whether several sentences may be computed side by side, so that more at once are faster.
@@ -33,14 +33,14 @@ class Source(Protocol):
         """
 
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
-        """Yield the attention of sentences, or of one, in order; they may be computed side by side, in bounded memory.
+        """Yield the attention of several sentences, or of one, in order.
 
-        A sentence that cannot be read ends the iteration with its error, after all those before it.
+        They may be computed side by side, in bounded memory. A sentence that cannot be read ends the iteration with its
+        error, after the traces of those before it.
         """
 
 
 Numbered = tuple[int, str | Failure]  # a sentence, or why a line is none
-
 
 MOST_TOGETHER = 256
 
@@ -68,16 +68,16 @@ def traced(
     is_due: Callable[[int], bool] | None = None,
     first_due: int = 1,
 ) -> Iterator[tuple[int, Trace | Failure]]:
-    """Yield what numbered sentences are answered by, computed a group of them at a time.
+    """Yield the trace of each numbered sentence, or why it has none; computed in groups.
 
     Args:
         source: what computes the traces.
         texts: the sentences.
         pair: a second text in the same sequence as each.
         target: the text whose queries attend to each sentence's keys.
-        is_due: whether the sentence with a number is still to be answered; None is every one. Others run only where
-            they share the group of the first that is due.
-        first_due: the first number that an interrupted run did not get beyond.
+        is_due: whether the sentence with a number is still to be answered; None: all are. Sentences that are not due
+            run only where they share the group of the first one that is.
+        first_due: the number of the first sentence that is due.
 
     Raises:
         InputError: the pair or the target cannot be read.
@@ -95,7 +95,7 @@ def traced(
 
 
 def _answers(source: Source, texts: list[str], pair: str | None, target: str | None) -> Iterator[Trace | Failure]:
-    """Yield what each sentence is answered by; a source ends at the first that it cannot read, and goes on after it."""
+    """Yield the trace of each sentence, or why it has none; after a sentence that cannot be read, go on."""
     together = len(texts)
     while texts:
         count = 0

@@ -1,22 +1,25 @@
-"""From texts to tokens and no further: by the toy layer's vocabularies, or by a checkpoint's tokenizer alone."""
+"""Tokens alone, without any attention: by a vocabulary of the toy layer, or by a checkpoint's tokenizer."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import fields
 from typing import Any, Protocol
 
 from attncli.errors import require
 from attncli.sources.options import LoadOptions, TokenizerOptions, VocabularyOptions, checked_options, refuse_unknown
-from attncli.sources.reading import check_texts
+from attncli.sources.reading import Reader, check_texts
 from attncli.sources.vocabulary import Trained, Vocabulary, Words, open_vocabulary, unknown_notes, unknown_tokens
 from attncli.text import visible
 from attncli.trace.tokenization import Tokenization
+
+_log = logging.getLogger(__name__)
 
 OPTIONS = ("model", *sorted({field.name for known in (VocabularyOptions, TokenizerOptions) for field in fields(known)}))
 
 
 class Tokenizer(Protocol):
-    """Something that can be asked for the tokens of one sentence after another."""
+    """What turns one sentence after another into tokens."""
 
     def tokenize(self, text: str, pair: str | None = None) -> Tokenization:
         """Return the tokens of a sentence, and of a second text in the same sequence.
@@ -70,7 +73,6 @@ class _OfVocabulary:
         self._trained = None if tokenizer is None else Trained(tokenizer, special, None)
 
     def tokenize(self, text: str, pair: str | None = None) -> Tokenization:
-        """See `Tokenizer.tokenize`."""
         check_texts(text, pair)
         texts = (text, pair)
         vocabulary: Vocabulary = self._trained or Words([each for each in texts if each is not None], None)
@@ -83,16 +85,13 @@ class _OfVocabulary:
 
 class _OfCheckpoint:
     def __init__(self, model: str, options: TokenizerOptions, special: bool) -> None:
-        from attncli.sources.reading import Reader
-
         self._name = model
         tokenizer, self._limit = _loaded(model, options)
-        # What is too long is what one wants to see here: it is refused by no one, and cut only if asked.
+        # How long a text is, is what one wants to see here: none is refused, and it is cut only if asked.
         limit = self._limit if options.truncate else None
         self._reader = Reader(model, tokenizer, special, limit, options.truncate, rows=None, start_id=None)
 
     def tokenize(self, text: str, pair: str | None = None) -> Tokenization:
-        """See `Tokenizer.tokenize`."""
         sentence = self._reader.read(text, pair, None)
         tokens = sentence.tokens
         lost = unknown_tokens((text, pair), tokens, self._reader.unknown_pieces)
@@ -119,6 +118,7 @@ def _loaded(model: str, options: TokenizerOptions) -> tuple[Any, int | None]:
         return native.load_alone(model, load)
     except native.DeclinedError as error:
         require(f"{visible(model)}: {visible(str(error))}. The tokenizer of transformers", "transformers")
+        _log.info("the tokenizer is left to transformers: %s", visible(str(error)))
         from attncli.sources.pretrained.tokenizer import load_alone
 
         return load_alone(model, load)

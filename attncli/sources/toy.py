@@ -109,7 +109,7 @@ class ToyLayer(OneByOne):
 
 
 class _Weights(NamedTuple):
-    """What the layer learns in a real model; here it is drawn."""
+    """The weights of the layer, which a real model learns and which are drawn here."""
 
     heads: list[dict[str, Linear]]  # for each head, those of W_q, W_k, W_v that the layer has
     out: Linear | None

@@ -60,7 +60,7 @@ class Words:
 
 
 def _split(text: str) -> list[tuple[str, tuple[int, int]]]:
-    """Return what tokenizers' `Whitespace` makes of a text: its words and runs of other signs, with their places."""
+    """Return the words of a text and its runs of other signs, with their places, as tokenizers' `Whitespace` does."""
     if text.isascii():  # where Python's classes of characters are those of the library, which takes 8 MB to import
         return [(found[0], found.span()) for found in re.finditer(r"\w+|[^\w\s]+", text, re.ASCII)]
     from tokenizers.pre_tokenizers import Whitespace
@@ -166,7 +166,7 @@ def tokens_of(encoding: Any, text: str, pair: str | None = None) -> Tokens:
 
 
 def open_vocabulary(vocab: str, special: bool, offline: bool) -> Tokenizer | None:
-    """Load the tokenizer that `--vocab` names; None is `words`, a vocabulary of each document's own.
+    """Load the tokenizer that `--vocab` names; None stands for `words`, the vocabulary made of each document.
 
     Raises:
         UsageError: an option does not apply to `words`.
@@ -222,7 +222,7 @@ def tokenizer_in(path: Path, whose: str) -> Tokenizer:
 
 def _tokenizer_from_hub(name: str, offline: bool) -> Path:
     require(f"--vocab '{visible(name)}' is no file or folder here. A look on the hub", "huggingface_hub")
-    from attncli.sources.hub import hush_hub
+    from attncli.sources.hub import first_sentence, hush_hub, unreached
 
     hush_hub()
     from huggingface_hub import hf_hub_download
@@ -230,14 +230,10 @@ def _tokenizer_from_hub(name: str, offline: bool) -> Path:
     try:
         return Path(hf_hub_download(name, "tokenizer.json", local_files_only=offline))
     except Exception as error:  # network, authentication, names: a sentence for each is in the error
-        from attncli.sources.hub import unreached
-
         if why := unreached(error):
             raise LoadError(
                 f"the hub could not be reached, and --vocab '{visible(name)}' is no file or folder here and not in "
                 f"the local cache; check the connection ({why})"
             ) from None
-        first_line = visible(str(error).strip().partition("\n")[0])
-        raise LoadError(
-            f"--vocab '{visible(name)}' is no file or folder here and not on the hub: {first_line}"
-        ) from None
+        why = first_sentence(error)
+        raise LoadError(f"--vocab '{visible(name)}' is no file or folder here and not on the hub: {why}") from None

@@ -1,7 +1,5 @@
 """Configurations of every family that the native engine computes: each field that it reads, in every way it may be.
 
-    python tests/helpers/native_variants.py [FAMILY]...     prints one row for each as a Markdown table
-
 A configuration is a tiny model's config.json with some fields changed. Both engines read the same file: transformers
 builds random weights from it and computes them, and the native engine computes them again.
 """
@@ -9,9 +7,6 @@ builds random weights from it and computes them, and the native engine computes 
 from __future__ import annotations
 
 import json
-import sys
-import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -268,12 +263,8 @@ def compared(name: str, found: list[LayerTrace], known: tuple[LayerTrace, ...]) 
     """Return how far layers are from known ones, once everything but their numbers is the same."""
     worst: dict[str, float] = {}
     for layer, other in zip(found, known, strict=True):
-        assert (layer.layer, layer.kind, layer.softcap, layer.fill) == (
-            other.layer,
-            other.kind,
-            other.softcap,
-            other.fill,
-        )
+        for each in ("layer", "kind", "softcap", "fill"):
+            assert getattr(layer, each) == getattr(other, each)
         assert str(layer.mask) == str(other.mask), (name, str(layer.mask), str(other.mask))
         assert layer.scale is not None
         assert other.scale is not None
@@ -290,11 +281,9 @@ def compared(name: str, found: list[LayerTrace], known: tuple[LayerTrace, ...]) 
     return Row(name, len(found), worst)
 
 
-def conform(
-    family: str, changes: Changes, folder: Path, text: str = "w7 w8 w9 w10 w9 w11 w12 w13 w1 w14 w15 w16"
-) -> Row:
+def conform(family: str, changes: Changes, folder: Path) -> Row:
     """Compare the engines on a checkpoint that has been saved of a family with these changes."""
-    trace = opened(folder, "all").trace(text)
+    trace = opened(folder, "all").trace("w7 w8 w9 w10 w9 w11 w12 w13 w1 w14 w15 w16")
     found = native_layers(folder, trace.key_tokens.ids)
     changed = ", ".join(f"{name}={'absent' if value is ABSENT else value}" for name, value in changes.items())
     return compared(f"{family} {changed}".strip(), found, trace.layers)
@@ -306,24 +295,3 @@ def one_by_one(family: str) -> Iterator[Changes]:
     for name, values in VARIANTS[family].items():
         for value in values:
             yield {name: value}
-
-
-def main() -> None:
-    torch.set_num_threads(1)
-    start = time.perf_counter()
-    print("| family and change | layers | max difference | |\n|---|---|---|---|")
-    rows = []
-    for family in sys.argv[1:] or VARIANTS:
-        for changes in one_by_one(family):
-            with tempfile.TemporaryDirectory() as folder:
-                save(config_of(family, changes), Path(folder))
-                row = conform(family, changes, Path(folder))
-            rows.append(row)
-            array, worst = max(row.worst.items(), key=lambda each: each[1])
-            print(f"| {row.name} | {row.layers} | {worst:.1e} | {array} |", flush=True)
-    exact = sum(row.is_exact for row in rows)
-    print(f"\n{exact} of {len(rows)} agree to {EXACT:g}; {time.perf_counter() - start:.0f} s")
-
-
-if __name__ == "__main__":
-    main()

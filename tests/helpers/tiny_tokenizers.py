@@ -5,6 +5,7 @@ import random
 import unicodedata
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,127 +13,47 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
+# fmt: off
+AWKWARD = (
+    "a", " a", "a ", "  a  b ", "\ta\n\nb\r\n", "A", "HELLO World", "don't we'll I'M", "…", ".", "?!?!", "--",
+    "\u00a0a\u2003b\u3000c\u200bd\ufeffe\u2028f\u0085g", "a\u0000b\u0007c\u007fd\x1be", "\u200d", "\u0301", " ",
+    "e\u0301 é e\u0301\u0323", "ﬁ ﬂ ½ ² Ⅷ ㎏ ª", "İstanbul ıI ſ ß ẞ ΣΑΣ ς", "Å Å ö o\u0308", "ệ ê\u0323",
+    "क्षि தமிழ் ไทย ລາວ", "👩‍👩‍👧‍👦 🏳️‍🌈 🇫🇷 👍🏽 ☺️ ❤", "שלום עולם", "مَرْحَبًا", "日本語のテスト", "中文abc混合", "한국어 각",
+    "𠀀𪜶 𝒳 𐍈", "x" * 250, "ab" * 90 + " c", "http://a.b/c?d=e&f=%20#g", "x=[i**2 for i in range(10)]  # c",
+    "1,234.56 007 ٣ ³ 12345678",
+)
+SPECIAL = [
+    *"[CLS] [SEP] [MASK] [PAD] [UNK] <s> </s> <unk> <pad> <mask> <|endoftext|> <bos> <eos> <|im_start|> ▁ ## Ġ".split(),
+    "<0x41>", "<s>NOTUSED", "<|padding|>", "<extra>", "[NEW]", "wide load", "▁the",
+]
+BLOCKS = (  # of Unicode
+    (0x20, 0x7F), (0xA0, 0x250), (0x300, 0x370), (0x370, 0x530), (0x590, 0x700), (0x900, 0xE00), (0xE00, 0x1200),
+    (0x1E00, 0x2100), (0x2000, 0x2070), (0x2190, 0x2C00), (0x3000, 0x3200), (0x4E00, 0x9FFF), (0xAC00, 0xD7A3),
+    (0xF900, 0xFE10), (0xFE20, 0xFFFE), (0x10000, 0x10400), (0x1D400, 0x1D800), (0x1F300, 0x1FB00), (0xE0000, 0xE0080),
+)
+# fmt: on
+WORDS = "the time Flies like naïve café arrow don't 2024 <s> [MASK] <|endoftext|> un##happy".split()
+
 
 def _awkward() -> Iterator[str]:
     """Yield texts that tokenizers stumble over, the same ones each time."""
     draw = random.Random(7)
-    yield from (
-        "a",
-        " a",
-        "a ",
-        "  a  b ",
-        "\ta\n\nb\r\n",
-        "A",
-        "HELLO World",
-        "don't we'll I'M",
-        "…",
-        ".",
-        "?!?!",
-        "--",
-    )
-    yield from (
-        "\u00a0a\u2003b\u3000c\u200bd\ufeffe\u2028f\u0085g",
-        "a\u0000b\u0007c\u007fd\x1be",
-        "\u200d",
-        "\u0301",
-        " ",
-    )
-    yield from (
-        "e\u0301 é e\u0301\u0323",
-        "ﬁ ﬂ ½ ² Ⅷ ㎏ ª",
-        "İstanbul ıI ſ ß ẞ ΣΑΣ ς",
-        "Å Å ö o\u0308",
-        "ệ ê\u0323",
-        "क्षि தமிழ் ไทย ລາວ",
-    )
-    yield from (
-        "👩‍👩‍👧‍👦 🏳️‍🌈 🇫🇷 👍🏽 ☺️ ❤",
-        "שלום עולם",
-        "مَرْحَبًا",
-        "日本語のテスト",
-        "中文abc混合",
-        "한국어 각",
-        "𠀀𪜶 𝒳 𐍈",
-    )
-    yield from (
-        "x" * 250,
-        "ab" * 90 + " c",
-        "http://a.b/c?d=e&f=%20#g",
-        "x=[i**2 for i in range(10)]  # c",
-        "1,234.56 007 ٣ ³ 12345678",
-    )
-    special = "[CLS] [SEP] [MASK] [PAD] [UNK] <s> </s> <unk> <pad> <mask> <|endoftext|> <bos> <eos> <|im_start|> ▁ ## Ġ"
-    for token in [*special.split(), "<0x41>", "<s>NOTUSED", "<|padding|>", "<extra>", "[NEW]", "wide load", "▁the"]:
-        yield from (
-            token,
-            f" {token}",
-            f"a{token}b",
-            f"a {token} b",
-            f"{token}{token}",
-            token.lower(),
-            f"a\n{token}\t.",
-        )
-    blocks = [
-        (0x20, 0x7F),
-        (0xA0, 0x250),
-        (0x300, 0x370),
-        (0x370, 0x530),
-        (0x590, 0x700),
-        (0x900, 0xE00),
-        (0xE00, 0x1200),
-    ]
-    blocks += [
-        (0x1E00, 0x2100),
-        (0x2000, 0x2070),
-        (0x2190, 0x2C00),
-        (0x3000, 0x3200),
-        (0x4E00, 0x9FFF),
-        (0xAC00, 0xD7A3),
-    ]
-    blocks += [
-        (0xF900, 0xFE10),
-        (0xFE20, 0xFFFE),
-        (0x10000, 0x10400),
-        (0x1D400, 0x1D800),
-        (0x1F300, 0x1FB00),
-        (0xE0000, 0xE0080),
-    ]
-    words = [
-        "the",
-        "time",
-        "Flies",
-        "like",
-        "naïve",
-        "café",
-        "arrow",
-        "don't",
-        "2024",
-        "<s>",
-        "[MASK]",
-        "<|endoftext|>",
-        "un##happy",
-    ]
+    yield from AWKWARD
+    for token in SPECIAL:
+        yield from (token, f" {token}", f"a{token}b", f"a {token} b", f"{token}{token}", token.lower())
+        yield f"a\n{token}\t."
     while True:
-        low, high = draw.choice(blocks)
+        low, high = draw.choice(BLOCKS)
         letters = "".join(chr(draw.randrange(low, high)) for _ in range(draw.randint(1, 12)))
         some = [
-            draw.choice([letters, draw.choice(words), draw.choice(words).upper()]) for _ in range(draw.randint(1, 9))
+            draw.choice([letters, draw.choice(WORDS), draw.choice(WORDS).upper()]) for _ in range(draw.randint(1, 9))
         ]
         text = draw.choice([" ", "  ", "", "\n", "\u00a0", "-"]).join(some)
         if text.strip():
             yield draw.choice([text, unicodedata.normalize("NFD", text), text.title()])
 
 
-def _different(count: int) -> list[str]:
-    found: dict[str, None] = {}
-    for text in _awkward():
-        found[text] = None
-        if len(found) == count:
-            break
-    return list(found)
-
-
-STRINGS = _different(1000)
+STRINGS = list(dict.fromkeys(islice(_awkward(), 2000)))[:1000]
 CORPUS = [*STRINGS[::2], *["the time flies like an arrow; the café is naïve, don't unhappy 2024 HELLO world"] * 30]
 
 

@@ -28,8 +28,8 @@ OPTIONS = [
     ["--hide-special"],
     ["--pair", "the café, don't"],
     ["--truncate"],
-    ["--truncate", "--pair", "the time flies <s> [MASK] like an arrow"],
     ["--words"],
+    ["--truncate", "--pair", "the time flies <s> [MASK] like an arrow"],
 ]
 
 
@@ -71,7 +71,8 @@ def test_every_option_gives_the_same(
     family: str, folders: Callable[[str], Path], attn: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "\n".join(LINES)
-    for options in OPTIONS:
+    # What each family makes of a text is held in test_native_tokenizers.py; options change what comes after that.
+    for options in OPTIONS if family in ("bert", "xlm-roberta", "llama") else OPTIONS[-1:]:
         arguments = ("tokens", "-", "-m", folders(family), "-F", "jsonl", "--keep-errors", *options)
         without, with_it = both(attn, monkeypatch, *arguments, stdin=text)
         assert without == with_it

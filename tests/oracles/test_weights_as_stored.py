@@ -202,17 +202,6 @@ def test_layers_that_no_model_has_are_refused_before_they_are_built(count: int, 
     assert attn("inspect", TEXT, "-m", folder, "--engine", "native").code == 4
 
 
-def test_special_tokens_that_are_empty_are_none(attn: Run, made: Made) -> None:
-    texts = "tokenizer_config.json"
-    empty = {"tokenizer_class": "PreTrainedTokenizerFast"} | dict.fromkeys(("unk_token", "pad_token", "bos_token"), "")
-    shown = [
-        attn("inspect", TEXT, "-m", made(files={texts: said}), "--engine", "transformers", "-F", "tsv")
-        for said in (empty, dict.fromkeys(empty) | {"tokenizer_class": empty["tokenizer_class"]})
-    ]
-    assert (shown[0].code, shown[0].err) == (0, "")
-    assert shown[0].out == shown[1].out
-
-
 # --- other tensors that the model does not read -------------------------------------------------------------
 
 

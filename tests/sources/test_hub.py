@@ -19,8 +19,8 @@ COMMIT = "1" * 40
 
 
 @pytest.fixture
-def hub(tiny_llama: str) -> Iterator[str]:
-    """A hub with one checkpoint, whose weights take their time; its address."""
+def online(tiny_llama: str, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """A hub with one checkpoint, whose weights take their time; the environment of a program that asks it."""
     files = {path.name: path.read_bytes() for path in Path(tiny_llama).iterdir()}
 
     class Handler(BaseHTTPRequestHandler):
@@ -61,16 +61,16 @@ def hub(tiny_llama: str) -> Iterator[str]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
+    address = f"http://127.0.0.1:{server.server_address[1]}"
+    yield {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
     server.shutdown()
     server.server_close()
 
 
 def test_a_download_shows_its_name_and_size_on_a_terminal_and_is_there_afterwards(
-    hub: str, tiny_llama: str, tmp_path: Path
+    online: dict[str, str], tiny_llama: str, tmp_path: Path
 ) -> None:
     size = (Path(tiny_llama) / "model.safetensors").stat().st_size
-    online = {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
     first = on_terminal("inspect", "-m", NAME, "time flies", "-F", "json", **online)
     assert first[0] == 0, first
     shown = text_shown(first[2])
@@ -94,9 +94,9 @@ finally:
 """
 
 
-def test_the_tokens_of_what_was_downloaded_are_read_without_the_hubs_client(hub: str, tmp_path: Path) -> None:
-    online = {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
-
+def test_the_tokens_of_what_was_downloaded_are_read_without_the_hubs_client(
+    online: dict[str, str], tmp_path: Path
+) -> None:
     def tokens(**environment: str) -> tuple[str, str]:
         command = [sys.executable, "-c", TOKENS, "tokens", "-m", NAME, "time flies", "-F", "json"]
         ran = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | environment)
@@ -114,8 +114,7 @@ def test_the_tokens_of_what_was_downloaded_are_read_without_the_hubs_client(hub:
     assert tokens(**online) == (shown, "False\n")
 
 
-def test_a_hub_that_answers_was_reached(hub: str, tmp_path: Path) -> None:
-    online = {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
+def test_a_hub_that_answers_was_reached(online: dict[str, str]) -> None:
     said = {
         "-m": "attn: the configuration of 'somebody/else' was not found on the hub or in the local cache, ",
         "--vocab": "attn: --vocab 'somebody/else' is no file or folder here and not on the hub: ",

@@ -1,6 +1,6 @@
 """Checkpoints of the common families, computed in NumPy: neither torch nor transformers is imported.
 
-Exactness is a contract: what this engine cannot compute just as transformers does it declines, and says why.
+Exactness is a contract: what this engine cannot compute exactly as transformers does, it declines, and says why.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ MOST = 200_000_000_000
 
 
 class NotCachedError(DeclinedError):
-    """The hub's local cache lacks some of it, which transformers downloads."""
+    """Some files of the checkpoint are not in the local cache; transformers can download them."""
 
 
 class NativeCheckpoint(OneByOne):
     """A model and its tokenizer, opened once; see `attncli.sources.stream.Source`.
 
     Raises:
-        DeclinedError: it is not one that this engine computes; when it traces, the sentence is not.
+        DeclinedError: this engine does not compute it, or, from `trace`, does not compute a sentence.
         NotCachedError: it is not on the disk.
-        LoadError: its files are damaged, or not its own.
+        LoadError: its files are damaged, or do not belong together.
         UsageError: there is no such layer, head or kind.
     """
 
@@ -144,10 +144,10 @@ class NativeCheckpoint(OneByOne):
 
 
 def load_alone(name: str, options: LoadOptions) -> tuple[NativeTokenizer, int]:
-    """Load a checkpoint's tokenizer and nothing else; return it, and how many tokens its model reads at most.
+    """Load a checkpoint's tokenizer alone; return it and how many tokens its model reads at most.
 
     Raises:
-        DeclinedError: it is not one of a checkpoint that this engine computes.
+        DeclinedError: this engine does not compute the checkpoint.
         LoadError: a file is damaged.
     """
     check_path(name)
@@ -160,7 +160,7 @@ def load_alone(name: str, options: LoadOptions) -> tuple[NativeTokenizer, int]:
 
 
 def _check_stored(name: str, folder: Path, config: dict[str, Any], options: EngineOptions) -> None:
-    """Raise LoadError for weights that are not what they seem; those whose quantization is told decline."""
+    """Raise LoadError for weights that this engine would misread, and that it cannot leave to transformers."""
     said = config.get("quantization_config")
     check_beside(name, folder, is_undone=said is not None)
     is_alone = options.engine == "native" or options.verify
@@ -169,7 +169,7 @@ def _check_stored(name: str, folder: Path, config: dict[str, Any], options: Engi
 
 
 def _check_options(options: LoadOptions) -> None:
-    """Raise DeclinedError for what asks for another engine."""
+    """Raise DeclinedError for options that only transformers can fulfil."""
     if options.device != "cpu" or options.device_map is not None:
         raise DeclinedError("it runs on the CPU alone")
     if options.dtype not in (None, "float32"):
@@ -189,14 +189,14 @@ def _folder(name: str, revision: str | None, is_whole: Callable[[Path], bool]) -
 
 
 def _is_whole(folder: Path) -> bool:
-    """Return whether a folder of the cache lacks no file of a checkpoint."""
+    """Return whether a folder of the cache has all files of a checkpoint."""
     return _has_whole_tokenizer(folder) and has_weights(folder)
 
 
 def _has_whole_tokenizer(folder: Path) -> bool:
-    """Return whether a folder of the cache lacks no file of a tokenizer.
+    """Return whether a folder of the cache has all files of a tokenizer, its download having come to the end.
 
-    Of those that are read here, transformers looks for special_tokens_map.json last; weights come after all of them.
+    Of the files that are read here, transformers downloads special_tokens_map.json last, and weights after that.
     """
     has_all = all(os.path.isfile(folder / name) for name in ("tokenizer.json", "tokenizer_config.json"))
     return has_all and (is_known(folder, "special_tokens_map.json") or has_weights(folder))

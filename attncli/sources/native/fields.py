@@ -1,4 +1,4 @@
-"""A configuration, read field by field: what nobody read is what the engine does not implement."""
+"""A configuration that keeps book of the fields that were read: a field that was not may change the numbers."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ _ABSENT = object()
 
 
 class DeclinedError(Exception):
-    """A checkpoint is not one that this engine computes; the message says why."""
+    """This engine does not compute a checkpoint or a sentence; the message says why."""
 
 
 class Fields:
     """The fields of a config.json.
 
     Attributes:
-        read: the names of those that the family reads.
+        read: the names of those that were read.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -66,11 +66,11 @@ class Fields:
 
         Args:
             name: of the field.
-            default: what it is where the file does not say; without one it has to.
-            among: the values that are implemented.
+            default: what it is where the file does not say; without a default the file has to.
+            among: the values that are implemented; None: all are.
 
         Raises:
-            DeclinedError: it is not there, or it is none of them.
+            DeclinedError: it is missing, or has another value than those.
         """
         self.read.add(name)
         value = self._values.get(name, default)

@@ -1,4 +1,4 @@
-"""A forward pass in NumPy: from token ids to what every wanted layer's attention is made of."""
+"""A forward pass in NumPy: from token ids to the Q, K, V and mask of the wanted layers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Model:
     weights: Weights
 
     def multiply_adds(self, tokens: int, last: int) -> int:
-        """Return how many multiply-adds it takes to come to the queries, keys and values of a layer."""
+        """Return how many multiply-adds lead to the queries, keys and values of a layer."""
         heads = self.recipe.heads
         projected = self.recipe.width * (heads.count + 2 * heads.groups) * heads.width
         passed = self._layer_elements + 2 * tokens * heads.count * heads.width
@@ -58,14 +58,14 @@ class Model:
 
         Args:
             ids: of its tokens.
-            segments: which of two texts each belongs to, where the tokenizer says it.
+            segments: which of two texts each belongs to; None where the tokenizer does not say.
             wanted: indices of layers.
             heads: the heads that were asked for.
-            mask: in the place of the model's own.
+            mask: in place of the model's own; None is that one.
         """
         found = []
         last = max(wanted)
-        # What overflows is seen in the end, by its not being finite.
+        # An overflow shows in the end: the numbers are not finite.
         with np.errstate(all="ignore"):
             x = self._embedded(ids, segments)
             for index in range(last + 1):
@@ -133,7 +133,7 @@ class _Layer:
         return self.model.projected(self._name(name), x, width, has_bias, self._recipe.projections.is_transposed)
 
     def attention(self, x: Hidden, heads: tuple[int, ...], mask: Expression | None) -> LayerTrace:
-        """Return what the layer's attention is made of."""
+        """Return the layer's attention to its hidden states."""
         recipe = self._recipe
         how = recipe.layers[self.index]
         query, key, value = self._queries_keys_values(self._before(recipe.attention_residual, x))
@@ -215,7 +215,7 @@ def _positions(ids: Sequence[int], padding_id: int | None) -> list[int]:
 
 
 def _simplest(mask: Atom, tokens: int) -> Atom:
-    """Return a layer's own mask in the simplest words that are true of so many tokens."""
+    """Return the simplest mask that is the same for so many tokens."""
     if tokens == 1:
         return Atom("full")
     return Atom("causal") if mask.name == "window" and mask.arguments[0] >= tokens else mask

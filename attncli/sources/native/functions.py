@@ -1,4 +1,4 @@
-"""What the layers of a transformer are made of, over NumPy arrays `[T, E]`: T tokens, E the width of the model."""
+"""The functions that layers are made of, over NumPy arrays `[T, E]`: T tokens, E the width of the model."""
 
 from __future__ import annotations
 

@@ -52,11 +52,11 @@ class Embedding(NamedTuple):
         width: of a row.
         tokens: a row for each id.
         positions: a row for each position.
-        padding_id: the id that takes no position; the first token's is the one after it (RoBERTa). None: 0, 1, 2, ….
+        padding_id: the padding's id, after which positions begin (RoBERTa); None: positions are 0, 1, 2, ….
         segments: a row for each of two texts.
-        segment: that a token is of whose tokenizer does not say; None adds no row.
+        segment: the text that tokens belong to where the tokenizer does not say; None adds no row.
         norm: name of the tensors that normalize the sum.
-        projection: name of those that lead from this width to that of the model.
+        projection: name of the tensors that lead from this width to that of the model.
         scale: a number that the tokens' rows are multiplied by.
     """
 
@@ -83,18 +83,18 @@ class Projections(NamedTuple):
     """From hidden states to queries, keys and values, and back.
 
     Attributes:
-        query: name of the layer's tensor, without `.weight`; so are the next three.
-        key: see `query`.
-        value: see `query`.
-        output: see `query`.
-        has_bias: whether the first three have biases.
-        output_has_bias: whether the fourth has one.
-        joint: one tensor in the place of the first three, its rows in thirds.
-        is_by_head: the thirds are those of each head.
-        is_transposed: tensors are stored as `[in, out]` (GPT-2's Conv1D), those of the feed-forward network too.
-        query_norm: of queries, before they are turned.
-        key_norm: of keys.
-        normed_whole: queries and keys are normalized over all heads together, not each over its own width.
+        output: name of the tensor that is multiplied with the concatenated heads, in its layer, without `.weight`.
+        has_bias: whether queries, keys and values have biases.
+        output_has_bias: whether the output has one.
+        query: name of the tensor that makes the queries.
+        key: name of the tensor that makes the keys.
+        value: name of the tensor that makes the values.
+        joint: name of one tensor in place of these three, a third of its rows each.
+        is_by_head: whether each head has its own thirds there.
+        is_transposed: whether tensors are stored as `[in, out]` (GPT-2's Conv1D), as in the feed-forward network.
+        query_norm: name of the tensors that normalize the queries, before they are rotated.
+        key_norm: name of the tensors that normalize the keys.
+        normed_whole: whether these normalize all heads together, not each head by itself.
     """
 
     output: str
@@ -115,12 +115,12 @@ class FeedForward(NamedTuple):
     """`down(activation(up(x)))`, or `down(activation(gate(x)) * up(x))`.
 
     Attributes:
-        width: between the two.
-        up: name of the layer's tensor; so are `down` and `gate`.
-        down: see `up`.
+        width: of the hidden layer.
+        up: name of the tensor that leads there.
+        down: name of the tensor that leads back.
         activation: a function.
         has_bias: whether all of them have biases.
-        gate: see `up`.
+        gate: name of the tensor whose product is multiplied with that of `up`.
     """
 
     width: int
@@ -147,12 +147,12 @@ class Heads:
 
 
 class Attention(NamedTuple):
-    """What one layer's attention may have that another's has not.
+    """The attention of one layer.
 
     Attributes:
         scale: what multiplies q·k.
         mask: which query may attend to which key.
-        rope: how queries and keys are turned.
+        rope: how queries and keys are rotated; None: they are not.
     """
 
     scale: float
@@ -161,11 +161,11 @@ class Attention(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """A model, but for its weights.
+    """A model without its weights.
 
     Attributes:
-        prefix: what the names of its tensors may begin with.
-        layer: what those of a layer begin with, after that; `{}` is its index.
+        prefix: what the names of its tensors begin with where the checkpoint was saved with a head on top.
+        layer: what the names of a layer's tensors begin with, after that; `{}` is its index.
         width: E, of the hidden states.
         positions: how many tokens it reads.
         heads: of every layer.
@@ -232,6 +232,6 @@ def heads_of(hidden: int, heads: int) -> Heads:
 def activation_of(
     fields: Fields, name: str, usual: str, meant: Mapping[str, str] = MappingProxyType({})
 ) -> Callable[[Hidden], Hidden]:
-    """Return the activation that a field names, some of which mean another one."""
+    """Return the activation that a field names; `meant` translates names that stand for another one."""
     said = fields.take(name, usual, among=ACTIVATIONS)
     return ACTIVATIONS[meant.get(said, said)]

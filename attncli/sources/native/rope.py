@@ -1,4 +1,4 @@
-"""Rotary position embeddings as configurations describe them: frequencies, and by how much they are stretched."""
+"""Rotary position embeddings as configurations describe them: their frequencies, and how these are stretched."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class Rope(NamedTuple):
-    """One rotation.
+    """How queries and keys are rotated.
 
     Attributes:
         frequencies: radians that a position adds, for each pair of dimensions, `[R]`.
-        length: what the turned dimensions are multiplied by.
+        length: what the rotated dimensions are multiplied by.
     """
 
     frequencies: Float[np.ndarray, " R"]
@@ -32,17 +32,17 @@ class Rope(NamedTuple):
 
 
 def read_rope(fields: Fields, width: int, positions: int, theta: float = 10_000.0, part: float | None = None) -> Rope:
-    """Return the rotation that a configuration describes, in the spelling of any year.
+    """Return the rotation that a configuration describes, in the spelling of any version of transformers.
 
     Args:
         fields: of the configuration.
         width: of a head.
         positions: how many the model has.
         theta: base of the frequencies, where the configuration does not say.
-        part: how much of a head is turned, where it does not say; None is a family that turns all of it.
+        part: the share of a head that is rotated, where it does not say; None: the family rotates all of it.
 
     Raises:
-        DeclinedError: it describes another one than is implemented.
+        DeclinedError: this rotation is not implemented.
     """
     parameters = fields.take("rope_parameters", None)
     said = fields.take("rope_scaling", None) or parameters or {}
@@ -53,7 +53,7 @@ def read_rope(fields: Fields, width: int, positions: int, theta: float = 10_000.
 
 
 def rope_of(said: Any, usual: Mapping[str, Any], width: int, positions: int) -> Rope:
-    """Return the rotation that parameters describe, with what is usual where they do not say; see `read_rope`."""
+    """Return the rotation that parameters describe, `usual` ones where they do not say; see `read_rope`."""
     if not isinstance(said, Mapping):
         raise DeclinedError(f"its rotary parameters are {said!r}")
     given = Fields({**usual, **said})
@@ -75,12 +75,12 @@ def _default(_: Fields, frequencies: Float[np.ndarray, " R"], turned: int, posit
 
 
 def _linear(said: Fields, frequencies: Float[np.ndarray, " R"], turned: int, positions: int) -> Rope:
-    """Positions are squeezed by a factor (Chen et al. 2023, "Extending Context Window …")."""
+    """Divide all frequencies by a factor (Chen et al. 2023, "Extending Context Window …")."""
     return Rope(frequencies / np.float32(said.number("factor")))
 
 
 def _llama3(said: Fields, frequencies: Float[np.ndarray, " R"], turned: int, positions: int) -> Rope:
-    """Long waves are stretched, short ones are not, and those between are in between (Llama 3.1, 2024)."""
+    """Stretch long waves, keep short ones, and interpolate between the two (Llama 3.1, 2024)."""
     factor, low, high = (said.number(name) for name in ("factor", "low_freq_factor", "high_freq_factor"))
     trained = said.count("original_max_position_embeddings", positions)
     waves = np.float32(2 * math.pi) / frequencies
@@ -91,7 +91,7 @@ def _llama3(said: Fields, frequencies: Float[np.ndarray, " R"], turned: int, pos
 
 
 def _yarn(said: Fields, frequencies: Float[np.ndarray, " R"], turned: int, positions: int) -> Rope:
-    """Dimensions that turn often enough within the trained length stay, slow ones are stretched (Peng et al. 2023)."""
+    """Keep dimensions that turn often within the trained length, stretch slow ones (YaRN, Peng et al. 2023)."""
     factor = said.number("factor")
     trained = said.count("original_max_position_embeddings", positions)
     ends = [

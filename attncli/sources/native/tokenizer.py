@@ -1,6 +1,6 @@
-"""A checkpoint's tokenizer without transformers: the ids that its AutoTokenizer would give, or none.
+"""A checkpoint's tokenizer without transformers, where it is sure to give the ids that AutoTokenizer gives.
 
-What a folder's files say is read as transformers reads it, where a usual folder says it; what is unusual is declined.
+The files of a usual folder are read as transformers reads them; anything unusual is declined.
 <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/auto/tokenization_auto.py>
 <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/tokenization_utils_base.py>
 """
@@ -42,9 +42,12 @@ _CLASS_OF = {
     "smollm3": "TokenizersBackend",
     "xlm-roberta": "XLMRobertaTokenizer",
 }
-_WHATEVER_IS_SAID = {"mistral", "olmo2", "qwen2"}  # of the class
-# Names for which transformers has a rule of its own begin so.
-_APART = ("deepseek-ai/", "allenai/dolma2", "google/umt5", "naver-clova-ix/", "salesforce/", "stepfun-ai/")
+_ALWAYS = {"mistral", "olmo2", "qwen2"}  # whose class it is whatever the checkpoint names
+# What the names of checkpoints begin with for which transformers has a rule of its own.
+_APART = (
+    "deepseek-ai/deepseek-r1-distill-llama-", "deepseek-ai/deepseek-coder-", "allenai/dolma2", "google/umt5",
+    "naver-clova-ix/", "salesforce/blip2", "salesforce/instructblip", "stepfun-ai/",
+)  # fmt: skip
 
 _NAMED = {f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")}
 _EXTRA = ("extra_special_tokens", "additional_special_tokens")
@@ -78,7 +81,7 @@ class Encoded(dict[str, list[int]]):
 
 
 class NativeTokenizer:
-    """A tokenizer of the library that transformers' own stand on; a `Reader` asks it as it asks those.
+    """A tokenizer of the tokenizers library, which a `Reader` calls as it calls those of transformers.
 
     Attributes:
         unk_token: the piece that stands for what the vocabulary lacks.
@@ -137,7 +140,7 @@ def load_tokenizer(name: str, folder: Path, config: Mapping[str, Any]) -> Native
         config: its config.json.
 
     Raises:
-        DeclinedError: what AutoTokenizer would make of it is not known here.
+        DeclinedError: it is not sure what AutoTokenizer would make of it.
         LoadError: a file is damaged.
     """
     path = folder / "tokenizer.json"
@@ -170,7 +173,7 @@ def _class_of(name: str, path: Path, config: Mapping[str, Any], fields: Mapping[
     names = (name, config.get("_name_or_path"), config.get("name_or_path"))
     if "model_name" in config or any(str(each).lower().startswith(_APART) for each in names):
         raise DeclinedError("transformers may have a tokenizer of its own for a checkpoint of that name")
-    chosen = str(said).removesuffix("Fast") if said and kind not in _WHATEVER_IS_SAID else _CLASS_OF[kind]
+    chosen = str(said).removesuffix("Fast") if said and kind not in _ALWAYS else _CLASS_OF[kind]
     if chosen not in CLASSES:
         raise DeclinedError(f"tokenizer_class is {said!r}")
     # So transformers tells Llama 3 from Llama 2.
@@ -229,7 +232,7 @@ def _settings(
     """Return what the files beside a vocabulary say.
 
     Raises:
-        DeclinedError: they say it in an unusual way: all special tokens have to be among the added ones, for one.
+        DeclinedError: they say something unusual, such as a special token that is not among the added ones.
     """
     said = {name: value for name, value in fields.items() if name.endswith("_token") and name not in _KNOWN}
     for name, value in fields.items():
@@ -260,7 +263,7 @@ def _settings(
 
 
 def _text(token: Any) -> str | None:
-    """Return the text of a special token; one without a letter is none: no vocabulary has it."""
+    """Return the text of a special token; an empty one, which no vocabulary has, is None."""
     if type(token) is dict and token.get("__type") == "AddedToken":
         token = token.get("content")
     if token is not None and type(token) is not str:
@@ -287,7 +290,7 @@ def _added(by_id: Any) -> list[AddedToken]:
 
 
 def _listed(path: Path) -> dict[int, dict[str, Any]]:
-    """Return the added tokens that a tokenizer.json lists; the library gives some of them ids of its own.
+    """Return the added tokens of a tokenizer.json by the ids there, which the library may change.
 
     Raises:
         DeclinedError: they are not at its beginning, where the library writes them.

@@ -1,6 +1,6 @@
-"""The tokenizer classes of transformers that take no more than the vocabulary and the merges from a tokenizer.json.
+"""The tokenizer classes of transformers that take only the vocabulary and the merges from a tokenizer.json.
 
-Each of them sets up the rest from its own defaults and tokenizer_config.json; so do the functions here, a class each.
+Each of them sets up the rest from its own defaults and tokenizer_config.json. There is a function for each class here.
 <https://github.com/huggingface/transformers/tree/v5.23.0/src/transformers/models>
 """
 
@@ -62,8 +62,7 @@ class Pipeline(NamedTuple):
         pre_tokenizer: splits a text into words.
         model: parameters of the vocabulary.
         normalizer: changes the text before it is split.
-        post_processor: makes what adds the special tokens, out of the tokenizer, which knows their ids; None is what
-            tokenizer.json has.
+        post_processor: makes, of the tokenizer, what adds the special tokens; None takes that of tokenizer.json.
     """
 
     pre_tokenizer: Any
@@ -170,7 +169,7 @@ def _xlm_roberta(loaded: Tokenizer, settings: Settings) -> Pipeline:
 
 
 def _template(first: str, last: str, pair: list[str]) -> Callable[[Tokenizer], Any]:
-    """Return what makes a post-processor that puts a text between two tokens, and then what a second one adds."""
+    """Return what makes a post-processor: a text between two tokens, then the pieces that a pair adds."""
     single = [first, "$A", last]
     return lambda tokenizer: processors.TemplateProcessing(
         single, [*single, *pair], [_with_id(tokenizer, end) for end in (first, last)]

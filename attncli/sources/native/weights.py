@@ -1,7 +1,7 @@
 """A checkpoint's tensors: mapped, so that only what is used is read, and widened to float32 where it is used.
 
-What is used again, by the second sentence of a stream, stays widened: so much memory as the model in float32 at most.
-Of a table the pages that rows were taken from are let go: a stream that meets every word holds no more than one.
+From the second use, by the second sentence of a stream, a tensor stays widened: at most the size of the model in
+float32. The pages of a table are let go after each use, so that a long stream does not end up holding all of it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ import numpy as np
 
 from attncli.errors import LoadError
 from attncli.files import Tensors, widened
-from attncli.sources.folder import map_weights, shards_of
+from attncli.sources.folder import ALONE, map_weights, shards_of
 from attncli.sources.native.fields import DeclinedError
 from attncli.text import visible
 
 if TYPE_CHECKING:
     from jaxtyping import Float
-
-_ALONE = "model.safetensors"
 
 
 class Weights:
@@ -52,14 +50,14 @@ class Weights:
 
     def _listed(self) -> dict[str, str]:
         """Return the file that each tensor is in."""
-        if (self._folder / _ALONE).is_file():
-            return dict.fromkeys(self._file(_ALONE).starts, _ALONE)
+        if (self._folder / ALONE).is_file():
+            return dict.fromkeys(self._file(ALONE).starts, ALONE)
         if not (listed := shards_of(self._folder)):
             raise DeclinedError("it has no safetensors weights")
         return listed
 
     def _file(self, file: str) -> Tensors:
-        """Return the tensors of a file, none of which is read yet."""
+        """Map the tensors of a file, without reading any."""
         if file not in self._mapped:
             self._mapped[file] = map_weights(self._folder / file)
         return self._mapped[file]
@@ -71,7 +69,7 @@ class Weights:
         return self._prefix + name in self._files
 
     def unread(self, expected: Iterable[str]) -> set[str]:
-        """Return the tensors that are none of these, by their names in the files."""
+        """Return the names, as in the files, of the tensors that are not expected."""
         return self._files.keys() - {self._prefix + name for name in expected}
 
     def _find(self, name: str) -> np.ndarray[Any, Any]:
@@ -90,10 +88,10 @@ class Weights:
         return found
 
     def tensor(self, name: str, *shape: int) -> Float[np.ndarray, " ..."]:
-        """Return a tensor of which the shape is known.
+        """Return a tensor in float32.
 
         Raises:
-            DeclinedError: there is none of that name and type.
+            DeclinedError: there is none of that name, or of a type that is not read.
             LoadError: it has another shape.
         """
         wide = widened(self._kept[name] if name in self._kept else self._expected(name, shape))
@@ -103,14 +101,14 @@ class Weights:
         return wide
 
     def elements(self, start: str) -> int:
-        """Return how many numbers the matrices hold whose names begin with a text."""
+        """Return how many numbers are in the matrices whose names begin with a text."""
         # Buffers, such as the masks in old files of GPT-2, have other names.
         names = [name for name in self._files if name.startswith(self._prefix + start) and name.endswith(".weight")]
         tensors = (self._find(name.removeprefix(self._prefix)) for name in names)
         return sum(tensor.size for tensor in tensors if tensor.ndim == 2)
 
     def rows(self, name: str, indices: Sequence[int], *shape: int) -> Float[np.ndarray, "T E"]:
-        """Return some rows of a table of which the shape is known; the others are not read; see `tensor`."""
+        """Return some rows of a table in float32, without reading the others; see `tensor`."""
         if max(indices) >= shape[0]:
             raise DeclinedError(f"{name} has {shape[0]} rows, and no row {max(indices)}")
         table = self._expected(name, shape)
@@ -124,7 +122,7 @@ class Weights:
 
 
 def has_weights(folder: Path) -> bool:
-    """Return whether a folder holds safetensors weights, and all files of them."""
-    return os.path.isfile(folder / _ALONE) or all(
-        os.path.isfile(folder / file) for file in set(shards_of(folder).values()) or [_ALONE]
+    """Return whether a folder has safetensors weights, with all their files."""
+    return os.path.isfile(folder / ALONE) or all(
+        os.path.isfile(folder / file) for file in set(shards_of(folder).values()) or [ALONE]
     )

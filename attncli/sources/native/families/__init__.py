@@ -1,4 +1,4 @@
-"""The families, each a function from a configuration to a recipe: what is said there is all that tells them apart."""
+"""The families of models: each is a function from a configuration to a recipe."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ FAMILIES: dict[str, Callable[[Fields], Recipe]] = {
 
 
 def recipe_of(fields: Fields) -> Recipe:
-    """Return how to put together the model that a configuration describes.
+    """Return the recipe of the model that a configuration describes.
 
     Raises:
-        DeclinedError: its family is not one of these, or a field says something that is not implemented.
+        DeclinedError: its family, or what one of its fields says, is not implemented.
     """
     family = fields.take("model_type")
     if not isinstance(family, str) or family not in FAMILIES:

@@ -1,4 +1,4 @@
-"""BERT and its kin: every token sees every other, and the sum of each sublayer is normalized."""
+"""BERT and its kin: every token attends to every other, and norms come after each sublayer's sum."""
 
 from __future__ import annotations
 

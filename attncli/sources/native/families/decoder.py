@@ -29,7 +29,7 @@ WHOLE, WINDOWED = "full_attention", "sliding_attention"  # as configurations cal
 
 @dataclass(frozen=True)
 class Usual:
-    """What a family of decoders has where its configuration does not say; None is computed from the rest."""
+    """The defaults of a family of decoders; None is computed from the rest."""
 
     vocabulary: int = 32_000
     hidden: int = 4096
@@ -58,7 +58,7 @@ class Biases(NamedTuple):
 
 
 def stated_biases(fields: Fields, has_feed_forward: bool = False) -> Biases:
-    """Return the biases that a configuration states; those of the feed-forward network some families have not."""
+    """Return the biases that a configuration states, where the family has them in the feed-forward network too."""
     attention = fields.take("attention_bias", False, among=(False, True))
     return Biases(attention, attention, has_feed_forward and fields.take("mlp_bias", False, among=(False, True)))
 
@@ -87,16 +87,16 @@ def decoder(
 
     Args:
         fields: of the configuration.
-        usual: what it has where that does not say.
+        usual: the defaults of the family.
         biases: which projections have them.
         activation: of the feed-forward network; None reads the usual field.
         residuals: normalizations around attention and feed-forward network.
-        normed: whether queries and keys are normalized, `each` head by itself or `all` together.
+        normed: how queries and keys are normalized, `each` head by itself or `all` together; empty: not at all.
         window: how many keys a query with a window sees.
         windowed: which layers have one.
         is_listed: whether the configuration may list the kinds of its layers instead.
-        turns: which layers turn queries and keys; None is all.
-        ropes: reads how each kind of layer turns them; None is one way for all.
+        turns: which layers rotate queries and keys; None is all.
+        ropes: reads how each kind of layer rotates them; None is one way for all.
         scaled_by: what scores are divided by the root of; None is the width of a head.
         softcap: of the scores.
         is_gemma: whether embeddings are scaled and norms are stored as their distance from 1.

@@ -43,7 +43,7 @@ def gemma2(fields: Fields) -> Recipe:
 
 
 def gemma3(fields: Fields) -> Recipe:
-    """Gemma 3 (2025): five layers with a window to one without, each kind turned at its own pace."""
+    """Gemma 3 (2025): five layers with a window to one without, each kind with its own rotary frequencies."""
     fields.take("final_logit_softcapping", None)
     fields.take("attn_logit_softcapping", None, among=(None,))
     every = fields.count("sliding_window_pattern", 6)

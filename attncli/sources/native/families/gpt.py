@@ -1,4 +1,4 @@
-"""GPT: each token sees those before it, and what enters a sublayer is normalized."""
+"""GPT: each token attends to those before it, and norms come before each sublayer."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def gpt2(fields: Fields) -> Recipe:
 
 
 def gpt_neox(fields: Fields) -> Recipe:
-    """GPT-NeoX (Black et al. 2022) and Pythia: both sublayers read the same input, a quarter of each head turns."""
+    """GPT-NeoX (Black et al. 2022) and Pythia: both sublayers read the same input, a quarter of a head is rotated."""
     hidden, heads = fields.count("hidden_size", 6144), fields.count("num_attention_heads", 64)
     positions = fields.count("max_position_embeddings", 2048)
     theta, part = fields.number("rotary_emb_base", 10_000.0), fields.number("rotary_pct", 0.25)

@@ -1,4 +1,4 @@
-"""Llama and its kin: decoders that differ in what they normalize and turn, and in how far back a layer sees."""
+"""Llama and its kin: decoders that differ in their norms, rotary embeddings and windows."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _qwen(fields: Fields, biases: Biases, head_width: int | None = None, normed:
 
 
 def smollm3(fields: Fields) -> Recipe:
-    """SmolLM3 (2025): every fourth layer does not turn its queries and keys (Yang et al. 2025, "RoPE to NoPE …")."""
+    """SmolLM3 (2025): every fourth layer does not rotate its queries and keys (Yang et al. 2025, "RoPE to NoPE …")."""
     layers = fields.layers("num_hidden_layers", 36)
     every = fields.count("no_rope_layer_interval", 4)
     turns = fields.take("no_rope_layers", None) or [int((layer + 1) % every != 0) for layer in range(layers)]
@@ -70,7 +70,7 @@ def smollm3(fields: Fields) -> Recipe:
 
 
 def olmo2(fields: Fields) -> Recipe:
-    """OLMo 2 (2024): what leaves a sublayer is normalized, and so are all queries and all keys of a token."""
+    """OLMo 2 (2024): norms come after each sublayer, and over all queries and all keys of a token."""
     return decoder(
         fields,
         Usual(vocabulary=50_304, eps=1e-5),
