@@ -234,7 +234,7 @@ def test_several_sentences_stand_one_after_the_other(attn: Run) -> None:
 # --- what came from the user -------------------------------------------------------------------------------
 
 TOKENS = ["<script>alert(1)</script>", "&lt;", "a&b", "\"'", "]]>", "-->"]
-TOKENS += ["\x1b[31m", "\u202egnp.exe", "\uffff", "```", "|x|", "{a}", "{{b}}"]
+TOKENS += ["\x1b[31m", "\u202egnp.exe", "\uffff", "```", "|x|", "{a}", "{{b}}", "\U000f0000", "\U000f0001x"]
 
 
 def test_markup_in_tokens_is_text(attn: Run, tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_markup_in_tokens_is_text(attn: Run, tmp_path: Path) -> None:
 
 
 def test_markup_in_a_sentence_is_text_in_titles(attn: Run) -> None:
-    text = "</title><script>&amp;`x` {a} {{b}} \"'"
+    text = "</title><script>&amp;`x` {a} {{b}} \U000f0000 \"'"
     page = Page(attn("inspect", text, "-F", "html").out)
     assert page.texts["h2"] == [text]
     assert page.texts["title"] == [f"attn inspect: {text}"]
