@@ -32,7 +32,7 @@ _WRITERS = {
     "csv": "attncli.formats.rows:write_csv",
 }
 
-# The same for what is drawn: the view that a terminal gets, as a file to hand to somebody.
+# What a terminal shows, as a file to hand to somebody.
 _PICTURES = {
     "svg": "attncli.formats.pictures:write_svg",
     "html": "attncli.formats.pictures:write_html",
@@ -72,7 +72,7 @@ def _found(place: str) -> Any:
 
 
 def gathered(pieces: Iterable[str]) -> Iterator[str]:
-    """Join small pieces, each of which would be flushed by itself, to large ones; one sentence is often one of them."""
+    """Join small pieces to large ones: each piece that is written is flushed."""
     waiting: list[str] = []
     size = 0
     for piece in pieces:
@@ -95,17 +95,17 @@ def choose_format(given: str | None, output: Path | None) -> str:
 
 
 def choose_document(given: str | None, output: Path | None) -> str:
-    """Return the same, `json` or one of `DRAWN`, for what has no rows."""
+    """Return `json` or one of `DRAWN`, for what has no rows; otherwise as `choose_format`."""
     return _chosen(given, output, ("json", *_PICTURES))
 
 
 def choose_rows(given: str | None, output: Path | None) -> str:
-    """Return the same, `json`, `tsv`, `csv` or one of `DRAWN`, for what has rows of its own."""
+    """Return `json`, `tsv`, `csv` or one of `DRAWN`, for what has rows of its own; otherwise as `choose_format`."""
     return _chosen(given, output, ("json", "tsv", "csv", *_PICTURES))
 
 
 def choose_picture(given: str | None, output: Path | None) -> str:
-    """Return the same, one of `DRAWN`, for what is only drawn."""
+    """Return one of `DRAWN`, for what is only drawn; otherwise as `choose_format`."""
     return _chosen(given, output, tuple(_PICTURES))
 
 

@@ -1,4 +1,4 @@
-"""Documents of a stream of answers: one, an array of them, or one a line, with or without those of failures."""
+"""JSON piece by piece, and the documents of a stream of answers: one, an array of them, or one a line."""
 
 from __future__ import annotations
 
@@ -54,6 +54,21 @@ def dumped(value: Any) -> str:
     """Return a value as JSON."""
     # ASCII alone: no control or bidirectional character of a token reaches a terminal, and every stdout takes it.
     return json.dumps(value, allow_nan=False)
+
+
+def opened(members: dict[str, Any]) -> str:
+    """Return an object as JSON that more members are to follow in."""
+    return dumped(members)[:-1]
+
+
+def array(items: Iterable[Iterable[str]], comma: str = ", ") -> Iterator[str]:
+    """Yield the pieces of an array, given those of its items."""
+    opening = "["
+    for item in items:
+        yield opening
+        yield from item
+        opening = comma
+    yield "]" if opening != "[" else "[]"
 
 
 def _is_left_out(answer: object) -> bool:

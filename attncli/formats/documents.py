@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,22 +14,22 @@ from attncli.analysis.heads import HeadSummary, Survey
 from attncli.analysis.metric_names import NAMES
 from attncli.analysis.why import Explained
 from attncli.attention import row_blocks
-from attncli.formats.numbers import number, proven, rows_as_numbers
+from attncli.formats.answers import array, dumped, opened
+from attncli.formats.json import described
+from attncli.formats.numbers import matrix, number, proven
 from attncli.masks.expressions import biases
 from attncli.masks.findings import Finding
 from attncli.masks.layout import Subject
 from attncli.trace.trace import Trace
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
+    pass
 
 
 def write_findings(is_ok: bool, findings: Sequence[Finding], extra: dict[str, Any]) -> str:
     """Return the document of a check."""
     listed = [finding.as_dict() for finding in findings]
-    return (
-        json.dumps({"schema": "attncli.findings/1", "ok": is_ok, **extra, "findings": listed}, allow_nan=False) + "\n"
-    )
+    return dumped({"schema": "attncli.findings/1", "ok": is_ok, **extra, "findings": listed}) + "\n"
 
 
 def what_was_run(report: Report) -> dict[str, Any]:
@@ -77,13 +76,9 @@ def write_masks(subjects: Sequence[Subject], more: Sequence[dict[str, Any]] | No
     extra = [{} for _ in subjects] if more is None else more
     pairs = zip(subjects, extra, strict=True)
     planes = [(subject, plane, added) for subject, added in pairs for plane in range(len(subject.allowed))]
-    is_array = more is not None or len(planes) > 1
-    opening = "[" if is_array else ""
-    for subject, plane, added in planes:
-        yield opening
-        yield from _mask(subject, plane, added)
-        opening = ",\n"
-    yield "]\n" if is_array else "\n"
+    documents = [_mask(*plane) for plane in planes]
+    yield from array(documents, ",\n") if more is not None or len(planes) > 1 else documents[0]
+    yield "\n"
 
 
 def _mask(subject: Subject, plane: int, more: dict[str, Any]) -> Iterator[str]:
@@ -101,37 +96,21 @@ def _mask(subject: Subject, plane: int, more: dict[str, Any]) -> Iterator[str]:
         "density": int(visible.sum()) / allowed.size,
         **more,
     }
-    yield json.dumps(members)[:-1] + ', "mask": '
-    yield from _matrix(queries, keys, lambda rows: allowed[rows])
+    blocks = row_blocks(np.arange(queries), keys)
+    yield opened(members) + ', "mask": '
+    yield from matrix((allowed[rows] for rows in blocks), None)
     yield ', "bias": '
-    heads = subject.bias_heads
-    if heads is None:
+    if subject.bias_heads is None:
         yield "null"
     else:
-        opening = "["
-        for bias in biases(heads, keys, subject.past):
-            yield opening
-            yield from _matrix(queries, keys, bias)
-            opening = ", "
-        yield "]"
+        by_head = biases(subject.bias_heads, keys, subject.past)
+        yield from array(matrix(map(bias, blocks), None) for bias in by_head)
     yield "}"
-
-
-def _matrix(
-    queries: int,
-    keys: int,
-    rows_of: Callable[[Int[np.ndarray, " R"]], Bool[np.ndarray, "R K"] | Float[np.ndarray, "R K"]],
-) -> Iterator[str]:
-    opening = "["
-    for rows in row_blocks(np.arange(queries), keys):
-        yield opening + rows_as_numbers(rows_of(rows), None)[1:-1]
-        opening = ","
-    yield "]"
 
 
 def write_heads(survey: Survey, precision: int | None) -> str:
     """Return the document; with several sentences every metric is a mean, and `std` and `counts` stand beside it."""
-    return json.dumps({
+    return dumped({
         "schema": "attncli.heads/1",
         "source": survey.source.as_dict(),
         "sentences": survey.sentences,
@@ -173,16 +152,14 @@ def _head_field(value: float | None, precision: int | None) -> str:
 
 def write_why(trace: Trace, explained: Explained, precision: int | None) -> Iterator[str]:
     """Yield one document for one cell or row; an array of them for several heads or layers."""
-    is_array = len(explained) > 1
-    opening = "[" if is_array else ""
-    for one in explained:
-        members = _cell(one, precision) if isinstance(one, Cell) else _row(one, precision)
-        about = {"schema": "attncli.why/1", "source": trace.source.as_dict()}
-        texts = {"text": trace.text, "pair": trace.pair, "target": trace.target}
-        # ASCII alone: no control or bidirectional character of a token reaches a terminal.
-        yield opening + json.dumps(about | texts | members, allow_nan=False)
-        opening = ",\n"
-    yield "]\n" if is_array else "\n"
+    documents = ([_one(trace, each, precision)] for each in explained)
+    yield from array(documents, ",\n") if len(explained) > 1 else next(documents)
+    yield "\n"
+
+
+def _one(trace: Trace, one: Row | Cell, precision: int | None) -> str:
+    members = _cell(one, precision) if isinstance(one, Cell) else _row(one, precision)
+    return dumped({"schema": "attncli.why/1", **described(trace), **members})
 
 
 def _row(row: Row, precision: int | None) -> dict[str, Any]:
@@ -274,30 +251,21 @@ def write_difference(difference: Difference, precision: int | None) -> str:
         difference: what to write.
         precision: digits after the point; None is all of them.
     """
-    return (
-        json.dumps(
-            {
-                "schema": "attncli.diff/1",
-                "a": _compared_trace(difference.first),
-                "b": _compared_trace(difference.second),
-                "shared": {"queries": difference.queries.pairs, "keys": difference.keys.pairs},
-                "unit": "bits",
-                "heads": [_changed_head(head, precision) for head in difference.heads],
-                "cells": [_changed_cell(cell, precision) for cell in difference.cells],
-                "notes": difference.notes,
-            },
-            allow_nan=False,
-        )
-        + "\n"
-    )
+    return dumped({
+        "schema": "attncli.diff/1",
+        "a": _compared_trace(difference.first),
+        "b": _compared_trace(difference.second),
+        "shared": {"queries": difference.queries.pairs, "keys": difference.keys.pairs},
+        "unit": "bits",
+        "heads": [_changed_head(head, precision) for head in difference.heads],
+        "cells": [_changed_cell(cell, precision) for cell in difference.cells],
+        "notes": difference.notes,
+    }) + "\n"  # fmt: skip
 
 
 def _compared_trace(trace: Trace) -> dict[str, Any]:
     return {
-        "source": trace.source.as_dict(),
-        "text": trace.text,
-        "pair": trace.pair,
-        "target": trace.target,
+        **described(trace),
         "query_tokens": [token.as_dict() for token in trace.query_tokens],
         "key_tokens": [token.as_dict() for token in trace.key_tokens],
     }

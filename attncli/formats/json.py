@@ -14,8 +14,8 @@ import numpy as np
 from attncli.analysis.metrics import head_metrics
 from attncli.attention import row_blocks
 from attncli.errors import Failure
-from attncli.formats.answers import dumped, write_array, write_each
-from attncli.formats.numbers import number, proven, rows_as_numbers
+from attncli.formats.answers import array, dumped, opened, write_array, write_each
+from attncli.formats.numbers import matrix, number, proven, rows_as_numbers
 from attncli.trace.layer import HeadTrace, LayerTrace
 from attncli.trace.ranking import Heaviest, top_keys
 from attncli.trace.trace import SCHEMA, Trace
@@ -42,20 +42,22 @@ def write_lines(answers: Iterable[tuple[int, Trace | Failure]], view: View) -> I
 
 def _document(sentence: int, trace: Trace, view: View) -> Iterator[str]:
     """Yield the document of a sentence's trace; rows are query tokens, columns key tokens, in the order listed."""
-    yield _opened({
+    yield opened({
         "schema": SCHEMA,
         "sentence": sentence,
-        "source": trace.source.as_dict(),
-        "text": trace.text,
-        "pair": trace.pair,
-        "target": trace.target,
+        **described(trace),
         **({} if trace.origin is None else {"derived": trace.origin.as_dict()}),
         "query_tokens": [_query(trace, row) for row in view.rows(trace)],
         "key_tokens": [trace.key_tokens[column].as_dict() for column in view.columns(trace)],
     })  # fmt: skip
     yield ', "layers": '
-    yield from _array(_layer(trace, layer, view) for layer in trace.layers)
+    yield from array(_layer(trace, layer, view) for layer in trace.layers)
     yield "}"
+
+
+def described(trace: Trace) -> dict[str, Any]:
+    """Return where a trace comes from and what it is the attention of."""
+    return {"source": trace.source.as_dict(), "text": trace.text, "pair": trace.pair, "target": trace.target}
 
 
 def _query(trace: Trace, row: int) -> dict[str, Any]:
@@ -68,7 +70,7 @@ def _query(trace: Trace, row: int) -> dict[str, Any]:
 def _layer(trace: Trace, layer: LayerTrace, view: View) -> Iterator[str]:
     cells = view.cells(trace, layer)
     parts = _parts(view)
-    yield _opened({
+    yield opened({
         "layer": layer.label,
         "kind": layer.kind,
         "scale": layer.scale,
@@ -80,7 +82,7 @@ def _layer(trace: Trace, layer: LayerTrace, view: View) -> Iterator[str]:
     if "embeddings" in parts and layer.inputs is not None:
         yield from _matrix("embeddings", _blocks(layer.inputs[cells.rows]), view)
     yield ', "heads": '
-    yield from _array(_head(trace, layer, head, view, cells) for head in layer.heads)
+    yield from array(_head(trace, layer, head, view, cells) for head in layer.heads)
     projected = layer.projected(cells.rows) if "output" in parts else None
     if projected is not None:
         yield from _matrix("projected", _blocks(projected), view)
@@ -91,10 +93,10 @@ def _head(trace: Trace, layer: LayerTrace, index: int, view: View, cells: Cells)
     parts = _parts(view) - layer.missing
     head = layer.head(index, cells.rows)
     columns = cells.of_columns
-    yield _opened({"head": layer.head_label(index)})
+    yield opened({"head": layer.head_label(index)})
     if view.heaviest is not None:
         yield ', "top_keys": '
-        yield from _array(_ranked(head, cells, view.heaviest, view))
+        yield from array(_ranked(head, cells, view.heaviest, view))
     if "q" in parts:
         yield from _matrix("q", _blocks(head.q), view)
     if "k" in parts:
@@ -136,27 +138,8 @@ def _metrics(trace: Trace, layer: LayerTrace, head: HeadTrace, view: View) -> di
 def _matrix(name: str, blocks: Iterable[Matrix], view: View) -> Iterator[str]:
     """Yield an array under its name, as a member of an object that has some already."""
     yield f', "{name}": '
-    opening = "["
-    for block in blocks:
-        yield opening
-        yield rows_as_numbers(block, view.precision)[1:-1]
-        opening = ","
-    yield "]"
+    yield from matrix(blocks, view.precision)
 
 
 def _blocks(values: Float[np.ndarray, "R C"]) -> Iterator[Float[np.ndarray, "R C"]]:
     return (values[rows] for rows in row_blocks(np.arange(len(values)), values.shape[1]))
-
-
-def _array(items: Iterable[Iterator[str]]) -> Iterator[str]:
-    opening = "["
-    for item in items:
-        yield opening
-        yield from item
-        opening = ", "
-    yield "]"
-
-
-def _opened(members: dict[str, Any]) -> str:
-    """Return an object that more members are to follow in."""
-    return dumped(members)[:-1]

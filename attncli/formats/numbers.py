@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,6 +52,17 @@ def rows_as_numbers(values: Float[np.ndarray, "R C"] | Bool[np.ndarray, "R C"], 
         return _dumped(values)
     rows = (",".join(_json(text, precision) for text in as_numbers(row, precision)) for row in values)
     return "[" + ",".join(f"[{row}]" for row in rows) + "]"
+
+
+def matrix(
+    blocks: Iterable[Float[np.ndarray, "R C"] | Bool[np.ndarray, "R C"]], precision: int | None
+) -> Iterator[str]:
+    """Yield a matrix as JSON, given in blocks of rows; it has one row at least."""
+    opening = "["
+    for block in blocks:
+        yield opening + rows_as_numbers(block, precision)[1:-1]
+        opening = ","
+    yield "]"
 
 
 def _json(text: str, precision: int | None) -> str:

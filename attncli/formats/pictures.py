@@ -80,7 +80,7 @@ def _title_of(drawings: Sequence[Drawing], name: str) -> str:
 
 # --- what fonts may lack -----------------------------------------------------------------------------------
 
-_FIRST = 0xF0000  # of the characters for private use, of which none is left in what is exported
+_FIRST = 0xF0000  # of the characters for private use; what the user has of them is in a box or escaped itself
 _STAND_INS = re.compile("([\U000f0000-\U0010fffd])\\1*")
 
 
@@ -168,7 +168,7 @@ def write_svg(drawings: Sequence[Drawing], name: str) -> Iterator[str]:
         height=down * 0.75,
         across=across,
         down=down,
-        title=_literally(escape(_title_of(drawings, name))),
+        title=_literally(_title_of(drawings, name)),
         fonts=_FONTS,
         paper=_THEME.background_color.hex,
         margin=_MARGIN,
@@ -178,8 +178,9 @@ def write_svg(drawings: Sequence[Drawing], name: str) -> Iterator[str]:
 
 
 def _literally(text: str) -> str:
-    """Return text as a form has it that Rich fills in."""
-    return text.replace("{", "{{").replace("}", "}}")
+    """Return text for a form that Rich fills in and boxes are put into, escaped so that it stays what it is."""
+    escaped = _STAND_INS.sub(lambda match: f"&#{ord(match[1])};" * len(match[0]), escape(text))
+    return escaped.replace("{", "{{").replace("}", "}}")
 
 
 def _stacked(drawings: Sequence[Drawing]) -> list[Sequence[Segment]]:
@@ -226,7 +227,7 @@ def write_html(drawings: Sequence[Drawing], name: str) -> Iterator[str]:
         if drawing.title:
             yield f'<h2 dir="auto" translate="no">{escape(drawing.title)}</h2>\n'
         recording = _Recording(drawing.block.lines)
-        form = _VIEW.format(label=_literally(escape(drawing.title or "view")))
+        form = _VIEW.format(label=_literally(drawing.title or "view"))
         view = recording.console.export_html(theme=_THEME, code_format=form, inline_styles=True)
         yield recording.put_back(view, '<bdi style="width: {width}ch">{text}</bdi>')
     yield "</main>\n</body>\n</html>\n"

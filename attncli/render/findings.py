@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
-from rich.style import Style
 from rich.text import Text
 
 from attncli.masks.findings import Finding
-from attncli.render.block import Block
+from attncli.render.block import Block, grid
 from attncli.render.palette import BOLD, DIM, Palette
-from attncli.render.tables import Column, table
+from attncli.render.tables import Cell, wrapped
 from attncli.text import counted, layers_named
 
 if TYPE_CHECKING:
@@ -98,21 +96,17 @@ def _merged(group: Sequence[Finding]) -> Finding:
 def _compared(invariances: Sequence[Invariance], palette: Palette, width: int | None) -> Block:
     """Return the comparisons as a table; what they came to wraps, as far as there is room for it."""
     room = _WIDEST if width is None else max(width - _BEFORE, _LEAST)
-    lines: list[Sequence[str]] = []
-    styles: list[Style | None] = []
+    rows: list[list[Cell]] = []
     for each in invariances:
         change = "-" if each.change is None else f"{each.change:.1e}"
         if each.change is None:
             verdict = f"{'failed' if each.has_failed else 'not run'}: {each.reason}"
         else:
             verdict = "rounding" if each.first is None else f"from {_place(each.first)} on"
-        for number, line in enumerate(wrap(palette.label(verdict), room)):
-            lines.append(("", "", "", line) if number else (each.name, each.ways, change, line))
-            styles.append(BOLD if each.has_failed or each.first is not None else None)
-    described = zip(("the same text", "in two ways", "change", ""), "<<><", zip(*lines, strict=True), strict=True)
-    return table(
-        [Column(title, [*map(palette.label, texts)], styles, align) for title, align, texts in described], width
-    )
+        style = BOLD if each.has_failed or each.first is not None else None
+        rows.append([(palette.label(text), style) for text in (each.name, each.ways, change, verdict)])
+    titles = [(title, DIM) for title in ("the same text", "in two ways", "change", "")]
+    return grid([titles, *wrapped(rows, room)], "<<><", width)
 
 
 def _place(place: tuple[int, str]) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import numpy as np
 from rich.console import RenderableType
@@ -22,9 +21,6 @@ from attncli.render.screen import LINES
 from attncli.render.summaries import joined, numbers_of, title_of
 from attncli.render.tables import Cell, Column, table, width_of
 from attncli.text import counted, span
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
 
 UNDEFINED = "–"
 _NAMED = 3  # highest and lowest heads in words, below a map
@@ -189,74 +185,49 @@ def grid_parts(
     for kind in dict.fromkeys(head.kind for head in survey.heads):
         heads = [head for head in survey.heads if head.kind == kind]
         name = kind if len(heads) < len(survey.heads) else ""
-        drawn = _Map.of(heads, metric, scale, 2 if precision is None else precision)
-        map_ = drawn.drawn(palette, width or COMFORTABLE)
+        map_ = _map(heads, metric, scale, palette, width or COMFORTABLE, 2 if precision is None else precision)
         yield stack([block([[Segment(name, BOLD)]]), map_]) if name else map_
     if defined.heads:
         yield _ends(defined, metric, palette, width, DIGITS if precision is None else precision)
 
 
-@dataclass(frozen=True)
-class _Map:
-    """Layers × heads of one kind of attention.
+def _map(heads: Sequence[HeadSummary], metric: Metric, scale: Scale, palette: Palette, room: int, digits: int) -> Block:
+    """Return layers × heads of one kind of attention, in strips of as many heads as there is room for.
 
-    Attributes:
-        layers: the rows.
-        heads: the columns.
-        values: the metric of each head; NaN where it is not defined, and where there is no such head.
-        exists: which heads there are.
-        scale: of the colours.
-        digits: after the point, where colour leaves room for numbers.
+    In colour a cell is its number, where all of them fit.
     """
+    found = {(head.layer, head.head): head.metrics[metric] for head in heads}
+    layers, columns = sorted({layer for layer, _ in found}), sorted({head for _, head in found})
+    values = np.array([[found.get((layer, head)) for head in columns] for layer in layers], float)
+    texts = [[number_text(value, digits) for value in row] for row in values]
+    names: list[Cell] = [("head", DIM), *((f"layer {layer}", None) for layer in layers)]
+    margin = max(len(text) for text, _ in names) + 1
+    longest = max(len(text) for row in texts for text in row) + 1
+    widths = (longest, 2) if palette.has_color else (2,)
+    width = next((width for width in widths if margin + width * len(columns) <= room), 1)
+    cells = palette.cells(values, ~np.isnan(values), scale, min(width, 2))
 
-    layers: list[int]
-    heads: list[int]
-    values: Float[np.ndarray, "L H"]
-    exists: Bool[np.ndarray, "L H"]
-    scale: Scale
-    digits: int
+    def drawn(row: int, column: int) -> Segment:
+        """Return a cell: its number or its colour, the mark of an undefined one, or nothing where there is no head."""
+        glyph, style = cells[row][column]
+        text = texts[row][column] if width > 2 else glyph
+        if np.isnan(values[row, column]):
+            text = palette.fit(UNDEFINED) if (layers[row], columns[column]) in found else ""
+        return cell(text, width, style)
 
-    @classmethod
-    def of(cls, heads: Sequence[HeadSummary], metric: Metric, scale: Scale, digits: int) -> _Map:
-        """Return the map of these heads."""
-        found = {(head.layer, head.head): head.metrics[metric] for head in heads}
-        layers, columns = sorted({head.layer for head in heads}), sorted({head.head for head in heads})
-        values = [[found.get((layer, head)) for head in columns] for layer in layers]
-        exists = [[(layer, head) in found for head in columns] for layer in layers]
-        return cls(layers, columns, np.array(values, float), np.array(exists), scale, digits)
-
-    def drawn(self, palette: Palette, room: int) -> Block:
-        """Return the map in strips of as many heads as there is room for; in colour with numbers, if these fit."""
-        names: list[Cell] = [("head", DIM), *((f"layer {layer}", None) for layer in self.layers)]
-        margin = max(len(text) for text, _ in names) + 1
-        texts = [[number_text(value, self.digits) for value in row] for row in self.values]
-        longest = max(len(text) for row in texts for text in row) + 1
-        widths = (longest, 2) if palette.has_color else (2,)
-        width = next((width for width in widths if margin + width * len(self.heads) <= room), 1)
-        cells = palette.cells(self.values, ~np.isnan(self.values), self.scale, min(width, 2))
-        per_strip = max((room - margin) // width, 1)
-        labels = Block([[cell(text, margin, style, "left")] for text, style in names], margin)
-        strips = []
-        for start in range(0, len(self.heads), per_strip):
-            columns = range(start, min(start + per_strip, len(self.heads)))
-            lines = [self._header(columns, width, palette)]
-            for row, shown in enumerate(cells):
-                marked = (self._marked(texts[row][c] if width > 2 else shown[c][0], row, c, palette) for c in columns)
-                lines.append([cell(text, width, shown[c][1]) for c, text in zip(columns, marked, strict=True)])
-            strips.append(beside([labels, block(lines)], 0))
-        return stack(strips)
-
-    def _header(self, columns: range, width: int, palette: Palette) -> list[Segment]:
-        heads = tuple(self.heads[column] for column in columns)
+    per_strip = max((room - margin) // width, 1)
+    labels = Block([[cell(text, margin, style, "left")] for text, style in names], margin)
+    strips = []
+    for start in range(0, len(columns), per_strip):
+        places = range(start, min(start + per_strip, len(columns)))
+        shown = tuple(columns[place] for place in places)
         if width > 2:
-            return [cell(str(head), width, DIM) for head in heads]
-        return Axis(tuple(map(str, heads)), heads).ticks(width, palette)
-
-    def _marked(self, text: str, row: int, column: int, palette: Palette) -> str:
-        """Return the text of a cell: that of a number, the mark of an undefined one, or nothing without a head."""
-        if not self.exists[row, column]:
-            return ""
-        return palette.fit(UNDEFINED) if np.isnan(self.values[row, column]) else text
+            header = [cell(str(head), width, DIM) for head in shown]
+        else:
+            header = Axis(tuple(map(str, shown)), shown).ticks(width, palette)
+        lines = [[drawn(row, place) for place in places] for row in range(len(layers))]
+        strips.append(beside([labels, block([header, *lines])], 0))
+    return stack(strips)
 
 
 def _ends(survey: Survey, metric: Metric, palette: Palette, width: int | None, digits: int) -> Block:

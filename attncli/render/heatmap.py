@@ -52,7 +52,7 @@ class Extent(NamedTuple):
         allowed: Bool[np.ndarray, "Q K"],
         counted: Bool[np.ndarray, " K"] | None = None,
     ) -> Extent:
-        """Return the extent of these cells; columns that are not counted have marks, but no colours of their own."""
+        """Return the extent of these cells; columns that are not counted have marks, but set no end of the colours."""
         finite = np.isfinite(values)
         found = (
             not allowed.all(),

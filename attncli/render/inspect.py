@@ -102,15 +102,9 @@ class Frame(NamedTuple):
     columns: Axis
     fit: Fit
 
-    def of_head(self, head: int) -> tuple[Axis, str]:
-        """Return the query axis as one head marks it, and what its mark means."""
-        place = self.layer.heads.index(head)
-        blind = self.blind[place : place + 1]
-        return self.rows.marking(blind), mark_note(blind)
-
-    def marking(self, axis: Axis, head: int) -> Axis:
-        """Return the first rows of the query axis as one head marks them."""
-        return axis.marking(self.blind[[self.layer.heads.index(head)], : len(axis)])
+    def blind_in(self, head: int) -> Bool[np.ndarray, "1 Q"]:
+        """Return which rows may attend to no key in one head."""
+        return self.blind[[self.layer.heads.index(head)]]
 
 
 @dataclass(frozen=True)
@@ -262,7 +256,8 @@ class Layout:
 
         def table(lines_each: int) -> tuple[Block, int]:
             heads, axis = self._screen.listed(frame.layer, frame.rows, lines_each)
-            parts = [(frame.layer.head(head, axis.indices), frame.marking(axis, head)) for head in heads]
+            marked = [axis.marking(frame.blind_in(head)[:, : len(axis)]) for head in heads]
+            parts = [(frame.layer.head(head, axis.indices), own) for head, own in zip(heads, marked, strict=True)]
             room, precision = self.width, self.view.precision
             drawn = top_keys_table(parts, frame.cells.of_columns, frame.columns, wanted, room, precision)
             return drawn, (len(drawn.lines) - 1) // (len(heads) * len(axis) + 1)
@@ -278,10 +273,11 @@ class Layout:
             yield self._drawn([self._vectors("embeddings", layer.inputs[cells.rows], unmarked)])
         for index in self._digit_heads(layer):
             head = layer.head(index, cells.rows)
-            marked, mark = frame.of_head(index)
-            matrices = list(self._matrices(head, cells.of_columns, wanted, (marked, frame.columns), scale))
+            axes = (rows.marking(frame.blind_in(index)), frame.columns)
+            matrices = list(self._matrices(head, cells.of_columns, wanted, axes, scale))
             if not matrices:
                 continue
+            mark = mark_note(frame.blind_in(index))
             note = self._head_note(layer, index, wanted) + (f" · {mark}" if mark else "")
             yield Text.assemble((titled("head", layer.head_label(index)), BOLD), (self.palette.fit(note), DIM))
             yield self._drawn(matrices)

@@ -24,6 +24,7 @@ from attncli.render.block import Block, beside, block, cell, flowing, grid, stac
 from attncli.render.findings import finding_lines, tally
 from attncli.render.heatmap import COMFORTABLE, Extent, Picture, extent_of, heatmaps, legend, pooling
 from attncli.render.palette import BOLD, DIM, Palette, Scale
+from attncli.render.tables import Cell, wrapped
 from attncli.text import listed, span
 
 if TYPE_CHECKING:
@@ -126,12 +127,8 @@ class MaskDrawing:
             ("keys nobody sees", listed(keys[list(facts.unseen_keys)].tolist())),
         ]
         margin = max(len(name) for name, _ in lines) + 2
-        rows = [
-            ("" if number else name, part)
-            for name, said in lines
-            for number, part in enumerate(wrap(palette.fit(said), max(room - margin, 1)))
-        ]
-        return grid([((name, DIM), (part, None)) for name, part in rows], "<<", None)
+        rows: list[list[Cell]] = [[(name, DIM), (palette.fit(said), None)] for name, said in lines]
+        return grid(wrapped(rows, room - margin), "<<", None)
 
 
 def _shares(cells: Bool[np.ndarray, "Q K"], pool: tuple[int, int]) -> Float[np.ndarray, "R C"]:
@@ -267,7 +264,10 @@ def _difference(comparison: Comparison, palette: Palette, room: int) -> Block:
     rows = Axis(("",) * queries, tuple(range(comparison.past, comparison.past + queries)))
     columns = Axis(("",) * keys, tuple(range(keys)))
     pool = pooling(rows, columns, room)
-    codes = _pooled_codes(comparison, pool)
+    first, second, both = (
+        _shares(cells, pool) > 0 for cells in (comparison.only_first, comparison.only_second, comparison.both)
+    )
+    codes = np.select([first & second, first, second, both], [_EITHER, _FIRST, _SECOND, _BOTH], _NEITHER)
     width = 2 if codes.shape[1] * 2 <= room - rows.width - 1 else 1
     glyphs = _glyphs(width, palette)
     kept_rows, kept_columns = rows.pooled(pool[0]), columns.pooled(pool[1])
@@ -305,31 +305,10 @@ def checked(
 
 
 def _glyphs(width: int, palette: Palette) -> list[tuple[str, Style | None]]:
-    colors = (_FIRST_STYLE, _SECOND_STYLE, BOLD) if palette.has_color else (BOLD, BOLD, BOLD)
-    both = palette.fit("░")
-    return [
-        (palette.fit("·"), DIM),
-        (both * width, DIM),
-        ("A" * width, colors[0]),
-        ("B" * width, colors[1]),
-        ("X" * width, colors[2]),
-    ]
-
-
-def _pooled_codes(comparison: Comparison, pool: tuple[int, int]) -> Int[np.ndarray, "R C"]:
-    only_first, only_second = _any(comparison.only_first, pool), _any(comparison.only_second, pool)
-    codes = np.where(_any(comparison.both, pool), _BOTH, _NEITHER)
-    codes[only_first] = _FIRST
-    codes[only_second] = _SECOND
-    codes[only_first & only_second] = _EITHER
-    return codes
-
-
-def _any(cells: Bool[np.ndarray, "Q K"], pool: tuple[int, int]) -> Bool[np.ndarray, "R C"]:
-    if pool == (1, 1):
-        return cells
-    rows = [cells[start : start + pool[0]].any(axis=0) for start in range(0, len(cells), pool[0])]
-    return np.logical_or.reduceat(np.array(rows), np.arange(0, cells.shape[1], pool[1]), axis=1)
+    """Return the mark of each kind of cell, as wide as a cell, and its style."""
+    first, second = (_FIRST_STYLE, _SECOND_STYLE) if palette.has_color else (BOLD, BOLD)
+    marks = [(palette.fit("░"), DIM), ("A", first), ("B", second), ("X", BOLD)]
+    return [(palette.fit("·"), DIM), *((mark * width, style) for mark, style in marks)]
 
 
 def _read_as(subject: Subject) -> str:

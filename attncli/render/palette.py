@@ -121,11 +121,11 @@ class Palette(NamedTuple):
         return text
 
     def label(self, text: str) -> str:
-        """Return somebody else's text among our own, harmless and writable."""
+        """Return text of a user, a file or a vocabulary as it may stand among our words: harmless and writable."""
         return self._labelled(text, _PLAIN)
 
     def shortened(self, text: str, width: int) -> str:
-        """Return somebody else's text in at most `width` cells; an ellipsis says that it was longer."""
+        """Return such a text in at most `width` cells; an ellipsis says that it was longer."""
         text = self._labelled(text, _PLAIN_MARKS)
         if cell_len(text) <= width:
             return text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -45,7 +46,7 @@ class Column(NamedTuple):
     def cells(self) -> list[Cell]:
         """The title and the texts, each with its style."""
         styles = self.style if isinstance(self.style, Sequence) else [self.style] * len(self.texts)
-        return [(self.title, self.title_style), *zip(self.texts, styles, strict=True)]
+        return [(self.title, self.title_style if self.title else None), *zip(self.texts, styles, strict=True)]
 
     @property
     def width(self) -> int:
@@ -57,6 +58,16 @@ def table(columns: Sequence[Column], width: int | None) -> Block:
     """Return columns with their titles; those that do not fit follow below, beside the first one again."""
     rows = list(zip(*(column.cells for column in columns), strict=True))
     return grid(rows, "".join(column.align for column in columns), width)
+
+
+def wrapped(rows: Iterable[Sequence[Cell]], room: int) -> list[list[Cell]]:
+    """Return rows whose last cell, where it is longer than `room`, goes on in rows of its own."""
+    lines: list[list[Cell]] = []
+    for *before, (text, style) in rows:
+        first, *more = wrap(text, max(room, 1))
+        lines.append([*before, (first, style)])
+        lines += [[*[("", None)] * len(before), (part, style)] for part in more]
+    return lines
 
 
 def width_of(columns: Iterable[Column]) -> int:
@@ -164,15 +175,11 @@ class Sheet:
         """
         width = self.bar_width(columns, place, _WIDEST_BAR)
         bars = [("", None) if value is None else bar(value, largest, width, self.palette) for value in values]
-        return self.table([*columns[:place], bar_column(bars), *columns[place:]])
+        return table([*columns[:place], bar_column(bars), *columns[place:]], self.width)
 
     def bar_width(self, columns: Sequence[Column], place: int, widest: int) -> int:
-        """Return how wide bars in front of a column may be: what all columns leave, or those before it."""
+        """Return how wide bars in front of a column may be: what all columns leave free, or those before it."""
         left = self.room - width_of(columns)
         if left < _NARROWEST_BAR:
             left = self.room - width_of(columns[:place])
         return max(min(left, widest), _NARROWEST_BAR)
-
-    def table(self, columns: Sequence[Column]) -> Block:
-        """Return a table; columns that do not fit follow below."""
-        return table(columns, self.width)

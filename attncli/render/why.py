@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.cells import cell_len
 from rich.console import RenderableType
-from rich.segment import Segment
 from rich.text import Text
 
 from attncli.analysis.cell import Cell, Row
 from attncli.analysis.why import Explained
 from attncli.render.axes import MARK
-from attncli.render.block import Block, block, cell
+from attncli.render.block import Block, grid
 from attncli.render.palette import BOLD, DIM
 from attncli.render.summaries import headline, proof_line
-from attncli.render.tables import Column, Sheet, bar_column, largest_of, signed_bar, width_of
+from attncli.render.tables import Column, Sheet, bar_column, largest_of, signed_bar, table, width_of, wrapped
 from attncli.trace.ranking import drawn_cells
 from attncli.trace.trace import Trace
 
@@ -107,8 +105,8 @@ def dimensions(one: Cell, products: Float[np.ndarray, " D"], top: int, sheet: Sh
     bars = [signed_bar(value, largest_of(values), width, palette) for value in values]
     bar = bar_column([*bars, *((text, None) for text in below)])
     if width_of([dim, *factors, product_column, bar]) - 2 <= sheet.room:  # the factors before their product
-        return sheet.table([dim, *factors, product_column, bar])
-    return sheet.table([dim, product_column, bar, *factors])
+        return table([dim, *factors, product_column, bar], sheet.width)
+    return table([dim, product_column, bar, *factors], sheet.width)
 
 
 def stages(one: Cell, sheet: Sheet) -> Block:
@@ -117,14 +115,11 @@ def stages(one: Cell, sheet: Sheet) -> Block:
     lines = [(sheet.palette.fit(name), sheet.number(value), sheet.palette.fit(remark)) for name, value, remark in found]
     names, numbers = (max(cell_len(line[column]) for line in lines) for column in (0, 1))
     room = max((10**6 if sheet.width is None else sheet.width) - names - numbers - 4, 8)
-    drawn = []
-    for name, number, remark in lines:
-        first, *more = textwrap.wrap(remark, room)
-        style = BOLD if name in ("score", "weight") else None
-        start = [cell(name, names, BOLD, "left"), Segment("  "), cell(number, numbers, style)]
-        drawn.append([*start, Segment("  "), Segment(first, DIM)])
-        drawn += [[Segment(" " * (names + numbers + 4)), Segment(part, DIM)] for part in more]
-    return block(drawn)
+    rows = [
+        [(name, BOLD), (number, BOLD if name in ("score", "weight") else None), (remark, DIM)]
+        for name, number, remark in lines
+    ]
+    return grid(wrapped(rows, room), "<><", None)
 
 
 def _score(one: Cell, sheet: Sheet) -> Iterator[Stage]:
@@ -292,7 +287,7 @@ class WhyPage:
         ]
         keys = [Column("" if place else "by weight", texts, align="<") for place, texts in enumerate(listed)]
         sums = self._known({"others": others, "sink": [row.sink_weight for row in self._rows]})
-        return sheet.table([*self._places, *keys, *sums])
+        return table([*self._places, *keys, *sums], sheet.width)
 
     def _fitting(self, entries: Sequence[Sequence[str]]) -> int:
         """Return how many keys of each row stand in a line, beside the columns for the others and the sink."""

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pages import translation
-from rich.cells import cell_len
 from running import plain, printed
 from traces import layer_of, tokens_of, trace_of, watched
+from views import TIERS
 
 import attncli
 from attncli.analysis.cautions import warnings_of_rows
@@ -28,7 +28,6 @@ from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Trace
 
 SENTENCE = "time flies like an arrow"
-TIERS = [Palette("truecolor"), Palette("256"), Palette("blocks"), Palette("ascii", "ascii"), Palette("blocks", "cp437")]
 HEADS, GROUPS, QUERIES, KEYS, WIDTH, VALUES = 6, 2, 5, 7, 11, 3
 
 
@@ -197,20 +196,6 @@ def test_the_weights_and_shares_of_a_row_add_up_on_the_page() -> None:
     weights = float(lines["0 time"][1]) + float(lines["1 flies"][1]) + float(lines["1 more"][0])
     assert weights == pytest.approx(1, abs=2e-4)
     assert lines["total"] == ["1.0000", "1.0000"]
-
-
-@pytest.mark.parametrize("palette", TIERS, ids=lambda palette: f"{palette.tier}-{palette.encoding}")
-@pytest.mark.parametrize(
-    "text", [SENTENCE, "時間は矢 👩‍👩‍👧 x y", "\x1b[31m [/INST] :smile: a b c d", "w" * 300 + " b"]
-)
-def test_no_line_is_wider_than_the_output_and_every_character_can_be_written(text: str, palette: Palette) -> None:
-    for trace in (attncli.inspect(text), attncli.inspect(text, heads=2, num_heads=4, d_k=24)):
-        for width in (40, 41, 47, 60, 79, 80, 100, 131, 200):
-            for key in (None, "0", "1"):
-                shown = drawn(trace, "1", key, palette=palette, width=width)
-                assert max(map(cell_len, shown.splitlines())) <= width
-                shown.encode(palette.encoding)
-                assert "\x1b" not in shown
 
 
 def test_bars_have_a_side_for_each_sign_and_marks_for_what_is_no_number() -> None:

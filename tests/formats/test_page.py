@@ -21,6 +21,7 @@ from pages import (
     Elements,
     document_of,
     odd_trace,
+    page_of,
     random_trace,
     to_three_decimals,
     tokens,
@@ -44,13 +45,6 @@ PROJECT = Path(__file__).parents[2]
 FOLDER = PROJECT / "attncli" / "formats" / "page"
 
 
-def page_of(attn: Run, tmp_path: Path, *arguments: str) -> str:
-    path = tmp_path / "report.html"
-    ran = attn("inspect", *arguments, "--interactive", "-o", path)
-    assert (ran.code, ran.out, ran.err) == (0, "", "")
-    return path.read_text(encoding="utf-8")
-
-
 # --- the numbers -------------------------------------------------------------------------------------------
 
 
@@ -58,7 +52,7 @@ def test_every_weight_is_the_documents_rounded_to_three_decimals(attn: Run, tmp_
     arguments = (SENTENCE, "-m", minilm, "--layer", "0,5", "--pair", "fruit flies")
     rounded = attn("inspect", *arguments, "-F", "json", "--precision", "3").json
     whole = attn("inspect", *arguments, "-F", "json").json
-    found = weights_in(page_of(attn, tmp_path, *arguments))
+    found = weights_in(page_of(attn, tmp_path / "page.html", *arguments))
     assert len(found) == 24
     for of_rounded, of_whole in zip(rounded["layers"], whole["layers"], strict=True):
         for head, digits in zip(of_rounded["heads"], of_whole["heads"], strict=True):
@@ -76,13 +70,8 @@ def test_a_weight_is_rounded_once_and_correctly(value: float) -> None:
 
 def test_ties_and_their_neighbours_are_rounded_as_they_are() -> None:
     ties = np.array([0.0625, 0.1875, 0.3125, 0.0005, 0.0015, 0.0025, 0.4995, 1 - 2**-24])
-    for values in (
-        ties,
-        ties.astype(np.float32),
-        ties.astype(np.float16),
-        np.nextafter(ties, 0),
-        np.nextafter(ties, 1),
-    ):
+    near = [np.nextafter(ties, 0), np.nextafter(ties, 1)]
+    for values in (ties, ties.astype(np.float32), ties.astype(np.float16), *near):
         assert (thousandths(values[None])[0] / 1000).tolist() == [to_three_decimals(value) for value in values.tolist()]
 
 
@@ -99,8 +88,8 @@ def test_what_is_no_number_or_masked_has_a_code_of_its_own(tmp_path: Path) -> No
 
 def test_q_and_k_are_in_the_page_only_when_asked_for(attn: Run, tmp_path: Path, tiny_llama: str) -> None:
     arguments = (SENTENCE, "-m", tiny_llama)
-    assert not re.search(r'id="(query|key)-\d', page_of(attn, tmp_path, *arguments))
-    blocks = Elements(page_of(attn, tmp_path, *arguments, "--show", "q,k")).by_id()
+    assert not re.search(r'id="(query|key)-\d', page_of(attn, tmp_path / "page.html", *arguments))
+    blocks = Elements(page_of(attn, tmp_path / "page.html", *arguments, "--show", "q,k")).by_id()
     (layer,) = attn("inspect", *arguments, "-F", "json", "--show", "q,k").json["layers"]
     assert sum(name.startswith("key-") for name in blocks) == 2  # six heads read two
     for head in layer["heads"]:
@@ -114,7 +103,7 @@ def test_rows_columns_heads_and_special_tokens_are_those_that_were_chosen(
     attn: Run, tmp_path: Path, minilm: str
 ) -> None:
     arguments = (SENTENCE, "-m", minilm, "--hide-special", "-q", "flies", "-q", "1", "-H", "3,1")
-    page = page_of(attn, tmp_path, *arguments)
+    page = page_of(attn, tmp_path / "page.html", *arguments)
     document = attn("inspect", *arguments, "-F", "json", "--precision", "3").json
     said = document_of(page)
     rows, columns = (said["sequences"][said["layers"][0][side]] for side in ("rows", "columns"))
@@ -140,13 +129,10 @@ def test_heads_that_agree_share_their_mask(tmp_path: Path) -> None:
 # --- size, memory, bytes -----------------------------------------------------------------------------------
 
 
-def test_144_heads_of_128_tokens_are_at_most_4_megabytes() -> None:
-    assert sum(map(len, write_page([(1, random_trace(12, 12, 128))], View(), "viridis"))) < 4_000_000
-
-
-def test_144_heads_of_512_tokens_are_at_most_60_megabytes() -> None:
-    # A sixth of the layers has each temperature, so half of them stand for all.
-    assert sum(map(len, write_page([(1, random_trace(6, 3, 512))], View(), "viridis"))) * 8 < 60_000_000
+# A sixth of the layers has each temperature, so half of them stand for all.
+@pytest.mark.parametrize(("layers", "heads", "length", "most"), [(12, 12, 128, 4e6), (6, 3, 512, 60e6 / 8)])
+def test_144_heads_are_no_large_file(layers: int, heads: int, length: int, most: float) -> None:
+    assert sum(map(len, write_page([(1, random_trace(layers, heads, length))], View(), "viridis"))) < most
 
 
 def test_no_head_but_one_is_ever_expanded() -> None:
@@ -172,7 +158,7 @@ def test_a_head_that_no_browser_draws_is_refused() -> None:
 
 
 def test_the_same_input_gives_the_same_bytes(attn: Run, tmp_path: Path) -> None:
-    assert page_of(attn, tmp_path, SENTENCE) == page_of(attn, tmp_path, SENTENCE)
+    assert page_of(attn, tmp_path / "page.html", SENTENCE) == page_of(attn, tmp_path / "page.html", SENTENCE)
 
 
 # --- safety ------------------------------------------------------------------------------------------------
@@ -198,16 +184,14 @@ def test_nothing_of_the_users_becomes_an_element_or_a_script(tmp_path: Path) -> 
 
 
 def test_the_policy_allows_the_pages_own_script_and_style_and_no_address(attn: Run, tmp_path: Path) -> None:
-    page = page_of(attn, tmp_path, SENTENCE, "--show", "q,k")
+    page = page_of(attn, tmp_path / "page.html", SENTENCE, "--show", "q,k")
     elements = Elements(page).found
     (policy,) = [a["content"] for _, a, _ in elements if a.get("http-equiv") == "Content-Security-Policy"]
     assert policy is not None
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
     assert rules["default-src"] == "'none'"
-    for rule, element in (
-        ("script-src", r'<script type="module">(.*?)</script>'),
-        ("style-src", r"<style>(.*?)</style>"),
-    ):
+    styled = {"script-src": r'<script type="module">(.*?)</script>', "style-src": r"<style>(.*?)</style>"}
+    for rule, element in styled.items():
         (text,) = re.findall(element, page, re.DOTALL)
         assert rules[rule] == f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
     assert not [a for _, a, _ in elements if {"src", "href", "style"} & a.keys() or any(n.startswith("on") for n in a)]
@@ -241,8 +225,8 @@ def test_what_is_no_page_is_a_usage_error(
 
 def test_a_saved_trace_becomes_the_same_page(attn: Run, tmp_path: Path) -> None:
     saved = tmp_path / "flies.safetensors"
-    first = page_of(attn, tmp_path, SENTENCE, "--save", str(saved))
-    assert page_of(attn, tmp_path, "--from", str(saved)) == first
+    first = page_of(attn, tmp_path / "page.html", SENTENCE, "--save", str(saved))
+    assert page_of(attn, tmp_path / "page.html", "--from", str(saved)) == first
 
 
 def test_a_layer_without_q_and_k_says_that_they_are_left_out(attn: Run, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from pages import ODD, QK, odd_trace, random_trace, to_three_decimals, tokens, translation, written
+from pages import ODD, QK, odd_trace, page_of, random_trace, to_three_decimals, tokens, translation, written
 
 from attncli.masks.expressions import Atom, RuleMask
 from attncli.trace.layer import LayerTrace
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.system
 
 Run = Callable[..., Any]
+Inspected = Callable[..., tuple[Any, Any]]  # a page and the document of the same run
 SENTENCE, PAIR = "time flies like an arrow", "fruit flies like a banana"
 
 
@@ -63,6 +64,18 @@ def opened(chromium: Browser) -> Iterator[Callable[..., Page]]:
     assert all(text.startswith("file:") for text in said), said
 
 
+@pytest.fixture
+def inspected(attn: Run, tmp_path: Path, opened: Callable[..., Page]) -> Inspected:
+    """Open the page of `attn inspect`, and return it with the JSON document of the same run."""
+
+    def inspect(*arguments: str, rounded: bool = True) -> tuple[Page, Any]:
+        page_of(attn, tmp_path / "page.html", *arguments)
+        document = attn("inspect", *arguments, "-F", "json", *["--precision", "3"] * rounded).json
+        return opened(tmp_path / "page.html"), document
+
+    return inspect
+
+
 def point_at(page: Page, row: int, column: int) -> str:
     """Move the pointer to the middle of a cell and return the number that the page shows."""
     size, left, top = page.evaluate("""() => {
@@ -95,13 +108,8 @@ def settled(page: Page) -> None:
 # --- the numbers -------------------------------------------------------------------------------------------
 
 
-def test_the_number_under_the_pointer_is_the_documents(
-    attn: Run, tmp_path: Path, minilm: str, opened: Callable[..., Page]
-) -> None:
-    arguments = ("inspect", SENTENCE, "-m", minilm, "--layer", "0,3")
-    assert attn(*arguments, "--interactive", "-o", tmp_path / "page.html").code == 0
-    document = attn(*arguments, "-F", "json").json
-    page = opened(tmp_path / "page.html")
+def test_the_number_under_the_pointer_is_the_documents(inspected: Inspected, minilm: str) -> None:
+    page, document = inspected(SENTENCE, "-m", minilm, "--layer", "0,3", rounded=False)
     for layer in document["layers"]:
         page.get_by_label("layer", exact=True).select_option(label=str(layer["layer"]))
         for head in (layer["heads"][2], layer["heads"][8]):
@@ -138,20 +146,16 @@ def test_each_kind_of_cell_has_its_own_word_and_its_own_colour(tmp_path: Path, o
             left + column * size + 4, top + row * size + 4, 1, 1).data].join();
         return [0, 1, 2, 3].map((row) => [0, 1, 2, 3].map((column) => at(row, column)));
     }""")
-    odd = [
-        colors[row][column] for row, column in ((0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1), (1, 2), (2, 0), (2, 1))
-    ]
+    odd = [*colors[0], *colors[1][:3], *colors[2][:2]]
     assert len(set(odd)) == len(odd)
     assert {*colors[3], colors[0][3]} == {colors[0][3]}
     assert colors[2][2] == colors[0][0]
     assert ODD[2, 2] > 0
 
 
-def test_the_bars_add_up_to_q_times_k(attn: Run, tmp_path: Path, tiny_llama: str, opened: Callable[..., Page]) -> None:
-    arguments = ("inspect", SENTENCE, "-m", tiny_llama, "-H", "4", "--show", "q,k")
-    assert attn(*arguments, "--interactive", "-o", tmp_path / "page.html").code == 0
-    (layer,) = attn(*arguments, "-F", "json").json["layers"]
-    page = opened(tmp_path / "page.html")
+def test_the_bars_add_up_to_q_times_k(inspected: Inspected, tiny_llama: str) -> None:
+    page, document = inspected(SENTENCE, "-m", tiny_llama, "-H", "4", "--show", "q,k", rounded=False)
+    (layer,) = document["layers"]
     q, k = (np.array(layer["heads"][0][name], np.float16).astype(float) for name in "qk")
     for row, column in ((0, 0), (4, 2), (3, 1)):
         point_at(page, row, column)
@@ -167,12 +171,9 @@ def test_the_bars_add_up_to_q_times_k(attn: Run, tmp_path: Path, tiny_llama: str
 # --- keys and screen readers -------------------------------------------------------------------------------
 
 
-def test_the_arrow_keys_move_the_cell_and_the_page_says_it(
-    attn: Run, tmp_path: Path, opened: Callable[..., Page]
-) -> None:
-    assert attn("inspect", SENTENCE, "--interactive", "-o", tmp_path / "page.html").code == 0
-    heads = attn("inspect", SENTENCE, "-F", "json", "--precision", "3").json["layers"][0]["heads"]
-    page = opened(tmp_path / "page.html")
+def test_the_arrow_keys_move_the_cell_and_the_page_says_it(inspected: Inspected) -> None:
+    page, document = inspected(SENTENCE)
+    heads = document["layers"][0]["heads"]
     heat_map = page.get_by_role("application", name="heat map of layer 0, head 0; query 0 time, key 0 time: 1.000")
     heat_map.focus()
     for key, row, column in (
@@ -194,9 +195,8 @@ def test_the_arrow_keys_move_the_cell_and_the_page_says_it(
     assert rows[5].split() == ["4", "arrow", "masked"]
 
 
-def test_a_head_is_chosen_with_the_keys(attn: Run, tmp_path: Path, minilm: str, opened: Callable[..., Page]) -> None:
-    assert attn("inspect", SENTENCE, "-m", minilm, "-l", "all", "--interactive", "-o", tmp_path / "page.html").code == 0
-    page = opened(tmp_path / "page.html")
+def test_a_head_is_chosen_with_the_keys(inspected: Inspected, minilm: str) -> None:
+    page, _ = inspected(SENTENCE, "-m", minilm, "-l", "all")
     group = page.get_by_role("radiogroup", name="All heads")
     assert group.get_by_role("radio").count() == 72
     group.get_by_role("radio", name="layer 0, head 0", exact=True).focus()
@@ -230,15 +230,10 @@ def other_ends(page: Page, side: str) -> list[str | None]:
     return page.evaluate(f"[...document.getElementById('{side}').children].map((c) => c.dataset.weight ?? null)")
 
 
-def test_sentences_filter_the_lines_and_the_row(
-    attn: Run, tmp_path: Path, minilm: str, opened: Callable[..., Page]
-) -> None:
-    arguments = ("inspect", SENTENCE, "-m", minilm, "--pair", PAIR, "-H", "1")
-    assert attn(*arguments, "--interactive", "-o", tmp_path / "page.html").code == 0
-    document = attn(*arguments, "-F", "json", "--precision", "3").json
+def test_sentences_filter_the_lines_and_the_row(inspected: Inspected, minilm: str) -> None:
+    page, document = inspected(SENTENCE, "-m", minilm, "--pair", PAIR, "-H", "1")
     weights = document["layers"][0]["heads"][0]["weights"]
     segments = [token["segment"] for token in document["query_tokens"]]
-    page = opened(tmp_path / "page.html")
     for name, wanted in (("A → A", (0, 0)), ("A → B", (0, 1)), ("B → A", (1, 0)), ("B → B", (1, 1)), ("all", None)):
         page.get_by_label("sentences").select_option(label=name)
         settled(page)
@@ -259,12 +254,9 @@ def test_sentences_filter_the_lines_and_the_row(
     assert set(other_ends(page, "queries")) == {None}
 
 
-def test_a_token_is_isolated_with_the_keys_and_kept_with_a_click(
-    attn: Run, tmp_path: Path, opened: Callable[..., Page]
-) -> None:
-    assert attn("inspect", SENTENCE, "--interactive", "-o", tmp_path / "page.html").code == 0
-    weights = attn("inspect", SENTENCE, "-F", "json", "--precision", "3").json["layers"][0]["heads"][0]["weights"]
-    page = opened(tmp_path / "page.html")
+def test_a_token_is_isolated_with_the_keys_and_kept_with_a_click(inspected: Inspected) -> None:
+    page, document = inspected(SENTENCE)
+    weights = document["layers"][0]["heads"][0]["weights"]
     page.get_by_role("listbox", name="queries").get_by_role("option", name="time").focus()
     page.keyboard.press("ArrowDown")
     assert spoken(page) == f"1 flies attends to 1 flies {weights[1][1]:.3f}, 0 time {weights[1][0]:.3f}"
@@ -284,26 +276,18 @@ def test_of_many_lines_the_strongest_are_drawn_and_the_page_says_so(
     page = opened(written(random_trace(1, 1, 60), tmp_path / "page.html"))
     assert page.inner_text("#lines-note").startswith("1500 of ")
     page.locator("#keys [role=option]").nth(7).hover()
-    assert (
-        page.inner_text("#lines-note")
-        == f"all {sum(number is not None for number in other_ends(page, 'queries'))} lines"
-    )
+    drawn = sum(number is not None for number in other_ends(page, "queries"))
+    assert page.inner_text("#lines-note") == f"all {drawn} lines"
 
 
-def test_of_lines_all_alike_some_are_drawn(attn: Run, tmp_path: Path, opened: Callable[..., Page]) -> None:
+def test_of_lines_all_alike_some_are_drawn(inspected: Inspected) -> None:
     words = " ".join(f"w{index}" for index in range(60))
-    even = ("--init", "zeros", "--project", "qk", "--mask", "none")
-    assert attn("inspect", words, *even, "--interactive", "-o", tmp_path / "page.html").code == 0
-    page = opened(tmp_path / "page.html")
+    page, _ = inspected(words, "--init", "zeros", "--project", "qk", "--mask", "none")
     assert page.inner_text("#lines-note") == "1500 of 3600 lines, the strongest: from 0.017"
 
 
-def test_a_row_whose_keys_are_not_shown_is_not_called_masked(
-    attn: Run, tmp_path: Path, opened: Callable[..., Page]
-) -> None:
-    arguments = ("inspect", SENTENCE, "-k", "arrow", "--interactive", "-o", tmp_path / "page.html")
-    assert attn(*arguments).code == 0
-    page = opened(tmp_path / "page.html")
+def test_a_row_whose_keys_are_not_shown_is_not_called_masked(inspected: Inspected) -> None:
+    page, _ = inspected(SENTENCE, "-k", "arrow")
     assert [point_at(page, row, 0) for row in range(5)] == ["masked"] * 4 + ["0.080"]
     assert "!" not in page.inner_text("#legend")
 
@@ -329,14 +313,11 @@ def test_the_kinds_of_an_encoder_decoder_are_chosen(tmp_path: Path, opened: Call
         assert page.locator("#sentences").is_hidden()
 
 
-def test_the_mask_is_drawn_in_two_colours(attn: Run, tmp_path: Path, opened: Callable[..., Page]) -> None:
-    assert attn("inspect", SENTENCE, "--interactive", "-o", tmp_path / "page.html").code == 0
-    page = opened(tmp_path / "page.html")
+def test_the_mask_is_drawn_in_two_colours(inspected: Inspected) -> None:
+    page, _ = inspected(SENTENCE)
     page.get_by_label("show").select_option("mask")
     settled(page)
-    assert "attends" in page.inner_text("#legend")
-    assert "masked" in page.inner_text("#legend")
-    assert "mask causal" in page.inner_text("#legend")
+    assert all(said in page.inner_text("#legend") for said in ("attends", "masked", "mask causal"))
 
 
 def test_light_and_dark_follow_the_system_and_the_button(tmp_path: Path, opened: Callable[..., Page]) -> None:

@@ -144,30 +144,18 @@ VIEWS = [
     ["mask", "show", "causal & window(3) & pad(left=1)", SENTENCE],
     ["mask", "check", "causal & window(5)", "--expect", "causal & window(4)", "--size", "8"],
     ["mask", "diff", "causal & window(5)", "causal & window(4)", "--size", "8"],
+    ["mask", "model", "MINILM", "time flies", "life is short"],
+    ["check", "-m", "MINILM", "time flies", "--layer", "0"],
 ]
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("arguments", VIEWS, ids=lambda arguments: " ".join(arguments[:2]))
-def test_a_picture_says_what_the_table_says(attn: Run, tmp_path: Path, arguments: list[str], ending: str) -> None:
-    table = attn(*arguments, "--width", "100")
-    path = tmp_path / f"view.{ending}"
-    ran = attn(*arguments, "-o", path, "--width", "100", "--color", "never")
-    assert (ran.code, ran.out, ran.err) == (table.code, "", table.err)
-    assert lines_of(ending, path.read_text(encoding="utf-8")) == table_lines(table.out)
-    assert attn(*arguments, "-F", ending, "--width", "100", "--color", "never").out == path.read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_the_masks_and_the_check_of_a_checkpoint_are_pictures_too(
-    attn: Run, tmp_path: Path, minilm: str, ending: str
-) -> None:
-    for arguments in (
-        ["mask", "model", minilm, "time flies", "life is short", "--width", "300"],
-        ["check", "-m", minilm, "time flies", "--layer", "0", "--width", "300"],
-    ):
-        table = attn(*arguments)
-        ran = attn(*arguments, "-F", ending, "--color", "never")
+def test_a_picture_says_what_the_table_says(attn: Run, minilm: str, arguments: list[str]) -> None:
+    run = [minilm if argument == "MINILM" else argument for argument in arguments]
+    run += ["--width", "300" if "MINILM" in arguments else "100"]
+    table = attn(*run)
+    for ending in ENDINGS:
+        ran = attn(*run, "-F", ending, "--color", "never")
         assert (ran.code, ran.err) == (table.code, table.err)
         assert lines_of(ending, ran.out) == table_lines(table.out)
 
@@ -245,19 +233,8 @@ def test_several_sentences_stand_one_after_the_other(attn: Run) -> None:
 
 # --- what came from the user -------------------------------------------------------------------------------
 
-TOKENS = [
-    "<script>alert(1)</script>",
-    "&lt;",
-    "a&b",
-    "\"'",
-    "]]>",
-    "-->",
-    "\x1b[31m",
-    "\u202egnp.exe",
-    "\uffff",
-    "```",
-    "|x|",
-]
+TOKENS = ["<script>alert(1)</script>", "&lt;", "a&b", "\"'", "]]>", "-->"]
+TOKENS += ["\x1b[31m", "\u202egnp.exe", "\uffff", "```", "|x|", "{a}", "{{b}}", "\U000f0000", "\U000f0001x"]
 
 
 def test_markup_in_tokens_is_text(attn: Run, tmp_path: Path) -> None:
@@ -274,7 +251,7 @@ def test_markup_in_tokens_is_text(attn: Run, tmp_path: Path) -> None:
 
 
 def test_markup_in_a_sentence_is_text_in_titles(attn: Run) -> None:
-    text = "</title><script>&amp;`x` \"'"
+    text = "</title><script>&amp;`x` {a} {{b}} \U000f0000 \"'"
     page = Page(attn("inspect", text, "-F", "html").out)
     assert page.texts["h2"] == [text]
     assert page.texts["title"] == [f"attn inspect: {text}"]

@@ -4,6 +4,7 @@ import base64
 import json
 import re
 import zlib
+from collections.abc import Callable
 from fractions import Fraction
 from html.parser import HTMLParser
 from pathlib import Path
@@ -121,6 +122,13 @@ def translation() -> Trace:
 def written(trace: Trace, path: Path, view: View | None = None) -> Path:
     path.write_text("".join(write_page([(1, trace)], view or View(), "viridis")), encoding="utf-8")
     return path
+
+
+def page_of(attn: Callable[..., Any], path: Path, *arguments: str | Path) -> str:
+    """The page that `attn inspect` writes, without a word."""
+    ran = attn("inspect", *arguments, "--interactive", "-o", path)
+    assert (ran.code, ran.out, ran.err) == (0, "", "")
+    return path.read_text(encoding="utf-8")
 
 
 def document_of(page: str) -> Any:

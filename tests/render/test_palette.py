@@ -1,0 +1,88 @@
+"""Colours and glyphs: what is odd has a mark, what is larger looks larger, and differences have two sides."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from rich.color import Color, ColorSystem
+from rich.style import Style
+from views import TIERS
+
+from attncli.render.heatmap import Extent
+from attncli.render.palette import COLORMAPS, Palette, Scale
+
+
+def luminance(color: Color | None) -> float:
+    """The relative luminance of a colour (WCAG 2.2)."""
+    assert color is not None
+    channels = [each / 255 for each in color.get_truecolor()]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def styles_of(palette: Palette, is_signed: bool) -> list[Style]:
+    return [style for _, style in palette.ramp(2, is_signed) if style is not None]
+
+
+def test_every_odd_cell_has_a_mark_of_its_own() -> None:
+    values = np.array([[0.5, 0.0, np.nan, np.inf, -np.inf, 2.0, -1.0, 0.7]])
+    allowed = np.array([[True] * 7 + [False]])
+    for palette in TIERS:
+        for width in (1, 2):
+            glyphs = [glyph.strip() for glyph, _ in palette.cells(values, allowed, Scale(0, 1), width)[0]]
+            assert glyphs[1:] == ["0", "X", "I", "-I"[-width:], "+", "-", palette.fit("·")]
+            assert glyphs[0] not in glyphs[1:]
+
+
+@pytest.mark.parametrize("name", COLORMAPS)
+def test_a_colormap_grows_lighter_and_its_text_stays_readable(name: str) -> None:
+    styles = styles_of(Palette("truecolor", colormap=name), is_signed=False)
+    shades = [luminance(style.bgcolor) for style in styles]
+    assert all(later >= earlier - 1e-9 for earlier, later in pairwise(shades))
+    for style, background in zip(styles, shades, strict=True):
+        text = luminance(style.color)
+        assert (max(background, text) + 0.05) / (min(background, text) + 0.05) >= 4.5  # WCAG 2.2, AA
+
+
+# --- the scale around zero ---
+
+
+@pytest.mark.parametrize("palette", TIERS[:4], ids=lambda palette: palette.tier)
+@pytest.mark.parametrize("width", [1, 2])
+def test_every_step_looks_different_and_nothing_is_in_the_middle(palette: Palette, width: int) -> None:
+    ramp = palette.ramp(width, is_signed=True)
+    assert len(ramp) % 2 == 1
+    assert len(set(ramp)) == len(ramp)
+    if not palette.has_color:
+        assert ramp[len(ramp) // 2][0].strip() == ""
+        assert all("-" in glyph or "=" in glyph for glyph, _ in ramp[: len(ramp) // 2])
+        assert all("+" in glyph or "#" in glyph for glyph, _ in ramp[len(ramp) // 2 + 1 :])
+
+
+def test_256_colours_tell_the_nine_steps_apart_and_keep_their_sides() -> None:
+    styles = styles_of(Palette("256"), is_signed=True)
+    colors = [style.bgcolor.downgrade(ColorSystem.EIGHT_BIT) for style in styles if style.bgcolor]
+    assert len({color.number for color in colors}) == len(colors) == 9
+    triplets = [color.get_truecolor() for color in colors]
+    assert all(red > blue for red, _, blue in triplets[:4])
+    assert all(blue > red for red, _, blue in triplets[5:])
+    assert triplets[4].red == triplets[4].green == triplets[4].blue
+
+
+@pytest.mark.parametrize("tier", ["truecolor", "256"])
+def test_as_large_a_difference_is_about_as_dark_on_either_side(tier: str) -> None:
+    """So that a reader who sees no hue at all takes neither side for the larger change."""
+    shades = [luminance(style.bgcolor) for style in styles_of(Palette(tier), is_signed=True)]
+    for one, other in zip(shades, reversed(shades), strict=True):
+        assert abs(one - other) < 0.08
+    middle = len(shades) // 2
+    assert shades[: middle + 1] == sorted(shades[: middle + 1])
+    assert shades[middle:] == sorted(shades[middle:], reverse=True)
+
+
+def test_the_odd_cells_of_differences_keep_their_marks() -> None:
+    values = np.array([[-0.5, 0.0, 0.001, 0.5, np.nan, 0.3]])
+    allowed = np.array([[True, True, True, True, True, False]])
+    cells = Palette("blocks").cells(values, allowed, Extent(0.5).signed(), 2)[0]
+    assert [glyph for glyph, _ in cells] == ["-█", " 0", "  ", "+█", " X", " ·"]
+    assert Palette("blocks").cells(np.zeros((1, 1)), np.ones((1, 1), bool), Extent().signed(), 2)[0][0][0] == " 0"

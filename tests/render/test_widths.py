@@ -1,0 +1,85 @@
+"""Every view at every width, on every kind of terminal: no line is wider, and every character can be written."""
+
+import re
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from running import plain, printed
+from views import TIERS, of_heads
+
+import attncli
+from attncli.analysis.diff import Difference
+from attncli.analysis.why import explain
+from attncli.render.diff import Changes
+from attncli.render.inspect import Layout
+from attncli.render.palette import Palette
+from attncli.render.tables import Sheet
+from attncli.render.why import WhyPage
+from attncli.trace.trace import Trace
+from attncli.trace.view import View
+
+SENTENCE = "time flies like an arrow"
+TEXTS = [SENTENCE, "時間は矢のように飛ぶ 👩‍👩‍👧 x y", "[/INST] :smile: \x1b[31m a b c d", "w" * 300 + " b"]
+WIDTHS = (40, 41, 47, 60, 79, 80, 100, 131, 200)
+
+
+def hold(parts: Iterable[Any], palette: Palette, width: int) -> str:
+    shown = printed(parts, palette, width)
+    assert max(map(cell_len, plain(shown).splitlines())) <= width
+    shown.encode(palette.encoding)
+    assert "\x1b" not in plain(shown)
+    return shown
+
+
+pytestmark = pytest.mark.parametrize("palette", TIERS, ids=lambda palette: f"{palette.tier}-{palette.encoding}")
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_layer(text: str, palette: Palette) -> None:
+    for width in WIDTHS:
+        hold(Layout(attncli.inspect(text), View(), palette, width).renderables(), palette, width)
+
+
+@cache
+def masked() -> list[Trace]:
+    every_other = " | ".join(f"queries({row},{row + 1})" for row in range(0, 70, 2))
+    return [
+        attncli.inspect(" ".join(f"token{index}" for index in range(70)), mask=every_other),
+        attncli.inspect("\x1b[31m 時間 " + "w" * 300, target="a b c d e f g h", mask="~queries(1,3)"),
+        of_heads(1),
+    ]
+
+
+def test_a_mask(palette: Palette) -> None:
+    for trace in masked():
+        for width in WIDTHS[::2]:
+            layout = Layout(trace, View(show=frozenset({"mask", "heatmap"})), palette, width)
+            shown = hold(layout.renderables(), palette, width)
+            assert all(word in shown for word in ("fully masked", "visible", "symmetric", "nobody sees"))
+
+
+@cache
+def differences() -> list[Difference]:
+    long = " ".join(f"word{index}" for index in range(30))
+    pairs = [(SENTENCE, "fruit flies like a banana"), (f"time {long}", f"{long} 時間 🙂 flies")]
+    return [attncli.diff(*(attncli.inspect(text, d_model=8, num_heads=2) for text in pair)) for pair in pairs]
+
+
+def test_a_comparison(palette: Palette) -> None:
+    for difference in differences():
+        for width in WIDTHS[::2]:
+            shown = plain(hold(Changes(difference, palette, width, maps=2).renderables(), palette, width))
+            assert re.search(r"^ +A\b", shown, re.MULTILINE)
+            assert re.search(r"^ .* B . A$", shown, re.MULTILINE)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_cell_taken_apart(text: str, palette: Palette) -> None:
+    for trace in (attncli.inspect(text), attncli.inspect(text, heads=2, num_heads=4, d_k=24)):
+        for key in (None, "0", "1"):
+            explained = explain(trace, "1", key)
+            for width in WIDTHS:
+                hold(WhyPage(trace, explained, 8, Sheet(palette, width)).parts(), palette, width)
