@@ -162,10 +162,6 @@ class _Root(_Group):
 class _Command(_Ours, TyperCommand):
     """A command that takes standing values, and beside which nothing else prints."""
 
-    def __init__(self, *args: Any, **extra: Any) -> None:
-        super().__init__(*args, **extra)
-        self.params += _volume_options()
-
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the command line, and what stands in the environment and the configuration files."""
         from attncli.cli.standing import take_up
@@ -176,7 +172,7 @@ class _Command(_Ours, TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; an error about a standing value says where it comes from."""
-        quiet, verbose = bool(ctx.params.pop("quiet")), bool(ctx.params.pop("verbose"))
+        quiet, verbose = ctx.params["quiet"], ctx.params["verbose"]
         if quiet and verbose:
             raise UsageError("--quiet does not apply to --verbose; drop one of them")
         with data_apart(), volume(quiet, verbose):
@@ -199,15 +195,6 @@ def _help(context: typer.Context, code: int = ExitCode.OK) -> NoReturn:
 
     show(page_of(context))
     raise typer.Exit(code)
-
-
-def _volume_options() -> list[Any]:
-    """Return the options that every command has."""
-    from attncli.cli.options import of_every_command
-
-    alone = typer.Typer(add_completion=False)
-    alone.command()(of_every_command)
-    return list(typer.main.get_command(alone).params)
 
 
 def _usage(error: typer.TyperException) -> int:
@@ -236,15 +223,20 @@ app = typer.Typer(
 
 def _built(name: str, function: str | None = None) -> Any:
     """Return one of `_COMMANDS`, or another function of its module."""
+    from attncli.cli.groups import takes
+    from attncli.cli.options import Volume
+
     alone = typer.Typer(add_completion=False)
     found = getattr(import_module(f"attncli.cli.commands.{name}"), function or name)
-    alone.command(name, cls=_Command, short_help=_COMMANDS[name])(found)
+    alone.command(name, cls=_Command, short_help=_COMMANDS[name])(takes(found, Volume))
     return typer.main.get_command(alone)
 
 
 def _mask_group() -> Any:
     """Return `attn mask`."""
     from attncli.cli.commands import mask, mask_model
+    from attncli.cli.groups import takes
+    from attncli.cli.options import Volume
 
     masks = typer.Typer(
         name="mask", cls=_Group, invoke_without_command=True, add_completion=False, suggest_commands=False
@@ -269,7 +261,7 @@ def _mask_group() -> Any:
         (mask.convert, "Write a mask for another API."),
         (mask_model.model, "Show the masks that a checkpoint builds."),
     ):
-        masks.command(cls=_Command, short_help=short)(function)
+        masks.command(cls=_Command, short_help=short)(takes(function, Volume))
     return typer.main.get_command(masks)
 
 

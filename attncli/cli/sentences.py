@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Generic
@@ -13,6 +13,7 @@ from attncli.files import check_file
 from attncli.text import visible
 
 if TYPE_CHECKING:
+    from attncli.cli.options import Texts
     from attncli.sources.stream import Numbered
     from attncli.trace.trace import Trace
     from attncli.trace.view import View
@@ -29,27 +30,23 @@ _FOREIGN = {
 }
 
 
-def sentences(texts: Sequence[str], file: Path | None, whole: bool) -> Iterator[Numbered]:
+def sentences(given: Texts) -> Iterator[Numbered]:
     """Yield the sentences with their numbers: their place among the arguments, or their line.
-
-    Args:
-        texts: the arguments; `-` stands for standard input.
-        file: a file to read instead.
-        whole: the file or standard input is one text, newlines and all.
 
     Raises:
         UsageError: there is no sentence, or there are two places to look for one.
         InputError: the file cannot be read, or holds no sentence.
     """
+    texts, file = given.text or [], given.file
     if texts and file is not None:
         raise UsageError("give sentences or --file, not both")
-    from_stdin = list(texts) == ["-"] or file == Path("-") or (not texts and file is None and is_piped_in())
-    if whole and not (from_stdin or file is not None):
+    from_stdin = texts == ["-"] or file == Path("-") or (not texts and file is None and is_piped_in())
+    if given.whole and not (from_stdin or file is not None):
         raise UsageError("--whole applies to --file and standard input; an argument is always one text")
     if from_stdin:
-        return _read(stdin_bytes(), "standard input", whole)
+        return _read(stdin_bytes(), "standard input", given.whole)
     if file is not None:
-        return _read(_opened(file), visible(str(file)), whole)
+        return _read(_opened(file), visible(str(file)), given.whole)
     if not texts:
         raise UsageError('give a sentence, such as "time flies like an arrow"')
     if "-" in texts:
@@ -57,14 +54,14 @@ def sentences(texts: Sequence[str], file: Path | None, whole: bool) -> Iterator[
     return iter(enumerate(texts, start=1))
 
 
-def last_number(texts: Sequence[str], file: Path | None) -> int | None:
+def last_number(given: Texts) -> int | None:
     """Return the number of the last sentence or empty line, if there is a quick way to know."""
-    if file is None:
-        return len(texts) if texts and list(texts) != ["-"] else None
+    if given.file is None:
+        return len(given.text) if given.text and given.text != ["-"] else None
     try:
-        if not file.is_file():
+        if not given.file.is_file():
             return None
-        with open(file, "rb") as stream:
+        with open(given.file, "rb") as stream:
             return sum(1 for _ in _lines(stream))
     except OSError:  # which is said where it is read
         return None

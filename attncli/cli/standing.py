@@ -166,13 +166,19 @@ def take_up(context: typer.Context, parameters: Iterable[Any]) -> None:
     options = {parameter.name: parameter for parameter in parameters if parameter.envvar}
     if not options:
         return
-    given = {name: value for name, value in context.params.items() if value not in (None, ())}
+    given = {name: context.params[name] for name in context.params if is_typed(name, context)}
     standing = {name: one for name, one in in_force(standing_values()).items() if name in options}
     left_out = given.keys() | unfit(standing, given).keys()
     taken = {name: one for name, one in standing.items() if name not in left_out}
     for name, one in taken.items():
         context.params[name] = converted(one, options[name], context)
     context.meta[_TAKEN] = taken
+
+
+def is_typed(name: str, context: typer.Context) -> bool:
+    """Return whether an option stands on the command line."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def converted(standing: Standing, parameter: Any, context: typer.Context) -> Any:

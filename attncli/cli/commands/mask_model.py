@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
 from typer import Argument, Option
 
 from attncli.cli import options
@@ -22,9 +21,10 @@ _INPUT = "Input"
 
 
 def model(
-    context: typer.Context,
     model: Annotated[str, Argument(metavar="MODEL", help="A checkpoint's folder or its name on the hub.")],
     text: Annotated[list[str], Argument(metavar="TEXT", help="Sentences; several are one padded batch.")],
+    hub: options.Hub,
+    output: options.Document,
     pad: Annotated[
         Literal["left", "right"] | None,
         Option(help="Where shorter sentences are padded. Default: where the tokenizer does.", rich_help_panel=_INPUT),
@@ -42,15 +42,8 @@ def model(
             rich_help_panel=_INPUT,
         ),
     ] = None,
-    no_special: options.NoSpecial = None,
-    revision: options.Revision = None,
-    offline: options.Offline = None,
-    trust_remote_code: options.TrustRemoteCode = None,
+    no_special: options.NoSpecial = False,
     colormap: options.Colormap = None,
-    color: options.Color = None,
-    width: options.Width = None,
-    format_: options.Document = None,
-    output: options.Output = None,
 ) -> None:
     """Show the masks that a checkpoint's own code builds, one for each kind of layer.
 
@@ -61,18 +54,19 @@ def model(
     attn mask model gpt2 "time flies" "fruit flies like a banana"
     attn mask model gpt2 "time flies like an arrow" --past 3 -F json
     """
-    from attncli.cli.environment import canvas, note, write
+    from attncli.cli.environment import note, write
     from attncli.cli.progress import status
-    from attncli.formats import choose_document
+    from attncli.errors import require
+    from attncli.trace.selection import Indices
 
-    chosen = choose_document(format_, output)
-    loading = {
-        name: context.params[name]
-        for name in ("revision", "offline", "trust_remote_code")
-        if context.params[name] is not None
-    }
+    chosen = output.chosen()
     with status(f"loading {model}"):
-        sentences, notes = _built(model, text, loading, not no_special, pair, target, pad, past or 0)
+        require("attn mask model", "torch", "transformers")
+        from attncli.sources.pretrained.masks import BlankCheckpoint
+
+        every, special = (Indices.of("layer", None), Indices.of("head", None)), not no_special
+        blank = BlankCheckpoint(model, *every, kind=None, mask=None, special=special, **dict(hub.said()))
+        sentences, notes = blank.masks(text, pair, target, pad, past or 0)
     for each in notes:
         note(each)
     if chosen == "json":
@@ -83,22 +77,10 @@ def model(
             for number, one in enumerate(sentences, 1)
             for mask in one.masks
         ]
-        write(write_masks([subject for subject, _ in described], [more for _, more in described]), output)
+        write(write_masks([subject for subject, _ in described], [more for _, more in described]), output.output)
         return
-    with canvas(chosen, output, color, width, "attn mask model") as shown:
+    with output.canvas(chosen, "mask model") as shown:
         _draw(sentences, shown, shown.palette(colormap or "viridis"), model)
-
-
-def _built(name: str, texts: Sequence[str], loading: dict[str, Any], special: bool, *how: Any) -> Any:
-    """Return what `BlankCheckpoint.masks` does."""
-    from attncli.errors import require
-    from attncli.trace.selection import Indices
-
-    require("attn mask model", "torch", "transformers")
-    from attncli.sources.pretrained.masks import BlankCheckpoint
-
-    every = Indices.of("layer", None), Indices.of("head", None)
-    return BlankCheckpoint(name, *every, kind=None, mask=None, special=special, **loading).masks(texts, *how)
 
 
 def _subject(mask: LayerMask) -> Subject:
