@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn, get_args
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from attncli.cli.environment import complain, data_apart, volume
+from attncli.cli.environment import Environment, complain
 from attncli.errors import AttnError, ExitCode, UsageError
 from attncli.text import did_you_mean, visible
 from attncli.trace.tokens import brief
@@ -175,7 +175,8 @@ class _Command(_Ours, TyperCommand):
         quiet, verbose = ctx.params["quiet"], ctx.params["verbose"]
         if quiet and verbose:
             raise UsageError("--quiet does not apply to --verbose; drop one of them")
-        with data_apart(), volume(quiet, verbose):
+        ctx.obj = Environment(quiet, verbose)
+        with ctx.obj.running():
             try:
                 return super().invoke(ctx)
             except typer.Exit as end:  # as it is meant to; `--verbose` says that it is done
@@ -193,7 +194,7 @@ def _help(context: typer.Context, code: int = ExitCode.OK) -> NoReturn:
     """Print a command's help and end there; Typer would print what it is given, and a line end after it."""
     from attncli.cli.help import page_of, show
 
-    show(page_of(context))
+    show(page_of(context), Environment())
     raise typer.Exit(code)
 
 

@@ -7,6 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar, get_type_hints
 
+import typer
+
+from attncli.cli.environment import Environment
+
 
 @dataclass(frozen=True)
 class Options:
@@ -36,7 +40,7 @@ def takes(command: Callable[..., None], *beside: type[Options]) -> Callable[...,
     of it; the group has its value too.
 
     Args:
-        command: a function of groups, of options of its own, and of a `typer.Context`.
+        command: a function of groups, of options of its own, of a `typer.Context`, and of the `Environment`.
         beside: groups of options that are read before the command is called, which does not take them.
     """
     kinds = get_type_hints(command, include_extras=True)
@@ -45,15 +49,20 @@ def takes(command: Callable[..., None], *beside: type[Options]) -> Callable[...,
     parameters = {
         name: parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=kinds[name])
         for name, parameter in signature.parameters.items()
-        if name not in groups
+        if name not in groups and kinds[name] is not Environment
     }
     own = list(parameters)
+    parameters.setdefault(
+        "context", inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    )
     for group in (*groups.values(), *beside):
         for parameter in _parameters(group):
             parameters.setdefault(parameter.name, parameter)
 
     def run(**values: Any) -> None:
-        filled = {name: _filled(group, values) for name, group in groups.items()}
+        filled: dict[str, Any] = {name: _filled(group, values) for name, group in groups.items()}
+        if "environment" in signature.parameters:
+            filled["environment"] = values["context"].obj
         command(**filled, **{name: values[name] for name in own})
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 from attncli._version import __version__
-from attncli.cli.environment import PAGE_WIDTH, Terminal, measured_width, output
+from attncli.cli.environment import PAGE_WIDTH, Environment, Terminal, measured_width
 from attncli.cli.options import variables
 from attncli.errors import ExitCode, UsageError
 from attncli.text import did_you_mean, visible
@@ -228,9 +228,9 @@ def topic(name: str, root: typer.Context) -> Page:
 # --- on the screen -----------------------------------------------------------------------------------------
 
 
-def show(page: Page) -> None:
+def show(page: Page, environment: Environment) -> None:
     """Print a page; its lines are no longer than is good to read, in a pipe too."""
-    with output(None, is_stream=False) as stream:
+    with environment.output(None) as stream:
         width = min(measured_width(stream), PAGE_WIDTH)
         Terminal(stream, width=width).show(_drawn(page, width, getattr(stream, "encoding", None) or "utf-8"))
 

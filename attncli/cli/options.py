@@ -17,7 +17,7 @@ from typer import Argument, Option
 from attncli.cli.groups import Options
 
 if TYPE_CHECKING:
-    from attncli.cli.environment import PictureFile, Terminal
+    from attncli.cli.environment import Environment, PictureFile, Terminal
 
 
 def choices(parameter: Any) -> tuple[str, ...]:
@@ -428,11 +428,11 @@ class Output(Options):
 
         return choose_format(self.format_, self.output)
 
-    def canvas(self, chosen: str, command: str) -> "AbstractContextManager[Terminal | PictureFile]":
-        """Give what views are drawn on, in one of `formats.DRAWN`; see `environment.canvas`."""
-        from attncli.cli.environment import canvas
-
-        return canvas(chosen, self.output, self.color, self.width, f"attn {command}")
+    def canvas(
+        self, environment: "Environment", chosen: str, command: str
+    ) -> "AbstractContextManager[Terminal | PictureFile]":
+        """Give what views are drawn on, in one of `formats.DRAWN`; see `Environment.canvas`."""
+        return environment.canvas(f"attn {command}", chosen, self.output, self.color, self.width)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from attncli.cli.environment import tell
 from attncli.cli.sentences import sentences
 from attncli.errors import Answer, Failure, UsageError, refusing
 from attncli.trace.selection import Indices
@@ -15,6 +14,7 @@ from attncli.trace.selection import Indices
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from attncli.cli.environment import Environment
     from attncli.cli.options import Derive, Request, Texts
     from attncli.cli.resume import Resumed
     from attncli.sources.stream import Numbered
@@ -48,6 +48,7 @@ def derivation_of(derive: Derive, request: Request) -> tuple[Derivation, Indices
 
 
 def answers_of(
+    environment: Environment,
     request: Request,
     usual: str,
     *,
@@ -61,6 +62,7 @@ def answers_of(
     A bad sentence is answered by a `Failure`.
 
     Args:
+        environment: that of the run.
         request: the options.
         usual: which layers are computed where `--layer` does not say.
         layers: which layers are needed, whatever `--layer` says.
@@ -79,12 +81,16 @@ def answers_of(
 
         chosen = request.selection
         return iter([(1, load(request.from_, layers or chosen.layer, chosen.head, chosen.kind))])
-    return _computed(request, layers or request.selection.layer or usual, generate or 0, only, resumed)
+    return _computed(environment, request, layers or request.selection.layer or usual, generate or 0, only, resumed)
 
 
-def traces_of(request: Request, usual: str, only: str | None = None) -> Iterator[tuple[int, Trace]]:
+def traces_of(
+    environment: Environment, request: Request, usual: str, only: str | None = None
+) -> Iterator[tuple[int, Trace]]:
     """Yield the numbered traces up to the first bad sentence, which raises its error; see `answers_of`."""
-    return refusing(answers_of(request, usual, only=only), is_alone(request.computed.sentences, request.from_))
+    return refusing(
+        answers_of(environment, request, usual, only=only), is_alone(request.computed.sentences, request.from_)
+    )
 
 
 def is_alone(texts: Texts, saved: Path | None) -> bool:
@@ -121,25 +127,30 @@ def refuse_misplaced_errors(keeps_errors: bool, fail_fast: bool, chosen: str) ->
         raise UsageError(f"--keep-errors does not apply to {chosen}, which has no place for them; give --format jsonl")
 
 
-def loading(model: str | None, vocab: str | None) -> AbstractContextManager[None]:
+def loading(environment: Environment, model: str | None, vocab: str | None) -> AbstractContextManager[None]:
     """Return the line of a terminal while what is named is loaded; `words` are a vocabulary that nobody loads."""
     from attncli.cli.progress import status
 
     name = vocab or "words" if model is None else model
-    return nullcontext() if name == "words" else status(f"loading {name}")
+    return nullcontext() if name == "words" else status(environment, f"loading {name}")
 
 
 def _computed(
-    request: Request, layers: str | Indices, generate: int, only: str | None, resumed: Resumed | None
+    environment: Environment,
+    request: Request,
+    layers: str | Indices,
+    generate: int,
+    only: str | None,
+    resumed: Resumed | None,
 ) -> Iterator[tuple[int, Trace | Failure]]:
     from attncli.sources import open_source
     from attncli.sources.stream import traced
 
     asked = request.computed
-    texts = sentences(asked.sentences)
+    texts = sentences(asked.sentences, environment)
     if only is not None:
         texts = _the_only(texts, only)
-    with loading(request.model, asked.toy.vocab):
+    with loading(environment, request.model, asked.toy.vocab):
         source = open_source(
             model=request.model,
             layers=layers,
@@ -152,7 +163,7 @@ def _computed(
             **dict(asked.toy.said()),
         )
     if request.model is None:
-        tell(f"the toy layer: {source}")
+        environment.tell(f"the toy layer: {source}")
     pair, target = asked.sentences.pair, asked.sentences.target
     if resumed is None:
         return traced(source, texts, pair, target)

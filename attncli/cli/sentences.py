@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Generic
 
-from attncli.cli.environment import complain, is_piped_in, note, stdin_bytes
+from attncli.cli.environment import Environment, complain, is_piped_in, stdin_bytes
 from attncli.errors import Answer, Failure, InputError, MisfitError, UsageError
 from attncli.files import check_file
 from attncli.text import visible
@@ -30,7 +30,7 @@ _FOREIGN = {
 }
 
 
-def sentences(given: Texts) -> Iterator[Numbered]:
+def sentences(given: Texts, environment: Environment) -> Iterator[Numbered]:
     """Yield the sentences with their numbers: their place among the arguments, or their line.
 
     Raises:
@@ -44,9 +44,9 @@ def sentences(given: Texts) -> Iterator[Numbered]:
     if given.whole and not (from_stdin or file is not None):
         raise UsageError("--whole applies to --file and standard input; an argument is always one text")
     if from_stdin:
-        return _read(stdin_bytes(), "standard input", given.whole)
+        return _read(stdin_bytes(), "standard input", given.whole, environment)
     if file is not None:
-        return _read(_opened(file), visible(str(file)), given.whole)
+        return _read(_opened(file), visible(str(file)), given.whole, environment)
     if not texts:
         raise UsageError('give a sentence, such as "time flies like an arrow"')
     if "-" in texts:
@@ -81,7 +81,7 @@ def _readable(name: str) -> Iterator[None]:
         raise InputError(f"cannot read {name}: {error.strerror or error}") from None
 
 
-def _read(stream: IO[bytes], name: str, whole: bool) -> Iterator[Numbered]:
+def _read(stream: IO[bytes], name: str, whole: bool, environment: Environment) -> Iterator[Numbered]:
     """Yield the lines that are not empty; a byte order mark and the ends of lines are not text."""
     number = empty = 0
     with stream, _readable(name):
@@ -97,7 +97,7 @@ def _read(stream: IO[bytes], name: str, whole: bool) -> Iterator[Numbered]:
     if empty == number:
         raise InputError(f"{name} holds no sentence; expected one a line")
     if empty:
-        note(f"{name}: {empty} empty line{'s were' if empty > 1 else ' was'} skipped")
+        environment.note(f"{name}: {empty} empty line{'s were' if empty > 1 else ' was'} skipped")
 
 
 def _lines(stream: IO[bytes]) -> Iterator[bytes]:
@@ -172,7 +172,7 @@ def fitting(numbered: Iterable[tuple[int, Trace | Failure]], view: View) -> Iter
         yield number, answer
 
 
-def warn(warnings: Iterable[str], number: int, is_alone: bool) -> None:
+def warn(environment: Environment, warnings: Iterable[str], number: int, is_alone: bool) -> None:
     """Say warnings about a sentence on stderr; one among several is named."""
     for warning in warnings:
-        note(f"warning: {warning}" if is_alone else f"warning: sentence {number}: {warning}")
+        environment.note(f"warning: {warning}" if is_alone else f"warning: sentence {number}: {warning}")

@@ -256,16 +256,6 @@ def test_an_entry_says_what_an_option_takes_and_where_else_it_comes_from() -> No
     ]
 
 
-def test_colour_is_for_terminals_and_those_who_ask(attn: Callable[..., Any]) -> None:
-    plain = attn("inspect", "--help").out
-    assert "\x1b" not in plain
-    coloured = attn("inspect", "--help", FORCE_COLOR="1", TERM="xterm-256color").out
-    assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == plain
-    assert coloured != plain
-    for refusal in ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, {"TERM": "dumb"}):
-        assert attn("inspect", "--help", **refusal).out == plain
-
-
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "latin-1"])
 def test_an_encoding_without_the_signs_loses_nothing(encoding: str) -> None:
     environment = os.environ | {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0", "COLUMNS": "80"}

@@ -8,6 +8,7 @@ import typer
 from typer import Argument, Option
 
 from attncli.cli import options
+from attncli.cli.environment import Environment
 from attncli.errors import ExitCode, UsageError
 
 Texts = Annotated[
@@ -30,6 +31,7 @@ Model = Annotated[
 
 
 def check(
+    environment: Environment,
     load: options.Load,
     output: options.Document,
     text: Texts = None,
@@ -59,7 +61,6 @@ def check(
     attn check -m gpt2 --docs "one document" "and another one"
     """
     from attncli.analysis.check import check as check_model
-    from attncli.cli.environment import note, write
     from attncli.cli.progress import status
     from attncli.cli.sentences import sentences
     from attncli.errors import refusing
@@ -71,8 +72,8 @@ def check(
         raise UsageError("--model: give the checkpoint to check, a folder or a name on the hub")
     codes = parse_fail_on(fail_on)
     chosen = output.chosen()
-    texts = [one for _, one in refusing(sentences(options.Texts(text, file)))] if text or file else []
-    with status(f"checking {model}"):
+    texts = [one for _, one in refusing(sentences(options.Texts(text, file), environment))] if text or file else []
+    with status(environment, f"checking {model}"):
         report = check_model(
             model,
             texts,
@@ -83,12 +84,12 @@ def check(
             **dict(load.said()),
         )
     for each in report.notes:
-        note(each)
+        environment.note(each)
     failed = fails(report.findings, codes)
     if chosen == "json":
-        write([write_findings(not failed, report.findings, what_was_run(report))], output.output)
+        environment.write([write_findings(not failed, report.findings, what_was_run(report))], output.output)
     else:
-        with output.canvas(chosen, "check") as shown:
+        with output.canvas(environment, chosen, "check") as shown:
             shown.show(report_parts(report, shown.palette("viridis"), shown.width), model)
     if failed:
         raise typer.Exit(ExitCode.FINDINGS)

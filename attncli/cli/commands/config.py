@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Option
 
+from attncli.cli.environment import Environment
+
 if TYPE_CHECKING:
     from rich.style import Style
 
@@ -30,6 +32,7 @@ _DEFAULTS = {
 
 def config(
     context: typer.Context,
+    environment: Environment,
     format_: Annotated[
         Literal["table", "json"] | None, Option("--format", "-F", help="Default: table.", rich_help_panel="Output")
     ] = None,
@@ -44,7 +47,6 @@ def config(
 
     attn config -F json
     """
-    from attncli.cli.environment import canvas, write
     from attncli.cli.settings import settings
     from attncli.cli.standing import converted
 
@@ -57,9 +59,9 @@ def config(
 
     chosen, ignored = settings(convert)
     if format_ == "json":
-        write([_document(chosen, ignored)], None)
+        environment.write([_document(chosen, ignored)])
         return
-    with canvas("table", None, None, None, "attn config") as shown:
+    with environment.canvas("attn config") as shown:
         how = shown.palette("viridis"), shown.width
         shown.show([_table(("option", "value", "from"), [_row(one) for one in chosen], *how)])
         if ignored:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from attncli.cli import options
+from attncli.cli.environment import Environment
 from attncli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ Maps = Annotated[
 
 
 def diff(
+    environment: Environment,
     computed: options.Computed,
     selection: options.Selection,
     output: options.Document,
@@ -88,22 +90,21 @@ def diff(
     """
     from attncli.analysis.diff import TOP
     from attncli.analysis.diff import diff as compare
-    from attncli.cli.environment import note, write
 
     chosen = output.chosen()
-    traces = _traces(computed, selection, from_ or [], model or [])
+    traces = _traces(environment, computed, selection, from_ or [], model or [])
     difference = compare(*traces, queries=query or (), top=top or TOP)
     for each in (*_warnings(difference), *difference.notes):
-        note(each)
+        environment.note(each)
     if chosen == "json":
         from attncli.formats.documents import write_difference
 
-        write([write_difference(difference, precision)], output.output)
+        environment.write([write_difference(difference, precision)], output.output)
         return
     from attncli.render.diff import Changes
     from attncli.render.matrix import DIGITS
 
-    with output.canvas(chosen, "diff") as shown:
+    with output.canvas(environment, chosen, "diff") as shown:
         palette = shown.palette(colormap or "viridis")
         title = " / ".join(dict.fromkeys((difference.first.text, difference.second.text)))
         digits, drawn = DIGITS if precision is None else precision, 1 if maps is None else maps
@@ -111,7 +112,11 @@ def diff(
 
 
 def _traces(
-    computed: options.Computed, selection: options.Selection, files: list[str], models: list[str]
+    environment: Environment,
+    computed: options.Computed,
+    selection: options.Selection,
+    files: list[str],
+    models: list[str],
 ) -> tuple[Trace, Trace]:
     """Return the two traces that the options ask for.
 
@@ -126,15 +131,15 @@ def _traces(
         if len(files) != 2:
             raise UsageError(f"--from is given {_times(len(files))}; give it twice: --from A --from B")
         one, other = (options.Request(computed, selection, from_=Path(path)) for path in files)
-        return _only(traces_of(one, "all")), _only(traces_of(other, "all"))
+        return _only(traces_of(environment, one, "all")), _only(traces_of(environment, other, "all"))
     if len(models) > 2:
         raise UsageError(f"--model is given {_times(len(models))}; give it once, or twice to compare two checkpoints")
-    texts = _texts(computed.sentences, 1 if len(models) == 2 else 2)
+    texts = _texts(environment, computed.sentences, 1 if len(models) == 2 else 2)
     computed = replace(computed, sentences=replace(computed.sentences, text=texts, file=None, whole=False))
     if len(models) == 2:
         one, other = (options.Request(computed, selection, model=name) for name in models)
-        return _only(traces_of(one, "all")), _only(traces_of(other, "all"))
-    traces = traces_of(options.Request(computed, selection, model=models[0] if models else None), "all")
+        return _only(traces_of(environment, one, "all")), _only(traces_of(environment, other, "all"))
+    traces = traces_of(environment, options.Request(computed, selection, model=models[0] if models else None), "all")
     return _only(traces), _only(traces)
 
 
@@ -142,12 +147,12 @@ def _only(traces: Iterator[tuple[int, Trace]]) -> Trace:
     return next(traces)[1]
 
 
-def _texts(given: options.Sentences, wanted: int) -> list[str]:
+def _texts(environment: Environment, given: options.Sentences, wanted: int) -> list[str]:
     """Return as many sentences as are wanted, from wherever they are."""
     from attncli.cli.sentences import sentences
     from attncli.errors import refusing
 
-    texts = [text for _, text in islice(refusing(sentences(given)), wanted + 1)]
+    texts = [text for _, text in islice(refusing(sentences(given, environment)), wanted + 1)]
     if len(texts) == wanted:
         return texts
     if wanted == 1:

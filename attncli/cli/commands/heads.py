@@ -10,6 +10,7 @@ from typer import Option
 
 from attncli.analysis.metric_names import Metric
 from attncli.cli import options
+from attncli.cli.environment import Environment
 from attncli.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ Grid = Annotated[Metric | None, Option(help="Layers × heads as a heat map of th
 
 def heads(
     context: typer.Context,
+    environment: Environment,
     request: options.Stream,
     output: options.Rows,
     layer: options.EveryLayer = None,
@@ -67,7 +69,6 @@ def heads(
     attn heads -m gpt2 "time flies like an arrow" --grid sink
     """
     from attncli.analysis.heads import survey
-    from attncli.cli.environment import write
     from attncli.cli.progress import Following
     from attncli.cli.request import answers_of, is_alone, tolerated
     from attncli.cli.sentences import Answers, fitting, last_number
@@ -83,32 +84,31 @@ def heads(
     chosen = output.chosen()
     view, texts = View(queries=tuple(query or ())), request.computed.sentences
     # It is gone before the first row is written, which is after the last sentence.
-    bar = context.with_resource(Following(last_number(texts), shares_terminal=False))
+    bar = context.with_resource(Following(environment, last_number(texts), shares_terminal=False))
     traces = tolerated(
-        fitting(answers_of(request, "all"), view),
+        fitting(answers_of(environment, request, "all"), view),
         stops=request.fail_fast,
         is_alone=is_alone(texts, request.from_),
         keeps_errors=False,
     )
     answers = Answers(bar.follow(traces))
-    found = survey(_warned(answers.good(), view), view)
+    found = survey(_warned(environment, answers.good(), view), view)
     if sort is not None:
         found = found.ranked(sort, reverse=reverse, top=top)
     if chosen in DRAWN:
-        with output.canvas(chosen, "heads") as shown:
+        with output.canvas(environment, chosen, "heads") as shown:
             _draw(found, shown, shown.palette(colormap or "viridis"), precision, sort, grid)
     elif chosen == "json":
-        write([write_heads(found, precision)], output.output)
+        environment.write([write_heads(found, precision)], output.output)
     else:
-        write([write_head_rows(found, "\t" if chosen == "tsv" else ",", precision)], output.output)
+        environment.write([write_head_rows(found, "\t" if chosen == "tsv" else ",", precision)], output.output)
     if answers.failures:
         raise typer.Exit(ExitCode.INPUT)
 
 
-def _warned(traces: Iterable[tuple[int, Trace]], view: View) -> Iterator[Trace]:
+def _warned(environment: Environment, traces: Iterable[tuple[int, Trace]], view: View) -> Iterator[Trace]:
     """Pass the traces on, saying on stderr what their numbers cannot: each warning once, however many sentences."""
     from attncli.analysis.cautions import warnings_of
-    from attncli.cli.environment import note
 
     said: set[str] = set()
     unsaid = 0
@@ -119,12 +119,12 @@ def _warned(traces: Iterable[tuple[int, Trace]], view: View) -> Iterator[Trace]:
                 continue
             if len(said) < _SAID:
                 said.add(warning)
-                note(f"warning: {warning}")
+                environment.note(f"warning: {warning}")
             else:
                 unsaid += 1
         yield trace
     if unsaid:
-        note(f"warning: {unsaid} more of other sentences; attn inspect says them all")
+        environment.note(f"warning: {unsaid} more of other sentences; attn inspect says them all")
 
 
 def _draw(

@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING
 import typer
 
 from attncli.cli import options
+from attncli.cli.environment import Environment, complain
 from attncli.errors import ExitCode, InputError, UsageError
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class _Run:
     """A run of the command.
 
     Attributes:
+        environment: where it writes.
         request: whose attention is shown.
         derive: which numbers stand in place of the weights.
         view: what of it is shown.
@@ -37,6 +39,7 @@ class _Run:
         is_page: whether the format is the interactive page.
     """
 
+    environment: Environment
     request: options.Inspection
     derive: options.Derive
     view: View
@@ -49,6 +52,7 @@ class _Run:
 
 def inspect(
     context: typer.Context,
+    environment: Environment,
     request: options.Inspection,
     view: options.View,
     derive: options.Derive,
@@ -72,7 +76,7 @@ def inspect(
         chosen = _page_format(derive, view, shown, output)
     else:
         chosen = output.chosen()
-    run = _Run(request, derive, shown, chosen, output, colormap or "viridis", save, interactive)
+    run = _Run(environment, request, derive, shown, chosen, output, colormap or "viridis", save, interactive)
     _refuse_contradictions(run)
     if (_show(context, run) if resume is None else _resume(context, run, resume)) > 0:
         raise typer.Exit(ExitCode.INPUT)
@@ -119,7 +123,6 @@ def _refuse_contradictions(run: _Run) -> None:
 
 def _answers(context: typer.Context, run: _Run, path: Path | None, resumed: Resumed | None = None) -> Answers[Trace]:
     """Return what is to be shown: the traces that are asked for, followed by a bar and counted."""
-    from attncli.cli.environment import is_terminal
     from attncli.cli.progress import Following
     from attncli.cli.request import answers_of, derivation_of, is_alone, tolerated
     from attncli.cli.sentences import Answers, fitting, last_number
@@ -127,7 +130,9 @@ def _answers(context: typer.Context, run: _Run, path: Path | None, resumed: Resu
     request, texts = run.request, run.request.computed.sentences
     wish, layers = derivation_of(run.derive, request)
     only = "--save keeps" if run.save is not None else "--interactive draws" if run.is_page else None
-    computed = answers_of(request, "0", layers=layers, generate=request.generate, only=only, resumed=resumed)
+    computed = answers_of(
+        run.environment, request, "0", layers=layers, generate=request.generate, only=only, resumed=resumed
+    )
     alone = is_alone(texts, request.from_)
     traces = tolerated(
         fitting(_derived(computed, wish), run.view),
@@ -135,13 +140,12 @@ def _answers(context: typer.Context, run: _Run, path: Path | None, resumed: Resu
         is_alone=alone,
         keeps_errors=request.keep_errors,
     )
-    bar = context.with_resource(Following(last_number(texts), is_terminal(path)))
-    return Answers(bar.follow(_noted(traces, run.view, run.save, alone)), request.keep_errors)
+    bar = context.with_resource(Following(run.environment, last_number(texts), run.environment.is_terminal(path)))
+    return Answers(bar.follow(_noted(traces, run, alone)), request.keep_errors)
 
 
 def _show(context: typer.Context, run: _Run) -> int:
     """Write what was asked for; return how many sentences were bad."""
-    from attncli.cli.environment import output, write
     from attncli.formats import DRAWN, STREAMS
 
     path = run.output.output
@@ -149,7 +153,7 @@ def _show(context: typer.Context, run: _Run) -> int:
     if run.is_page:
         from attncli.formats.page import write_page
 
-        write(write_page(answers.good(), run.view, run.colormap), path)
+        run.environment.write(write_page(answers.good(), run.view, run.colormap), path)
     elif run.chosen in DRAWN:
         _draw(answers.good(), run)
     elif run.chosen == "parquet":
@@ -158,23 +162,22 @@ def _show(context: typer.Context, run: _Run) -> int:
         assert path is not None
         write_parquet(answers, run.view, path)
     else:
-        with output(path, is_stream=run.chosen in STREAMS) as stream:
+        with run.environment.output(path, is_stream=run.chosen in STREAMS) as stream:
             _emit(answers, run, stream)
     return answers.failures
 
 
 def _resume(context: typer.Context, run: _Run, path: Path) -> int:
     """Go on with what an interrupted run left; return how many of all sentences were bad."""
-    from attncli.cli.environment import note
     from attncli.cli.resume import is_whole, resumed
 
     if is_whole(path):
-        note(f"{path} is whole already; remove it to compute it again")
+        run.environment.note(f"{path} is whole already; remove it to compute it again")
         return _bad_of_whole(context, run, path)
     with resumed(path, run.chosen) as left:
         answers = _answers(context, run, path, left)
         if left.goes_on:
-            note(f"{left.part}: going on from sentence {left.sentence}")
+            run.environment.note(f"{left.part}: going on from sentence {left.sentence}")
         with left.stream() as stream:
             _emit(answers, run, stream)
     return answers.failures + left.failures
@@ -182,7 +185,6 @@ def _resume(context: typer.Context, run: _Run, path: Path) -> int:
 
 def _bad_of_whole(context: typer.Context, run: _Run, path: Path) -> int:
     """Return how many sentences of a whole file were bad; the run that made it may have been killed before it said."""
-    from attncli.cli.environment import complain
     from attncli.cli.resume import Resumed, bad_of
     from attncli.cli.sentences import sentences
 
@@ -192,7 +194,7 @@ def _bad_of_whole(context: typer.Context, run: _Run, path: Path) -> int:
         for _ in answers:
             pass
         return answers.failures
-    bad = bad_of(path, run.chosen, (number for number, _ in sentences(run.request.computed.sentences)))
+    bad = bad_of(path, run.chosen, (number for number, _ in sentences(run.request.computed.sentences, run.environment)))
     if bad:
         complain(f"sentences that it has no numbers of: {bad}; they were bad, or are not those that it was made of")
     return bad
@@ -208,7 +210,7 @@ def _derived(answers: Iterable[tuple[int, Trace | Failure]], wish: Derivation) -
 
 
 def _noted(
-    answers: Iterable[tuple[int, Trace | Failure]], view: View, save: Path | None, is_alone: bool
+    answers: Iterable[tuple[int, Trace | Failure]], run: _Run, is_alone: bool
 ) -> Iterator[tuple[int, Trace | Failure]]:
     """Pass the answers on, saying on stderr what their numbers cannot; a trace is saved as it was recorded."""
     from attncli.analysis.cautions import warnings_of
@@ -220,18 +222,17 @@ def _noted(
         if not isinstance(answer, Failure):
             if answer.source.notes != said:
                 said = answer.source.notes
-                warn(said, number, is_alone=True)  # of all sentences, whichever came first
-            warn(warnings_of(answer, view), number, is_alone)
-            if save is not None:
-                answer.recorded.save(save)
+                warn(run.environment, said, number, is_alone=True)  # of all sentences, whichever came first
+            warn(run.environment, warnings_of(answer, run.view), number, is_alone)
+            if run.save is not None:
+                answer.recorded.save(run.save)
         yield number, answer
 
 
 def _draw(traces: Iterable[tuple[int, Trace]], run: _Run) -> None:
-    from attncli.cli.environment import note
     from attncli.render.inspect import Layout
 
-    with run.output.canvas(run.chosen, "inspect") as shown:
+    with run.output.canvas(run.environment, run.chosen, "inspect") as shown:
         palette = shown.palette(run.colormap)
         layout = None
         for _, trace in traces:
@@ -239,7 +240,7 @@ def _draw(traces: Iterable[tuple[int, Trace]], run: _Run) -> None:
             title = " / ".join(filter(None, (trace.text, trace.pair, trace.target)))
             shown.show(layout.renderables(), title)
             for each in layout.notes():
-                note(each)
+                run.environment.note(each)
         if layout is None:
             raise InputError("there is nothing to draw: no sentence could be read")
 

@@ -11,6 +11,7 @@ import typer
 from typer import Argument, Option
 
 from attncli.cli import options
+from attncli.cli.environment import Environment
 from attncli.cli.groups import Options
 from attncli.errors import ExitCode, UsageError
 
@@ -93,6 +94,7 @@ class _Reading(Options):
 
 
 def show(
+    environment: Environment,
     mask: Mask,
     reading: _Reading,
     output: options.Document,
@@ -115,7 +117,6 @@ def show(
     attn mask show "causal" --queries 3 --keys 8
     attn mask show "chunk(2)" "time flies like an arrow" -o mask.svg
     """
-    from attncli.cli.environment import write
     from attncli.masks.layout import open_subjects
 
     tokens = None if text is None else _words(text)
@@ -125,13 +126,14 @@ def show(
     if output.chosen() == "json":
         from attncli.formats.documents import write_masks
 
-        write(write_masks(subjects), output.output)
+        environment.write(write_masks(subjects), output.output)
         return
-    how = _How("show", mask, output, colormap or "viridis", tokens)
+    how = _How(environment, "show", mask, output, colormap or "viridis", tokens)
     _draw(lambda view: view.shown(subjects), subjects[0], how)
 
 
 def check(
+    environment: Environment,
     mask: Mask,
     reading: _Reading,
     output: options.Document,
@@ -152,7 +154,6 @@ def check(
     attn mask check mask.npy --expect "causal & window(4)"
     attn mask check mask.npy --expect causal --fail-on leak,pad
     """
-    from attncli.cli.environment import write
     from attncli.masks.audit import audit, audit_fills
     from attncli.masks.findings import fails, parse_fail_on
     from attncli.masks.layout import expression_of, is_file, open_subjects, subject_of_file
@@ -168,17 +169,17 @@ def check(
     if output.chosen() == "json":
         from attncli.formats.documents import what_was_read, write_findings
 
-        write([write_findings(not failed, findings, what_was_read(subject))], output.output)
+        environment.write([write_findings(not failed, findings, what_was_read(subject))], output.output)
     else:
         from attncli.render.masks import checked
 
-        comparison, how = _against(subject, expected, findings), _How("check", mask, output)
+        comparison, how = _against(subject, expected, findings), _How(environment, "check", mask, output)
         _draw(lambda view: checked(subject, findings, comparison, view.palette, view.room), subject, how)
     if failed:
         raise typer.Exit(ExitCode.FINDINGS)
 
 
-def diff(mask: Mask, other: Other, reading: _Reading, output: options.Picture) -> None:
+def diff(environment: Environment, mask: Mask, other: Other, reading: _Reading, output: options.Picture) -> None:
     """Show where two masks differ; exit with 0 if they are equal and with 1 if not.
 
     Examples:
@@ -189,9 +190,9 @@ def diff(mask: Mask, other: Other, reading: _Reading, output: options.Picture) -
     from attncli.masks.layout import open_pair
     from attncli.render.masks import compared
 
-    how = _How("diff", f"{mask} / {other}", output)
+    how = _How(environment, "diff", f"{mask} / {other}", output)
     first, second = open_pair(mask, other, reading.sizes(), reading.true)
-    _say_what_was_nearer([first, second])
+    _say_what_was_nearer(environment, [first, second])
     comparison = compare(first, second)
     _draw(lambda view: compared(comparison, view.palette, view.room), first, how)
     if comparison.count:
@@ -246,13 +247,12 @@ def _words(text: str) -> list[str]:
     return [token.label for token in Words([text], None).encode(text, None)]
 
 
-def _say_what_was_nearer(subjects: Iterable[Subject]) -> None:
-    from attncli.cli.environment import note
+def _say_what_was_nearer(environment: Environment, subjects: Iterable[Subject]) -> None:
     from attncli.text import visible
 
     for subject in subjects:
         if subject.reading and subject.reading.is_nearer:
-            note(
+            environment.note(
                 f"{visible(subject.name)} is read as True = {subject.reading.convention}: {subject.reading.why}; "
                 "--true attend or --true masked decides"
             )
@@ -272,6 +272,7 @@ class _How(NamedTuple):
     """How masks are drawn.
 
     Attributes:
+        environment: where it writes.
         command: that draws them.
         title: what is drawn.
         output: where it goes.
@@ -279,6 +280,7 @@ class _How(NamedTuple):
         tokens: what the positions are called; None where they are only counted.
     """
 
+    environment: Environment
     command: str
     title: str
     output: options.Output
@@ -288,11 +290,10 @@ class _How(NamedTuple):
 
 def _draw(renderables: Callable[[MaskView], Iterable[RenderableType]], subject: Subject, how: _How) -> None:
     """Draw a view of a mask, or of several that are as large, and say on stderr what was pooled."""
-    from attncli.cli.environment import note
     from attncli.render.masks import MaskView, pooling_note
 
-    with how.output.canvas(how.output.chosen(), f"mask {how.command}") as shown:
+    with how.output.canvas(how.environment, how.output.chosen(), f"mask {how.command}") as shown:
         view = MaskView(shown.palette(how.colormap), shown.width, queries=how.tokens, keys=how.tokens)
         shown.show(renderables(view), how.title)
         if (pool := view.pool(subject)) != (1, 1):
-            note(pooling_note(pool, "show"))
+            how.environment.note(pooling_note(pool, "show"))

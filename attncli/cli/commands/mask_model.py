@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from typer import Argument, Option
 
 from attncli.cli import options
+from attncli.cli.environment import Environment
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -21,6 +22,7 @@ _INPUT = "Input"
 
 
 def model(
+    environment: Environment,
     model: Annotated[str, Argument(metavar="MODEL", help="A checkpoint's folder or its name on the hub.")],
     text: Annotated[list[str], Argument(metavar="TEXT", help="Sentences; several are one padded batch.")],
     hub: options.Hub,
@@ -54,13 +56,12 @@ def model(
     attn mask model gpt2 "time flies" "fruit flies like a banana"
     attn mask model gpt2 "time flies like an arrow" --past 3 -F json
     """
-    from attncli.cli.environment import note, write
     from attncli.cli.progress import status
     from attncli.errors import require
     from attncli.trace.selection import Indices
 
     chosen = output.chosen()
-    with status(f"loading {model}"):
+    with status(environment, f"loading {model}"):
         require("attn mask model", "torch", "transformers")
         from attncli.sources.pretrained.masks import BlankCheckpoint
 
@@ -68,7 +69,7 @@ def model(
         blank = BlankCheckpoint(model, *every, kind=None, mask=None, special=special, **dict(hub.said()))
         sentences, notes = blank.masks(text, pair, target, pad, past or 0)
     for each in notes:
-        note(each)
+        environment.note(each)
     if chosen == "json":
         from attncli.formats.documents import write_masks
 
@@ -77,10 +78,16 @@ def model(
             for number, one in enumerate(sentences, 1)
             for mask in one.masks
         ]
-        write(write_masks([subject for subject, _ in described], [more for _, more in described]), output.output)
+        environment.write(
+            write_masks([subject for subject, _ in described], [more for _, more in described]), output.output
+        )
         return
-    with output.canvas(chosen, "mask model") as shown:
-        _draw(sentences, shown, shown.palette(colormap or "viridis"), model)
+    from attncli.render.masks import pooling_note
+
+    with output.canvas(environment, chosen, "mask model") as shown:
+        pools = _draw(sentences, shown, shown.palette(colormap or "viridis"), model)
+    for pool in pools:
+        environment.note(pooling_note(pool, "model"))
 
 
 def _subject(mask: LayerMask) -> Subject:
@@ -108,11 +115,13 @@ def _described(number: int, one: SentenceMasks, mask: LayerMask) -> dict[str, An
     }
 
 
-def _draw(sentences: Sequence[SentenceMasks], shown: Terminal | PictureFile, palette: Palette, title: str) -> None:
+def _draw(
+    sentences: Sequence[SentenceMasks], shown: Terminal | PictureFile, palette: Palette, title: str
+) -> list[tuple[int, int]]:
+    """Draw the masks; return by how much they are pooled, where they are."""
     from rich.text import Text
 
-    from attncli.cli.environment import note
-    from attncli.render.masks import MaskView, pooling_note
+    from attncli.render.masks import MaskView
 
     pools: dict[tuple[int, int], None] = {}
 
@@ -128,9 +137,7 @@ def _draw(sentences: Sequence[SentenceMasks], shown: Terminal | PictureFile, pal
                 yield from view.shown([subject])
 
     shown.show(renderables(), title)
-    for pool in pools:
-        if pool != (1, 1):
-            note(pooling_note(pool, "model"))
+    return [pool for pool in pools if pool != (1, 1)]
 
 
 def _named(mask: LayerMask) -> Subject:

@@ -11,6 +11,7 @@ import typer
 from typer import Option
 
 from attncli.cli import options
+from attncli.cli.environment import Environment
 from attncli.cli.groups import Options
 from attncli.errors import ExitCode, Failure, InputError, UsageError
 
@@ -51,6 +52,7 @@ class _Tokenizing(Options):
 
 def tokens(
     context: typer.Context,
+    environment: Environment,
     asked: _Tokenizing,
     output: options.Output,
     hide_special: Annotated[
@@ -74,7 +76,6 @@ def tokens(
 
     attn tokens -m gpt2 -F tsv - < sentences.txt
     """
-    from attncli.cli.environment import is_terminal
     from attncli.cli.progress import Following
     from attncli.cli.request import is_alone, refuse_misplaced_errors, tolerated
     from attncli.cli.sentences import Answers, last_number
@@ -87,18 +88,22 @@ def tokens(
         raise UsageError("--hide-special does not apply to --vocab words, which adds no special tokens")
     choice = Choice(hide_special, words)
     alone = is_alone(asked.texts, asked.from_)
-    found = tolerated(_tokenized(asked), stops=asked.fail_fast, is_alone=alone, keeps_errors=asked.keep_errors)
-    bar = context.with_resource(Following(last_number(asked.texts), is_terminal(output.output)))
-    answers = Answers(bar.follow(_noted(found, choice, alone)), asked.keep_errors)
+    found = tolerated(
+        _tokenized(environment, asked), stops=asked.fail_fast, is_alone=alone, keeps_errors=asked.keep_errors
+    )
+    bar = context.with_resource(
+        Following(environment, last_number(asked.texts), environment.is_terminal(output.output))
+    )
+    answers = Answers(bar.follow(_noted(environment, found, choice, alone)), asked.keep_errors)
     if chosen in DRAWN:
-        _draw(answers.good(), choice, chosen, output)
+        _draw(environment, answers.good(), choice, chosen, output)
     else:
-        _emit(answers, choice, chosen, output.output)
+        _emit(environment, answers, choice, chosen, output.output)
     if answers.failures:
         raise typer.Exit(ExitCode.INPUT)
 
 
-def _tokenized(asked: _Tokenizing) -> Iterator[tuple[int, Tokenization | Failure]]:
+def _tokenized(environment: Environment, asked: _Tokenizing) -> Iterator[tuple[int, Tokenization | Failure]]:
     """Yield the numbered tokens that are asked for; a bad request is refused before the first ones."""
     from attncli.cli.request import loading, refuse_beside_saved
     from attncli.cli.sentences import sentences
@@ -111,9 +116,9 @@ def _tokenized(asked: _Tokenizing) -> Iterator[tuple[int, Tokenization | Failure
 
         refuse_beside_saved(name for name, _ in asked.said() if name != "from_")
         return iter(list(enumerate(tokenizations_in(load(asked.from_)), start=1)))
-    texts = sentences(asked.texts)
+    texts = sentences(asked.texts, environment)
     kept = {"vocab", "truncate"}
-    with loading(asked.model, asked.vocab):
+    with loading(environment, asked.model, asked.vocab):
         tokenizer = open_tokenizer(
             model=asked.model,
             special=not asked.texts.no_special,
@@ -135,7 +140,7 @@ def _answers(
 
 
 def _noted(
-    answers: Iterable[tuple[int, Tokenization | Failure]], choice: Choice, is_alone: bool
+    environment: Environment, answers: Iterable[tuple[int, Tokenization | Failure]], choice: Choice, is_alone: bool
 ) -> Iterator[tuple[int, Tokenization | Failure]]:
     """Pass the answers on, saying on stderr what surprises about them."""
     from attncli.cli.sentences import warn
@@ -143,14 +148,20 @@ def _noted(
     for number, answer in answers:
         if not isinstance(answer, Failure):
             answer.shown(choice)  # refused here, before anything is written
-            warn(answer.notes, number, is_alone)
+            warn(environment, answer.notes, number, is_alone)
         yield number, answer
 
 
-def _draw(found: Iterable[tuple[int, Tokenization]], choice: Choice, chosen: str, output: options.Output) -> None:
+def _draw(
+    environment: Environment,
+    found: Iterable[tuple[int, Tokenization]],
+    choice: Choice,
+    chosen: str,
+    output: options.Output,
+) -> None:
     from attncli.render.tokens import tokens_parts
 
-    with output.canvas(chosen, "tokens") as shown:
+    with output.canvas(environment, chosen, "tokens") as shown:
         palette = shown.palette("viridis")
         is_empty = True
         for _, one in found:
@@ -161,9 +172,12 @@ def _draw(found: Iterable[tuple[int, Tokenization]], choice: Choice, chosen: str
 
 
 def _emit(
-    answers: Iterable[tuple[int, Tokenization | Failure]], choice: Choice, chosen: str, path: Path | None
+    environment: Environment,
+    answers: Iterable[tuple[int, Tokenization | Failure]],
+    choice: Choice,
+    chosen: str,
+    path: Path | None,
 ) -> None:
-    from attncli.cli.environment import output
     from attncli.formats import STREAMS
     from attncli.formats import tokens as writers
 
@@ -180,7 +194,7 @@ def _emit(
         "tsv": writers.write_tsv,
         "csv": writers.write_csv,
     }[chosen]
-    with output(path, is_stream=chosen in STREAMS) as stream:
+    with environment.output(path, is_stream=chosen in STREAMS) as stream:
         for piece in writer(answers, choice):
             stream.write(piece)
             stream.flush()

@@ -7,6 +7,7 @@ from typing import Annotated
 from typer import Option
 
 from attncli.cli import options
+from attncli.cli.environment import Environment
 from attncli.errors import UsageError
 
 _CHOICE = "What to look at"
@@ -44,6 +45,7 @@ Top = Annotated[
 
 
 def why(
+    environment: Environment,
     request: options.Request,
     output: options.Document,
     query: Query = None,
@@ -63,30 +65,29 @@ def why(
     from attncli.analysis.cautions import warnings_of_rows
     from attncli.analysis.cell import Row
     from attncli.analysis.why import explain
-    from attncli.cli.environment import note, write
     from attncli.cli.request import traces_of
 
     wanted_query, wanted_key = _the_only("query", query), _the_only("key", key)
     if wanted_query is None:
         raise UsageError("--query: give the token that attends, its text or its index")
     chosen = output.chosen()
-    ((_, trace),) = traces_of(request, "0", only="attn why explains")
+    ((_, trace),) = traces_of(environment, request, "0", only="attn why explains")
     explained = explain(trace, wanted_query, wanted_key)
     for warning in warnings_of_rows(trace, [one if isinstance(one, Row) else one.row for one in explained]):
-        note(f"warning: {warning}")
+        environment.note(f"warning: {warning}")
     if chosen == "json":
         from attncli.formats.documents import write_why
 
-        write(write_why(trace, explained, precision), output.output)
+        environment.write(write_why(trace, explained, precision), output.output)
         return
     from attncli.render.tables import Sheet
     from attncli.render.why import WhyPage
 
-    with output.canvas(chosen, "why") as shown:
+    with output.canvas(environment, chosen, "why") as shown:
         page = WhyPage(trace, explained, top or 8, Sheet(shown.palette("viridis"), shown.width, precision))
         shown.show(page.parts(), trace.text)
     for each in page.notes():
-        note(each)
+        environment.note(each)
 
 
 def _the_only(name: str, given: list[str] | None) -> str | None:
