@@ -134,13 +134,13 @@ def _given_models(place: Cursor) -> list[str]:
 
 
 def _standing_models() -> list[str]:
-    from attncli.cli.standing import in_force, standing_values
+    from attncli.cli.config import deciding, settings
 
     try:
-        standing = in_force(standing_values()).get("model")
+        standing = deciding(settings()).get("model")
     except UsageError:
         return []  # the run will say what is wrong with a file; a TAB is no place for it
-    return [] if standing is None else [str(standing.value)]
+    return [str(standing.value)] if standing and standing.value else []
 
 
 def _topics(place: Cursor) -> Iterator[Candidate]:
