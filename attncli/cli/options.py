@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Option
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def choices(parameter: Any) -> tuple[str, ...]:
     """Return the values that a parameter takes, where they can be listed."""
-    return tuple(value for value in get_args(parameter.type_descriptor.annotation) if isinstance(value, str))
+    return tuple(one.value for one in parameter.shell_complete(None, ""))
 
 
 def variables(parameter: Any) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from running import program
 from typer.main import get_command
 
 from attncli.cli.app import app
-from attncli.cli.standing import DEFAULTS
+from attncli.cli.config import DEFAULTS
 from attncli.sources.options import EngineOptions, ToyOptions
 
 SENTENCE = "time flies like an arrow"
@@ -314,8 +314,8 @@ def test_a_file_in_utf_16_is_not_taken_for_one_that_says_nothing(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("colourmap = 'gray'", "pyproject.toml: there is no 'colourmap' to configure; did you mean colormap?"),
-        ("d_model = 8", "pyproject.toml: there is no 'd_model' to configure; did you mean d-model?"),
+        ("colourmap = 'gray'", "pyproject.toml: there is no 'colourmap' to configure; did you mean 'colormap'?"),
+        ("d_model = 8", "pyproject.toml: there is no 'd_model' to configure; did you mean 'd-model'?"),
         ("layer = 3", "pyproject.toml: there is no 'layer' to configure; expected some of model, revision"),
         ("[tool.attncli.why]\nseed = 3", "pyproject.toml: there is no 'why' to configure"),
         ("'\\u001b[31m' = 3", "there is no '"),
@@ -479,7 +479,7 @@ def test_config_says_what_is_in_force_and_where_it_comes_from(places: Places, at
         ("colormap", "gray", str(places.user)): "pyproject.toml goes before it",
         ("offline", False, "pyproject.toml"): "a project cannot switch it off",
         ("revision", "v1", str(places.user)): "does not apply to the toy layer",
-        (None, "x", "ATTN_MODLE"): "there is no such variable; did you mean ATTN_MODEL?",
+        (None, "x", "ATTN_MODLE"): "there is no such variable; did you mean 'ATTN_MODEL'?",
     }
 
 
