@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Option
 
@@ -18,17 +18,6 @@ from attncli.cli.groups import Options
 
 if TYPE_CHECKING:
     from attncli.cli.environment import Environment, PictureFile, Terminal
-
-
-def choices(parameter: Any) -> tuple[str, ...]:
-    """Return the values that a parameter takes, where they can be listed."""
-    return tuple(one.value for one in parameter.shell_complete(None, ""))
-
-
-def variables(parameter: Any) -> tuple[str, ...]:
-    """Return the environment variables that a parameter is taken from."""
-    named = getattr(parameter, "envvar", None)
-    return (named,) if isinstance(named, str) else tuple(named or ())
 
 
 # An option in one of the panels of the help.
