@@ -19,10 +19,10 @@ if "OMP_NUM_THREADS" not in os.environ:
 def main() -> None:
     """Run the `attn` program."""
     from attncli.cli.app import app
-    from attncli.cli.environment import settle_streams, settle_widths
+    from attncli.cli.environment import settle_streams, settle_width
 
     settle_streams()
-    settle_widths()
+    settle_width()
     try:
         app(prog_name="attn")
     finally:

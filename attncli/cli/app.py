@@ -5,30 +5,22 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
-from pathlib import Path
-from typing import Annotated, Any, NoReturn, get_args
+from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
-from attncli.cli.environment import complain, data_apart, volume
+from attncli.cli.config import with_places
+from attncli.cli.environment import Environment, complain
+from attncli.cli.groups import SettableCommand, takes
 from attncli.errors import AttnError, ExitCode, UsageError
 from attncli.text import did_you_mean, visible
 from attncli.trace.tokens import brief
 
-
-def _path(given: str) -> Path:
-    if not given:  # which would be the working directory
-        raise typer.BadParameter("the file name is empty")
-    return Path(given)
-
-
-# Types that need no validation to be made from what stands on the command line.
-_CONVERTED_HERE: dict[Any, Callable[[Any], Any]] = {str: str, list[str]: list, Path: _path}
 # The commands, each a function of its own name in a module of its own name, and what they are for.
 _COMMANDS = {
     "inspect": "Show the attention of a sentence.",
@@ -45,57 +37,14 @@ _MASK = "Draw, check, compare and convert masks."
 _ASK = "__complete"  # what the completion scripts call; in no list of commands
 
 
-def _spare_unused(parameters: list[Any]) -> list[Any]:
-    """Return a command's parameters, the unused ones of which will cost nothing.
-
-    Typer 0.29 builds a pydantic adapter for every parameter, given or not; importing pydantic and building forty
-    of them takes a fifth of a run of the toy layer. Typer makes its parameters itself and takes no class for them.
-    """
-    for parameter in parameters:
-        if "process_value" not in vars(parameter):
-            parameter.process_value = _sparing(parameter)
-            # `standing` reads the environment: an empty variable is no missing one, and no list is cut at blanks.
-            parameter.value_from_envvar = _nothing
-    return parameters
-
-
-def _nothing(context: Any) -> None:
-    """Return what Typer finds in the environment."""
-
-
-def _sparing(parameter: Any) -> Callable[[Any, Any], Any]:
-    """Return a parameter's `process_value` that skips the coercion where there is nothing to validate."""
-    coerced = parameter.process_value
-    convert = _CONVERTED_HERE.get(parameter.type_descriptor.annotation)
-    is_number = parameter.type_descriptor.annotation is int
-    choices = get_args(parameter.type_descriptor.annotation)
-
-    def process_value(context: Any, value: Any) -> Any:
-        if value is None and not parameter.required:
-            return () if parameter.multiple or parameter.nargs == -1 else None
-        if convert and value is not None and parameter.callback is None:
-            return convert(value)
-        if parameter.callback is None and (value is True or value in choices):
-            return value
-        return int(value) if is_number and _is_plainly_in_range(parameter, value) else coerced(context, value)
-
-    return process_value
-
-
-def _is_plainly_in_range(parameter: Any, value: Any) -> bool:
-    """Return whether a value is digits alone and a number that the option takes: there is nothing to complain about."""
-    if not (isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 9):
-        return False
-    low, high = parameter.min, parameter.max
-    return (low is None or int(value) >= low) and (high is None or int(value) <= high)
-
-
 class _Ours:
-    """A command or a group of them, whose unused options cost nothing, and whose help and errors are its own."""
+    """A command or a group of them, whose help and errors are its own."""
 
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters, `--help` among them."""
-        return _spare_unused(super().get_params(ctx))  # type: ignore[misc]  # of Typer's class, which follows
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return `--help`, which is off where it is not given: that it is nothing at all would be validated."""
+        option = super().get_help_option(ctx)  # type: ignore[misc]  # of Typer's class, which follows
+        option.default = False
+        return option
 
     def get_help(self, ctx: Any) -> NoReturn:
         """Print the help, and end there."""
@@ -159,27 +108,16 @@ class _Root(_Group):
         return super().get_command(ctx, cmd_name)
 
 
-class _Command(_Ours, TyperCommand):
-    """A command that takes standing values, and beside which nothing else prints."""
-
-    def __init__(self, *args: Any, **extra: Any) -> None:
-        super().__init__(*args, **extra)
-        self.params += _volume_options()
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the command line, and what stands in the environment and the configuration files."""
-        from attncli.cli.standing import take_up
-
-        rest = super().parse_args(ctx, args)
-        take_up(ctx, self.params)
-        return rest
+class _Command(_Ours, SettableCommand):
+    """A command beside which nothing else prints."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; an error about a standing value says where it comes from."""
-        quiet, verbose = bool(ctx.params.pop("quiet")), bool(ctx.params.pop("verbose"))
+        """Run the command; an error about a setting says where it comes from."""
+        quiet, verbose = ctx.params["quiet"], ctx.params["verbose"]
         if quiet and verbose:
             raise UsageError("--quiet does not apply to --verbose; drop one of them")
-        with data_apart(), volume(quiet, verbose):
+        settings, ctx.obj = ctx.obj, Environment(quiet, verbose)
+        with ctx.obj.running():
             try:
                 return super().invoke(ctx)
             except typer.Exit as end:  # as it is meant to; `--verbose` says that it is done
@@ -187,9 +125,7 @@ class _Command(_Ours, TyperCommand):
             except EOFError as error:  # a library's; Typer would take it for a person who gives up
                 raise RuntimeError(f"EOFError: {error}") from error
             except AttnError as error:
-                from attncli.cli.standing import with_places
-
-                error.args = (with_places(str(error), ctx),)
+                error.args = (with_places(str(error), settings),)
                 raise
 
 
@@ -197,17 +133,8 @@ def _help(context: typer.Context, code: int = ExitCode.OK) -> NoReturn:
     """Print a command's help and end there; Typer would print what it is given, and a line end after it."""
     from attncli.cli.help import page_of, show
 
-    show(page_of(context))
+    show(page_of(context), Environment())
     raise typer.Exit(code)
-
-
-def _volume_options() -> list[Any]:
-    """Return the options that every command has."""
-    from attncli.cli.options import of_every_command
-
-    alone = typer.Typer(add_completion=False)
-    alone.command()(of_every_command)
-    return list(typer.main.get_command(alone).params)
 
 
 def _usage(error: typer.TyperException) -> int:
@@ -236,15 +163,18 @@ app = typer.Typer(
 
 def _built(name: str, function: str | None = None) -> Any:
     """Return one of `_COMMANDS`, or another function of its module."""
+    from attncli.cli.options import Volume
+
     alone = typer.Typer(add_completion=False)
     found = getattr(import_module(f"attncli.cli.commands.{name}"), function or name)
-    alone.command(name, cls=_Command, short_help=_COMMANDS[name])(found)
+    alone.command(name, cls=_Command, short_help=_COMMANDS[name])(takes(found, Volume))
     return typer.main.get_command(alone)
 
 
 def _mask_group() -> Any:
     """Return `attn mask`."""
     from attncli.cli.commands import mask, mask_model
+    from attncli.cli.options import Volume
 
     masks = typer.Typer(
         name="mask", cls=_Group, invoke_without_command=True, add_completion=False, suggest_commands=False
@@ -269,7 +199,7 @@ def _mask_group() -> Any:
         (mask.convert, "Write a mask for another API."),
         (mask_model.model, "Show the masks that a checkpoint builds."),
     ):
-        masks.command(cls=_Command, short_help=short)(function)
+        masks.command(cls=_Command, short_help=short)(takes(function, Volume))
     return typer.main.get_command(masks)
 
 
@@ -300,37 +230,19 @@ def main(
     _help_alone(context)
 
 
-_NO_CHOICE = re.compile(r"(?:Value error, )?'(?P<given>.*)' is not one of (?P<choices>'.*')\.?", re.DOTALL)
 _NO_COMMAND = re.compile(r"No such command '(?P<given>.*)'\.?", re.DOTALL)
-# Pydantic's words for a value that is of another type, which name its types.
-_TYPES = {
-    r"Input should be a valid boolean\b.*": "expected true or false",
-    r"Input should be a valid integer\b.*": "expected a whole number",
-    r"Unable to parse input string as an integer\b.*": "expected a whole number of fewer digits",
-    r"Input should be a valid number\b.*": "expected a number",
-    r"Input should be a valid string\b.*": "its bytes are no text",
-    "Input should be greater than or equal to": "expected at least",
-    "Input should be less than or equal to": "expected at most",
-}
 
 
 def complaint(error: Any) -> str:
     """Return what is wrong with a command line, in one line."""
-    message = error.format_message() if hasattr(error, "format_message") else str(error)
-    # What is wrong with a flag is not about the variable that it goes before.
-    message = re.sub(r" \(env var: '\w+'\)", "", message)
-    for words, plain in _TYPES.items():
-        message = re.sub(words, plain, message)
     context: Any = getattr(error, "ctx", None)
-    hint = ""
+    message, hint = error.format_message(), ""
     if hasattr(error, "possibilities"):  # an option that does not exist
         known = (name for one in context.command.get_params(context) for name in (*one.opts, *one.secondary_opts))
         message, hint = error.message, did_you_mean(error.option_name, known)
-    elif found := _NO_CHOICE.fullmatch(getattr(error, "message", "")):
-        hint = did_you_mean(found["given"], re.findall(r"'(.*?)'", found["choices"]))
     elif found := _NO_COMMAND.fullmatch(message):
         hint = did_you_mean(found["given"], context.command.list_commands(context))
-    message = " ".join(message.replace("Value error, ", "").split()).rstrip(".")
+    message = " ".join(message.split()).rstrip(".")
     return message[:1].lower() + message[1:] + hint
 
 

@@ -290,18 +290,18 @@ def _sizes(cursor: Cursor) -> dict[str, int]:
 
 
 def _model(cursor: Cursor) -> str:
-    """Return the checkpoint on the line, or the one that stands where the option takes it from there; or nothing."""
-    from attncli.cli.standing import in_force, standing_values
+    """Return the checkpoint on the line, or the one that the option is set to elsewhere; or nothing."""
+    from attncli.cli.config import deciding, settings
 
     if given := _words(cursor.given, "model"):
         return given[0]
     if not any(parameter.name == "model" and parameter.envvar for parameter in cursor.context.command.params):
         return ""
     try:
-        standing = in_force(standing_values()).get("model")
+        setting = deciding(settings()).get("model")
     except UsageError:
         return ""  # the run will say what is wrong with a file; a TAB is no place for it
-    return str(standing.value) if standing else ""
+    return str(setting.value) if setting else ""
 
 
 def sizes(name: str, revision: str) -> dict[str, int]:

@@ -9,7 +9,7 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from enum import Enum
 from pathlib import Path
@@ -57,64 +57,11 @@ class Stderr(Enum):
     WATCHED = "a bar, and a line that says what is going on"
 
 
-_is_quiet = _is_verbose = False
-_begun = 0.0
-
-
-@contextmanager
-def volume(quiet: bool, verbose: bool) -> Iterator[None]:
-    """Say as much on stderr as is wanted, while the block runs.
-
-    Args:
-        quiet: errors alone.
-        verbose: what the sources do, too, and when.
-    """
-    global _is_quiet, _is_verbose, _begun
-    before = _is_quiet, _is_verbose, _begun
-    _is_quiet, _is_verbose, _begun = quiet, verbose, perf_counter()
-    try:
-        if verbose:
-            from attncli.cli.listening import listening
-
-            with listening(tell):
-                yield
-            tell("done")
-        else:
-            yield
-    finally:
-        _is_quiet, _is_verbose, _begun = before
-
-
-def use_of_stderr() -> Stderr:
-    """Return what stderr may be used for: nothing, unless it is a terminal that can take back what it shows."""
-    if _is_quiet or sys.stderr is None or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        return Stderr.ABSENT
-    return Stderr.TOLD if _is_verbose else Stderr.WATCHED
-
-
-def is_terminal(path: Path | None) -> bool:
-    """Whether what is written to a file, or to standard output where it is None, is seen on a terminal as it comes."""
-    stream = _data or sys.stdout
-    return path is None and stream is not None and stream.isatty()
-
-
 def stderr_console() -> Console:
     """Return a console on stderr, for what is gone when the program is."""
     from rich.console import Console
 
     return Console(stderr=True, markup=False, highlight=False, emoji=False, soft_wrap=True)
-
-
-def note(message: str) -> None:
-    """Say something that is no error, a warning or what was left out, unless `--quiet` is given."""
-    if not _is_quiet:
-        complain(message)
-
-
-def tell(message: str) -> None:
-    """Say what is done, and when, if `--verbose` is given."""
-    if _is_verbose:
-        complain(f"{perf_counter() - _begun:.2f} s: {message}")
 
 
 def complain(message: str) -> None:
@@ -124,19 +71,131 @@ def complain(message: str) -> None:
         sys.stderr.flush()
 
 
-_data: IO[str] | None = None  # standard output, while it is kept apart
-
-
 @contextmanager
-def data_apart() -> Iterator[None]:
-    """Keep standard output for data: what a library, or the code that a checkpoint brings, prints goes to stderr."""
-    global _data
-    _data = sys.stdout
+def listening(hear: Callable[[str], None], is_detailed: bool = False) -> Iterator[None]:
+    """Pass on what the sources log of their work while the block runs.
+
+    Args:
+        hear: takes one line; what it quotes may hold anything.
+        is_detailed: whether how far a download is counts too.
+    """
+    import logging  # which most runs spare
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            hear(record.getMessage())
+
+    level = logging.DEBUG if is_detailed else logging.INFO
+    logger = logging.getLogger("attncli")
+    listener, before = Listener(level), logger.level
+    logger.addHandler(listener)
+    logger.setLevel(min(level, before or level))
     try:
-        with redirect_stdout(sys.stderr):
-            yield
+        yield
     finally:
-        _data = None
+        logger.removeHandler(listener)
+        logger.setLevel(before)
+
+
+class Environment:
+    """Where a run writes, and how much it says on stderr; made once, and passed to whatever writes or says something.
+
+    Args:
+        is_quiet: whether errors alone are said.
+        is_verbose: whether what the sources do is said too, and when.
+    """
+
+    def __init__(self, is_quiet: bool = False, is_verbose: bool = False) -> None:
+        self._data = sys.stdout
+        self._is_quiet, self._is_verbose = is_quiet, is_verbose
+        self._begun = perf_counter()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Keep standard output for data: what a library prints, or code that a checkpoint brings, goes to stderr."""
+        with redirect_stdout(sys.stderr):
+            if not self._is_verbose:
+                yield
+                return
+            with listening(self.tell):
+                yield
+            self.tell("done")
+
+    def note(self, message: str) -> None:
+        """Say something that is no error, a warning or what was left out, unless `--quiet` is given."""
+        if not self._is_quiet:
+            complain(message)
+
+    def tell(self, message: str) -> None:
+        """Say what is done, and when, if `--verbose` is given."""
+        if self._is_verbose:
+            complain(f"{perf_counter() - self._begun:.2f} s: {message}")
+
+    def use_of_stderr(self) -> Stderr:
+        """Return what stderr may be used for: nothing, unless it is a terminal that can take back what it shows."""
+        if self._is_quiet or sys.stderr is None or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+            return Stderr.ABSENT
+        return Stderr.TOLD if self._is_verbose else Stderr.WATCHED
+
+    def is_terminal(self, path: Path | None) -> bool:
+        """Whether what is written to a file, or to standard output where it is None, is seen as it comes."""
+        return path is None and self._data is not None and self._data.isatty()
+
+    @contextmanager
+    def output(self, path: Path | None, is_stream: bool = False, encoding: str | None = None) -> Iterator[IO[str]]:
+        """Give the stream that data goes to: standard output, or a file that appears when it is whole.
+
+        Args:
+            path: the file; None is standard output.
+            is_stream: whether the file grows by whole lines, in `path.part`, as the data comes.
+            encoding: that standard output has to have; None leaves it as it is. A file is UTF-8.
+        """
+        if path is None or str(path) == "/dev/stdout":
+            # Whatever the encoding lacks is written as an escape; a lone character must not end the program.
+            reconfigure = getattr(self._data, "reconfigure", None)
+            if reconfigure is not None:
+                reconfigure(errors="backslashreplace", encoding=encoding)
+            yield self._data
+            self._data.flush()
+            return
+        from attncli.files import text_aside
+
+        with text_aside(path, ".part" if is_stream else None) as stream:
+            yield stream
+
+    def write(self, pieces: Iterable[str], path: Path | None = None) -> None:
+        """Write a document to a file, or to standard output."""
+        with self.output(path) as stream:
+            for piece in pieces:
+                stream.write(piece)
+
+    @contextmanager
+    def canvas(
+        self,
+        name: str,
+        chosen: str = "table",
+        path: Path | None = None,
+        color: str | None = None,
+        width: int | None = None,
+    ) -> Iterator[Terminal | PictureFile]:
+        """Give what views are drawn on; a picture is written once all of them are.
+
+        Args:
+            name: of the command, for the title of a picture.
+            chosen: one of `formats.DRAWN`.
+            path: the file that it goes to; None is standard output.
+            color: `auto`, `always` or `never`; None is `auto`.
+            width: cells in a line; None leaves it to the output.
+        """
+        if chosen == "table":
+            with self.output(path) as stream:
+                yield Terminal(stream, color or "auto", width)
+            return
+        with self.output(path, encoding="utf-8") as stream:
+            page = PictureFile(chosen, color or "auto", width)
+            yield page
+            for piece in page.written(name):
+                stream.write(piece)
 
 
 class Terminal:
@@ -174,28 +233,18 @@ class Terminal:
 
         A view's title is for a file that is read by itself; here the command line says it.
         """
-        console = self._console()
+        console = _console(
+            file=self.stream,
+            width=self.width or _ENDLESS,
+            force_terminal=self._styled,
+            color_system=self._system,
+            no_color=self._system is None,
+        )
         for renderable in renderables:
             if self._shown:
                 console.print()
             console.print(renderable, crop=self.width is not None)
             self._shown += 1
-
-    def _console(self) -> Console:
-        from rich.console import Console
-
-        return Console(
-            file=self.stream,
-            width=self.width or _ENDLESS,
-            height=100,  # Rich ignores the width of a dumb terminal unless the height is set too
-            force_terminal=self._styled,
-            color_system=self._system,  # type: ignore[arg-type]
-            no_color=self._system is None,
-            legacy_windows=False,
-            markup=False,
-            highlight=False,
-            emoji=False,
-        )
 
 
 class PictureFile:
@@ -232,59 +281,12 @@ class PictureFile:
         return picture_writer(self._chosen)(self._drawings, name)
 
 
-@contextmanager
-def canvas(
-    chosen: str, path: Path | None, color: str | None, width: int | None, name: str
-) -> Iterator[Terminal | PictureFile]:
-    """Give what views are drawn on; a picture is written once all of them are.
+def _console(**how: Any) -> Console:
+    """Return a console that prints what it is given, as it is given."""
+    from rich.console import Console
 
-    Args:
-        chosen: one of `formats.DRAWN`.
-        path: the file that it goes to; None is standard output.
-        color: `auto`, `always` or `never`; None is `auto`.
-        width: cells in a line; None leaves it to the output.
-        name: of the command, for the title of a picture.
-    """
-    if chosen == "table":
-        with output(path, is_stream=False) as stream:
-            yield Terminal(stream, color or "auto", width)
-        return
-    with output(path, is_stream=False, encoding="utf-8") as stream:
-        page = PictureFile(chosen, color or "auto", width)
-        yield page
-        for piece in page.written(name):
-            stream.write(piece)
-
-
-@contextmanager
-def output(path: Path | None, is_stream: bool, encoding: str | None = None) -> Iterator[IO[str]]:
-    """Give the stream that data goes to: standard output, or a file that appears when it is whole.
-
-    Args:
-        path: the file; None is standard output.
-        is_stream: whether the file grows by whole lines, in `path.part`, as the data comes.
-        encoding: that standard output has to have; None leaves it as it is. A file is UTF-8.
-    """
-    if path is None or str(path) == "/dev/stdout":
-        stream = _data or sys.stdout
-        # Whatever the encoding lacks is written as an escape; a lone character must not end the program.
-        reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None:
-            reconfigure(errors="backslashreplace", encoding=encoding)
-        yield stream
-        stream.flush()
-        return
-    from attncli.files import text_aside
-
-    with text_aside(path, ".part" if is_stream else None) as stream:
-        yield stream
-
-
-def write(pieces: Iterable[str], path: Path | None) -> None:
-    """Write a document to a file, or to standard output."""
-    with output(path, is_stream=False) as stream:
-        for piece in pieces:
-            stream.write(piece)
+    # Rich ignores the width of a dumb terminal unless the height is set too.
+    return Console(height=100, legacy_windows=False, markup=False, highlight=False, emoji=False, **how)
 
 
 def measured_width(stream: IO[str]) -> int:
@@ -366,15 +368,14 @@ def settle_streams() -> None:
         sys.stdout = _text(started_with.encoding, bool(started_with.line_buffering))
 
 
-def settle_widths() -> None:
-    """Make sure that a width which the environment sets is one; Rich and Typer take any number, and Typer any word."""
-    for name in ("COLUMNS", "TERMINAL_WIDTH"):
-        try:
-            width = int(os.environ.pop(name, ""))
-        except ValueError:
-            continue
-        if width > 0:
-            os.environ[name] = str(min(max(width, NARROWEST), _WIDEST))
+def settle_width() -> None:
+    """Make sure that a width which the environment sets is one; Rich takes any digits."""
+    try:
+        width = int(os.environ.pop("COLUMNS", ""))
+    except ValueError:
+        return
+    if width > 0:
+        os.environ["COLUMNS"] = str(min(max(width, NARROWEST), _WIDEST))
 
 
 def _is_file(stream: Any) -> bool:

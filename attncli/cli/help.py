@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 from attncli._version import __version__
-from attncli.cli.environment import PAGE_WIDTH, Terminal, measured_width, output
-from attncli.cli.options import variables
+from attncli.cli.environment import PAGE_WIDTH, Environment, Terminal, measured_width
 from attncli.errors import ExitCode, UsageError
 from attncli.text import did_you_mean, visible
 
@@ -187,8 +186,8 @@ def _environment(root: typer.Context) -> Tables:
     own: dict[str, str] = {}
     parameters: Iterator[Any] = (one for inner in commands_of(root) for one in inner.command.params)
     for one in parameters:
-        for name in variables(one):  # as the first command says it, which is `inspect`
-            own.setdefault(name, f"{one.opts[0]}: {one.help}")
+        if one.envvar:  # as the first command says it, which is `inspect`
+            own.setdefault(one.envvar, f"{one.opts[0]}: {one.help}")
     return {"In place of an option": list(own.items()), "Others": list(ENVIRONMENT.items())}
 
 
@@ -228,9 +227,9 @@ def topic(name: str, root: typer.Context) -> Page:
 # --- on the screen -----------------------------------------------------------------------------------------
 
 
-def show(page: Page) -> None:
+def show(page: Page, environment: Environment) -> None:
     """Print a page; its lines are no longer than is good to read, in a pipe too."""
-    with output(None, is_stream=False) as stream:
+    with environment.output(None) as stream:
         width = min(measured_width(stream), PAGE_WIDTH)
         Terminal(stream, width=width).show(_drawn(page, width, getattr(stream, "encoding", None) or "utf-8"))
 
@@ -250,13 +249,15 @@ def _drawn(page: Page, width: int, encoding: str) -> Iterator[RenderableType]:
     def panel(title: str, rows: list[tuple[str, str]]) -> Panel:
         is_aligned = any(name.startswith("-") and not name.startswith("--") for name, _ in rows)
         named = [(" " * 4 * (is_aligned and name.startswith("--")) + name, said) for name, said in rows]
+        inner: RenderableType
+        below = (0, 0, 0, 6)
         if max(len(name) for name, _ in named) > width // 2:  # there is no place beside it
-            below = [part for name, said in named for part in (text(name, "bold"), Padding(text(said), (0, 0, 0, 6)))]
-            return Panel(Group(*below), title=title, title_align="left", border_style="dim")
-        grid = Table.grid(Column(style="bold", no_wrap=True), Column(ratio=1), padding=(0, 2, 0, 0), expand=True)
-        for name, said in named:
-            grid.add_row(text(name), text(said))
-        return Panel(grid, title=title, title_align="left", border_style="dim")
+            inner = Group(*(part for name, said in named for part in (text(name, "bold"), Padding(text(said), below))))
+        else:
+            inner = Table.grid(Column(no_wrap=True), Column(ratio=1), padding=(0, 2, 0, 0), expand=True)
+            for name, said in named:
+                inner.add_row(text(name, "bold"), text(said))
+        return Panel(inner, title=title, title_align="left", border_style="dim")
 
     if page.usage:
         yield Text.assemble(("Usage: ", "bold"), f"{page.name} {page.usage}")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from attncli.cli.environment import Stderr, stderr_console, use_of_stderr
+from attncli.cli.environment import Environment, Stderr, listening, stderr_console
 from attncli.interruption import Undoing
 from attncli.text import visible
 
@@ -20,18 +20,14 @@ Answer = TypeVar("Answer")
 
 
 @contextmanager
-def status(text: str) -> Iterator[None]:
+def status(environment: Environment, text: str) -> Iterator[None]:
     """Show a line while the block runs, which then says what the sources do."""
-    if use_of_stderr() is not Stderr.WATCHED:
+    if environment.use_of_stderr() is not Stderr.WATCHED:
         yield
         return
-    import logging
-
     from rich.live import Live
     from rich.spinner import Spinner
     from rich.text import Text
-
-    from attncli.cli.listening import listening
 
     spinner = Spinner("dots", Text(visible(text)), style="status.spinner")
     line = Live(spinner, console=stderr_console(), transient=True, refresh_per_second=12.5)
@@ -40,7 +36,7 @@ def status(text: str) -> Iterator[None]:
         spinner.update(text=Text(visible(said)))
         line.refresh()  # at once: a step may be over before the next frame
 
-    with Undoing(line.stop), line, listening(show, logging.DEBUG):
+    with Undoing(line.stop), line, listening(show, is_detailed=True):
         yield
 
 
@@ -48,12 +44,13 @@ class Following:
     """A bar that follows numbered answers, or nothing; a context that takes it away whatever happens.
 
     Args:
+        environment: that of the run.
         total: the number of the last sentence, if that is known.
         shares_terminal: whether the answers are written to the terminal that the bar is on; it would be in the way.
     """
 
-    def __init__(self, total: int | None, shares_terminal: bool) -> None:
-        is_shown = use_of_stderr() is not Stderr.ABSENT and not shares_terminal
+    def __init__(self, environment: Environment, total: int | None, shares_terminal: bool) -> None:
+        is_shown = environment.use_of_stderr() is not Stderr.ABSENT and not shares_terminal
         self._total = total
         self._bar: Progress | None = _bar() if is_shown and total != 1 else None
 

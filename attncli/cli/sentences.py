@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Generic
 
-from attncli.cli.environment import complain, is_piped_in, note, stdin_bytes
+from attncli.cli.environment import Environment, complain, is_piped_in, stdin_bytes
 from attncli.errors import Answer, Failure, InputError, MisfitError, UsageError
 from attncli.files import check_file
 from attncli.text import visible
 
 if TYPE_CHECKING:
+    from attncli.cli.options import Texts
     from attncli.sources.stream import Numbered
     from attncli.trace.trace import Trace
     from attncli.trace.view import View
@@ -29,27 +30,23 @@ _FOREIGN = {
 }
 
 
-def sentences(texts: Sequence[str], file: Path | None, whole: bool) -> Iterator[Numbered]:
+def sentences(given: Texts, environment: Environment) -> Iterator[Numbered]:
     """Yield the sentences with their numbers: their place among the arguments, or their line.
-
-    Args:
-        texts: the arguments; `-` stands for standard input.
-        file: a file to read instead.
-        whole: the file or standard input is one text, newlines and all.
 
     Raises:
         UsageError: there is no sentence, or there are two places to look for one.
         InputError: the file cannot be read, or holds no sentence.
     """
+    texts, file = given.text or [], given.file
     if texts and file is not None:
         raise UsageError("give sentences or --file, not both")
-    from_stdin = list(texts) == ["-"] or file == Path("-") or (not texts and file is None and is_piped_in())
-    if whole and not (from_stdin or file is not None):
+    from_stdin = texts == ["-"] or file == Path("-") or (not texts and file is None and is_piped_in())
+    if given.whole and not (from_stdin or file is not None):
         raise UsageError("--whole applies to --file and standard input; an argument is always one text")
     if from_stdin:
-        return _read(stdin_bytes(), "standard input", whole)
+        return _read(stdin_bytes(), "standard input", given.whole, environment)
     if file is not None:
-        return _read(_opened(file), visible(str(file)), whole)
+        return _read(_opened(file), visible(str(file)), given.whole, environment)
     if not texts:
         raise UsageError('give a sentence, such as "time flies like an arrow"')
     if "-" in texts:
@@ -57,14 +54,14 @@ def sentences(texts: Sequence[str], file: Path | None, whole: bool) -> Iterator[
     return iter(enumerate(texts, start=1))
 
 
-def last_number(texts: Sequence[str], file: Path | None) -> int | None:
+def last_number(given: Texts) -> int | None:
     """Return the number of the last sentence or empty line, if there is a quick way to know."""
-    if file is None:
-        return len(texts) if texts and list(texts) != ["-"] else None
+    if given.file is None:
+        return len(given.text) if given.text and given.text != ["-"] else None
     try:
-        if not file.is_file():
+        if not given.file.is_file():
             return None
-        with open(file, "rb") as stream:
+        with open(given.file, "rb") as stream:
             return sum(1 for _ in _lines(stream))
     except OSError:  # which is said where it is read
         return None
@@ -84,7 +81,7 @@ def _readable(name: str) -> Iterator[None]:
         raise InputError(f"cannot read {name}: {error.strerror or error}") from None
 
 
-def _read(stream: IO[bytes], name: str, whole: bool) -> Iterator[Numbered]:
+def _read(stream: IO[bytes], name: str, whole: bool, environment: Environment) -> Iterator[Numbered]:
     """Yield the lines that are not empty; a byte order mark and the ends of lines are not text."""
     number = empty = 0
     with stream, _readable(name):
@@ -100,7 +97,7 @@ def _read(stream: IO[bytes], name: str, whole: bool) -> Iterator[Numbered]:
     if empty == number:
         raise InputError(f"{name} holds no sentence; expected one a line")
     if empty:
-        note(f"{name}: {empty} empty line{'s were' if empty > 1 else ' was'} skipped")
+        environment.note(f"{name}: {empty} empty line{'s were' if empty > 1 else ' was'} skipped")
 
 
 def _lines(stream: IO[bytes]) -> Iterator[bytes]:
@@ -175,7 +172,7 @@ def fitting(numbered: Iterable[tuple[int, Trace | Failure]], view: View) -> Iter
         yield number, answer
 
 
-def warn(warnings: Iterable[str], number: int, is_alone: bool) -> None:
+def warn(environment: Environment, warnings: Iterable[str], number: int, is_alone: bool) -> None:
     """Say warnings about a sentence on stderr; one among several is named."""
     for warning in warnings:
-        note(f"warning: {warning}" if is_alone else f"warning: sentence {number}: {warning}")
+        environment.note(f"warning: {warning}" if is_alone else f"warning: sentence {number}: {warning}")

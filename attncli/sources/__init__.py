@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attncli.sources.stream import Source
+    from attncli.trace.selection import Indices
     from attncli.trace.trace import Trace
 
 
 def open_source(
     *,
     model: str | None = None,
-    layers: str | int | Iterable[int] | None = 0,
+    layers: str | int | Iterable[int] | Indices | None = 0,
     heads: str | int | Iterable[int] | None = None,
     kind: str | None = None,
     mask: str | None = None,

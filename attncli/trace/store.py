@@ -99,7 +99,7 @@ def save(trace: Trace, path: str | Path) -> None:
 
 def load(
     path: str | Path,
-    layers: str | int | Iterable[int] | None = None,
+    layers: str | int | Iterable[int] | Indices | None = None,
     heads: str | int | Iterable[int] | None = None,
     kind: str | None = None,
 ) -> Trace:

@@ -1,18 +1,19 @@
 """What a TAB offers, asked as the scripts ask."""
 
-import json
 import os
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+import typer
 from hypothesis import given
 from hypothesis import strategies as st
+from imported import STARTED, imported_by
 from running import program
 from shells import PROJECT, SCRIPTS
 from small_checkpoints import hub_cache
@@ -21,21 +22,15 @@ from typer.main import get_command
 from attncli.cli.app import app
 from attncli.cli.candidates import VALUES, candidates, sizes
 from attncli.cli.completion import answer, split
+from attncli.cli.help import commands_of
 from attncli.masks.expressions import ATOMS
 from attncli.masks.parser import parse
 
 ROOT = get_command(app)
-
-
-def commands(command: Any = ROOT, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield every command and group, with the words that call it."""
-    yield path, command
-    if hasattr(command, "list_commands"):
-        for name in command.list_commands(None):
-            yield from commands(command.get_command(None, name), *path, name)
-
-
-COMMANDS = dict(commands())
+CONTEXT = typer.Context(ROOT, info_name="attn")  # type: ignore[arg-type]
+COMMANDS: dict[tuple[str, ...], Any] = {
+    tuple(one.command_path.split()[1:]): one.command for one in (CONTEXT, *commands_of(CONTEXT))
+}
 ONLY_THE_USER_KNOWS = {"N", "NUMBER", "START:STOP", "TEXT", "TOKEN"}  # what these are called that have no completion
 
 
@@ -302,29 +297,34 @@ def test_a_line_is_split_as_a_shell_splits_it(line: str, words: list[str], quote
     assert split(line)[:2] == (words, quote)
 
 
-def test_bash_is_answered_in_the_quote_that_is_open(attn: Callable[..., Any]) -> None:
-    ask = "attn inspect --mask"
-    assert asked(attn, "bash", f"{ask} 'causal & fu", "causal & fu") == [("=", "causal & full")]
-    assert asked(attn, "bash", f"{ask} fu", "fu") == [("=", "full")]
-    assert asked(attn, "bash", f"{ask}=fu", "fu") == [("=", "full")]
-    assert asked(attn, "bash", f"{ask} win", "win") == [("+", "'window(")]
-    # Two, so that bash does not close the quote behind what has to go on.
-    assert asked(attn, "bash", f"{ask} 'win", "win") == [("+", "window("), ("+", "window(…")]
+ASK = "attn inspect --mask"
 
 
-def test_powershell_gets_what_it_needs_quoted(attn: Callable[..., Any], tmp_path: Path) -> None:
-    assert asked(attn, "powershell", "inspect", "--mask", "=win") == [("+", "'window(")]
-    assert asked(attn, "powershell", "inspect", "--mask", "='causal & fu") == [("=", "'causal & full'")]
-    assert asked(attn, "powershell", "inspect", "=--forma") == [("=", "--format")]
-    assert asked(attn, "powershell", "=in") == [("=", "inspect")]
+@pytest.mark.parametrize(
+    ("shell", "words", "answer"),
+    [
+        ("bash", (f"{ASK} 'causal & fu", "causal & fu"), [("=", "causal & full")]),
+        ("bash", (f"{ASK} fu", "fu"), [("=", "full")]),
+        ("bash", (f"{ASK}=fu", "fu"), [("=", "full")]),
+        ("bash", (f"{ASK} win", "win"), [("+", "'window(")]),
+        # Two, so that bash does not close the quote behind what has to go on.
+        ("bash", (f"{ASK} 'win", "win"), [("+", "window("), ("+", "window(…")]),
+        ("powershell", ("inspect", "--mask", "=win"), [("+", "'window(")]),
+        ("powershell", ("inspect", "--mask", "='causal & fu"), [("=", "'causal & full'")]),
+        ("powershell", ("inspect", "=--forma"), [("=", "--format")]),
+        ("powershell", ("=in",), [("=", "inspect")]),
+    ],
+)
+def test_a_shell_is_answered_as_it_quotes(
+    shell: str, words: tuple[str, ...], answer: list[tuple[str, str]], attn: Callable[..., Any]
+) -> None:
+    assert asked(attn, shell, *words) == answer
 
 
 def test_a_question_that_no_script_asks_is_answered_in_one_line(attn: Callable[..., Any]) -> None:
     ran = attn("__complete", "tcsh", "--", "in")
-    assert (ran.code, ran.out) == (2, "")
-    assert ran.err.count("\n") == 1
-    assert attn("__complete", "bash", "--", "attn in").code == 0
-    assert attn("__complete", "fish").code == 2
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert (attn("__complete", "bash", "--", "attn in").code, attn("__complete", "fish").code) == (0, 2)
 
 
 @given(st.sampled_from(sorted(SCRIPTS)), st.lists(st.text(max_size=20), min_size=1, max_size=6))
@@ -344,60 +344,33 @@ def test_what_an_encoding_lacks_is_replaced(tmp_path: Path) -> None:
 
 # --- what it costs -----------------------------------------------------------------------------------------
 
-ALONE = """
-import sys
-
-def refuse(event, arguments):
-    assert not event.startswith("socket."), event
-
-sys.addaudithook(refuse)
-from attncli.cli.app import app
-try:
-    app(sys.argv[1:], prog_name="attn")
-except SystemExit as end:
-    assert not end.code
-heavy = {"torch", "transformers", "huggingface_hub", "tokenizers", "safetensors", "pydantic", "rich"}
-assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()
-"""
+TABS = {
+    "in": "in",
+    "an option": "inspect --",
+    "a mask": "inspect --mask causal&win",
+    "a list": "inspect --show q,",
+    "a model": "inspect -m ./",
+    "a head": "heads --head=",
+    "a folder": "mask model ./",
+}
+HEAVY = {"torch", "transformers", "huggingface_hub", "tokenizers", "safetensors", "pydantic", "rich"}
 
 
-TABS = [
-    ["in"],
-    ["inspect", "--"],
-    ["inspect", "--mask", "causal & win"],
-    ["inspect", "--show", ""],
-    ["inspect", "-m", ""],
-    ["heads", "--head", ""],
-    ["mask", "model", ""],
-]
+@pytest.mark.parametrize("typed", TABS.values(), ids=TABS)
+def test_a_tab_imports_nothing_heavy(typed: str) -> None:
+    assert not HEAVY & imported_by(STARTED, "__complete", "zsh", "--", *typed.split())
 
 
-@pytest.mark.parametrize("words", TABS, ids=" ".join)
-def test_a_tab_imports_nothing_heavy_and_needs_no_network(words: list[str], tmp_path: Path) -> None:
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text(json.dumps({"num_hidden_layers": 2}))
-    (tmp_path / "alone.py").write_text(ALONE)
-    ran = program("__complete", "zsh", "--", *words, cwd=tmp_path)
-    assert (ran.returncode, ran.stderr) == (0, "")
-    command = [sys.executable, str(tmp_path / "alone.py"), "__complete", "zsh", "--", *words]
-    alone = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert (alone.returncode, alone.stderr) == (0, "")
-    assert alone.stdout == ran.stdout != ""
-
-
-@pytest.mark.parametrize("words", TABS[:4], ids=" ".join)
-def test_a_tab_costs_at_most_1_6_times_the_import_floor(words: list[str]) -> None:
+@pytest.mark.parametrize("typed", ["inspect --", "inspect --mask causal&win"])
+def test_a_tab_costs_at_most_1_6_times_the_import_floor(typed: str) -> None:
     def seconds(*arguments: str) -> float:
         start = time.perf_counter()
         subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
         return time.perf_counter() - start
 
+    question = ["-m", "attncli", "__complete", "zsh", "--", *typed.split()]
     pairs = [
-        (
-            seconds("-c", "import numpy, typer, rich.console, rich.table"),
-            seconds("-m", "attncli", "__complete", "zsh", "--", *words),
-        )
-        for _ in range(7)
+        (seconds("-c", "import numpy, typer, rich.console, rich.table"), seconds(*question)) for _ in range(7)
     ]  # A B A B: what else the machine does falls on both
     floor, tab = (min(side) for side in zip(*pairs, strict=True))
     assert tab <= 1.6 * floor

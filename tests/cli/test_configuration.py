@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,7 @@ from running import program
 from typer.main import get_command
 
 from attncli.cli.app import app
-from attncli.cli.standing import DEFAULTS
-from attncli.errors import UsageError
+from attncli.cli.config import DEFAULTS
 from attncli.sources.options import EngineOptions, ToyOptions
 
 SENTENCE = "time flies like an arrow"
@@ -83,23 +82,16 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
     return Places(tmp_path, monkeypatch)
 
 
-@pytest.fixture
-def given(attn: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
-    """What `attn inspect` hands on to where the traces come from."""
-    handed: list[dict[str, Any]] = []
-
-    def answers_of(options: Mapping[str, Any], **_: Any) -> Iterator[Any]:
-        handed.append(dict(options))
-        raise UsageError("that is enough")
-
-    monkeypatch.setattr("attncli.cli.request.answers_of", answers_of)
-
-    def run(*arguments: str | Path) -> dict[str, Any]:
-        ran = attn("inspect", SENTENCE, *arguments)
-        assert "that is enough" in ran.err, ran.err
-        return {name: value for name, value in handed.pop().items() if name != "text"}
-
-    return run
+def given(*arguments: str) -> dict[str, Any]:
+    """What `attn inspect` takes from its command line and from where values stand."""
+    root: Any = get_command(app)
+    context = root.get_command(None, "inspect").make_context("inspect", [SENTENCE, *arguments])
+    unsaid = (None, False, ())
+    return {
+        name: value
+        for name, value in context.params.items()
+        if name != "text" and not any(value is one for one in unsaid)
+    }
 
 
 def test_there_are_values_to_try_for_every_option() -> None:
@@ -108,9 +100,7 @@ def test_there_are_values_to_try_for_every_option() -> None:
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_a_flag_goes_before_the_environment_the_project_the_user_and_the_default(
-    name: str, places: Places, given: Callable[..., dict[str, Any]]
-) -> None:
+def test_a_flag_goes_before_the_environment_the_project_the_user_and_the_default(name: str, places: Places) -> None:
     beside = {"model": "a/model"} if name in OF_CHECKPOINTS else {}
     flags = [[part for one, text in (*beside.items(), (name, value)) for part in (f"--{dashed(one)}", text)]
              for value in VALUES[name]]  # fmt: skip
@@ -127,9 +117,7 @@ def test_a_flag_goes_before_the_environment_the_project_the_user_and_the_default
     assert given(*flags[0]) == expected[0]
 
 
-def test_offline_can_be_switched_off_by_the_environment_and_not_by_a_project(
-    places: Places, given: Callable[..., dict[str, Any]]
-) -> None:
+def test_offline_can_be_switched_off_by_the_environment_and_not_by_a_project(places: Places) -> None:
     assert given("--offline") == {"offline": True}
     places.in_project(offline="true")
     assert given() == {"offline": True}
@@ -142,9 +130,7 @@ def test_offline_can_be_switched_off_by_the_environment_and_not_by_a_project(
     assert given() == {"offline": True}
 
 
-def test_an_empty_variable_is_the_default_whatever_a_file_says(
-    places: Places, given: Callable[..., dict[str, Any]]
-) -> None:
+def test_an_empty_variable_is_the_default_whatever_a_file_says(places: Places) -> None:
     places.in_project(model="a/model", width="50")
     places.environment(model="")
     assert given() == {"width": 50}
@@ -235,7 +221,6 @@ def test_what_does_not_apply_is_left_out(
     left: dict[str, Any],
     place: str,
     places: Places,
-    given: Callable[..., dict[str, Any]],
 ) -> None:
     alone = given(*arguments)
     if place != "environment":
@@ -244,9 +229,7 @@ def test_what_does_not_apply_is_left_out(
     assert given(*arguments) == alone | left
 
 
-def test_the_nearer_of_two_places_says_where_a_model_runs(
-    places: Places, given: Callable[..., dict[str, Any]], attn: Callable[..., Any]
-) -> None:
+def test_the_nearer_of_two_places_says_where_a_model_runs(places: Places, attn: Callable[..., Any]) -> None:
     places.in_home(model="m", device_map="auto")
     places.in_project(device="cuda")
     assert given() == {"model": "m", "device": "cuda"}
@@ -331,8 +314,8 @@ def test_a_file_in_utf_16_is_not_taken_for_one_that_says_nothing(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("colourmap = 'gray'", "pyproject.toml: there is no 'colourmap' to configure; did you mean colormap?"),
-        ("d_model = 8", "pyproject.toml: there is no 'd_model' to configure; did you mean d-model?"),
+        ("colourmap = 'gray'", "pyproject.toml: there is no 'colourmap' to configure; did you mean 'colormap'?"),
+        ("d_model = 8", "pyproject.toml: there is no 'd_model' to configure; did you mean 'd-model'?"),
         ("layer = 3", "pyproject.toml: there is no 'layer' to configure; expected some of model, revision"),
         ("[tool.attncli.why]\nseed = 3", "pyproject.toml: there is no 'why' to configure"),
         ("'\\u001b[31m' = 3", "there is no '"),
@@ -372,9 +355,7 @@ def test_what_a_file_cannot_say_is_one_sentence_and_exit_2(
 
 
 @pytest.mark.parametrize("key", ["trust-remote-code", "trust_remote_code", "allow-pickle", "allow_pickle"])
-def test_no_file_and_no_variable_switches_on_code_of_others(
-    key: str, places: Places, attn: Callable[..., Any], given: Callable[..., dict[str, Any]]
-) -> None:
+def test_no_file_and_no_variable_switches_on_code_of_others(key: str, places: Places, attn: Callable[..., Any]) -> None:
     for file, start in ((places.project, "[tool.attncli]\n"), (places.user, "")):
         for value in ("true", "false"):
             file.write_text(f"{start}{key} = {value}\n")
@@ -420,7 +401,7 @@ def test_what_is_wrong_with_a_flag_names_no_variable(places: Places, attn: Calla
 
 
 def test_files_are_looked_for_in_two_places_alone(
-    places: Places, attn: Callable[..., Any], given: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    places: Places, attn: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     places.in_project(seed="3")
     inside = places.folder / "work" / "inside"
@@ -438,7 +419,7 @@ def test_files_are_looked_for_in_two_places_alone(
     assert given() == {"seed": 4}
 
 
-def test_what_is_no_configuration_of_ours_is_left_alone(places: Places, given: Callable[..., dict[str, Any]]) -> None:
+def test_what_is_no_configuration_of_ours_is_left_alone(places: Places) -> None:
     for text in ("[tool.other", "", "[project]\nname = 'x'", "tool = 3 # attncli", "[tool]\nother = 'attncli'"):
         places.project.write_text(text)
         assert given() == {}
@@ -498,7 +479,7 @@ def test_config_says_what_is_in_force_and_where_it_comes_from(places: Places, at
         ("colormap", "gray", str(places.user)): "pyproject.toml goes before it",
         ("offline", False, "pyproject.toml"): "a project cannot switch it off",
         ("revision", "v1", str(places.user)): "does not apply to the toy layer",
-        (None, "x", "ATTN_MODLE"): "there is no such variable; did you mean ATTN_MODEL?",
+        (None, "x", "ATTN_MODLE"): "there is no such variable; did you mean 'ATTN_MODEL'?",
     }
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from running import on_terminal, program, text_shown
 
+from attncli.cli.environment import Environment
 from attncli.cli.progress import Following
 
 Run = Callable[..., Any]
@@ -180,9 +181,9 @@ def test_off_a_terminal_nothing_of_it_is_imported() -> None:
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     imported = set(ran.stderr.split())
     assert "attncli.cli.progress" in imported
-    assert not imported & {"rich.console", "rich.progress", "rich.live", "attncli.cli.listening"}
+    assert not imported & {"rich.console", "rich.progress", "rich.live", "logging"}
 
 
 def test_without_a_terminal_answers_pass_as_they_are() -> None:
-    with Following(None, shares_terminal=False) as bar:
+    with Following(Environment(), None, shares_terminal=False) as bar:
         assert list(bar.follow([(1, "one"), (4, "four")])) == [(1, "one"), (4, "four")]

@@ -35,3 +35,12 @@ result = CliRunner().invoke(app, sys.argv[1:])
 assert result.exit_code == 0, result.output
 assert result.stdout
 """
+
+# The program as it is started: the runner of the tests imports more than a run does.
+STARTED = """
+from attncli.__main__ import main
+try:
+    main()
+except SystemExit as ended:
+    assert not ended.code
+"""

@@ -70,9 +70,9 @@ BAD = {
     "a precision of many digits": (
         [TEXT, "--precision", "1" * 5000],
         USAGE,
-        "'--precision': expected a whole number of fewer digits; see",
+        "'--precision': expected a whole number; see",
     ),
-    "a width in bytes": ([TEXT, "--width", "\udcff"], USAGE, "'--width': its bytes are no text; see"),
+    "a width in bytes": ([TEXT, "--width", "\udcff"], USAGE, "'--width': expected a whole number; see"),
     "a weight of no number": ([TEXT, "--min-weight", "x"], USAGE, "'--min-weight': expected a number; see"),
     "a weight above one": ([TEXT, "--min-weight", "2"], USAGE, "--min-weight 2.0: no weight is more than 1"),
     "a line too narrow": ([TEXT, "--width", "3"], USAGE, "'--width': expected at least 40; see"),

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from imported import COLD, HEAVY, PROGRAM, PROJECT, imported_by, modules_after
+from imported import COLD, HEAVY, PROGRAM, PROJECT, STARTED, imported_by, modules_after
 from running import program
 from safetensors.numpy import save_file
 
@@ -58,14 +58,6 @@ def test_a_saved_trace_and_a_dump_are_shown_without_torch(tmp_path: Path, attn: 
         assert not imported_by(PROGRAM, "inspect", "--from", path) & HEAVY
 
 
-# The program as it is started: the runner of the tests imports more than a run does.
-STARTED = """
-from attncli.__main__ import main
-try:
-    main()
-except SystemExit as ended:
-    assert not ended.code
-"""
 # What no view of a short sentence or a saved trace needs, and costs a hundredth of a run or more.
 SPARED = {
     *("logging", "pydantic", "tokenizers"),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Annotated
 
 import typer
 from typer import Argument, Option
 
 from attncli.cli import options
+from attncli.cli.environment import Environment
 from attncli.errors import ExitCode, UsageError
 
 Texts = Annotated[
@@ -31,34 +31,24 @@ Model = Annotated[
 
 
 def check(
-    context: typer.Context,
+    environment: Environment,
+    load: options.Load,
+    output: options.Document,
     text: Texts = None,
     file: options.File = None,
     target: options.Target = None,
     docs: Annotated[
-        bool | None,
+        bool,
         Option(
             "--docs",
             help="Pack the texts into one sequence too; none may attend to another.",
             rich_help_panel="Input",
         ),
-    ] = None,
+    ] = False,
     model: Model = None,
-    revision: options.Revision = None,
-    dtype: options.Dtype = None,
-    device: options.Device = None,
-    offline: options.Offline = None,
-    trust_remote_code: options.TrustRemoteCode = None,
-    allow_pickle: options.AllowPickle = None,
-    device_map: options.DeviceMap = None,
-    truncate: options.Truncate = None,
     layer: options.EveryLayer = None,
-    no_special: options.NoSpecial = None,
+    no_special: options.NoSpecial = False,
     fail_on: options.FailOn = None,
-    color: options.Color = None,
-    width: options.Width = None,
-    format_: options.Document = None,
-    output: options.Output = None,
 ) -> None:
     """Say what is wrong with a checkpoint's attention; exit with 1 if something is.
 
@@ -71,39 +61,35 @@ def check(
     attn check -m gpt2 --docs "one document" "and another one"
     """
     from attncli.analysis.check import check as check_model
-    from attncli.cli.environment import canvas, note, write
     from attncli.cli.progress import status
     from attncli.cli.sentences import sentences
     from attncli.errors import refusing
-    from attncli.formats import choose_document
     from attncli.formats.documents import what_was_run, write_findings
     from attncli.masks.findings import fails, parse_fail_on
     from attncli.render.findings import report_parts
-    from attncli.sources.options import LoadOptions
 
     if model is None:
         raise UsageError("--model: give the checkpoint to check, a folder or a name on the hub")
     codes = parse_fail_on(fail_on)
-    chosen = choose_document(format_, output)
-    texts = [one for _, one in refusing(sentences(text or (), file, False))] if text or file else []
-    loading = {field.name: context.params.get(field.name) for field in fields(LoadOptions)}
-    with status(f"checking {model}"):
+    chosen = output.chosen()
+    texts = [one for _, one in refusing(sentences(options.Texts(text, file), environment))] if text or file else []
+    with status(environment, f"checking {model}"):
         report = check_model(
             model,
             texts,
             target=target,
-            documents=bool(docs),
+            documents=docs,
             layers=layer or "all",
             special=not no_special,
-            **{name: value for name, value in loading.items() if value is not None},
+            **dict(load.said()),
         )
     for each in report.notes:
-        note(each)
+        environment.note(each)
     failed = fails(report.findings, codes)
     if chosen == "json":
-        write([write_findings(not failed, report.findings, what_was_run(report))], output)
+        environment.write([write_findings(not failed, report.findings, what_was_run(report))], output.output)
     else:
-        with canvas(chosen, output, color, width, "attn check") as shown:
+        with output.canvas(environment, chosen, "check") as shown:
             shown.show(report_parts(report, shown.palette("viridis"), shown.width), model)
     if failed:
         raise typer.Exit(ExitCode.FINDINGS)

@@ -8,8 +8,11 @@ from typing import Annotated, Literal
 import typer
 from typer import Argument
 
+from attncli.cli.environment import Environment
+
 
 def completion(
+    environment: Environment,
     shell: Annotated[
         Literal["bash", "zsh", "fish", "powershell"],
         Argument(help="The shell: bash, zsh, fish or powershell.", metavar="SHELL"),
@@ -23,17 +26,15 @@ def completion(
     attn completion fish > ~/.config/fish/completions/attn.fish
     """
     from attncli.cli.completion import script
-    from attncli.cli.environment import write
 
-    write([script(shell)], None)
+    environment.write([script(shell)])
 
 
-def complete(context: typer.Context, shell: str, words: list[str]) -> None:
+def complete(context: typer.Context, environment: Environment, shell: str, words: list[str]) -> None:
     """Say what could stand where a line ends; for the scripts of `attn completion`."""
     from attncli.cli.completion import answer
-    from attncli.cli.environment import output
 
     # The encoding of names of files, which is what the shell reads; a · in the help may be more than it has.
     said = answer(context.find_root().command, shell, words).encode(sys.getfilesystemencoding(), "replace")
-    with output(None, is_stream=False) as stream:
+    with environment.output(None) as stream:
         typer.echo(said, stream, nl=False)

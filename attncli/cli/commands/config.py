@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 from typer import Option
 
+from attncli.cli.config import DEFAULTS, FLAGS_ALONE, PROJECT, Setting, dashed, deciding, settings, unfit, user_file
+from attncli.cli.config import variable as variable_of
+from attncli.cli.environment import Environment
+
 if TYPE_CHECKING:
     from rich.style import Style
 
-    from attncli.cli.settings import Ignored, Setting
-    from attncli.cli.standing import Standing
     from attncli.render.block import Block
     from attncli.render.palette import Palette
 
@@ -28,8 +31,25 @@ _DEFAULTS = {
 }
 
 
+class _Line(NamedTuple):
+    """What an option is, or could be.
+
+    Attributes:
+        name: of the option, in Python; None where there is no such option.
+        value: None is a default that depends on the rest.
+        place: the environment variable or the file that it comes from, or `default`.
+        why: what is in the way of a value that is not in force.
+    """
+
+    name: str | None
+    value: Any
+    place: str
+    why: str = ""
+
+
 def config(
     context: typer.Context,
+    environment: Environment,
     format_: Annotated[
         Literal["table", "json"] | None, Option("--format", "-F", help="Default: table.", rich_help_panel="Output")
     ] = None,
@@ -44,22 +64,12 @@ def config(
 
     attn config -F json
     """
-    from attncli.cli.environment import canvas, write
-    from attncli.cli.settings import settings
-    from attncli.cli.standing import converted
-
-    root = context.find_root()
-    every = root.command.get_command(root, "inspect").get_params(root)  # type: ignore[attr-defined]
-    parameters = {parameter.name: parameter for parameter in every}
-
-    def convert(one: Standing) -> Any:
-        return converted(one, parameters[one.name], context)
-
-    chosen, ignored = settings(convert)
+    root: Any = context.find_root()
+    chosen, ignored = _lines(root.command.get_command(root, "inspect").set_value)
     if format_ == "json":
-        write([_document(chosen, ignored)], None)
+        environment.write([_document(chosen, ignored)])
         return
-    with canvas("table", None, None, None, "attn config") as shown:
+    with environment.canvas("attn config") as shown:
         how = shown.palette("viridis"), shown.width
         shown.show([_table(("option", "value", "from"), [_row(one) for one in chosen], *how)])
         if ignored:
@@ -67,32 +77,74 @@ def config(
             shown.show([_table(("not in force", "value", "from", "why"), rows, *how)])
 
 
-def _document(chosen: Sequence[Setting], ignored: Sequence[Ignored]) -> str:
-    import json
+def _lines(value_of: Callable[[Setting], Any]) -> tuple[list[_Line], list[_Line]]:
+    """Return what every option is in a run that gives none, and what is set without being in force.
 
-    from attncli.cli.configuration import PROJECT, user_file
-    from attncli.cli.standing import option, variable
+    Args:
+        value_of: returns the value of a setting as its option takes it; that of one which is not in force too.
+    """
+    found = settings()
+    first = deciding(found)
+    left_out = unfit({name: one for name, one in first.items() if not one.is_default}, {})
+    chosen = []
+    for name, default in DEFAULTS.items():
+        if name in first and name not in left_out:
+            one = first[name]
+            chosen.append(_Line(name, default if one.is_default else value_of(one), one.place))
+        else:
+            chosen.append(_Line(name, default, "default"))
+    beside = [(one, _why_not(one, first, left_out)) for values in found.values() for one in values]
+    ignored = [
+        _Line(one.name, one.value if one.is_default else value_of(one), one.place, why) for one, why in beside if why
+    ]
+    return chosen, [*ignored, *_without_option()]
+
+
+def _why_not(one: Setting, first: Mapping[str, Setting], left_out: Mapping[str, str]) -> str:
+    """Return why a setting is not in force; nothing where it is."""
+    if one.is_lifting:
+        return "a project cannot switch it off"
+    if one is not first[one.name]:
+        return f"{first[one.name].place} goes before it"
+    return left_out.get(one.name, "")
+
+
+def _without_option() -> Iterator[_Line]:
+    """Yield the environment variables that look like ours."""
+    from attncli.text import did_you_mean
+
+    known = [variable_of(name) for name in DEFAULTS]
+    for name in sorted(os.environ.keys() - {*known, "ATTN_DEBUG"}):
+        if name.startswith("ATTN_"):
+            flag = dashed(name.removeprefix("ATTN_").lower())
+            why = f"it takes a flag, --{flag}, in each run"
+            if flag not in FLAGS_ALONE:
+                why = f"there is no such variable{did_you_mean(name, known)}"
+            yield _Line(None, os.environ[name], name, why)
+
+
+def _document(chosen: Sequence[_Line], ignored: Sequence[_Line]) -> str:
+    import json
 
     return json.dumps({
         "schema": "attncli.config/1",
         "options": [
-            {"option": option(one.name), "variable": variable(one.name), "value": one.value, "from": one.place}
-            for one in chosen
+            {"option": dashed(name), "variable": variable_of(name), "value": value, "from": place}
+            for name, value, place, _ in chosen
+            if name
         ],
         "ignored": [
-            {"option": one.name and option(one.name), "value": one.value, "from": one.place, "why": one.why}
-            for one in ignored
+            {"option": name and dashed(name), "value": value, "from": place, "why": why}
+            for name, value, place, why in ignored
         ],
         "files": [PROJECT, user_file()],
     }) + "\n"  # fmt: skip
 
 
-def _row(one: Setting | Ignored) -> list[str]:
-    from attncli.cli.standing import option
-
+def _row(one: _Line) -> list[str]:
     value = _DEFAULTS[one.name] if one.value is None and one.name else one.value
     said = str(value).lower() if isinstance(value, bool) else str(value)
-    return [option(one.name) if one.name else "-", said or "''", one.place]
+    return [dashed(one.name) if one.name else "-", said or "''", one.place]
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]], palette: Palette, width: int | None) -> Block:

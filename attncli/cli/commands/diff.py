@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import typer
 from typer import Argument, Option
 
 from attncli.cli import options
+from attncli.cli.environment import Environment
 from attncli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -63,50 +64,19 @@ Maps = Annotated[
 
 
 def diff(
-    context: typer.Context,
+    environment: Environment,
+    computed: options.Computed,
+    selection: options.Selection,
+    output: options.Document,
     text: Texts = None,
-    file: options.File = None,
-    pair: options.Pair = None,
-    target: options.Target = None,
     from_: From = None,
     model: Model = None,
-    revision: options.Revision = None,
-    dtype: options.Dtype = None,
-    device: options.Device = None,
-    offline: options.Offline = None,
-    trust_remote_code: options.TrustRemoteCode = None,
-    allow_pickle: options.AllowPickle = None,
-    device_map: options.DeviceMap = None,
-    truncate: options.Truncate = None,
-    engine: options.Engine = None,
-    verify: options.Verify = None,
-    d_model: options.DModel = None,
-    num_heads: options.NumHeads = None,
-    d_k: options.DK = None,
-    d_v: options.DV = None,
-    init: options.Init = None,
-    project: options.Project = None,
-    positions: options.Positions = None,
-    scale: options.Scale = None,
-    seed: options.Seed = None,
-    rng: options.Rng = None,
-    vocab: options.Vocab = None,
-    vocab_size: options.VocabSize = None,
-    out_proj: options.OutProj = None,
-    mask: options.Mask = None,
     layer: options.EveryLayer = None,
-    head: options.Head = None,
-    kind: options.Kind = None,
     query: Query = None,
-    no_special: options.NoSpecial = None,
     top: Top = None,
     maps: Maps = None,
     precision: options.Precision = None,
     colormap: options.Colormap = None,
-    color: options.Color = None,
-    width: options.Width = None,
-    format_: options.Document = None,
-    output: options.Output = None,
 ) -> None:
     """Show what changed between two sentences, checkpoints or traces.
 
@@ -120,23 +90,34 @@ def diff(
     """
     from attncli.analysis.diff import TOP
     from attncli.analysis.diff import diff as compare
-    from attncli.cli.environment import note, write
-    from attncli.formats import choose_document
 
-    given = {name: value for name, value in context.params.items() if value not in (None, ())}
-    chosen = choose_document(format_, output)
-    difference = compare(*_traces(given), queries=query or (), top=top or TOP)
+    chosen = output.chosen()
+    traces = _traces(environment, computed, selection, from_ or [], model or [])
+    difference = compare(*traces, queries=query or (), top=top or TOP)
     for each in (*_warnings(difference), *difference.notes):
-        note(each)
+        environment.note(each)
     if chosen == "json":
         from attncli.formats.documents import write_difference
 
-        write([write_difference(difference, precision)], output)
-    else:
-        _draw(difference, given, chosen)
+        environment.write([write_difference(difference, precision)], output.output)
+        return
+    from attncli.render.diff import Changes
+    from attncli.render.matrix import DIGITS
+
+    with output.canvas(environment, chosen, "diff") as shown:
+        palette = shown.palette(colormap or "viridis")
+        title = " / ".join(dict.fromkeys((difference.first.text, difference.second.text)))
+        digits, drawn = DIGITS if precision is None else precision, 1 if maps is None else maps
+        shown.show(Changes(difference, palette, shown.width, digits, top or TOP, drawn).renderables(), title)
 
 
-def _traces(given: dict[str, Any]) -> tuple[Trace, Trace]:
+def _traces(
+    environment: Environment,
+    computed: options.Computed,
+    selection: options.Selection,
+    files: list[str],
+    models: list[str],
+) -> tuple[Trace, Trace]:
     """Return the two traces that the options ask for.
 
     Raises:
@@ -144,21 +125,21 @@ def _traces(given: dict[str, Any]) -> tuple[Trace, Trace]:
     """
     from attncli.cli.request import traces_of
 
-    files, models = given.pop("from_", ()), given.pop("model", ())
     if files:
         if models:
             raise UsageError("--model does not apply to --from, whose attention is already computed; drop one of them")
         if len(files) != 2:
             raise UsageError(f"--from is given {_times(len(files))}; give it twice: --from A --from B")
-        first, second = ({**given, "from_": Path(path)} for path in files)
-        return _only(traces_of(first, "all")), _only(traces_of(second, "all"))
+        one, other = (options.Request(computed, selection, from_=Path(path)) for path in files)
+        return _only(traces_of(environment, one, "all")), _only(traces_of(environment, other, "all"))
     if len(models) > 2:
         raise UsageError(f"--model is given {_times(len(models))}; give it once, or twice to compare two checkpoints")
-    given["text"] = _texts(given, 1 if len(models) == 2 else 2)
+    texts = _texts(environment, computed.sentences, 1 if len(models) == 2 else 2)
+    computed = replace(computed, sentences=replace(computed.sentences, text=texts, file=None, whole=False))
     if len(models) == 2:
-        first, second = ({**given, "model": name} for name in models)
-        return _only(traces_of(first, "all")), _only(traces_of(second, "all"))
-    traces = traces_of({**given, **({"model": models[0]} if models else {})}, "all")
+        one, other = (options.Request(computed, selection, model=name) for name in models)
+        return _only(traces_of(environment, one, "all")), _only(traces_of(environment, other, "all"))
+    traces = traces_of(environment, options.Request(computed, selection, model=models[0] if models else None), "all")
     return _only(traces), _only(traces)
 
 
@@ -166,13 +147,12 @@ def _only(traces: Iterator[tuple[int, Trace]]) -> Trace:
     return next(traces)[1]
 
 
-def _texts(given: dict[str, Any], wanted: int) -> list[str]:
+def _texts(environment: Environment, given: options.Sentences, wanted: int) -> list[str]:
     """Return as many sentences as are wanted, from wherever they are."""
     from attncli.cli.sentences import sentences
     from attncli.errors import refusing
 
-    lines = refusing(sentences(given.get("text", ()), given.pop("file", None), False))
-    texts = [text for _, text in islice(lines, wanted + 1)]
+    texts = [text for _, text in islice(refusing(sentences(given, environment)), wanted + 1)]
     if len(texts) == wanted:
         return texts
     if wanted == 1:
@@ -206,14 +186,3 @@ def _warnings(difference: Difference) -> Iterator[str]:
             said.setdefault(warning, []).append(name)
     for warning, names in said.items():
         yield f"warning: {'' if len(names) == len(NAMES) else f'{names[0]}: '}{warning}"
-
-
-def _draw(difference: Difference, given: dict[str, Any], chosen: str) -> None:
-    from attncli.cli.environment import canvas
-    from attncli.render.diff import Changes
-
-    with canvas(chosen, given.get("output"), given.get("color"), given.get("width"), "attn diff") as shown:
-        palette = shown.palette(given.get("colormap", "viridis"))
-        view = {name: given[name] for name in ("precision", "top", "maps") if name in given}
-        title = " / ".join(dict.fromkeys((difference.first.text, difference.second.text)))
-        shown.show(Changes(difference, palette, shown.width, **view).renderables(), title)

@@ -7,11 +7,13 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
+from attncli.cli.environment import Environment
 from attncli.errors import UsageError
 
 
 def help(  # noqa: A001
     context: typer.Context,
+    environment: Environment,
     words: Annotated[
         list[str] | None,
         Argument(metavar="TOPIC", help="A topic or a command. Default: the list of them.", show_default=False),
@@ -26,13 +28,12 @@ def help(  # noqa: A001
     attn help mask show
     attn help --man | man -l -
     """
-    from attncli.cli.environment import write
     from attncli.cli.help import find_page, manual, show
 
     root: Any = context.find_root()
     if not man:
-        show(find_page(root, " ".join(words or [])))
+        show(find_page(root, " ".join(words or [])), environment)
     elif words:
         raise UsageError("--man prints the whole manual; drop it, or the topic")
     else:
-        write(manual(root), None)
+        environment.write(manual(root))

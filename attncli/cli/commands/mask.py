@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
@@ -10,6 +11,8 @@ import typer
 from typer import Argument, Option
 
 from attncli.cli import options
+from attncli.cli.environment import Environment
+from attncli.cli.groups import Options
 from attncli.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -28,60 +31,81 @@ Other = Annotated[str, Argument(metavar="EXPR|FILE", help="What it is compared w
 Text = Annotated[
     str | None, Argument(metavar="TEXT", help="Its words are the keys, and the queries.", show_default=False)
 ]
-SizeOption = Annotated[
-    int | None,
-    Option(
-        "--size",
-        min=1,
-        metavar="N",
-        help="Queries, and as many keys. Default: 8, or what the mask or the text says.",
-        rich_help_panel=_SIZE,
-    ),
-]
-Queries = Annotated[
-    int | None, Option(min=1, metavar="N", help="Query rows. Default: as many as keys.", rich_help_panel=_SIZE)
-]
-Keys = Annotated[
-    int | None,
-    Option(
-        min=1,
-        metavar="N",
-        help="Key columns. Default: as many as queries, and those before them.",
-        rich_help_panel=_SIZE,
-    ),
-]
-Past = Annotated[
-    int | None,
-    Option(min=0, metavar="N", help="Keys before the first query (a KV cache). Default: 0.", rich_help_panel=_SIZE),
-]
-Heads = Annotated[
-    int | None,
-    Option(min=1, metavar="N", help="Heads that a function is asked for. Default: 1.", rich_help_panel=_SIZE),
-]
-TrueOption = Annotated[
-    Literal["attend", "masked"] | None,
-    Option(
-        "--true",
-        help="What True means in a file. Default: found out, or said to be ambiguous.",
-        rich_help_panel=_INPUT,
-    ),
-]
+
+
+@dataclass(frozen=True)
+class _Reading(Options):
+    """How large a mask is, and what its values say."""
+
+    size: Annotated[
+        int | None,
+        Option(
+            "--size",
+            min=1,
+            metavar="N",
+            help="Queries, and as many keys. Default: 8, or what the mask or the text says.",
+            rich_help_panel=_SIZE,
+        ),
+    ] = None
+    queries: Annotated[
+        int | None, Option(min=1, metavar="N", help="Query rows. Default: as many as keys.", rich_help_panel=_SIZE)
+    ] = None
+    keys: Annotated[
+        int | None,
+        Option(
+            min=1,
+            metavar="N",
+            help="Key columns. Default: as many as queries, and those before them.",
+            rich_help_panel=_SIZE,
+        ),
+    ] = None
+    past: Annotated[
+        int | None,
+        Option(min=0, metavar="N", help="Keys before the first query (a KV cache). Default: 0.", rich_help_panel=_SIZE),
+    ] = None
+    true: Annotated[
+        Literal["attend", "masked"] | None,
+        Option(
+            "--true",
+            help="What True means in a file. Default: found out, or said to be ambiguous.",
+            rich_help_panel=_INPUT,
+        ),
+    ] = None
+
+    def sizes(self, tokens: Sequence[str] | None = None) -> Size:
+        """Return what the size options say; a text says how many keys there are.
+
+        Raises:
+            UsageError: two of them say it.
+        """
+        from attncli.masks.layout import Size
+
+        for name, value in (("--size", self.size), ("--keys", self.keys)):
+            if tokens is not None and value is not None:
+                raise UsageError(f"{name} {value} does not apply to a text, whose {len(tokens)} words are the keys")
+        for name, value in (("--queries", self.queries), ("--keys", self.keys)):
+            if self.size is not None and value is not None:
+                raise UsageError(f"{name} {value} contradicts --size {self.size}; drop one of them")
+        if tokens is not None:
+            return Size(self.queries, len(tokens), self.past)
+        if self.size is None:
+            return Size(self.queries, self.keys, self.past)
+        return Size(self.size, self.size + (self.past or 0), self.past)
 
 
 def show(
+    environment: Environment,
     mask: Mask,
-    text: Text = None,
-    size: SizeOption = None,
-    queries: Queries = None,
-    keys: Keys = None,
-    past: Past = None,
-    heads: Heads = None,
-    true: TrueOption = None,
+    reading: _Reading,
+    output: options.Document,
+    text: Annotated[
+        str | None, Argument(metavar="TEXT", help="Its words are the keys, and the queries.", show_default=False)
+    ] = None,
+    heads: Annotated[
+        int | None,
+        Option(min=1, metavar="N", help="Heads that a function is asked for. Default: 1.", rich_help_panel=_SIZE),
+    ] = None,
     colormap: options.Colormap = None,
-    color: options.Color = None,
-    width: options.Width = None,
-    format_: options.Document = None,
-    output: options.Output = None,
 ) -> None:
     """Draw a mask over the words of a text or over positions.
 
@@ -93,45 +117,35 @@ def show(
     attn mask show "causal" --queries 3 --keys 8
     attn mask show "chunk(2)" "time flies like an arrow" -o mask.svg
     """
-    from attncli.cli.environment import write
-    from attncli.formats import choose_document
     from attncli.masks.layout import open_subjects
 
     tokens = None if text is None else _words(text)
-    given = _size(size, queries, keys, past, tokens)
-    subjects = open_subjects(mask, given, true, heads or 1, allow_bias=True)
+    subjects = open_subjects(mask, reading.sizes(tokens), reading.true, heads or 1, allow_bias=True)
     for subject in subjects:
         subject.check_read()
-    chosen = choose_document(format_, output)
-    if chosen == "json":
+    if output.chosen() == "json":
         from attncli.formats.documents import write_masks
 
-        write(write_masks(subjects), output)
+        environment.write(write_masks(subjects), output.output)
         return
-    how = _How(chosen, output, color, width, "show", mask, colormap or "viridis")
-    _draw(lambda view: view.shown(subjects), subjects, how, tokens)
+    how = _How(environment, "show", mask, output, colormap or "viridis", tokens)
+    _draw(lambda view: view.shown(subjects), subjects[0], how)
 
 
 def check(
+    environment: Environment,
     mask: Mask,
+    reading: _Reading,
+    output: options.Document,
     expect: Annotated[
         str | None,
         Option(metavar="EXPR", help="What it should say: 'causal & pad(right=2)', or a file.", rich_help_panel=_CHOICE),
     ] = None,
-    size: SizeOption = None,
-    queries: Queries = None,
-    keys: Keys = None,
-    past: Past = None,
-    true: TrueOption = None,
     dtype: Annotated[
         Literal["float16", "bfloat16", "float32", "float64"] | None,
         Option(help="What the model computes in; values beyond it are found.", rich_help_panel=_CHOICE),
     ] = None,
     fail_on: options.FailOn = None,
-    color: options.Color = None,
-    width: options.Width = None,
-    format_: options.Document = None,
-    output: options.Output = None,
 ) -> None:
     """Say what is wrong with a mask; exit with 1 if something is.
 
@@ -140,72 +154,54 @@ def check(
     attn mask check mask.npy --expect "causal & window(4)"
     attn mask check mask.npy --expect causal --fail-on leak,pad
     """
-    from attncli.cli.environment import write
-    from attncli.formats import choose_document
     from attncli.masks.audit import audit, audit_fills
     from attncli.masks.findings import fails, parse_fail_on
     from attncli.masks.layout import expression_of, is_file, open_subjects, subject_of_file
 
-    codes = parse_fail_on(fail_on)
-    given = _size(size, queries, keys, past)
+    codes, size = parse_fail_on(fail_on), reading.sizes()
     expected = None if expect is None else expression_of(expect)
     if is_file(mask):
-        subject = subject_of_file(mask, true, given.past, expected)
+        subject = subject_of_file(mask, reading.true, size.past, expected)
     else:
-        subject = open_subjects(mask, given, true, beside=expected)[-1]
-    findings = [*audit(subject, expected, given), *audit_fills(subject, dtype)]
+        subject = open_subjects(mask, size, reading.true, beside=expected)[-1]
+    findings = [*audit(subject, expected, size), *audit_fills(subject, dtype)]
     failed = fails(findings, codes)
-    chosen = choose_document(format_, output)
-    if chosen == "json":
+    if output.chosen() == "json":
         from attncli.formats.documents import what_was_read, write_findings
 
-        write([write_findings(not failed, findings, what_was_read(subject))], output)
+        environment.write([write_findings(not failed, findings, what_was_read(subject))], output.output)
     else:
         from attncli.render.masks import checked
 
-        comparison = _against(subject, expected, findings)
-        how = _How(chosen, output, color, width, "check", mask)
-        _draw(lambda view: checked(subject, findings, comparison, view.palette, view.room), [subject], how)
+        comparison, how = _against(subject, expected, findings), _How(environment, "check", mask, output)
+        _draw(lambda view: checked(subject, findings, comparison, view.palette, view.room), subject, how)
     if failed:
         raise typer.Exit(ExitCode.FINDINGS)
 
 
-def diff(
-    mask: Mask,
-    other: Other,
-    size: SizeOption = None,
-    queries: Queries = None,
-    keys: Keys = None,
-    past: Past = None,
-    true: TrueOption = None,
-    color: options.Color = None,
-    width: options.Width = None,
-    format_: options.Picture = None,
-    output: options.Output = None,
-) -> None:
+def diff(environment: Environment, mask: Mask, other: Other, reading: _Reading, output: options.Picture) -> None:
     """Show where two masks differ; exit with 0 if they are equal and with 1 if not.
 
     Examples:
     attn mask diff mask.npy "causal & window(4)"
     attn mask diff before.npy after.npy
     """
-    from attncli.formats import choose_picture
     from attncli.masks.comparison import compare
     from attncli.masks.layout import open_pair
     from attncli.render.masks import compared
 
-    how = _How(choose_picture(format_, output), output, color, width, "diff", f"{mask} / {other}")
-    given = _size(size, queries, keys, past)
-    first, second = open_pair(mask, other, given, true)
-    _say_what_was_nearer([first, second])
+    how = _How(environment, "diff", f"{mask} / {other}", output)
+    first, second = open_pair(mask, other, reading.sizes(), reading.true)
+    _say_what_was_nearer(environment, [first, second])
     comparison = compare(first, second)
-    _draw(lambda view: compared(comparison, view.palette, view.room), [first], how)
+    _draw(lambda view: compared(comparison, view.palette, view.room), first, how)
     if comparison.count:
         raise typer.Exit(ExitCode.FINDINGS)
 
 
 def convert(
     mask: Mask,
+    reading: _Reading,
     to: Annotated[
         Literal["bool", "inverted", "additive"],
         Option(
@@ -223,11 +219,6 @@ def convert(
         Literal["float16", "bfloat16", "float32", "float64"] | None,
         Option(help="Type of an additive mask. Default: float32.", rich_help_panel=_OUTPUT),
     ] = None,
-    size: SizeOption = None,
-    queries: Queries = None,
-    keys: Keys = None,
-    past: Past = None,
-    true: TrueOption = None,
 ) -> None:
     """Write a mask as another API expects it.
 
@@ -241,27 +232,10 @@ def convert(
 
     if dtype is not None and to != "additive":
         raise UsageError(f"--dtype {dtype} does not apply to --to {to}, which writes booleans; leave it out")
-    subject = open_subjects(mask, _size(size, queries, keys, past), true)[-1]
+    subject = open_subjects(mask, reading.sizes(), reading.true)[-1]
     subject.check_read()
     kind = (dtype or "float32") if to == "additive" else "bool"
     write_values(output, encoded(subject.allowed.reshape(subject.shape), to, kind), kind)
-
-
-def _size(
-    size: int | None, queries: int | None, keys: int | None, past: int | None, tokens: Sequence[str] | None = None
-) -> Size:
-    """Return what the size options say; a text says how many keys there are."""
-    from attncli.masks.layout import Size
-
-    for name, value in (("--size", size), ("--keys", keys)):
-        if tokens is not None and value is not None:
-            raise UsageError(f"{name} {value} does not apply to a text, whose {len(tokens)} words are the keys")
-    for name, value in (("--queries", queries), ("--keys", keys)):
-        if size is not None and value is not None:
-            raise UsageError(f"{name} {value} contradicts --size {size}; drop one of them")
-    if tokens is not None:
-        return Size(queries, len(tokens), past)
-    return Size(queries, keys, past) if size is None else Size(size, size + (past or 0), past)
 
 
 def _words(text: str) -> list[str]:
@@ -273,13 +247,12 @@ def _words(text: str) -> list[str]:
     return [token.label for token in Words([text], None).encode(text, None)]
 
 
-def _say_what_was_nearer(subjects: Iterable[Subject]) -> None:
-    from attncli.cli.environment import note
+def _say_what_was_nearer(environment: Environment, subjects: Iterable[Subject]) -> None:
     from attncli.text import visible
 
     for subject in subjects:
         if subject.reading and subject.reading.is_nearer:
-            note(
+            environment.note(
                 f"{visible(subject.name)} is read as True = {subject.reading.convention}: {subject.reading.why}; "
                 "--true attend or --true masked decides"
             )
@@ -299,43 +272,28 @@ class _How(NamedTuple):
     """How masks are drawn.
 
     Attributes:
-        chosen: one of `formats.DRAWN`.
-        path: the file that they go to; None is standard output.
-        color: `auto`, `always`, `never` or None.
-        width: cells in a line; None leaves it to the output.
-        command: the name of the command.
+        environment: where it writes.
+        command: that draws them.
         title: what is drawn.
+        output: where it goes.
         colormap: colours of a bias.
+        tokens: what the positions are called; None where they are only counted.
     """
 
-    chosen: str
-    path: Path | None
-    color: str | None
-    width: int | None
+    environment: Environment
     command: str
     title: str
+    output: options.Output
     colormap: str = "viridis"
+    tokens: Sequence[str] | None = None
 
 
-def _draw(
-    renderables: Callable[[MaskView], Iterable[RenderableType]],
-    subjects: Sequence[Subject],
-    how: _How,
-    tokens: Sequence[str] | None = None,
-) -> None:
-    """Draw a view of masks, saying on stderr what was pooled.
-
-    Args:
-        renderables: what is drawn, given where.
-        subjects: the masks.
-        how: how they are drawn.
-        tokens: what the positions are called.
-    """
-    from attncli.cli.environment import canvas, note
+def _draw(renderables: Callable[[MaskView], Iterable[RenderableType]], subject: Subject, how: _How) -> None:
+    """Draw a view of a mask, or of several that are as large, and say on stderr what was pooled."""
     from attncli.render.masks import MaskView, pooling_note
 
-    with canvas(how.chosen, how.path, how.color, how.width, f"attn mask {how.command}") as shown:
-        view = MaskView(shown.palette(how.colormap), shown.width, queries=tokens, keys=tokens)
+    with how.output.canvas(how.environment, how.output.chosen(), f"mask {how.command}") as shown:
+        view = MaskView(shown.palette(how.colormap), shown.width, queries=how.tokens, keys=how.tokens)
         shown.show(renderables(view), how.title)
-        if (pool := view.pool(subjects[0])) != (1, 1):
-            note(pooling_note(pool, "show"))
+        if (pool := view.pool(subject)) != (1, 1):
+            how.environment.note(pooling_note(pool, "show"))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
 from typer import Argument, Option
 
 from attncli.cli import options
+from attncli.cli.environment import Environment
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -22,9 +22,11 @@ _INPUT = "Input"
 
 
 def model(
-    context: typer.Context,
+    environment: Environment,
     model: Annotated[str, Argument(metavar="MODEL", help="A checkpoint's folder or its name on the hub.")],
     text: Annotated[list[str], Argument(metavar="TEXT", help="Sentences; several are one padded batch.")],
+    hub: options.Hub,
+    output: options.Document,
     pad: Annotated[
         Literal["left", "right"] | None,
         Option(help="Where shorter sentences are padded. Default: where the tokenizer does.", rich_help_panel=_INPUT),
@@ -42,15 +44,8 @@ def model(
             rich_help_panel=_INPUT,
         ),
     ] = None,
-    no_special: options.NoSpecial = None,
-    revision: options.Revision = None,
-    offline: options.Offline = None,
-    trust_remote_code: options.TrustRemoteCode = None,
+    no_special: options.NoSpecial = False,
     colormap: options.Colormap = None,
-    color: options.Color = None,
-    width: options.Width = None,
-    format_: options.Document = None,
-    output: options.Output = None,
 ) -> None:
     """Show the masks that a checkpoint's own code builds, one for each kind of layer.
 
@@ -61,20 +56,22 @@ def model(
     attn mask model gpt2 "time flies" "fruit flies like a banana"
     attn mask model gpt2 "time flies like an arrow" --past 3 -F json
     """
-    from attncli.cli.environment import canvas, note, write
     from attncli.cli.progress import status
-    from attncli.formats import choose_document
+    from attncli.sources.options import LoadOptions, checked_options
+    from attncli.sources.pretrained import announce_import
+    from attncli.trace.selection import Indices
 
-    chosen = choose_document(format_, output)
-    loading = {
-        name: context.params[name]
-        for name in ("revision", "offline", "trust_remote_code")
-        if context.params[name] is not None
-    }
-    with status(f"loading {model}"):
-        sentences, notes = _built(model, text, loading, not no_special, pair, target, pad, past or 0)
+    chosen = output.chosen()
+    with status(environment, f"loading {model}"):
+        loading = checked_options(model, dict(hub.said()), LoadOptions, "a checkpoint that transformers runs")
+        announce_import("attn mask model")
+        from attncli.sources.pretrained.masks import BlankCheckpoint
+
+        every, special = (Indices.of("layer", None), Indices.of("head", None)), not no_special
+        blank = BlankCheckpoint(model, *every, kind=None, mask=None, special=special, options=loading)
+        sentences, notes = blank.masks(text, pair, target, pad, past or 0)
     for each in notes:
-        note(each)
+        environment.note(each)
     if chosen == "json":
         from attncli.formats.documents import write_masks
 
@@ -83,24 +80,16 @@ def model(
             for number, one in enumerate(sentences, 1)
             for mask in one.masks
         ]
-        write(write_masks([subject for subject, _ in described], [more for _, more in described]), output)
+        environment.write(
+            write_masks([subject for subject, _ in described], [more for _, more in described]), output.output
+        )
         return
-    with canvas(chosen, output, color, width, "attn mask model") as shown:
-        _draw(sentences, shown, shown.palette(colormap or "viridis"), model)
+    from attncli.render.masks import pooling_note
 
-
-def _built(name: str, texts: Sequence[str], loading: dict[str, Any], special: bool, *how: Any) -> Any:
-    """Return what `BlankCheckpoint.masks` does."""
-    from attncli.sources.options import LoadOptions, checked_options
-    from attncli.sources.pretrained import announce_import
-    from attncli.trace.selection import Indices
-
-    options = checked_options(name, loading, LoadOptions, "a checkpoint that transformers runs")
-    announce_import("attn mask model")
-    from attncli.sources.pretrained.masks import BlankCheckpoint
-
-    every = Indices.of("layer", None), Indices.of("head", None)
-    return BlankCheckpoint(name, *every, kind=None, mask=None, special=special, options=options).masks(texts, *how)
+    with output.canvas(environment, chosen, "mask model") as shown:
+        pools = _draw(sentences, shown, shown.palette(colormap or "viridis"), model)
+    for pool in pools:
+        environment.note(pooling_note(pool, "model"))
 
 
 def _subject(mask: LayerMask) -> Subject:
@@ -127,11 +116,13 @@ def _described(number: int, one: SentenceMasks, mask: LayerMask) -> dict[str, An
     }
 
 
-def _draw(sentences: Sequence[SentenceMasks], shown: Terminal | PictureFile, palette: Palette, title: str) -> None:
+def _draw(
+    sentences: Sequence[SentenceMasks], shown: Terminal | PictureFile, palette: Palette, title: str
+) -> list[tuple[int, int]]:
+    """Draw the masks; return by how much they are pooled, where they are."""
     from rich.text import Text
 
-    from attncli.cli.environment import note
-    from attncli.render.masks import MaskView, pooling_note
+    from attncli.render.masks import MaskView
 
     pools: dict[tuple[int, int], None] = {}
 
@@ -147,9 +138,7 @@ def _draw(sentences: Sequence[SentenceMasks], shown: Terminal | PictureFile, pal
                 yield from view.shown([subject])
 
     shown.show(renderables(), title)
-    for pool in pools:
-        if pool != (1, 1):
-            note(pooling_note(pool, "model"))
+    return [pool for pool in pools if pool != (1, 1)]
 
 
 def _named(mask: LayerMask) -> Subject:

@@ -3,70 +3,69 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
 
 from attncli.cli import options
-from attncli.errors import ExitCode, InputError, UsageError
+from attncli.cli.environment import Environment
+from attncli.cli.groups import Options
+from attncli.errors import ExitCode, Failure, InputError, UsageError
 
 if TYPE_CHECKING:
-    from attncli.errors import Failure
+    from attncli.sources.stream import Numbered
+    from attncli.sources.tokenize import Tokenizer
     from attncli.trace.tokenization import Choice, Tokenization
 
-Model = Annotated[
-    str | None,
-    Option(
-        "--model",
-        "-m",
-        metavar="NAME_OR_FOLDER",
-        help="A checkpoint, for its tokenizer alone; without it, --vocab.",
-        envvar="ATTN_MODEL",
-        rich_help_panel="Model",
-    ),
-]
-From = Annotated[
-    Path | None,
-    Option("--from", metavar="FILE", help="The tokens of a saved trace.", rich_help_panel="Input"),
-]
-Words = Annotated[
-    bool | None,
-    Option("--words", help="One line a word, with its pieces.", rich_help_panel="What to look at"),
-]
-Truncate = Annotated[
-    bool | None,
-    Option("--truncate", help="Cut to the tokens that the model has positions for.", rich_help_panel="Model"),
-]
-HideSpecial = Annotated[
-    bool | None,
-    Option("--hide-special", help="Leave the special tokens out of the view.", rich_help_panel="What to look at"),
-]
+
+@dataclass(frozen=True)
+class _Tokenizing(Options):
+    """Whose tokens are wanted: what a vocabulary or a checkpoint's tokenizer makes, or what was saved."""
+
+    texts: options.Texts
+    hub: options.Hub
+    fail_fast: options.FailFast = False
+    keep_errors: options.KeepErrors = False
+    vocab: options.Vocab = None
+    model: Annotated[
+        str | None,
+        Option(
+            "--model",
+            "-m",
+            metavar="NAME_OR_FOLDER",
+            help="A checkpoint, for its tokenizer alone; without it, --vocab.",
+            envvar="ATTN_MODEL",
+            rich_help_panel="Model",
+        ),
+    ] = None
+    truncate: Annotated[
+        bool,
+        Option("--truncate", help="Cut to the tokens that the model has positions for.", rich_help_panel="Model"),
+    ] = False
+    from_: Annotated[
+        Path | None, Option("--from", metavar="FILE", help="The tokens of a saved trace.", rich_help_panel="Input")
+    ] = None
 
 
 def tokens(
     context: typer.Context,
-    text: options.Texts = None,
-    file: options.File = None,
-    whole: options.Whole = None,
-    fail_fast: options.FailFast = None,
-    keep_errors: options.KeepErrors = None,
-    pair: options.Pair = None,
-    from_: From = None,
-    model: Model = None,
-    revision: options.Revision = None,
-    offline: options.Offline = None,
-    trust_remote_code: options.TrustRemoteCode = None,
-    truncate: Truncate = None,
-    vocab: options.Vocab = None,
-    no_special: options.NoSpecial = None,
-    hide_special: HideSpecial = None,
-    words: Words = None,
-    color: options.Color = None,
-    width: options.Width = None,
-    format_: options.Format = None,
-    output: options.Output = None,
+    environment: Environment,
+    asked: _Tokenizing,
+    output: options.Output,
+    hide_special: Annotated[
+        bool,
+        Option(
+            "--hide-special",
+            help="Leave the special tokens out of the view.",
+            rich_help_panel="What to look at",
+        ),
+    ] = False,
+    words: Annotated[
+        bool, Option("--words", help="One line a word, with its pieces.", rich_help_panel="What to look at")
+    ] = False,
 ) -> None:
     """Show the tokens of a sentence: ids, places, words, what the vocabulary lacks.
 
@@ -77,49 +76,92 @@ def tokens(
 
     attn tokens -m gpt2 -F tsv - < sentences.txt
     """
-    from attncli.cli.environment import is_terminal
     from attncli.cli.progress import Following
-    from attncli.cli.request import is_alone, refuse_misplaced_errors, tokenizations_of
+    from attncli.cli.request import is_alone, refuse_misplaced_errors, tolerated
     from attncli.cli.sentences import Answers, last_number
-    from attncli.formats import DRAWN, choose_format
+    from attncli.formats import DRAWN
     from attncli.trace.tokenization import Choice
 
-    given = {name: value for name, value in context.params.items() if value not in (None, ())}
-    chosen = choose_format(format_, output)
-    refuse_misplaced_errors(given, chosen)
-    if hide_special and from_ is None and model is None and vocab in (None, "words"):
+    chosen = output.chosen()
+    refuse_misplaced_errors(asked.keep_errors, asked.fail_fast, chosen)
+    if hide_special and asked.from_ is None and asked.model is None and asked.vocab in (None, "words"):
         raise UsageError("--hide-special does not apply to --vocab words, which adds no special tokens")
-    choice = Choice(bool(hide_special), bool(words))
-    found = _noted(tokenizations_of(given), choice, is_alone(given))
-    bar = context.with_resource(Following(last_number(text or (), file), is_terminal(output)))
-    answers = Answers(bar.follow(found), bool(keep_errors))
+    choice = Choice(hide_special, words)
+    alone = is_alone(asked.texts, asked.from_)
+    found = tolerated(
+        _tokenized(environment, asked), stops=asked.fail_fast, is_alone=alone, keeps_errors=asked.keep_errors
+    )
+    bar = context.with_resource(
+        Following(environment, last_number(asked.texts), environment.is_terminal(output.output))
+    )
+    answers = Answers(bar.follow(_noted(environment, found, choice, alone)), asked.keep_errors)
     if chosen in DRAWN:
-        _draw(answers.good(), choice, chosen, given)
+        _draw(environment, answers.good(), choice, chosen, output)
     else:
-        _emit(answers, choice, chosen, given)
+        _emit(environment, answers, choice, chosen, output.output)
     if answers.failures:
         raise typer.Exit(ExitCode.INPUT)
 
 
+def _tokenized(environment: Environment, asked: _Tokenizing) -> Iterator[tuple[int, Tokenization | Failure]]:
+    """Yield the numbered tokens that are asked for; a bad request is refused before the first ones."""
+    from attncli.cli.request import loading, refuse_beside_saved
+    from attncli.cli.sentences import sentences
+    from attncli.sources.reading import check_texts
+    from attncli.sources.tokenize import open_tokenizer
+
+    if asked.from_ is not None:
+        from attncli.trace.store import load
+        from attncli.trace.tokenization import tokenizations_in
+
+        refuse_beside_saved(name for name, _ in asked.said() if name != "from_")
+        return iter(list(enumerate(tokenizations_in(load(asked.from_)), start=1)))
+    texts = sentences(asked.texts, environment)
+    kept = {"vocab", "truncate"}
+    with loading(environment, asked.model, asked.vocab):
+        tokenizer = open_tokenizer(
+            model=asked.model,
+            special=not asked.texts.no_special,
+            **dict(asked.hub.said()),
+            **{name: value for name, value in asked.said() if name in kept},
+        )
+    check_texts(None, asked.texts.pair)
+    return _answers(tokenizer, texts, asked.texts.pair)
+
+
+def _answers(
+    tokenizer: Tokenizer, texts: Iterable[Numbered], pair: str | None
+) -> Iterator[tuple[int, Tokenization | Failure]]:
+    for number, text in texts:
+        try:
+            yield number, text if isinstance(text, Failure) else tokenizer.tokenize(text, pair)
+        except InputError as error:
+            yield number, Failure(str(error))
+
+
 def _noted(
-    answers: Iterable[tuple[int, Tokenization | Failure]], choice: Choice, is_alone: bool
+    environment: Environment, answers: Iterable[tuple[int, Tokenization | Failure]], choice: Choice, is_alone: bool
 ) -> Iterator[tuple[int, Tokenization | Failure]]:
     """Pass the answers on, saying on stderr what surprises about them."""
     from attncli.cli.sentences import warn
-    from attncli.errors import Failure
 
     for number, answer in answers:
         if not isinstance(answer, Failure):
             answer.shown(choice)  # refused here, before anything is written
-            warn(answer.notes, number, is_alone)
+            warn(environment, answer.notes, number, is_alone)
         yield number, answer
 
 
-def _draw(found: Iterable[tuple[int, Tokenization]], choice: Choice, chosen: str, given: dict[str, Any]) -> None:
-    from attncli.cli.environment import canvas
+def _draw(
+    environment: Environment,
+    found: Iterable[tuple[int, Tokenization]],
+    choice: Choice,
+    chosen: str,
+    output: options.Output,
+) -> None:
     from attncli.render.tokens import tokens_parts
 
-    with canvas(chosen, given.get("output"), given.get("color"), given.get("width"), "attn tokens") as shown:
+    with output.canvas(environment, chosen, "tokens") as shown:
         palette = shown.palette("viridis")
         is_empty = True
         for _, one in found:
@@ -130,17 +172,21 @@ def _draw(found: Iterable[tuple[int, Tokenization]], choice: Choice, chosen: str
 
 
 def _emit(
-    answers: Iterable[tuple[int, Tokenization | Failure]], choice: Choice, chosen: str, given: dict[str, Any]
+    environment: Environment,
+    answers: Iterable[tuple[int, Tokenization | Failure]],
+    choice: Choice,
+    chosen: str,
+    path: Path | None,
 ) -> None:
-    from attncli.cli.environment import output
     from attncli.formats import STREAMS
     from attncli.formats import tokens as writers
 
     if chosen == "parquet":
         from attncli.formats.parquet import check_parquet
 
-        check_parquet(given.get("output"))
-        writers.write_parquet(answers, choice, given["output"])
+        check_parquet(path)
+        assert path is not None
+        writers.write_parquet(answers, choice, path)
         return
     writer = {
         "json": writers.write_json,
@@ -148,7 +194,7 @@ def _emit(
         "tsv": writers.write_tsv,
         "csv": writers.write_csv,
     }[chosen]
-    with output(given.get("output"), is_stream=chosen in STREAMS) as stream:
+    with environment.output(path, is_stream=chosen in STREAMS) as stream:
         for piece in writer(answers, choice):
             stream.write(piece)
             stream.flush()

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import typer
 from typer import Option
 
 from attncli.cli import options
+from attncli.cli.environment import Environment
 from attncli.errors import UsageError
-
-if TYPE_CHECKING:
-    from attncli.analysis.why import Explained
-    from attncli.trace.trace import Trace
 
 _CHOICE = "What to look at"
 
@@ -50,50 +45,13 @@ Top = Annotated[
 
 
 def why(
-    context: typer.Context,
-    text: options.Texts = None,
-    file: options.File = None,
-    whole: options.Whole = None,
-    pair: options.Pair = None,
-    target: options.Target = None,
-    from_: options.From = None,
-    model: options.Model = None,
-    revision: options.Revision = None,
-    dtype: options.Dtype = None,
-    device: options.Device = None,
-    offline: options.Offline = None,
-    trust_remote_code: options.TrustRemoteCode = None,
-    allow_pickle: options.AllowPickle = None,
-    device_map: options.DeviceMap = None,
-    truncate: options.Truncate = None,
-    engine: options.Engine = None,
-    verify: options.Verify = None,
-    d_model: options.DModel = None,
-    num_heads: options.NumHeads = None,
-    d_k: options.DK = None,
-    d_v: options.DV = None,
-    init: options.Init = None,
-    project: options.Project = None,
-    positions: options.Positions = None,
-    scale: options.Scale = None,
-    seed: options.Seed = None,
-    rng: options.Rng = None,
-    vocab: options.Vocab = None,
-    vocab_size: options.VocabSize = None,
-    out_proj: options.OutProj = None,
-    mask: options.Mask = None,
-    layer: options.Layer = None,
-    head: options.Head = None,
-    kind: options.Kind = None,
+    environment: Environment,
+    request: options.Request,
+    output: options.Document,
     query: Query = None,
     key: Key = None,
-    no_special: options.NoSpecial = None,
     top: Top = None,
     precision: options.Precision = None,
-    color: options.Color = None,
-    width: options.Width = None,
-    format_: options.Document = None,
-    output: options.Output = None,
 ) -> None:
     """Say why a query attends to a key, stage by stage, in numbers that add up.
 
@@ -107,46 +65,32 @@ def why(
     from attncli.analysis.cautions import warnings_of_rows
     from attncli.analysis.cell import Row
     from attncli.analysis.why import explain
-    from attncli.cli.environment import note, write
     from attncli.cli.request import traces_of
-    from attncli.formats import choose_document
 
     wanted_query, wanted_key = _the_only("query", query), _the_only("key", key)
     if wanted_query is None:
         raise UsageError("--query: give the token that attends, its text or its index")
-    chosen = choose_document(format_, output)
-    given = {name: value for name, value in context.params.items() if value not in (None, ())}
-    ((_, trace),) = traces_of(given, layers="0", only="attn why explains")
+    chosen = output.chosen()
+    ((_, trace),) = traces_of(environment, request, "0", only="attn why explains")
     explained = explain(trace, wanted_query, wanted_key)
     for warning in warnings_of_rows(trace, [one if isinstance(one, Row) else one.row for one in explained]):
-        note(f"warning: {warning}")
+        environment.note(f"warning: {warning}")
     if chosen == "json":
         from attncli.formats.documents import write_why
 
-        write(write_why(trace, explained, precision), output)
+        environment.write(write_why(trace, explained, precision), output.output)
         return
-    _draw(trace, explained, (top or 8, precision), (chosen, color, width, output))
+    from attncli.render.tables import Sheet
+    from attncli.render.why import WhyPage
+
+    with output.canvas(environment, chosen, "why") as shown:
+        page = WhyPage(trace, explained, top or 8, Sheet(shown.palette("viridis"), shown.width, precision))
+        shown.show(page.parts(), trace.text)
+    for each in page.notes():
+        environment.note(each)
 
 
 def _the_only(name: str, given: list[str] | None) -> str | None:
     if given and len(given) > 1:
         raise UsageError(f"--{name} is given {len(given)} times; one cell or one row is explained at a time")
     return given[0] if given else None
-
-
-def _draw(
-    trace: Trace,
-    explained: Explained,
-    how: tuple[int, int | None],
-    where: tuple[str, str | None, int | None, Path | None],
-) -> None:
-    from attncli.cli.environment import canvas, note
-    from attncli.render.tables import Sheet
-    from attncli.render.why import WhyPage
-
-    (top, precision), (chosen, color, width, path) = how, where
-    with canvas(chosen, path, color, width, "attn why") as shown:
-        page = WhyPage(trace, explained, top, Sheet(shown.palette("viridis"), shown.width, precision))
-        shown.show(page.parts(), trace.text)
-    for each in page.notes():
-        note(each)
