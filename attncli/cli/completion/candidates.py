@@ -219,7 +219,6 @@ _BY_NAME: dict[str, Callable[[Cursor], Iterator[Candidate]]] = {
     "device": _devices,
     "from_": _files(".safetensors"),
     "output": _outputs,
-    "resume": _files(".jsonl", ".tsv", ".csv"),
     "revision": _revisions,
 }
 _BY_METAVAR: dict[str, Callable[[Cursor], Iterator[Candidate]]] = {
