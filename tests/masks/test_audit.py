@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 
+from attncli import attention
 from attncli.errors import InputError, UsageError
 from attncli.masks.audit import audit, audit_fills
 from attncli.masks.conventions import LEAST, Reader, as_allowed, encoded, read_convention
@@ -154,7 +155,9 @@ def test_a_planted_mistake_has_its_finding(tmp_path: Path, name: str) -> None:
     assert all(finding.severity == "error" for finding in findings.values())
 
 
-def test_a_finding_says_where(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cells", [attention.CELLS, 50], ids=["whole", "in blocks of rows"])
+def test_a_finding_says_where(tmp_path: Path, cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "CELLS", cells)
     findings = found(tmp_path, planted("causal", (1, 4), (3, 5), (4, 0)), "causal")
     assert findings["leak"].cells == ((1, 4), (3, 5))
     assert findings["missing"].cells == ((4, 0),)
