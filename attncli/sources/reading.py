@@ -81,8 +81,8 @@ class Reader(NamedTuple):
     special: bool
     limit: int | None
     truncate: bool
-    rows: int | None
-    start_id: int | None
+    rows: int | None = None
+    start_id: int | None = None
 
     @property
     def padding_id(self) -> int:

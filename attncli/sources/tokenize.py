@@ -89,7 +89,7 @@ class _OfCheckpoint:
         tokenizer, self._limit = _loaded(model, options)
         # How long a text is, is what one wants to see here: none is refused, and it is cut only if asked.
         limit = self._limit if options.truncate else None
-        self._reader = Reader(model, tokenizer, special, limit, options.truncate, rows=None, start_id=None)
+        self._reader = Reader(model, tokenizer, special, limit, options.truncate)
 
     def tokenize(self, text: str, pair: str | None = None) -> Tokenization:
         sentence = self._reader.read(text, pair, None)

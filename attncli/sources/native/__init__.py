@@ -106,7 +106,6 @@ class NativeCheckpoint(OneByOne):
             limit=recipe.positions,
             truncate=options.truncate,
             rows=recipe.embedding.tokens.rows,
-            start_id=None,
         )
         _log.info("native engine: float32 on cpu")
 
