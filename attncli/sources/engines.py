@@ -13,7 +13,6 @@ import numpy as np
 from attncli.errors import NotExposedError, require
 from attncli.sources.native import DeclinedError, NativeCheckpoint, NotCachedError
 from attncli.sources.options import EngineOptions, checked_options
-from attncli.sources.pretrained import announce_import
 from attncli.sources.stream import OneByOne
 from attncli.text import visible
 from attncli.trace.layer import LayerTrace, Proof
@@ -59,6 +58,8 @@ def open_checkpoint(
 
     @cache
     def by_transformers() -> Checkpoint:
+        from attncli.sources.pretrained import announce_import
+
         announce_import("the transformers engine")
         from attncli.sources.pretrained.checkpoint import Checkpoint
 

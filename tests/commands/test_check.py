@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from architectures import MORE, architectures, tiny_config, tiny_model
+from architectures import MORE, architectures, each, tiny_config, tiny_model
 from conformance import NOT_REACHED, opened, save, save_for_auto, save_tokenizer, tokenizer_in
 from planted import BUGS, Bug, raw_masks
 from refusals import refused
@@ -104,7 +104,7 @@ def errors(report: Report) -> set[str]:
 # --- healthy models ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [name for name in architectures() if name not in NOT_REACHED])
+@pytest.mark.parametrize("name", each(*NOT_REACHED))
 def test_a_healthy_model_has_no_finding(name: str, checked: Checked) -> None:
     report = checked(name, texts=TEXTS[:2])
     expected, reason = KNOWN.get(name, (set(), ""))

@@ -7,6 +7,7 @@ is to try them all. Nothing is downloaded: each model is built from its own conf
 import inspect
 from typing import Any
 
+import pytest
 import torch
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
@@ -183,6 +184,11 @@ def architectures() -> list[str]:
     return sorted(
         name for name in names & modeling_auto.MODEL_MAPPING_NAMES.keys() if _reads_text(CONFIG_MAPPING[name])
     )
+
+
+def each(*left_out: str) -> list[Any]:
+    """The architectures as parameters of a test; all tests of one run in one process, which imports its code once."""
+    return [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in architectures() if name not in left_out]
 
 
 def _reads_text(config_class: type[PreTrainedConfig]) -> bool:

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from architectures import architectures, tiny_config
+from architectures import architectures, each, tiny_config
 from conformance import NOT_REACHED, RETURNS_SCORES, save_tokenizer, tokenizer_in
 from readme import pages
 from transformers import AutoModel, masking_utils
@@ -135,7 +135,7 @@ def check_masks(name: str, model: Any, checkpoint: BlankCheckpoint, past: int) -
                     assert not differs(*cells, name in UNEVEN), (side, kind, index, past)
 
 
-@pytest.mark.parametrize("name", architectures())
+@pytest.mark.parametrize("name", each())
 def test_an_architecture_builds_the_mask_that_its_weights_show(name: str, tmp_path: Path) -> None:
     model = plain_model(name)
     model.config.save_pretrained(tmp_path)  # no weights

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from architectures import architectures
+from architectures import architectures, each
 from conformance import NOT_REACHED, Row, conform, opened
 from readme import pages
 
@@ -24,7 +24,7 @@ WATCHED = set(
 UNCUT = {"albert", "hrm_text", "longcat_flash"}
 
 
-@pytest.mark.parametrize("name", architectures())
+@pytest.mark.parametrize("name", each())
 def test_an_architecture_is_exact_or_refused_for_a_known_reason(name: str, tmp_path: Path) -> None:
     row = conform(name, tmp_path)
     if name in NOT_REACHED:

@@ -168,14 +168,15 @@ class Probe:
         """Return the hidden states of a padded batch whose last tokens run one by one with a cache, as in generation.
 
         A decoder alone is padded on its left, so that all sentences end together; beside an encoder it is the
-        encoder's text that is padded.
+        encoder's text that is padded. Recurrent layers go on by one token at a time here too.
         """
         side = "right" if self.checkpoint.is_encoder_decoder else "left"
         batch = self._padded(sentences, side)
         shortest = min(len(sentence.query_tokens) for sentence in sentences)
         count = batch.whole.target.stop
         first = max(count - max(shortest - 1, 1), 1)
-        return self._in_steps(batch, sorted({first, *range(max(count - 2, first), count + 1)}))
+        single = first if self.checkpoint.other_layers else max(count - 2, first)
+        return self._in_steps(batch, sorted({first, *range(single, count + 1)}))
 
     @property
     def looks_back(self) -> bool:

@@ -228,9 +228,7 @@ def _both(mask: torch.Tensor | None, chosen: torch.Tensor, dtype: torch.dtype) -
 def _eager(call: _Call, sums: list[torch.Tensor] | None = None) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Call the model's own eager function, on as many rows at a time as are cheap to hold.
 
-    Args:
-        call: what a layer asks for.
-        sums: takes the sums of the weights of each row, `[B, H, rows]` of each block; None asks for none.
+    `sums` takes the sums of the weights of each row, `[B, H, rows]` of each block.
     """
     function = getattr(sys.modules[type(call.module).__module__], "eager_attention_forward", None)
     if function is None:

@@ -179,12 +179,9 @@ class BlankCheckpoint(Checkpoint):
     def _grouped(
         self, recorded: Sequence[tuple[LayerTrace, ...]], filled: Sequence[tuple[Tokens, Tokens]], past: int
     ) -> list[tuple[LayerMask, ...]]:
-        """Return the masks of each sentence, layers of one kind that have the same mask together.
+        """Return the masks of each sentence; layers of one kind that have the same mask share it.
 
-        Args:
-            recorded: the layers of each sentence.
-            filled: each sentence's text and target, with their padding.
-            past: how many positions ran before.
+        `filled` is each sentence's text and target, with their padding.
         """
         groups: dict[Any, tuple[str, list[np.ndarray[Any, Any]], list[int]]] = {}
         for layers in zip(*recorded, strict=True):
