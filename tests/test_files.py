@@ -93,7 +93,7 @@ def test_a_file_that_cannot_grow_leaves_what_was_there(ending: str, tmp_path: Pa
     if ending in MASKS and ending not in VIEWS:
         noise = np.random.default_rng(0).random((200, 200)) < 0.5  # npz is compressed
         np.save(tmp_path / "mask.npy", noise)
-        arguments = ["mask", "convert", str(tmp_path / "mask.npy"), "--true", "attend", "--to", "bool", "-o", str(out)]
+        arguments = ["mask", "convert", str(tmp_path / "mask.npy"), "--for", "sdpa", "--to", "sdpa", "-o", str(out)]
     else:
         show = [] if ending == "save" else ["--show", "q,k,v,scores,weights,heatmap"]
         arguments = ["inspect", *[TEXT] * (1 if ending == "save" else 30), *show]

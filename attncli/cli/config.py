@@ -249,7 +249,7 @@ def _is_of_programs(typed: Mapping[str, Any]) -> bool:
     """Return whether the output is for programs, to which every digit counts."""
     from attncli.formats import DRAWN
 
-    path = Path(typed.get("resume", typed.get("output", "")))
+    path = Path(typed.get("output", ""))
     # A device has no ending, and gets the table.
     chosen = typed.get("format_") or path.suffix.lower().removeprefix(".") or "table"
     return chosen not in DRAWN and chosen != "txt"

@@ -261,9 +261,15 @@ class Stream(Request):
 
 @dataclass(frozen=True)
 class Inspection(Stream):
-    """A stream of documents, of sentences that a model may write on."""
+    """A stream of documents, which may have been interrupted, of sentences that a model may write on."""
 
     keep_errors: KeepErrors = False
+    resume: Annotated[
+        bool,
+        _output(
+            "--resume", help="Go on with --output FILE.jsonl, .tsv or .csv from FILE.part, if a run was interrupted."
+        ),
+    ] = False
     generate: Annotated[
         int | None,
         _input(
@@ -463,18 +469,6 @@ class Picture(Output):
         return choose_picture(self.format_, self.output)
 
 
-Resume = Annotated[
-    Path | None,
-    _output(
-        metavar="FILE", help="--output to a .jsonl, .tsv or .csv that goes on from FILE.part, if a run was interrupted."
-    ),
-]
-Interactive = Annotated[
-    bool,
-    _output(
-        "--interactive", help="Write a page to look around in, for any browser: -o report.html. --show q,k adds q×k."
-    ),
-]
 Save = Annotated[Path | None, _output(metavar="FILE.safetensors", help="Save the trace, for --from.")]
 
 
@@ -483,4 +477,6 @@ class Volume(Options):
     """How much is said on stderr; every command takes it."""
 
     quiet: Annotated[bool, _output("--quiet", help="On stderr, errors alone: no warnings, notes or progress.")] = False
-    verbose: Annotated[bool, _output("--verbose", help="Say on stderr what is loaded and run, how, and when.")] = False
+    verbose: Annotated[
+        bool, _output("--verbose", "-v", help="Say on stderr what is loaded and run, how, and when.")
+    ] = False

@@ -32,24 +32,20 @@ _ERROR = b'{"schema": "attncli.error/1"'
 _BLOCK = 2**20  # bytes that are read at a time; a line may be longer
 
 
-def resumable(given: str | None, path: Path) -> str:
-    """Return the format that `--resume` continues.
-
-    Args:
-        given: `--format`, if it was given.
-        path: the file.
+def resumable(path: Path | None) -> Path:
+    """Return the file that `--resume` goes on with.
 
     Raises:
-        UsageError: it is none that grows by whole lines, or another one than `--format` says.
+        UsageError: there is none, or it is none that grows by whole lines.
     """
-    ending = path.suffix.lower().removeprefix(".")
-    if ending not in _LINES:
+    if path is None:
+        raise UsageError("--resume goes on with a file; say which with --output FILE.jsonl, .tsv or .csv")
+    if path.suffix.lower().removeprefix(".") not in _LINES:
         raise UsageError(
-            f"--resume {visible(str(path))}: expected a file ending in .jsonl, .tsv or .csv; no other grows by lines"
+            f"--resume does not apply to {visible(str(path))}: expected a file ending in .jsonl, .tsv or .csv; no "
+            "other grows by lines"
         )
-    if given not in (None, ending):
-        raise UsageError(f"--format {given} contradicts the ending of --resume {visible(str(path))}; drop --format")
-    return ending
+    return path
 
 
 def is_whole(path: Path) -> bool:

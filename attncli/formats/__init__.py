@@ -47,7 +47,7 @@ MEANINGS = {
     "csv": "the same with commas, quoted where it must be",
     "parquet": "the rows of tsv with types, to a file; needs the extra attncli[parquet]",
     "svg": "the table as a picture",
-    "html": "the table as a page",
+    "html": "the table as a page; of attn inspect, a page to look around in",
     "md": "the table for a Markdown document",
 }
 DRAWN = frozenset({"table", *_PICTURES})

@@ -226,7 +226,7 @@ def _ambiguous(subject: Subject) -> Iterator[Finding]:
     if reading is not None and (reading.is_ambiguous or reading.is_nearer):
         severity: Severity = "note" if reading.is_nearer else "error"
         said = f"read as True = {reading.convention}: {reading.why}" if reading.is_nearer else reading.why
-        yield Finding("ambiguous", severity, f"{said}; --true attend or --true masked decides")
+        yield Finding("ambiguous", severity, f"{said}; --for sdpa or --for mha decides")
 
 
 def _varies(subject: Subject, expected: Expression | None) -> Iterator[Finding]:

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 Convention = Literal["additive", "attend", "masked"]
 
+# What reads a mask, and what True means to it; `additive` is a mask of numbers that are added to the scores.
+Reader = Literal["sdpa", "mha", "additive"]
+CONVENTIONS: dict[Reader, Convention] = {"sdpa": "attend", "mha": "masked", "additive": "additive"}
+
 _MOST_FILLS = 16
 
 # The least finite number of every float type; NumPy has no bfloat16, the upper half of a float32.
@@ -62,7 +66,7 @@ class Reading(NamedTuple):
 def read_convention(
     values: np.ndarray[Any, Any],
     name: str,
-    true: Literal["attend", "masked"] | None = None,
+    reader: Reader | None = None,
     past: int | None = None,
     expected: Bool[np.ndarray, "*#P Q K"] | None = None,
     says: str = "--expect",
@@ -71,7 +75,7 @@ def read_convention(
 
     Booleans and 0/1 do not say what True means. The first of these decides that says something:
 
-    1. what was stated (`true`);
+    1. what was stated (`reader`);
     2. what the mask should say (`expected`): the reading that is exactly that, else the one with fewer wrong cells;
     3. causal structure: the one reading in which there are future cells and none is allowed, three queries or more
        attend to their own positions, only those before all of them attend to nothing (padding on the left), and some
@@ -84,24 +88,24 @@ def read_convention(
     Args:
         values: `[…, Q, K]`: booleans, 0/1 or additive numbers.
         name: of the mask, for errors.
-        true: what True and 1 mean; None is to be found out.
+        reader: what the mask is for, which says what True and 1 mean; None is to be found out.
         past: how many keys stand before the first query; None is as many as there are more keys than queries.
         expected: what the mask should say; it broadcasts to the values, or they to it.
         says: what `expected` is called.
 
     Raises:
         InputError: the values are those of no mask.
-        UsageError: `true` is given for values that are neither booleans nor 0/1.
+        UsageError: `reader` adds numbers, and the values are booleans or 0/1.
     """
     if _is_additive(values):
-        if true is not None:
-            raise UsageError(f"--true {true} does not apply to {name}, whose values are additive; leave it out")
         return Reading("additive", "0 and very negative numbers", values == 0, _fills(values))
     if not _is_boolean(values):
         raise InputError(_no_mask(values, name))
     is_true = values.view(bool) if values.itemsize == 1 else values.astype(bool)
-    if true is not None:
-        return _as_read(is_true, true, f"--true {true}")
+    if reader == "additive" and not _is_zero(values):
+        raise UsageError(f"--for additive does not apply to {name}, whose values are booleans, or 0 and 1")
+    if reader is not None:
+        return _as_read(is_true, CONVENTIONS[reader], f"--for {reader}")
     wrong, cells = (0, 0) if expected is None else _wrong(is_true, expected)
     only_so = f"only so is it what {says} says"
     if _is_zero(values):
@@ -149,19 +153,17 @@ def as_allowed(values: np.ndarray[Any, Any], name: str) -> Bool[np.ndarray, "*H 
     raise InputError(_no_mask(values, f"the mask {name}"))
 
 
-def encoded(
-    allowed: Bool[np.ndarray, "*P Q K"], to: Literal["bool", "inverted", "additive"], dtype: str
-) -> np.ndarray[Any, Any]:
+def encoded(allowed: Bool[np.ndarray, "*P Q K"], to: Reader, dtype: str) -> np.ndarray[Any, Any]:
     """Return a mask as an API expects it.
 
     Args:
         allowed: True = attend.
-        to: `bool` (True = attend), `inverted` (True = masked) or `additive` (0, and the least number of `dtype`,
-            as transformers fills its masks: unlike −inf it turns no row into NaN).
+        to: what reads it; `additive` is 0, and the least number of `dtype`, as transformers fills its masks: unlike
+            −inf it turns no row into NaN.
         dtype: of an additive mask; bfloat16 comes as float32, which holds it exactly.
     """
     if to != "additive":
-        return allowed if to == "bool" else ~allowed
+        return allowed if to == "sdpa" else ~allowed
     return np.where(allowed, 0.0, LEAST[dtype]).astype("float32" if dtype == "bfloat16" else dtype)
 
 

@@ -142,11 +142,11 @@ class File(NamedTuple):
         if self.is_ambiguous:
             stated = visible(str(self))
             if '"' in self.path and "'" in self.path:  # which no expression can hold
-                how = "convert it by attn mask convert --true attend or --true masked"
+                how = "convert it by attn mask convert --for sdpa or --for mha"
             else:
                 how = (
                     f"write {shlex.quote(stated)} for the one, {shlex.quote('~' + stated)} for the other "
-                    "(attn mask show --true attend draws the one)"
+                    "(attn mask show --for sdpa draws the one)"
                 )
             raise UsageError(
                 f"{visible(self.path)}: nothing in the cells tells True = attend from True = masked; {how}"

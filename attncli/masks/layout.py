@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from attncli.text import visible
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
 
-    from attncli.masks.conventions import Reading
+    from attncli.masks.conventions import Reader, Reading
     from attncli.masks.files import Loaded
 
 _DEFAULT = 8  # positions, where nothing says how many
@@ -138,7 +138,7 @@ class Subject(NamedTuple):
     def check_read(self) -> None:
         """Raise UsageError if what True means in its file is not known."""
         if self.reading is not None and self.reading.is_ambiguous:
-            raise UsageError(f"{visible(self.name)}: {self.reading.why}; say it with --true attend or --true masked")
+            raise UsageError(f"{visible(self.name)}: {self.reading.why}; say it with --for sdpa or --for mha")
 
     @property
     def bias_heads(self) -> int | None:
@@ -163,7 +163,7 @@ def expression_of(given: str, allow_bias: bool = False) -> Expression:
 
 def subject_of_file(
     given: str,
-    true: Literal["attend", "masked"] | None = None,
+    reader: Reader | None = None,
     past: int | None = None,
     expected: Expression | None = None,
 ) -> Subject:
@@ -171,13 +171,13 @@ def subject_of_file(
 
     Args:
         given: the file.
-        true: what True means in it; None is to be found out.
+        reader: what it is for, which says what True means; None is to be found out.
         past: how many keys stand before the first query; None is as many as there are more keys than queries.
         expected: what it should say, which tells what True means where it can be laid over so many positions.
 
     Raises:
         InputError: it cannot be read, or holds no mask.
-        UsageError: `true` does not apply to its values.
+        UsageError: `reader` does not apply to its values.
     """
     from attncli.masks.files import read_values
 
@@ -186,16 +186,16 @@ def subject_of_file(
     *several, queries, keys = shape = loaded.values.shape
     offset = max(keys - queries, 0) if past is None else past
     wanted = None
-    if expected is not None and true is None:
+    if expected is not None and reader is None:
         with suppress(InputError):  # whoever compares them says why it does not fit
             wanted = laid_out(expected, Size(queries, keys, offset), heads_of(shape))
     subject = Subject(given, np.empty((0, queries, keys), bool), plane_names(several), offset, None, loaded)
-    return _read(subject, true, past, wanted)
+    return _read(subject, reader, past, wanted)
 
 
 def _read(
     subject: Subject,
-    true: Literal["attend", "masked"] | None = None,
+    reader: Reader | None = None,
     past: int | None = None,
     expected: Bool[np.ndarray, "*#P Q K"] | None = None,
     says: str = "--expect",
@@ -204,14 +204,14 @@ def _read(
     from attncli.masks.conventions import read_convention
 
     assert subject.loaded is not None
-    reading = read_convention(subject.loaded.values, visible(subject.name), true, past, expected, says)
+    reading = read_convention(subject.loaded.values, visible(subject.name), reader, past, expected, says)
     return subject._replace(allowed=reading.allowed.reshape(-1, *subject.allowed.shape[1:]), reading=reading)
 
 
 def open_subjects(
     given: str,
     size: Size,
-    true: Literal["attend", "masked"] | None = None,
+    reader: Reader | None = None,
     heads: int = 1,
     allow_bias: bool = False,
     beside: Expression | None = None,
@@ -221,7 +221,7 @@ def open_subjects(
     Args:
         given: an expression, a file name or `file.py:function`.
         size: how many positions there are, as far as it was said.
-        true: what True means in a file; None is to be found out.
+        reader: what a file is for, which says what True means there; None is to be found out.
         heads: how many heads an expression is asked for; one that reads a file of several has as many.
         allow_bias: whether an expression may hold a bias.
         beside: what it is held against, whose size an expression takes that says none.
@@ -230,11 +230,11 @@ def open_subjects(
         One subject, or two where the alignment of an expression matters and was not chosen.
 
     Raises:
-        UsageError: it is neither, or `true` does not apply to it.
+        UsageError: it is neither, or `reader` does not apply to it.
         InputError: a file cannot be read, or is not of this size.
     """
     if is_file(given):
-        subject = subject_of_file(given, true, size.past)
+        subject = subject_of_file(given, reader, size.past)
         _, queries, keys = subject.allowed.shape
         if (size.queries or queries, size.keys or keys) != (queries, keys):
             raise InputError(
@@ -242,8 +242,8 @@ def open_subjects(
                 f"{[size.queries or queries, size.keys or keys]}"
             )
         return [subject]
-    if true is not None:
-        raise UsageError(f"--true {true} applies to files; in an expression True = attend")
+    if reader is not None:
+        raise UsageError(f"--for {reader} applies to files; in an expression True = attend")
     if heads > _MOST_HEADS:
         raise InputError(f"{heads} heads are too many to lay out; give at most {_MOST_HEADS}")
     expression = expression_of(given, allow_bias)
@@ -251,24 +251,22 @@ def open_subjects(
     return subjects_of_expression(expression, filled(size, *known), heads)
 
 
-def open_pair(
-    one: str, other: str, size: Size, true: Literal["attend", "masked"] | None = None
-) -> tuple[Subject, Subject]:
+def open_pair(one: str, other: str, size: Size, reader: Reader | None = None) -> tuple[Subject, Subject]:
     """Return two masks of one size, which either gives to the other where nothing else does.
 
     Where nothing in the cells of one tells what True means, it is read as what is nearer to the other.
 
     Raises:
-        UsageError: one of them is no mask, `true` applies to neither, or what True means remains open.
+        UsageError: one of them is no mask, `reader` applies to neither, or what True means remains open.
         InputError: a file cannot be read, or is not of this size.
     """
-    if true is not None and not is_file(one) and not is_file(other):
-        raise UsageError(f"--true {true} applies to files; in an expression True = attend")
+    if reader is not None and not is_file(one) and not is_file(other):
+        raise UsageError(f"--for {reader} applies to files; in an expression True = attend")
     expressions = {given: expression_of(given) for given in (one, other) if not is_file(given)}
     opened = {}
     for given in sorted((one, other), key=is_file, reverse=True):  # a file knows its size
         if is_file(given):
-            subjects = open_subjects(given, size, true)
+            subjects = open_subjects(given, size, reader)
         else:
             subjects = subjects_of_expression(expressions[given], filled(size, *expressions.values()))
         opened[given] = subjects[-1]

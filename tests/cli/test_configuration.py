@@ -207,7 +207,7 @@ def test_the_docs_list_them() -> None:
         # What programs read has all digits.
         ({"precision": "2"}, ["-F", "tsv"], {}),
         ({"precision": "2"}, ["-o", "out.JSONL"], {}),
-        ({"precision": "2"}, ["--resume", "out.tsv"], {}),
+        ({"precision": "2"}, ["--resume", "-o", "out.tsv"], {}),
         ({"precision": "2"}, ["-o", "out.svg"], {"precision": 2}),
         ({"precision": "2"}, ["-o", "/dev/null"], {"precision": 2}),
         ({"precision": "2"}, ["-o", "out.txt"], {"precision": 2}),
@@ -291,7 +291,7 @@ def test_masks_are_drawn_as_wide_as_it_stands_and_have_a_type_of_their_own(
 ) -> None:
     wide = attn("mask", "show", "causal", "--size", "60").out
     narrow = attn("mask", "show", "causal", "--size", "60", "--width", "50").out
-    converted = ["mask", "convert", "causal", "--size", "4", "--to", "bool", "-o", "mask.npy"]
+    converted = ["mask", "convert", "causal", "--size", "4", "--to", "sdpa", "-o", "mask.npy"]
     places.in_home(width="50", dtype="float16")
     assert attn("mask", "show", "causal", "--size", "60").out == narrow != wide
     assert attn(*converted).code == 0, "ATTN_DTYPE is of a checkpoint's weights"

@@ -87,7 +87,7 @@ def test_wherever_it_was_cut_the_file_ends_the_same(form: str, attn: Run, tmp_pa
     ends = [place + 1 for place, byte in enumerate(expected) if byte == ord("\n")]
     for cut in [0, 1, ends[0] - 1, ends[0], ends[0] + 1, len(expected) - 1, len(expected), *chance.sample(ends, 5)]:
         path.with_name(f"{path.name}.part").write_bytes(expected[:cut])
-        ran = attn("inspect", "--resume", path, *options)
+        ran = attn("inspect", "--resume", "-o", path, *options)
         assert ran.code == 5
         assert path.read_bytes() == expected
         path.unlink()
@@ -111,7 +111,7 @@ def interrupted(attn: Run, tmp_path: Path, *options: str) -> Path:
 
 def test_it_goes_on_after_the_last_whole_line_and_says_so(attn: Run, tmp_path: Path) -> None:
     path = interrupted(attn, tmp_path)
-    ran = attn("inspect", "time flies", "like an arrow", "fruit", "--resume", path)
+    ran = attn("inspect", "time flies", "like an arrow", "fruit", "--resume", "-o", path)
     assert (ran.code, ran.out, ran.err) == (0, "", f"attn: {path}.part: going on from sentence 2\n")
     assert path.read_text() == attn("inspect", "time flies", "like an arrow", "fruit", "-F", "jsonl").out
 
@@ -125,7 +125,7 @@ def test_sentences_that_are_done_are_not_computed_again(
     read: list[str] = []
     trace = ToyLayer.trace
     monkeypatch.setattr(ToyLayer, "trace", lambda self, text, *more: read.append(text) or trace(self, text, *more))
-    assert attn("inspect", *texts, "--resume", tmp_path / "out.jsonl").code == 0
+    assert attn("inspect", *texts, "--resume", "-o", tmp_path / "out.jsonl").code == 0
     assert read == texts[19:]  # the last one that has its line, and those after it
     assert (tmp_path / "out.jsonl").read_text() == "".join(lines)
 
@@ -148,7 +148,7 @@ def test_what_other_input_or_options_have_left_is_refused_and_kept(
     path = interrupted(attn, tmp_path)
     part = tmp_path / "out.jsonl.part"
     before = part.read_bytes()
-    ran = attn("inspect", *arguments, "--resume", path)
+    ran = attn("inspect", *arguments, "--resume", "-o", path)
     assert ran.code == 5
     assert ran.err.splitlines()[-1].startswith(f"attn: sentence 2 does not come out as it stands in {part}, which ")
     assert part.read_bytes() == before
@@ -159,7 +159,7 @@ def test_what_other_input_or_options_have_left_is_refused_and_kept(
 def test_what_is_no_stream_of_ours_is_refused_and_kept(left: str, attn: Run, tmp_path: Path) -> None:
     part = tmp_path / "out.jsonl.part"
     part.write_text(left)
-    ran = attn("inspect", "time flies", "--resume", tmp_path / "out.jsonl")
+    ran = attn("inspect", "time flies", "--resume", "-o", tmp_path / "out.jsonl")
     assert (ran.code, ran.out, ran.err.count("\n")) == (5, "", 1)
     assert "is not what a run with --resume leaves" in ran.err
     assert part.read_text() == left
@@ -171,7 +171,7 @@ def test_bad_sentences_of_the_interrupted_run_count_in_the_exit_code(attn: Run, 
     for keeps in ([], ["--keep-errors"]):
         ran = attn("inspect", *texts, "-F", "jsonl", *keeps)
         part.write_text("".join(ran.out.splitlines(True)[:19]))
-        again = attn("inspect", *texts, "--resume", path, *keeps)
+        again = attn("inspect", *texts, "--resume", "-o", path, *keeps)
         assert (ran.code, again.code, path.read_text()) == (5, 5, ran.out)
         # What has no line is read again, and said again; an error document is a line.
         assert ("sentence 2:" in again.err) == (not keeps)
@@ -185,9 +185,9 @@ def test_a_run_that_was_killed_between_its_file_and_its_end_left_bad_sentences_t
 ) -> None:
     texts = [" " if number in bad else "time flies" for number in range(1, 6)]
     path = tmp_path / f"out.{form}"
-    ran = attn("inspect", *texts, "--resume", path, *keeps)
+    ran = attn("inspect", *texts, "--resume", "-o", path, *keeps)
     before = path.read_bytes()
-    again = attn("inspect", *texts, "--resume", path, *keeps, "--quiet")
+    again = attn("inspect", *texts, "--resume", "-o", path, *keeps, "--quiet")
     assert again.code == ran.code == (5 if bad else 0)
     assert again.err == (f"attn: sentences that it has no numbers of: {len(bad)}; {OTHERS}\n" if bad else "")
     assert path.read_bytes() == before
@@ -212,7 +212,7 @@ def test_where_few_weights_have_rows_bad_sentences_are_told_from_those_without_r
     for count in (2, 5, 20, len(lines)):
         path.with_name(path.name + ".part").write_text("".join(lines[:count]))
         for _ in ("that goes on", "after the end"):
-            again = attn("inspect", *texts, *options, "--resume", path)
+            again = attn("inspect", *texts, *options, "--resume", "-o", path)
             assert (again.code, path.read_text()) == (ran.code, ran.out)
             assert again.err.splitlines()[1:] == ran.err.splitlines()
         path.unlink()
@@ -232,21 +232,23 @@ def test_what_another_run_left_is_read_once_it_writes_no_more(
     @contextmanager
     def late(aside: Path) -> Iterator[None]:
         """Another process gets there first, and goes on from line 3 to line `left`, or to the end."""
-        part.write_text("".join(lines[:left])) if left < len(lines) else program("inspect", *texts, "--resume", path)
+        part.write_text("".join(lines[:left])) if left < len(lines) else program(
+            "inspect", *texts, "--resume", "-o", path
+        )
         with claimed(aside):
             yield
 
     monkeypatch.setattr(files, "claimed", late)
     left = 20
     part.write_text("".join(lines[:3]))
-    ran = attn("inspect", *texts, "--resume", path)
+    ran = attn("inspect", *texts, "--resume", "-o", path)
     assert (ran.code, ran.err) == (0, f"attn: {part}: going on from sentence 20\n")
     assert path.read_text() == "".join(lines)
 
     path.unlink()
     left = len(lines)
     part.write_text("".join(lines[:3]))
-    ran = attn("inspect", *texts, "--resume", path)
+    ran = attn("inspect", *texts, "--resume", "-o", path)
     assert (ran.code, ran.out, ran.err) == (5, "", f"attn: {path} has just been ended by another run\n")
     assert path.read_text() == "".join(lines)
     assert {one.name for one in tmp_path.iterdir()} == {path.name}
@@ -258,7 +260,7 @@ def test_of_two_that_go_on_at_once_one_does(attn: Run, tmp_path: Path) -> None:
     expected = whole(attn, "jsonl", "--file", corpus)
     path, part = tmp_path / "out.jsonl", tmp_path / "out.jsonl.part"
     part.write_bytes(expected[: len(expected) // 3])
-    command = [sys.executable, "-m", "attncli", "inspect", "--file", str(corpus), "--resume", str(path)]
+    command = [sys.executable, "-m", "attncli", "inspect", "--file", str(corpus), "--resume", "-o", str(path)]
     both = [subprocess.Popen(command, stderr=subprocess.PIPE, encoding="utf-8") for _ in range(2)]
     said = [one.communicate()[1] for one in both]
     done = [err for err in said if "going on from sentence" in err]
@@ -272,9 +274,9 @@ def test_of_two_that_go_on_at_once_one_does(attn: Run, tmp_path: Path) -> None:
 
 def test_without_an_interrupted_run_it_starts_and_a_whole_file_is_left_alone(attn: Run, tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
-    assert attn("inspect", "time flies", "--resume", path).code == 0
+    assert attn("inspect", "time flies", "--resume", "-o", path).code == 0
     assert path.read_text() == attn("inspect", "time flies", "-F", "jsonl").out
-    ran = attn("inspect", "fruit flies", "--resume", path)
+    ran = attn("inspect", "fruit flies", "--resume", "-o", path)
     assert (ran.code, ran.out, ran.err) == (0, "", f"attn: {path} is whole already; remove it to compute it again\n")
     assert path.read_text() == attn("inspect", "time flies", "-F", "jsonl").out
 
@@ -283,25 +285,25 @@ def test_standard_input_is_read_and_skipped(attn: Run, tmp_path: Path) -> None:
     lines = sentences(80)
     expected = attn("inspect", "-F", "jsonl", stdin=lines).out
     (tmp_path / "out.jsonl.part").write_text(expected[: len(expected) // 2])
-    assert attn("inspect", "-", "--resume", tmp_path / "out.jsonl", stdin=lines).code == 5
+    assert attn("inspect", "-", "--resume", "-o", tmp_path / "out.jsonl", stdin=lines).code == 5
     assert (tmp_path / "out.jsonl").read_text() == expected
 
 
 def test_what_does_not_apply_is_refused(attn: Run, tmp_path: Path) -> None:
     saved = tmp_path / "x.safetensors"
     assert attn("inspect", "time flies", "--save", saved).code == 0
-    for arguments in (
-        ["time flies", "-o", tmp_path / "out.jsonl"],
-        ["time flies", "--save", tmp_path / "y.safetensors"],
-        ["time flies", "--interactive"],
-        ["time flies", "-F", "tsv"],
-        ["--from", saved],
+    path = tmp_path / "out.jsonl"
+    for arguments, said in (
+        (["time flies"], "--resume goes on with a file; say which"),
+        (["time flies", "-o", path, "--save", tmp_path / "y.safetensors"], "--save does not apply to --resume"),
+        (["time flies", "-o", path, "-F", "tsv"], "--format tsv contradicts"),
+        (["--from", saved, "-o", path], "--resume does not apply to --from"),
     ):
-        ran = attn("inspect", *arguments, "--resume", tmp_path / "out.jsonl")
+        ran = attn("inspect", *arguments, "--resume")
         assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
-        assert "--resume" in ran.err
+        assert ran.err.startswith(f"attn: {said}")
     for name in ("out.json", "out.parquet", "out.html", "out.txt", "out"):
-        ran = attn("inspect", "time flies", "--resume", tmp_path / name)
+        ran = attn("inspect", "time flies", "--resume", "-o", tmp_path / name)
         assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
         assert "expected a file ending in .jsonl, .tsv or .csv" in ran.err
     assert {one.name for one in tmp_path.iterdir()} == {"x.safetensors"}

@@ -259,12 +259,12 @@ def test_the_document_of_a_check_has_its_promised_members(attn: Run, masks: Path
 def test_an_ambiguous_mask_is_said_to_be_so_and_true_decides(attn: Run, masks: Path) -> None:
     ran = attn("mask", "check", "padding.npy")
     assert ran.code == 1
-    assert "--true attend or --true masked decides" in ran.out
-    assert attn("mask", "check", "padding.npy", "--true", "attend").code == 0
+    assert "--for sdpa or --for mha decides" in ran.out
+    assert attn("mask", "check", "padding.npy", "--for", "sdpa").code == 0
     assert attn("mask", "check", "padding.npy", "--expect", "pad(right=2)").code == 0
-    assert attn("mask", "check", "padding.npy", "--expect", "pad(right=2)", "--true", "masked").code == 1
-    refused(attn("mask", "show", "padding.npy"), USAGE, "padding.npy: nothing in the cells", "--true attend or")
-    assert attn("mask", "show", "padding.npy", "--true", "masked", "-F", "json").json["density"] == pytest.approx(1 / 3)
+    assert attn("mask", "check", "padding.npy", "--expect", "pad(right=2)", "--for", "mha").code == 1
+    refused(attn("mask", "show", "padding.npy"), USAGE, "padding.npy: nothing in the cells", "--for sdpa or")
+    assert attn("mask", "show", "padding.npy", "--for", "mha", "-F", "json").json["density"] == pytest.approx(1 / 3)
     document = attn("mask", "check", "padding.npy", "-F", "json").json
     assert (document["convention"], [finding["code"] for finding in document["findings"]]) == (None, ["ambiguous"])
 
@@ -280,9 +280,7 @@ PADDINGS = {
 @pytest.mark.parametrize("name", PADDINGS)
 def test_padding_is_never_read_the_wrong_way_round(attn: Run, folder: Path, name: str) -> None:
     np.save("mask.npy", PADDINGS[name])
-    refused(
-        attn("mask", "convert", "mask.npy", "--to", "bool", "-o", "out.json"), USAGE, "--true attend or --true masked"
-    )
+    refused(attn("mask", "convert", "mask.npy", "--to", "sdpa", "-o", "out.json"), USAGE, "--for sdpa or --for mha")
     assert left_in(folder) == ["mask.npy"]
     assert attn("mask", "check", "mask.npy", "--expect", "pad(right=2)").code == 0
     wrong = attn("mask", "check", "mask.npy", "--expect", "pad(right=3)", "-F", "json").json
@@ -297,12 +295,12 @@ def test_a_square_that_pads_on_the_left_is_no_causal_mask(attn: Run, folder: Pat
     np.save("mask.npy", np.broadcast_to(np.arange(6) > 0, (6, 6)))
     assert attn("mask", "check", "mask.npy", "--expect", "pad(left=1)").code == 0
     assert "ambiguous" in attn("mask", "check", "mask.npy").out
-    refused(attn("mask", "convert", "mask.npy", "--to", "bool", "-o", "out.json"), USAGE, "--true attend or")
+    refused(attn("mask", "convert", "mask.npy", "--to", "sdpa", "-o", "out.json"), USAGE, "--for sdpa or")
 
 
 def test_a_mask_that_could_be_either_is_not_attended_through(attn: Run, folder: Path) -> None:
     np.save("mask.npy", np.broadcast_to(np.arange(3) > 0, (3, 3)))
-    refused(attn("inspect", "a b c", "--mask", "mask.npy"), USAGE, "'file(\"mask.npy\")'", "--true attend")
+    refused(attn("inspect", "a b c", "--mask", "mask.npy"), USAGE, "'file(\"mask.npy\")'", "--for sdpa")
     cells = {
         text: attn("inspect", "a b c", "--mask", text, "-F", "json").json["layers"][0]["heads"][0]["mask"][1]
         for text in ('file("mask.npy")', '~file("mask.npy")')
@@ -335,18 +333,16 @@ def test_what_is_advised_is_one_word_in_a_shell(attn: Run, folder: Path) -> None
     advised = [word for word in shlex.split(ran.err.partition("write ")[2].partition(" (")[0]) if "file" in word]
     assert advised == ['file("it\'s.npy")', '~file("it\'s.npy")']
     assert all(attn("inspect", "a b c", "--mask", text).code == 0 for text in advised)
-    refused(
-        attn("inspect", "a b c", "--mask", "both'\".npy"), USAGE, "attn mask convert --true attend or --true masked"
-    )
+    refused(attn("inspect", "a b c", "--mask", "both'\".npy"), USAGE, "attn mask convert --for sdpa or --for mha")
 
 
 def test_a_mask_is_read_by_the_other_one_of_a_difference(attn: Run, masks: Path) -> None:
     np.save("kpm.npy", ~np.load("padding.npy"))
     equal = attn("mask", "diff", "kpm.npy", "pad(right=2)")
     assert (equal.code, equal.out) == (0, "equal: 36 cells\n")
-    assert "kpm.npy is read as True = masked: only so is it what pad(right=2) says; --true" in equal.err
-    refused(attn("mask", "diff", "kpm.npy", "padding.npy"), USAGE, "--true attend or --true masked")
-    assert attn("mask", "diff", "kpm.npy", "padding.npy", "--true", "masked").code == 1
+    assert "kpm.npy is read as True = masked: only so is it what pad(right=2) says; --for" in equal.err
+    refused(attn("mask", "diff", "kpm.npy", "padding.npy"), USAGE, "--for sdpa or --for mha")
+    assert attn("mask", "diff", "kpm.npy", "padding.npy", "--for", "mha").code == 1
 
 
 def test_zeros_added_to_the_scores_mask_nothing(attn: Run, folder: Path) -> None:
@@ -382,10 +378,10 @@ def test_a_mask_is_converted(attn: Run, masks: Path) -> None:
     written = torch.load("out.pt", weights_only=True)
     assert written.dtype == torch.bfloat16
     assert written[0].tolist() == [0.0, *[torch.finfo(torch.bfloat16).min] * 5]
-    assert attn("mask", "convert", "out.pt", "--to", "inverted", "-o", "out.csv").code == 0
+    assert attn("mask", "convert", "out.pt", "--to", "mha", "-o", "out.csv").code == 0
     assert Path("out.csv").read_text().splitlines()[0] == "0,1,1,1,1,1"
     assert attn("mask", "diff", "out.csv", "causal").code == 0
-    assert attn("mask", "convert", "causal", "--size", "4", "--to", "bool", "-o", "out.json").code == 0
+    assert attn("mask", "convert", "causal", "--size", "4", "--to", "sdpa", "-o", "out.json").code == 0
     assert json.loads(Path("out.json").read_text())[1] == [True, True, False, False]
     assert attn("mask", "convert", "heads.npy", "--to", "additive", "-o", "out.npz").code == 0
     assert np.load("out.npz")["mask"].shape == (3, 6, 6)
@@ -415,9 +411,9 @@ BAD: dict[str, tuple[list[str], int, str]] = {
         ["show", "docs(999999998)", "--queries", "2", "--keys", "3", "--past", "999999997"], INPUT, "999999999; make",
     ),
     "a function of torch that fails": (["show", "tensors.py:mistaken"], INPUT, "where() takes"),
-    "true of an expression": (["show", "causal", "--true", "attend"], USAGE, "--true attend applies"),
-    "true of two expressions": (["diff", "causal", "full", "--true", "attend"], USAGE, "--true attend applies"),
-    "true of numbers": (["show", "additive.npy", "--true", "masked"], USAGE, "additive"),
+    "a reader of an expression": (["show", "causal", "--for", "sdpa"], USAGE, "--for sdpa applies"),
+    "a reader of two expressions": (["diff", "causal", "full", "--for", "sdpa"], USAGE, "--for sdpa applies"),
+    "booleans that are to be added": (["show", "causal.npy", "--for", "additive"], USAGE, "booleans, or 0 and 1"),
     "another size than the file's": (["show", "causal.npy", "--size", "4"], INPUT, "[6, 6]"),
     "documents that do not add up": (["show", "docs(2,2)", "--size", "5"], INPUT, "covers 4 positions"),
     "an ending": (["show", "causal", "-o", "mask.tsv"], USAGE, ".json, .svg, .html, .md or .txt"),
@@ -432,16 +428,16 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "a file of functions that ends": (["show", "broken.py:mask"], INPUT, "broken.py fails: SystemExit"),
     "a file of functions that is not there": (["show", "gone.py:mask"], INPUT, "gone.py cannot be read"),
     "a type of booleans": (
-        ["convert", "causal.npy", "--to", "bool", "--dtype", "float16", "-o", "x.npy"], USAGE, "--dtype float16",
+        ["convert", "causal.npy", "--to", "sdpa", "--dtype", "float16", "-o", "x.npy"], USAGE, "--dtype float16",
     ),
     "bfloat16 in an array": (
         ["convert", "causal.npy", "--to", "additive", "--dtype", "bfloat16", "-o", "x.npy"], USAGE, "has no bfloat16",
     ),
-    "an ending for no mask": (["convert", "causal.npy", "--to", "bool", "-o", "x.bin"], USAGE, "ending in .npy"),
-    "three axes as lines": (["convert", "heads.npy", "--to", "bool", "-o", "x.csv"], USAGE, "one matrix"),
-    "no folder": (["convert", "causal.npy", "--to", "bool", "-o", "gone/x.npy"], INPUT, "cannot write"),
-    "what could be either": (["convert", "padding.npy", "--to", "bool", "-o", "x.npy"], USAGE, "--true attend or"),
-    "no output": (["convert", "causal.npy", "--to", "bool"], USAGE, "--output"),
+    "an ending for no mask": (["convert", "causal.npy", "--to", "sdpa", "-o", "x.bin"], USAGE, "ending in .npy"),
+    "three axes as lines": (["convert", "heads.npy", "--to", "sdpa", "-o", "x.csv"], USAGE, "one matrix"),
+    "no folder": (["convert", "causal.npy", "--to", "sdpa", "-o", "gone/x.npy"], INPUT, "cannot write"),
+    "what could be either": (["convert", "padding.npy", "--to", "sdpa", "-o", "x.npy"], USAGE, "--for sdpa or"),
+    "no output": (["convert", "causal.npy", "--to", "sdpa"], USAGE, "--output"),
     "masks of two sizes": (["diff", "causal.npy", "docs(3,4)"], INPUT, "covers 7 positions"),
 }  # fmt: skip
 
@@ -458,7 +454,7 @@ def test_a_bad_request_is_one_sentence_and_an_exit_code(attn: Run, masks: Path, 
 
 @pytest.mark.parametrize("command", ["show", "check", "diff", "convert"])
 def test_an_escape_sequence_is_shown_and_never_sent(attn: Run, folder: Path, command: str) -> None:
-    more = {"diff": ["causal"], "convert": ["--to", "bool", "-o", "x.npy"]}.get(command, [])
+    more = {"diff": ["causal"], "convert": ["--to", "sdpa", "-o", "x.npy"]}.get(command, [])
     for mask in (ESCAPE, f"{ESCAPE}.npy", f"{ESCAPE}.py:mask"):
         ran = attn("mask", command, mask, *more)
         refused(ran, ran.code)

@@ -516,7 +516,7 @@ def test_a_stream_that_fails_keeps_its_whole_lines_to_the_side(attn: Run, tmp_pa
     assert not path.exists()
     part = tmp_path / f"out.{ending}.part"
     assert part.read_text(encoding="utf-8") == attn("inspect", "time flies", "-F", ending).out
-    assert attn("inspect", "time flies", "--resume", path).code == 0
+    assert attn("inspect", "time flies", "--resume", "-o", path).code == 0
     assert list(tmp_path.iterdir()) == [path]
 
 

@@ -46,7 +46,7 @@ FOLDER = PROJECT / "attncli" / "formats" / "page"
 
 def page_of(attn: Run, tmp_path: Path, *arguments: str) -> str:
     path = tmp_path / "report.html"
-    ran = attn("inspect", *arguments, "--interactive", "-o", path)
+    ran = attn("inspect", *arguments, "-o", path)
     assert (ran.code, ran.out, ran.err) == (0, "", "")
     return path.read_text(encoding="utf-8")
 
@@ -220,12 +220,9 @@ def test_the_policy_allows_the_pages_own_script_and_style_and_no_address(attn: R
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--interactive"], "--interactive writes a page; say where with --output report.html"),
-        (["--interactive", "-o", "page.json"], "--output page.json does not end in .html"),
-        (["--interactive", "-o", "page.html", "-F", "json"], "--interactive writes html, not --format json"),
-        (["--interactive", "-o", "page.html", "--show", "scores,q,k"], "--show scores does not apply to --interactive"),
-        (["--interactive", "-o", "page.html", "--show", "weights,q"], "write --show q,k"),
-        (["fruit flies", "--interactive", "-o", "page.html"], "--interactive draws one trace; give one sentence"),
+        (["-o", "page.html", "--show", "scores,q,k"], "--show scores does not apply to html"),
+        (["-o", "page.html", "--show", "weights,q"], "write --show q,k"),
+        (["fruit flies", "-o", "page.html"], "a page of html shows one trace; give one sentence"),
     ],
 )
 def test_what_is_no_page_is_a_usage_error(
@@ -248,7 +245,7 @@ def test_a_saved_trace_becomes_the_same_page(attn: Run, tmp_path: Path) -> None:
 def test_a_layer_without_q_and_k_says_that_they_are_left_out(attn: Run, tmp_path: Path) -> None:
     saved = tmp_path / "odd.safetensors"
     odd_trace().save(saved)
-    ran = attn("inspect", "--from", saved, "--interactive", "-o", tmp_path / "odd.html", "--show", "q,k,weights")
+    ran = attn("inspect", "--from", saved, "-o", tmp_path / "odd.html", "--show", "q,k,weights")
     assert ran.code == 0
     assert "layer 0 gives its weights alone: k, q are left out" in ran.err
 

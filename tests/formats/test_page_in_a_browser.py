@@ -99,7 +99,7 @@ def test_the_number_under_the_pointer_is_the_documents(
     attn: Run, tmp_path: Path, minilm: str, opened: Callable[..., Page]
 ) -> None:
     arguments = ("inspect", SENTENCE, "-m", minilm, "--layer", "0,3")
-    assert attn(*arguments, "--interactive", "-o", tmp_path / "page.html").code == 0
+    assert attn(*arguments, "-o", tmp_path / "page.html").code == 0
     document = attn(*arguments, "-F", "json").json
     page = opened(tmp_path / "page.html")
     for layer in document["layers"]:
@@ -149,7 +149,7 @@ def test_each_kind_of_cell_has_its_own_word_and_its_own_colour(tmp_path: Path, o
 
 def test_the_bars_add_up_to_q_times_k(attn: Run, tmp_path: Path, tiny_llama: str, opened: Callable[..., Page]) -> None:
     arguments = ("inspect", SENTENCE, "-m", tiny_llama, "-H", "4", "--show", "q,k")
-    assert attn(*arguments, "--interactive", "-o", tmp_path / "page.html").code == 0
+    assert attn(*arguments, "-o", tmp_path / "page.html").code == 0
     (layer,) = attn(*arguments, "-F", "json").json["layers"]
     page = opened(tmp_path / "page.html")
     q, k = (np.array(layer["heads"][0][name], np.float16).astype(float) for name in "qk")
@@ -170,7 +170,7 @@ def test_the_bars_add_up_to_q_times_k(attn: Run, tmp_path: Path, tiny_llama: str
 def test_the_arrow_keys_move_the_cell_and_the_page_says_it(
     attn: Run, tmp_path: Path, opened: Callable[..., Page]
 ) -> None:
-    assert attn("inspect", SENTENCE, "--interactive", "-o", tmp_path / "page.html").code == 0
+    assert attn("inspect", SENTENCE, "-o", tmp_path / "page.html").code == 0
     heads = attn("inspect", SENTENCE, "-F", "json", "--precision", "3").json["layers"][0]["heads"]
     page = opened(tmp_path / "page.html")
     heat_map = page.get_by_role("application", name="heat map of layer 0, head 0; query 0 time, key 0 time: 1.000")
@@ -195,7 +195,7 @@ def test_the_arrow_keys_move_the_cell_and_the_page_says_it(
 
 
 def test_a_head_is_chosen_with_the_keys(attn: Run, tmp_path: Path, minilm: str, opened: Callable[..., Page]) -> None:
-    assert attn("inspect", SENTENCE, "-m", minilm, "-l", "all", "--interactive", "-o", tmp_path / "page.html").code == 0
+    assert attn("inspect", SENTENCE, "-m", minilm, "-l", "all", "-o", tmp_path / "page.html").code == 0
     page = opened(tmp_path / "page.html")
     group = page.get_by_role("radiogroup", name="All heads")
     assert group.get_by_role("radio").count() == 72
@@ -234,7 +234,7 @@ def test_sentences_filter_the_lines_and_the_row(
     attn: Run, tmp_path: Path, minilm: str, opened: Callable[..., Page]
 ) -> None:
     arguments = ("inspect", SENTENCE, "-m", minilm, "--pair", PAIR, "-H", "1")
-    assert attn(*arguments, "--interactive", "-o", tmp_path / "page.html").code == 0
+    assert attn(*arguments, "-o", tmp_path / "page.html").code == 0
     document = attn(*arguments, "-F", "json", "--precision", "3").json
     weights = document["layers"][0]["heads"][0]["weights"]
     segments = [token["segment"] for token in document["query_tokens"]]
@@ -262,7 +262,7 @@ def test_sentences_filter_the_lines_and_the_row(
 def test_a_token_is_isolated_with_the_keys_and_kept_with_a_click(
     attn: Run, tmp_path: Path, opened: Callable[..., Page]
 ) -> None:
-    assert attn("inspect", SENTENCE, "--interactive", "-o", tmp_path / "page.html").code == 0
+    assert attn("inspect", SENTENCE, "-o", tmp_path / "page.html").code == 0
     weights = attn("inspect", SENTENCE, "-F", "json", "--precision", "3").json["layers"][0]["heads"][0]["weights"]
     page = opened(tmp_path / "page.html")
     page.get_by_role("listbox", name="queries").get_by_role("option", name="time").focus()
@@ -293,7 +293,7 @@ def test_of_many_lines_the_strongest_are_drawn_and_the_page_says_so(
 def test_of_lines_all_alike_some_are_drawn(attn: Run, tmp_path: Path, opened: Callable[..., Page]) -> None:
     words = " ".join(f"w{index}" for index in range(60))
     even = ("--init", "zeros", "--project", "qk", "--mask", "none")
-    assert attn("inspect", words, *even, "--interactive", "-o", tmp_path / "page.html").code == 0
+    assert attn("inspect", words, *even, "-o", tmp_path / "page.html").code == 0
     page = opened(tmp_path / "page.html")
     assert page.inner_text("#lines-note") == "1500 of 3600 lines, the strongest: from 0.017"
 
@@ -301,7 +301,7 @@ def test_of_lines_all_alike_some_are_drawn(attn: Run, tmp_path: Path, opened: Ca
 def test_a_row_whose_keys_are_not_shown_is_not_called_masked(
     attn: Run, tmp_path: Path, opened: Callable[..., Page]
 ) -> None:
-    arguments = ("inspect", SENTENCE, "-k", "arrow", "--interactive", "-o", tmp_path / "page.html")
+    arguments = ("inspect", SENTENCE, "-k", "arrow", "-o", tmp_path / "page.html")
     assert attn(*arguments).code == 0
     page = opened(tmp_path / "page.html")
     assert [point_at(page, row, 0) for row in range(5)] == ["masked"] * 4 + ["0.080"]
@@ -330,7 +330,7 @@ def test_the_kinds_of_an_encoder_decoder_are_chosen(tmp_path: Path, opened: Call
 
 
 def test_the_mask_is_drawn_in_two_colours(attn: Run, tmp_path: Path, opened: Callable[..., Page]) -> None:
-    assert attn("inspect", SENTENCE, "--interactive", "-o", tmp_path / "page.html").code == 0
+    assert attn("inspect", SENTENCE, "-o", tmp_path / "page.html").code == 0
     page = opened(tmp_path / "page.html")
     page.get_by_label("show").select_option("mask")
     settled(page)

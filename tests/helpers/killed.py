@@ -54,7 +54,7 @@ def main() -> None:
 
     path = Path(result)
     part = path.with_name(path.name + ".part")
-    given = ["inspect", *arguments, "--resume", result]
+    given = ["inspect", *arguments, "--resume", "-o", result]
     undisturbed = started(app, given)
     await_growth(part, path, undisturbed)
     begun = time.monotonic()

@@ -13,7 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from attncli.errors import InputError, UsageError
 from attncli.masks.audit import audit, audit_fills
-from attncli.masks.conventions import LEAST, as_allowed, encoded, read_convention
+from attncli.masks.conventions import LEAST, Reader, as_allowed, encoded, read_convention
 from attncli.masks.expressions import ATOMS
 from attncli.masks.files import read_values, write_values
 from attncli.masks.findings import CODES, Finding, fails, parse_fail_on
@@ -34,13 +34,13 @@ def additive(allowed: np.ndarray, fill: float = MIN, dtype: str = "float32") -> 
 
 
 def found(
-    tmp_path: Path, values: Any, expect: str | None, size: Size | None = None, true: Any = None, dtype: Any = None
+    tmp_path: Path, values: Any, expect: str | None, size: Size | None = None, reader: Any = None, dtype: Any = None
 ) -> dict[str, Finding]:
     path = tmp_path / "mask.npy"
     np.save(path, values)
     expected = None if expect is None else parse(expect)
     given = size or Size()
-    subject = subject_of_file(str(path), true, given.past, expected)
+    subject = subject_of_file(str(path), reader, given.past, expected)
     findings = [*audit(subject, expected, given), *audit_fills(subject, dtype)]
     assert len({finding.code for finding in findings}) == len(findings) or {f.severity for f in findings} > {"error"}
     assert all(finding.code in CODES for finding in findings)
@@ -72,7 +72,7 @@ def test_a_mask_is_always_as_it_says_itself(tmp_path_factory: pytest.TempPathFac
     folder = tmp_path_factory.mktemp("mask")
     path = folder / "expected.npy"
     np.save(path, np.array(allowed))
-    findings = found(folder, np.array(allowed), str(path), true="attend")
+    findings = found(folder, np.array(allowed), str(path), reader="sdpa")
     assert all(finding.severity == "note" for finding in findings.values())
 
 
@@ -158,7 +158,7 @@ def test_a_finding_says_where(tmp_path: Path) -> None:
     findings = found(tmp_path, planted("causal", (1, 4), (3, 5), (4, 0)), "causal")
     assert findings["leak"].cells == ((1, 4), (3, 5))
     assert findings["missing"].cells == ((4, 0),)
-    everything = found(tmp_path, mask("full", 40), "causal", true="attend")["leak"]
+    everything = found(tmp_path, mask("full", 40), "causal", reader="sdpa")["leak"]
     assert everything.count == 780
     assert everything.cells == tuple((0, key) for key in range(1, 21))
 
@@ -176,7 +176,7 @@ def test_a_cell_that_several_parts_forbid_is_found_by_each(tmp_path: Path) -> No
     ],
 )
 def test_another_shape_is_said_and_no_cell_is_compared(tmp_path: Path, size: Size, words: str) -> None:
-    findings = found(tmp_path, np.ones((6, 4), bool), "full", size, true="attend")
+    findings = found(tmp_path, np.ones((6, 4), bool), "full", size, reader="sdpa")
     assert list(findings) == ["shape"]
     assert words in findings["shape"].message
 
@@ -208,7 +208,7 @@ def test_each_head_is_held_against_what_is_expected_of_it(
     values[..., random.random((3, 4)) < 0.2] ^= True
     np.save(folder / "wanted.npy", wanted)
     np.save(folder / "mask.npy", values)
-    subject = subject_of_file(str(folder / "mask.npy"), "attend")
+    subject = subject_of_file(str(folder / "mask.npy"), "sdpa")
     findings = list(audit(subject, parse(f"file('{folder / 'wanted.npy'}')"), Size()))
     counts = {finding.code: finding.count for finding in findings if finding.code in ("leak", "missing")}
     both = np.broadcast_arrays(values, wanted)
@@ -281,7 +281,7 @@ def test_the_work_of_an_expectation_grows_with_its_windows_and_not_with_their_sq
 
 def test_what_does_not_fit_another_alignment_is_no_explanation(tmp_path: Path) -> None:
     # The documents cover the 10 positions after a past of 6; aligned otherwise, there are only 8.
-    findings = found(tmp_path, mask("causal", 4, 8), "docs(5,5)", Size(past=6), true="attend")
+    findings = found(tmp_path, mask("causal", 4, 8), "docs(5,5)", Size(past=6), reader="sdpa")
     assert set(findings) == {"document", "missing"}
 
 
@@ -386,29 +386,30 @@ def test_booleans_are_told_apart_by_causal_structure(text: str) -> None:
 def test_what_could_be_either_is_ambiguous_until_it_is_said(text: str) -> None:
     allowed = mask(text)[None]
     assert read_convention(allowed, "m").is_ambiguous
-    assert not read_convention(allowed, "m", "attend").is_ambiguous
-    np.testing.assert_array_equal(read_convention(~allowed, "m", "masked").allowed, allowed)
+    assert not read_convention(allowed, "m", "sdpa").is_ambiguous
+    np.testing.assert_array_equal(read_convention(~allowed, "m", "mha").allowed, allowed)
     certain = read_convention(~allowed, "m", expected=allowed[0])
     assert (certain.convention, certain.is_ambiguous) == ("masked", False)
 
 
-def test_zeros_in_floats_mask_nothing_and_additive_values_have_no_true() -> None:
+def test_zeros_in_floats_mask_nothing_and_additive_values_are_added() -> None:
     reading = read_convention(np.zeros((1, 2, 2)), "m")
     assert (reading.convention, reading.is_ambiguous, reading.allowed.all()) == ("additive", False, True)
     assert as_allowed(np.zeros((2, 2), np.float16), "m").all()
-    assert read_convention(np.zeros((1, 2, 2)), "m", "masked").allowed.all()
-    assert not read_convention(np.zeros((1, 2, 2)), "m", "attend").allowed.any()
+    assert read_convention(np.zeros((1, 2, 2)), "m", "mha").allowed.all()
+    assert read_convention(np.zeros((1, 2, 2)), "m", "additive").allowed.all()
+    assert not read_convention(np.zeros((1, 2, 2)), "m", "sdpa").allowed.any()
     assert read_convention(np.zeros((1, 2, 2), int), "m").is_ambiguous
-    with pytest.raises(UsageError, match="--true attend does not apply to m, whose values are additive"):
-        read_convention(additive(mask("causal"))[None], "m", "attend")
+    for reader in ("sdpa", "mha", "additive"):  # numbers tell themselves, and all three add them
+        assert read_convention(additive(mask("causal"))[None], "m", reader).convention == "additive"
+    with pytest.raises(UsageError, match="--for additive does not apply to m, whose values are booleans, or 0 and 1"):
+        read_convention(mask("causal")[None], "m", "additive")
     with pytest.raises(InputError, match=r"m holds the values 0, 0\.5"):
         read_convention(np.array([[[0, 0.5]]]), "m")
 
 
-TO = ("bool", "inverted", "additive")
 DTYPES = ("float16", "bfloat16", "float32", "float64")
-WAYS = [("bool", "bool"), ("inverted", "bool"), *(("additive", dtype) for dtype in DTYPES)]
-TRUE = {"bool": "attend", "inverted": "masked", "additive": None}
+WAYS: list[tuple[Reader, str]] = [("sdpa", "bool"), ("mha", "bool"), *(("additive", dtype) for dtype in DTYPES)]
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -425,7 +426,7 @@ def test_a_mask_survives_every_pair_of_conventions(tmp_path: Path, ending: str, 
         write_values(path, encoded(allowed, to, dtype), dtype)
         loaded = read_values(path)
         assert loaded.dtype in (dtype, None)
-        again = read_convention(loaded.values[None], "m", TRUE[to]).allowed[0]  # type: ignore[arg-type]
+        again = read_convention(loaded.values[None], "m", to).allowed[0]
         np.testing.assert_array_equal(again, allowed)
         assert [file.name for file in tmp_path.iterdir()] == [path.name]
 

@@ -235,7 +235,7 @@ def test_the_bare_name_of_a_file_states_nothing_and_an_expression_does(tmp_path:
         np.testing.assert_array_equal(allowed(str(parse(bare, states_true=False))), lower)
     assert allowed(str(tmp_path / "zeros.npy"), states_true=False).all()
     bare = str(tmp_path / "padding.npy")
-    with pytest.raises(UsageError, match=r"padding\.npy: nothing .*write 'file\(.*'~file\(.*--true attend"):
+    with pytest.raises(UsageError, match=r"padding\.npy: nothing .*write 'file\(.*'~file\(.*--for sdpa"):
         allowed(bare, states_true=False)
     np.testing.assert_array_equal(allowed(f"file('{bare}')", states_true=False), padding)
     np.testing.assert_array_equal(allowed(f"~file('{bare}')", states_true=False), ~padding)
@@ -252,12 +252,12 @@ def test_two_masks_tell_each_other_what_true_means(tmp_path: Path) -> None:
                 first, second = open_pair(*pair, Size())
                 np.testing.assert_array_equal(first.allowed, second.allowed)
     for pair in ((names[0], names[1]), (names[0], "keys(0,2) & queries(0,2) | keys(2,4) & queries(2,4)")):
-        with pytest.raises(UsageError, match="say it with --true attend or --true masked"):
+        with pytest.raises(UsageError, match="say it with --for sdpa or --for mha"):
             open_pair(*pair, Size())
     first, second = open_pair(names[0], names[0], Size())
     assert first == second
     (subject,) = open_subjects(names[0], Size())
-    with pytest.raises(UsageError, match="say it with --true attend or --true masked"):
+    with pytest.raises(UsageError, match="say it with --for sdpa or --for mha"):
         subject.check_read()
 
 

@@ -72,7 +72,7 @@ def folder(attn: Run, tmp_path: Path, tiny_llama: str, monkeypatch: pytest.Monke
     (folder / "module.py").write_text("def allowed(b, h, q, kv):\n    return (q >= kv) & (h >= 0)\n", encoding="utf-8")
     mask = np.tri(4, dtype=bool)
     for ending in ("npy", "npz", "json", "csv", "safetensors", "pt"):
-        assert attn("mask", "convert", "causal", "--size", "4", "--to", "bool", "-o", f"mask.{ending}").code == OK
+        assert attn("mask", "convert", "causal", "--size", "4", "--to", "sdpa", "-o", f"mask.{ending}").code == OK
     assert attn("inspect", "time flies like an arrow", "--save", "trace.safetensors").code == OK
     q = np.random.default_rng(0).standard_normal((2, 4, 3), dtype=np.float32)
     save_file({"q": q, "k": q[:, ::-1].copy(), "mask": mask}, folder / "dump.safetensors")

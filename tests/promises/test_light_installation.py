@@ -95,7 +95,7 @@ def test_a_toy_layer_is_shown_saved_and_shown_again(light: Light, tmp_path: Path
     assert light("inspect", "--from", trace, "-F", "json").json["layers"] == shown.json["layers"]
     for command in (("heads",), ("why", "-q", "arrow"), ("inspect", "-F", "svg"), ("inspect", "-F", "md")):
         assert light(*command, "--from", trace) == attn(*command, "--from", trace)
-    assert light("inspect", "--from", trace, "-o", "page.html", "--interactive").code == 0
+    assert light("inspect", "--from", trace, "-o", "page.html").code == 0
 
 
 def test_a_checkpoint_of_a_common_family_is_computed(light: Light, minilm: str, attn: Callable[..., Ran]) -> None:
@@ -148,7 +148,7 @@ TAKEN = {
     ("inspect", TEXT, "--rng", "torch"): "--rng torch",
     ("inspect", TEXT, "--mask", "mask.pt"): "mask.pt",
     ("mask", "check", "mask.pt"): "mask.pt",
-    ("mask", "convert", "causal", "--size", "3", "--to", "bool", "-o", "out.pt"): "a .pt file",
+    ("mask", "convert", "causal", "--size", "3", "--to", "sdpa", "-o", "out.pt"): "a .pt file",
     (
         "inspect",
         TEXT,

@@ -28,7 +28,7 @@ COMMANDS = {
     "version": ["--version"],
     "completion": ["completion", "bash"],
     "a TAB": ["__complete", "bash", "--", "attn", "inspect", "-m", ""],
-    "trace": ["inspect", "--from", "trace.safetensors", "-o", "page.html", "--interactive"],
+    "trace": ["inspect", "--from", "trace.safetensors", "-o", "page.html"],
     "parquet": ["inspect", "time flies", "-o", "rows.parquet"],
     "picture": ["inspect", "time flies", "-o", "picture.svg"],
     "checkpoint": ["inspect", "time flies", "-m", "tiny", "-l", "all"],
@@ -52,7 +52,7 @@ COMMANDS = {
     "NumPy's engine": ["inspect", "time flies", "-m", "tiny", "--engine", "native"],
     "transformers' engine": ["inspect", "time flies", "-m", "tiny", "--engine", "transformers"],
     "both engines": ["inspect", "time flies", "-m", "tiny", "--engine", "auto", "--verify"],
-    "an interrupted run": ["inspect", "time", "flies", "-m", "tiny", "--resume", "rows.jsonl"],
+    "an interrupted run": ["inspect", "time", "flies", "-m", "tiny", "--resume", "-o", "rows.jsonl"],
 }
 ENDS = {"pickle that is not allowed": 3, "broken": 3, "mask diff": 1}
 # What would keep the libraries off the network anyway.
@@ -77,7 +77,7 @@ def recorded(
     for name in ("pickle", "broken"):
         (tmp_path / name / "model.safetensors").unlink()
     assert attn("inspect", "time flies", "--save", tmp_path / "trace.safetensors").code == 0
-    assert attn("mask", "convert", "causal", "--to", "bool", "-o", tmp_path / "mask.pt").code == 0
+    assert attn("mask", "convert", "causal", "--to", "sdpa", "-o", tmp_path / "mask.pt").code == 0
     online = {name: value for name, value in os.environ.items() if name not in KEEPERS}
     online |= {"HF_HOME": str(tmp_path / "hub")}
 

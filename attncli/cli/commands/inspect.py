@@ -36,7 +36,6 @@ class _Run:
         output: where it goes, and how it looks.
         colormap: the colours of the heat maps.
         save: where the trace is kept as well.
-        is_page: whether the format is the interactive page.
     """
 
     environment: Environment
@@ -47,7 +46,6 @@ class _Run:
     output: options.Output
     colormap: str
     save: Path | None
-    is_page: bool
 
 
 def inspect(
@@ -58,27 +56,27 @@ def inspect(
     derive: options.Derive,
     output: options.Output,
     colormap: options.Colormap = None,
-    resume: options.Resume = None,
-    interactive: options.Interactive = False,
     save: options.Save = None,
 ) -> None:
     """Show the attention of a sentence, from its tokens to a heat map per head.
+
+    In html it is a page to look around in, for any browser; --show q,k adds q×k.
 
     Examples:
     attn inspect "time flies like an arrow"
     attn inspect -m gpt2 "time flies like an arrow" --head 3
     attn inspect -F jsonl - < sentences.txt
     """
-    shown = _view(view)
-    if resume is not None:
-        chosen = _resumable_format(resume, output, save, interactive)
-    elif interactive:
-        chosen = _page_format(derive, view, shown, output)
-    else:
-        chosen = output.chosen()
-    run = _Run(environment, request, derive, shown, chosen, output, colormap or "viridis", save, interactive)
+    left = None
+    if request.resume:
+        from attncli.cli.resume import resumable
+
+        left = resumable(output.output)
+    run = _Run(environment, request, derive, _view(view), output.chosen(), output, colormap or "viridis", save)
     _refuse_contradictions(run)
-    if (_show(context, run) if resume is None else _resume(context, run, resume)) > 0:
+    if run.chosen == "html":
+        _check_page(view, run)
+    if _show(context, run) if left is None else _resume(context, run, left):
         raise typer.Exit(ExitCode.INPUT)
 
 
@@ -114,6 +112,8 @@ def _refuse_contradictions(run: _Run) -> None:
     least = run.view.min_weight
     if least is not None and least > 1 and not run.derive.norms:
         raise UsageError(f"--min-weight {least}: no weight is more than 1; a norm may be, with --norms")
+    if request.resume and run.save is not None:
+        raise UsageError("--save does not apply to --resume, which goes on with rows; drop one of them")
     refuse_misplaced_errors(request.keep_errors, request.fail_fast, run.chosen)
     if run.chosen == "parquet":
         from attncli.formats.parquet import check_parquet
@@ -121,7 +121,7 @@ def _refuse_contradictions(run: _Run) -> None:
         check_parquet(path)
 
 
-def _answers(context: typer.Context, run: _Run, path: Path | None, resumed: Resumed | None = None) -> Answers[Trace]:
+def _answers(context: typer.Context, run: _Run, resumed: Resumed | None = None) -> Answers[Trace]:
     """Return what is to be shown: the traces that are asked for, followed by a bar and counted."""
     from attncli.cli.progress import Following
     from attncli.cli.request import answers_of, derivation_of, is_alone, tolerated
@@ -129,7 +129,7 @@ def _answers(context: typer.Context, run: _Run, path: Path | None, resumed: Resu
 
     request, texts = run.request, run.request.computed.sentences
     wish, layers = derivation_of(run.derive, request)
-    only = "--save keeps" if run.save is not None else "--interactive draws" if run.is_page else None
+    only = "--save keeps" if run.save is not None else "a page of html shows" if run.chosen == "html" else None
     computed = answers_of(
         run.environment, request, "0", layers=layers, generate=request.generate, only=only, resumed=resumed
     )
@@ -140,7 +140,8 @@ def _answers(context: typer.Context, run: _Run, path: Path | None, resumed: Resu
         is_alone=alone,
         keeps_errors=request.keep_errors,
     )
-    bar = context.with_resource(Following(run.environment, last_number(texts), run.environment.is_terminal(path)))
+    is_seen = run.environment.is_terminal(run.output.output)
+    bar = context.with_resource(Following(run.environment, last_number(texts), is_seen))
     return Answers(bar.follow(_noted(traces, run, alone)), request.keep_errors)
 
 
@@ -149,8 +150,8 @@ def _show(context: typer.Context, run: _Run) -> int:
     from attncli.formats import DRAWN, STREAMS
 
     path = run.output.output
-    answers = _answers(context, run, path)
-    if run.is_page:
+    answers = _answers(context, run)
+    if run.chosen == "html":
         from attncli.formats.page import write_page
 
         run.environment.write(write_page(answers.good(), run.view, run.colormap), path)
@@ -175,7 +176,7 @@ def _resume(context: typer.Context, run: _Run, path: Path) -> int:
         run.environment.note(f"{path} is whole already; remove it to compute it again")
         return _bad_of_whole(context, run, path)
     with resumed(path, run.chosen) as left:
-        answers = _answers(context, run, path, left)
+        answers = _answers(context, run, left)
         if left.goes_on:
             run.environment.note(f"{left.part}: going on from sentence {left.sentence}")
         with left.stream() as stream:
@@ -190,7 +191,7 @@ def _bad_of_whole(context: typer.Context, run: _Run, path: Path) -> int:
 
     if run.view.min_weight is not None and run.chosen != "jsonl":
         # It leaves good sentences without a row, so that all of them are answered again.
-        answers = _answers(context, run, path, Resumed(path, path, run.chosen))
+        answers = _answers(context, run, Resumed(path, path, run.chosen))
         for _ in answers:
             pass
         return answers.failures
@@ -253,21 +254,13 @@ def _emit(answers: Iterable[tuple[int, Trace | Failure]], run: _Run, stream: IO[
         stream.flush()
 
 
-def _resumable_format(path: Path, output: options.Output, save: Path | None, interactive: bool) -> str:
-    from attncli.cli.resume import resumable
-
-    for name, is_given in (("output", output.output), ("save", save), ("interactive", interactive)):
-        if is_given:
-            raise UsageError(f"--{name} does not apply to --resume, which is --output for rows; drop one of them")
-    return resumable(output.format_, path)
-
-
-def _page_format(derive: options.Derive, view: options.View, shown: View, output: options.Output) -> str:
+def _check_page(view: options.View, run: _Run) -> None:
     from attncli.formats.page import check_page
 
-    for name, _ in (*derive.said(), *view.said()):
+    for name, _ in (*run.derive.said(), *view.said()):
         if name in _NOT_OF_PAGES:
             option = "--" + name.replace("_", "-")
-            raise UsageError(f"{option} does not apply to --interactive, whose page holds all weights as they are")
-    check_page(output.format_, output.output, shown.show)
-    return "html"
+            raise UsageError(
+                f"{option} does not apply to html, whose page holds all weights as they are; give svg or md"
+            )
+    check_page(run.view.show)

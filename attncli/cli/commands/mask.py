@@ -63,11 +63,12 @@ class _Reading(Options):
         int | None,
         Option(min=0, metavar="N", help="Keys before the first query (a KV cache). Default: 0.", rich_help_panel=_SIZE),
     ] = None
-    true: Annotated[
-        Literal["attend", "masked"] | None,
+    for_: Annotated[
+        Literal["sdpa", "mha", "additive"] | None,
         Option(
-            "--true",
-            help="What True means in a file. Default: found out, or said to be ambiguous.",
+            "--for",
+            help="What reads a file: sdpa, to which True = attend; mha (nn.MultiheadAttention), to which True = "
+            "masked; or additive, what is added to scores. Default: found out, or said to be ambiguous.",
             rich_help_panel=_INPUT,
         ),
     ] = None
@@ -120,7 +121,7 @@ def show(
     from attncli.masks.layout import open_subjects
 
     tokens = None if text is None else _words(text)
-    subjects = open_subjects(mask, reading.sizes(tokens), reading.true, heads or 1, allow_bias=True)
+    subjects = open_subjects(mask, reading.sizes(tokens), reading.for_, heads or 1, allow_bias=True)
     for subject in subjects:
         subject.check_read()
     if output.chosen() == "json":
@@ -161,9 +162,9 @@ def check(
     codes, size = parse_fail_on(fail_on), reading.sizes()
     expected = None if expect is None else expression_of(expect)
     if is_file(mask):
-        subject = subject_of_file(mask, reading.true, size.past, expected)
+        subject = subject_of_file(mask, reading.for_, size.past, expected)
     else:
-        subject = open_subjects(mask, size, reading.true, beside=expected)[-1]
+        subject = open_subjects(mask, size, reading.for_, beside=expected)[-1]
     findings = [*audit(subject, expected, size), *audit_fills(subject, dtype)]
     failed = fails(findings, codes)
     if output.chosen() == "json":
@@ -191,7 +192,7 @@ def diff(environment: Environment, mask: Mask, other: Other, reading: _Reading, 
     from attncli.render.masks import compared
 
     how = _How(environment, "diff", f"{mask} / {other}", output)
-    first, second = open_pair(mask, other, reading.sizes(), reading.true)
+    first, second = open_pair(mask, other, reading.sizes(), reading.for_)
     _say_what_was_nearer(environment, [first, second])
     comparison = compare(first, second)
     _draw(lambda view: compared(comparison, view.palette, view.room), first, how)
@@ -203,9 +204,9 @@ def convert(
     mask: Mask,
     reading: _Reading,
     to: Annotated[
-        Literal["bool", "inverted", "additive"],
+        Literal["sdpa", "mha", "additive"],
         Option(
-            help="bool: True = attend (SDPA); inverted: True = masked (nn.MultiheadAttention); additive: 0 and min.",
+            help="sdpa: True = attend; mha (nn.MultiheadAttention): True = masked; additive: 0 and min.",
             rich_help_panel=_OUTPUT,
         ),
     ],
@@ -223,8 +224,8 @@ def convert(
     """Write a mask as another API expects it.
 
     Examples:
-    attn mask convert mask.npy --to inverted -o inverted.npy
-    attn mask convert "causal" --size 8 --to bool -o mask.json
+    attn mask convert mask.npy --to mha -o mha.npy
+    attn mask convert "causal" --size 8 --to sdpa -o mask.json
     """
     from attncli.masks.conventions import encoded
     from attncli.masks.files import write_values
@@ -232,7 +233,7 @@ def convert(
 
     if dtype is not None and to != "additive":
         raise UsageError(f"--dtype {dtype} does not apply to --to {to}, which writes booleans; leave it out")
-    subject = open_subjects(mask, reading.sizes(), reading.true)[-1]
+    subject = open_subjects(mask, reading.sizes(), reading.for_)[-1]
     subject.check_read()
     kind = (dtype or "float32") if to == "additive" else "bool"
     write_values(output, encoded(subject.allowed.reshape(subject.shape), to, kind), kind)
@@ -254,7 +255,7 @@ def _say_what_was_nearer(environment: Environment, subjects: Iterable[Subject]) 
         if subject.reading and subject.reading.is_nearer:
             environment.note(
                 f"{visible(subject.name)} is read as True = {subject.reading.convention}: {subject.reading.why}; "
-                "--true attend or --true masked decides"
+                "--for sdpa or --for mha decides"
             )
 
 

@@ -14,7 +14,6 @@ import re
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from importlib.resources import files
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attncli.errors import InputError, UsageError
@@ -38,31 +37,20 @@ _ALWAYS = frozenset({"tokens", "shapes", "mask", "weights", "heatmap", "proof"})
 _MOST_CELLS = 4096 * 4096  # of one head: a browser's canvas ends at 16384 pixels, and each of them is held as a number
 
 
-def check_page(given: str | None, output: Path | None, show: frozenset[str] | None) -> None:
-    """Make sure that what was asked for is a page.
-
-    Args:
-        given: `--format`.
-        output: `--output`.
-        show: `--show`.
+def check_page(show: frozenset[str] | None) -> None:
+    """Make sure that a page holds what `--show` asks for.
 
     Raises:
-        UsageError: it is another format, has no file, or shows what a page does not hold.
+        UsageError: it does not.
     """
-    if given not in (None, "html"):
-        raise UsageError(f"--interactive writes html, not --format {given}; drop one of them")
-    if output is None:
-        raise UsageError("--interactive writes a page; say where with --output report.html")
-    if output.suffix.lower() != ".html":
-        raise UsageError(f"--interactive writes a page; --output {visible(str(output))} does not end in .html")
     parts = (show or frozenset()) - _ALWAYS
     if others := parts - {"q", "k"}:
         raise UsageError(
-            f"--show {','.join(sorted(others))} does not apply to --interactive, whose page holds the weights and the "
+            f"--show {','.join(sorted(others))} does not apply to html, whose page holds the weights and the "
             "mask, and with --show q,k the queries and keys"
         )
     if len(parts) == 1:
-        raise UsageError("--interactive draws q×k from both; write --show q,k")
+        raise UsageError("a page of html draws q×k from both; write --show q,k")
 
 
 def write_page(traces: Iterable[tuple[int, Trace]], view: View, colormap: str) -> Iterator[str]:
