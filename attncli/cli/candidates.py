@@ -392,7 +392,6 @@ VALUES: dict[str, Callable[[Cursor], Iterable[Candidate]]] = {
     "--device": lambda _: map(Candidate, ("cpu", "cuda", "mps")),
     "--from": partial(_files, (".safetensors",)),
     "--output": _outputs,
-    "--resume": partial(_files, (".jsonl", ".tsv", ".csv")),
     "--revision": _revisions,
     "CODES": _codes,
     "EXPR": _masks,

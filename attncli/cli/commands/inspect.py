@@ -140,8 +140,8 @@ def _answers(context: typer.Context, run: _Run, resumed: Resumed | None = None) 
         is_alone=alone,
         keeps_errors=request.keep_errors,
     )
-    shares_terminal = run.environment.is_terminal(run.output.output)
-    bar = context.with_resource(Following(run.environment, last_number(texts), shares_terminal))
+    is_seen = run.environment.is_terminal(run.output.output)
+    bar = context.with_resource(Following(run.environment, last_number(texts), is_seen))
     return Answers(bar.follow(_noted(traces, run, alone)), request.keep_errors)
 
 
