@@ -23,38 +23,12 @@ def examples(count: int) -> settings:
 # --- sentences ---------------------------------------------------------------------------------------------
 
 ODD_WORDS = (
-    *("time", "flies", "like", "an", "arrow", "##ing", "Ġthe", "▁x", "[CLS]", "[/INST]", "[bold red]", ":smile:"),
-    *(
-        "\x1b[31mred",
-        "\x1b]0;title\x07",
-        "\x9b2J",
-        "\u202etxt\u2066",
-        "a\u200bb",
-        "\ud800",
-        "\udcff",
-        "\ufeff",
-        "\uffff",
-    ),
-    *(
-        "<script>",
-        "]]>",
-        "&amp;",
-        '"',
-        "'",
-        "\\",
-        "\\t",
-        "|",
-        "`",
-        "=1+1",
-        "%s",
-        "{0}",
-        "﷽",
-        "👨‍👩‍👧‍👦",
-        "漢字",
-        "\u0301\u0301",
-    ),
-    *("\t", "\r", "\n", "\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029", "\xa0", "-", "--", "-1", "0", "\x7f"),
-)
+    "time", "flies", "like", "an", "arrow", "##ing", "Ġthe", "▁x", "[CLS]", "[/INST]", "[bold red]", ":smile:",
+    "\x1b[31mred", "\x1b]0;title\x07", "\x9b2J", "\u202etxt\u2066", "a\u200bb", "\ud800", "\udcff", "\ufeff", "\uffff",
+    "<script>", "]]>", "&amp;", '"', "'", "\\", "\\t", "|", "`", "=1+1", "%s", "{0}", "﷽", "👨‍👩‍👧‍👦", "漢字",
+    "\u0301\u0301", "\t", "\r", "\n", "\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029", "\xa0",
+    "-", "--", "-1", "0", "\x7f",
+)  # fmt: skip
 words = st.sampled_from(ODD_WORDS) | st.text(st.characters(codec=None, exclude_characters="\0"), max_size=8)
 texts = st.lists(words, max_size=6).map(" ".join) | st.text(st.characters(exclude_characters="\0"), max_size=20)
 

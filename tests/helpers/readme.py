@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -67,6 +68,15 @@ def ran(command: str, folder: Path, environment: dict[str, str]) -> str:
         check=False,
     )
     return finished.stdout
+
+
+def arguments_of(command: str) -> list[str] | None:
+    """The arguments of a run of `attn` of which a shell does no more than hand them over; None for other commands."""
+    lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    program, *arguments = lexer
+    is_plain = program == "attn" and "$" not in command and not any(set(word) <= set("|&;<>()") for word in arguments)
+    return arguments if is_plain else None
 
 
 def comparable(output: str) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 from beartype import beartype
 
 _STATED = re.compile(r"\b(?:Bool|Float|Int)\[")
-_UNCHECKED = {
+UNCHECKED = {
     # Beartype looks at an item of its list by chance, which Hypothesis forbids to its strategies.
     "attncli.attention.row_blocks",
     # It checks its shapes itself, which come from files.
@@ -33,12 +33,16 @@ def execute_shapes() -> None:
     """Check the shapes of every module of the package that is imported from now on."""
     vars(builtins).update(Bool=jaxtyping.Bool, Float=jaxtyping.Float, Int=jaxtyping.Int, np=np)
     every = jaxtyping.jaxtyped
+    is_checked: dict[Any, bool] = {}  # by code: an inner function is made again at every call of the outer one
 
     def jaxtyped(function: Any = None, **how: Any) -> Any:
         if function is None:
             return partial(jaxtyped, **how)
-        is_checked = f"{function.__module__}.{function.__qualname__}" not in _UNCHECKED and _states_shapes(function)
-        return every(function, **how) if is_checked else function
+        code = getattr(function, "__code__", function)
+        if code not in is_checked:
+            name = f"{function.__module__}.{function.__qualname__}"
+            is_checked[code] = name not in UNCHECKED and _states_shapes(function)
+        return every(function, **how) if is_checked[code] else function
 
     # What states none is left alone: jaxtyping would bind the arguments of each call to their names.
     jaxtyping.jaxtyped = jaxtyped  # type: ignore[assignment]

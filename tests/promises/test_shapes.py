@@ -9,6 +9,7 @@ from typing import Any
 import jaxtyping
 import numpy as np
 import pytest
+from shapes import UNCHECKED
 
 import attncli
 
@@ -84,3 +85,8 @@ def test_every_module_of_the_package_is_imported_so() -> None:
         if module.name != "attncli.__main__":  # which is the program
             loader = importlib.import_module(module.name).__spec__.loader
             assert type(loader).__module__.startswith("jaxtyping."), module.name
+
+
+@pytest.mark.parametrize("name", sorted(UNCHECKED))
+def test_what_is_left_unchecked_is_still_there(name: str) -> None:
+    assert pkgutil.resolve_name(name)

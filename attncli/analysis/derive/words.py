@@ -75,7 +75,7 @@ def _boundaries(sizes: Int[np.ndarray, " W"]) -> Int[np.ndarray, " W"]:
 
 
 def _pieces(
-    words: Int[np.ndarray, " W"], starts: Int[np.ndarray, " W"], sizes: Int[np.ndarray, " W"]
+    words: Int[np.ndarray, " N"], starts: Int[np.ndarray, " W"], sizes: Int[np.ndarray, " W"]
 ) -> Int[np.ndarray, " Q"]:
     """Return the pieces of some words, in order."""
     return np.concatenate([np.arange(starts[word], starts[word] + sizes[word]) for word in words])
