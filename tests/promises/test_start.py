@@ -48,14 +48,6 @@ def test_neither_torch_nor_transformers_is_imported(arguments: list[str], tmp_pa
     assert not imported & HEAVY
 
 
-# The program as it is started: the runner of the tests imports more than a run does.
-STARTED = """
-from attncli.__main__ import main
-try:
-    main()
-except SystemExit as ended:
-    assert not ended.code
-"""
 # What no view of a short sentence or a saved trace needs, and costs a hundredth of a run or more.
 SPARED = HEAVY | {
     "logging", "pydantic", "tokenizers", "attncli.cli.commands.heads", "attncli.cli.resume",
