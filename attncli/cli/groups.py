@@ -75,6 +75,11 @@ def takes(command: Callable[..., None], *beside: type[Options]) -> Callable[...,
     return run
 
 
+def choices_of(group: type[Options], name: str) -> tuple[str, ...]:
+    """Return what an option of a group can be chosen from."""
+    return get_args(_kind(get_type_hints(group, include_extras=True)[name]))
+
+
 def _is_group(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Options)
 

@@ -224,6 +224,8 @@ def test_a_saved_trace_becomes_the_same_page(attn: Run, tmp_path: Path) -> None:
     saved = tmp_path / "flies.safetensors"
     first = page_of(attn, tmp_path / "page.html", SENTENCE, "--save", str(saved))
     assert page_of(attn, tmp_path / "page.html", "--from", str(saved)) == first
+    printed = attn("inspect", "--from", saved, "-F", "html")
+    assert (printed.code, printed.out, printed.err) == (0, first, "")
 
 
 def test_a_layer_without_q_and_k_says_that_they_are_left_out(attn: Run, tmp_path: Path) -> None:
