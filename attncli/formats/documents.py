@@ -123,7 +123,7 @@ def _head_entry(head: HeadSummary, has_several: bool, precision: int | None) -> 
     return entry | {"std": _head_numbers(head.std, precision), "counts": dict(head.counts)} if has_several else entry
 
 
-def _head_numbers(values: Mapping[str, float | None], precision: int | None) -> dict[str, float | str | None]:
+def _head_numbers(values: Mapping[str, float | None], precision: int | None) -> dict[str, Any]:
     return {name: number(value, precision) for name, value in values.items()}
 
 
@@ -174,7 +174,7 @@ def _row(row: Row, precision: int | None) -> dict[str, Any]:
     }
     keys = [
         {"key": key, "key_token": row.keys[key].as_dict()}
-        | {name: None if values is None else _json(values[key], precision) for name, values in columns.items()}
+        | {name: None if values is None else number(values[key], precision) for name, values in columns.items()}
         for key in row.ranked.tolist()
     ]
     return {**_place(row), "key": None, "keys": keys, **_totals(row, precision)}
@@ -213,7 +213,7 @@ def _cell(cell: Cell, precision: int | None) -> dict[str, Any]:
         "key": cell.key.index,
         "key_token": cell.key.as_dict(),
         "dimensions": dimensions,
-        **{name: _json(value, precision) for name, value in stages.items()},
+        **{name: number(value, precision) for name, value in stages.items()},
         **_totals(cell.row, precision),
     }
 
@@ -238,10 +238,6 @@ def _totals(row: Row, precision: int | None) -> dict[str, Any]:
         "sink_weight": number(row.sink_weight, precision),
         "output_norm": number(row.output_norm, precision),
     }
-
-
-def _json(value: Any, precision: int | None) -> float | str | bool | None:
-    return bool(value) if isinstance(value, bool | np.bool) else number(value, precision)
 
 
 def write_difference(difference: Difference, precision: int | None) -> str:

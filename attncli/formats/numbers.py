@@ -29,10 +29,12 @@ def as_numbers(values: Float[np.ndarray, " N"], precision: int | None) -> list[s
     return texts
 
 
-def number(value: float | np.floating | None, precision: int | None) -> float | str | None:
-    """Return one number as JSON takes it: NaN and the infinities as strings, a float32 by its shortest digits."""
+def number(value: float | np.floating | np.bool | None, precision: int | None) -> float | str | bool | None:
+    """Return a value as JSON takes it: NaN and the infinities as strings, a float32 by its shortest digits."""
     if value is None:
         return None
+    if isinstance(value, bool | np.bool):
+        return bool(value)
     if not math.isfinite(value):
         return str(float(value))
     return float(str(value)) if precision is None else round(float(value), precision)

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import io
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
 from html import escape
 from itertools import groupby
 from typing import NamedTuple
@@ -25,7 +23,7 @@ from rich.style import Style
 from rich.terminal_theme import TerminalTheme
 
 from attncli.render.block import Block, block, trimmed
-from attncli.render.palette import BOLD, LEFT_TO_RIGHT
+from attncli.render.palette import BOLD, LEFT_TO_RIGHT, is_right_to_left
 
 INK, PAPER = (31, 35, 40), (255, 255, 255)
 FAINT = "#59636e"  # what is dim in a terminal: on paper at a contrast of 6:1 (WCAG 2.2 asks for 4.5)
@@ -123,16 +121,11 @@ def _runs(text: str) -> Iterator[tuple[str, int, bool]]:
     boxed = [len(cluster) > 1 or ord(cluster) > 0xFF for cluster, _ in clusters]
     for place in range(1, len(clusters) - 1):
         # The words between them are read in the order of theirs.
-        if clusters[place][0] == " " and all(_is_right_to_left(clusters[place + side][0]) for side in (-1, 1)):
+        if clusters[place][0] == " " and all(is_right_to_left(clusters[place + side][0]) for side in (-1, 1)):
             boxed[place] = True
     for is_boxed, run in groupby(zip(clusters, boxed, strict=True), key=lambda pair: pair[1]):
-        parts = [cluster for cluster, _ in run]
-        yield "".join(part for part, _ in parts), sum(width for _, width in parts), is_boxed
-
-
-@cache
-def _is_right_to_left(cluster: str) -> bool:
-    return any(unicodedata.bidirectional(character) in {"R", "AL", "AN"} for character in cluster)
+        parts, widths = zip(*(cluster for cluster, _ in run), strict=True)
+        yield "".join(parts), sum(widths), is_boxed and sum(widths) > 0
 
 
 # --- the three formats -------------------------------------------------------------------------------------

@@ -40,10 +40,15 @@ def segment_width(segment: Segment) -> int:
     return cell_len(segment.text)
 
 
-def stack(blocks: Iterable[Block]) -> Block:
-    """Return the blocks one above the other."""
-    kept = list(blocks)
-    return Block([line for one in kept for line in one.lines], max((one.width for one in kept), default=0))
+def stack(blocks: Iterable[Block], gap: int = 0) -> Block:
+    """Return the blocks one above the other, with so many blank lines between them."""
+    lines: list[Sequence[Segment]] = []
+    width = 0
+    for one in blocks:
+        lines += [[]] * gap if lines else []
+        lines += one.lines
+        width = max(width, one.width)
+    return Block(lines, width)
 
 
 def beside(blocks: Sequence[Block], gap: int = 2) -> Block:
@@ -60,18 +65,20 @@ def beside(blocks: Sequence[Block], gap: int = 2) -> Block:
     return Block([trimmed(line) for line in lines], sum(one.width for one in blocks) + gap * (len(blocks) - 1))
 
 
-def flowing(parts: Iterable[Sequence[Segment]], width: int | None) -> Block:
-    """Return parts, none of which is split, in as few lines of `width` cells as they fit in; None is one line."""
-    lines: list[list[Segment]] = [[]]
-    used = 0
-    for part in parts:
-        size = sum(map(segment_width, part))
-        if lines[-1] and width is not None and used + 3 + size > width:
+def in_lines(blocks: Iterable[Block], gap: int, width: int | None) -> list[list[Block]]:
+    """Return blocks in as few lines of `width` cells as they fit in; None is one line."""
+    lines: list[list[Block]] = []
+    for one in blocks:
+        is_full = width is not None and lines and sum(each.width + gap for each in lines[-1]) + one.width > width
+        if is_full or not lines:
             lines.append([])
-        gap = [Segment("   ")] if lines[-1] else []
-        used = used + 3 + size if gap else size
-        lines[-1] += [*gap, *part]
-    return block(lines)
+        lines[-1].append(one)
+    return lines
+
+
+def flowing(parts: Iterable[Sequence[Segment]], width: int | None) -> Block:
+    """Return parts, none of which is split, behind each other in as few lines of `width` cells as they fit in."""
+    return stack(beside(line, 3) for line in in_lines((block([part]) for part in parts), 3, width))
 
 
 def cell(text: str, width: int, style: Style | None = None, align: str = "right") -> Segment:

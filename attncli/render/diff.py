@@ -15,7 +15,7 @@ from rich.text import Text
 from attncli.analysis.alignment import NAMES, Alignment, LayerPair
 from attncli.analysis.diff import CellDifference, Difference, HeadDifference, weights_of
 from attncli.render.axes import LONGEST_LABEL, Axis, mark_note
-from attncli.render.block import Block, beside, block, grid, stack
+from attncli.render.block import Block, beside, block, grid, in_lines, stack
 from attncli.render.heatmap import (
     COMFORTABLE,
     GAP,
@@ -24,6 +24,7 @@ from attncli.render.heatmap import (
     Picture,
     extent_of,
     heatmaps,
+    joined,
     legend,
     picture_of,
     pooling,
@@ -37,7 +38,7 @@ from attncli.trace.tokens import Tokens
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
-if TYPE_CHECKING:
+
     Blind = Bool[np.ndarray, "1 R"]
 
 CHANGE = "B − A"
@@ -83,7 +84,8 @@ def maps_of(pair: LayerPair, head: int, palette: Palette, room: int) -> Block:
         _named(_WEIGHTS, legend(weights, marks, palette, room - len(_WEIGHTS)), palette),
         _named(CHANGE, legend(signed, more, palette, room - len(_WEIGHTS), cell_width), palette),
     ]
-    return stack([*scales, *_pooled(pools, palette), _side_by_side(drawn, room)])
+    maps = stack((beside(line, _BETWEEN) for line in in_lines(drawn, _BETWEEN, room)), gap=1)
+    return stack([*scales, *_pooled(pools, palette), maps])
 
 
 def _pool(rows: Axis, columns: Axis, share: int, most: int) -> tuple[int, int]:
@@ -152,18 +154,7 @@ def _change(pair: LayerPair, head: int, pool: tuple[int, int]) -> Picture:
             values = second - first
         allowed = drawn[0] | drawn[1]
         kept.append(Picture("", values, allowed, Extent.of(np.abs(values), allowed)).strongest(1, pool[1]))
-    values, allowed = (np.concatenate([getattr(each, name) for each in kept]) for name in ("values", "allowed"))
-    return Picture(CHANGE, values, allowed, extent_of(kept)).strongest(pool[0], 1)
-
-
-def _side_by_side(blocks: Sequence[Block], room: int) -> Block:
-    """Return blocks next to each other as far as the room allows."""
-    lines: list[list[Block]] = [[]]
-    for one in blocks:
-        if lines[-1] and sum(each.width + _BETWEEN for each in lines[-1]) + one.width > room:
-            lines.append([])
-        lines[-1].append(one)
-    return stack([part for line in lines for part in (beside(line, _BETWEEN), Block([[]], 0))][:-1])
+    return joined(CHANGE, kept).strongest(pool[0], 1)
 
 
 _FEW = 3  # query rows that are named

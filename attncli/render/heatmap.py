@@ -131,10 +131,14 @@ def picture_of(head: HeadTrace, columns: Columns, pool: tuple[int, int], no_sink
     for part in head.blocks():
         weights, allowed = part.weights[:, columns], drawn_cells(part)[:, columns]
         kept.append(Picture("", weights, allowed, Extent.of(weights, allowed, counted)).pooled(1, pool[1]))
-    values = np.concatenate([picture.values for picture in kept])
-    allowed = np.concatenate([picture.allowed for picture in kept])
-    title = titled("head", head.layer.head_label(head.head))
-    return Picture(title, values, allowed, extent_of(kept)).pooled(pool[0], 1)
+    return joined(titled("head", head.layer.head_label(head.head)), kept).pooled(pool[0], 1)
+
+
+def joined(title: str, parts: Sequence[Picture]) -> Picture:
+    """Return the picture whose rows are those of its parts, one after the other."""
+    values = np.concatenate([part.values for part in parts])
+    allowed = np.concatenate([part.allowed for part in parts])
+    return Picture(title, values, allowed, extent_of(parts))
 
 
 def extent_of(pictures: Sequence[Picture]) -> Extent:
@@ -189,7 +193,7 @@ def heatmaps(
     panels = [Block(lines, panel_width) for lines in drawn]
     labels = row_axis.row_labels(2, palette)
     strips = [beside([labels, *panels[start : start + per_strip]], GAP) for start in range(0, len(panels), per_strip)]
-    return stack([part for strip in strips for part in (strip, Block([[]], 0))][:-1])
+    return stack(strips, gap=1)
 
 
 def legend(scale: Scale, marks: Iterable[str], palette: Palette, width: int | None, cell_width: int = 2) -> Block:

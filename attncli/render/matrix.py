@@ -192,8 +192,7 @@ def _placed(matrices: Sequence[Matrix], palette: Palette, width: int, is_cut: bo
         lines[-1] += added
         used += sum(part.width for part in added)
         rows = matrix.rows
-    stacked = [part for line in lines for part in (Block([[]], 0), beside(line, 0))][1:]
-    return stack(stacked)
+    return stack((beside(line, 0) for line in lines), gap=1)
 
 
 def number_text(value: float, digits: int, is_large: bool | None = None) -> str:

@@ -102,12 +102,10 @@ class Palette(NamedTuple):
         """Return the cells of this width from the lowest to the highest number: a glyph and its style."""
         if not self.has_color:
             return [(glyph, None) for glyph in (_SIGNED_RAMPS if is_signed else _RAMPS)[self.tier, width]]
-        steps = _STEPS[self.tier]
-        if is_signed:
-            steps -= 1 - steps % 2  # the one in the middle is zero's
-        return [
-            (" " * width, style) for style in colors(_AROUND_ZERO if is_signed else COLORMAPS[self.colormap], steps)
-        ]
+        stops, steps = COLORMAPS[self.colormap], _STEPS[self.tier]
+        if is_signed:  # an odd number of steps: the one in the middle is zero's
+            stops, steps = _AROUND_ZERO, steps - 1 + steps % 2
+        return [(" " * width, style) for style in colors(stops, steps)]
 
     def fit(self, text: str) -> str:
         """Return text that the output's encoding can write: our own glyphs replaced, everything else escaped."""
@@ -136,8 +134,7 @@ class Palette(NamedTuple):
     def _labelled(self, text: str, plain: dict[int, str]) -> str:
         text = self._written(visible(text.removesuffix(LEFT_TO_RIGHT)), plain)  # a label of a label stays as it is
         # Right-to-left letters would draw the numbers and labels that follow to their left; a mark ends their run.
-        is_reordered = not text.isascii() and any(unicodedata.bidirectional(each) in _RIGHT_TO_LEFT for each in text)
-        return text + LEFT_TO_RIGHT if is_reordered else text
+        return text + LEFT_TO_RIGHT if is_right_to_left(text) else text
 
     def cells(
         self,
@@ -180,6 +177,11 @@ class Palette(NamedTuple):
         for row, column in np.argwhere(~allowed).tolist():
             drawn[row][column] = masked
         return drawn
+
+
+def is_right_to_left(text: str) -> bool:
+    """Return whether a part of a text is read from the right."""
+    return not text.isascii() and any(unicodedata.bidirectional(each) in _RIGHT_TO_LEFT for each in text)
 
 
 @cache

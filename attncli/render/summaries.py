@@ -10,7 +10,7 @@ from rich.style import Style
 from rich.text import Text
 
 from attncli.analysis.metrics import head_metrics
-from attncli.render.block import Block, beside, cell, grid, stack
+from attncli.render.block import Block, beside, cell, grid, in_lines, stack
 from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.render.tables import Column, table
@@ -62,17 +62,12 @@ def token_list(tokens: Tokens, title: str, palette: Palette, width: int | None, 
     """Return the tokens with their indices, over their ids if they have some, in as many lines as they need."""
     margin = len("queries") + 2
     ids = ("pieces" if tokens[0].pieces else "ids") if has_ids else ""
-    lines: list[list[Block]] = [[]]
-    used = margin
     longest = _LONGEST_TOKEN if width is None else width - margin - 8
+    blocks = []
     for token in tokens:
         opens_second = token.segment == 1 and token.index > 0 and tokens[token.index - 1].segment == 0
-        block = _token_block(token, palette, palette.fit("│ ") if opens_second else "", longest)
-        if lines[-1] and width is not None and used + block.width > width:
-            lines.append([])
-            used = margin
-        lines[-1].append(block)
-        used += block.width + 3
+        blocks.append(_token_block(token, palette, palette.fit("│ ") if opens_second else "", longest))
+    lines = in_lines(blocks, 3, None if width is None else width - margin)
     margins = [
         Block([[cell(text, margin, BOLD, "left")] for text in (title if number == 0 else "", ids)], margin)
         for number in range(len(lines))

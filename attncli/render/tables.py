@@ -40,13 +40,13 @@ class Column(NamedTuple):
     texts: Sequence[str]
     style: Style | Sequence[Style | None] | None = None
     align: str = ">"
-    title_style: Style = DIM
+    title_style: Style | None = DIM
 
     @property
     def cells(self) -> list[Cell]:
         """The title and the texts, each with its style."""
         styles = self.style if isinstance(self.style, Sequence) else [self.style] * len(self.texts)
-        return [(self.title, self.title_style if self.title else None), *zip(self.texts, styles, strict=True)]
+        return [(self.title, self.title_style), *zip(self.texts, styles, strict=True)]
 
     @property
     def width(self) -> int:
@@ -100,7 +100,7 @@ def signed_bar(value: float, largest: float, width: int, palette: Palette) -> Ce
 def bar_column(bars: Iterable[Cell]) -> Column:
     """Return bars below each other."""
     texts, styles = zip(*bars, strict=True)
-    return Column("", texts, styles, "<")
+    return Column("", texts, styles, "<", title_style=None)
 
 
 def largest_of(values: Iterable[float | None]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -281,7 +282,7 @@ class WhyPage:
             for row, keys in zip(self._rows, ranked, strict=True)
         ]
         count = self._fitting(entries)
-        listed = [[(*found, *[""] * count)[place] for found in entries] for place in range(count)]
+        listed = [*zip_longest(*entries, fillvalue="")][:count]
         others = [
             weight_of(row, keys[count:]) if keys[count:] else None for row, keys in zip(self._rows, ranked, strict=True)
         ]

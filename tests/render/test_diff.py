@@ -62,9 +62,11 @@ def test_equal_traces_have_neither_cells_nor_maps() -> None:
     assert re.search(r"^ +0 +0 +0$", text, re.MULTILINE)
 
 
-def test_two_layers_of_another_make_have_a_headline_each() -> None:
+def test_two_layers_of_another_make_have_a_headline_each_and_a_mark_is_explained_once() -> None:
     first, second = (attncli.inspect("time flies", seed=seed) for seed in (0, 1))
-    assert re.match(r"A  toy layer .*seed 0.*\nB  toy layer .*seed 1", drawn(attncli.diff(first, second)))
+    text = drawn(attncli.diff(first, second))
+    assert re.match(r"A  toy layer .*seed 0.*\nB  toy layer .*seed 1", text)
+    assert text.count("· masked") == 1
 
 
 def test_a_row_without_a_key_carries_its_mark() -> None:
