@@ -141,7 +141,7 @@ def _answers(context: typer.Context, run: _Run, resumed: Resumed | None = None) 
 
 def _show(context: typer.Context, run: _Run) -> int:
     """Write what was asked for; return how many sentences were bad."""
-    from attncli.cli.environment import output, write
+    from attncli.cli.environment import output
     from attncli.formats import DRAWN, STREAMS
 
     path = run.output.output
@@ -149,7 +149,8 @@ def _show(context: typer.Context, run: _Run) -> int:
     if run.chosen == "html":
         from attncli.formats.page import write_page
 
-        write(write_page(answers.good(), run.view, run.colormap), path)
+        with output(path, is_stream=False, encoding="utf-8") as stream:
+            stream.writelines(write_page(answers.good(), run.view, run.colormap))
     elif run.chosen in DRAWN:
         _draw(answers.good(), run)
     elif run.chosen == "parquet":
