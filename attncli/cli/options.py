@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Option
 
-from attncli.cli.groups import Options
+from attncli.cli.groups import Options, choices_of
 
 if TYPE_CHECKING:
     from attncli.cli.environment import Environment, PictureFile, Terminal
@@ -421,7 +421,7 @@ class Output(Options):
         """
         from attncli.formats import choose_format
 
-        return choose_format(self.format_, self.output)
+        return choose_format(self.format_, self.output, choices_of(type(self), "format_"))
 
     def canvas(
         self, environment: "Environment", chosen: str, command: str
@@ -436,12 +436,6 @@ class Rows(Output):
 
     format_: Annotated[Literal["table", "json", "tsv", "csv", "svg", "html", "md"] | None, _FORMAT] = None
 
-    def chosen(self) -> str:
-        """See `Output.chosen`."""
-        from attncli.formats import choose_rows
-
-        return choose_rows(self.format_, self.output)
-
 
 @dataclass(frozen=True)
 class Document(Output):
@@ -449,24 +443,12 @@ class Document(Output):
 
     format_: Annotated[Literal["table", "json", "svg", "html", "md"] | None, _FORMAT] = None
 
-    def chosen(self) -> str:
-        """See `Output.chosen`."""
-        from attncli.formats import choose_document
-
-        return choose_document(self.format_, self.output)
-
 
 @dataclass(frozen=True)
 class Picture(Output):
     """Where what is only drawn goes."""
 
     format_: Annotated[Literal["table", "svg", "html", "md"] | None, _FORMAT] = None
-
-    def chosen(self) -> str:
-        """See `Output.chosen`."""
-        from attncli.formats import choose_picture
-
-        return choose_picture(self.format_, self.output)
 
 
 Save = Annotated[Path | None, _output(metavar="FILE.safetensors", help="Save the trace, for --from.")]

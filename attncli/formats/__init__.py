@@ -85,37 +85,23 @@ def gathered(pieces: Iterable[str]) -> Iterator[str]:
         yield "".join(waiting)
 
 
-def choose_format(given: str | None, output: Path | None) -> str:
+def choose_format(given: str | None, output: Path | None, choices: Sequence[str]) -> str:
     """Return the format that `--format` and the ending of `--output` agree on.
+
+    Args:
+        given: `--format`, if it was given.
+        output: `--output`, if it was given.
+        choices: what the command writes; `table` is among them, in files that end in .txt.
 
     Raises:
         UsageError: they contradict each other, or the ending is unknown.
     """
-    return _chosen(given, output, (*_WRITERS, "parquet", *_PICTURES))
-
-
-def choose_document(given: str | None, output: Path | None) -> str:
-    """Return the same, `json` or one of `DRAWN`, for what has no rows."""
-    return _chosen(given, output, ("json", *_PICTURES))
-
-
-def choose_rows(given: str | None, output: Path | None) -> str:
-    """Return the same, `json`, `tsv`, `csv` or one of `DRAWN`, for what has rows of its own."""
-    return _chosen(given, output, ("json", "tsv", "csv", *_PICTURES))
-
-
-def choose_picture(given: str | None, output: Path | None) -> str:
-    """Return the same, one of `DRAWN`, for what is only drawn."""
-    return _chosen(given, output, tuple(_PICTURES))
-
-
-def _chosen(given: str | None, output: Path | None, names: Sequence[str]) -> str:
     if output is None or (not output.suffix and goes_straight(output)):
         return given or "table"
     ending = output.suffix.lower().removeprefix(".")
     by_ending = "table" if ending == "txt" else ending
-    if by_ending not in ("table", *names):
-        *most, last = (f".{name}" for name in (*names, "txt"))
+    if by_ending not in choices:
+        *most, last = (f".{name}" for name in (*(name for name in choices if name != "table"), "txt"))
         raise UsageError(f"--output {visible(str(output))}: expected a file ending in {', '.join(most)} or {last}")
     if given not in (None, by_ending):
         raise UsageError(

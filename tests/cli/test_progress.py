@@ -60,7 +60,7 @@ def test_verbose_says_what_is_done_and_when(attn: Run, tiny_llama: str) -> None:
         "-F",
         "jsonl",
     )
-    ran, silent = attn("inspect", *given, "--verbose"), attn("inspect", *given)
+    ran, silent = attn("inspect", *given, "-v"), attn("inspect", *given)
     assert (ran.code, ran.out, silent.err) == (0, silent.out, "")
     lines = ran.err.splitlines()
     assert all(re.match(r"attn: \d+\.\d\d s: ", line) for line in lines)

@@ -84,6 +84,11 @@ def test_sentences_come_from_a_file_and_from_a_pipe_too(attn: Run, tmp_path: Pat
     path.write_text("\n".join(FLIES))
     expected = attn("diff", *FLIES).out
     assert attn("diff", "--file", path).out == expected
+    whole = attn("diff", "--file", path, "--whole")
+    assert (whole.code, whole.err) == (
+        2,
+        "attn: one sentence to compare; give two, or one and two checkpoints: -m A -m B\n",
+    )
     assert attn("diff", "-", stdin="\n".join(FLIES)).out == expected
     assert attn("diff", stdin="\n".join(FLIES)).out == expected
 

@@ -386,6 +386,8 @@ def test_verify_shows_how_far_the_engines_are_apart(minilm: str, attn: Run) -> N
     assert 0 < max(proof["max_abs_error"] for proof in proofs) < 1e-4
     shown = attn("inspect", "-m", minilm, "time flies", "--engine", "native", "--verify", "--show", "proof").out
     assert "max |Q, K, V, weights − those of transformers| = " in shown
+    measured = ("heads", "-m", minilm, "time flies", "--layer", "0", "-F", "tsv")
+    assert attn(*measured, "--verify").out == attn(*measured).out
 
 
 def test_what_the_native_engine_does_not_compute_goes_to_transformers(minilm: str, tmp_path: Path) -> None:

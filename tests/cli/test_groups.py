@@ -1,0 +1,86 @@
+"""Groups of options: they are those of the sources, a command has an option for each, and their values are checked."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+import typer
+
+from attncli.cli import options
+from attncli.cli.groups import takes, value_of
+from attncli.sources.options import EngineOptions, LoadOptions, TokenizerOptions, ToyOptions
+
+
+def names(kind: Any) -> set[str]:
+    return {field.name for field in fields(kind)}
+
+
+def test_the_groups_are_the_options_of_the_sources() -> None:
+    assert names(options.Load) == names(LoadOptions)
+    assert names(options.Engine) == names(EngineOptions)
+    assert names(options.Toy) | {"offline"} == names(ToyOptions)
+    assert names(options.Hub) | {"truncate"} == names(TokenizerOptions)
+
+
+def test_a_command_has_its_own_options_and_all_of_its_groups_and_gets_both() -> None:
+    seen: list[Any] = []
+
+    def command(
+        selection: options.Selection,
+        request: options.Request,
+        layer: Annotated[str | None, typer.Option("--layer", help="Mine.")] = None,
+    ) -> None:
+        """Do it."""
+        seen.extend([selection, request, layer])
+
+    app = typer.Typer(add_completion=False)
+    app.command()(takes(command, options.Volume))
+    made: Any = typer.main.get_command(app)
+    expected = {*names(options.Selection), *names(options.Sentences), *names(options.Engine), *names(options.Toy)}
+    expected |= {"mask", "model", "from_", *names(options.Volume)}
+    assert {parameter.name for parameter in made.params} == expected
+    assert [one.help for one in made.params if one.name == "layer"] == ["Mine."]
+    made.callback(**{one.name: one.default for one in made.params} | {"layer": "3", "d_k": 4, "out_proj": False})
+    selection, request, layer = seen
+    assert (layer, selection, request.selection) == ("3", options.Selection("3"), options.Selection("3"))
+    assert dict(request.said()) == {"layer": "3", "d_k": 4, "out_proj": False}
+    assert list(request.making()) == ["d_k", "out_proj"]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        ("x", str, "x"),
+        ("", str, ""),
+        ("a b", Path, Path("a b")),
+        ("-3", int, -3),
+        ("0.5", float, 0.5),
+        ("yes", bool, True),
+        (" Off ", bool, False),
+        ("b", Literal["a", "b"], "b"),
+    ],
+)
+def test_a_text_says_a_value(text: str, kind: Any, value: Any) -> None:
+    said = value_of(text, kind)
+    assert (said, type(said)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "limits", "said"),
+    [
+        ("", Path, (), "the file name is empty"),
+        ("1.5", int, (), "expected a whole number"),
+        ("nan", float, (0, 1), "expected at least 0"),
+        ("2", int, (3, None), "expected at least 3"),
+        ("4", int, (None, 3), "expected at most 3"),
+        ("x", float, (), "expected a number"),
+        ("maybe", bool, (), "expected true or false"),
+        ("A", Literal["a", "bee"], (), "'A' is not one of 'a', 'bee'"),
+        ("be", Literal["a", "bee"], (), "'be' is not one of 'a', 'bee'; did you mean 'bee'?"),
+    ],
+)
+def test_a_text_that_says_none_is_refused(text: str, kind: Any, limits: Any, said: str) -> None:
+    with pytest.raises(typer.BadParameter) as raised:
+        value_of(text, kind, *limits)
+    assert raised.value.message == said
