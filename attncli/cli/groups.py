@@ -51,22 +51,25 @@ def takes(command: Callable[..., None], *beside: type[Options]) -> Callable[...,
     """
     kinds = get_type_hints(command, include_extras=True)
     groups = {name: kind for name, kind in kinds.items() if _is_group(kind)}
+    environments = [name for name, kind in kinds.items() if kind is Environment]
     signature = inspect.signature(command)
     parameters = {
         name: parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=kinds[name])
         for name, parameter in signature.parameters.items()
-        if name not in groups and kinds[name] is not Environment
+        if name not in groups and name not in environments
     }
     own = list(parameters)
-    parameters.setdefault("context", inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=Context))
+    if environments:  # which the context brings
+        context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=Context)
+        parameters.setdefault("context", context)
     for group in (*groups.values(), *beside):
         for parameter in _parameters(group):
             parameters.setdefault(parameter.name, parameter)
 
     def run(**values: Any) -> None:
         filled: dict[str, Any] = {name: _filled(group, values) for name, group in groups.items()}
-        if "environment" in signature.parameters:
-            filled["environment"] = values["context"].obj
+        for name in environments:
+            filled[name] = values["context"].obj
         command(**filled, **{name: values[name] for name in own})
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__

@@ -39,7 +39,7 @@ COMMANDS: dict[tuple[str, ...], Any] = {path: one.command for path, one in CONTE
 every_command = pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 
 
-@pytest.mark.parametrize("width", [40, 60, 80, 100])
+@pytest.mark.parametrize("width", [40, 60, 80])
 @every_command
 def test_a_page_opens_with_its_purpose_and_examples_and_fits(
     path: tuple[str, ...], width: int, attn: Callable[..., Any]

@@ -1,13 +1,11 @@
-"""The program in a real terminal, and at the end of a real pipe."""
+"""The program in a real terminal, and who decides about its colours."""
 
 import os
 import shlex
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from running import program
@@ -55,25 +53,6 @@ def test_a_terminal_of_any_width_shows_the_whole_view_in_colour(terminal: Tmux) 
     assert "head 3" in shown  # the last of them
 
 
-def test_a_pipe_gets_the_table_plain_whole_and_the_same_at_any_terminal_width() -> None:
-    outputs = {program("inspect", SENTENCE, env=os.environ | {"COLUMNS": columns}).stdout for columns in ("40", "200")}
-    assert len(outputs) == 1
-    assert "\x1b" not in outputs.pop()
-
-
-@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
-def test_no_encoding_ends_the_program(encoding: str) -> None:
-    ran = subprocess.run(
-        [*ATTN, "inspect", "時間 flies 🙂 Ġ"],
-        capture_output=True,
-        env=os.environ | {"PYTHONIOENCODING": encoding},
-        check=True,
-    )
-    text = ran.stdout.decode(encoding)
-    assert ("時間" if encoding == "utf-8" else "\\u6642\\u9593") in text
-    assert ran.stderr == b""
-
-
 @pytest.mark.parametrize(
     ("environment", "arguments", "is_coloured"),
     [
@@ -91,35 +70,3 @@ def test_colour_is_decided_by_the_flag_then_the_environment(
     plain = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "FORCE_COLOR"}}
     ran = program("inspect", SENTENCE, *arguments, env=plain | environment)
     assert ("\x1b[" in ran.stdout) == is_coloured
-
-
-def test_a_closed_pipe_ends_silently(tmp_path: Path) -> None:
-    sentences = tmp_path / "sentences.txt"
-    sentences.write_text("time flies like an arrow\n" * 400)
-    command = f"{shlex.join([*ATTN, 'inspect', '--file', str(sentences), '-F', 'tsv'])} | head -1"
-    ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
-    assert ran.stdout.startswith("sentence\tlayer\t")
-    assert ran.stderr == ""
-
-
-@pytest.mark.usefixtures("signals_arrive")
-def test_an_interrupt_ends_with_130_and_leaves_no_file(tmp_path: Path) -> None:
-    reader, writer = os.pipe()
-    running = subprocess.Popen(
-        [*ATTN, "inspect", "-", "-F", "json", "-o", str(tmp_path / "out.json")],
-        stdin=reader,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    os.write(writer, b"time flies\n")
-    for _ in range(600):
-        time.sleep(0.1)
-        if list(tmp_path.iterdir()):
-            break
-    else:
-        pytest.fail("it has not begun to write, aside")
-    running.send_signal(signal.SIGINT)
-    _, errors = running.communicate(timeout=60)
-    os.close(writer)
-    assert (running.returncode, errors) == (130, "")
-    assert list(tmp_path.iterdir()) == []

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import itertools
 import json
+import os
 import re
 import tomllib
 import tracemalloc
@@ -30,6 +31,7 @@ from pages import (
     weights_in,
     written,
 )
+from running import program
 
 from attncli.errors import InputError
 from attncli.formats.page import write_page
@@ -226,6 +228,11 @@ def test_a_saved_trace_becomes_the_same_page(attn: Run, tmp_path: Path) -> None:
     assert page_of(attn, tmp_path / "page.html", "--from", str(saved)) == first
     printed = attn("inspect", "--from", saved, "-F", "html")
     assert (printed.code, printed.out, printed.err) == (0, first, "")
+
+
+def test_a_page_on_standard_output_is_utf_8_wherever_it_is_printed(attn: Run, tmp_path: Path) -> None:
+    ran = program("inspect", "naïve 漢字", "-F", "html", env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, page_of(attn, tmp_path / "page.html", "naïve 漢字"), "")
 
 
 def test_a_layer_without_q_and_k_says_that_they_are_left_out(attn: Run, tmp_path: Path) -> None:

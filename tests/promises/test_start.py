@@ -127,14 +127,6 @@ def test_the_version_is_the_one_that_is_packaged(attn: Callable[..., Any]) -> No
     assert attn("--version").out == f"attn {packaged}\n"
 
 
-def test_a_bare_program_prints_its_help_and_exits_2() -> None:
-    ran = program()
-    assert ran.returncode == 2
-    assert "Usage: attn" in ran.stdout + ran.stderr
-    assert "inspect" in ran.stdout + ran.stderr
-    assert "Traceback" not in ran.stderr
-
-
 def test_a_runner_and_the_program_say_the_same(attn: Callable[..., Any]) -> None:
     for arguments in (["frobnicate"], ["inspect", "--format", "xml", "time"], ["inspect", "--layer", "9", "time"]):
         ran, outside = attn(*arguments), program(*arguments)

@@ -154,7 +154,8 @@ def _show(context: typer.Context, run: _Run) -> int:
     if run.chosen == "html":
         from attncli.formats.page import write_page
 
-        run.environment.write(write_page(answers.good(), run.view, run.colormap), path)
+        with run.environment.output(path, encoding="utf-8") as stream:
+            stream.writelines(write_page(answers.good(), run.view, run.colormap))
     elif run.chosen in DRAWN:
         _draw(answers.good(), run)
     elif run.chosen == "parquet":
