@@ -4,7 +4,8 @@ Defaults live with what they configure (`ToyOptions`, `EngineOptions`); here Non
 so that an option which does not apply to the source is told from one that was left alone.
 """
 
-# Annotations are values here, not texts that would have to be compiled once more when a command is built.
+# Annotations are values here, not texts that would have to be compiled once more when a command is built; and nobody
+# prints or compares a group, whose methods for that would cost a run of the toy layer 3 % to make.
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ From = Annotated[
 NoSpecial = Annotated[bool, _choice("--no-special", help="Do not add the tokenizer's special tokens.")]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Texts(Options):
     """Which sentences, and a second text in the sequence of each."""
 
@@ -62,7 +63,7 @@ class Texts(Options):
     no_special: NoSpecial = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Sentences(Texts):
     """The same, and the text whose queries attend to them."""
 
@@ -93,7 +94,7 @@ Vocab = Annotated[
 ]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Hub(Options):
     """Where a checkpoint comes from, and whether the code that it brings may run."""
 
@@ -107,7 +108,7 @@ class Hub(Options):
     ] = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Load(Hub):
     """How a checkpoint is loaded: the fields of `LoadOptions`."""
 
@@ -136,7 +137,7 @@ class Load(Hub):
     ] = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Engine(Load):
     """How a checkpoint is loaded and what computes it: the fields of `EngineOptions`."""
 
@@ -151,7 +152,7 @@ class Engine(Load):
     verify: Annotated[bool, _model("--verify", help="Run both engines and show how far they are apart.")] = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Toy(Options):
     """How the toy layer is made: the fields of `ToyOptions`, but for `offline`, which is among those of `Hub`."""
 
@@ -206,7 +207,7 @@ EveryLayer = Annotated[
 ]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Selection(Options):
     """Which layers and heads."""
 
@@ -222,7 +223,7 @@ class Selection(Options):
     ] = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Computed(Options):
     """What attention is computed of, and by what."""
 
@@ -232,7 +233,7 @@ class Computed(Options):
     mask: Mask = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Request(Options):
     """Whose attention is wanted: what a checkpoint or the toy layer computes, or what was saved."""
 
@@ -252,14 +253,14 @@ class Request(Options):
         return (name for name, _ in self.said() if name not in asked_of_both)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Stream(Request):
     """A request that may be of many sentences, some of which cannot be read."""
 
     fail_fast: FailFast = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Inspection(Stream):
     """A stream of documents, which may have been interrupted, of sentences that a model may write on."""
 
@@ -301,7 +302,7 @@ FailOn = Annotated[
 ]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class View(Options):
     """Which rows, columns and parts of a trace are shown, and how."""
 
@@ -353,7 +354,7 @@ class View(Options):
     precision: Precision = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Derive(Options):
     """Which numbers stand in place of the weights."""
 
@@ -382,7 +383,7 @@ _FORMAT = _output(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Output(Options):
     """Where what is shown goes, and in which format."""
 
@@ -430,21 +431,21 @@ class Output(Options):
         return environment.canvas(f"attn {command}", chosen, self.output, self.color, self.width)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Rows(Output):
     """Where what has rows goes."""
 
     format_: Annotated[Literal["table", "json", "tsv", "csv", "svg", "html", "md"] | None, _FORMAT] = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Document(Output):
     """Where what is one document goes."""
 
     format_: Annotated[Literal["table", "json", "svg", "html", "md"] | None, _FORMAT] = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Picture(Output):
     """Where what is only drawn goes."""
 
@@ -454,7 +455,7 @@ class Picture(Output):
 Save = Annotated[Path | None, _output(metavar="FILE.safetensors", help="Save the trace, for --from.")]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Volume(Options):
     """How much is said on stderr; every command takes it."""
 

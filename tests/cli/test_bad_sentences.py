@@ -97,11 +97,12 @@ def test_several_arguments_are_a_stream_too(attn: Run) -> None:
     assert [json.loads(line)["text"] for line in ran.out.splitlines()] == ["time flies", "an arrow"]
 
 
+@pytest.mark.parametrize("command", ["inspect", "tokens"])
 @pytest.mark.parametrize("options", [[], ["--fail-fast"]])
-def test_a_single_bad_text_is_an_error_of_one_sentence(attn: Run, options: list[str]) -> None:
-    ran = attn("inspect", " ", "-F", "jsonl", *options)
+def test_a_single_bad_text_is_an_error_of_one_sentence(attn: Run, command: str, options: list[str]) -> None:
+    ran = attn(command, " ", "-F", "jsonl", *options)
     assert (ran.code, ran.out, ran.err) == (5, "", "attn: the sentence is empty; expected at least one word\n")
-    ran = attn("inspect", "--whole", "-F", "jsonl", *options, stdin=b"time\xff")
+    ran = attn(command, "--whole", "-F", "jsonl", *options, stdin=b"time\xff")
     assert (ran.code, ran.out) == (5, "")
     assert ran.err == "attn: it is not UTF-8 at byte 5; convert standard input to UTF-8 first\n"
 
@@ -231,8 +232,9 @@ def test_options_that_do_not_apply_are_refused(attn: Run, tmp_path: Path) -> Non
         assert ran.err.startswith(f"attn: {option} does not apply to --from")
 
 
-def test_a_pair_that_is_bad_is_said_once(attn: Run) -> None:
-    ran = attn("inspect", "time flies", "an arrow", "--pair", " ", "-F", "jsonl")
+@pytest.mark.parametrize("command", ["inspect", "tokens"])
+def test_a_pair_that_is_bad_is_said_once(attn: Run, command: str) -> None:
+    ran = attn(command, "time flies", "an arrow", "--pair", " ", "-F", "jsonl")
     assert (ran.code, ran.out, ran.err) == (5, "", "attn: the pair is empty; expected at least one word\n")
 
 

@@ -43,7 +43,7 @@ def test_a_command_has_its_own_options_and_all_of_its_groups_and_gets_both() -> 
     assert [one.help for one in made.params if one.name == "layer"] == ["Mine."]
     made.callback(**{one.name: one.default for one in made.params} | {"layer": "3", "d_k": 4, "out_proj": False})
     selection, request, layer = seen
-    assert (layer, selection, request.selection) == ("3", options.Selection("3"), options.Selection("3"))
+    assert (layer, dict(selection.said())) == ("3", {"layer": "3"})
     assert dict(request.said()) == {"layer": "3", "d_k": 4, "out_proj": False}
     assert list(request.making()) == ["d_k", "out_proj"]
 

@@ -218,8 +218,6 @@ def test_errors_are_kept_or_end_the_run(attn: Run) -> None:
     assert documents[1]["schema"] == "attncli.error/1"
     ran = attn("tokens", "-F", "jsonl", "--fail-fast", stdin=LINES)
     assert (ran.code, ran.err.splitlines(), ran.out.count("\n")) == (5, BAD[:1], 1)
-    ran = attn("tokens", " ")
-    assert (ran.code, ran.out, ran.err) == (5, "", "attn: the sentence is empty; expected at least one word\n")
 
 
 def test_a_file_of_sentences_or_of_one_text(attn: Run, tmp_path: Path) -> None:
@@ -321,11 +319,6 @@ def test_an_option_that_does_not_apply_is_a_usage_error(attn: Run, arguments: li
     ran = attn("tokens", *arguments)
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
     assert ran.err.startswith(f"attn: {said}")
-
-
-def test_a_bad_pair_is_said_once(attn: Run) -> None:
-    ran = attn("tokens", "time flies", "an arrow", "--pair", " ", "-F", "jsonl")
-    assert (ran.code, ran.out, ran.err) == (5, "", "attn: the pair is empty; expected at least one word\n")
 
 
 def test_python_gives_what_the_command_gives(attn: Run, vocab: str) -> None:
