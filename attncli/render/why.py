@@ -16,10 +16,11 @@ from rich.text import Text
 from attncli.analysis.cell import Cell, Row
 from attncli.analysis.why import Explained
 from attncli.render.axes import MARK
+from attncli.render.bars import Sheet, bar_column, largest_of, signed_bar
 from attncli.render.block import Block, grid
 from attncli.render.palette import BOLD, DIM
 from attncli.render.summaries import headline, proof_line
-from attncli.render.tables import Column, Sheet, bar_column, largest_of, signed_bar, table, width_of, wrapped
+from attncli.render.tables import Column, table, width_of, wrapped
 from attncli.trace.ranking import drawn_cells
 from attncli.trace.trace import Trace
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import fields
 from typing import Any, Protocol
 
@@ -12,8 +11,6 @@ from attncli.sources.reading import Reader, check_texts
 from attncli.sources.vocabulary import Trained, Vocabulary, Words, open_vocabulary, unknown_notes, unknown_tokens
 from attncli.text import visible
 from attncli.trace.tokenization import Tokenization
-
-_log = logging.getLogger(__name__)
 
 OPTIONS = ("model", *sorted({field.name for known in (VocabularyOptions, TokenizerOptions) for field in fields(known)}))
 
@@ -118,7 +115,9 @@ def _loaded(model: str, options: TokenizerOptions) -> tuple[Any, int | None]:
         return native.load_alone(model, load)
     except native.DeclinedError as error:
         require(f"{visible(model)}: {visible(str(error))}. The tokenizer of transformers", "transformers")
-        _log.info("the tokenizer is left to transformers: %s", visible(str(error)))
+        import logging  # no other run says anything
+
+        logging.getLogger(__name__).info("the tokenizer is left to transformers: %s", visible(str(error)))
         from attncli.sources.pretrained.tokenizer import load_alone
 
         return load_alone(model, load)

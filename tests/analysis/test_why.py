@@ -21,8 +21,8 @@ from attncli.analysis.cell import Cell, Row
 from attncli.analysis.why import explain, why
 from attncli.errors import UsageError
 from attncli.formats.documents import write_why
+from attncli.render.bars import Sheet, bar, signed_bar
 from attncli.render.palette import Palette
-from attncli.render.tables import Sheet, bar, signed_bar
 from attncli.render.why import WhyPage
 from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Trace

@@ -23,9 +23,6 @@ UNCHECKED = {
     "attncli.attention.row_blocks",
     # It checks its shapes itself, which come from files.
     "attncli.trace.layer.LayerTrace",
-    # Its weights are no array, but computed when they are asked for.
-    "attncli.analysis.derive.layer.DerivedLayer",
-    "attncli.trace.layer.Stages._rows",
 }
 
 

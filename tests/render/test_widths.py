@@ -13,10 +13,10 @@ from views import TIERS, of_heads
 import attncli
 from attncli.analysis.diff import Difference
 from attncli.analysis.why import explain
+from attncli.render.bars import Sheet
 from attncli.render.diff import Changes
 from attncli.render.inspect import Layout
 from attncli.render.palette import Palette
-from attncli.render.tables import Sheet
 from attncli.render.why import WhyPage
 from attncli.trace.trace import Trace
 from attncli.trace.view import View

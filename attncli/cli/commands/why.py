@@ -80,7 +80,7 @@ def why(
 
         environment.write(write_why(trace, explained, precision), output.output)
         return
-    from attncli.render.tables import Sheet
+    from attncli.render.bars import Sheet
     from attncli.render.why import WhyPage
 
     with output.canvas(environment, chosen, "why") as shown:

@@ -1,0 +1,131 @@
+"""Bars whose length says how much, and a sheet: how numbers and tokens look in tables that have them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.style import Style
+
+from attncli.render.axes import LONGEST_LABEL
+from attncli.render.block import Block
+from attncli.render.heatmap import COMFORTABLE
+from attncli.render.matrix import DIGITS, WIDEST_FIXED, number_text
+from attncli.render.palette import Palette
+from attncli.render.tables import Cell, Column, table, width_of
+from attncli.trace.tokens import Token
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+_STYLES = (Style(color="#d55e00"), Style(color="#0072b2"))  # Okabe and Ito's: negative, positive
+
+
+def bar(value: float, largest: float, width: int, palette: Palette) -> Cell:
+    """Return a bar that begins at 0 on the left; NaN and the infinities have the marks of a heat map."""
+    if not math.isfinite(value):
+        return _mark(value), None
+    style = _STYLES[1] if palette.has_color else None
+    return palette.fit("█") * _cells(value, largest, width), style
+
+
+def signed_bar(value: float, largest: float, width: int, palette: Palette) -> Cell:
+    """Return a bar on either side of an axis in the middle."""
+    half = (width - 1) // 2
+    axis = palette.fit("│")
+    if not math.isfinite(value):
+        return " " * half + axis + _mark(value), None
+    style = _STYLES[value > 0] if palette.has_color else None
+    drawn = palette.fit("█") * _cells(abs(value), largest, half)
+    return (drawn.rjust(half) + axis if value < 0 else " " * half + axis + drawn), style
+
+
+def bar_column(bars: Iterable[Cell]) -> Column:
+    """Return bars below each other."""
+    texts, styles = zip(*bars, strict=True)
+    return Column("", texts, styles, "<", title_style=None)
+
+
+def largest_of(values: Iterable[float | None]) -> float:
+    """Return the size of the largest of some values that is finite, or 0."""
+    return max((abs(value) for value in values if value is not None and math.isfinite(value)), default=0.0)
+
+
+def _cells(value: float, largest: float, width: int) -> int:
+    return min(round(value / largest * width), width) if largest > 0 else 0
+
+
+def _mark(value: float) -> str:
+    return "X" if math.isnan(value) else "I" if value > 0 else "-I"
+
+
+_NARROWEST_BAR, _WIDEST_BAR = 7, 20
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Where tables go, and how numbers and tokens look in them.
+
+    Attributes:
+        palette: how bars and words look.
+        width: cells in a line; None is as many as it takes.
+        precision: digits after the point; None is four.
+    """
+
+    palette: Palette
+    width: int | None
+    precision: int | None = None
+
+    @property
+    def _digits(self) -> int:
+        return DIGITS if self.precision is None else self.precision
+
+    @property
+    def room(self) -> int:
+        """How many cells a line may take, also where the output sets no width."""
+        return self.width or COMFORTABLE
+
+    def named(self, token: Token, longest: int = LONGEST_LABEL) -> str:
+        """Return a token as `2 flies`."""
+        return f"{token.index} {self.palette.shortened(token.label, longest)}"
+
+    def number(self, value: Any) -> str:
+        """Return a number that stands alone; one that fixed decimals would show as nothing keeps its size."""
+        number, digits = float(value), self._digits
+        if 0 < abs(number) < 0.5 * 10**-digits:
+            return f"{number:.{max(digits - 2, 1)}e}"
+        return number_text(number, digits)
+
+    def column(self, values: Float[np.ndarray, " N"], places: Sequence[int]) -> list[str]:
+        """Return numbers that stand in a column."""
+        chosen = values[list(places)]
+        finite = chosen[np.isfinite(chosen)]
+        is_large = bool(finite.size) and float(np.abs(finite).max()) >= WIDEST_FIXED
+        return [number_text(value, self._digits, is_large) for value in chosen.tolist()]
+
+    def known(self, value: Any) -> str:
+        """Return a number or a mark; a blank where the layer has none."""
+        return "" if value is None else self.palette.fit(value) if isinstance(value, str) else self.number(value)
+
+    def with_bars(self, columns: Sequence[Column], place: int, values: Sequence[float | None], largest: float) -> Block:
+        """Return a table with bars in front of one of its columns.
+
+        Args:
+            columns: the others.
+            place: of the column that is behind the bars.
+            values: what the bars say; None is no bar.
+            largest: the value of a bar as long as can be.
+        """
+        width = self.bar_width(columns, place, _WIDEST_BAR)
+        bars = [("", None) if value is None else bar(value, largest, width, self.palette) for value in values]
+        return table([*columns[:place], bar_column(bars), *columns[place:]], self.width)
+
+    def bar_width(self, columns: Sequence[Column], place: int, widest: int) -> int:
+        """Return how wide bars in front of a column may be: what all columns leave free, or those before it."""
+        left = self.room - width_of(columns)
+        if left < _NARROWEST_BAR:
+            left = self.room - width_of(columns[:place])
+        return max(min(left, widest), _NARROWEST_BAR)
