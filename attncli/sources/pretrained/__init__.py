@@ -9,7 +9,6 @@ import logging
 import sys
 
 from attncli.errors import LoadError, require
-from attncli.sources.hub import hush  # which tells the libraries to be quiet, before any module here imports them
 
 _log = logging.getLogger(__name__)
 
@@ -27,4 +26,7 @@ def announce_import(what: str) -> None:
     if sys.flags.optimize > 1:
         raise LoadError("transformers needs the docstrings that python -OO leaves out; run with PYTHONOPTIMIZE=1")
     _log.info("importing torch and transformers")
+    # Before any module here imports them: it tells the libraries to be quiet. It needs what they bring.
+    from attncli.sources.hub import hush
+
     hush()
