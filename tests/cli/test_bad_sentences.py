@@ -128,7 +128,7 @@ def test_where_every_sentence_is_bad_the_output_is_still_one_of_its_format(attn:
     for form, expected in (("jsonl", 0), ("tsv", 1), ("csv", 1)):
         ran = attn("inspect", "-F", form, stdin=" \n\xa0\n")
         assert (ran.code, ran.out.count("\n"), ran.err.count("\n")) == (5, expected, 2)
-    for ending in ("svg", "html", "md", "txt"):
+    for ending in ("svg", "md", "txt"):
         ran = attn("inspect", "-o", tmp_path / f"map.{ending}", stdin=" \n \n")
         assert ran.code == 5
         assert ran.err.splitlines()[2:] == ["attn: there is nothing to draw: no sentence could be read"]
