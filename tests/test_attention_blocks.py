@@ -95,7 +95,7 @@ def test_a_picture_of_blocks_is_that_of_the_whole(
         )
         np.testing.assert_array_equal(parts.values, whole.values)
         np.testing.assert_array_equal(parts.allowed, whole.allowed)
-        assert (parts.title, parts.scale) == (whole.title, whole.scale)
+        assert (parts.title, parts.extent) == (whole.title, whole.extent)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")

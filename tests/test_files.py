@@ -95,8 +95,9 @@ def test_a_file_that_cannot_grow_leaves_what_was_there(ending: str, tmp_path: Pa
         np.save(tmp_path / "mask.npy", noise)
         arguments = ["mask", "convert", str(tmp_path / "mask.npy"), "--for", "sdpa", "--to", "sdpa", "-o", str(out)]
     else:
-        show = [] if ending == "save" else ["--show", "q,k,v,scores,weights,heatmap"]
-        arguments = ["inspect", *[TEXT] * (1 if ending == "save" else 3), *show]
+        # A page and a trace hold one sentence, whole.
+        several = [] if ending in ("save", "html") else [TEXT, TEXT, "--show", "q,k,v,scores,weights,heatmap"]
+        arguments = ["inspect", TEXT, *several]
         arguments += ["--save" if ending == "save" else "-o", str(out)]
     ran = program(*arguments, preexec_fn=small_files)
     assert (ran.returncode, ran.stderr.count("\n")) == (5, 1), ran.stderr

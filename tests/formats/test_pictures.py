@@ -154,7 +154,8 @@ def test_a_picture_says_what_the_table_says(attn: Run, minilm: str, arguments: l
     run = [minilm if argument == "MINILM" else argument for argument in arguments]
     run += ["--width", "300" if "MINILM" in arguments else "100"]
     table = attn(*run)
-    for ending in ENDINGS:
+    # In html, what `inspect` shows is a page of another kind; see test_page.py.
+    for ending in (ending for ending in ENDINGS if (run[0], ending) != ("inspect", "html")):
         ran = attn(*run, "-F", ending, "--color", "never")
         assert (ran.code, ran.err) == (table.code, table.err)
         assert lines_of(ending, ran.out) == table_lines(table.out)
@@ -251,7 +252,7 @@ def test_markup_in_tokens_is_text(attn: Run, tmp_path: Path) -> None:
 
 def test_markup_in_a_sentence_is_text_in_titles(attn: Run) -> None:
     text = "</title><script>&amp;`x` {a} {{b}} \U000f0000 \"'"
-    page = Page(attn("inspect", text, "-F", "html").out)
+    page = Page(attn("tokens", text, "-F", "html").out)
     assert page.texts["h2"] == [text]
     assert page.texts["title"] == [f"attn tokens: {text}"]
     root = ElementTree.fromstring(attn("inspect", text, "-F", "svg").out)
@@ -284,11 +285,11 @@ def test_wide_and_right_to_left_tokens_keep_their_columns(attn: Run, tmp_path: P
             column for _, column, _, w in rows[4] if re.fullmatch(r"[\d.]{6}", w)
         ]
         assert len(numbers) == 5
-    page = Page(attn(*run, "html").out)
+    page = Page(attn("tokens", "--from", path, "-F", "html").out)
     boxes = [kind["style"] for tag, kind in page.elements if tag == "bdi"]
     found = list(zip(boxes, page.texts["bdi"], strict=True))
     for label, cells in labels[:-1]:
-        assert found.count((f"width: {cells}ch", label)) == 2
+        assert (f"width: {cells}ch", label) in found
     assert attn(*run, "md").out.count("שלום" + MARK) == 2
 
 

@@ -236,7 +236,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     ),
     "no tokenizer": (lambda f: [path.unlink() for path in f.glob("tokenizer*")], ["tokenizer"]),
     "a tokenizer that is no JSON": (lambda f: (f / "tokenizer.json").write_text("{"), ["tokenizer"]),
-    "a configuration that is no JSON": (lambda f: (f / "config.json").write_text("{"), ["configuration"]),
+    "a configuration that is no JSON": (lambda f: (f / "config.json").write_text("{"), ["config.json cannot be read"]),
     "a configuration that is empty": (lambda f: (f / "config.json").write_text("{}"), ["configuration"]),
     "an architecture nobody knows": (
         lambda f: (f / "config.json").write_text('{"model_type": "frobnicator"}'),

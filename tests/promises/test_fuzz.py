@@ -139,6 +139,9 @@ def test_any_sentence_is_shown_or_refused(sentences: list[str], form: str, more:
     lines = [line.rstrip(b"\r") for line in content.removeprefix(b"\xef\xbb\xbf").split(b"\n")]
     given = {number: line for number, line in enumerate(lines, start=1) if line}
     bad = [number for number, line in given.items() if not is_sentence(line)]
+    if form == "html" and len(given) > 1:  # a page shows one trace
+        assert ran.code == USAGE
+        return
     assert ran.code == (INPUT if bad or not given else OK)
     assert [int(number) for number in re.findall(r"^attn: sentence (\d+): ", ran.err, re.MULTILINE)] == bad
     if form == "tsv" and given:

@@ -56,7 +56,7 @@ def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, 
 
 
 def test_a_planted_wrong_shape_is_found(imported: Callable[[str, str], Any]) -> None:
-    planted = imported("planted", PLANTED)
+    planted = imported("wrong_shapes", PLANTED)
     q, k = np.ones((2, 3, 5), np.float32), np.ones((2, 7, 5), np.float32)
     planted.of_argument(q, k)
     planted.of_alias({0: q[0]})

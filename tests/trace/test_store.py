@@ -437,7 +437,8 @@ def test_traces_that_contradict_themselves_are_refused(attn: Run, saved: Path, n
 HOSTILE = "\x1b]0;owned\x07\x1b[31m\t\r\n\x00\x9b2J\u202e\ufffe<&\"'"
 SHOWN = "tokens,shapes,scores,mask,weights,heatmap,output,metrics,proof"
 VIEWS = [
-    *(["inspect", "--show", SHOWN, "-F", form] for form in ("table", "md", "svg", "html", "json", "tsv", "csv")),
+    *(["inspect", "--show", SHOWN, "-F", form] for form in ("table", "md", "svg", "json", "tsv", "csv")),
+    ["inspect", "--show", "q,k", "-F", "html"],
     ["inspect", "--words", "-F", "table"],
     *(["heads", "-F", form] for form in ("table", "md", "svg", "html", "json", "tsv", "csv")),
     *(["why", "-q", "0", "-F", form] for form in ("table", "md", "svg", "html", "json")),
