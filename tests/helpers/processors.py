@@ -19,7 +19,6 @@ SETTINGS = [
 ]  # fmt: skip
 NUMERIC = """
     tests/test_attention.py tests/analysis/derive/test_derive.py tests/analysis/test_diff.py
-    tests/analysis/test_diff_divergence.py
     tests/analysis/test_why.py tests/analysis/test_metrics.py tests/analysis/test_heads.py tests/sources/test_toy.py
     tests/oracles/test_checkpoints.py tests/analysis/derive/test_on_checkpoints.py tests/oracles/test_native.py
     tests/oracles/test_why.py tests/sources/test_module.py tests/cli/test_resume.py
