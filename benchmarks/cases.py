@@ -112,13 +112,13 @@ def start(material: Material) -> list[Case]:
     deep = inspect("--from", material.trace(512), "--layer", 6, "--head", 3)
     return [
         FLOOR,
-        Case("attn --help", [ATTN, "--help"], 1.0),
+        Case("attn --help", [ATTN, "--help"], 1.3),
         Case("attn --version", [ATTN, "--version"], 1.0),
-        Case("attn inspect TEXT", inspect(TEXT), 1.4),
-        Case("attn tokens TEXT", [ATTN, "tokens", TEXT], 1.0),
-        Case("attn inspect --from TRACE", inspect("--from", material.trace()), 1.4),
-        Case("attn inspect --from 12_LAYERS --layer 6 --head 3, 512 tokens", deep, 1.4),
-        Case("attn mask show 'causal & window(4)'", [ATTN, "mask", "show", "causal & window(4)", "--size", "12"], 1.2),
+        Case("attn inspect TEXT", inspect(TEXT), 1.5),
+        Case("attn tokens TEXT", [ATTN, "tokens", TEXT], 1.5),
+        Case("attn inspect --from TRACE", inspect("--from", material.trace()), 1.5),
+        Case("attn inspect --from 12_LAYERS --layer 6 --head 3, 512 tokens", deep, 1.5),
+        Case("attn mask show 'causal & window(4)'", [ATTN, "mask", "show", "causal & window(4)", "--size", "12"], 1.5),
     ]
 
 
@@ -144,7 +144,7 @@ def help_(material: Material) -> list[Case]:
     # In a process of its own, see run.once.
     listed = subprocess.run([PYTHON, "-c", PAGES], check=True, capture_output=True, encoding="utf-8")
     pages = listed.stdout.splitlines()
-    return [FLOOR, *(Case(f"attn {page}", [ATTN, *page.split()], 1.6) for page in pages)]
+    return [FLOOR, *(Case(f"attn {page}", [ATTN, *page.split()], 1.3) for page in pages)]
 
 
 def heads(material: Material) -> list[Case]:
@@ -215,7 +215,7 @@ def native_minilm(material: Material) -> list[Case]:
     options = by("auto", folder)
     return [
         Case("bare script, MiniLM layer 0", script("bare.py", folder, 0, "--text", TEXT)),
-        Case("attn inspect -m MINILM", inspect(*options, TEXT), 0.10, memory=0.25),
+        Case("attn inspect -m MINILM", inspect(*options, TEXT), 0.06, memory=0.25),
         Case("attn inspect -m MINILM --layer 5", inspect(*options, "--layer", 5, TEXT), 0.20),
         Case("attn heads -m MINILM", [ATTN, "heads", *options, TEXT], 0.25),
     ]
@@ -301,25 +301,99 @@ def longest(material: Material, length: int) -> list[Case]:
     ]
 
 
-TABLES: dict[str, Callable[[Material], list[Case]]] = {
-    "start": start,
-    "help": help_,
-    "heads": heads,
-    "native-minilm": native_minilm,
-    "native-gpt2": native_gpt2,
-    "native-sentences": partial(native_sentences, count=1000),
-    "engines-minilm": partial(engines, name="minilm", layer=5, lengths=(16, 128, 512)),
-    "engines-gpt2": partial(engines, name="gpt2", layer=11, lengths=(16, 128, 512, 1024, 4096)),
-    "engines-llama": partial(engines, name="llama", layer=15, lengths=(16, 128, 512, 1024, 4096)),
-    "checkpoint-minilm": minilm,
-    "checkpoint-llama": llama,
-    "checkpoint-llama-1024": partial(llama_long, length=1024),
-    "sentences": partial(sentences, count=1000),
-    "stream-inspect": partial(stream, command=["inspect", *HEAD, "-F", "jsonl"], counts=(1000, 100_000)),
-    "stream-tokens": partial(stream, command=["tokens", "-F", "csv"], counts=(1000, 100_000, 1_000_000)),
-    "long-1024": partial(long, length=1024, bare=0.6),
-    "long-4096": partial(long, length=4096, bare=0.18),
-    "long-8192": partial(long, length=8192, bare=None),  # the bare script would return 39 GB of matrices
-    "long16k": partial(longest, length=16384),
-}
-"""The tables by their names; what comes before the first hyphen is the group."""
+@dataclass(frozen=True)
+class Question:
+    """What a part of BENCHMARKS.md asks, and the tables that answer it.
+
+    Attributes:
+        title: the question.
+        text: what is compared with what.
+        tables: what makes the commands of each table, by its name.
+        rounds: how often every command runs.
+        is_warmed: whether a round goes before that does not count; the long ones run too long for the disk to matter.
+    """
+
+    title: str
+    text: str
+    tables: dict[str, Callable[[Material], list[Case]]]
+    rounds: int = 5
+    is_warmed: bool = True
+
+
+QUESTIONS = [
+    Question(
+        "How fast does it start?",
+        "Beside importing NumPy, Typer and Rich, which is the least that a program like this has to do.",
+        {"start": start},
+        rounds=11,
+    ),
+    Question("How fast is help?", "Every help text that there is.", {"help": help_}),
+    Question(
+        "What do many heads cost?",
+        "Drawing all 144 heads of a saved trace, beside drawing one.",
+        {"heads": heads},
+        rounds=11,
+    ),
+    Question(
+        "How long does one sentence take in NumPy?",
+        "Beside the script that a user would write: transformers, eager attention, every layer computed and returned, "
+        "the asked part written as JSON. `attn` uses its native engine here.",
+        {"native-minilm": native_minilm, "native-gpt2": native_gpt2},
+    ),
+    Question(
+        "How long do 1,000 sentences take in NumPy?",
+        "MiniLM, one head of layer 0, beside the bare script.",
+        {"native-sentences": partial(native_sentences, count=1000)},
+    ),
+    Question(
+        "Which engine is faster, for how long a text?",
+        "The native engine multiplies on one core, and a short sentence costs it little more than its imports. "
+        "transformers spreads its work over the cores. So `--engine auto` leaves a long sentence to transformers.",
+        {
+            "engines-minilm": partial(engines, name="minilm", layer=5, lengths=(16, 128, 512)),
+            "engines-gpt2": partial(engines, name="gpt2", layer=11, lengths=(16, 128, 512, 1024)),
+            "engines-llama": partial(engines, name="llama", layer=15, lengths=(16, 128, 512)),
+        },
+        is_warmed=False,
+    ),
+    Question(
+        "What does attn add to transformers, and how do peers compare?",
+        "Beside the bare script, and beside BertViz and TransformerLens where they are installed. `attn` runs with "
+        "`--engine transformers` in this part and those below. Most of such a run is importing torch and transformers.",
+        {"checkpoint-minilm": minilm, "checkpoint-llama": llama},
+    ),
+    Question(
+        "What does a long text cost on a larger model?",
+        'Layer 0 of the Llama. "Interface loop" is a script that registers an attention function of its own.',
+        {"checkpoint-llama-1024": partial(llama_long, length=1024)},
+        is_warmed=False,
+    ),
+    Question(
+        "How long do 1,000 sentences take in transformers?",
+        "One by one in the bare script; sentences of one length together in `attn`.",
+        {"sentences": partial(sentences, count=1000)},
+        is_warmed=False,
+    ),
+    Question(
+        "Does memory grow with the number of sentences?",
+        "A hundred times as many sentences, of the toy layer.",
+        {
+            "stream-inspect": partial(stream, command=["inspect", *HEAD, "-F", "jsonl"], counts=(1000, 100_000)),
+            "stream-tokens": partial(stream, command=["tokens", "-F", "csv"], counts=(1000, 100_000)),
+        },
+        is_warmed=False,
+    ),
+    Question(
+        "What do thousands of tokens cost?",
+        'The summary of one head and its whole matrix, on the GPT-2. "The model loaded, every weight read" is a bare '
+        "process with the model in memory.",
+        {"long-1024": partial(long, length=1024, bare=0.6), "long-4096": partial(long, length=4096, bare=0.18)},
+        is_warmed=False,
+    ),
+    Question(
+        "And of 16,384?",
+        "The bare script would return 155 GB of matrices; the interface loop keeps one head of them.",
+        {"long-16384": partial(longest, length=16384)},
+        is_warmed=False,
+    ),
+]

@@ -1,33 +1,35 @@
 """How long whole processes take, and how much memory, beside a floor or a peer measured in the same run.
 
-    python benchmarks/run.py [GROUP]... [--rounds N] [--keep FOLDER] [--peers FOLDER]
+    python benchmarks/run.py [TABLE]... [--rounds N] [--keep FOLDER] [--peers FOLDER]
 
-The commands of a table run in turn, A B C A B C …, so that a machine whose speed drifts slows them alike; the medians
-are compared. The exit code is 1 if something is over its target. The groups are start, help, heads, native, engines,
-checkpoint, sentences, stream, long and long16k; tables may be named too: native-minilm, native-gpt2, native-sentences,
-engines-minilm, engines-gpt2, engines-llama, checkpoint-minilm, checkpoint-llama, checkpoint-llama-1024,
-stream-inspect, stream-tokens, long-1024, long-4096, long-8192. The peers, other tools with environments of their own,
-are measured where ``--peers FOLDER`` has FOLDER/bertviz; how to make one stands in its script.
+prints BENCHMARKS.md, or the part of it that asks for the named tables (``native`` names all that begin with it). The
+commands of a table run in turn, A B C A B C …, so that a machine whose speed drifts slows them alike; the medians are
+compared. The exit code is 1 if something is over its target, or if other programs used the processor meanwhile. The
+peers, other tools with environments of their own, are measured where ``--peers FOLDER`` has FOLDER/bertviz; how to make
+one stands in its script.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import os
+import platform
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cases import TABLES, Case, Material
+from cases import QUESTIONS, Case, Material
 
-ROUNDS = {"start": 11, "help": 7, "heads": 11, "native": 5, "engines": 1, "checkpoint": 5, "sentences": 5, "stream": 1}
-ROUNDS |= {"long": 3, "long16k": 1}
-WARMED = ("start", "help", "heads", "native", "checkpoint", "sentences")
-"""The groups that first get a round that does not count; the others run too long for the disk to matter."""
+QUIET = 0.03  # of the processor that other programs may use before a figure is about them too
+HEAD, TAIL = (Path(__file__).parent / "page.md").read_text(encoding="utf-8").split("{measured}\n")
 
 
 @dataclass
@@ -63,9 +65,9 @@ def once(command: list[str], material: Material, result: Result, counts: bool) -
         file.unlink()
 
 
-def measured(cases: list[Case], material: Material, rounds: int, warmed: bool) -> list[Result]:
+def measured(cases: list[Case], material: Material, rounds: int, is_warmed: bool) -> list[Result]:
     results = [Result() for _ in cases]
-    for number in range(0 if warmed else 1, rounds + 1):
+    for number in range(0 if is_warmed else 1, rounds + 1):
         for case, result in zip(cases, results, strict=True):
             if not result.failure:
                 once(case.command, material, result, counts=number > 0)
@@ -112,27 +114,68 @@ def table(name: str, cases: list[Case], results: list[Result]) -> int:
     return over
 
 
+def machine() -> str:
+    """Return the machine and the day, for a reader who compares."""
+    names = re.findall(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    return (
+        f"Machine: {len(names)} cores of {names[0]}, {memory:.0f} GB, {platform.system()}, "
+        f"Python {platform.python_version()}. Date: {datetime.date.today()}."
+    )
+
+
+@contextmanager
+def alone(title: str) -> Iterator[list[float]]:
+    """Measure the share of the processor that other programs use meanwhile, and put it into the list."""
+    share: list[float] = []
+    start, busy, own = time.perf_counter(), _busy(), _own()
+    yield share
+    seconds = (time.perf_counter() - start) * (os.cpu_count() or 1)
+    share.append(max(0.0, (_busy() - busy) - (_own() - own)) / seconds)
+    if share[0] > QUIET:
+        print(f"{title} Other programs used {share[0]:.0%} of the processor: measure again", file=sys.stderr)
+
+
+def _busy() -> float:
+    """Return the seconds that all processors of the machine have worked, or were kept from this machine."""
+    user, nice, system, _, _, *rest = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:])
+    return (user + nice + system + sum(rest[:3])) / os.sysconf("SC_CLK_TCK")
+
+
+def _own() -> float:
+    """Return the seconds that this process and the commands have worked."""
+    return sum(os.times()[:4])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("group", nargs="*", help=f"{', '.join(ROUNDS)} or a table (default: all)")
-    parser.add_argument("--rounds", type=int, help="of every command (default: the group's)")
+    parser.add_argument("table", nargs="*", help="its name, or what several begin with (default: all)")
+    parser.add_argument("--rounds", type=int, help="of every command (default: what the question has)")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where the checkpoints stay for the next run")
     parser.add_argument("--peers", type=Path, metavar="FOLDER", help="where the environments of other tools are")
     arguments = parser.parse_args()
-    if unknown := set(arguments.group) - ROUNDS.keys() - TABLES.keys():
-        parser.error(f"no group or table {', '.join(sorted(unknown))}; there are {', '.join(ROUNDS | TABLES)}")
+    every = [name for question in QUESTIONS for name in question.tables]
+    wanted = {name for name in every if not arguments.table or name.startswith(tuple(arguments.table))}
+    if not wanted:
+        parser.error(f"no such table; there are {', '.join(every)}")
+    print(f"{HEAD}{machine()}")
     over = 0
     with tempfile.TemporaryDirectory() as folder:
         keep = Path(folder) if arguments.keep is None else arguments.keep.resolve()
         keep.mkdir(parents=True, exist_ok=True)
-        peers = None if arguments.peers is None else arguments.peers.resolve()
-        material = Material(Path(folder), keep, peers)
-        for name, cases_of in TABLES.items():
-            group = name.partition("-")[0]
-            if not arguments.group or {name, group} & set(arguments.group):
-                cases = cases_of(material)
-                rounds = arguments.rounds or ROUNDS[group]
-                over += table(name, cases, measured(cases, material, rounds, group in WARMED))
+        material = Material(Path(folder), keep, arguments.peers and arguments.peers.resolve())
+        for question in QUESTIONS:
+            tables = {name: made(material) for name, made in question.tables.items() if name in wanted}
+            if not tables:
+                continue
+            rounds = arguments.rounds or question.rounds
+            print(f"\n## {question.title}\n\n{question.text} Rounds: {rounds}.")
+            with alone(question.title) as others:
+                for name, cases in tables.items():
+                    over += table(name, cases, measured(cases, material, rounds, question.is_warmed))
+            print(f"\nOther programs used {others[0]:.1%} of the processor.")
+            over += others[0] > QUIET
+    print(f"\n{TAIL}", end="")
     return 1 if over else 0
 
 
