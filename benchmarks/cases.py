@@ -176,7 +176,7 @@ def llama(material: Material) -> list[Case]:
     options = [*by("transformers", folder), "--layer", 0, "--dtype", "auto"]
     return [
         Case("bare script, Llama layer 0", script("bare.py", folder, 0, "--text", TEXT)),
-        Case("attn inspect -m LLAMA", inspect(*options, TEXT), 1.0, 0.5),
+        Case("attn inspect -m LLAMA", inspect(*options, TEXT), 1.0, memory=0.5),
     ]
 
 
@@ -199,7 +199,7 @@ def sentences(material: Material, count: int) -> list[Case]:
     return [
         Case(f"bare script, {count:,} sentences one by one", script("bare.py", *loop)),
         Case("interface loop, one by one", script("interface.py", *loop)),
-        Case("attn inspect -F jsonl", json_lines(material, "transformers", folder, 0, file), 0.4, 1.1),
+        Case("attn inspect -F jsonl", json_lines(material, "transformers", folder, 0, file), 0.4, memory=1.1),
     ]
 
 
@@ -297,7 +297,7 @@ def longest(material: Material, length: int) -> list[Case]:
     options = [*by("transformers", folder), "--layer", 6, "--head", 3, "--file", file, "--whole", "--show", "heatmap"]
     return [
         Case("interface loop, summary", script("interface.py", folder, 6, "--file", file, "--head", 3, "--map")),
-        Case("attn, summary", inspect(*options), 1.3, 1.3),
+        Case("attn, summary", inspect(*options), 1.3, memory=1.3),
     ]
 
 
