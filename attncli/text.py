@@ -42,8 +42,9 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
     """Return `; did you mean 'x'?` where one of the names is close to a word, and nothing where none is."""
     import difflib  # needed for an error alone
 
-    near = difflib.get_close_matches(word, list(names), n=1)
-    return f"; did you mean '{near[0]}'?" if near else ""
+    bare = {name.lstrip("-"): name for name in names}  # what all options begin with makes none of them alike
+    near = difflib.get_close_matches(word.lstrip("-"), bare, n=1)
+    return f"; did you mean '{bare[near[0]]}'?" if near else ""
 
 
 _One = TypeVar("_One", str, str | int)
