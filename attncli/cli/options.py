@@ -21,32 +21,38 @@ if TYPE_CHECKING:
     from attncli.cli.environment import Environment, PictureFile, Terminal
 
 
-# An option in one of the panels of the help.
-_input = partial(Option, rich_help_panel="Input")
-_model = partial(Option, rich_help_panel="Model")
-_toy = partial(Option, rich_help_panel="Toy layer (without --model)")
-_choice = partial(Option, rich_help_panel="What to look at")
-_derived = partial(Option, rich_help_panel="Numbers made of weights")
-_view = partial(Option, rich_help_panel="View")
-_output = partial(Option, rich_help_panel="Output")
+# An option in one of the panels of the help; commands make their own options of these too.
+input_option = partial(Option, rich_help_panel="Input")
+model_option = partial(Option, rich_help_panel="Model")
+toy_option = partial(Option, rich_help_panel="Toy layer (without --model)")
+choice_option = partial(Option, rich_help_panel="What to look at")
+derived_option = partial(Option, rich_help_panel="Numbers made of weights")
+view_option = partial(Option, rich_help_panel="View")
+output_option = partial(Option, rich_help_panel="Output")
+size_option = partial(Option, rich_help_panel="Size")
 
 # --- what is read -----------------------------------------------------------------------------------------
 
 File = Annotated[
     Path | None,
-    _input("--file", "-f", metavar="PATH", help="Read the sentences from a file, one a line; - is standard input."),
+    input_option(
+        "--file", "-f", metavar="PATH", help="Read the sentences from a file, one a line; - is standard input."
+    ),
 ]
-FailFast = Annotated[bool, _input("--fail-fast", help="Stop at the first sentence that cannot be read.")]
+FailFast = Annotated[bool, input_option("--fail-fast", help="Stop at the first sentence that cannot be read.")]
 KeepErrors = Annotated[
-    bool, _input("--keep-errors", help="In json and jsonl, put an error document where a sentence cannot be read.")
+    bool,
+    input_option("--keep-errors", help="In json and jsonl, put an error document where a sentence cannot be read."),
 ]
-Pair = Annotated[str | None, _input(metavar="TEXT", help="A second text in the same sequence.")]
-Target = Annotated[str | None, _input(metavar="TEXT", help="The text whose queries attend to the sentence's keys.")]
+Pair = Annotated[str | None, input_option(metavar="TEXT", help="A second text in the same sequence.")]
+Target = Annotated[
+    str | None, input_option(metavar="TEXT", help="The text whose queries attend to the sentence's keys.")
+]
 From = Annotated[
     Path | None,
-    _input("--from", metavar="FILE", help="A saved trace, or a safetensors dump of q and k (v, mask, bias)."),
+    input_option("--from", metavar="FILE", help="A saved trace, or a safetensors dump of q and k (v, mask, bias)."),
 ]
-NoSpecial = Annotated[bool, _choice("--no-special", help="Do not add the tokenizer's special tokens.")]
+NoSpecial = Annotated[bool, choice_option("--no-special", help="Do not add the tokenizer's special tokens.")]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -58,7 +64,9 @@ class Texts(Options):
         Argument(metavar="TEXT", help="Sentences; - reads them from standard input, one a line.", show_default=False),
     ] = None
     file: File = None
-    whole: Annotated[bool, _input("--whole", help="The file or standard input is one text, newlines and all.")] = False
+    whole: Annotated[
+        bool, input_option("--whole", help="The file or standard input is one text, newlines and all.")
+    ] = False
     pair: Pair = None
     no_special: NoSpecial = False
 
@@ -74,20 +82,20 @@ class Sentences(Texts):
 
 Model = Annotated[
     str | None,
-    _model(
+    model_option(
         "--model", "-m", metavar="NAME_OR_FOLDER", help="A checkpoint; without it, the toy layer.", envvar="ATTN_MODEL"
     ),
 ]
 Mask = Annotated[
     str | None,
-    _choice(
+    choice_option(
         metavar="EXPR|FILE|none",
         help="Which keys a query may attend to: 'causal & window(4)', mask.npy. Default: causal; a checkpoint's own.",
     ),
 ]
 Vocab = Annotated[
     str | None,
-    _toy(
+    toy_option(
         metavar="words|TOKENIZER",
         help="The words of the text, or a tokenizer.json, its folder or hub name. Default: words.",
     ),
@@ -100,11 +108,11 @@ class Hub(Options):
 
     revision: Annotated[
         str | None,
-        _model(metavar="NAME", help="Branch, tag or commit on the hub. Default: main.", envvar="ATTN_REVISION"),
+        model_option(metavar="NAME", help="Branch, tag or commit on the hub. Default: main.", envvar="ATTN_REVISION"),
     ] = None
-    offline: Annotated[bool, _model("--offline", help="Use the local cache only.", envvar="ATTN_OFFLINE")] = False
+    offline: Annotated[bool, model_option("--offline", help="Use the local cache only.", envvar="ATTN_OFFLINE")] = False
     trust_remote_code: Annotated[
-        bool, _model("--trust-remote-code", help="Run the Python code that the checkpoint brings.")
+        bool, model_option("--trust-remote-code", help="Run the Python code that the checkpoint brings.")
     ] = False
 
 
@@ -114,26 +122,26 @@ class Load(Hub):
 
     dtype: Annotated[
         Literal["auto", "float32", "float16", "bfloat16", "float64"] | None,
-        _model(
+        model_option(
             help="Type of the weights. Default: float32 on the CPU, the checkpoint's own elsewhere.",
             envvar="ATTN_DTYPE",
         ),
     ] = None
     device: Annotated[
         str | None,
-        _model(metavar="NAME", help="Where it runs: cpu, cuda, cuda:1, mps. Default: cpu.", envvar="ATTN_DEVICE"),
+        model_option(metavar="NAME", help="Where it runs: cpu, cuda, cuda:1, mps. Default: cpu.", envvar="ATTN_DEVICE"),
     ] = None
     device_map: Annotated[
         str | None,
-        _model(
+        model_option(
             metavar="auto", help="Spread the model over several devices, with accelerate.", envvar="ATTN_DEVICE_MAP"
         ),
     ] = None
     allow_pickle: Annotated[
-        bool, _model("--allow-pickle", help="Read .bin weights too, without running code in them.")
+        bool, model_option("--allow-pickle", help="Read .bin weights too, without running code in them.")
     ] = False
     truncate: Annotated[
-        bool, _model("--truncate", help="Cut a text to the tokens that the model has positions for.")
+        bool, model_option("--truncate", help="Cut a text to the tokens that the model has positions for.")
     ] = False
 
 
@@ -143,13 +151,13 @@ class Engine(Load):
 
     engine: Annotated[
         Literal["auto", "native", "transformers"] | None,
-        _model(
+        model_option(
             help="What computes the model: native is NumPy, for the common families; auto is native where it gives the "
             "same numbers. Default: auto.",
             envvar="ATTN_ENGINE",
         ),
     ] = None
-    verify: Annotated[bool, _model("--verify", help="Run both engines and show how far they are apart.")] = False
+    verify: Annotated[bool, model_option("--verify", help="Run both engines and show how far they are apart.")] = False
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -157,43 +165,47 @@ class Toy(Options):
     """How the toy layer is made: the fields of `ToyOptions`, but for `offline`, which is among those of `Hub`."""
 
     d_model: Annotated[
-        int | None, _toy(metavar="N", help="Width of the embeddings. Default: 32.", envvar="ATTN_D_MODEL")
+        int | None, toy_option(metavar="N", help="Width of the embeddings. Default: 32.", envvar="ATTN_D_MODEL")
     ] = None
     num_heads: Annotated[
         int | None,
-        _toy(metavar="N", help="Number of heads. Default: 4; 1 with --project none.", envvar="ATTN_NUM_HEADS"),
+        toy_option(metavar="N", help="Number of heads. Default: 4; 1 with --project none.", envvar="ATTN_NUM_HEADS"),
     ] = None
     d_k: Annotated[
-        int | None, _toy(metavar="N", help="Query and key width of a head. Default: d-model / num-heads.")
+        int | None, toy_option(metavar="N", help="Query and key width of a head. Default: d-model / num-heads.")
     ] = None
-    d_v: Annotated[int | None, _toy(metavar="N", help="Value width of a head. Default: d-model / num-heads.")] = None
+    d_v: Annotated[int | None, toy_option(metavar="N", help="Value width of a head. Default: d-model / num-heads.")] = (
+        None
+    )
     init: Annotated[
         Literal["scaled", "normal", "uniform", "linear", "zeros"] | None,
-        _toy(help="How the weights are drawn. Default: scaled, N(0, 1/d-model).", envvar="ATTN_INIT"),
+        toy_option(help="How the weights are drawn. Default: scaled, N(0, 1/d-model).", envvar="ATTN_INIT"),
     ] = None
     project: Annotated[
         Literal["qkv", "qk", "none"] | None,
-        _toy(help="Which of Q, K, V are projected; the rest are the embeddings. Default: qkv."),
+        toy_option(help="Which of Q, K, V are projected; the rest are the embeddings. Default: qkv."),
     ] = None
     positions: Annotated[
         Literal["none", "sinusoidal"] | None,
-        _toy(help="Position encoding added to the embeddings. Default: none.", envvar="ATTN_POSITIONS"),
+        toy_option(help="Position encoding added to the embeddings. Default: none.", envvar="ATTN_POSITIONS"),
     ] = None
     scale: Annotated[
-        str | None, _toy(metavar="sqrt|none|NUMBER", help="What multiplies q·k. Default: sqrt, 1/√d-k.")
+        str | None, toy_option(metavar="sqrt|none|NUMBER", help="What multiplies q·k. Default: sqrt, 1/√d-k.")
     ] = None
-    seed: Annotated[int | None, _toy(metavar="N", help="Seed of the weights. Default: 0.", envvar="ATTN_SEED")] = None
+    seed: Annotated[
+        int | None, toy_option(metavar="N", help="Seed of the weights. Default: 0.", envvar="ATTN_SEED")
+    ] = None
     rng: Annotated[
         Literal["numpy", "torch"] | None,
-        _toy(help="Whose random numbers; torch's reproduce notebooks. Default: numpy.", envvar="ATTN_RNG"),
+        toy_option(help="Whose random numbers; torch's reproduce notebooks. Default: numpy.", envvar="ATTN_RNG"),
     ] = None
     vocab: Vocab = None
     vocab_size: Annotated[
-        int | None, _toy(metavar="N", help="Rows of the embedding. Default: as many as there are words.")
+        int | None, toy_option(metavar="N", help="Rows of the embedding. Default: as many as there are words.")
     ] = None
     out_proj: Annotated[
         bool | None,
-        _toy(
+        toy_option(
             "--out-proj/--no-out-proj",
             help="Project the concatenated heads by W_o. Default: yes; no with --project none.",
         ),
@@ -203,7 +215,8 @@ class Toy(Options):
 # --- what is wanted of it -----------------------------------------------------------------------------------
 
 EveryLayer = Annotated[
-    str | None, _choice("--layer", "-l", metavar="LAYERS", help="Which layers: 0, 2-4, 0,3,-1 or all. Default: all.")
+    str | None,
+    choice_option("--layer", "-l", metavar="LAYERS", help="Which layers: 0, 2-4, 0,3,-1 or all. Default: all."),
 ]
 
 
@@ -212,14 +225,16 @@ class Selection(Options):
     """Which layers and heads."""
 
     layer: Annotated[
-        str | None, _choice("--layer", "-l", metavar="LAYERS", help="Which layers: 0, 2-4, 0,3,-1 or all. Default: 0.")
+        str | None,
+        choice_option("--layer", "-l", metavar="LAYERS", help="Which layers: 0, 2-4, 0,3,-1 or all. Default: 0."),
     ] = None
     head: Annotated[
-        str | None, _choice("--head", "-H", metavar="HEADS", help="Which heads: 0, 2-4, 0,3,-1 or all. Default: all.")
+        str | None,
+        choice_option("--head", "-H", metavar="HEADS", help="Which heads: 0, 2-4, 0,3,-1 or all. Default: all."),
     ] = None
     kind: Annotated[
         Literal["self", "encoder", "decoder", "cross"] | None,
-        _choice(help="Only this kind of attention. Default: every kind that ran."),
+        choice_option(help="Only this kind of attention. Default: every kind that ran."),
     ] = None
 
 
@@ -267,13 +282,13 @@ class Inspection(Stream):
     keep_errors: KeepErrors = False
     resume: Annotated[
         bool,
-        _output(
+        output_option(
             "--resume", help="Go on with --output FILE.jsonl, .tsv or .csv from FILE.part, if a run was interrupted."
         ),
     ] = False
     generate: Annotated[
         int | None,
-        _input(
+        input_option(
             min=1,
             metavar="N",
             help="Let a causal model write N more tokens, greedily, and show the rows that predicted them.",
@@ -285,7 +300,7 @@ class Inspection(Stream):
 
 Precision = Annotated[
     int | None,
-    _view(
+    view_option(
         min=0,
         max=17,
         metavar="N",
@@ -295,7 +310,7 @@ Precision = Annotated[
 ]
 Colormap = Annotated[
     Literal["viridis", "cividis", "gray"] | None,
-    _view(help="Colours of the heat maps. Default: viridis.", envvar="ATTN_COLORMAP"),
+    view_option(help="Colours of the heat maps. Default: viridis.", envvar="ATTN_COLORMAP"),
 ]
 FailOn = Annotated[
     str | None, Option(metavar="CODES", help="Fail on these findings alone: leak,pad,dead-row. Default: errors.")
@@ -308,7 +323,7 @@ class View(Options):
 
     query: Annotated[
         list[str] | None,
-        _choice(
+        choice_option(
             "--query",
             "-q",
             metavar="TOKEN",
@@ -317,7 +332,7 @@ class View(Options):
     ] = None
     key: Annotated[
         list[str] | None,
-        _choice(
+        choice_option(
             "--key",
             "-k",
             metavar="TOKEN",
@@ -325,32 +340,33 @@ class View(Options):
         ),
     ] = None
     rows: Annotated[
-        str | None, _choice(metavar="START:STOP", help="Show these query rows, as Python slices: 500:520, -20:, :10.")
+        str | None,
+        choice_option(metavar="START:STOP", help="Show these query rows, as Python slices: 500:520, -20:, :10."),
     ] = None
     top_keys: Annotated[
-        int | None, _choice(min=1, metavar="N", help="Show only the N heaviest keys of each query.")
+        int | None, choice_option(min=1, metavar="N", help="Show only the N heaviest keys of each query.")
     ] = None
     min_weight: Annotated[
         float | None,
-        _choice(
+        choice_option(
             min=0,
             metavar="NUMBER",
             help="Show only the keys of each query whose weight, or norm with --norms, is at least this.",
         ),
     ] = None
     hide_special: Annotated[
-        bool, _choice("--hide-special", help="Compute with the special tokens, leave them out of the view.")
+        bool, choice_option("--hide-special", help="Compute with the special tokens, leave them out of the view.")
     ] = False
     show: Annotated[
         str | None,
-        _view(
+        view_option(
             metavar="PARTS",
             help="With commas: tokens, shapes, embeddings, q, k, v, scores, mask, weights, heatmap, output, metrics, "
             "proof.",
         ),
     ] = None
-    no_sink: Annotated[bool, _view("--no-sink", help="Leave the first key out of the range of colours.")] = False
-    log: Annotated[bool, _view("--log", help="Colours on a logarithmic scale of weights.")] = False
+    no_sink: Annotated[bool, view_option("--no-sink", help="Leave the first key out of the range of colours.")] = False
+    log: Annotated[bool, view_option("--log", help="Colours on a logarithmic scale of weights.")] = False
     precision: Precision = None
 
 
@@ -359,26 +375,31 @@ class Derive(Options):
     """Which numbers stand in place of the weights."""
 
     words: Annotated[
-        bool, _derived("--words", help="Merge word pieces: sum over the pieces of a key, mean over those of a query.")
+        bool,
+        derived_option("--words", help="Merge word pieces: sum over the pieces of a key, mean over those of a query."),
     ] = False
     norms: Annotated[
-        bool, _derived("--norms", help="‖weight·value‖ instead of weights: what a key really hands over.")
+        bool, derived_option("--norms", help="‖weight·value‖ instead of weights: what a key really hands over.")
     ] = False
     rollout: Annotated[
         bool,
-        _derived("--rollout", help="Attention through all layers up to --layer, which is the last one unless given."),
+        derived_option(
+            "--rollout", help="Attention through all layers up to --layer, which is the last one unless given."
+        ),
     ] = False
-    reduce: Annotated[Literal["mean", "max"] | None, _derived(help="Make one map of many, of the chosen heads.")] = None
+    reduce: Annotated[
+        Literal["mean", "max"] | None, derived_option(help="Make one map of many, of the chosen heads.")
+    ] = None
     over: Annotated[
         str | None,
-        _derived(
+        derived_option(
             metavar="heads|layers|heads,layers",
             help="What --reduce merges. Default: heads. Over layers, --layer is all of them unless given.",
         ),
     ] = None
 
 
-_FORMAT = _output(
+_FORMAT = output_option(
     "--format", "-F", help="What is written; attn help formats. Default: table, or what --output ends in."
 )
 
@@ -389,11 +410,13 @@ class Output(Options):
 
     color: Annotated[
         Literal["auto", "always", "never"] | None,
-        _view(help="Colour in the output. Default: auto, in a terminal unless NO_COLOR is set.", envvar="ATTN_COLOR"),
+        view_option(
+            help="Colour in the output. Default: auto, in a terminal unless NO_COLOR is set.", envvar="ATTN_COLOR"
+        ),
     ] = None
     width: Annotated[
         int | None,
-        _view(
+        view_option(
             min=40,
             max=100_000,
             metavar="N",
@@ -406,7 +429,7 @@ class Output(Options):
     ] = None
     output: Annotated[
         Path | None,
-        _output(
+        output_option(
             "--output",
             "-o",
             metavar="FILE",
@@ -452,14 +475,16 @@ class Picture(Output):
     format_: Annotated[Literal["table", "svg", "html", "md"] | None, _FORMAT] = None
 
 
-Save = Annotated[Path | None, _output(metavar="FILE.safetensors", help="Save the trace, for --from.")]
+Save = Annotated[Path | None, output_option(metavar="FILE.safetensors", help="Save the trace, for --from.")]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Volume(Options):
     """How much is said on stderr; every command takes it."""
 
-    quiet: Annotated[bool, _output("--quiet", help="On stderr, errors alone: no warnings, notes or progress.")] = False
+    quiet: Annotated[
+        bool, output_option("--quiet", help="On stderr, errors alone: no warnings, notes or progress.")
+    ] = False
     verbose: Annotated[
-        bool, _output("--verbose", "-v", help="Say on stderr what is loaded and run, how, and when.")
+        bool, output_option("--verbose", "-v", help="Say on stderr what is loaded and run, how, and when.")
     ] = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from typer import Argument, Option
+from typer import Argument
 
 from attncli.cli import options
 from attncli.cli.environment import Environment
@@ -19,13 +19,8 @@ Texts = Annotated[
 ]
 Model = Annotated[
     str | None,
-    Option(
-        "--model",
-        "-m",
-        metavar="NAME_OR_FOLDER",
-        help="The checkpoint to check.",
-        envvar="ATTN_MODEL",
-        rich_help_panel="Model",
+    options.model_option(
+        "--model", "-m", metavar="NAME_OR_FOLDER", help="The checkpoint to check.", envvar="ATTN_MODEL"
     ),
 ]
 
@@ -38,12 +33,7 @@ def check(
     file: options.File = None,
     target: options.Target = None,
     docs: Annotated[
-        bool,
-        Option(
-            "--docs",
-            help="Pack the texts into one sequence too; none may attend to another.",
-            rich_help_panel="Input",
-        ),
+        bool, options.input_option("--docs", help="Pack the texts into one sequence too; none may attend to another.")
     ] = False,
     model: Model = None,
     layer: options.EveryLayer = None,

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Option
+from typer import Argument
 
 from attncli.cli import options
 from attncli.cli.environment import Environment
@@ -27,39 +27,33 @@ Texts = Annotated[
     ),
 ]
 From = Annotated[
-    list[str] | None,
-    Option("--from", metavar="FILE", help="A saved trace or a dump; give two.", rich_help_panel="Input"),
+    list[str] | None, options.input_option("--from", metavar="FILE", help="A saved trace or a dump; give two.")
 ]
 Model = Annotated[
     list[str] | None,
-    Option(
+    options.model_option(
         "--model",
         "-m",
         metavar="NAME_OR_FOLDER",
         help="A checkpoint; without it, the toy layer. Give two to compare them on one sentence.",
         envvar="ATTN_MODEL",
-        rich_help_panel="Model",
     ),
 ]
 Query = Annotated[
     list[str] | None,
-    Option(
+    options.choice_option(
         "--query",
         "-q",
         metavar="TOKEN",
         help="Compare this query row: a token of the first, or its index. May be repeated. Default: all shared.",
-        rich_help_panel="What to look at",
     ),
 ]
 Top = Annotated[
-    int | None,
-    Option(min=1, metavar="N", help="Heads and cells that are listed. Default: 10.", rich_help_panel="View"),
+    int | None, options.view_option(min=1, metavar="N", help="Heads and cells that are listed. Default: 10.")
 ]
 Maps = Annotated[
     int | None,
-    Option(
-        min=0, metavar="N", help="Heads that are drawn, the most changed first. Default: 1.", rich_help_panel="View"
-    ),
+    options.view_option(min=0, metavar="N", help="Heads that are drawn, the most changed first. Default: 1."),
 ]
 
 

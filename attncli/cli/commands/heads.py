@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer import Option
 
 from attncli.analysis.metric_names import Metric
 from attncli.cli import options
@@ -20,29 +19,25 @@ if TYPE_CHECKING:
     from attncli.trace.trace import Trace
     from attncli.trace.view import View
 
-_VIEW = "View"
 _SAID = 20  # different warnings; a file of sentences may have one for each
 
 Query = Annotated[
     list[str] | None,
-    Option(
+    options.choice_option(
         "--query",
         "-q",
         metavar="TOKEN",
         help="Count this query row alone: a token or its index. May be repeated. Default: all.",
-        rich_help_panel="What to look at",
     ),
 ]
 Sort = Annotated[
-    Metric | None,
-    Option(help="The heads of the highest value first. Default: by layer and head.", rich_help_panel=_VIEW),
+    Metric | None, options.view_option(help="The heads of the highest value first. Default: by layer and head.")
 ]
-Reverse = Annotated[bool, Option("--reverse", help="With --sort: the lowest first.", rich_help_panel=_VIEW)]
+Reverse = Annotated[bool, options.view_option("--reverse", help="With --sort: the lowest first.")]
 Top = Annotated[
-    int | None,
-    Option(min=1, metavar="N", help="With --sort: this many heads alone. Default: all.", rich_help_panel=_VIEW),
+    int | None, options.view_option(min=1, metavar="N", help="With --sort: this many heads alone. Default: all.")
 ]
-Grid = Annotated[Metric | None, Option(help="Layers × heads as a heat map of this metric.", rich_help_panel=_VIEW)]
+Grid = Annotated[Metric | None, options.view_option(help="Layers × heads as a heat map of this metric.")]
 
 
 def heads(

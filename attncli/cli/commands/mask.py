@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
-from typer import Argument, Option
+from typer import Argument
 
 from attncli.cli import options
 from attncli.cli.environment import Environment
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from attncli.masks.layout import Size, Subject
     from attncli.render.masks import MaskView
 
-_INPUT, _SIZE, _CHOICE, _OUTPUT = "Input", "Size", "What to look at", "Output"
 
 Mask = Annotated[str, Argument(metavar="EXPR|FILE", help="'causal & window(4)', mask.npy or file.py:function.")]
 Other = Annotated[str, Argument(metavar="EXPR|FILE", help="What it is compared with.")]
@@ -39,37 +38,32 @@ class _Reading(Options):
 
     size: Annotated[
         int | None,
-        Option(
+        options.size_option(
             "--size",
             min=1,
             metavar="N",
             help="Queries, and as many keys. Default: 8, or what the mask or the text says.",
-            rich_help_panel=_SIZE,
         ),
     ] = None
     queries: Annotated[
-        int | None, Option(min=1, metavar="N", help="Query rows. Default: as many as keys.", rich_help_panel=_SIZE)
+        int | None, options.size_option(min=1, metavar="N", help="Query rows. Default: as many as keys.")
     ] = None
     keys: Annotated[
         int | None,
-        Option(
-            min=1,
-            metavar="N",
-            help="Key columns. Default: as many as queries, and those before them.",
-            rich_help_panel=_SIZE,
+        options.size_option(
+            min=1, metavar="N", help="Key columns. Default: as many as queries, and those before them."
         ),
     ] = None
     past: Annotated[
         int | None,
-        Option(min=0, metavar="N", help="Keys before the first query (a KV cache). Default: 0.", rich_help_panel=_SIZE),
+        options.size_option(min=0, metavar="N", help="Keys before the first query (a KV cache). Default: 0."),
     ] = None
     for_: Annotated[
         Literal["sdpa", "mha", "additive"] | None,
-        Option(
+        options.input_option(
             "--for",
             help="What reads a file: sdpa, to which True = attend; mha (nn.MultiheadAttention), to which True = "
             "masked; or additive, what is added to scores. Default: found out, or said to be ambiguous.",
-            rich_help_panel=_INPUT,
         ),
     ] = None
 
@@ -103,8 +97,7 @@ def show(
         str | None, Argument(metavar="TEXT", help="Its words are the keys, and the queries.", show_default=False)
     ] = None,
     heads: Annotated[
-        int | None,
-        Option(min=1, metavar="N", help="Heads that a function is asked for. Default: 1.", rich_help_panel=_SIZE),
+        int | None, options.size_option(min=1, metavar="N", help="Heads that a function is asked for. Default: 1.")
     ] = None,
     colormap: options.Colormap = None,
 ) -> None:
@@ -140,11 +133,11 @@ def check(
     output: options.Document,
     expect: Annotated[
         str | None,
-        Option(metavar="EXPR", help="What it should say: 'causal & pad(right=2)', or a file.", rich_help_panel=_CHOICE),
+        options.choice_option(metavar="EXPR", help="What it should say: 'causal & pad(right=2)', or a file."),
     ] = None,
     dtype: Annotated[
         Literal["float16", "bfloat16", "float32", "float64"] | None,
-        Option(help="What the model computes in; values beyond it are found.", rich_help_panel=_CHOICE),
+        options.choice_option(help="What the model computes in; values beyond it are found."),
     ] = None,
     fail_on: options.FailOn = None,
 ) -> None:
@@ -205,20 +198,16 @@ def convert(
     reading: _Reading,
     to: Annotated[
         Literal["sdpa", "mha", "additive"],
-        Option(
-            help="sdpa: True = attend; mha (nn.MultiheadAttention): True = masked; additive: 0 and min.",
-            rich_help_panel=_OUTPUT,
+        options.output_option(
+            help="sdpa: True = attend; mha (nn.MultiheadAttention): True = masked; additive: 0 and min."
         ),
     ],
     output: Annotated[
-        Path,
-        Option(
-            "--output", "-o", metavar="FILE", help="npy, npz, pt, safetensors, json or csv.", rich_help_panel=_OUTPUT
-        ),
+        Path, options.output_option("--output", "-o", metavar="FILE", help="npy, npz, pt, safetensors, json or csv.")
     ],
     dtype: Annotated[
         Literal["float16", "bfloat16", "float32", "float64"] | None,
-        Option(help="Type of an additive mask. Default: float32.", rich_help_panel=_OUTPUT),
+        options.output_option(help="Type of an additive mask. Default: float32."),
     ] = None,
 ) -> None:
     """Write a mask as another API expects it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from typer import Argument, Option
+from typer import Argument
 
 from attncli.cli import options
 from attncli.cli.environment import Environment
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from attncli.render.palette import Palette
     from attncli.sources.pretrained.masks import LayerMask, SentenceMasks
 
-_INPUT = "Input"
-
 
 def model(
     environment: Environment,
@@ -29,19 +27,16 @@ def model(
     output: options.Document,
     pad: Annotated[
         Literal["left", "right"] | None,
-        Option(help="Where shorter sentences are padded. Default: where the tokenizer does.", rich_help_panel=_INPUT),
+        options.input_option(help="Where shorter sentences are padded. Default: where the tokenizer does."),
     ] = None,
     past: Annotated[
-        int | None,
-        Option(min=1, metavar="N", help="The first N positions stand in a KV cache already.", rich_help_panel=_INPUT),
+        int | None, options.input_option(min=1, metavar="N", help="The first N positions stand in a KV cache already.")
     ] = None,
     pair: options.Pair = None,
     target: Annotated[
         str | None,
-        Option(
-            metavar="TEXT",
-            help="What the decoder of an encoder-decoder reads. Default: the sentence itself.",
-            rich_help_panel=_INPUT,
+        options.input_option(
+            metavar="TEXT", help="What the decoder of an encoder-decoder reads. Default: the sentence itself."
         ),
     ] = None,
     no_special: options.NoSpecial = False,

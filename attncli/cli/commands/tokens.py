@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer import Option
 
 from attncli.cli import options
 from attncli.cli.environment import Environment
@@ -32,21 +31,19 @@ class _Tokenizing(Options):
     vocab: options.Vocab = None
     model: Annotated[
         str | None,
-        Option(
+        options.model_option(
             "--model",
             "-m",
             metavar="NAME_OR_FOLDER",
             help="A checkpoint, for its tokenizer alone; without it, --vocab.",
             envvar="ATTN_MODEL",
-            rich_help_panel="Model",
         ),
     ] = None
     truncate: Annotated[
-        bool,
-        Option("--truncate", help="Cut to the tokens that the model has positions for.", rich_help_panel="Model"),
+        bool, options.model_option("--truncate", help="Cut to the tokens that the model has positions for.")
     ] = False
     from_: Annotated[
-        Path | None, Option("--from", metavar="FILE", help="The tokens of a saved trace.", rich_help_panel="Input")
+        Path | None, options.input_option("--from", metavar="FILE", help="The tokens of a saved trace.")
     ] = None
 
 
@@ -56,16 +53,9 @@ def tokens(
     asked: _Tokenizing,
     output: options.Output,
     hide_special: Annotated[
-        bool,
-        Option(
-            "--hide-special",
-            help="Leave the special tokens out of the view.",
-            rich_help_panel="What to look at",
-        ),
+        bool, options.choice_option("--hide-special", help="Leave the special tokens out of the view.")
     ] = False,
-    words: Annotated[
-        bool, Option("--words", help="One line a word, with its pieces.", rich_help_panel="What to look at")
-    ] = False,
+    words: Annotated[bool, options.choice_option("--words", help="One line a word, with its pieces.")] = False,
 ) -> None:
     """Show the tokens of a sentence: ids, places, words, what the vocabulary lacks.
 

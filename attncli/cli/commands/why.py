@@ -4,42 +4,30 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Option
-
 from attncli.cli import options
 from attncli.cli.environment import Environment
 from attncli.errors import UsageError
 
-_CHOICE = "What to look at"
-
 Query = Annotated[
     list[str] | None,
-    Option(
-        "--query",
-        "-q",
-        metavar="TOKEN",
-        help="The token that attends: its text or its index.",
-        rich_help_panel=_CHOICE,
-    ),
+    options.choice_option("--query", "-q", metavar="TOKEN", help="The token that attends: its text or its index."),
 ]
 Key = Annotated[
     list[str] | None,
-    Option(
+    options.choice_option(
         "--key",
         "-k",
         metavar="TOKEN",
         help="The token that is attended to: its text or its index. Default: the whole row, keys by weight.",
-        rich_help_panel=_CHOICE,
     ),
 ]
 Top = Annotated[
     int | None,
-    Option(
+    options.view_option(
         min=1,
         max=1_000_000,
         metavar="N",
         help="Dimensions, or keys of a row, in the table; the rest is summed up. Default: 8.",
-        rich_help_panel="View",
     ),
 ]
 
