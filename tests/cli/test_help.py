@@ -198,6 +198,7 @@ def test_the_list_of_topics_and_commands(attn: Callable[..., Any]) -> None:
         (["mask", "shw"], "no such command 'shw'; did you mean 'show'?; see attn mask --help"),
         (["frobnicate"], "no such command 'frobnicate'; see attn --help"),
         (["inspect", "--heat", "x"], "no such option: --heat; did you mean '--head'?; see attn inspect --help"),
+        (["mask", "check", "causal", "--true"], "no such option: --true; see attn mask check --help"),
         (
             ["inspect", "--formt=json", "x"],
             "no such option: --formt; did you mean '--format'?; see attn inspect --help",
