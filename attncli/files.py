@@ -189,6 +189,7 @@ class Tensors:
     Attributes:
         metadata: what else the file says.
         types: of all tensors, as safetensors calls them.
+        shapes: of all tensors.
         starts: of all tensors, in bytes.
         pages: of the file.
         mapped: those of types that are read, of whose numbers nothing is read yet; see `widened`.
@@ -209,9 +210,10 @@ class Tensors:
         header: dict[str, Any] = json.loads(self.pages[8:begin])
         header.pop("__metadata__", None)
         self.types: dict[str, str] = {name: entry["dtype"] for name, entry in header.items()}
+        self.shapes: dict[str, tuple[int, ...]] = {name: tuple(entry["shape"]) for name, entry in header.items()}
         self.starts: dict[str, int] = {name: begin + entry["data_offsets"][0] for name, entry in header.items()}
         self.mapped = {
-            name: np.ndarray(header[name]["shape"], _DTYPES[kind], self.pages, self.starts[name])
+            name: np.ndarray(self.shapes[name], _DTYPES[kind], self.pages, self.starts[name])
             for name, kind in self.types.items()
             if kind in _DTYPES
         }

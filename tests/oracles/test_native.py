@@ -33,6 +33,7 @@ from attncli.sources.native.fields import DeclinedError, Fields
 from attncli.sources.native.functions import ACTIVATIONS, erf
 from attncli.sources.native.weights import Weights
 from attncli.sources.pretrained import memory
+from attncli.sources.tensors.shards import Shards
 
 Run = Callable[..., Any]
 
@@ -436,7 +437,7 @@ def test_one_sentence_that_is_too_long_is_left_to_transformers(
 
 def test_what_is_used_again_is_widened_once(tmp_path: Path) -> None:
     save_file({"w.weight": torch.arange(6).reshape(2, 3).to(torch.bfloat16)}, tmp_path / "model.safetensors")
-    weights = Weights(tmp_path, "model.", "w.weight")
+    weights = Weights("tiny", Shards(tmp_path), "model.", "w.weight")
     first, second, third = (weights.tensor("w.weight", 2, 3) for _ in range(3))
     assert first.tolist() == second.tolist() == third.tolist() == [[0, 1, 2], [3, 4, 5]]
     assert not np.shares_memory(first, second)  # one sentence alone keeps nothing

@@ -22,6 +22,7 @@ from attncli.sources.pretrained.memory import feed_forward_in_blocks
 from attncli.sources.pretrained.running import make_eager, with_ours
 from attncli.sources.pretrained.tokenizer import check_quantization, hub_arguments, positions
 from attncli.sources.storage import check_beside, check_is_checkpoint, check_types, check_unread, unknown_quantization
+from attncli.sources.tensors.shards import Shards
 from attncli.text import visible
 from attncli.trace.selection import MOST_LAYERS
 
@@ -103,7 +104,7 @@ def load_model(
     notes = _check_weights(name, model, report, head, is_undone)
     if not is_undone:
         floating = (tensor for tensor, value in model.state_dict().items() if value.is_floating_point())
-        check_types(name, _folder(name, options), floating, head)
+        check_types(name, Shards(_folder(name, options)), floating, head)
     if not model._can_set_attn_implementation():
         make_eager(model)
     feed_forward_in_blocks(model)
