@@ -34,7 +34,8 @@ from attncli.sources.storage import (
     unknown_quantization,
 )
 from attncli.sources.stream import OneByOne
-from attncli.sources.tensors.shards import Shards, has_shards
+from attncli.sources.tensors.opening import open_store
+from attncli.sources.tensors.shards import has_shards
 from attncli.text import visible
 from attncli.trace.selection import Indices
 from attncli.trace.trace import Provenance, Trace
@@ -94,7 +95,7 @@ class NativeCheckpoint(OneByOne):
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, self.family, len(recipe.layers), last)
         has_choice = options.engine == "auto" and not options.verify and not not_installed("torch", "transformers")
         self.most = MOST if has_choice else math.inf
-        store = Shards(folder)
+        store = open_store(folder)
         weights = Weights(model, store, recipe.prefix, recipe.embedding.tokens.name + ".weight")
         self.model = Model(recipe, weights)
         expected = set(recipe.tensors(min(last + 1, len(weights))))  # a file may claim layers without end
