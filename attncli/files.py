@@ -231,8 +231,11 @@ def widened(array: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float32]
     """Return an array as float32, exactly; 16 bits that are no float are a bfloat16, which NumPy lacks."""
     import numpy as np
 
-    is_bfloat16 = array.dtype == np.uint16
-    return (array.astype(np.uint32) << 16).view(np.float32) if is_bfloat16 else np.asarray(array, np.float32)
+    if array.dtype != np.uint16:
+        return np.asarray(array, np.float32)
+    wide = array.astype(np.uint32)
+    wide <<= 16
+    return wide.view(np.float32)
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:

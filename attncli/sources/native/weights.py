@@ -1,8 +1,4 @@
-"""The tensors of a model by the names of its recipe, widened to float32 where they are used.
-
-From the second use, by the second sentence of a stream, a tensor stays widened: at most the size of the model in
-float32.
-"""
+"""The tensors of a model by the names of its recipe: nothing of them is kept, for reading one again costs little."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ from attncli.sources.native.fields import DeclinedError
 from attncli.text import visible
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Float, Shaped
 
     from attncli.sources.tensors import Store
 
@@ -38,8 +34,6 @@ class Weights:
     def __init__(self, model: str, store: Store, prefix: str, first: str) -> None:
         self._model = model
         self._store = store
-        self._used: set[str] = set()
-        self._kept: dict[str, Float[np.ndarray, " ..."]] = {}
         found = [each for each in ("", prefix) if each + first in store.names]
         if len(found) != 1:
             raise DeclinedError(f"its weights have no {first}" if store.names else "it has no safetensors weights")
@@ -67,18 +61,18 @@ class Weights:
             )
         return self._prefix + name
 
-    def tensor(self, name: str, *shape: int) -> Float[np.ndarray, " ..."]:
-        """Return a tensor in float32.
+    def vector(self, name: str, length: int) -> Float[np.ndarray, " E"]:
+        """Return the weights of a norm, or a bias, in float32.
 
         Raises:
-            DeclinedError: there is none of that name, or of a type that is not read.
-            LoadError: it has another shape.
+            DeclinedError: there are none of that name, or of a type that is not read.
+            LoadError: they have another shape.
         """
-        wide = self._kept[name] if name in self._kept else widened(self._store.read(self._expected(name, shape)))
-        if name in self._used:
-            self._kept[name] = wide
-        self._used.add(name)
-        return wide
+        return widened(self._store.read(self._expected(name, (length,))))
+
+    def matrix(self, name: str, *shape: int) -> Shaped[np.ndarray, "F E"]:
+        """Return a matrix as it is stored, in 16 or 32 bits; see `vector` and `functions.linear`."""
+        return self._store.read(self._expected(name, shape))
 
     def elements(self, start: str) -> int:
         """Return how many numbers are in the matrices whose names begin with a text."""
@@ -88,7 +82,7 @@ class Weights:
         return sum(shape[0] * shape[1] for shape in shapes if len(shape) == 2)
 
     def rows(self, name: str, indices: Sequence[int], *shape: int) -> Float[np.ndarray, "T E"]:
-        """Return some rows of a table in float32, without reading the others; see `tensor`."""
+        """Return some rows of a table in float32, without reading the others; see `vector`."""
         if max(indices) >= shape[0]:
             raise DeclinedError(f"{name} has {shape[0]} rows, and no row {max(indices)}")
         return widened(self._store.rows(self._expected(name, shape), indices))
