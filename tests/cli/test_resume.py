@@ -53,10 +53,10 @@ def killed(result: Path, kills: int, preloaded: str, *arguments: str | Path) -> 
     return found
 
 
-@pytest.mark.parametrize(("form", "kills"), [("jsonl", 50), ("tsv", 5)])
+@pytest.mark.parametrize(("form", "kills"), [("jsonl", 25), ("tsv", 5)])
 def test_killed_at_random_moments_a_run_ends_as_if_it_never_was(form: str, kills: int, tmp_path: Path) -> None:
     corpus = tmp_path / "sentences.txt"
-    corpus.write_bytes(sentences(300))
+    corpus.write_bytes(sentences(150))
     found = killed(tmp_path / f"out.{form}", kills, "attncli.formats.rows,tokenizers", "-H", "0", "--file", corpus)
     assert found["ends"] == [True] * len(found["ends"])
     assert len(set(found["left"])) > kills / 2
@@ -66,7 +66,7 @@ def test_killed_at_random_moments_a_run_ends_as_if_it_never_was(form: str, kills
 @pytest.mark.parametrize("engine", PRELOADED)
 def test_a_checkpoint_that_is_killed_computes_the_same_batches(engine: str, tmp_path: Path) -> None:
     corpus = tmp_path / "sentences.txt"
-    corpus.write_bytes(sentences(300))
+    corpus.write_bytes(sentences(150))
     arguments = ("-m", minilm_folder(), "--engine", engine, "--show", "weights", "-H", "3", "--file", corpus)
     found = killed(tmp_path / "out.jsonl", 2, PRELOADED[engine], *arguments)
     assert found["ends"] == [True] * len(found["ends"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,21 @@ _BESIDE: dict[str, Changes] = {
     "max_window_layers": {"layer_types": ABSENT},
     "use_sliding_window": {"layer_types": ABSENT},
 }
+# Fields of which one can hide what another does, or does not go with it; no others share a group.
+_GROUPS = {
+    name: group
+    for group, names in {
+        "heads": "hidden_size n_embd dim num_attention_heads n_head n_heads num_key_value_heads head_dim "
+        "query_pre_attn_scalar scale_attn_weights scale_attn_by_inverse_layer_idx reorder_and_upcast_attn",
+        "layers": "num_hidden_layers n_layer n_layers",
+        "positions": "max_position_embeddings n_positions pad_token_id "
+        "sinusoidal_pos_embds rope_parameters rope_theta rope_scaling rope_local_base_freq rotary_emb_base rotary_pct "
+        "no_rope_layers no_rope_layer_interval layer_types max_window_layers sliding_window use_sliding_window "
+        "sliding_window_pattern _sliding_window_pattern",
+        "activations": "hidden_act hidden_activation",
+    }.items()
+    for name in names.split()
+}
 _BASE: dict[str, Changes] = {
     "smollm3": {"use_sliding_window": True, "sliding_window": 3, "layer_types": ABSENT}
 }  # off by default
@@ -292,9 +308,11 @@ def conform(family: str, changes: Changes, folder: Path) -> Row:
     return compared(f"{family} {changed}".strip(), found, trace.layers)
 
 
-def one_by_one(family: str) -> Iterator[Changes]:
-    """Yield no change, and each value of each field alone."""
-    yield {}
+def each_value(family: str) -> Iterator[Changes]:
+    """Yield no change, and then every value of every field: fields together, but one of a group at a time."""
+    groups: dict[str, list[Changes]] = {}
     for name, values in VARIANTS[family].items():
-        for value in values:
-            yield {name: value}
+        groups.setdefault(_GROUPS.get(name, name), []).extend({name: value} for value in values)
+    yield from ({}, *groups.pop("layers"))  # of one layer alone, nothing after its attention is seen
+    for together in zip_longest(*groups.values(), fillvalue={}):
+        yield {name: value for changes in together for name, value in changes.items()}

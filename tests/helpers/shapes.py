@@ -1,4 +1,4 @@
-"""The shapes that the package's functions state, checked at every call that the tests make of them in this process.
+"""The shapes that the package's functions state, checked whatever shapes the tests in this process give them.
 
 The package imports jaxtyping for type checkers alone, for it costs a fifth of a run of the program. So its annotations
 are strings, and what they name is missing where they stand: here it is built in.
@@ -10,7 +10,8 @@ import inspect
 import re
 import sys
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache, partial, update_wrapper
+from types import FunctionType
 from typing import Any, get_args
 
 import jaxtyping
@@ -30,20 +31,76 @@ def execute_shapes() -> None:
     """Check the shapes of every module of the package that is imported from now on."""
     vars(builtins).update(Bool=jaxtyping.Bool, Float=jaxtyping.Float, Int=jaxtyping.Int, np=np)
     every = jaxtyping.jaxtyped
-    is_checked: dict[Any, bool] = {}  # by code: an inner function is made again at every call of the outer one
+    known: dict[Any, dict[Any, set[Any]] | None] = {}  # by code: an inner function is made again at every outer call
 
     def jaxtyped(function: Any = None, **how: Any) -> Any:
         if function is None:
             return partial(jaxtyped, **how)
         code = getattr(function, "__code__", function)
-        if code not in is_checked:
+        if code not in known:
             name = f"{function.__module__}.{function.__qualname__}"
-            is_checked[code] = name not in UNCHECKED and _states_shapes(function)
-        return every(function, **how) if is_checked[code] else function
+            known[code] = {} if name not in UNCHECKED and _states_shapes(function) else None
+        held = known[code]
+        # What states none is left alone: jaxtyping would bind the arguments of each call to their names.
+        if held is None:
+            return function
+        if isinstance(function, type):
+            function.__init__ = _checked_once(function.__init__, held, partial(every, **how))
+            return function
+        return _checked_once(function, held, partial(every, **how))
 
-    # What states none is left alone: jaxtyping would bind the arguments of each call to their names.
     jaxtyping.jaxtyped = jaxtyped  # type: ignore[assignment]
     jaxtyping.install_import_hook("attncli", "shapes.checked")
+
+
+def _checked_once(function: Any, held: dict[Any, set[Any]], check: Callable[..., Any]) -> Any:
+    """Check a function wherever shapes come that have not come before, from which nothing else could follow.
+
+    Args:
+        function: what states shapes.
+        held: the shapes of its arguments, and of the results that they had.
+        check: makes a function that is checked at every call.
+    """
+
+    stated = {name for name, hint in function.__annotations__.items() if _is_shape(str(hint), function)}
+    code = function.__code__
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    by_name = code.co_argcount  # from this place on
+    places = [(place if place < by_name else sys.maxsize, name) for place, name in enumerate(names) if name in stated]
+    results: list[Any] = []  # to be checked without another call
+
+    def known_or_called(*args: Any, **kwargs: Any) -> Any:
+        return results.pop() if results else function(*args, **kwargs)
+
+    # Of the function's module, where its annotations are looked up.
+    checkable = FunctionType(known_or_called.__code__, function.__globals__, closure=known_or_called.__closure__)
+    checking = cache(lambda: check(update_wrapper(checkable, function)))
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if jaxtyping.config.jaxtyping_disable:
+            return function(*args, **kwargs)
+        given = tuple(_shapes(args[place] if place < len(args) else kwargs.get(name)) for place, name in places)
+        if given in held:
+            result = function(*args, **kwargs)
+            if "return" not in stated or _shapes(result) in held[given]:
+                return result
+            results.append(result)
+        result = checking()(*args, **kwargs)
+        held.setdefault(given, set()).add(_shapes(result))
+        return result
+
+    return update_wrapper(call, function)
+
+
+def _shapes(value: Any) -> Any:
+    """Return everything in a value on which its check depends, to be compared with others."""
+    if isinstance(value, np.ndarray):
+        return value.shape, value.dtype
+    if isinstance(value, list | tuple):
+        return type(value), tuple(map(_shapes, value))
+    if isinstance(value, dict):
+        return dict, tuple((name, _shapes(one)) for name, one in value.items())
+    return type(value)
 
 
 def checked(function: Callable[..., Any]) -> Callable[..., Any]:

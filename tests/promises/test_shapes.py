@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 def of_argument(q: Float[np.ndarray, "H Q D"], k: Float[np.ndarray, "H K D"], head: Head | None = None) -> None: ...
 def of_result(q: Float[np.ndarray, "Q D"]) -> Float[np.ndarray, "D Q"]:
     return q
+def of_values(q: Float[np.ndarray, "D"]) -> Float[np.ndarray, "D"]:
+    return q[q > 0]
 def of_alias(hidden: dict[int, Hidden]) -> None: ...
 def inner(q: Float[np.ndarray, "Q D"]) -> None:
     def planted(k: Int[np.ndarray, "..."] | None) -> None: ...
@@ -59,6 +61,7 @@ def test_a_planted_wrong_shape_is_found(imported: Callable[[str, str], Any]) -> 
     planted = imported("wrong_shapes", PLANTED)
     q, k = np.ones((2, 3, 5), np.float32), np.ones((2, 7, 5), np.float32)
     planted.of_argument(q, k)
+    planted.of_values(q[0, 0])
     planted.of_alias({0: q[0]})
     planted.Recorded(None)
     planted.unstated(q)
@@ -66,6 +69,7 @@ def test_a_planted_wrong_shape_is_found(imported: Callable[[str, str], Any]) -> 
         lambda: planted.of_argument(q, k[..., 1:]),
         lambda: planted.of_argument(q, k.astype(int)),
         lambda: planted.of_result(q[0]),
+        lambda: planted.of_values(-q[0, 0]),
         lambda: planted.of_alias({0: q}),
         lambda: planted.inner(q[0]),
         lambda: planted.Planted().mask,
