@@ -57,9 +57,6 @@ NOT_REACHED = {
     "pegasus_x": "2 softmax",
     "prophetnet": "2 softmax",
     "reformer": "0 could be watched",
-    "seamless_m4t": NO_TOKENS,
-    "seamless_m4t_v2": NO_TOKENS,
-    "t5gemma": "no text model with attention layers",
     "yoso": "0 could be watched",
 }
 

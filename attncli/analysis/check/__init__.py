@@ -91,7 +91,7 @@ def check(
     found += tokenizer_findings(probe.checkpoint.reader, sentences[0].tokens, probe.known_padding)
     return Report(
         model=model,
-        architecture=probe.model.config.model_type,
+        architecture=probe.checkpoint.part.architecture,
         dtype=probe.dtype,
         tokens=tuple(len(sentence.tokens) for sentence in sentences),
         masks=_masks(probe),
