@@ -19,7 +19,7 @@ from attncli.errors import InputError
 from attncli.sources.hub import explained
 from attncli.sources.pretrained.part import on_meta
 from attncli.sources.pretrained.places import leave_alone
-from attncli.sources.pretrained.running import make_eager, with_ours
+from attncli.sources.pretrained.running import settle, with_ours
 from attncli.text import visible
 
 if TYPE_CHECKING:
@@ -53,8 +53,7 @@ def blank_model(name: str, part: TextPart, options: LoadOptions) -> Any:
         for module in model.modules():
             _fill(module)
         model.initialize_weights()  # what is left: the buffers that transformers computes
-    if not model.get_submodule(part.path)._can_set_attn_implementation():
-        make_eager(model)
+    settle(model.get_submodule(part.path), part.tower is not None)
     return model.eval()
 
 

@@ -67,10 +67,8 @@ class Checkpoint:
         self.other_layers = other_layers(config)
         self._check_attention(attention_layers(config))
         heads.among(head_count(config), f"each layer of {visible(model)}")
-        last = max(self.request.layers)
-        _log.info(
-            "%s: %s of %d layers; layer %d is the last to run", model, self.part.architecture, self.num_layers, last
-        )
+        what, last = self.part.architecture, max(self.request.layers)
+        _log.info("%s: %s of %d layers; layer %d is the last to run", model, what, self.num_layers, last)
         own_tokenizer = tokenizer.load_tokenizer(model, options)
         whole, notes = self._load(writes=generate > 0)
         own = whole.get_submodule(self.part.path)

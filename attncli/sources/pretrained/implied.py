@@ -142,6 +142,8 @@ def _implied(config: Any, layer: int, is_causal: bool | None) -> Implied:
     types = layer_types(config, "layer_types", "attention_layers", "layers_block_type")
     layer_type = types[layer] if layer < len(types) else ""  # some do not tell their layers apart
     is_exact &= "indexed" not in layer_type
+    if "reference" in layer_type:  # a window over what the model writes, and all of what it was given
+        return _plain(is_causal)
     if "chunk" in layer_type:
         chunk = Atom("chunk", (config.attention_chunk_size,))
         return Implied(And((Atom("causal"), chunk)) if is_causal else chunk, None, is_exact)

@@ -19,7 +19,7 @@ from attncli.sources.hub import Download, explained, first_sentence, heard
 from attncli.sources.pretrained import places
 from attncli.sources.pretrained.configuration import layer_count
 from attncli.sources.pretrained.memory import feed_forward_in_blocks
-from attncli.sources.pretrained.running import make_eager, with_ours
+from attncli.sources.pretrained.running import settle, with_ours
 from attncli.sources.pretrained.tokenizer import hub_arguments, positions
 from attncli.sources.storage import check_beside, check_types, check_unread, unknown_quantization
 from attncli.text import visible
@@ -72,12 +72,11 @@ def load_model(
         model, report = with_ours(partial(_loaded, loader, name, part, options))
     check_beside(name, _folder(name, options), is_undone)  # now that it is downloaded
     head = model.base_model_prefix + "." if model.base_model_prefix else ""
-    notes = _check_weights(name, model, report, head, is_undone)
+    notes = _check_weights(name, model, part, report, head, is_undone)
     if not is_undone:
         floating = (tensor for tensor, value in model.state_dict().items() if value.is_floating_point())
         check_types(name, _folder(name, options), floating, head)
-    if not model.get_submodule(part.path)._can_set_attn_implementation():
-        make_eager(model)
+    settle(model.get_submodule(part.path), part.tower is not None)
     feed_forward_in_blocks(model)
     model = model.eval() if options.device_map else model.eval().to(options.device)
     how = (str(model.dtype).removeprefix("torch."), model.device, torch.get_num_threads())
@@ -165,13 +164,15 @@ def _is_undone(name: str, config: Any) -> bool:
     return True
 
 
-def _check_weights(name: str, model: Any, report: Mapping[str, Any], head: str, is_undone: bool) -> tuple[str, ...]:
+def _check_weights(
+    name: str, model: Any, part: TextPart, report: Mapping[str, Any], head: str, is_undone: bool
+) -> tuple[str, ...]:
     """Return what the user should know of the tensors that were read, and of those that were not.
 
     Raises:
         LoadError: a tensor of the model did not come from the checkpoint, or not as it is; see `check_unread`.
     """
-    modules = {module for module, _ in model.named_modules() if module}
+    modules = {module for module, _ in model.named_modules() if module and module.startswith(part.path)}
     notes = check_unread(name, report["unexpected_keys"], modules, head, is_undone)
     for key, found, expected in sorted(report["mismatched_keys"]):
         raise LoadError(

@@ -39,7 +39,7 @@ _OF_TEXT_ALONE = {
     "seamless_m4t_v2": "SeamlessM4Tv2ForTextToText",
 }
 
-# What the models read into their text part besides a text, where they do not run without it.
+# What they read into their text part besides a text, where they do not run without it.
 _PICTURE, _SOUND = "a picture", "a sound"
 _NEEDED = {
     "bridgetower": _PICTURE,
@@ -51,6 +51,7 @@ _NEEDED = {
     "pp_formulanet": _PICTURE,
     "udop": _PICTURE,
 }
+_MERGED = ("t5gemma2",)
 _READ = {
     **dict.fromkeys(("pixel_values", "images", "flattened_patches", "pixel_values_videos"), _PICTURE),
     **dict.fromkeys(("input_features", "input_values", "audio_values", "audio_codes"), _SOUND),
@@ -74,7 +75,7 @@ class TextPart:
 
     config: Any
     whole: Any
-    model_class: type | None = None
+    model_class: Any = None
     path: str = ""
     renamed: Mapping[str, str] = field(default_factory=dict)
 
@@ -111,10 +112,14 @@ def text_part(name: str, options: LoadOptions) -> TextPart:
             raise
     shown = f"{visible(name)} ({visible(str(config.model_type))})"
     inner = _language_config(config)
-    main_input = getattr(MODEL_MAPPING.get(type(config), None), "main_input_name", "input_ids")
+    main_input = getattr(_class_of(config), "main_input_name", "input_ids")
     needed = _NEEDED.get(config.model_type)
     if needed is None and inner is not None and config.is_encoder_decoder and not inner.is_encoder_decoder:
         needed = _READ.get(main_input, _PICTURE)
+    if config.model_type in _MERGED:
+        raise NotExposedError(
+            f"{shown} attends to both of its texts in one softmax, which is not supported; give a text model"
+        )
     if needed is not None:
         raise NotExposedError(f"{shown} reads {needed} into its text part; give a text model")
     if inner is None and main_input != "input_ids":
@@ -138,7 +143,15 @@ def _check_count(name: str, config: Any) -> None:
 
 
 def _text_class(config: Any) -> type | None:
-    return getattr(transformers, _OF_TEXT_ALONE.get(config.model_type, ""), None)
+    """Return the class of a text model where it is not the one that transformers takes for its configuration."""
+    if config.model_type in _OF_TEXT_ALONE:
+        return getattr(transformers, _OF_TEXT_ALONE[config.model_type])
+    # An encoder and a decoder of two architectures
+    return (
+        None
+        if type(config) in MODEL_MAPPING or "AutoModel" in (getattr(config, "auto_map", None) or {})
+        else _class_of(config)
+    )
 
 
 def _language_config(config: Any) -> Any:
@@ -183,9 +196,8 @@ def _class_of(config: Any) -> type | None:
     """Return the class that a configuration names, or that transformers has for it."""
     named = (getattr(transformers, str(each), None) for each in config.architectures or ())
     known = (mapping.get(type(config), None) for mapping in (MODEL_FOR_MULTIMODAL_LM_MAPPING, MODEL_MAPPING))
-    return next(
-        (each for each in (*named, *known) if isinstance(each, type) and issubclass(each, PreTrainedModel)), None
-    )
+    classes = (each for each in (*named, *known) if isinstance(each, type))
+    return next((each for each in classes if issubclass(each, PreTrainedModel)), None)
 
 
 def _path(model: Any, config: Any) -> str | None:
