@@ -250,6 +250,7 @@ MORE: dict[str, dict[str, Any]] = {
     "qwen2_5_omni_text": SECTIONS | WINDOWS,
     "qwen2_5_omni_thinker": {"vision_start_token_id": 5},
     "qwen3_omni_moe_thinker": {"vision_start_token_id": 5},
+    "mllama_text_model": {"cross_attention_layers": [1]},
     "mistral": {"sliding_window": 3},
     "step3p5": WINDOWS
     | {

@@ -3,8 +3,8 @@
     python tests/helpers/conformance.py [NAME]...       prints one row for each as a Markdown table, and the count
 
 Those are the text architectures, and those that read pictures beside text, of which the language model is inspected.
-Each model is tiny and random. It is saved, read back by `attn` as any checkpoint, and every layer's weights are compared
-with those that the model itself returns under eager attention with `output_attentions=True`.
+Each model is tiny and random. It is saved, read back by `attn` as any checkpoint, and the weights of every layer are
+compared with those that the model itself returns under eager attention with `output_attentions=True`.
 """
 
 from __future__ import annotations

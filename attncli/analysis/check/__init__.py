@@ -97,6 +97,7 @@ def check(
         masks=_masks(probe),
         findings=tuple(sorted(found, key=lambda finding: finding.severity == "note")),
         invariances=tuple(compared),
+        tower=probe.checkpoint.part.tower,
         notes=tuple(dict.fromkeys([*probe.checkpoint.notes, *(note for one in sentences for note in one.notes)])),
     )
 

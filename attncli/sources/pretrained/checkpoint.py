@@ -13,7 +13,14 @@ from attncli.masks.parser import parse
 from attncli.sources.options import LoadOptions
 from attncli.sources.pretrained import batch, interface, loading, memory, tokenizer
 from attncli.sources.pretrained.capture import run
-from attncli.sources.pretrained.configuration import attention_layers, head_count, layer_count, other_layers, start_id
+from attncli.sources.pretrained.configuration import (
+    attention_layers,
+    head_count,
+    instead,
+    layer_count,
+    other_layers,
+    start_id,
+)
 from attncli.sources.pretrained.generation import Writer, check_causal, check_no_future
 from attncli.sources.pretrained.implied import implied_masks, mask_notes
 from attncli.sources.pretrained.part import text_part
@@ -103,8 +110,7 @@ class Checkpoint:
     def _unshown(self) -> Iterator[str]:
         for index in self.request.layers:
             if index in self.other_layers:
-                kind = visible(self.other_layers[index])
-                yield f"layer {index} has {kind}, no softmax attention; it is not shown"
+                yield f"layer {index} has {instead(self.other_layers[index])}; it is not shown"
 
     @property
     def kinds(self) -> tuple[str, ...]:

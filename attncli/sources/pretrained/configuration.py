@@ -14,6 +14,7 @@ from attncli.text import visible
 _ATTENTION_TYPE = re.compile(r"^(?!linear).*attention|sliding|^hybrid|_sparse$")
 
 
+_PICTURED = "cross_attention"
 _COUNTS = ("num_hidden_layers", "num_attention_heads")
 
 
@@ -57,7 +58,17 @@ def layer_types(config: Any, *names: str) -> list[str]:
 def other_layers(config: Any) -> dict[int, str]:
     """Return the layers of a hybrid that have no softmax attention, with what they have instead."""
     types = layer_types(config, "layer_types", "layers_block_type")
-    return {index: kind for index, kind in enumerate(types) if not _ATTENTION_TYPE.search(kind)}
+    others = {index: kind for index, kind in enumerate(types) if not _ATTENTION_TYPE.search(kind)}
+    pictured = getattr(config, "cross_attention_layers", None)  # Llama 3.2 Vision
+    others |= dict.fromkeys(pictured if isinstance(pictured, list | tuple) else (), _PICTURED)
+    return dict(sorted(others.items()))
+
+
+def instead(kind: str) -> str:
+    """Return what a layer has in place of softmax attention among its tokens, by what `other_layers` says of it."""
+    if kind == _PICTURED:
+        return "cross-attention to a picture, which does not run on a text alone"
+    return f"{visible(kind)}, no softmax attention"
 
 
 def attention_layers(config: Any) -> list[int]:
