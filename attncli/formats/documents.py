@@ -38,6 +38,7 @@ def what_was_run(report: Report) -> dict[str, Any]:
     return {
         "model": report.model,
         "architecture": report.architecture,
+        **({} if report.tower is None else {"tower": report.tower}),
         "dtype": report.dtype,
         "tokens": list(report.tokens),
         "implied": masks,

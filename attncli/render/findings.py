@@ -60,8 +60,8 @@ def report_parts(report: Report, palette: Palette, width: int | None) -> Iterato
     """Yield what was run, what was found, and what was compared."""
     count, least, most = len(report.tokens), min(report.tokens), max(report.tokens)
     tokens = f"{least} to {most} tokens" if least < most else f"{most} tokens"
-    said = [report.model, report.architecture, report.dtype, f"{counted(count, 'sentence')}, {tokens}"]
-    yield Text(palette.label(" · ".join(said)))
+    what = [report.architecture, *(["text tower"] if report.tower else []), report.dtype]
+    yield Text(palette.label(" · ".join([report.model, *what, f"{counted(count, 'sentence')}, {tokens}"])))
     yield Text(palette.fit("implied masks: " + "; ".join(_implied(*mask) for mask in report.masks)))
     findings = _by_layers(report.findings)
     if findings:

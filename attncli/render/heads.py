@@ -18,7 +18,7 @@ from attncli.render.heatmap import COMFORTABLE, ramp_line
 from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.screen import LINES
-from attncli.render.summaries import joined, numbers_of, title_of
+from attncli.render.summaries import architecture_of, joined, numbers_of, title_of
 from attncli.render.tables import Cell, Column, table, width_of
 from attncli.text import counted, span
 
@@ -50,7 +50,7 @@ def table_parts(
 
 def _headline(survey: Survey, palette: Palette) -> Text:
     source, shown = survey.source, len(survey.heads)
-    facts = [str(source.architecture)] if source.architecture else []
+    facts = architecture_of(source)
     facts += [counted(source.layers, "layer")] if source.layers > 1 else []
     facts += [f"{shown} of " * (shown < survey.measured) + counted(survey.measured, "head")]
     facts += [f"mask {' and '.join(survey.masks)}", *numbers_of(source)]

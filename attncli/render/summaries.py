@@ -27,7 +27,7 @@ def headline(trace: Trace, palette: Palette) -> Text:
     source = trace.source
     facts = []
     if source.kind == "pretrained":
-        facts += [str(source.architecture), counted(source.layers, "layer")]
+        facts += [*architecture_of(source), counted(source.layers, "layer")]
     for layer in trace.layers[:1]:
         where = f"layer {layer.layer}, " if source.layers > 1 and len(trace.layers) == 1 else ""
         masks = list(dict.fromkeys(str(each.mask) for each in trace.layers))
@@ -45,6 +45,12 @@ def joined(title: str, facts: Sequence[str], palette: Palette) -> Text:
 def title_of(source: Provenance) -> str:
     """Return what a source is called."""
     return source.model or {"toy": "toy layer", "file": "tensors from a file"}.get(source.kind, source.kind)
+
+
+def architecture_of(source: Provenance) -> list[str]:
+    """Return what a model is called by its kind, and whether it is the language model inside of another one."""
+    facts = [] if source.architecture is None else [source.architecture]
+    return [*facts, *(["text tower"] if source.details.get("tower") else [])]
 
 
 def numbers_of(source: Provenance) -> list[str]:

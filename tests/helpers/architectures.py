@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -31,6 +32,12 @@ OTHER_SENSES = ("audio", "image", "protein", "tokenizer_encoder", "vision", "vq_
 
 OTHER_INPUTS = ("audio_token_index", "conv_stride", "image_size", "num_frames", "num_mel_bins")
 """A config with one of these attributes does so as well, even if it has no sub-config for it."""
+
+IMAGE_TEXT = modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+"""The models that read pictures beside text, by their model types."""
+
+# How small that part is with which they look at the pictures, which is saved and not run here.
+SEEING: dict[str, Any] = {"image_size": 32, "patch_size": 16, "depth": 1, "embed_dim": 32, "mlp_ratio": 2}
 
 WITHOUT_ATTENTION = {
     "falcon_mamba": "state spaces",
@@ -107,6 +114,12 @@ PER_LAYER = (
 WINDOWS = {"sliding_window": 3, "layer_types": ["full_attention", "sliding_attention"]}
 """For those that know sliding windows but have them in no layer by default."""
 
+SECTIONS = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}}
+"""Rotary positions of time, height and width, for heads of eight dimensions."""
+
+WHOLE_SECTIONS = {"rope_parameters": SECTIONS["rope_parameters"] | {"partial_rotary_factor": 1.0}}
+"""The same for models that rotate a half of each head where nothing else is said."""
+
 # What the tables above cannot say: values that only fit one architecture, or that its defaults leave out.
 MORE: dict[str, dict[str, Any]] = {
     "albert": {"initializer_range": 0.2},
@@ -171,6 +184,85 @@ MORE: dict[str, dict[str, Any]] = {
     "recurrent_gemma": {"block_types": ["recurrent", "attention"]},
     "reformer": {"axial_pos_shape": [8, 8], "axial_pos_embds_dim": [16, 16]},
     "xmod": {"default_language": "en_XX"},
+    # Parts of models that read pictures beside text.
+    "chameleon_vqgan": {"base_channels": 32, "embed_dim": 32, "latent_channels": 32, "channel_multiplier": [1, 1]},
+    "emu3_vqgan": {"base_channels": 32, "channel_multiplier": [1, 1], "num_res_blocks": 1},
+    "chameleon": {"vocabulary_map": {"<image>": 8}},
+    "emu3": {"vocabulary_map": {"<image>": 8, "<|extra_200|>": 9}},
+    "cohere_compass_vision": {"out_hidden_size": 32},
+    "cosmos3_edge": {"projector_hidden_size": 32},
+    "cosmos3_edge_text": SECTIONS,
+    "deepseek_ocr2_text": {"num_experts_per_tok": 2, "mlp_layer_types": ["dense", "sparse", "sparse"]},
+    "dots3_note_audio_encoder": {"adapter_input_size": 32, "adapter_out_dim": 32},
+    "dots3_note_vision_encoder": {"adapter_in_dim": 32, "adapter_out_dim": 32},
+    "ernie4_5_vl_moe_text": {
+        "moe_intermediate_size": [48, 48],
+        "rope_parameters": SECTIONS["rope_parameters"] | {"mrope_section": [1, 1, 2]},
+    },
+    "exaone4": {"model_type": "exaone4"},
+    "florence_vision": {
+        "depths": (1, 1, 1, 1),
+        "embed_dim": (8, 16, 32, 32),
+        "num_heads": (2, 2, 4, 4),
+        "num_groups": (2, 2, 4, 4),
+        "patch_size": (7, 3, 3, 3),
+        "projection_dim": 32,
+    },
+    "glm4v_vision": {"out_hidden_size": 32},
+    "glm4v_moe_vision": {"out_hidden_size": 32},
+    "glm_ocr_vision": {"out_hidden_size": 32},
+    "glm5_next_vision": {"out_hidden_size": 32, "projection_intermediate_size": 32},
+    "glm5_next_text": {
+        "index_kpool": 2,
+        "qk_rope_head_dim": 0,
+        "layer_types": ["linear_attention", "indexed_attention"],
+    },
+    "glm4v_text": WHOLE_SECTIONS,
+    "glm4v_moe_text": WHOLE_SECTIONS,
+    "glm_ocr_text": WHOLE_SECTIONS,
+    "clip_vision_model": {"hidden_size": 64},
+    "granite4_vision": {
+        "downsample_rate": "4/8",
+        "deepstack_layer_map": [[0, 0]],
+        "spatial_target_layers": [1],
+        "vision_feature_layer": -1,
+    },
+    "granite_docling_vision": {"out_hidden_size": 32, "deepstack_visual_indexes": [0]},
+    "hunyuan_vl_text": SECTIONS | {"head_dim": 8},
+    "inkling2_vision": {"text_hidden_size": 32},
+    "janus_vqgan": {"base_channels": 32, "channel_multiplier": [1, 1], "projection_dim": 32},
+    "kosmos_2_text_model": {"embed_dim": 32, "layers": 3, "attention_heads": 4, "ffn_dim": 48},
+    "kosmos_2_5_text_model": {"embed_dim": 32, "layers": 3, "attention_heads": 4, "ffn_dim": 48},
+    "llama4_vision_model": {"vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32},
+    "molmo2_adapter": {"vision_feature_layer": [0], "text_hidden_size": 32},
+    "molmo2_text": {"rope_scaling_layers": [0, 1, 2]},
+    "muse_glimmer": {"projector_hidden_size": 32},
+    "muse_spark": {"out_hidden_size": 32, "projector_hidden_size": 32},
+    "muse_spark_text": {"moe_hidden_size": 32},
+    "muse_spark_audio": {
+        "num_hidden_layers": 4,
+        "hidden_sizes": (8, 16, 16, 32),
+        "depths": (1, 1, 1, 1),
+        "out_hidden_size": 32,
+    },
+    "nemotron_h_omni": {"projector_hidden_size": 32},
+    "paddleocr_vl_text": SECTIONS,
+    "qwen2_5_omni_text": SECTIONS | WINDOWS,
+    "qwen2_5_omni_thinker": {"vision_start_token_id": 5},
+    "qwen3_omni_moe_thinker": {"vision_start_token_id": 5},
+    "mllama_text_model": {"cross_attention_layers": [1]},
+    "mistral": {"sliding_window": 3},
+    "step3p5": WINDOWS
+    | {
+        "rope_parameters": {
+            kind: {"rope_type": "default", "rope_theta": 10000.0} for kind in ("full_attention", "sliding_attention")
+        }
+    },
+    "unlimited_ocr_text": {"num_key_value_heads": 4},
+    "qwen2_5_vl_text": SECTIONS | WINDOWS,
+    "qwen2_vl_text": SECTIONS | WINDOWS,
+    "qwen3_vl_vision": {"out_hidden_size": 32},
+    "radio": {"video_temporal_patch_size": 2},
     "zamba": {"layers_block_type": ["hybrid", "hybrid", "linear_attention"]},
     "zaya": {"num_experts_per_tok": 1},
 }
@@ -216,7 +308,7 @@ def _small(config: PreTrainedConfig, layers: int) -> dict[str, Any]:
         small["num_key_value_heads"] = SMALL["num_attention_heads"]
     for name, value in own.items():
         if isinstance(value, PreTrainedConfig):
-            small[name] = _small(value, layers)
+            small[name] = _nested(name, value, layers)
         elif name.endswith("token_id") and isinstance(value, int) and value >= SMALL["vocab_size"]:
             small[name] = 1
         elif name in PER_LAYER:
@@ -225,11 +317,40 @@ def _small(config: PreTrainedConfig, layers: int) -> dict[str, Any]:
     return small
 
 
+def _nested(name: str, config: PreTrainedConfig, layers: int) -> dict[str, Any]:
+    """What is small of one part of a model: what it looks and hears with needs no depth."""
+    own = MORE.get(config.model_type, {})
+    own = own | {key: (own[key] * layers)[:layers] for key in PER_LAYER if key in own}
+    if not any(sense in name for sense in OTHER_SENSES):
+        return _small(config, layers) | own
+    known = {key: type(value) for key in SEEING if isinstance(value := getattr(config, key, None), int | float)}
+    return _small(config, 1) | {key: type_(SEEING[key]) for key, type_ in known.items()} | own
+
+
 def tiny_model(name: str, layers: int = 3, attn_implementation: str = "eager") -> PreTrainedModel:
     """The same weights at every call: random, and large enough that attention is far from uniform."""
+    return _randomized(AutoModel.from_config, tiny_config(name, layers), attn_implementation)
+
+
+def tiny_whole(name: str, layers: int = 3) -> PreTrainedModel:
+    """A model that reads pictures beside text; see `tiny_model`."""
+    return _randomized(whole_class(name)._from_config, tiny_config(name, layers), "eager")
+
+
+def tiny_tower(name: str, layers: int = 3) -> PreTrainedModel:
+    """The language model of one that reads pictures beside text, alone; see `tiny_model`."""
+    return _randomized(AutoModel.from_config, tiny_config(name, layers).get_text_config(decoder=True), "eager")
+
+
+def whole_class(name: str) -> type[PreTrainedModel]:
+    """The class of a model that reads pictures beside text."""
+    special = {"shieldgemma2": "ShieldGemma2ForImageClassification"}  # its checkpoints are of this class
+    return getattr(transformers, special.get(name, IMAGE_TEXT[name]))
+
+
+def _randomized(build: Any, config: PreTrainedConfig, attn_implementation: str) -> PreTrainedModel:
     torch.manual_seed(0)
-    config = tiny_config(name, layers)
-    model = AutoModel.from_config(config, attn_implementation=attn_implementation, dtype=torch.float32).eval()
+    model = build(config, attn_implementation=attn_implementation, dtype=torch.float32).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             # Biases start at nought and norms at one: what is done with them would not be seen.

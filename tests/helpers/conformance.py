@@ -1,9 +1,10 @@
-"""Every text architecture of the installed transformers, tiny and random: what is shown against what it computed.
+"""Every architecture of the installed transformers that reads text: what is shown against what it computed.
 
     python tests/helpers/conformance.py [NAME]...       prints one row for each as a Markdown table, and the count
 
-Each model is saved, read back by `attn` as any checkpoint, and every layer's weights are compared with those that
-the model itself returns under eager attention with `output_attentions=True`.
+Those are the text architectures, and those that read pictures beside text, of which the language model is inspected.
+Each model is tiny and random. It is saved, read back by `attn` as any checkpoint, and the weights of every layer are
+compared with those that the model itself returns under eager attention with `output_attentions=True`.
 """
 
 from __future__ import annotations
@@ -20,11 +21,20 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from architectures import architectures, tiny_inputs, tiny_model
+from architectures import (
+    IMAGE_TEXT,
+    architectures,
+    tiny_config,
+    tiny_inputs,
+    tiny_model,
+    tiny_tower,
+    tiny_whole,
+)
+from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from attncli.errors import AttnError
 from attncli.sources import open_source
@@ -57,10 +67,37 @@ NOT_REACHED = {
     "pegasus_x": "2 softmax",
     "prophetnet": "2 softmax",
     "reformer": "0 could be watched",
-    "seamless_m4t": NO_TOKENS,
-    "seamless_m4t_v2": NO_TOKENS,
-    "t5gemma": "no text model with attention layers",
     "yoso": "0 could be watched",
+}
+
+
+# Of the models that read pictures beside text: those that do not run on a text alone, and what they read besides.
+NEED_MORE_THAN_TEXT = {
+    "diffusion_gemma": "a canvas of noise",
+    "evolla": "a protein",
+    "idefics": "a picture",
+    "pi0": "a picture and a robot's state",
+    "pix2struct": "a picture",
+    "pp_formulanet": "a picture",
+    "t5gemma2": "both of its texts",
+    "udop": "a picture",
+    "vision-encoder-decoder": "a picture",
+}
+
+# Those whose language model is refused, as it is outside of them.
+NOT_REACHED_INSIDE = {"inkling2": NOT_REACHED["inkling2_text"]}
+
+# They cannot be built without timm; their language models can.
+WITH_TIMM = ("fast_vlm", "gemma3n", "perception_lm")
+
+# The whole runs with pictures alone; what it does with a text its part does, which stands there.
+RUN_ALONE = {
+    "blip": "text_decoder",
+    "blip-2": "language_model",
+    "instructblip": "language_model",
+    "instructblipvideo": "language_model",
+    "kosmos-2": "text_model",
+    "shieldgemma2": "model",
 }
 
 
@@ -96,14 +133,49 @@ class Row:
 
 
 def conform(name: str, folder: Path) -> Row:
-    """Save one tiny model, inspect it, and compare."""
-    model = tiny_model(name)
+    """Save one tiny text model, inspect it, and compare."""
+    model = calmed(tiny_model(name))
+    save(model, folder)
+    # As in training: FSMT leaves its causal mask out while it fills a cache.
+    model.config.use_cache = False
+    if name in ("big_bird", "bigbird_pegasus"):  # they return the weights of their full attention alone
+        (model if name == "big_bird" else model.encoder).set_attention_type("original_full")
+    return compared(name, folder, model, tiny_inputs(model.config))
+
+
+def conform_whole(name: str, folder: Path) -> Row:
+    """Save one tiny model that reads pictures beside text, inspect it, and compare."""
+    if name in NEED_MORE_THAN_TEXT:
+        tiny_config(name).save_pretrained(folder)
+        save_tokenizer(folder)
+        try:
+            opened(folder, "all")
+        except AttnError as error:
+            return Row(name, "none", reason=str(error).replace(str(folder), name))
+        return Row(name, "none", reason="was opened")
+    if name in WITH_TIMM:
+        model = calmed(tiny_tower(name))
+        save_inside(model, tiny_config(name), folder)
+    else:
+        whole = calmed(tiny_whole(name))
+        save(whole, folder)
+        model = whole.get_submodule(RUN_ALONE[name]) if name in RUN_ALONE else whole
+    model.config.get_text_config(decoder=True).use_cache = False
+    inner = tiny_config(name).get_text_config(decoder=True)
+    return compared(name, folder, model, tiny_inputs(inner))
+
+
+def calmed(model: PreTrainedModel) -> PreTrainedModel:
+    """Return a model with scores of a usual size: the float32 next to a large one is further away than EXACT."""
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:
-                parameter *= 0.5  # scores of a usual size: the float32 next to a large one is further away than EXACT
-    save(model, folder)
-    inputs = tiny_inputs(model.config)
+                parameter *= 0.5
+    return model
+
+
+def compared(name: str, folder: Path, model: PreTrainedModel, inputs: dict[str, torch.Tensor]) -> Row:
+    """Inspect a checkpoint, and compare every layer with what its model returns."""
     text, target = (words(inputs.get(key)) for key in ("input_ids", "decoder_input_ids"))
     try:
         checkpoint = opened(folder, "all")
@@ -114,10 +186,6 @@ def conform(name: str, folder: Path) -> Row:
     except AttnError as error:
         return Row(name, "none", reason=str(error).replace(str(folder), name))
     way = "interface" if checkpoint.model.config._attn_implementation == interface.ATTENTION else "softmax"
-    # As in training: FSMT leaves its causal mask out while it fills a cache.
-    model.config.use_cache = False
-    if name in ("big_bird", "bigbird_pegasus"):  # they return the weights of their full attention alone
-        (model if name == "big_bird" else model.encoder).set_attention_type("original_full")
     with torch.no_grad():
         output = model(**inputs, output_attentions=True)
     differences = []
@@ -164,6 +232,14 @@ def words(ids: torch.Tensor | None) -> str | None:
     return None if ids is None else " ".join(f"w{id_}" for id_ in ids[0].tolist())
 
 
+def save_inside(tower: PreTrainedModel, config: PreTrainedConfig, folder: Path) -> None:
+    """Save a language model under the names that it has inside of a model that cannot be built without timm."""
+    config.save_pretrained(folder)
+    tensors = {f"model.language_model.{name}": tensor for name, tensor in tower.state_dict().items()}
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    save_tokenizer(folder)
+
+
 def save(model: Any, folder: Path) -> None:
     """Save a model with a tokenizer that reads `w7` as 7."""
     model.save_pretrained(folder)
@@ -193,9 +269,10 @@ def tokenizer_in(folder: str, _: Any, **tokens: str | None) -> PreTrainedTokeniz
 
 
 def rows(names: list[str]) -> Iterator[Row]:
+    text = architectures()
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
-            yield conform(name, Path(folder))
+            yield (conform if name in text else conform_whole)(name, Path(folder))
 
 
 def main() -> None:
@@ -203,7 +280,7 @@ def main() -> None:
     start = time.perf_counter()
     print("| architecture | way in | layers | max difference | |\n|---|---|---|---|---|")
     found = []
-    for row in rows(sys.argv[1:] or architectures()):
+    for row in rows(sys.argv[1:] or [*architectures(), *IMAGE_TEXT]):
         found.append(row)
         print(
             f"| {row.name} | {row.way} | {row.layers} | {row.difference:.1e} | {row.capture}{row.reason} |", flush=True

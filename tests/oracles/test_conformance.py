@@ -1,13 +1,24 @@
 """Every text architecture of transformers: what is shown is what the model computed, and cutting it changes nothing."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from architectures import architectures, each
-from conformance import NOT_REACHED, Row, conform, opened
+from architectures import IMAGE_TEXT, architectures, each, tiny_config
+from conformance import (
+    NEED_MORE_THAN_TEXT,
+    NOT_REACHED,
+    NOT_REACHED_INSIDE,
+    WITH_TIMM,
+    Row,
+    conform,
+    conform_whole,
+    opened,
+)
 from readme import pages
+from safetensors import safe_open
 
 from attncli.trace.layer import LayerTrace
 
@@ -21,7 +32,15 @@ WATCHED = set(
 )
 
 # They share modules, or have two in a layer: no layer is left out.
-UNCUT = {"albert", "hrm_text", "longcat_flash"}
+UNCUT = {"albert", "blip", "hrm_text", "longcat_flash"}
+
+# Their configuration counts layers itself: they are text models that read pictures as tokens.
+COUNTED_AT_THE_TOP = {"chameleon", "git", "mistral4"}
+
+# What says how many keys a query attends to at most.
+BUDGETS = (
+    "attention_chunk_size", "index_topk", "indexer_budget", "keep_window_size", "sliding_window", "sliding_window_size",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", each())
@@ -62,6 +81,12 @@ def check_cut(row: Row, folder: Path) -> None:
         np.testing.assert_allclose(ours, theirs, atol=1e-5 * max(1, float(np.abs(theirs).max())), rtol=0)
 
 
+def sizes_in(folder: Path) -> list[int]:
+    """How many numbers each tensor of a checkpoint has."""
+    with safe_open(folder / "model.safetensors", "np") as file:
+        return [math.prod(file.get_slice(name).get_shape()) for name in file.keys()]  # noqa: SIM118
+
+
 def arrays(layers: Sequence[LayerTrace]) -> list[np.ndarray]:
     return [array for layer in layers for array in (layer.q, layer.k, layer.v, layer.head(1).weights)]
 
@@ -69,8 +94,59 @@ def arrays(layers: Sequence[LayerTrace]) -> list[np.ndarray]:
 def test_the_documentation_counts_them() -> None:
     count = len(architectures())
     exact = count - len(NOT_REACHED)
-    assert exact >= 193
+    assert exact >= 196
     page = pages()["docs/reference/architectures.md"]
     assert f"{exact} of the {count} text architectures" in page
     for number in (len(WATCHED), exact - len(WATCHED)):
         assert f" | {number} | queries, keys" in page
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in IMAGE_TEXT])
+def test_a_model_that_reads_pictures_too_is_exact_or_refused_for_a_known_reason(name: str, tmp_path: Path) -> None:
+    row = conform_whole(name, tmp_path)
+    if reason := NEED_MORE_THAN_TEXT.get(name) or NOT_REACHED_INSIDE.get(name):
+        assert reason in row.reason
+        assert not row.is_exact
+        return
+    assert row.is_exact, row
+    assert row.capture == "exact"
+    assert row.in_blocks <= 1e-4
+    assert row.trace is not None
+    assert row.trace.source.architecture == name
+    for layer in row.trace.layers:
+        assert layer.proof is not None
+        assert layer.proof.max_abs_error <= 1e-4
+    check_budgets(name, row)
+    if name in COUNTED_AT_THE_TOP:
+        return
+    assert row.trace.source.details["tower"] == tiny_config(name).get_text_config(decoder=True).model_type
+    check_tower(row, tmp_path)
+
+
+def check_budgets(name: str, row: Row) -> None:
+    """Check that the sentence is longer than every window, chunk and choice, so that each forbids some key."""
+    config = tiny_config(name).get_text_config(decoder=True)
+    assert row.trace is not None
+    length = len(row.trace.query_tokens)
+    limits = [getattr(config, budget, None) for budget in BUDGETS]
+    if any(isinstance(limit, int) for limit in limits) and name != "unlimited_ocr":  # its window begins after a text
+        assert min(limit for limit in limits if isinstance(limit, int)) < length
+        allowed = [layer.mask.rows([0], np.arange(length)).sum() for layer in row.trace.layers]
+        assert min(allowed) < length * (length + 1) / 2
+
+
+def check_tower(row: Row, folder: Path) -> None:
+    """Check that what looks at pictures is not read, nor are the layers above, and that this changes no bit."""
+    whole, full = row.trace, row.checkpoint
+    assert whole is not None
+    assert full is not None
+    chosen = whole.layers[0].layer
+    short = opened(folder, str(chosen))
+    stored = sum(sizes_in(folder))
+    sizes = [sum(parameter.numel() for parameter in one.model.parameters()) for one in (short, full)]
+    assert (sizes[0] < sizes[1]) == (row.name not in UNCUT and chosen < full.num_layers - 1)
+    assert sizes[1] < stored or row.name in WITH_TIMM
+    full.request = short.request
+    cut, uncut = (arrays(one.trace(whole.text, target=whole.target).layers) for one in (short, full))
+    for ours, theirs in zip(cut, uncut, strict=True):
+        np.testing.assert_array_equal(ours, theirs)

@@ -91,12 +91,13 @@ def check(
     found += tokenizer_findings(probe.checkpoint.reader, sentences[0].tokens, probe.known_padding)
     return Report(
         model=model,
-        architecture=probe.model.config.model_type,
+        architecture=probe.checkpoint.part.architecture,
         dtype=probe.dtype,
         tokens=tuple(len(sentence.tokens) for sentence in sentences),
         masks=_masks(probe),
         findings=tuple(sorted(found, key=lambda finding: finding.severity == "note")),
         invariances=tuple(compared),
+        tower=probe.checkpoint.part.tower,
         notes=tuple(dict.fromkeys([*probe.checkpoint.notes, *(note for one in sentences for note in one.notes)])),
     )
 

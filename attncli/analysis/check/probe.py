@@ -21,7 +21,8 @@ from attncli.sources.pretrained import interface
 from attncli.sources.pretrained.batch import padded
 from attncli.sources.pretrained.capture import run
 from attncli.sources.pretrained.implied import Implied, implied_masks
-from attncli.sources.pretrained.loading import first_position, load_config
+from attncli.sources.pretrained.loading import first_position
+from attncli.sources.pretrained.part import text_part
 from attncli.sources.pretrained.recording import Batch, Recorder, Span, Sublayer
 from attncli.sources.pretrained.running import switch
 from attncli.sources.reading import Sentence
@@ -82,8 +83,9 @@ class Probe:
     @property
     def stored_dtype(self) -> str:
         """The type that the checkpoint was saved in, as its configuration says."""
-        config = load_config(self.checkpoint.name, self.checkpoint.options)
-        return _named(getattr(config, "dtype", None) or torch.float32)
+        part = text_part(self.checkpoint.name, self.checkpoint.options)
+        said = (getattr(config, "dtype", None) for config in (part.config, part.whole))
+        return _named(next(filter(None, said), torch.float32))
 
     def read(self, text: str, target: str | None) -> Sentence:
         """Return a sentence as the model reads it; without a target, a decoder is given the sentence itself."""

@@ -44,6 +44,7 @@ class Report:
     Attributes:
         model: folder or hub name.
         architecture: its model type.
+        tower: the model type of the language model that was checked, where it stands inside of another model.
         dtype: of the weights it was run with.
         tokens: how many each sentence has.
         masks: the masks that the configuration implies, with the layers and the kind they are for.
@@ -60,3 +61,4 @@ class Report:
     findings: tuple[Finding, ...]
     invariances: tuple[Invariance, ...]
     notes: tuple[str, ...] = ()
+    tower: str | None = None

@@ -9,37 +9,41 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
-from transformers import AutoModel, initialization
 
 from attncli.errors import InputError
 from attncli.sources.hub import explained
-from attncli.sources.pretrained.running import make_eager, with_ours
+from attncli.sources.pretrained.part import on_meta
+from attncli.sources.pretrained.places import leave_alone
+from attncli.sources.pretrained.running import settle, with_ours
 from attncli.text import visible
 
 if TYPE_CHECKING:
     from attncli.sources.options import LoadOptions
+    from attncli.sources.pretrained.part import TextPart
 
 _ZERO = torch.zeros(())  # what every parameter is a view of
 _MOST_BYTES = 2**30  # of buffers, which are no part of a file: a short configuration can ask for any
 _PRODUCTS = {"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "addbmm", "baddbmm", "einsum"}
 
 
-def blank_model(name: str, config: Any, options: LoadOptions) -> Any:
-    """Build a checkpoint's model from its configuration alone; it runs inside `costless`.
+def blank_model(name: str, part: TextPart, options: LoadOptions) -> Any:
+    """Build a checkpoint's model from its configuration alone; its part at `part.path` runs inside `costless`.
 
     Raises:
         LoadError: the configuration does not make a model.
         InputError: it makes one that is too large to build.
     """
-    config.use_cache = False  # as `load_model` has it
+    part.config.use_cache = False  # as `load_model` has it
+    more = {"trust_remote_code": options.trust_remote_code} if part.model_class is None else {}
     with explained(name, "model", options):
-        model = with_ours(partial(_built, config, options))
+        model = with_ours(lambda attention: on_meta(part.model_class, part.loaded, attention, **more))
+        if part.path:
+            leave_alone(model, part.path, with_head=False)
         size = sum(buffer.nbytes for buffer in model.buffers() if buffer.is_meta)
         if size > _MOST_BYTES:
             raise InputError(
@@ -49,21 +53,8 @@ def blank_model(name: str, config: Any, options: LoadOptions) -> Any:
         for module in model.modules():
             _fill(module)
         model.initialize_weights()  # what is left: the buffers that transformers computes
-    if not model._can_set_attn_implementation():
-        make_eager(model)
+    settle(model.get_submodule(part.path), part.tower is not None)
     return model.eval()
-
-
-def _built(config: Any, options: LoadOptions, attention: str) -> Any:
-    """Return the model on a device without memory."""
-    with torch.device("meta"), initialization.no_init_weights(), initialization.meta_device_safe_creation_ops():
-        return AutoModel.from_config(
-            config,
-            attn_implementation=attention,
-            experts_implementation="eager",  # grouped products are none that `costless` knows
-            dtype=torch.float32,
-            trust_remote_code=options.trust_remote_code,
-        )
 
 
 def _fill(module: torch.nn.Module) -> None:

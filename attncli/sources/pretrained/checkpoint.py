@@ -13,9 +13,17 @@ from attncli.masks.parser import parse
 from attncli.sources.options import LoadOptions
 from attncli.sources.pretrained import batch, interface, loading, memory, tokenizer
 from attncli.sources.pretrained.capture import run
-from attncli.sources.pretrained.configuration import attention_layers, head_count, layer_count, other_layers, start_id
+from attncli.sources.pretrained.configuration import (
+    attention_layers,
+    head_count,
+    instead,
+    layer_count,
+    other_layers,
+    start_id,
+)
 from attncli.sources.pretrained.generation import Writer, check_causal, check_no_future
 from attncli.sources.pretrained.implied import implied_masks, mask_notes
+from attncli.sources.pretrained.part import text_part
 from attncli.sources.pretrained.recording import Request
 from attncli.sources.reading import Reader, Sentence
 from attncli.text import several, visible
@@ -54,9 +62,10 @@ class Checkpoint:
         if generate and expression is not None:
             raise UsageError("--generate lets the model write under its own mask; drop --mask")
         # All that the configuration tells comes before the weights are read.
-        config = loading.load_config(model, options)
+        self.part = text_part(model, options)
+        config = self.part.config
         if generate:
-            check_causal(model, config)
+            check_causal(model, self.part)
         self.is_encoder_decoder: bool = config.is_encoder_decoder
         if kind not in (None, *self.kinds):
             raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has {', '.join(self.kinds)} attention")
@@ -65,11 +74,12 @@ class Checkpoint:
         self.other_layers = other_layers(config)
         self._check_attention(attention_layers(config))
         heads.among(head_count(config), f"each layer of {visible(model)}")
-        last = max(self.request.layers)
-        _log.info("%s: %s of %d layers; layer %d is the last to run", model, config.model_type, self.num_layers, last)
+        what, last = self.part.architecture, max(self.request.layers)
+        _log.info("%s: %s of %d layers; layer %d is the last to run", model, what, self.num_layers, last)
         own_tokenizer = tokenizer.load_tokenizer(model, options)
-        whole, notes = self._load(config, writes=generate > 0)
-        self.model = whole.base_model if generate else whole
+        whole, notes = self._load(writes=generate > 0)
+        own = whole.get_submodule(self.part.path)
+        self.model = own.base_model if generate else own
         self.notes = (*self._unshown(), *notes)
         self.unseen = implied_masks(self.model)  # but for the layers whose mask was complained of
         self.reader = Reader(
@@ -83,9 +93,9 @@ class Checkpoint:
         )
         self.writer = Writer(model, whole, own_tokenizer, self.reader.limit, generate) if generate else None
 
-    def _load(self, config: Any, writes: bool) -> tuple[Any, tuple[str, ...]]:
-        """Return the model, and what the user should know of its weights."""
-        return loading.load_model(self.name, config, self.options, self.request, writes)
+    def _load(self, writes: bool) -> tuple[Any, tuple[str, ...]]:
+        """Return the model that the part is in, and what the user should know of its weights."""
+        return loading.load_model(self.name, self.part, self.options, self.request, writes)
 
     def _check_attention(self, found: Sequence[int]) -> None:
         """Raise NotExposedError unless one at least of the layers asked for has softmax attention."""
@@ -100,8 +110,7 @@ class Checkpoint:
     def _unshown(self) -> Iterator[str]:
         for index in self.request.layers:
             if index in self.other_layers:
-                kind = visible(self.other_layers[index])
-                yield f"layer {index} has {kind}, no softmax attention; it is not shown"
+                yield f"layer {index} has {instead(self.other_layers[index])}; it is not shown"
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -206,11 +215,15 @@ class Checkpoint:
         return Provenance(
             "pretrained",
             model=self.name,
-            architecture=self.model.config.model_type,
+            architecture=self.part.architecture,
             dtype=str(self.model.dtype).removeprefix("torch."),
             device=str(self.model.device),
             layers=self.num_layers,
-            details={"engine": "transformers"} | ({"other_layers": others} if others else {}),
+            details={
+                "engine": "transformers",
+                **({} if self.part.tower is None else {"tower": self.part.tower}),
+                **({"other_layers": others} if others else {}),
+            },
             notes=self.notes,
         )
 

@@ -14,16 +14,39 @@ from attncli.text import visible
 _ATTENTION_TYPE = re.compile(r"^(?!linear).*attention|sliding|^hybrid|_sparse$")
 
 
+_PICTURED = "cross_attention"
+_COUNTS = ("num_hidden_layers", "num_attention_heads")
+
+
+def sides(config: Any) -> list[Any]:
+    """Return the configurations of both sides of an encoder-decoder that has two (T5Gemma), else the only one."""
+    own = [getattr(config, side, None) for side in ("encoder", "decoder")] if config.is_encoder_decoder else []
+    return own if own and all(_has_counts(each) for each in own) else [config]
+
+
+def is_counted(config: Any) -> bool:
+    """Return whether a configuration says how many layers and heads there are."""
+    return all(_has_counts(each) for each in sides(config))
+
+
+def _has_counts(config: Any) -> bool:
+    return all(isinstance(getattr(config, count, None), int) for count in _COUNTS)
+
+
 def layer_count(config: Any) -> int:
     """Return how many layers the model has, on the deeper side of an encoder-decoder."""
-    decoder = (getattr(config, name, None) for name in ("decoder_layers", "num_decoder_layers"))
-    return max(config.num_hidden_layers, *(count for count in decoder if isinstance(count, int)), 1)
+    return max(1, *_counts(config, "num_hidden_layers", "decoder_layers", "num_decoder_layers"))
 
 
 def head_count(config: Any) -> int:
     """Return how many heads the layers have, on the wider side of an encoder-decoder."""
     names = ("num_attention_heads", "encoder_attention_heads", "decoder_attention_heads", "num_decoder_attention_heads")
-    return max(count for name in names if isinstance(count := getattr(config, name, None), int))
+    return max(_counts(config, *names))
+
+
+def _counts(config: Any, *names: str) -> list[int]:
+    found = (getattr(side, name, None) for side in sides(config) for name in names)
+    return [count for count in found if isinstance(count, int)]
 
 
 def layer_types(config: Any, *names: str) -> list[str]:
@@ -35,7 +58,17 @@ def layer_types(config: Any, *names: str) -> list[str]:
 def other_layers(config: Any) -> dict[int, str]:
     """Return the layers of a hybrid that have no softmax attention, with what they have instead."""
     types = layer_types(config, "layer_types", "layers_block_type")
-    return {index: kind for index, kind in enumerate(types) if not _ATTENTION_TYPE.search(kind)}
+    others = {index: kind for index, kind in enumerate(types) if not _ATTENTION_TYPE.search(kind)}
+    pictured = getattr(config, "cross_attention_layers", None)  # Llama 3.2 Vision
+    others |= dict.fromkeys(pictured if isinstance(pictured, list | tuple) else (), _PICTURED)
+    return dict(sorted(others.items()))
+
+
+def instead(kind: str) -> str:
+    """Return what a layer has in place of softmax attention among its tokens, by what `other_layers` says of it."""
+    if kind == _PICTURED:
+        return "cross-attention to a picture, which does not run on a text alone"
+    return f"{visible(kind)}, no softmax attention"
 
 
 def attention_layers(config: Any) -> list[int]:

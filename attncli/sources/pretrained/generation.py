@@ -13,6 +13,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPIN
 
 from attncli.errors import InputError, NotExposedError
 from attncli.sources.pretrained.memory import room_for
+from attncli.sources.pretrained.part import TextPart
 from attncli.sources.pretrained.running import attempting, running_with
 from attncli.sources.reading import Sentence
 from attncli.text import visible
@@ -21,13 +22,18 @@ from attncli.trace.spelling import spelled
 from attncli.trace.tokens import Token
 
 
-def check_causal(name: str, config: Any) -> None:
+def check_causal(name: str, part: TextPart) -> None:
     """Raise NotExposedError for a checkpoint that is no causal language model, before its weights are read."""
-    shown = f"{visible(name)} ({config.model_type})"
+    config = part.config
+    shown = f"{visible(name)} ({part.architecture})"
     if config.is_encoder_decoder:
         raise NotExposedError(f"{shown} is an encoder-decoder; --generate continues a text with a causal model")
     # Encoders may be trained as decoders too, and are then marked so.
     is_encoder = type(config) in MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False)
+    if part.tower is not None:
+        if not hasattr(part.model_class, "get_output_embeddings") or not part.model_class.can_generate():
+            raise NotExposedError(f"{shown} writes no text as it is loaded; --generate needs a causal model")
+        return
     brings_its_own = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
     if is_encoder or not (type(config) in MODEL_FOR_CAUSAL_LM_MAPPING or brings_its_own):
         raise NotExposedError(f"{shown} is an encoder, which writes no text; --generate needs a causal model")

@@ -16,7 +16,7 @@ from transformers.models.auto.modeling_auto import (
 
 from attncli.attention import row_blocks
 from attncli.masks.expressions import And, Atom, Expression, RuleMask
-from attncli.sources.pretrained.configuration import layer_types
+from attncli.sources.pretrained.configuration import layer_types, sides
 from attncli.sources.pretrained.places import attention_places
 from attncli.sources.pretrained.recording import Sublayer
 from attncli.text import layers_named
@@ -61,13 +61,20 @@ def implied_masks(model: Any) -> dict[Sublayer, Implied]:
     config = model.config
     places = attention_places(model)
     found = {}
+    both = sides(config)  # of an encoder-decoder with one configuration, neither says anything of its masks
+    said = {"self": config} if len(both) == 1 else {"encoder": both[0], "decoder": both[1]}
     for kind, layers in places.layers.items():
         is_causal = kind == "decoder" if kind != "self" else _is_causal(model, places.modules)
         for layer in layers:
-            # A configuration of its own for every layer, where they differ; one and the same where not.
-            own = config.per_layer_config[layer] if layer < config.num_hidden_layers else config
-            found[layer, kind] = _implied(own, layer, is_causal) if kind == "self" else _plain(is_causal is True)
+            found[layer, kind] = (
+                _implied(_of_layer(said[kind], layer), layer, is_causal) if kind in said else _plain(is_causal is True)
+            )
     return found
+
+
+def _of_layer(config: Any, layer: int) -> Any:
+    """Return the configuration that a layer has of its own, where they differ; one and the same where not."""
+    return config.per_layer_config[layer] if layer < config.num_hidden_layers else config
 
 
 def mask_notes(layers: Sequence[LayerTrace], implied: dict[Sublayer, Implied]) -> tuple[str, ...]:
@@ -135,6 +142,8 @@ def _implied(config: Any, layer: int, is_causal: bool | None) -> Implied:
     types = layer_types(config, "layer_types", "attention_layers", "layers_block_type")
     layer_type = types[layer] if layer < len(types) else ""  # some do not tell their layers apart
     is_exact &= "indexed" not in layer_type
+    if "reference" in layer_type:  # a window over what the model writes, and all of what it was given
+        return _plain(is_causal)
     if "chunk" in layer_type:
         chunk = Atom("chunk", (config.attention_chunk_size,))
         return Implied(And((Atom("causal"), chunk)) if is_causal else chunk, None, is_exact)

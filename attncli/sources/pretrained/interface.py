@@ -34,7 +34,8 @@ _BLOCK = 2**21  # scores that exist at a time, over all heads
 _NOT_IN_SDPA = ("softcap", "s_aux", "position_bias")  # what the fused kernel drops, or has to make a [Q, K] of
 
 # The tensors that a module may hand over: those that are recorded, and those that other kernels need to pack sequences.
-_KNOWN = {"position_bias", "s_aux", "indices", "block_indices"} | {"position_ids", "cache_position"}
+# The ids of the tokens reach some modules with everything else that their model was given (GLM 5).
+_KNOWN = {"position_bias", "s_aux", "indices", "block_indices"} | {"position_ids", "cache_position", "input_ids"}
 
 
 class UnknownTensorError(NotExposedError):

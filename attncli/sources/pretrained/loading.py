@@ -1,4 +1,4 @@
-"""Loading a checkpoint's configuration and its weights, in two steps: a bad request costs no weights."""
+"""Loading the weights of a checkpoint's part that reads text, after everything else has been checked."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import MODEL_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM
+from transformers import MODEL_MAPPING, AutoModel, AutoModelForCausalLM
 from transformers import __version__ as transformers_version
 from transformers.quantizers import AutoHfQuantizer
 
-from attncli.errors import InputError, LoadError, NotExposedError
+from attncli.errors import LoadError
 from attncli.sources.folder import snapshot
 from attncli.sources.hub import Download, explained, first_sentence, heard
 from attncli.sources.pretrained import places
 from attncli.sources.pretrained.configuration import layer_count
 from attncli.sources.pretrained.memory import feed_forward_in_blocks
-from attncli.sources.pretrained.running import make_eager, with_ours
+from attncli.sources.pretrained.running import settle, with_ours
 from attncli.sources.pretrained.state import state_of
-from attncli.sources.pretrained.tokenizer import check_quantization, hub_arguments, positions
-from attncli.sources.storage import check_beside, check_is_checkpoint, check_types, check_unread, unknown_quantization
+from attncli.sources.pretrained.tokenizer import hub_arguments, positions
+from attncli.sources.storage import check_beside, check_types, check_unread, unknown_quantization
 from attncli.sources.tensors.opening import is_plain, open_store
 from attncli.text import visible
-from attncli.trace.selection import MOST_LAYERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from attncli.sources.options import LoadOptions
+    from attncli.sources.pretrained.part import TextPart
     from attncli.sources.pretrained.recording import Request
     from attncli.sources.tensors import Store
 
@@ -40,47 +40,19 @@ _log = logging.getLogger(__name__)
 _AFTER_ATTENTION = ("pooler",)
 
 
-def load_config(name: str, options: LoadOptions) -> Any:
-    """Read a checkpoint's configuration.
-
-    Raises:
-        LoadError: there is no such checkpoint, or it cannot be read.
-        InputError: it counts layers that no model has.
-        NotExposedError: it is no text model with attention.
-    """
-    check_is_checkpoint(name)
-    with explained(name, "configuration", options):
-        try:
-            config = AutoConfig.from_pretrained(name, **hub_arguments(options))
-        except AttributeError:
-            check_quantization(name, options)
-            raise
-    model_class = MODEL_MAPPING.get(type(config), None)
-    if getattr(model_class, "main_input_name", "input_ids") != "input_ids":
-        raise NotExposedError(f"{visible(name)} ({config.model_type}) reads {model_class.main_input_name}, not text")
-    if not all(isinstance(getattr(config, count, None), int) for count in ("num_hidden_layers", "num_attention_heads")):
-        raise NotExposedError(
-            f"{visible(name)} ({visible(str(config.model_type))}) is no text model with attention layers: its "
-            "configuration counts no layers or no heads; Mamba, RWKV and models of several parts are not supported"
-        )
-    layers = layer_count(config)
-    if config.num_hidden_layers < 1 or layers > MOST_LAYERS:
-        claimed = layers if layers > MOST_LAYERS else config.num_hidden_layers
-        raise InputError(f"{visible(name)} claims to have {claimed} layers; expected 1 to {MOST_LAYERS}")
-    return config
-
-
 def load_model(
-    name: str, config: Any, options: LoadOptions, request: Request, writes: bool
+    name: str, part: TextPart, options: LoadOptions, request: Request, writes: bool
 ) -> tuple[Any, tuple[str, ...]]:
     """Load a model that calls our attention function, and return it with the notes on its weights for the user.
+
+    It is the whole that the part is in, with little beside it; the part stands at its path.
 
     A model that never calls such a function gets its eager attention; so does one with a table of attention classes
     of its own, which has no place for ours.
 
     Args:
         name: folder or hub name.
-        config: from `load_config`.
+        part: from `text_part`.
         options: how to load.
         request: what will be recorded; the layers above are left out where an architecture can be cut.
         writes: whether the model needs its head, to write more tokens.
@@ -95,21 +67,20 @@ def load_model(
             "and nothing else, or save it again as safetensors"
         )
     _log.info("loading the weights of %s", name)
-    config.use_cache = False  # one pass, no generation: keys and values need not be kept
-    loader = AutoModelForCausalLM if writes else _loader(config, options, request)
-    is_undone = _is_undone(name, config)
+    part.config.use_cache = False  # one pass, no generation: keys and values need not be kept
+    loader = _loader(part, options, request, writes)
+    is_undone = _is_undone(name, part.whole)
     check_beside(name, _folder(name, options), is_undone)
     store = open_store(_folder(name, options))
     with explained(name, "model", options), heard() as said:
-        model, report = with_ours(partial(_loaded, loader, name, config, options, store))
+        model, report = with_ours(partial(_loaded, loader, name, part, options, store))
     check_beside(name, _folder(name, options), is_undone)  # now that it is downloaded
     head = model.base_model_prefix + "." if model.base_model_prefix else ""
-    notes = _check_weights(name, model, report, head, is_undone)
+    notes = _check_weights(name, model, part, report, head, is_undone)
     if not is_undone:
         floating = (tensor for tensor, value in model.state_dict().items() if value.is_floating_point())
         check_types(name, open_store(_folder(name, options)), floating, head)
-    if not model._can_set_attn_implementation():
-        make_eager(model)
+    settle(model.get_submodule(part.path), part.tower is not None)
     feed_forward_in_blocks(model)
     model = model.eval() if options.device_map else model.eval().to(options.device)
     how = (str(model.dtype).removeprefix("torch."), model.device, torch.get_num_threads())
@@ -142,18 +113,22 @@ def _has_pickle_alone(name: str) -> bool:
     return any(file.endswith(".bin") for file in files) and not any(file.endswith(".safetensors") for file in files)
 
 
-def _loader(config: Any, options: LoadOptions, request: Request) -> Any:
+def _loader(part: TextPart, options: LoadOptions, request: Request, writes: bool) -> Any:
     """Return the class whose models have the layers that were asked for, and as few others as can be."""
-    keep = max(request.layers) + 1
-    model_class = MODEL_MAPPING.get(type(config), None)
+    if writes and part.tower is None:
+        return AutoModelForCausalLM
+    layers = layer_count(part.config)
+    keep = layers if writes else max(request.layers) + 1
+    model_class = part.model_class or MODEL_MAPPING.get(type(part.config), None)
     # Some architectures have several classes, and code that a checkpoint brings has its own.
-    if keep == layer_count(config) or not isinstance(model_class, type) or options.trust_remote_code:
+    is_whole = part.model_class is None and (keep == layers or options.trust_remote_code)
+    if is_whole or not isinstance(model_class, type):
         return AutoModel
-    return places.without_layers(model_class, keep, whole_encoder=request.kind != "encoder")
+    return places.reduced(model_class, part.path, keep, whole_encoder=request.kind != "encoder", with_head=writes)
 
 
 def _loaded(
-    loader: Any, name: str, config: Any, options: LoadOptions, store: Store, attention: str
+    loader: Any, name: str, part: TextPart, options: LoadOptions, store: Store, attention: str
 ) -> tuple[Any, Mapping[str, Any]]:
     """Return the model and what transformers reports of its weights."""
     is_spread = options.device_map not in (None, "cpu") and torch.accelerator.is_available()
@@ -161,11 +136,12 @@ def _loaded(
     dtype = options.dtype or ("float32" if is_on_cpu else "auto")
     is_read_by_it = is_plain(store)
     if not is_read_by_it and hasattr(loader, "_model_mapping"):  # an AutoModel looks into the folder
-        loader = loader._model_mapping[type(config)]
+        loader = loader._model_mapping[type(part.loaded)]
     return loader.from_pretrained(
         name if is_read_by_it else None,
         state_dict=None if is_read_by_it else state_of(store),
-        config=config,
+        config=part.loaded,
+        key_mapping=part.renamed or None,
         attn_implementation=attention,
         dtype=dtype if dtype == "auto" else getattr(torch, dtype),
         device_map=options.device_map,
@@ -196,13 +172,15 @@ def _is_undone(name: str, config: Any) -> bool:
     return True
 
 
-def _check_weights(name: str, model: Any, report: Mapping[str, Any], head: str, is_undone: bool) -> tuple[str, ...]:
+def _check_weights(
+    name: str, model: Any, part: TextPart, report: Mapping[str, Any], head: str, is_undone: bool
+) -> tuple[str, ...]:
     """Return what the user should know of the tensors that were read, and of those that were not.
 
     Raises:
         LoadError: a tensor of the model did not come from the checkpoint, or not as it is; see `check_unread`.
     """
-    modules = {module for module, _ in model.named_modules() if module}
+    modules = {module for module, _ in model.named_modules() if module and module.startswith(part.path)}
     notes = check_unread(name, report["unexpected_keys"], modules, head, is_undone)
     for key, found, expected in sorted(report["mismatched_keys"]):
         raise LoadError(

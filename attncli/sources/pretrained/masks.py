@@ -15,7 +15,7 @@ from attncli.sources.pretrained.batch import padded
 from attncli.sources.pretrained.blank import blank_model, costless
 from attncli.sources.pretrained.capture import run
 from attncli.sources.pretrained.checkpoint import Checkpoint
-from attncli.sources.pretrained.configuration import layer_types
+from attncli.sources.pretrained.configuration import instead, layer_types
 from attncli.sources.pretrained.continuation import continued
 from attncli.sources.pretrained.implied import budget
 from attncli.sources.pretrained.recording import Batch, Span
@@ -65,9 +65,9 @@ class SentenceMasks:
 class BlankCheckpoint(Checkpoint):
     """A checkpoint without its weights, which can be asked for its masks alone."""
 
-    def _load(self, config: Any, writes: bool) -> tuple[Any, tuple[str, ...]]:
+    def _load(self, writes: bool) -> tuple[Any, tuple[str, ...]]:
         self.request = replace(self.request, is_blank=True)
-        return blank_model(self.name, config, self.options), ()
+        return blank_model(self.name, self.part, self.options), ()
 
     def masks(
         self,
@@ -136,7 +136,7 @@ class BlankCheckpoint(Checkpoint):
         for kind in dict.fromkeys(self.other_layers.values()):
             count = sum(other == kind for other in self.other_layers.values())
             layers = f"{count} of {self.num_layers} layers" if count > 1 else "1 layer"
-            yield f"{layers}: {visible(kind)}, no softmax attention and no mask"
+            yield f"{layers}: {instead(kind)} and no mask"
 
     def _padding_notes(
         self, sentences: Sequence[Sentence], pad: str | None, side: str, padding: Token

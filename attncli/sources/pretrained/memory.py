@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from attncli.errors import InputError
+from attncli.sources.pretrained.configuration import sides
 
 ROWS = 1024  # tokens that go through a feed-forward layer at a time
 
@@ -65,6 +66,7 @@ def room_for(model: Any, tokens: int, layers: int, is_watched: bool) -> int:
 
 def estimate(config: Any, itemsize: int, batch: int, tokens: int, layers: int, is_watched: bool) -> float:
     """Return about how many bytes a forward pass takes beside the weights."""
+    config = _widest(config)
     hidden = config.hidden_size
     inner = getattr(config, "intermediate_size", None) or 4 * hidden
     inner = max(inner) if isinstance(inner, list | tuple) else inner
@@ -81,8 +83,13 @@ def estimate(config: Any, itemsize: int, batch: int, tokens: int, layers: int, i
 
 def trace_size(config: Any, tokens: int, layers: int, is_watched: bool) -> float:
     """Return about how many bytes a trace takes: Q, K and V, and where the model is watched scores and weights."""
+    config = _widest(config)
     cells = config.num_attention_heads * tokens**2 if is_watched else 0
     return 4.0 * layers * (3 * tokens * config.hidden_size + 2 * cells)
+
+
+def _widest(config: Any) -> Any:
+    return max(sides(config), key=lambda side: side.hidden_size)
 
 
 def _available(device: torch.device) -> float | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from attncli.sources.pretrained.configuration import attention_layers
 
+_SIDE = re.compile(r"(encoder|decoder)$")  # SeamlessM4T has a text_encoder and a text_decoder
 _KEPT = "attncli_kept_layers"  # an attribute of a model that was cut
 
 
@@ -84,30 +85,64 @@ def _place(name: str, class_name: str, is_outermost: bool, is_encoder_decoder: b
     layers, index = (name[: number.start()], int(number[1])) if number else ("", None)
     if not is_encoder_decoder:
         return Place("self", layers, index, is_outermost)
-    side = next((part for part in name.split(".") if part in ("encoder", "decoder")), "decoder")
+    side = next((each[0] for part in name.split(".") if (each := _SIDE.search(part))), "decoder")
     own = (name.rpartition(side + ".")[2] + class_name).lower()
     is_cross = side == "decoder" and any(word in own for word in ("cross", "encoder_attn", "encdec", "enc_dec"))
     return Place("cross" if is_cross else side, layers, index, is_outermost)
 
 
-def without_layers(model_class: type, keep: int, whole_encoder: bool) -> type:
-    """Return a model class whose models have only the first `keep` layers, and the configuration of all of them.
+def reduced(model_class: type, path: str, keep: int, whole_encoder: bool, with_head: bool) -> type:
+    """Return a model class whose models have one part alone, with its first `keep` layers.
 
-    Loading such a model reads only the tensors it has. The configuration stays whole because some models compute
-    with it: residuals are scaled by the number of layers (MiniCPM), the last layers share keys (Gemma 3n).
-    A model whose layers share their modules stays whole, and so does an encoder whose output a decoder reads.
+    Loading such a model reads only the tensors it has, by the names that they have in the whole. The configuration
+    stays whole because some models compute with it: residuals are scaled by the number of layers (MiniCPM), the last
+    layers share keys (Gemma 3n). A model whose layers share their modules stays whole, and so does an encoder whose
+    output a decoder reads.
+
+    Args:
+        model_class: the class of the whole.
+        path: where the part stands in it; empty is all of it.
+        keep: how many layers stay.
+        whole_encoder: whether those of an encoder all do.
+        with_head: whether what makes logits stays, where it is outside of the part.
     """
 
-    class Shortened(model_class):  # type: ignore[misc]
+    class Reduced(model_class):  # type: ignore[misc]
         def __init__(self, config: Any, *arguments: Any, **options: Any) -> None:
             super().__init__(config, *arguments, **options)
-            places = attention_places(self)
-            if places.is_named:
-                cut = [place for place in places.modules.values() if not (whole_encoder and place.kind == "encoder")]
-                for name in {place.layers for place in cut if place.index is not None}:
-                    del self.get_submodule(name)[keep:]
-                setattr(self, _KEPT, keep)
+            if path:
+                leave_alone(self, path, with_head)
+            _cut(self.get_submodule(path), keep, whole_encoder)
 
     for name in ("__name__", "__qualname__", "__module__", "__doc__"):
-        setattr(Shortened, name, getattr(model_class, name))
-    return Shortened
+        setattr(Reduced, name, getattr(model_class, name))
+    return Reduced
+
+
+def leave_alone(model: Any, path: str, with_head: bool) -> None:
+    """Take everything out of a model but the part that stands at a path, and what makes logits of what it gives."""
+    head = model.get_output_embeddings() if with_head else None
+    pairs = model.all_tied_weights_keys.items()
+    # A checkpoint may have the embeddings under the name of the head that shares them.
+    tied = {target.rpartition(".")[0] for target, source in pairs if source.startswith(path + ".")}
+    kept = [path, *tied, *(name for name, module in model.named_modules() if module is head)]
+
+    def is_kept(name: str) -> bool:
+        return any(f"{name}.".startswith(f"{one}.") or f"{one}.".startswith(f"{name}.") for one in kept)
+
+    for name, module in list(model.named_modules()):
+        inside = name + "." if name else ""
+        if not name or is_kept(name):
+            for child in [child for child, _ in module.named_children() if not is_kept(inside + child)]:
+                delattr(module, child)
+    names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    model.all_tied_weights_keys = {target: source for target, source in pairs if {target, source} <= names}
+
+
+def _cut(model: Any, keep: int, whole_encoder: bool) -> None:
+    places = attention_places(model)
+    if places.is_named:
+        cut = [place for place in places.modules.values() if not (whole_encoder and place.kind == "encoder")]
+        for name in {place.layers for place in cut if place.index is not None}:
+            del model.get_submodule(name)[keep:]
+        setattr(model, _KEPT, keep)

@@ -23,6 +23,19 @@ def with_ours(build: Callable[[str], Any]) -> Any:
         return build("eager")
 
 
+def settle(model: Any, is_tower: bool) -> None:
+    """Let what was built run with our attention function, or with its eager one if it cannot be given another.
+
+    Args:
+        model: the part that runs.
+        is_tower: whether it was built inside of another model, which may have had no place for our function.
+    """
+    if not model._can_set_attn_implementation():
+        make_eager(model)
+    elif is_tower:
+        _switch(model, ATTENTION)
+
+
 def make_eager(model: Any) -> None:
     """Switch a model to its own eager attention, also one that transformers does not switch."""
     _switch(model, "eager")

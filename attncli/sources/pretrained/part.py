@@ -1,0 +1,222 @@
+"""The part of a checkpoint that reads text: all of a text model, the language model of one that sees or hears too."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+import torch
+import transformers
+from transformers import (
+    MODEL_FOR_MULTIMODAL_LM_MAPPING,
+    MODEL_MAPPING,
+    AutoConfig,
+    AutoModel,
+    PreTrainedModel,
+    initialization,
+)
+
+from attncli.errors import InputError, NotExposedError
+from attncli.sources.hub import explained
+from attncli.sources.pretrained.configuration import is_counted, layer_count
+from attncli.sources.pretrained.tokenizer import check_quantization, hub_arguments
+from attncli.sources.storage import check_is_checkpoint
+from attncli.text import visible
+from attncli.trace.selection import MOST_LAYERS
+
+if TYPE_CHECKING:
+    from attncli.sources.options import LoadOptions
+
+_log = logging.getLogger(__name__)
+
+# Whose usual class holds a whole speech system, of which this one is the text encoder and the text decoder.
+_OF_TEXT_ALONE = {
+    "seamless_m4t": "SeamlessM4TForTextToText",
+    "seamless_m4t_v2": "SeamlessM4Tv2ForTextToText",
+}
+
+# What they read into their text part besides a text, where they do not run without it.
+_PICTURE, _SOUND = "a picture", "a sound"
+_NEEDED = {
+    "bridgetower": _PICTURE,
+    "diffusion_gemma": "a canvas of noise",
+    "evolla": "a protein",
+    "idefics": _PICTURE,
+    "pi0": "a picture and a robot's state",
+    "pix2struct": _PICTURE,
+    "pp_formulanet": _PICTURE,
+    "udop": _PICTURE,
+}
+_MERGED = ("t5gemma2",)
+_READ = {
+    **dict.fromkeys(("pixel_values", "images", "flattened_patches", "pixel_values_videos"), _PICTURE),
+    **dict.fromkeys(("input_features", "input_values", "audio_values", "audio_codes"), _SOUND),
+}
+
+# How a language model is called inside of another model, and what stands before the names of its tensors.
+_PREFIX = r"^(?:model\.)?language_model\.(?:model\.)?"
+
+
+@dataclass(frozen=True)
+class TextPart:
+    """What of a checkpoint reads text.
+
+    Attributes:
+        config: its configuration.
+        whole: the checkpoint's, which that one is in; the same one for a text model.
+        model_class: what loads it; None is the class that transformers has for the configuration.
+        path: where it stands in that class's models, as in `model.language_model`; empty is all of them.
+        renamed: what the checkpoint's names of tensors become before they are read, by regular expressions.
+    """
+
+    config: Any
+    whole: Any
+    model_class: Any = None
+    path: str = ""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def architecture(self) -> str:
+        """The model type of the checkpoint."""
+        return str(self.whole.model_type)
+
+    @property
+    def tower(self) -> str | None:
+        """The model type of a language model that stands inside of another model; None for a text model."""
+        return None if self.config is self.whole else str(self.config.model_type)
+
+    @property
+    def loaded(self) -> Any:
+        """The configuration of what `model_class` loads."""
+        return self.config if self.renamed else self.whole
+
+
+def text_part(name: str, options: LoadOptions) -> TextPart:
+    """Read a checkpoint's configuration and find what of it reads text.
+
+    Raises:
+        LoadError: there is no such checkpoint, or it cannot be read.
+        InputError: it counts layers that no model has.
+        NotExposedError: it has no part that reads text alone, with attention.
+    """
+    check_is_checkpoint(name)
+    with explained(name, "configuration", options):
+        try:
+            config = AutoConfig.from_pretrained(name, **hub_arguments(options))
+        except AttributeError:
+            check_quantization(name, options)
+            raise
+    shown = f"{visible(name)} ({visible(str(config.model_type))})"
+    inner = _language_config(config)
+    main_input = getattr(_class_of(config), "main_input_name", "input_ids")
+    needed = _NEEDED.get(config.model_type)
+    if needed is None and inner is not None and config.is_encoder_decoder and not inner.is_encoder_decoder:
+        needed = _READ.get(main_input, _PICTURE)
+    if config.model_type in _MERGED:
+        raise NotExposedError(
+            f"{shown} attends to both of its texts in one softmax, which is not supported; give a text model"
+        )
+    if needed is not None:
+        raise NotExposedError(f"{shown} reads {needed} into its text part; give a text model")
+    if inner is None and main_input != "input_ids":
+        raise NotExposedError(f"{shown} reads {_READ.get(main_input, main_input)}, not text; give a text model")
+    part = TextPart(config, config, _text_class(config)) if inner is None else _tower(name, config, inner, options)
+    if not is_counted(part.config):
+        raise NotExposedError(
+            f"{shown} is no text model with attention layers: its configuration counts no layers or no heads; Mamba, "
+            "RWKV and models of several parts without a language model are not supported"
+        )
+    _check_count(name, part.config)
+    return part
+
+
+def _check_count(name: str, config: Any) -> None:
+    layers = layer_count(config)
+    fewest = getattr(config, "num_hidden_layers", layers)
+    if fewest < 1 or layers > MOST_LAYERS:
+        claimed = layers if layers > MOST_LAYERS else fewest
+        raise InputError(f"{visible(name)} claims to have {claimed} layers; expected 1 to {MOST_LAYERS}")
+
+
+def _text_class(config: Any) -> type | None:
+    """Return the class of a text model where it is not the one that transformers takes for its configuration."""
+    if config.model_type in _OF_TEXT_ALONE:
+        return getattr(transformers, _OF_TEXT_ALONE[config.model_type])
+    # An encoder and a decoder of two architectures
+    return (
+        None
+        if type(config) in MODEL_MAPPING or "AutoModel" in (getattr(config, "auto_map", None) or {})
+        else _class_of(config)
+    )
+
+
+def _language_config(config: Any) -> Any:
+    """Return the configuration of a language model inside of another model; None for a text model."""
+    if is_counted(config):
+        return None
+    try:
+        inner = config.get_text_config(decoder=True)
+    except ValueError:  # it has several
+        return None
+    # Of a flat configuration it returns a copy.
+    return None if type(inner) is type(config) else inner
+
+
+def _tower(name: str, config: Any, inner: Any, options: LoadOptions) -> TextPart:
+    """Find a language model inside of another model.
+
+    Raises:
+        NotExposedError: there is none that reads tokens.
+    """
+    if is_counted(inner):
+        _check_count(name, inner)  # before it is built
+    model_class = _class_of(config)
+    if model_class is not None:
+        with explained(name, "model", options):
+            try:
+                model = on_meta(model_class, deepcopy(config), "eager")
+            except ImportError as error:  # of a package that looks at pictures, timm
+                _log.info("%s cannot be built as a whole: %s", name, error)
+            else:
+                if (path := _path(model, inner)) is not None:
+                    return TextPart(inner, config, model_class, path)
+    alone = MODEL_MAPPING.get(type(inner), None)
+    if isinstance(alone, type):
+        return TextPart(inner, config, alone, renamed={_PREFIX: ""})
+    raise NotExposedError(
+        f"{visible(name)} ({visible(str(config.model_type))}) has no part that reads tokens alone; give a text model"
+    )
+
+
+def _class_of(config: Any) -> type | None:
+    """Return the class that a configuration names, or that transformers has for it."""
+    named = (getattr(transformers, str(each), None) for each in config.architectures or ())
+    known = (mapping.get(type(config), None) for mapping in (MODEL_FOR_MULTIMODAL_LM_MAPPING, MODEL_MAPPING))
+    classes = (each for each in (*named, *known) if isinstance(each, type))
+    return next((each for each in classes if issubclass(each, PreTrainedModel)), None)
+
+
+def _path(model: Any, config: Any) -> str | None:
+    """Return where the outermost module stands that has a configuration of this type and reads tokens."""
+    for path, module in model.named_modules():
+        has_config = isinstance(module, PreTrainedModel) and type(module.config) is type(config)
+        if path and has_config and "input_ids" in signature(module.forward).parameters:
+            return path
+    return None
+
+
+def on_meta(model_class: Any, config: Any, attention: str, **more: Any) -> Any:
+    """Return a model on a device without memory; the configuration is changed."""
+    build = AutoModel.from_config if model_class is None else model_class._from_config
+    with torch.device("meta"), initialization.no_init_weights(), initialization.meta_device_safe_creation_ops():
+        return build(
+            config,
+            attn_implementation=attention,
+            experts_implementation="eager",  # grouped products are none that `blank.costless` knows
+            dtype=torch.float32,
+            **more,
+        )
