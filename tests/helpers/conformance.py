@@ -46,7 +46,6 @@ NOT_REACHED = {
     "canine": NO_TOKENS,
     "cpmant": NO_TOKENS,
     "deepseek_v4": NO_TOKENS,
-    "diffllama": "2 softmax",
     "funnel": NO_TOKENS,
     "inkling2_text": NO_TOKENS,
     "led": NO_TOKENS,
