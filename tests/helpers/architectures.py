@@ -169,7 +169,12 @@ MORE: dict[str, dict[str, Any]] = {
         "indexer_compress_ratio": 2,
     },
     "recurrent_gemma": {"block_types": ["recurrent", "attention"]},
-    "reformer": {"axial_pos_shape": [8, 8], "axial_pos_embds_dim": [16, 16]},
+    "reformer": {
+        "axial_pos_shape": [8, 8],
+        "axial_pos_embds_dim": [16, 16],
+        "local_attn_chunk_length": 2,
+        "lsh_attn_chunk_length": 8,
+    },
     "xmod": {"default_language": "en_XX"},
     "zamba": {"layers_block_type": ["hybrid", "hybrid", "linear_attention"]},
     "zaya": {"num_experts_per_tok": 1},
