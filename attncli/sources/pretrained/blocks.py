@@ -61,7 +61,9 @@ def _banded(call: Ended) -> Dense:
     and values that no other row has (Longformer, LED).
     """
     band, *everywhere = call.seen.softmax
-    scores, weights = band.scores.transpose(1, 2), band.weights.transpose(1, 2)
+    # A query that is padding gets no weights at all, after the softmax.
+    weights = band.weights.masked_fill(call.given["is_index_masked"][:, :, None, None], 0).transpose(1, 2)
+    scores = band.scores.transpose(1, 2)
     heads, tokens, width = scores.shape[1:]
     side = call.module.one_sided_attn_window_size
     seen_by_all = width - (2 * side + 1)
@@ -125,8 +127,9 @@ def _hashed(call: Ended) -> Dense:
     softmax = call.seen.softmax[0]
     if softmax.scores.ndim > 4:
         raise NotExposedError(
-            "LSHSelfAttention hashes queries and keys into buckets, and mixes the outputs of several rounds: there is no "
-            f"weight for each pair of tokens in a text of more than {call.module.chunk_length}; ask for other layers"
+            "an LSH layer hashes a text of more than "
+            f"{call.module.chunk_length} tokens into buckets, in rounds whose outputs are mixed: it has no weight for "
+            "each pair of tokens; ask for local layers, which attn_layers of its configuration names"
         )
     # A token sees itself only where it sees nothing else: its score is low, but not forbidden.
     low = call.module.self_mask_value_float16 if _is_half(softmax.scores) else call.module.self_mask_value_float32
