@@ -38,7 +38,7 @@ def dense(call: Ended, queries: int, keys: int) -> Dense | None:
     whole = _LAYOUTS[type(call.module).__name__](call)
     if bool((whole.scores[:, :, :queries, keys:] > FORBIDDEN).any()):
         raise NotExposedError(f"{type(call.module).__name__} attends to positions that are no tokens")
-    return replace(
+    cut = replace(
         whole,
         scores=whole.scores[:, :, :queries, :keys],
         weights=whole.weights[:, :, :queries, :keys],
@@ -47,6 +47,11 @@ def dense(call: Ended, queries: int, keys: int) -> Dense | None:
         v=None if whole.v is None else whole.v[:, :, :keys],
         output=None if whole.output is None else whole.output[:, :, :queries],
     )
+    if cut.v is None or cut.output is None:
+        return cut
+    # A query that sees no key at all, as padding does, has weights for the positions that are cut off.
+    is_blind = whole.weights[:, :, :queries, keys:].any(dim=-1, keepdim=True)
+    return replace(cut, output=torch.where(is_blind, cut.weights @ cut.v.to(cut.weights.dtype), cut.output))
 
 
 def is_known(module: Any) -> bool:
