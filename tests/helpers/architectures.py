@@ -182,7 +182,12 @@ MORE: dict[str, dict[str, Any]] = {
         "indexer_compress_ratio": 2,
     },
     "recurrent_gemma": {"block_types": ["recurrent", "attention"]},
-    "reformer": {"axial_pos_shape": [8, 8], "axial_pos_embds_dim": [16, 16]},
+    "reformer": {
+        "axial_pos_shape": [8, 8],
+        "axial_pos_embds_dim": [16, 16],
+        "local_attn_chunk_length": 2,
+        "lsh_attn_chunk_length": 8,
+    },
     "xmod": {"default_language": "en_XX"},
     # Parts of models that read pictures beside text.
     "chameleon_vqgan": {"base_channels": 32, "embed_dim": 32, "latent_channels": 32, "channel_multiplier": [1, 1]},

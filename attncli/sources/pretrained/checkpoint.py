@@ -11,7 +11,7 @@ from typing import Any
 from attncli.errors import AttnError, NotExposedError, UsageError
 from attncli.masks.parser import parse
 from attncli.sources.options import LoadOptions
-from attncli.sources.pretrained import batch, interface, loading, memory, tokenizer
+from attncli.sources.pretrained import batch, interface, loading, memory, particular, tokenizer
 from attncli.sources.pretrained.capture import run
 from attncli.sources.pretrained.configuration import (
     attention_layers,
@@ -66,6 +66,7 @@ class Checkpoint:
         config = self.part.config
         if generate:
             check_causal(model, self.part)
+        particular.check_has_weights(model, config)
         self.is_encoder_decoder: bool = config.is_encoder_decoder
         if kind not in (None, *self.kinds):
             raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has {', '.join(self.kinds)} attention")
@@ -80,7 +81,7 @@ class Checkpoint:
         whole, notes = self._load(writes=generate > 0)
         own = whole.get_submodule(self.part.path)
         self.model = own.base_model if generate else own
-        self.notes = (*self._unshown(), *notes)
+        self.notes = (*self._unshown(), *particular.notes(config), *notes)
         self.unseen = implied_masks(self.model)  # but for the layers whose mask was complained of
         self.reader = Reader(
             name=model,
@@ -120,7 +121,10 @@ class Checkpoint:
     @property
     def parameters(self) -> Mapping[str, Parameter]:
         """What the model's forward pass takes, by name."""
-        return signature(self.model.forward).parameters
+        taken = signature(self.model.forward).parameters
+        # A Reformer that fills up its last chunk fails on them.
+        is_without = self.model.config.model_type == "reformer"
+        return {name: each for name, each in taken.items() if not (is_without and name == "position_ids")}
 
     @property
     def takes_positions(self) -> bool:

@@ -1,0 +1,202 @@
+"""Attention in bands and blocks, and of several softmax, put into one map.
+
+Models of long texts compute the scores of neighbours alone, in an order of their own: a band beside the diagonal, or
+blocks that see the blocks around them. Which query and which key a cell stands for is arithmetic with the module's own
+sizes. Were it wrong, weights·V would not be what the module gave, which is compared in every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from attncli.errors import NotExposedError
+from attncli.sources.pretrained.watched import FORBIDDEN, Dense, Ended, Softmax
+
+_MODULE = "what its attention module gave"
+
+
+def dense(call: Ended, queries: int, keys: int) -> Dense | None:
+    """Return a layer's map, without the positions that the model has added to fill its last block.
+
+    Args:
+        call: of the attention module, which has returned.
+        queries: how many tokens the rows are.
+        keys: how many the columns are.
+
+    Returns:
+        None where the module computes its scores in no order of its own.
+
+    Raises:
+        NotExposedError: a token attends to a position that is none.
+    """
+    if not is_known(call.module):
+        return None
+    whole = _LAYOUTS[type(call.module).__name__](call)
+    if bool((whole.scores[:, :, :queries, keys:] > FORBIDDEN).any()):
+        raise NotExposedError(f"{type(call.module).__name__} attends to positions that are no tokens")
+    cut = replace(
+        whole,
+        scores=whole.scores[:, :, :queries, :keys],
+        weights=whole.weights[:, :, :queries, :keys],
+        q=None if whole.q is None else whole.q[:, :, :queries],
+        k=None if whole.k is None else whole.k[:, :, :keys],
+        v=None if whole.v is None else whole.v[:, :, :keys],
+        output=None if whole.output is None else whole.output[:, :, :queries],
+    )
+    if cut.v is None or cut.output is None:
+        return cut
+    # A query that sees no key at all, as padding does, has weights for the positions that are cut off.
+    is_blind = whole.weights[:, :, :queries, keys:].any(dim=-1, keepdim=True)
+    return replace(cut, output=torch.where(is_blind, cut.weights @ cut.v.to(cut.weights.dtype), cut.output))
+
+
+def is_known(module: Any) -> bool:
+    """Whether a module computes its scores in an order of its own that is known here."""
+    return type(module).__name__ in _LAYOUTS
+
+
+def _banded(call: Ended) -> Dense:
+    """Return the map of a band `[B, T, H, G + 2w + 1]`, w keys to each side after the keys that every token sees.
+
+    Those G tokens see every key in their turn: their rows come from a second softmax `[B·H, G, T]`, with queries, keys
+    and values that no other row has (Longformer, LED).
+    """
+    band, *everywhere = call.seen.softmax
+    # A query that is padding gets no weights at all, after the softmax.
+    weights = band.weights.masked_fill(call.given["is_index_masked"][:, :, None, None], 0).transpose(1, 2)
+    scores = band.scores.transpose(1, 2)
+    heads, tokens, width = scores.shape[1:]
+    side = call.module.one_sided_attn_window_size
+    seen_by_all = width - (2 * side + 1)
+    positions = torch.arange(tokens, device=scores.device)
+    keys = positions[:, None] + torch.arange(width, device=scores.device) - seen_by_all - side
+    keys = keys.expand(call.batch, tokens, width).clone()
+    q, k, v = (_heads(call.seen.parts[name][1].transpose(0, 1), heads) for name in ("query", "key", "value"))
+    output = _heads(call.returned[0], heads)
+    if not everywhere:
+        return Dense(*_placed(scores, weights, keys), q, k, v, output, against=_MODULE)
+    chosen = [row.nonzero()[:, 0] for row in call.given["is_index_global_attn"]]
+    for number, own in enumerate(chosen):
+        keys[number, :, :seen_by_all] = -1
+        keys[number, :, : len(own)] = own
+    scores, weights = _placed(scores, weights, keys)
+    own_scores, own_weights = (
+        cells.view(call.batch, heads, -1, tokens) for cells in (everywhere[0].scores, everywhere[0].weights)
+    )
+    own_v = _heads(call.seen.parts["value_global"][1].transpose(0, 1), heads)
+    computed = weights[..., :tokens] @ v.to(weights.dtype)
+    for number, rows in enumerate(chosen):
+        scores[number, :, rows, :tokens] = own_scores[number, :, : len(rows)]
+        weights[number, :, rows, :tokens] = own_weights[number, :, : len(rows)]
+        computed[number, :, rows] = own_weights[number, :, : len(rows)] @ own_v[number].to(weights.dtype)
+    error = (computed - output).abs().amax(dim=(1, 2, 3))
+    return Dense(scores, weights, None, None, None, None, error, _MODULE)
+
+
+def _beside(call: Ended) -> Dense:
+    """Return the map of blocks `[B, N, H, L, 3L]` that see themselves and both neighbours (LongT5)."""
+    softmax = call.seen.softmax[0]
+    scores, weights = softmax.scores.transpose(1, 2), softmax.weights.transpose(1, 2)
+    heads, blocks, length, width = scores.shape[1:]
+    first = length * (torch.arange(blocks, device=scores.device) - 1)
+    keys = first[:, None, None] + torch.arange(width, device=scores.device).expand(blocks, length, width)
+    q, k, v = (_heads(call.seen.parts[name][1], heads) for name in "qkv")
+    output = _heads(call.seen.parts["o"][0], heads)
+    return Dense(*_placed_blocks(scores, weights, keys), q, k, v, output, against=_MODULE)
+
+
+def _chunked(call: Ended) -> Dense:
+    """Return the map of chunks `[B, H, N, L, (before + 1 + after)·L]` that see some before and after (Reformer).
+
+    The last chunk stands before the first one. A text of one chunk has all its scores, `[B, H, T, T]`.
+    """
+    softmax = call.seen.softmax[0]
+    scores, weights = softmax.scores, softmax.weights
+    heads = scores.shape[1]
+    q, k, v = (_heads(call.seen.parts[name][1], heads) for name in ("query", "key", "value"))
+    output = _heads(call.returned.hidden_states, heads)
+    if scores.ndim == 5:
+        chunks, length, width = scores.shape[2:]
+        first = length * (torch.arange(chunks, device=scores.device) - call.module.num_chunks_before)
+        keys = first[:, None, None] + torch.arange(width, device=scores.device).expand(chunks, length, width)
+        scores, weights = _placed_blocks(scores, weights, keys % (chunks * length))
+    return Dense(scores, weights, q, k, v, output, against=_MODULE)
+
+
+def _hashed(call: Ended) -> Dense:
+    """Return the map of a text of one chunk, `[B, H, T, T]`; longer ones are hashed into buckets (Reformer)."""
+    softmax = call.seen.softmax[0]
+    if softmax.scores.ndim > 4:
+        raise NotExposedError(
+            "an LSH layer hashes a text of more than "
+            f"{call.module.chunk_length} tokens into buckets, in rounds whose outputs are mixed: it has no weight for "
+            "each pair of tokens; ask for local layers, which attn_layers of its configuration names"
+        )
+    # A token sees itself only where it sees nothing else: its score is low, but not forbidden.
+    low = call.module.self_mask_value_float16 if _is_half(softmax.scores) else call.module.self_mask_value_float32
+    return replace(_as_it_is(softmax), forbidden=2 * float(low))
+
+
+def _main_stream(call: Ended) -> Dense:
+    """Return the map of ProphetNet's main stream, whose queries come first and whose softmax is the first."""
+    return _as_it_is(call.seen.softmax[0])
+
+
+def _as_it_is(softmax: Softmax) -> Dense:
+    """Return the map of a softmax `[B, H, Q, K]`."""
+    q, k, v, output = None, None, None, None
+    if softmax.product is not None:
+        q, k = softmax.product.left, softmax.product.right.transpose(-1, -2)
+    if softmax.outputs:
+        v, output = softmax.outputs[0].right, softmax.outputs[0].result
+    return Dense(softmax.scores, softmax.weights, q, k, v, output)
+
+
+def _is_half(tensor: torch.Tensor) -> bool:
+    return tensor.dtype == torch.float16
+
+
+_LAYOUTS: Mapping[str, Callable[[Ended], Dense]] = {
+    "LEDEncoderSelfAttention": _banded,
+    "LSHSelfAttention": _hashed,
+    "LocalSelfAttention": _chunked,
+    "LongT5LocalAttention": _beside,
+    "LongformerSelfAttention": _banded,
+    "ProphetNetAttention": _main_stream,
+    "ProphetNetNgramSelfAttention": _main_stream,
+}
+
+
+def _placed_blocks(
+    scores: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the maps of blocks `[B, H, N, L, C]`, whose rows are all queries in order; `keys` is `[N, L, C]`."""
+    flat = (cells.flatten(2, 3) for cells in (scores, weights))
+    return _placed(*flat, keys.flatten(0, 1)[None])
+
+
+def _placed(scores: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return scores and weights with each cell in the column of its key, `[B, H, Q, Q + 1]`.
+
+    Args:
+        scores: of each query with the keys that it reaches, `[B, H, Q, C]`.
+        weights: of these.
+        keys: which they are, `[1 or B, Q, C]`. What lies outside of the sequence is none, and goes into the last column.
+    """
+    queries = scores.shape[2]
+    columns = keys.where((keys >= 0) & (keys < queries), queries)[:, None].expand(scores.shape)
+    size = (*scores.shape[:3], queries + 1)
+    placed = weights.new_zeros(size).scatter_add_(-1, columns, weights)
+    # A key that a row reaches twice has the weights of both cells; its score is that of one, and ln 2.
+    count = scores.new_zeros(size).scatter_add_(-1, columns, (scores > FORBIDDEN).to(scores.dtype))
+    found = scores.new_full(size, -torch.inf).scatter_reduce_(-1, columns, scores, "amax")
+    return found + count.clamp(min=1).log(), placed
+
+
+def _heads(hidden: torch.Tensor, heads: int) -> torch.Tensor:
+    """Return `[B, T, H·D]` as `[B, H, T, D]`."""
+    return hidden.unflatten(-1, (heads, -1)).transpose(1, 2)

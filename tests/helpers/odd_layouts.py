@@ -1,0 +1,56 @@
+"""What models for long texts return as their attention, put into one map a cell at a time."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+Cells = Iterator[tuple[tuple[int, ...], int, int]]  # where a weight stands in what is returned, its query and its key
+
+
+def whole_map(name: str, returned: Any, queries: int, keys: int) -> Any:
+    """Return the weights `[H, Q, K]` of one sentence; what fills the last block must have none."""
+    layouts = {"led": _band, "longformer": _band, "longt5": _three_blocks, "reformer": _chunks}
+    if name not in layouts or returned.shape[-2:] == (queries, keys):
+        # ProphetNet's first queries are the main stream's.
+        return returned[:, :queries] if name == "prophetnet" else returned
+    if name == "reformer" and returned.ndim == 3:  # one chunk
+        assert not returned[:, :queries, keys:].any()
+        return returned[:, :queries, :keys]
+    heads = returned.shape[1 if name == "longt5" else 0]
+    found = np.zeros((heads, queries, keys), returned.dtype)
+    for place, query, key in layouts[name](returned.shape):
+        weights = returned[place]
+        if query < queries and 0 <= key < keys:
+            found[:, query, key] += weights
+        elif query < queries:
+            assert not weights.any(), (query, key)
+    return found
+
+
+def _band(shape: tuple[int, ...]) -> Cells:
+    """`[H, T, 2w + 1]`: Beltagy et al. 2020, without global tokens."""
+    _, tokens, width = shape
+    for query in range(tokens):
+        for column in range(width):
+            yield (..., query, column), query, query + column - width // 2
+
+
+def _three_blocks(shape: tuple[int, ...]) -> Cells:
+    """`[N, H, L, 3L]`: the block before, the own one and the next (Guo et al. 2021)."""
+    blocks, _, length, width = shape
+    for block in range(blocks):
+        for row in range(length):
+            for column in range(width):
+                yield (block, slice(None), row, column), block * length + row, (block - 1) * length + column
+
+
+def _chunks(shape: tuple[int, ...]) -> Cells:
+    """`[H, N, L, 2L]`: the chunk before, which of the first one is the last, and the own one (Kitaev et al. 2020)."""
+    _, chunks, length, width = shape
+    assert width == 2 * length
+    for chunk in range(chunks):
+        for row in range(length):
+            for column in range(length):
+                yield (slice(None), chunk, row, column), chunk * length + row, (chunk - 1) % chunks * length + column
+                yield (slice(None), chunk, row, length + column), chunk * length + row, chunk * length + column
