@@ -69,14 +69,27 @@ class InputError(AttnError):
 
 
 # What brings the packages that not every installation has; huggingface_hub comes with tokenizers.
-_BROUGHT_BY = {"torch": "attncli[torch]", "transformers": "attncli[torch]"}
+_BROUGHT_BY = {
+    "torch": "attncli[torch]",
+    "transformers": "attncli[torch]",
+    "sentencepiece": "attncli[sentencepiece]",
+    "google.protobuf": "attncli[sentencepiece]",
+    "tiktoken": "attncli[tiktoken]",
+    "jinja2": "attncli[chat]",
+}
 
 
 def not_installed(*packages: str) -> list[str]:
     """Return which packages are not there; none of them is imported."""
     from importlib.util import find_spec
 
-    return [name for name in packages if find_spec(name) is None]
+    def is_there(name: str) -> bool:
+        try:
+            return find_spec(name) is not None
+        except ModuleNotFoundError:  # the package that would hold it
+            return False
+
+    return [name for name in packages if not is_there(name)]
 
 
 def require(what: str, *packages: str) -> None:

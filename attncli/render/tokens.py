@@ -99,11 +99,12 @@ def _remark(tokenization: Tokenization, token: Token) -> str:
     """
     if token.special:
         return "special"
+    if token.start is None:
+        return "unknown" if tokenization.is_unknown(token) else ""
     covered = (tokenization.text, tokenization.pair or "")[token.segment][token.start : token.end].strip()
     if tokenization.is_unknown(token):
         return f"unknown: {covered}"
-    names = {name.lower() for name in token.names}
-    return "" if token.start is None or covered.lower() in names else f"text: {covered}"
+    return "" if covered.lower() in {name.lower() for name in token.names} else f"text: {covered}"
 
 
 def _pieces(tokenization: Tokenization, word: Token) -> str:

@@ -138,6 +138,11 @@ def snapshot(name: str, revision: str) -> Path:
     return folder / "snapshots" / commit
 
 
+def folder_of(name: str, revision: str | None) -> Path:
+    """Return the folder of a checkpoint: its own, or what it has in the cache, or would have."""
+    return Path(name) if os.path.isdir(name) else snapshot(name, revision or "main")
+
+
 def is_known(folder: Path, name: str) -> bool:
     """Return whether a snapshot has a file, or is known to lack it because the hub has none."""
     return os.path.exists(folder / name) or os.path.exists(folder.parents[1] / ".no_exist" / folder.name / name)

@@ -30,6 +30,8 @@ os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 # And no call that nobody asked for: transformers would ask a service of the hub to convert a pickle.
 os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+# And no copies of vocabularies by their path alone, which outlive the file that was there.
+os.environ.setdefault("TIKTOKEN_CACHE_DIR", "")
 
 
 def hush() -> None:
@@ -84,6 +86,7 @@ class _Relay(logging.Handler):
 
 # Torch's allocator for the CPU has no class of its own for this.
 _EXHAUSTED = ("DefaultCPUAllocator", "can't allocate memory", "not enough memory", "unable to mmap", "out of memory")
+BRINGS_CODE = "contains custom code which must be executed"  # how transformers says that it does not run it
 
 
 @contextmanager
@@ -106,6 +109,10 @@ def _sentence(error: Exception, name: str, part: str, options: LoadOptions) -> A
     shown = visible(name)
     if is_exhausted(error):
         return InputError(f"{shown} does not fit into the memory of this machine")
+    if BRINGS_CODE in str(error):
+        return LoadError(
+            f"the {part} of {shown} is Python code that the checkpoint brings; read it, and --trust-remote-code runs it"
+        )
     if not os.path.isdir(name):
         if why := unreached(error):
             return LoadError(

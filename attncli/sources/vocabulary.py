@@ -111,7 +111,7 @@ def readable() -> Iterator[None]:
 
 
 def unknown_tokens(texts: tuple[str, str | None], tokens: Tokens, pieces: Mapping[int, str]) -> dict[Token, str]:
-    """Return the tokens that stand for what the vocabulary lacks, with what each of them stands for.
+    """Return the tokens that stand for what the vocabulary lacks, with what each of them stands for, as far as known.
 
     Args:
         texts: the text and the second one of a pair.
@@ -119,8 +119,15 @@ def unknown_tokens(texts: tuple[str, str | None], tokens: Tokens, pieces: Mappin
         pieces: see `Vocabulary.unknown_pieces`. What the text itself spells like its piece is not unknown.
     """
     lost = (token for token in tokens if token.id in pieces and not token.special)
-    words = {token: (texts[token.segment] or "")[token.start : token.end] for token in lost}
+    words = {token: _word(texts[token.segment] or "", token, pieces[token.id]) for token in lost}
     return {token: word for token, word in words.items() if word != pieces[token.id]}
+
+
+def _word(text: str, token: Token, piece: str) -> str:
+    """Return what the text has in the place of an unknown token; nothing where its place is not known."""
+    if token.start is None:
+        return piece if piece in text else ""
+    return text[token.start : token.end]
 
 
 def unknown_notes(texts: tuple[str, str | None], tokens: Tokens, pieces: Mapping[int, str]) -> tuple[str, ...]:
@@ -128,7 +135,10 @@ def unknown_notes(texts: tuple[str, str | None], tokens: Tokens, pieces: Mapping
     lost = unknown_tokens(texts, tokens, pieces)
     notes = []
     for id_ in dict.fromkeys(token.id for token in lost):
-        words = ", ".join(dict.fromkeys(f"'{visible(word)}'" for token, word in lost.items() if token.id == id_))
+        named = (
+            f"'{visible(word)}'" if word else "some of the text" for token, word in lost.items() if token.id == id_
+        )
+        words = ", ".join(dict.fromkeys(named))
         notes.append(
             f"the model's vocabulary lacks {words}, read as {pieces[id_]}; attention there is to the unknown token"
         )

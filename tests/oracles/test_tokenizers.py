@@ -247,41 +247,24 @@ def test_a_quantization_that_is_no_object_is_no_matter_of_tokens(attn: Run, tmp_
     assert "are quantized, and its config.json does not say how" in ran.err
 
 
-class MistralCommon:
+class MistralCommonBackend:
     """What transformers has in the place of a tokenizer where mistral-common is installed and a tekken.json found."""
 
-    all_special_tokens = ("<s>",)
 
-    def __len__(self) -> int:
-        return 131_072
-
-    @property
-    def unk_token(self) -> str:
-        return "<unk>"
-
-
-@pytest.fixture
-def mistral_common(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("by_transformers")
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_tokenizer_is_the_same_with_mistral_common(
+    is_named: bool, attn: Run, tiny_llama: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is transformers' choice, unless it is asked not to, and in any case where the checkpoint names it."""
     plain = AutoTokenizer.from_pretrained
 
     def from_pretrained(name: str, **options: Any) -> Any:
-        return plain(name, **options) if options.get("mistral_format") is False else MistralCommon()
+        is_plain = options.get("mistral_format") is False and not is_named
+        return plain(name, **options) if is_plain else MistralCommonBackend()
 
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", from_pretrained)
-
-
-@pytest.mark.usefixtures("mistral_common", "by_transformers")
-def test_a_tokenizer_is_the_same_with_mistral_common(attn: Run, tiny_llama: str) -> None:
     assert not isinstance(AutoTokenizer.from_pretrained(tiny_llama), PreTrainedTokenizerFast)
     ran = attn("inspect", "time flies", "-m", tiny_llama, "-F", "json")
     assert (ran.code, ran.err) == (0, "")
     assert [token["text"] for token in ran.json["key_tokens"]] == ["time", "flies"]
-
-
-def test_a_tokenizer_that_says_nothing_of_its_speed_is_refused(
-    attn: Run, tiny_llama: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda *_, **__: MistralCommon())
-    ran = attn("inspect", "time flies", "-m", tiny_llama, "--engine", "transformers")
-    assert (ran.code, ran.out) == (3, "")
-    assert "cannot say where its pieces stand" in ran.err

@@ -13,11 +13,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attncli.errors import LoadError
-from attncli.sources.folder import check_folder
+from attncli.sources.folder import check_folder, folder_of
 from attncli.sources.hub import explained, hush
+from attncli.sources.pretrained.python_tokenizer import PythonTokenizer
+from attncli.sources.pretrained.tokenizer_files import check_files, no_tokenizer
 from attncli.sources.storage import unknown_quantization
-from attncli.text import visible
 
 if TYPE_CHECKING:
     from attncli.sources.options import LoadOptions
@@ -35,30 +35,33 @@ def load_tokenizer(name: str, options: LoadOptions) -> Any:
     """Load a checkpoint's tokenizer.
 
     Raises:
-        LoadError: it has none, or it cannot be read, or it cannot say where its pieces stand in the text.
+        LoadError: it has none, or it cannot be read, or a package is missing that reads its files.
     """
     with explained(name, "tokenizer", options):
-        from transformers import AutoTokenizer
-
-        # mistral-common, where it is installed, does not say where its pieces stand; transformers reads its files too.
         try:
-            tokenizer = AutoTokenizer.from_pretrained(name, mistral_format=False, **hub_arguments(options))
+            tokenizer = _loaded(name, options)
         except AttributeError:
             check_quantization(name, options)
+            raise
+        except Exception as error:  # of whatever reads the file
+            check_files(name, folder_of(name, options.revision), error)
             raise
         # An empty special token is in no vocabulary: transformers looks for its id without end.
         for each in getattr(tokenizer, "SPECIAL_TOKENS_ATTRIBUTES", ()):
             if getattr(tokenizer, each, None) == "":
                 setattr(tokenizer, each, None)
     if len(tokenizer) < 100 and set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
-        raise LoadError(  # transformers makes one up, of special tokens alone
-            f"{visible(name)} has no tokenizer; put its tokenizer.json beside config.json"
-        )
-    if not getattr(tokenizer, "is_fast", False):
-        raise LoadError(
-            f"the tokenizer of {visible(name)} is a pure Python one, which cannot say where its pieces stand; "
-            "save it with a tokenizer.json"
-        )
+        raise no_tokenizer(name)  # transformers makes one up, of special tokens alone
+    return tokenizer if getattr(tokenizer, "is_fast", False) else PythonTokenizer(tokenizer)
+
+
+def _loaded(name: str, options: LoadOptions) -> Any:
+    """Return the tokenizer that transformers makes without mistral-common, whether that is installed or not."""
+    from transformers import AutoTokenizer, TokenizersBackend
+
+    tokenizer = AutoTokenizer.from_pretrained(name, mistral_format=False, **hub_arguments(options))
+    if type(tokenizer).__name__ == "MistralCommonBackend":  # which tokenizer_config.json names
+        return TokenizersBackend.from_pretrained(name, **hub_arguments(options))
     return tokenizer
 
 

@@ -1,0 +1,215 @@
+"""Folders of tokenizers in every form but tokenizer.json, made by the libraries whose forms they are."""
+
+import base64
+import io
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+
+LINES = [
+    "time flies like an arrow",
+    "fruit flies like a banana",
+    "the café is naïve, déjà vu",
+    "unbelievable things happen in 2024",
+    "what is a head? it attends to words.",
+]
+_CUSTOM = '''
+"""The code that a checkpoint brings: a byte is a token, as the ranks of its file say."""
+
+import base64
+
+from transformers import PreTrainedTokenizer
+
+
+class RankedBytes(PreTrainedTokenizer):
+    vocab_files_names = {"vocab_file": "own.tiktoken"}
+
+    def __init__(self, vocab_file, **options):
+        with open(vocab_file) as file:
+            self.ranks = {base64.b64decode(piece): int(rank) for piece, rank in map(str.split, file)}
+        self.pieces = {rank: piece for piece, rank in self.ranks.items()}
+        super().__init__(**options)
+
+    @property
+    def vocab_size(self):
+        return len(self.ranks)
+
+    def get_vocab(self):
+        return {piece.decode("latin-1"): rank for piece, rank in self.ranks.items()}
+
+    def _tokenize(self, text):
+        return [chr(byte) for byte in text.encode()]
+
+    def _convert_token_to_id(self, token):
+        return self.ranks[token.encode("latin-1")]
+
+    def _convert_id_to_token(self, index):
+        return self.pieces[index].decode("latin-1")
+'''
+
+
+@cache
+def spm(kind: str, size: int, **ids: Any) -> bytes:
+    """A sentencepiece model that was trained on a few lines."""
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES * 4), model_writer=written, model_type=kind, vocab_size=size,
+        hard_vocab_limit=False, minloglevel=2, **ids,
+    )  # fmt: skip
+    return written.getvalue()
+
+
+def _spm(model_type: str, file: str, kind: str = "unigram", size: int = 70, **ids: Any) -> Callable[[Path], None]:
+    def save(folder: Path) -> None:
+        _config(folder, model_type)
+        (folder / file).write_bytes(spm(kind, size, **ids))
+
+    return save
+
+
+def _config(folder: Path, model_type: str, tokenizer_class: str | None = None, **fields: Any) -> None:
+    (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
+    if tokenizer_class is not None or fields:
+        named = {} if tokenizer_class is None else {"tokenizer_class": tokenizer_class}
+        (folder / "tokenizer_config.json").write_text(json.dumps(named | fields))
+
+
+def _pieces() -> list[str]:
+    model = sentencepiece.SentencePieceProcessor(model_proto=spm("unigram", 70))
+    return [model.id_to_piece(index) for index in range(3, model.get_piece_size())]
+
+
+def _numbered(pieces: list[str]) -> str:
+    return json.dumps({piece: index for index, piece in enumerate(pieces)})
+
+
+def marian(folder: Path) -> None:
+    _config(folder, "marian")
+    for side in ("source", "target"):
+        (folder / f"{side}.spm").write_bytes(spm("unigram", 70))
+    (folder / "vocab.json").write_text(_numbered(["</s>", "<unk>", *_pieces(), "<pad>"]))
+
+
+def m2m_100(folder: Path) -> None:
+    _config(folder, "m2m_100")
+    (folder / "sentencepiece.bpe.model").write_bytes(spm("unigram", 70))
+    (folder / "vocab.json").write_text(_numbered(["<s>", "<pad>", "</s>", "<unk>", *_pieces()]))
+
+
+def byt5(folder: Path) -> None:
+    _config(folder, "t5", "ByT5Tokenizer")
+
+
+def canine(folder: Path) -> None:
+    """One whose vocabulary is Unicode, which transformers takes seconds to load."""
+    _config(folder, "canine", "CanineTokenizer")
+
+
+def esm(folder: Path) -> None:
+    _config(folder, "esm")
+    acids = "<cls> <pad> <eos> <unk> L A G V S E R T I D P K Q N F Y M H W C X B U Z O . - <null_1> <mask>"
+    (folder / "vocab.txt").write_text("\n".join(acids.split()))
+
+
+def _merged(model_type: str, first: str, end: str) -> Callable[[Path], None]:
+    def save(folder: Path) -> None:
+        _config(folder, model_type)
+        pieces = [*first.split(), *"t i m e f l s k".split(), f"time{end}", f"flies{end}", f"like{end}", "fl", "li"]
+        (folder / "vocab.json").write_text(_numbered(pieces))
+        merges = ["t i", "ti m", "tim e</w>", "f l", "l i", "i e", "ie s</w>", "fl ies</w>", "li k", "lik e</w>"]
+        (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges, ""]))
+
+    return save
+
+
+def prophetnet(folder: Path) -> None:
+    _config(folder, "prophetnet")
+    pieces = "[PAD] [UNK] [CLS] [SEP] [X_SEP] [MASK] time fl ##ies like an arrow"
+    (folder / "prophetnet.tokenizer").write_text("\n".join(pieces.split()))
+
+
+_RANKED = [*(bytes([byte]) for byte in range(256)), b"ti", b"me", b"time", b" f", b"li", b" fli", b"es", b" flies"]
+
+
+def ranks(path: Path) -> None:
+    """Write a file of tiktoken: the bytes of each piece in base64, and its rank."""
+    lines = (f"{base64.b64encode(piece).decode()} {rank}\n" for rank, piece in enumerate(_RANKED))
+    path.write_text("".join(lines))
+
+
+def _tiktoken(file: str) -> Callable[[Path], None]:
+    def save(folder: Path) -> None:
+        _config(folder, "llama")
+        ranks(folder / file)
+
+    return save
+
+
+def custom(folder: Path) -> None:
+    """A tokenizer whose code is in the folder, as that of Kimi and Qwen 1."""
+    _config(folder, "llama", "RankedBytes", auto_map={"AutoTokenizer": ["tokenization_own.RankedBytes", None]})
+    ranks(folder / "own.tiktoken")
+    (folder / "tokenization_own.py").write_text(_CUSTOM)
+
+
+CONTROLS = (
+    "<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] [/TOOL_RESULTS] [TOOL_CALLS] "
+    "[IMG] <pad> [IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX] [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_CONTENT]"
+).split()
+_WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+def _tekken(tokenizer_class: str | None = None) -> Callable[[Path], None]:
+    def save(folder: Path) -> None:
+        _config(folder, "mistral", tokenizer_class)
+        specials = [{"rank": rank, "token_str": text, "is_control": True} for rank, text in enumerate(CONTROLS)]
+        vocabulary = [
+            {"rank": rank, "token_bytes": base64.b64encode(piece).decode(), "token_str": piece.decode(errors="replace")}
+            for rank, piece in enumerate(_RANKED)
+        ]
+        sizes = {"default_vocab_size": len(_RANKED) + len(CONTROLS), "default_num_special_tokens": len(CONTROLS)}
+        config = {"pattern": _WORDS, "num_vocab_tokens": len(_RANKED), "version": "v7"} | sizes
+        content = {"config": config, "special_tokens": specials, "vocab": vocabulary}
+        (folder / "tekken.json").write_text(json.dumps(content))
+
+    return save
+
+
+# What sets each in an empty folder. Those in Python alone do not say where their pieces stand.
+PLACED: dict[str, Callable[[Path], None]] = {
+    "llama": _spm("llama", "tokenizer.model", "bpe", 330, byte_fallback=True),
+    "gemma": _spm("gemma", "tokenizer.model", "bpe", 330, byte_fallback=True, pad_id=0, eos_id=1, bos_id=2, unk_id=3),
+    "t5": _spm("t5", "spiece.model", pad_id=0, eos_id=1, unk_id=2, bos_id=-1),
+    "xlm-roberta": _spm("xlm-roberta", "sentencepiece.bpe.model"),
+    "albert": _spm(
+        "albert",
+        "spiece.model",
+        size=72,
+        pad_id=0,
+        unk_id=1,
+        bos_id=-1,
+        eos_id=-1,
+        control_symbols="[CLS],[SEP],[MASK]",
+    ),
+    "tiktoken": _tiktoken("tokenizer.model"),
+    "tiktoken.model": _tiktoken("tiktoken.model"),
+    "tekken": _tekken(),
+    "tekken of a Llama": _tekken("LlamaTokenizer"),
+    "tekken of mistral-common": _tekken("MistralCommonBackend"),
+}
+IN_PYTHON: dict[str, Callable[[Path], None]] = {
+    "marian": marian,
+    "m2m_100": m2m_100,
+    "plbart": _spm("plbart", "sentencepiece.bpe.model"),
+    "bert-generation": _spm("bert-generation", "spiece.model"),
+    "byt5": byt5,
+    "esm": esm,
+    "xlm": _merged("xlm", "<s> </s> <pad> <unk> <special0> <special1>", "</w>"),
+    "biogpt": _merged("biogpt", "<s> <pad> </s> <unk>", "</w>"),
+    "ctrl": _merged("ctrl", "<unk>", ""),
+    "prophetnet": prophetnet,
+}

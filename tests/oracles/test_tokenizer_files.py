@@ -1,0 +1,253 @@
+"""Tokenizers in every form but tokenizer.json, on files of the forms' own libraries, against transformers' classes."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizer_folders import CONTROLS, IN_PYTHON, PLACED, canine, custom
+from transformers import AutoTokenizer, MarianConfig, MarianModel, TokenizersBackend
+
+Run = Callable[..., Any]
+
+TEXTS = ["time flies like an arrow", "  naïve cafe\u0301 ☃ 2024", "LIKE </s> an <unk> end"]
+ESM = ["LAGV", "MKT <mask> ZZ", "L"]
+LOAD, USAGE = 3, 2
+
+
+@pytest.fixture(scope="module")
+def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    made: dict[str, Path] = {}
+
+    def folder(kind: str) -> Path:
+        if kind not in made:
+            made[kind] = tmp_path_factory.mktemp("tokenizer")
+            (PLACED | IN_PYTHON)[kind](made[kind])
+        return made[kind]
+
+    return folder
+
+
+def own(folder: Path) -> Any:
+    """The tokenizer that transformers has for a folder, without mistral-common."""
+    said = (folder / "tokenizer_config.json").read_text() if (folder / "tokenizer_config.json").exists() else ""
+    if "MistralCommonBackend" in said:
+        return TokenizersBackend.from_pretrained(folder)
+    return AutoTokenizer.from_pretrained(folder, mistral_format=False)
+
+
+@pytest.mark.parametrize("kind", [*PLACED, *IN_PYTHON])
+def test_ids_and_pieces_are_those_of_transformers(attn: Run, folder_of: Callable[[str], Path], kind: str) -> None:
+    folder = folder_of(kind)
+    tokenizer = own(folder)
+    assert tokenizer.is_fast == (kind in PLACED)
+    texts = ESM if kind == "esm" else TEXTS
+    for options in ([], ["--no-special"]):
+        ran = attn("tokens", *texts, *options, "-m", folder, "-F", "jsonl")
+        assert ran.code == 0, ran.err
+        for text, line in zip(texts, ran.out.splitlines(), strict=True):
+            tokens = json.loads(line)["tokens"]
+            expected = tokenizer(text, add_special_tokens=not options)
+            ids = expected["input_ids"]
+            assert [token["id"] for token in tokens] == ids
+            pieces = expected.tokens() if kind in PLACED else tokenizer.convert_ids_to_tokens(ids)
+            assert [token["text"] for token in tokens] == pieces
+            assert all((token["start"] is None) == (token["end"] is None) for token in tokens)
+            assert any(token["start"] is not None for token in tokens) == (kind in PLACED)
+
+
+@pytest.mark.parametrize("kind", IN_PYTHON)
+def test_the_tokens_that_a_tokenizer_adds_are_special_and_the_others_know_their_text(
+    attn: Run, folder_of: Callable[[str], Path], kind: str
+) -> None:
+    """What it adds is what it gives for no text at all, in its order, and the rest is each text by itself."""
+    folder = folder_of(kind)
+    tokenizer = own(folder)
+    text, pair = ("LAGV", "MK") if kind == "esm" else ("time flies", "like <unk>")
+    for second in (None, pair):
+        options = [] if second is None else ["--pair", second]
+        tokens = attn("tokens", text, *options, "-m", folder, "-F", "json").json["tokens"]
+        added = tokenizer.build_inputs_with_special_tokens([], None if second is None else [])
+        assert [token["id"] for token in tokens if token["special"]] == added
+        for segment, part in enumerate([text] if second is None else [text, second]):
+            of_part = [token["id"] for token in tokens if not token["special"] and token["segment"] == segment]
+            assert of_part == tokenizer(part, add_special_tokens=False)["input_ids"]
+    cut = attn("tokens", text * 600, "--truncate", "-m", folder, "-F", "json").json
+    assert cut["limit"] is None or cut["length"] == cut["limit"]
+
+
+def test_a_vocabulary_of_all_characters_is_read(attn: Run, tmp_path: Path) -> None:
+    canine(tmp_path)
+    tokens = attn("tokens", "né ☃", "-m", tmp_path, "-F", "json").json["tokens"]
+    assert [token["id"] for token in tokens] == [0xE000, *map(ord, "né ☃"), 0xE001]
+    assert [token["special"] for token in tokens] == [True, False, False, False, False, True]
+
+
+@pytest.mark.parametrize("kind", ["tekken", "tekken of a Llama", "tekken of mistral-common"])
+def test_a_tekken_file_reads_as_mistral_common_does(attn: Run, folder_of: Callable[[str], Path], kind: str) -> None:
+    pytest.importorskip("mistral_common", reason="it does not install beside the NumPy of constraints.txt")
+    from mistral_common.tokens.tokenizers.tekken import Tekkenizer
+
+    expected = Tekkenizer.from_file(folder_of(kind) / "tekken.json").encode(TEXTS[0], bos=False, eos=False)
+    tokens = attn("tokens", TEXTS[0], "-m", folder_of(kind), "-F", "json").json["tokens"]
+    assert [token["id"] for token in tokens] == expected
+
+
+def test_a_tokenizer_json_beside_a_tekken_file_is_read_whatever_class_is_named(
+    attn: Run, folder_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(folder_of("tekken of mistral-common"), tmp_path / "both"))
+    own(folder_of("tekken"))._tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tekken.json").write_text(json.dumps({"config": {}}))  # which would be refused
+    tokens = attn("tokens", TEXTS[0], "-m", folder, "-F", "json").json["tokens"]
+    assert [token["id"] for token in tokens] == own(folder_of("tekken"))(TEXTS[0])["input_ids"]
+    assert tokens[0]["id"] >= len(CONTROLS)
+
+
+def test_a_file_of_tiktoken_that_changes_is_read_anew(attn: Run, tmp_path: Path) -> None:
+    PLACED["tiktoken"](tmp_path)
+    run = ("tokens", "time", "-m", tmp_path, "-F", "json")
+    assert [token["text"] for token in attn(*run).json["tokens"]] == ["time"]
+    kept = (tmp_path / "tokenizer.model").read_text().splitlines(keepends=True)
+    (tmp_path / "tokenizer.model").write_text("".join(kept[:258]))  # without `time`
+    assert [token["text"] for token in attn(*run).json["tokens"]] == ["ti", "me"]
+
+
+# --- what is missing ---------------------------------------------------------------------------------------
+
+
+def test_code_that_a_checkpoint_brings_runs_only_if_it_may(attn: Run, tmp_path: Path) -> None:
+    custom(tmp_path)
+    ran = attn("tokens", "time", "-m", tmp_path)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (LOAD, "", 1)
+    assert "Python code that the checkpoint brings" in ran.err
+    assert "--trust-remote-code" in ran.err
+    ran = attn("tokens", "time", "-m", tmp_path, "--trust-remote-code", "-F", "json")
+    assert [token["id"] for token in ran.json["tokens"]] == list(b"time")
+
+
+def test_without_a_tokenizer_the_files_that_it_could_be_are_named(attn: Run, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    ran = attn("tokens", "time", "-m", tmp_path)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (LOAD, "", 1)
+    for name in ("tokenizer.json", "tokenizer.model", "spiece.model", "tekken.json", "vocab.txt"):
+        assert name in ran.err
+
+
+_BARE = """
+import importlib.util, sys
+from pathlib import Path
+
+hidden = {"sentencepiece", "google.protobuf", "tiktoken", "sacremoses", "mistral_common"}
+find_spec = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: None if name in hidden else find_spec(name, package)
+sys.modules.update(dict.fromkeys(hidden))
+sys.modules["torch"] = None  # which takes seconds to import
+
+import transformers  # once: without torch, attn forgets it after each use
+from attncli import tokenize
+
+for folder in sys.argv[1:]:
+    try:
+        print(len(tokenize("time flies", model=folder).tokens))
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_the_package_that_reads_a_file_is_named_where_it_is_missing(folder_of: Callable[[str], Path]) -> None:
+    pieces = ["llama", "t5", "marian", "bert-generation"]
+    kinds = [*pieces, "tiktoken", "xlm", "tekken", "byt5"]
+    ran = subprocess.run(
+        [sys.executable, "-c", _BARE, *(str(folder_of(kind)) for kind in kinds)],
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    said = dict(zip(kinds, ran.stdout.splitlines(), strict=True))
+    for kind in pieces:
+        assert said[kind].startswith("LoadError"), said
+        assert "sentencepiece" in said[kind]
+        assert said[kind].endswith(": pip install 'attncli[sentencepiece]'")
+    assert said["tiktoken"].endswith("takes tiktoken, which is not installed: pip install 'attncli[tiktoken]'")
+    assert said["xlm"].endswith("takes sacremoses, which is not installed: pip install sacremoses")
+    assert (said["tekken"], said["byt5"]) == ("2", "11")
+
+
+# --- tokens without places ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def marian(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A translator with random weights, whose tokenizer says nothing of places."""
+    folder = tmp_path_factory.mktemp("marian")
+    torch.manual_seed(0)
+    config = MarianConfig(
+        vocab_size=90, d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, pad_token_id=1,
+        decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, max_position_embeddings=64,
+        decoder_start_token_id=1, decoder_vocab_size=90, init_std=0.5,
+    )  # fmt: skip
+    MarianModel(config).save_pretrained(folder)
+    saved = (folder / "config.json").read_text()
+    IN_PYTHON["marian"](folder)
+    (folder / "config.json").write_text(saved)
+    return str(folder)
+
+
+def test_attention_between_tokens_without_places_is_that_of_the_model(attn: Run, marian: str) -> None:
+    text, target = "time flies like an arrow", "fruit flies"
+    tokenizer = AutoTokenizer.from_pretrained(marian)
+    model = MarianModel.from_pretrained(marian, attn_implementation="eager")
+    ids = tokenizer(text, return_tensors="pt")["input_ids"]
+    decoder = torch.tensor([[model.config.decoder_start_token_id, *tokenizer(text_target=target)["input_ids"][:-1]]])
+    output = model(ids, decoder_input_ids=decoder, output_attentions=True)
+    document = attn("inspect", text, "--target", target, "-m", marian, "-F", "json", "--show", "weights").json
+    assert [token["id"] for token in document["query_tokens"]] == decoder[0].tolist()
+    assert [token["special"] for token in document["key_tokens"]] == [False] * (ids.shape[1] - 1) + [True]
+    assert {token["start"] for token in document["key_tokens"]} == {None}
+    (cross,) = (layer for layer in document["layers"] if layer["kind"] == "cross")
+    found = torch.tensor([head["weights"] for head in cross["heads"]])
+    assert (found - output.cross_attentions[0][0]).abs().max() < 1e-6
+
+
+def test_every_view_shows_tokens_without_places(attn: Run, marian: str, tmp_path: Path) -> None:
+    source = ("-m", marian)
+    text, other = "time flies like an arrow", "fruit flies like a banana"
+    for command in (
+        ("inspect", text, "--hide-special"),
+        ("inspect", text, "-F", "tsv"),
+        ("inspect", text, "-o", tmp_path / "page.html"),
+        ("inspect", text, "-o", tmp_path / "view.svg"),
+        ("inspect", text, "-o", tmp_path / "rows.parquet"),
+        ("inspect", text, "--rollout"),
+        ("heads", text, other),
+        ("why", text, "--query", "an", "--head", "0"),
+        ("diff", text, other),
+        ("check", text),
+        ("mask", "model", marian, text, other),
+        ("tokens", text, "-o", tmp_path / "tokens.parquet"),
+        ("tokens", text, "-F", "csv"),
+    ):
+        ran = attn(*command, *(() if "model" in command else source))
+        assert ran.code == 0, (command, ran.err)
+    saved = tmp_path / "trace.safetensors"
+    assert attn("inspect", text, *source, "--save", saved).code == 0
+    again = attn("inspect", "--from", saved, "-F", "json").json
+    assert again["key_tokens"] == attn("inspect", text, *source, "-F", "json").json["key_tokens"]
+    for command in ("inspect", "tokens"):
+        ran = attn(command, text, "--words", *source)
+        assert (ran.code, ran.out, ran.err.count("\n")) == (USAGE, "", 1)
+        assert "--words needs to know where each token stands in the text" in ran.err
+
+
+def test_what_a_vocabulary_without_places_lacks_is_said_of_the_text(attn: Run, marian: str) -> None:
+    ran = attn("tokens", "time ☃ flies", "-m", marian)
+    assert ran.err.count("\n") == 1
+    assert "lacks some of the text, read as <unk>" in ran.err
+    assert sum(line.endswith("unknown") for line in ran.out.splitlines()) == 1
+    assert attn("tokens", "time <unk> flies", "-m", marian).err == ""  # which the text spells
