@@ -172,7 +172,6 @@ def test_the_libraries_below_report_nothing_and_convert_nothing_unless_they_are_
     script = (
         "from attncli.sources.pretrained import announce_import\n"
         "announce_import('this test')\n"
-        "import attncli.sources.pretrained.loading\n"
         "from huggingface_hub import constants\nfrom transformers.utils import is_env_variable_true\n"
         "print(constants.HF_HUB_DISABLE_TELEMETRY, is_env_variable_true('DISABLE_SAFETENSORS_CONVERSION'))"
     )
