@@ -151,12 +151,12 @@ def test_a_stream_has_one_writer_at_a_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "json", "parquet"])
-def test_many_writers_of_one_file_leave_one_of_their_files_whole(ending: str, tmp_path: Path) -> None:
+def test_many_writers_of_one_file_leave_one_of_their_files_whole(ending: str, attn: Run, tmp_path: Path) -> None:
     out = tmp_path / f"out.{ending}"
     texts = [f"time flies {word}" for word in ("one", "two", "three")]
     whole = {}
     for text in texts:
-        assert program("inspect", *[text] * 20, "-o", out).returncode == 0
+        assert attn("inspect", *[text] * 20, "-o", out).code == 0
         whole[text] = out.read_bytes()
     assert len(set(whole.values())) == 3
     for _ in range(3):

@@ -15,7 +15,6 @@ from architectures import MORE, architectures, each, tiny_config, tiny_model
 from conformance import NOT_REACHED, opened, save, save_for_auto, save_tokenizer, tokenizer_in
 from planted import BUGS, Bug, raw_masks
 from refusals import refused
-from running import program
 from whole_program import whole_program
 
 import attncli
@@ -395,10 +394,10 @@ def buggy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_checkpoint_with_a_mistake_in_its_own_code_fails(buggy: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_with_a_mistake_in_its_own_code_fails(buggy: Path, attn: Run, tmp_path: Path) -> None:
     out = tmp_path / "found.json"
-    ran = program("check", "-m", buggy, "--trust-remote-code", *TEXTS, "-o", out)
-    assert (ran.returncode, ran.stdout) == (1, "")
+    ran = attn("check", "-m", buggy, "--trust-remote-code", *TEXTS, "-o", out)
+    assert (ran.code, ran.out) == (1, "")
     found = json.loads(out.read_text(encoding="utf-8"))
     assert (found["schema"], found["ok"], found["architecture"]) == ("attncli.findings/1", False, "llama")
     assert {"leak", "no-mask"} <= {finding["code"] for finding in found["findings"] if finding["layer"] == 1}

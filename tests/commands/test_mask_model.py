@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from refusals import ESCAPE, INPUT, USAGE, left_in, raw, refused
-from running import program
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -140,11 +139,11 @@ def test_a_decoder_that_begins_with_no_token_is_refused(start: Any, attn: Run, f
 
 def test_a_real_checkpoint_needs_no_weights(folder: Path, minilm: str, attn: Callable[..., Any]) -> None:
     shutil.copytree(minilm, "minilm", ignore=shutil.ignore_patterns("*.safetensors", "*.bin"))
-    ran = program("mask", "model", "minilm", "time flies", "fruit flies like a banana", "--pad", "left", cwd=folder)
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert "bidirectional · layers 0-5 · pad(left=3) · 7 queries × 7 keys" in ran.stdout
-    assert "0 [PAD] " in ran.stdout
-    assert "6 [SEP] " in ran.stdout
+    ran = attn("mask", "model", "minilm", "time flies", "fruit flies like a banana", "--pad", "left")
+    assert (ran.code, ran.err) == (0, "")
+    assert "bidirectional · layers 0-5 · pad(left=3) · 7 queries × 7 keys" in ran.out
+    assert "0 [PAD] " in ran.out
+    assert "6 [SEP] " in ran.out
     pair = attn("mask", "model", "minilm", "time flies", "--pair", "like an arrow", "-F", "json")
     assert [token["segment"] for token in pair.json[0]["key_tokens"]] == [0, 0, 0, 0, 1, 1, 1, 1]
 

@@ -5,6 +5,7 @@ is to try them all. Nothing is downloaded: each model is built from its own conf
 """
 
 import inspect
+from functools import cache
 from typing import Any
 
 import pytest
@@ -273,6 +274,7 @@ MORE: dict[str, dict[str, Any]] = {
 }
 
 
+@cache
 def architectures() -> list[str]:
     """The model types that read text and have attention, those of `NOT_BUILT` left out."""
     tasks = (getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES") for task in TASKS)

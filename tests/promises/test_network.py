@@ -145,23 +145,23 @@ def test_no_command_needs_a_network_or_tries_one_below_python(recorded: Callable
     assert {name: ran.unrouted for name, ran in ended.items() if ran.unrouted} == {}
 
 
-def test_a_name_on_the_hub_is_asked_of_the_hub_alone(recorded: Callable[..., Ended]) -> None:
+def test_a_name_on_the_hub_is_asked_of_the_hub_alone(
+    recorded: Callable[..., Ended],
+) -> None:
     asked = {option: ["inspect", "time flies", option, "no-one/nothing"] for option in ("-m", "--vocab")}
     asked["tokens"] = ["tokens", "time flies", "-m", "no-one/nothing"]
     offline = {f"{option} offline": [*line, "--offline"] for option, line in asked.items()}
-    for name, ran in recorded(asked | offline).items():
+    told = {f"{option} --verbose": [*asked[option], "--verbose"] for option in ("-m", "--vocab")}
+    ended = recorded(asked | offline | told)
+    for name in asked | offline:
+        ran = ended[name]
         refused(ran, LOAD)
         is_asked = "offline" not in name
         assert set(ran.hosts) == ({"huggingface.co"} if is_asked else set())
         assert ran.err.startswith("attn: the hub could not be reached, ") == is_asked, ran.err
         assert ("Network is unreachable" in ran.err) == is_asked, ran.err
-
-
-def test_the_hubs_client_says_why_it_takes_so_long_where_steps_are_told(
-    recorded: Callable[..., Ended],
-) -> None:
-    asked = {option: ["inspect", "time flies", option, "no-one/nothing", "--verbose"] for option in ("--vocab", "-m")}
-    for ran in recorded(asked).values():
+    for name in told:  # the hub's client says why it takes so long
+        ran = ended[name]
         assert ran.code == LOAD
         assert ran.err.count("Network is unreachable' thrown while requesting HEAD https://huggingface.co/no-one/") == 6
         tries = re.findall(r"^attn: [\d.]+ s: the hub's client: Retrying in (\d)s", ran.err, re.MULTILINE)
@@ -172,7 +172,6 @@ def test_the_libraries_below_report_nothing_and_convert_nothing_unless_they_are_
     script = (
         "from attncli.sources.pretrained import announce_import\n"
         "announce_import('this test')\n"
-        "import attncli.sources.pretrained.loading\n"
         "from huggingface_hub import constants\nfrom transformers.utils import is_env_variable_true\n"
         "print(constants.HF_HUB_DISABLE_TELEMETRY, is_env_variable_true('DISABLE_SAFETENSORS_CONVERSION'))"
     )
