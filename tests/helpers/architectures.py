@@ -336,17 +336,17 @@ def _nested(name: str, config: PreTrainedConfig, layers: int) -> dict[str, Any]:
 
 def tiny_model(name: str, layers: int = 3, attn_implementation: str = "eager") -> PreTrainedModel:
     """The same weights at every call: random, and large enough that attention is far from uniform."""
-    return _randomized(AutoModel.from_config, tiny_config(name, layers), attn_implementation)
+    return random_model(AutoModel.from_config, tiny_config(name, layers), attn_implementation)
 
 
 def tiny_whole(name: str, layers: int = 3) -> PreTrainedModel:
     """A model that reads pictures beside text; see `tiny_model`."""
-    return _randomized(whole_class(name)._from_config, tiny_config(name, layers), "eager")
+    return random_model(whole_class(name)._from_config, tiny_config(name, layers))
 
 
 def tiny_tower(name: str, layers: int = 3) -> PreTrainedModel:
     """The language model of one that reads pictures beside text, alone; see `tiny_model`."""
-    return _randomized(AutoModel.from_config, tiny_config(name, layers).get_text_config(decoder=True), "eager")
+    return random_model(AutoModel.from_config, tiny_config(name, layers).get_text_config(decoder=True))
 
 
 def whole_class(name: str) -> type[PreTrainedModel]:
@@ -355,13 +355,14 @@ def whole_class(name: str) -> type[PreTrainedModel]:
     return getattr(transformers, special.get(name, IMAGE_TEXT[name]))
 
 
-def _randomized(build: Any, config: PreTrainedConfig, attn_implementation: str) -> PreTrainedModel:
+def random_model(build: Any, config: PreTrainedConfig, attn_implementation: str = "eager") -> PreTrainedModel:
+    """A model that `build` makes; see `tiny_model`."""
     torch.manual_seed(0)
     model = build(config, attn_implementation=attn_implementation, dtype=torch.float32).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             # Biases start at nought and norms at one: what is done with them would not be seen.
-            if parameter.var(correction=0) < 0.02:
+            if parameter.numel() and parameter.var(correction=0) < 0.02:
                 parameter += 0.4 * torch.randn_like(parameter)
     return model
 

@@ -92,7 +92,8 @@ class Checkpoint:
             rows=loading.vocabulary_rows(self.model),
             start_id=start_id(model, config, own_tokenizer) if self.is_encoder_decoder else None,
         )
-        self.writer = Writer(model, whole, own_tokenizer, self.reader.limit, generate) if generate else None
+        made = (whole, self.model, own_tokenizer, self.reader.limit)
+        self.writer = Writer(model, *made, generate) if generate else None
 
     def _load(self, writes: bool) -> tuple[Any, tuple[str, ...]]:
         """Return the model that the part is in, and what the user should know of its weights."""

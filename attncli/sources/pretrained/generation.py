@@ -46,6 +46,7 @@ class Writer:
     Attributes:
         name: of the checkpoint.
         model: it reads token ids and gives logits.
+        base: the part of it whose layers read them.
         tokenizer: what its ids are called.
         limit: how many positions it has; None is no limit.
         count: how many tokens it writes.
@@ -53,6 +54,7 @@ class Writer:
 
     name: str
     model: Any
+    base: Any
     tokenizer: Any
     limit: int | None
     count: int
@@ -72,7 +74,7 @@ class Writer:
                 f"{length} tokens and --generate {count} make {length + count}, {visible(self.name)} reads at most "
                 f"{self.limit}; shorten one of them"
             )
-        room_for(self.model, length + count, 1, is_watched=True)
+        room_for(self.base, length + count, 1, is_watched=True)
         inputs = {name: list(ids) for name, ids in sentence.inputs.items()}
         ends = self._ends()
         added: list[Token] = []
@@ -103,9 +105,10 @@ class Writer:
 
     def _ends(self) -> set[int]:
         """Return the ids with which the model ends a text."""
-        known = getattr(getattr(self.model, "generation_config", None), "eos_token_id", None)
-        known = self.model.config.eos_token_id if known is None else known
-        return set(known) if isinstance(known, list | tuple) else {known} - {None}
+        said = (getattr(self.model, "generation_config", None), self.base.config, self.model.config)
+        ends = (getattr(each, "eos_token_id", None) for each in said)
+        known = next((each for each in ends if each is not None), [])
+        return set(known) if isinstance(known, list | tuple) else {known}
 
 
 def check_no_future(name: str, layers: tuple[LayerTrace, ...], generated: int) -> None:

@@ -136,9 +136,11 @@ def leave_alone(model: Any, path: str, with_head: bool) -> None:
 
     for name, module in list(model.named_modules()):
         inside = name + "." if name else ""
-        if not name or is_kept(name):
-            for child in [child for child, _ in module.named_children() if not is_kept(inside + child)]:
+        lost = [child for child, _ in module.named_children() if not is_kept(inside + child)]
+        if lost and (not name or is_kept(name)):
+            for child in lost:
                 delattr(module, child)
+            module._is_hf_initialized = True  # how its class begins such a module asks for what it has lost
     names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     model.all_tied_weights_keys = {target: source for target, source in pairs if {target, source} <= names}
 

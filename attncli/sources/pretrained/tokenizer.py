@@ -134,6 +134,9 @@ def positions(config: Any) -> int | None:
 
 def limit_by(config: Any) -> int | None:
     """Return how many tokens a model reads at most, by its configuration alone; None where that sets no limit."""
+    if positions(config) is None:
+        with suppress(ValueError):  # it has several
+            config = config.get_text_config(decoder=True)
     limit = positions(config)
     if limit is None or config.model_type not in _AFTER_PADDING or config.pad_token_id is None:
         return limit

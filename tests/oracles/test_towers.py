@@ -1,0 +1,194 @@
+"""Language models inside of other models: as the whole uses them, from the files that people have."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from architectures import random_model, tiny_config, tiny_model, tiny_whole, whole_class
+from conformance import calmed, opened, save, save_for_auto, stacked, words
+from safetensors.torch import load_file, save_file
+
+from attncli.errors import LoadError, NotExposedError
+from attncli.trace.trace import Trace
+
+IDS = torch.tensor([[23, 42, 17, 88, 23, 64, 31]])
+Run = Callable[..., Any]
+
+# How checkpoints of older versions call the tensors that are called otherwise today.
+OLDER = {
+    "llava": {r"^model\.language_model\.": "language_model.model.", r"^lm_head\.": "language_model.lm_head."},
+    "gemma3": {r"^model\.language_model\.": "language_model.model.", r"^model\.vision_tower\.": "vision_tower."},
+    "qwen2_5_vl": {r"^model\.language_model\.": "model.", r"^model\.visual\.": "visual."},
+    "mllama": {r"^model\.language_model\.": "language_model.model.", r"^lm_head\.": "language_model.lm_head."},
+}
+
+
+def weights(trace: Trace) -> list[np.ndarray]:
+    return [stacked(layer) for layer in trace.layers]
+
+
+@pytest.mark.parametrize("name", OLDER)
+def test_the_names_of_older_checkpoints_give_the_same_numbers(name: str, tmp_path: Path) -> None:
+    model = calmed(tiny_whole(name))
+    save(model, tmp_path)
+    tensors = {tensor: value.clone() for tensor, value in model.state_dict().items()}
+    assert any(tensor.startswith("model.language_model.") for tensor in tensors)
+    found = []
+    for names in ({}, OLDER[name]):
+        for pattern, older in names.items():
+            tensors = {re.sub(pattern, older, tensor): value for tensor, value in tensors.items()}
+        save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+        found.append(weights(opened(tmp_path, "all").trace(words(IDS) or "")))
+    assert not any(tensor.startswith("model.language_model.") for tensor in tensors)
+    for today, before in zip(*found, strict=True):
+        np.testing.assert_array_equal(today, before)
+
+
+def test_weights_that_look_at_pictures_may_be_missing_and_those_of_the_tower_may_not(tmp_path: Path) -> None:
+    save(calmed(tiny_whole("gemma3")), tmp_path)
+    file = tmp_path / "model.safetensors"
+    tensors = {name: value for name, value in load_file(file).items() if "language_model" in name}
+    save_file(tensors, file, {"format": "pt"})
+    trace = opened(tmp_path, "all").trace("w7 w8")
+    assert (trace.source.notes, trace.notes) == ((), ())
+    lost = next(name for name in tensors if "layers.1.self_attn.q_proj" in name)
+    save_file({name: value for name, value in tensors.items() if name != lost}, file, {"format": "pt"})
+    with pytest.raises(LoadError, match=r"lack 1 of the model's tensors \(.*layers\.1\.self_attn\.q_proj"):
+        opened(tmp_path, "all")
+
+
+def test_adapters_and_scales_of_the_tower_are_found(tmp_path: Path) -> None:
+    save(calmed(tiny_whole("gemma3")), tmp_path)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    weight = next(name for name in tensors if "language_model" in name and "layers.1.self_attn.q_proj" in name)
+    save_file(tensors | {f"{weight}_scale": torch.ones(1)}, file, {"format": "pt"})
+    with pytest.raises(LoadError, match="quantized"):
+        opened(tmp_path, "all")
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("altclip", "text_model"),
+        ("clip", "text_model"),
+        ("siglip", "text_model"),
+        ("siglip2", "text_model"),
+    ],
+)
+def test_the_text_tower_of_a_model_that_compares_pictures_and_texts(name: str, path: str, tmp_path: Path) -> None:
+    model = calmed(random_model(transformers.AutoModel.from_config, tiny_config(name)))
+    save(model, tmp_path)
+    compare(model.get_submodule(path), name, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["glmasr", "qwen2_audio", "voxtral", "granite_speech"])
+def test_the_language_model_of_one_that_hears(name: str, tmp_path: Path) -> None:
+    names = transformers.models.auto.modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES
+    model = calmed(random_model(getattr(transformers, names[name])._from_config, tiny_config(name)))
+    save(model, tmp_path)
+    compare(model, name, tmp_path)
+
+
+def test_an_encoder_and_a_decoder_of_two_architectures(tmp_path: Path) -> None:
+    encoder, decoder = tiny_config("bert"), tiny_config("gpt2")
+    config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
+    model = calmed(random_model(transformers.EncoderDecoderModel._from_config, config))
+    save(model, tmp_path)
+    trace = opened(tmp_path, "all").trace(words(IDS) or "", target="w9 w10 w11")
+    with torch.no_grad():
+        output = model(input_ids=IDS, decoder_input_ids=torch.tensor([[9, 10, 11]]), output_attentions=True)
+    for kind in ("encoder", "decoder", "cross"):
+        layers = [layer for layer in trace.layers if layer.kind == kind]
+        for layer, expected in zip(layers, output[f"{kind}_attentions"], strict=True):
+            np.testing.assert_allclose(stacked(layer), expected[0], atol=1e-6)
+
+
+def compare(model: Any, name: str, folder: Path) -> None:
+    """Check that every layer shows what a model returns of the text alone."""
+    trace = opened(folder, "all").trace(words(IDS) or "")
+    assert trace.source.architecture == name
+    with torch.no_grad():
+        expected = model(input_ids=IDS, output_attentions=True).attentions
+    for layer, theirs in zip(trace.layers, expected, strict=True):
+        np.testing.assert_allclose(stacked(layer), theirs[0], atol=1e-6)
+
+
+def test_a_decoder_of_blip_is_causal_and_its_encoder_of_texts_is_not(tmp_path: Path) -> None:
+    save(calmed(tiny_whole("blip")), tmp_path / "decoder")
+    model = calmed(random_model(transformers.BlipModel._from_config, tiny_config("blip")))
+    save(model, tmp_path / "encoder")
+    masks = [str(opened(tmp_path / each, "0").trace("w7 w8 w9").layers[0].mask) for each in ("decoder", "encoder")]
+    assert masks == ["causal", "full"]
+
+
+@pytest.mark.parametrize("name", ["gemma3", "llava", "mllama", "qwen3_vl"])
+def test_a_tower_writes_what_the_whole_writes(name: str, tmp_path: Path) -> None:
+    model = calmed(tiny_whole(name))
+    save(model, tmp_path)
+    ids = IDS
+    with torch.no_grad():
+        for _ in range(3):
+            likeliest = model(input_ids=ids, use_cache=False).logits[:, -1:].argmax(-1)
+            ids = torch.cat([ids, likeliest], dim=1)
+    checkpoint = opened(tmp_path, "0", generate=3)
+    assert checkpoint.writer is not None
+    assert checkpoint.trace(words(IDS) or "").query_tokens.ids == ids[0].tolist()
+    # Nothing that looks at pictures was read to write a text.
+    names = [tensor for tensor, _ in checkpoint.writer.model.named_parameters()]
+    assert not any("vision" in tensor or "visual" in tensor for tensor in names)
+
+
+def test_a_model_that_compares_writes_no_text(tmp_path: Path) -> None:
+    save(calmed(tiny_model("clip")), tmp_path)
+    with pytest.raises(NotExposedError, match="writes no text"):
+        opened(tmp_path, "0", generate=3)
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A tiny Qwen2.5-VL with a tokenizer that the program loads."""
+    return str(save_for_auto(calmed(tiny_whole("qwen2_5_vl")), tmp_path_factory.mktemp("qwen")))
+
+
+def test_every_command_takes_a_tower(qwen: str, attn: Run) -> None:
+    text = "w5 w7 w9 w6 w11 w23"
+    headline = f"{qwen} · qwen2_5_vl · text tower · 3 layers"
+    for command in (("inspect",), ("heads",), ("why", "-q", "3", "-k", "1"), ("inspect", "--generate", "2")):
+        ran = attn(command[0], text, "-m", qwen, *command[1:])
+        assert ran.code == 0, ran.err
+        assert ran.out.startswith(headline)
+    ran = attn("diff", text, "w5 w7 w9 w6 w11 w24", "-m", qwen)
+    assert ran.out.startswith(headline)
+    ran = attn("check", text, "-m", qwen)
+    assert ran.out.startswith(f"{qwen} · qwen2_5_vl · text tower · float32")
+    document = json.loads(attn("check", text, "-m", qwen, "-F", "json").out)
+    assert (document["architecture"], document["tower"]) == ("qwen2_5_vl", "qwen2_5_vl_text")
+    document = json.loads(attn("inspect", text, "-m", qwen, "-F", "json").out)
+    assert (document["source"]["architecture"], document["source"]["tower"]) == ("qwen2_5_vl", "qwen2_5_vl_text")
+    assert "full · layers 0,2 · causal · 6 queries × 6 keys" in attn("mask", "model", qwen, text).out
+    assert attn("tokens", text, "-m", qwen).out.startswith(f"{qwen} · 6 tokens")
+
+
+def test_the_limit_of_a_towers_positions_is_known_to_all_commands(qwen: str, attn: Run) -> None:
+    long = " ".join(["w7"] * 70)
+    assert "reads at most 64" in attn("tokens", long, "-m", qwen).err
+    assert "reads at most 64" in attn("inspect", long, "-m", qwen).err
+
+
+def test_the_whole_class_is_found_without_its_name(tmp_path: Path) -> None:
+    save(calmed(tiny_whole("gemma3")), tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    named = opened(tmp_path, "all").trace("w7 w8 w9")
+    for architectures in ([], ["OfSomebody"]):
+        path.write_text(json.dumps(config | {"architectures": architectures}))
+        for ours, theirs in zip(weights(opened(tmp_path, "all").trace("w7 w8 w9")), weights(named), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+    assert whole_class("gemma3").__name__ in config["architectures"]
