@@ -49,12 +49,12 @@ NOT_REACHED = {
     "deepseek_v4": NO_TOKENS,
     "funnel": NO_TOKENS,
     "inkling2_text": NO_TOKENS,
-    "mra": "0 could be watched",
+    "mra": "no weight for each pair of tokens",
     "pegasus_x": "2 softmax",
     "seamless_m4t": NO_TOKENS,
     "seamless_m4t_v2": NO_TOKENS,
     "t5gemma": "no text model with attention layers",
-    "yoso": "0 could be watched",
+    "yoso": "no weight for each pair of tokens",
 }
 
 
