@@ -41,8 +41,8 @@ REFUSED = NOT_REACHED | BY_CONTENT | {"cpmant": "takes no attention mask"}
 WITHOUT_CACHE = set(
     """
     albert bert bert-generation big_bird camembert clip_text_model convbert data2vec-text deberta deberta-v2
-    distilbert electra ernie esm esmc eurobert flaubert gte ibert jina_embeddings_v3 layoutlm layoutlmv3 lilt longformer luke
-    markuplm megatron-bert mobilebert modernbert mpnet neomme nomic_bert nystromformer openai-gpt
+    distilbert electra ernie esm esmc eurobert flaubert gte ibert jina_embeddings_v3 layoutlm layoutlmv3 lilt longformer
+    luke markuplm megatron-bert mobilebert modernbert mpnet neomme nomic_bert nystromformer openai-gpt
     openai_privacy_filter recurrent_gemma reformer rembert roberta roberta-prelayernorm roc_bert roformer splinter
     squeezebert tapas tipsv2_text_model ultrabert visual_bert xlm xlm-roberta xlm-roberta-xl xlnet xmod
     """.split()
