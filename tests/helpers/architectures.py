@@ -165,7 +165,7 @@ MORE: dict[str, dict[str, Any]] = {
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "layoutlmv3": {"coordinate_size": 6, "shape_size": 4, "visual_embed": False},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
-    "lilt": {"hidden_size": 48},
+    "lilt": {"hidden_size": 48, "pad_token_id": 1},
     "longt5": {"local_radius": 2},
     "longcat_flash": {"head_dim": 8, "zero_expert_num": 2},
     "mamba2": {"head_dim": 16},
@@ -187,7 +187,7 @@ MORE: dict[str, dict[str, Any]] = {
         "axial_pos_shape": [8, 8],
         "axial_pos_embds_dim": [16, 16],
         "local_attn_chunk_length": 2,
-        "lsh_attn_chunk_length": 8,
+        "lsh_attn_chunk_length": 16,
     },
     "xmod": {"default_language": "en_XX"},
     # Parts of models that read pictures beside text.

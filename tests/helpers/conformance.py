@@ -59,9 +59,9 @@ NOT_REACHED = {
     "deepseek_v4": NO_TOKENS,
     "funnel": NO_TOKENS,
     "inkling2_text": NO_TOKENS,
-    "mra": "0 could be watched",
+    "mra": "no weight for each pair of tokens",
     "pegasus_x": "2 softmax",
-    "yoso": "0 could be watched",
+    "yoso": "no weight for each pair of tokens",
 }
 
 

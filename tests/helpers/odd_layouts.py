@@ -8,22 +8,22 @@ import numpy as np
 Cells = Iterator[tuple[tuple[int, ...], int, int]]  # where a weight stands in what is returned, its query and its key
 
 
-def whole_map(name: str, returned: Any, queries: int, keys: int) -> Any:
-    """Return the weights `[H, Q, K]` of one sentence; what fills the last block must have none."""
-    layouts = {"led": _band, "longformer": _band, "longt5": _three_blocks, "reformer": _chunks}
-    if name not in layouts or returned.shape[-2:] == (queries, keys):
-        # ProphetNet's first queries are the main stream's.
-        return returned[:, :queries] if name == "prophetnet" else returned
+def whole_map(name: str, returned: Any, queries: int, keys: int, is_padding: Any = ()) -> Any:
+    """Return the weights `[H, Q, K]` of one sentence; what fills the last block must have none, but for padding."""
+    if name == "prophetnet":  # the main stream's queries come first
+        return returned[:, :queries]
+    if name not in LAYOUTS or returned.shape[-2:] == (queries, keys):
+        return returned
     if name == "reformer" and returned.ndim == 3:  # one chunk
         assert not returned[:, :queries, keys:].any()
         return returned[:, :queries, :keys]
     heads = returned.shape[1 if name == "longt5" else 0]
     found = np.zeros((heads, queries, keys), returned.dtype)
-    for place, query, key in layouts[name](returned.shape):
+    for place, query, key in LAYOUTS[name](returned.shape):
         weights = returned[place]
         if query < queries and 0 <= key < keys:
             found[:, query, key] += weights
-        elif query < queries:
+        elif query < queries and not (len(is_padding) and is_padding[query]):
             assert not weights.any(), (query, key)
     return found
 
@@ -54,3 +54,6 @@ def _chunks(shape: tuple[int, ...]) -> Cells:
             for column in range(length):
                 yield (slice(None), chunk, row, column), chunk * length + row, (chunk - 1) % chunks * length + column
                 yield (slice(None), chunk, row, length + column), chunk * length + row, chunk * length + column
+
+
+LAYOUTS = {"led": _band, "longformer": _band, "longt5": _three_blocks, "reformer": _chunks}

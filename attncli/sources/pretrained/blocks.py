@@ -56,7 +56,7 @@ def dense(call: Ended, queries: int, keys: int) -> Dense | None:
 
 def is_known(module: Any) -> bool:
     """Whether a module computes its scores in an order of its own that is known here."""
-    return type(module).__name__ in _LAYOUTS
+    return type(module).__name__ in _LAYOUTS and type(module).__module__.startswith("transformers.models.")
 
 
 def _banded(call: Ended) -> Dense:
@@ -66,9 +66,10 @@ def _banded(call: Ended) -> Dense:
     and values that no other row has (Longformer, LED).
     """
     band, *everywhere = call.seen.softmax
-    # A query that is padding gets no weights at all, after the softmax.
-    weights = band.weights.masked_fill(call.given["is_index_masked"][:, :, None, None], 0).transpose(1, 2)
-    scores = band.scores.transpose(1, 2)
+    # A query that is padding has its weights taken away after the softmax: it sees nothing.
+    is_padding = call.given["is_index_masked"][:, :, None, None]
+    scores = band.scores.masked_fill(is_padding, -torch.inf).transpose(1, 2)
+    weights = band.weights.masked_fill(is_padding, 0).transpose(1, 2)
     heads, tokens, width = scores.shape[1:]
     side = call.module.one_sided_attn_window_size
     seen_by_all = width - (2 * side + 1)
@@ -99,14 +100,13 @@ def _banded(call: Ended) -> Dense:
 
 def _beside(call: Ended) -> Dense:
     """Return the map of blocks `[B, N, H, L, 3L]` that see themselves and both neighbours (LongT5)."""
-    softmax = call.seen.softmax[0]
-    scores, weights = softmax.scores.transpose(1, 2), softmax.weights.transpose(1, 2)
-    heads, blocks, length, width = scores.shape[1:]
-    first = length * (torch.arange(blocks, device=scores.device) - 1)
-    keys = first[:, None, None] + torch.arange(width, device=scores.device).expand(blocks, length, width)
+    seen = call.seen.softmax[0]
+    softmax = replace(seen, scores=seen.scores.transpose(1, 2), weights=seen.weights.transpose(1, 2))
+    heads = softmax.scores.shape[1]
+    keys = _columns(softmax.scores, before=1)
     q, k, v = (_heads(call.seen.parts[name][1], heads) for name in "qkv")
     output = _heads(call.seen.parts["o"][0], heads)
-    return Dense(*_placed_blocks(scores, weights, keys), q, k, v, output, against=_MODULE)
+    return Dense(*_placed_blocks(softmax, keys), q, k, v, output, against=_MODULE)
 
 
 def _chunked(call: Ended) -> Dense:
@@ -116,14 +116,12 @@ def _chunked(call: Ended) -> Dense:
     """
     softmax = call.seen.softmax[0]
     scores, weights = softmax.scores, softmax.weights
-    heads = scores.shape[1]
+    heads, tokens = scores.shape[1], call.returned.hidden_states.shape[1]
     q, k, v = (_heads(call.seen.parts[name][1], heads) for name in ("query", "key", "value"))
     output = _heads(call.returned.hidden_states, heads)
     if scores.ndim == 5:
-        chunks, length, width = scores.shape[2:]
-        first = length * (torch.arange(chunks, device=scores.device) - call.module.num_chunks_before)
-        keys = first[:, None, None] + torch.arange(width, device=scores.device).expand(chunks, length, width)
-        scores, weights = _placed_blocks(scores, weights, keys % (chunks * length))
+        keys = _columns(scores, call.module.num_chunks_before)
+        scores, weights = _placed_blocks(softmax, keys % tokens)
     return Dense(scores, weights, q, k, v, output, against=_MODULE)
 
 
@@ -132,13 +130,16 @@ def _hashed(call: Ended) -> Dense:
     softmax = call.seen.softmax[0]
     if softmax.scores.ndim > 4:
         raise NotExposedError(
-            "an LSH layer hashes a text of more than "
-            f"{call.module.chunk_length} tokens into buckets, in rounds whose outputs are mixed: it has no weight for "
-            "each pair of tokens; ask for local layers, which attn_layers of its configuration names"
+            f"an LSH layer hashes a text of more than {call.module.chunk_length} tokens into buckets, in rounds whose "
+            "outputs are mixed: it has no weight for each pair of tokens; ask for the local layers, which are named by "
+            "attn_layers in config.json"
         )
-    # A token sees itself only where it sees nothing else: its score is low, but not forbidden.
-    low = call.module.self_mask_value_float16 if _is_half(softmax.scores) else call.module.self_mask_value_float32
-    return replace(_as_it_is(softmax), forbidden=2 * float(low))
+    # A token sees itself only where it sees nothing else: its score is low, but higher than a forbidden one.
+    scores = softmax.scores
+    sees_others = (scores > FORBIDDEN).any(dim=-1, keepdim=True)
+    low = call.module.self_mask_value_float16 if _is_half(scores) else call.module.self_mask_value_float32
+    scores = scores.masked_fill(sees_others & (scores <= FORBIDDEN), -torch.inf)
+    return replace(_as_it_is(softmax), scores=scores, forbidden=2 * float(low))
 
 
 def _main_stream(call: Ended) -> Dense:
@@ -171,12 +172,19 @@ _LAYOUTS: Mapping[str, Callable[[Ended], Dense]] = {
 }
 
 
-def _placed_blocks(
-    scores: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the maps of blocks `[B, H, N, L, C]`, whose rows are all queries in order; `keys` is `[N, L, C]`."""
-    flat = (cells.flatten(2, 3) for cells in (scores, weights))
-    return _placed(*flat, keys.flatten(0, 1)[None])
+def _columns(scores: torch.Tensor, before: int) -> torch.Tensor:
+    """Return the keys `[N, L, C]` of blocks `[B, H, N, L, C]` that see so many blocks before them, and so on."""
+    blocks, length, width = scores.shape[2:]
+    first = length * (torch.arange(blocks, device=scores.device) - before)
+    return first[:, None, None] + torch.arange(width, device=scores.device).expand(blocks, length, width)
+
+
+def _placed_blocks(softmax: Softmax, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the maps of blocks `[B, H, N, L, C]`, whose rows are all queries in order.
+
+    `keys` is `[N, L, C]`.
+    """
+    return _placed(softmax.scores.flatten(2, 3), softmax.weights.flatten(2, 3), keys.flatten(0, 1)[None])
 
 
 def _placed(scores: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -185,7 +193,7 @@ def _placed(scores: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor) -> 
     Args:
         scores: of each query with the keys that it reaches, `[B, H, Q, C]`.
         weights: of these.
-        keys: which they are, `[1 or B, Q, C]`. What lies outside of the sequence is none, and goes into the last column.
+        keys: which they are, `[1 or B, Q, C]`; what lies outside of the sequence is none, and has the last column.
     """
     queries = scores.shape[2]
     columns = keys.where((keys >= 0) & (keys < queries), queries)[:, None].expand(scores.shape)
@@ -199,4 +207,4 @@ def _placed(scores: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor) -> 
 
 def _heads(hidden: torch.Tensor, heads: int) -> torch.Tensor:
     """Return `[B, T, H·D]` as `[B, H, T, D]`."""
-    return hidden.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return hidden.reshape(*hidden.shape[:2], heads, -1).transpose(1, 2)

@@ -29,15 +29,15 @@ def notes(config: Any) -> Iterator[str]:
     if config.model_type == "diffllama":
         half = config.num_attention_heads // 2
         yield (
-            f"diffllama subtracts the output of head {half} from that of head 0, times a number of the layer, and so on "
-            "for each pair; the weights are those before"
+            f"diffllama subtracts the output of head {half}, times a number of the layer, from that of head 0, and so "
+            "on for each pair; the weights are those before"
         )
     if config.model_type == "prophetnet":
-        yield "prophetnet has more streams of queries, which predict the tokens after the next; the main stream is shown"
+        yield "prophetnet predicts more tokens ahead in streams beside the main one, which alone is shown"
     if config.model_type in ("led", "longformer") and not has_global_tokens(config):
         yield f"no token sees the whole text: {config.model_type} has global tokens only where its caller chooses them"
     if config.model_type == "reformer" and "lsh" in config.attn_layers and config.hash_seed is None:
         yield (
-            f"a text of more than {config.lsh_attn_chunk_length} tokens is hashed at random in the LSH layers (hash_seed "
-            "is not set): what comes after them is another in each run"
+            f"the LSH layers hash a text of more than {config.lsh_attn_chunk_length} tokens at random (hash_seed is "
+            "not set): what comes after them is another in each run"
         )
