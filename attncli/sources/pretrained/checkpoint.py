@@ -10,6 +10,7 @@ from typing import Any
 
 from attncli.errors import AttnError, NotExposedError, UsageError
 from attncli.masks.parser import parse
+from attncli.sources.chat import open_chat
 from attncli.sources.options import LoadOptions
 from attncli.sources.pretrained import batch, interface, loading, memory, tokenizer
 from attncli.sources.pretrained.capture import run
@@ -68,6 +69,7 @@ class Checkpoint:
         last = max(self.request.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, config.model_type, self.num_layers, last)
         own_tokenizer = tokenizer.load_tokenizer(model, options)
+        chat = open_chat(model, own_tokenizer, options, special=special, asks=generate > 0)
         whole, notes = self._load(config, writes=generate > 0)
         self.model = whole.base_model if generate else whole
         self.notes = (*self._unshown(), *notes)
@@ -80,6 +82,7 @@ class Checkpoint:
             truncate=options.truncate,
             rows=loading.vocabulary_rows(self.model),
             start_id=start_id(model, config, own_tokenizer) if self.is_encoder_decoder else None,
+            chat=chat,
         )
         self.writer = Writer(model, whole, own_tokenizer, self.reader.limit, generate) if generate else None
 
