@@ -56,6 +56,23 @@ NoSpecial = Annotated[bool, choice_option("--no-special", help="Do not add the t
 
 
 @dataclass(frozen=True, repr=False, eq=False)
+class Chat(Options):
+    """Whether a checkpoint's chat template is put around a sentence: the fields of `LoadOptions`."""
+
+    chat: Annotated[
+        bool,
+        input_option(
+            "--chat",
+            help="Read a sentence as a user's turn, through the checkpoint's chat template; of --file NAME.json, a "
+            "list of messages.",
+        ),
+    ] = False
+    system: Annotated[
+        str | None, input_option(metavar="TEXT", help="With --chat: what the system's turn says, before it.")
+    ] = None
+
+
+@dataclass(frozen=True, repr=False, eq=False)
 class Texts(Options):
     """Which sentences, and a second text in the sequence of each."""
 
@@ -69,6 +86,17 @@ class Texts(Options):
     ] = False
     pair: Pair = None
     no_special: NoSpecial = False
+    prompt: Chat = Chat()
+
+    @property
+    def has_conversations(self) -> bool:
+        """Whether the file holds lists of messages."""
+        return self.prompt.chat and self.file is not None and self.file.suffix in (".json", ".jsonl")
+
+    @property
+    def is_one(self) -> bool:
+        """Whether the file or standard input is one text, or one list of messages."""
+        return self.whole or (self.has_conversations and self.file is not None and self.file.suffix == ".json")
 
 
 @dataclass(frozen=True, repr=False, eq=False)

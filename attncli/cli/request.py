@@ -95,7 +95,7 @@ def traces_of(
 
 def is_alone(texts: Texts, saved: Path | None) -> bool:
     """Return whether there can be one sentence only, which need not be named by its number."""
-    return saved is not None or texts.whole or (texts.text != ["-"] and len(texts.text or ()) == 1)
+    return saved is not None or texts.is_one or (texts.text != ["-"] and len(texts.text or ()) == 1)
 
 
 def refuse_beside_saved(names: Iterable[str]) -> None:
@@ -107,6 +107,14 @@ def refuse_beside_saved(names: Iterable[str]) -> None:
     for name in names:
         option = "TEXT" if name == "text" else "--" + name.replace("_", "-")
         raise UsageError(f"{option} does not apply to --from, whose attention is already computed; drop one of them")
+
+
+def check_chat(texts: Texts, target: str | None = None) -> None:
+    """Raise UsageError, before anything is loaded, for a second text beside a chat."""
+    if texts.prompt.chat:
+        from attncli.sources.chat import refuse_beside_chat
+
+        refuse_beside_chat(texts.pair, target)
 
 
 def tolerated(
@@ -150,6 +158,8 @@ def _computed(
     texts = sentences(asked.sentences, environment)
     if only is not None:
         texts = _the_only(texts, only)
+    pair, target = asked.sentences.pair, asked.sentences.target
+    check_chat(asked.sentences, target)
     with loading(environment, request.model, asked.toy.vocab):
         source = open_source(
             model=request.model,
@@ -159,12 +169,12 @@ def _computed(
             mask=asked.mask,
             special=not asked.sentences.no_special,
             generate=generate,
+            **dict(asked.sentences.prompt.said()),
             **dict(asked.load.said()),
             **dict(asked.toy.said()),
         )
     if request.model is None:
         environment.tell(f"the toy layer: {source}")
-    pair, target = asked.sentences.pair, asked.sentences.target
     if resumed is None:
         return traced(source, texts, pair, target)
     return traced(source, texts, pair, target, resumed.is_due, resumed.sentence)

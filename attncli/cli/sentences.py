@@ -43,10 +43,13 @@ def sentences(given: Texts, environment: Environment) -> Iterator[Numbered]:
     from_stdin = texts == ["-"] or file == Path("-") or (not texts and file is None and is_piped_in())
     if given.whole and not (from_stdin or file is not None):
         raise UsageError("--whole applies to --file and standard input; an argument is always one text")
+    if given.whole and given.has_conversations:
+        raise UsageError(f"--whole does not apply to {file}, which holds messages; drop it")
     if from_stdin:
         return _read(stdin_bytes(), "standard input", given.whole, environment)
     if file is not None:
-        return _read(_opened(file), visible(str(file)), given.whole, environment)
+        numbered = _read(_opened(file), visible(str(file)), given.is_one, environment)
+        return _conversations(numbered) if given.has_conversations else numbered
     if not texts:
         raise UsageError('give a sentence, such as "time flies like an arrow"')
     if "-" in texts:
@@ -54,10 +57,23 @@ def sentences(given: Texts, environment: Environment) -> Iterator[Numbered]:
     return iter(enumerate(texts, start=1))
 
 
+def _conversations(numbered: Iterable[Numbered]) -> Iterator[Numbered]:
+    """Yield what each text spells in JSON."""
+    from attncli.sources.chat import Conversation
+
+    for number, text in numbered:
+        try:
+            yield number, text if isinstance(text, Failure) else Conversation.parsed(text)
+        except InputError as error:
+            yield number, Failure(str(error))
+
+
 def last_number(given: Texts) -> int | None:
     """Return the number of the last sentence or empty line, if there is a quick way to know."""
     if given.file is None:
         return len(given.text) if given.text and given.text != ["-"] else None
+    if given.is_one:
+        return 1
     try:
         if not given.file.is_file():
             return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -54,21 +54,25 @@ def open_source(
     return open_checkpoint(model, chosen_layers, chosen_heads, **given, **options)
 
 
-def inspect(text: str, *, pair: str | None = None, target: str | None = None, **options: Any) -> Trace:
+def inspect(
+    text: str | Sequence[Mapping[str, str]], *, pair: str | None = None, target: str | None = None, **options: Any
+) -> Trace:
     """Return the attention of one sentence.
 
         trace = attncli.inspect("time flies like an arrow", num_heads=2)
         trace.layer(0).head(1).weights      # NumPy, [Q, K]
 
     Args:
-        text: the sentence.
+        text: the sentence; with `chat`, a user's turn, or a list of messages.
         pair: a second text in the same sequence.
         target: the text whose queries attend to the sentence's keys.
         options: everything `attn inspect` takes, under the name of its long option: `model`, `layers`, `heads`,
             `mask`, `special`, `generate`, the toy layer's (`d_model`, `num_heads`, `init`, …) and the checkpoint's
-            (`dtype`, `device`, `engine`, …).
+            (`dtype`, `device`, `engine`, `chat`, …).
 
     Raises:
         AttnError: one sentence that says what was expected, what came and what to do.
     """
-    return open_source(**options).trace(text, pair, target)
+    from attncli.sources.chat import asked
+
+    return open_source(**options).trace(asked(text, options.get("chat", False)), pair, target)

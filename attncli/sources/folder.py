@@ -19,7 +19,8 @@ from attncli.text import visible
 ALONE = "model.safetensors"  # the weights of a checkpoint that is not in several files
 INDEX = "model.safetensors.index.json"
 _INDEX_OF_PICKLES = "pytorch_model.bin.index.json"
-_TEMPLATES = "additional_chat_templates"  # the one folder of a checkpoint's in which transformers reads what it finds
+TEMPLATE = "chat_template.jinja"
+TEMPLATES = "additional_chat_templates"  # the one folder of a checkpoint's in which transformers reads what it finds
 # What is read whole, by endings: settings, vocabularies, templates, code.
 _TEXTS = (".json", ".txt", ".model", ".jinja", ".py", ".tiktoken", ".vocab")
 
@@ -51,8 +52,8 @@ def check_folder(folder: Path) -> None:
     check_name(folder)
     try:
         named = os.listdir(folder)
-        if (folder / _TEMPLATES).is_dir():
-            named += [os.path.join(_TEMPLATES, name) for name in os.listdir(folder / _TEMPLATES)]
+        if (folder / TEMPLATES).is_dir():
+            named += [os.path.join(TEMPLATES, name) for name in os.listdir(folder / TEMPLATES)]
     except OSError as error:
         raise LoadError(f"the folder {visible(str(folder))} cannot be read: {error.strerror}") from None
     _refuse_special(folder, named)  # which an index may be as well

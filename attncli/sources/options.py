@@ -58,6 +58,8 @@ class LoadOptions:
         allow_pickle: read .bin weights too, with torch's restricted unpickler.
         device_map: how accelerate spreads the model over several devices, such as `auto`.
         truncate: cut a text to the tokens that the model has positions for.
+        chat: read a sentence as a user's turn, through the checkpoint's chat template.
+        system: what the system's turn says, which stands before it.
     """
 
     revision: str | None = None
@@ -68,9 +70,13 @@ class LoadOptions:
     allow_pickle: bool = False
     device_map: str | None = None
     truncate: bool = False
+    chat: bool = False
+    system: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be before anything is loaded."""
+        if self.system is not None and not self.chat:
+            raise UsageError("--system is the first turn of a chat; give --chat as well")
         if self.device_map is not None:
             if self.device != "cpu":
                 raise UsageError("--device and --device-map both say where the model runs; drop one of them")
@@ -258,9 +264,11 @@ class VocabularyOptions:
 
 @dataclass(frozen=True)
 class TokenizerOptions:
-    """How a checkpoint's tokenizer is loaded, and what it cuts; see `options.LoadOptions`."""
+    """How a checkpoint's tokenizer is loaded, and what it makes of a text; see `options.LoadOptions`."""
 
     revision: str | None = None
     offline: bool = False
     trust_remote_code: bool = False
     truncate: bool = False
+    chat: bool = False
+    system: str | None = None

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attncli.errors import InputError, LoadError
+from attncli.sources.chat import Chat, refuse_beside_chat
 from attncli.sources.vocabulary import readable, tokens_of, unknown_notes
 from attncli.text import visible
 from attncli.trace.tokens import Token, Tokens
@@ -43,7 +44,7 @@ class Sentence(NamedTuple):
     """A sentence as a model reads it.
 
     Attributes:
-        text: the sentence.
+        text: the sentence, or what a chat template has made of it.
         pair: the second text of the same sequence.
         target: the decoder's text.
         tokens: of the sentence.
@@ -74,6 +75,7 @@ class Reader(NamedTuple):
         truncate: cut what is longer instead of refusing it.
         rows: how many ids the model has embeddings for; None is any.
         start_id: the id that a decoder begins with.
+        chat: what makes a chat of a sentence, and adds the special tokens itself; None leaves it as it stands.
     """
 
     name: str
@@ -83,6 +85,7 @@ class Reader(NamedTuple):
     truncate: bool
     rows: int | None = None
     start_id: int | None = None
+    chat: Chat | None = None
 
     @property
     def padding_id(self) -> int:
@@ -96,13 +99,24 @@ class Reader(NamedTuple):
         Raises:
             InputError: a text is blank, or longer than the model reads.
             LoadError: the tokenizer has ids that the model has not.
+            UsageError: a chat has a pair or a target.
         """
         check_texts(text, pair, target)
+        written = None
+        if self.chat is not None:
+            refuse_beside_chat(pair, target)
+            written = self.chat.write(text)
+            text = written.text
+            check_texts(text)
         encoding, inputs = self.encoded(text, pair, None)
         notes = self._cut("the sentence", len(encoding.ids))
         if notes:
             encoding, inputs = self.encoded(text, pair, self.limit)
         tokens = self._known(tokens_of(encoding, text, pair))
+        if self.chat is not None and written is not None:
+            controls = {id_ for id_, token in self.tokenizer.added_tokens_decoder.items() if token.special}
+            tokens, more = self.chat.marked(tokens, written, controls)
+            notes += more
         notes += unknown_notes((text, pair), tokens, self.unknown_pieces)
         query_tokens = tokens
         if target is not None:
@@ -115,7 +129,7 @@ class Reader(NamedTuple):
         return Sentence(text, pair, target, tokens, query_tokens, inputs, notes)
 
     def _plainly(self) -> dict[str, Any]:
-        return {"add_special_tokens": self.special, "padding": False, "verbose": False}
+        return {"add_special_tokens": self.special and self.chat is None, "padding": False, "verbose": False}
 
     def encoded(self, text: str, pair: str | None, limit: int | None) -> tuple[Encoding, dict[str, list[int]]]:
         """Return the tokens of a text, cut to a limit, and the inputs of the model."""

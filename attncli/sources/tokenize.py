@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Protocol
 
 from attncli.errors import require
+from attncli.sources.chat import asked, open_chat
 from attncli.sources.options import LoadOptions, TokenizerOptions, VocabularyOptions, checked_options, refuse_unknown
 from attncli.sources.reading import Reader, check_texts
 from attncli.sources.vocabulary import Trained, Vocabulary, Words, open_vocabulary, unknown_notes, unknown_tokens
@@ -46,21 +48,21 @@ def open_tokenizer(*, model: str | None = None, special: bool = True, **options:
     return _OfCheckpoint(model, chosen, special)
 
 
-def tokenize(text: str, *, pair: str | None = None, **options: Any) -> Tokenization:
+def tokenize(text: str | Sequence[Mapping[str, str]], *, pair: str | None = None, **options: Any) -> Tokenization:
     """Return the tokens of one sentence; neither a model's weights nor torch are loaded.
 
         attncli.tokenize("time flies", model="sentence-transformers/all-MiniLM-L6-v2").tokens.ids
 
     Args:
-        text: the sentence.
+        text: the sentence; with `chat`, a user's turn, or a list of messages.
         pair: a second text in the same sequence.
         options: what `attn tokens` takes, under the name of its long option: `model`, `vocab`, `special`, `revision`,
-            `offline`, `trust_remote_code`, `truncate`.
+            `offline`, `trust_remote_code`, `truncate`, `chat`, `system`.
 
     Raises:
         AttnError: one sentence that says what was expected, what came and what to do.
     """
-    return open_tokenizer(**options).tokenize(text, pair)
+    return open_tokenizer(**options).tokenize(asked(text, options.get("chat", False)), pair)
 
 
 class _OfVocabulary:
@@ -83,14 +85,17 @@ class _OfVocabulary:
 class _OfCheckpoint:
     def __init__(self, model: str, options: TokenizerOptions, special: bool) -> None:
         self._name = model
-        tokenizer, self._limit = _loaded(model, options)
+        load = LoadOptions(**vars(options))
+        tokenizer, self._limit = _loaded(model, load)
         # How long a text is, is what one wants to see here: none is refused, and it is cut only if asked.
         limit = self._limit if options.truncate else None
-        self._reader = Reader(model, tokenizer, special, limit, options.truncate)
+        chat = open_chat(model, tokenizer, load, special=special, asks=False)
+        self._reader = Reader(model, tokenizer, special, limit, options.truncate, chat=chat)
 
     def tokenize(self, text: str, pair: str | None = None) -> Tokenization:
         sentence = self._reader.read(text, pair, None)
         tokens = sentence.tokens
+        text = sentence.text
         lost = unknown_tokens((text, pair), tokens, self._reader.unknown_pieces)
         unknown = frozenset(token.index for token in lost)
         notes = sentence.notes + self._too_long(len(tokens))
@@ -103,14 +108,13 @@ class _OfCheckpoint:
         return (f"the sentence has {count} tokens, {name} reads at most {self._limit}; --truncate cuts it",)
 
 
-def _loaded(model: str, options: TokenizerOptions) -> tuple[Any, int | None]:
+def _loaded(model: str, load: LoadOptions) -> tuple[Any, int | None]:
     """Return a checkpoint's tokenizer, and how many tokens its model reads at most.
 
     It is transformers' own only where the native engine cannot say that its tokens are the same.
     """
     from attncli.sources import native
 
-    load = LoadOptions(**vars(options))
     try:
         return native.load_alone(model, load)
     except native.DeclinedError as error:

@@ -28,6 +28,7 @@ Model = Annotated[
 def check(
     environment: Environment,
     load: options.Load,
+    prompt: options.Chat,
     output: options.Document,
     text: Texts = None,
     file: options.File = None,
@@ -52,6 +53,7 @@ def check(
     """
     from attncli.analysis.check import check as check_model
     from attncli.cli.progress import status
+    from attncli.cli.request import check_chat
     from attncli.cli.sentences import sentences
     from attncli.errors import refusing
     from attncli.formats.documents import what_was_run, write_findings
@@ -62,7 +64,9 @@ def check(
         raise UsageError("--model: give the checkpoint to check, a folder or a name on the hub")
     codes = parse_fail_on(fail_on)
     chosen = output.chosen()
-    texts = [one for _, one in refusing(sentences(options.Texts(text, file), environment))] if text or file else []
+    given = options.Texts(text, file, prompt=prompt)
+    check_chat(given, target)
+    texts = [one for _, one in refusing(sentences(given, environment))] if text or file else []
     with status(environment, f"checking {model}"):
         report = check_model(
             model,
@@ -71,6 +75,7 @@ def check(
             documents=docs,
             layers=layer or "all",
             special=not no_special,
+            **dict(prompt.said()),
             **dict(load.said()),
         )
     for each in report.notes:

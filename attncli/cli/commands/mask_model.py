@@ -24,6 +24,7 @@ def model(
     model: Annotated[str, Argument(metavar="MODEL", help="A checkpoint's folder or its name on the hub.")],
     text: Annotated[list[str], Argument(metavar="TEXT", help="Sentences; several are one padded batch.")],
     hub: options.Hub,
+    prompt: options.Chat,
     output: options.Document,
     pad: Annotated[
         Literal["left", "right"] | None,
@@ -52,13 +53,18 @@ def model(
     attn mask model gpt2 "time flies like an arrow" --past 3 -F json
     """
     from attncli.cli.progress import status
+    from attncli.sources.chat import refuse_beside_chat
     from attncli.sources.options import LoadOptions, checked_options
     from attncli.sources.pretrained import announce_import
     from attncli.trace.selection import Indices
 
     chosen = output.chosen()
+    if prompt.chat:
+        refuse_beside_chat(pair, target)
     with status(environment, f"loading {model}"):
-        loading = checked_options(model, dict(hub.said()), LoadOptions, "a checkpoint that transformers runs")
+        loading = checked_options(
+            model, dict(hub.said()) | dict(prompt.said()), LoadOptions, "a checkpoint that transformers runs"
+        )
         announce_import("attn mask model")
         from attncli.sources.pretrained.masks import BlankCheckpoint
 

@@ -95,7 +95,7 @@ def tokens(
 
 def _tokenized(environment: Environment, asked: _Tokenizing) -> Iterator[tuple[int, Tokenization | Failure]]:
     """Yield the numbered tokens that are asked for; a bad request is refused before the first ones."""
-    from attncli.cli.request import loading, refuse_beside_saved
+    from attncli.cli.request import check_chat, loading, refuse_beside_saved
     from attncli.cli.sentences import sentences
     from attncli.sources.reading import check_texts
     from attncli.sources.tokenize import open_tokenizer
@@ -107,11 +107,13 @@ def _tokenized(environment: Environment, asked: _Tokenizing) -> Iterator[tuple[i
         refuse_beside_saved(name for name, _ in asked.said() if name != "from_")
         return iter(list(enumerate(tokenizations_in(load(asked.from_)), start=1)))
     texts = sentences(asked.texts, environment)
+    check_chat(asked.texts)
     kept = {"vocab", "truncate"}
     with loading(environment, asked.model, asked.vocab):
         tokenizer = open_tokenizer(
             model=asked.model,
             special=not asked.texts.no_special,
+            **dict(asked.texts.prompt.said()),
             **dict(asked.hub.said()),
             **{name: value for name, value in asked.said() if name in kept},
         )

@@ -17,7 +17,8 @@ import numpy as np
 
 from attncli.errors import InputError, UsageError, not_installed
 from attncli.masks.parser import parse
-from attncli.sources.folder import check_folder, is_known, read_json, snapshot
+from attncli.sources.chat import open_chat
+from attncli.sources.folder import TEMPLATE, check_folder, is_known, read_json, snapshot
 from attncli.sources.native.families import recipe_of
 from attncli.sources.native.fields import DeclinedError, Fields
 from attncli.sources.native.forward import Model
@@ -81,7 +82,7 @@ class NativeCheckpoint(OneByOne):
         _check_options(options)
         self.mask = None if mask is None else parse(mask, states_true=False)
         check_is_checkpoint(model)
-        folder = _folder(model, options.revision, _is_whole)
+        folder = _folder(model, options, _is_whole)
         config = read_json(folder / "config.json")
         _check_stored(model, folder, config, options)
         recipe = recipe_of(Fields(config))
@@ -102,13 +103,15 @@ class NativeCheckpoint(OneByOne):
         modules = {name[:dot] for name in expected for dot, each in enumerate(name) if each == "."}
         self.notes = check_unread(model, weights.unread(expected), modules, recipe.prefix, is_undone=False)
         check_types(model, store, expected, recipe.prefix)
+        tokenizer = load_tokenizer(model, folder, config)
         self.reader = Reader(
             name=model,
-            tokenizer=load_tokenizer(model, folder, config),
+            tokenizer=tokenizer,
             special=special,
             limit=recipe.positions,
             truncate=options.truncate,
             rows=recipe.embedding.tokens.rows,
+            chat=open_chat(model, tokenizer, options, special=special, asks=False),
         )
         _log.info("native engine: float32 on cpu")
 
@@ -142,7 +145,7 @@ class NativeCheckpoint(OneByOne):
             notes=self.notes,
         )
         recorded = tuple(found[index] for index in self.layers)
-        return Trace(source, sentence.tokens, sentence.tokens, recorded, text, pair, notes=sentence.notes)
+        return Trace(source, sentence.tokens, sentence.tokens, recorded, sentence.text, pair, notes=sentence.notes)
 
 
 def load_alone(name: str, options: LoadOptions) -> tuple[NativeTokenizer, int]:
@@ -154,7 +157,7 @@ def load_alone(name: str, options: LoadOptions) -> tuple[NativeTokenizer, int]:
     """
     check_path(name)
     _check_options(options)
-    folder = _folder(name, options.revision, _has_whole_tokenizer)
+    folder = _folder(name, options, _has_whole_tokenizer)
     config = read_json(folder / "config.json")
     config.pop("quantization_config", None)  # of the weights
     limit = recipe_of(Fields(config)).positions
@@ -180,11 +183,11 @@ def _check_options(options: LoadOptions) -> None:
         raise DeclinedError("it runs no code that a checkpoint brings")
 
 
-def _folder(name: str, revision: str | None, is_whole: Callable[[Path], bool]) -> Path:
+def _folder(name: str, options: LoadOptions, is_whole: Callable[[Path], bool]) -> Path:
     """Return the folder that holds a checkpoint: its own, or that of the hub's local cache."""
     is_local = os.path.isdir(name)
-    folder = Path(name) if is_local else snapshot(name, revision or "main")
-    if not is_local and not is_whole(folder):
+    folder = Path(name) if is_local else snapshot(name, options.revision or "main")
+    if not is_local and not (is_whole(folder) and (not options.chat or _has_chat_template(folder))):
         raise NotCachedError("there is no such folder, and it is not, or not whole, in the local cache")
     check_folder(folder)
     return folder
@@ -202,3 +205,8 @@ def _has_whole_tokenizer(folder: Path) -> bool:
     """
     has_all = all(os.path.isfile(folder / name) for name in ("tokenizer.json", "tokenizer_config.json"))
     return has_all and (is_known(folder, "special_tokens_map.json") or has_shards(folder))
+
+
+def _has_chat_template(folder: Path) -> bool:
+    """Return whether the cache has a checkpoint's chat template, or knows that it has none in a file of its own."""
+    return is_known(folder, TEMPLATE) or "chat_template" in read_json(folder / "tokenizer_config.json")

@@ -15,8 +15,9 @@ from typing import Any
 
 from tokenizers import AddedToken, Encoding, Tokenizer, models
 
+from attncli.errors import LoadError
 from attncli.files import MOST_TEXT, read_file
-from attncli.sources.folder import read_json
+from attncli.sources.folder import TEMPLATE, TEMPLATES, read_json
 from attncli.sources.native.fields import DeclinedError
 from attncli.sources.native.tokenizer_classes import CLASSES, PLAIN, Settings, TokenizerClass, bare_template
 from attncli.sources.vocabulary import tokenizer_in
@@ -49,7 +50,8 @@ _APART = (
     "naver-clova-ix/", "salesforce/blip2", "salesforce/instructblip", "stepfun-ai/",
 )  # fmt: skip
 
-_NAMED = {f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")}
+_NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
+_NAMED = set(_NAMES)
 _EXTRA = ("extra_special_tokens", "additional_special_tokens")
 # Other fields of tokenizer_config.json that change no id, or that a class reads.
 _FIELDS = """
@@ -89,15 +91,24 @@ class NativeTokenizer:
         eos_token_id: the id of the end token.
         pad_token_id: the id of the padding token.
         input_names: what the model is given of each token.
+        special_tokens_map: the special tokens by their names.
+        chat_template: one, several by their names, or a list of named ones; None where the checkpoint has none.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, tokens: Mapping[str, str | None], input_names: list[str], side: str
+        self,
+        tokenizer: Tokenizer,
+        tokens: Mapping[str, str | None],
+        input_names: list[str],
+        side: str,
+        chat_template: Any = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._side = side
         self.input_names = input_names
         self.unk_token = tokens.get("unk_token")
+        self.special_tokens_map = {name: text for name in _NAMES if (text := tokens.get(name)) is not None}
+        self.chat_template = chat_template
         self.unk_token_id, self.eos_token_id, self.pad_token_id = (
             None if (piece := tokens.get(name)) is None else tokenizer.token_to_id(piece)
             for name in ("unk_token", "eos_token", "pad_token")
@@ -124,6 +135,12 @@ class NativeTokenizer:
             self._tokenizer.no_truncation()
         encoding = self._tokenizer.encode(text, pair or None, add_special_tokens=add_special_tokens)
         return Encoded(encoding, self.input_names)
+
+    @property
+    def added_tokens_decoder(self) -> dict[int, AddedToken]:
+        """The tokens that are matched before the vocabulary is, by their ids."""
+        added: dict[int, AddedToken] = self._tokenizer.get_added_tokens_decoder()
+        return added
 
     def convert_ids_to_tokens(self, id_: int) -> str | None:
         """Return the piece of an id."""
@@ -162,7 +179,23 @@ def load_tokenizer(name: str, folder: Path, config: Mapping[str, Any]) -> Native
     input_names = fields.get("model_input_names", ["attention_mask", *["token_type_ids"] * kind.has_segments])
     if type(input_names) is not list:
         raise DeclinedError(f"model_input_names is {input_names!r}")
-    return NativeTokenizer(tokenizer, settings.tokens, input_names, side)
+    return NativeTokenizer(tokenizer, settings.tokens, input_names, side, _chat_template(folder, fields))
+
+
+def _chat_template(folder: Path, fields: Mapping[str, Any]) -> Any:
+    """Return a checkpoint's chat templates: files of their own go before the field of tokenizer_config.json.
+
+    Raises:
+        LoadError: a file is damaged.
+    """
+    files = {path.stem: path for path in (folder / TEMPLATES).glob("*.jinja")}
+    if (folder / TEMPLATE).is_file():
+        files = {"default": folder / TEMPLATE} | files
+    try:
+        found = {name: read_file(path, MOST_TEXT).decode("utf-8") for name, path in files.items()}
+    except (OSError, ValueError) as error:
+        raise LoadError(f"the chat template of {visible(str(folder))} cannot be read: {visible(str(error))}") from None
+    return found or fields.get("chat_template")
 
 
 def _class_of(name: str, path: Path, config: Mapping[str, Any], fields: Mapping[str, Any]) -> TokenizerClass:

@@ -10,6 +10,7 @@ from typing import Any
 
 from attncli.errors import AttnError, NotExposedError, UsageError
 from attncli.masks.parser import parse
+from attncli.sources.chat import open_chat
 from attncli.sources.options import LoadOptions
 from attncli.sources.pretrained import batch, interface, loading, memory, particular, tokenizer
 from attncli.sources.pretrained.capture import run
@@ -78,6 +79,7 @@ class Checkpoint:
         what, last = self.part.architecture, max(self.request.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, what, self.num_layers, last)
         own_tokenizer = tokenizer.load_tokenizer(model, options)
+        chat = open_chat(model, own_tokenizer, options, special=special, asks=generate > 0)
         whole, notes = self._load(writes=generate > 0)
         own = whole.get_submodule(self.part.path)
         self.model = own.base_model if generate else own
@@ -91,6 +93,7 @@ class Checkpoint:
             truncate=options.truncate,
             rows=loading.vocabulary_rows(self.model),
             start_id=start_id(model, config, own_tokenizer) if self.is_encoder_decoder else None,
+            chat=chat,
         )
         made = (whole, self.model, own_tokenizer, self.reader.limit)
         self.writer = Writer(model, *made, generate) if generate else None
