@@ -130,7 +130,11 @@ def repository(name: str) -> Path:
 
 def snapshot(name: str, revision: str) -> Path:
     """Return the folder that a model's files at a branch, tag or commit have in the cache, or would have."""
-    folder = repository(name)
+    return snapshot_in(repository(name), revision)
+
+
+def snapshot_in(folder: Path, revision: str) -> Path:
+    """Return the folder that the files of a model of the cache have at a branch, tag or commit, or would have."""
     try:
         commit = read_file(folder / "refs" / revision, MOST_SETTINGS).decode().strip()
     except (OSError, ValueError):

@@ -58,6 +58,7 @@ class LoadOptions:
         allow_pickle: read .bin weights too, with torch's restricted unpickler.
         device_map: how accelerate spreads the model over several devices, such as `auto`.
         truncate: cut a text to the tokens that the model has positions for.
+        base: folder or hub name of the model under an adapter; None is the one that the adapter names.
     """
 
     revision: str | None = None
@@ -68,6 +69,7 @@ class LoadOptions:
     allow_pickle: bool = False
     device_map: str | None = None
     truncate: bool = False
+    base: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be before anything is loaded."""
@@ -264,3 +266,4 @@ class TokenizerOptions:
     offline: bool = False
     trust_remote_code: bool = False
     truncate: bool = False
+    base: str | None = None

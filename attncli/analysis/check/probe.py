@@ -82,7 +82,7 @@ class Probe:
     @property
     def stored_dtype(self) -> str:
         """The type that the checkpoint was saved in, as its configuration says."""
-        config = load_config(self.checkpoint.name, self.checkpoint.options)
+        config = load_config(self.checkpoint.place.model, self.checkpoint.place.options(self.checkpoint.options))
         return _named(getattr(config, "dtype", None) or torch.float32)
 
     def read(self, text: str, target: str | None) -> Sentence:

@@ -48,13 +48,13 @@ class Checkpoint:
         options: LoadOptions,
         generate: int = 0,
     ) -> None:
-        self.name = model
-        self.options = options
         expression = None if mask is None else parse(mask, states_true=False)
         if generate and expression is not None:
             raise UsageError("--generate lets the model write under its own mask; drop --mask")
         # All that the configuration tells comes before the weights are read.
-        config = loading.load_config(model, options)
+        self.place, config = loading.find(model, options)
+        self.name = model = self.place.name
+        self.options = options
         if generate:
             check_causal(model, config)
         self.is_encoder_decoder: bool = config.is_encoder_decoder
@@ -67,7 +67,9 @@ class Checkpoint:
         heads.among(head_count(config), f"each layer of {visible(model)}")
         last = max(self.request.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, config.model_type, self.num_layers, last)
-        own_tokenizer = tokenizer.load_tokenizer(model, options)
+        own_tokenizer = tokenizer.load_tokenizer(
+            self.place.model, self.place.options(options), self.place.tokenizer, config
+        )
         whole, notes = self._load(config, writes=generate > 0)
         self.model = whole.base_model if generate else whole
         self.notes = (*self._unshown(), *notes)
@@ -85,7 +87,7 @@ class Checkpoint:
 
     def _load(self, config: Any, writes: bool) -> tuple[Any, tuple[str, ...]]:
         """Return the model, and what the user should know of its weights."""
-        return loading.load_model(self.name, config, self.options, self.request, writes)
+        return loading.load_model(self.place, config, self.options, self.request, writes)
 
     def _check_attention(self, found: Sequence[int]) -> None:
         """Raise NotExposedError unless one at least of the layers asked for has softmax attention."""
@@ -210,7 +212,7 @@ class Checkpoint:
             dtype=str(self.model.dtype).removeprefix("torch."),
             device=str(self.model.device),
             layers=self.num_layers,
-            details={"engine": "transformers"} | ({"other_layers": others} if others else {}),
+            details={"engine": "transformers", **self.place.details} | ({"other_layers": others} if others else {}),
             notes=self.notes,
         )
 

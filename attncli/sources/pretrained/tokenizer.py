@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from attncli.errors import LoadError
 from attncli.sources.folder import check_folder
 from attncli.sources.hub import explained, hush
+from attncli.sources.locating import locate
 from attncli.sources.storage import unknown_quantization
 from attncli.text import visible
 
@@ -31,8 +32,14 @@ _AFTER_PADDING = frozenset({
 })  # fmt: skip
 
 
-def load_tokenizer(name: str, options: LoadOptions) -> Any:
+def load_tokenizer(name: str, options: LoadOptions, folder: Path | None = None, config: Any = None) -> Any:
     """Load a checkpoint's tokenizer.
+
+    Args:
+        name: folder or hub name.
+        options: how to load.
+        folder: where the tokenizer is, if it is in a folder of its own.
+        config: of the model, for a tokenizer in a folder of its own.
 
     Raises:
         LoadError: it has none, or it cannot be read, or it cannot say where its pieces stand in the text.
@@ -42,7 +49,8 @@ def load_tokenizer(name: str, options: LoadOptions) -> Any:
 
         # mistral-common, where it is installed, does not say where its pieces stand; transformers reads its files too.
         try:
-            tokenizer = AutoTokenizer.from_pretrained(name, mistral_format=False, **hub_arguments(options))
+            own = hub_arguments(options) | ({} if folder is None else {"config": config})
+            tokenizer = AutoTokenizer.from_pretrained(folder or name, mistral_format=False, **own)
         except AttributeError:
             check_quantization(name, options)
             raise
@@ -80,11 +88,13 @@ def load_alone(name: str, options: LoadOptions) -> tuple[Any, int | None]:
 
 def _alone(name: str, options: LoadOptions) -> tuple[Any, int | None]:
     hush()
-    tokenizer = load_tokenizer(name, options)
-    from transformers import AutoConfig
-
-    with suppress(OSError, ValueError, KeyError):  # none, or of an architecture that transformers does not know
-        return tokenizer, limit_by(AutoConfig.from_pretrained(name, **hub_arguments(options)))
+    place = locate(name, options, for_tokenizer=True)
+    options = place.options(options)
+    config = None if place.tokenizer is None else _config(place.model, options)
+    tokenizer = load_tokenizer(place.model, options, place.tokenizer, config)
+    config = config or _config(place.model, options)
+    if config is not None:
+        return tokenizer, limit_by(config)
     limit = tokenizer.model_max_length
     return tokenizer, limit if limit < sys.maxsize else None  # transformers writes "no limit" as 1e30
 
@@ -127,6 +137,15 @@ def positions(config: Any) -> int | None:
     """Return how many positions a configuration counts, or None where it sets no limit."""
     limits = (getattr(config, name, None) for name in ("max_position_embeddings", "max_seq_len"))
     return next((limit for limit in limits if isinstance(limit, int) and limit > 0), None)
+
+
+def _config(name: str, options: LoadOptions) -> Any:
+    """Return a checkpoint's configuration; None if it has none that transformers knows."""
+    from transformers import AutoConfig
+
+    with suppress(OSError, ValueError, KeyError):
+        return AutoConfig.from_pretrained(name, **hub_arguments(options))
+    return None
 
 
 def limit_by(config: Any) -> int | None:
