@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attncli.errors import LoadError, UsageError
 from attncli.sources.adapter import Adapter, kind_of, read_adapter
-from attncli.sources.folder import check_folder, read_json, snapshot
-from attncli.sources.nested import ADAPTER, is_adapter, taken, tokenizer_beside
+from attncli.sources.folder import check_folder, snapshot
+from attncli.sources.nested import base_of, is_adapter, taken, tokenizer_beside
 from attncli.sources.storage import check_is_checkpoint, check_path
 from attncli.sources.tensors.shards import has_shards
 from attncli.text import visible
@@ -19,7 +20,6 @@ from attncli.text import visible
 if TYPE_CHECKING:
     from attncli.sources.options import LoadOptions
 
-_REVISION = re.compile(r"\w[\w-]*(?:[./]\w[\w-]*)*")  # which cannot lead out of the cache
 _OF_TOKENIZER = (
     "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model",
     "sentencepiece.bpe.model", "tekken.json",
@@ -60,9 +60,26 @@ class Place:
         """Read the adapter, of whose numbers nothing is read yet; LoadError if it is damaged."""
         return None if self.adapter is None else read_adapter(self.name, self.adapter, allow_pickle)
 
+    def reading(self) -> AbstractContextManager[None]:
+        """Return a context in which an error says so where it is about the base of an adapter, on the hub."""
+        return nullcontext() if self.adapter is None or os.path.isdir(self.model) else said_of_base(self.name)
+
     def options(self, options: LoadOptions) -> LoadOptions:
         """Return the options that the model's own files are read with."""
         return replace(options, revision=self.revision)
+
+
+@contextmanager
+def said_of_base(adapter: str) -> Iterator[None]:
+    """Let an error say that it is about the base of an adapter.
+
+    Raises:
+        LoadError: in place of another.
+    """
+    try:
+        yield
+    except LoadError as error:
+        raise LoadError(f"the base of {visible(adapter)}: {error}; --base names another") from None
 
 
 def folder_of(name: str, revision: str | None) -> Path:
@@ -103,29 +120,15 @@ def _under(name: str, folder: Path, options: LoadOptions, for_tokenizer: bool) -
     tokenizer = folder if has_tokenizer(folder) else None
     if options.base is None and os.path.isfile(folder / "config.json") and has_shards(folder):
         return Place(name, name, options.revision, None, folder, kind)  # beside a whole model, which it belongs to
-    base, revision = (options.base, None) if options.base is not None else _base(name, folder)
-    try:
-        under = locate(base, replace(options, base=None, revision=revision), for_tokenizer=for_tokenizer)
-    except LoadError as error:
-        raise LoadError(f"the base of {visible(name)}: {error}; --base names another") from None
+    base, revision = (options.base, "") if options.base is not None else base_of(folder)
+    with said_of_base(name):
+        under = locate(base, replace(options, base=None, revision=revision or None), for_tokenizer=for_tokenizer)
     if under.adapter is not None:
         raise LoadError(
             f"the base of {visible(name)}, {visible(base)}, is an adapter itself; merge that one with peft's "
             "merge_and_unload, save the model, and name it by --base"
         )
     return replace(under, name=name, tokenizer=tokenizer or under.tokenizer, adapter=folder, kind=kind)
-
-
-def _base(name: str, folder: Path) -> tuple[str, str | None]:
-    """Return the folder or the name on the hub of the model under an adapter, as the adapter says, and its revision."""
-    said = read_json(folder / ADAPTER)
-    base, revision = said.get("base_model_name_or_path"), said.get("revision")
-    if not isinstance(base, str) or not base or "\0" in base:
-        raise LoadError(f"{ADAPTER} of {visible(name)} names no base model; --base names it")
-    if not os.path.isdir(base) and os.path.isdir(folder / base):
-        base = os.path.normpath(folder / base)
-    is_named = isinstance(revision, str) and _REVISION.fullmatch(revision) and not os.path.isdir(base)
-    return base, revision if is_named else None
 
 
 def has_tokenizer(folder: Path) -> bool:

@@ -15,6 +15,7 @@ from attncli.text import visible
 
 ADAPTER = "adapter_config.json"
 
+_REVISION = re.compile(r"\w[\w-]*(?:[./]\w[\w-]*)*")  # which cannot lead out of the cache
 _DEEPEST = 3  # models--org--name/snapshots/COMMIT/0_Transformer
 _MOST = 1000  # entries of a folder that are looked into
 _LISTED = 8  # checkpoints that a sentence names
@@ -23,6 +24,26 @@ _LISTED = 8  # checkpoints that a sentence names
 def is_adapter(folder: Path) -> bool:
     """Return whether a folder has an adapter's configuration."""
     return (folder / ADAPTER).is_file()
+
+
+def base_of(folder: Path) -> tuple[str, str]:
+    """Return the folder or the name on the hub of the model under an adapter, as the adapter says, and its revision.
+
+    A path may be relative to the folder that the program runs in, as for peft, or to the adapter's. The revision is
+    empty where none is named.
+
+    Raises:
+        LoadError: it names none, or its file is damaged.
+    """
+    said = read_json(folder / ADAPTER)
+    base, revision = said.get("base_model_name_or_path"), said.get("revision")
+    if not isinstance(base, str) or not base or "\0" in base:
+        raise LoadError(f"{ADAPTER} of {visible(str(folder))} names no base model; --base names it")
+    if not os.path.isdir(base) and os.path.isdir(folder / base):
+        base = os.path.normpath(folder / base)
+    if os.path.isdir(base) or not isinstance(revision, str) or not _REVISION.fullmatch(revision):
+        revision = ""
+    return base, revision
 
 
 def is_checkpoint(folder: Path) -> bool:
@@ -79,11 +100,7 @@ def taken(folder: str) -> str:
 
 
 def tokenizer_beside(folder: Path) -> Path | None:
-    """Return the folder of the tokenizer of a text encoder of diffusers, which stands beside it; None if there is none.
-
-    Raises:
-        LoadError: it cannot be read.
-    """
+    """Return the folder of a diffusers text encoder's tokenizer, which stands beside it; None if there is none."""
     if folder.name.startswith("text_encoder") and (folder.parent / "model_index.json").is_file():
         beside = folder.with_name(folder.name.replace("text_encoder", "tokenizer"))
         return beside if beside.is_dir() else None

@@ -265,6 +265,7 @@ def test_what_transformers_warns_of_while_it_reads_weights_is_said(
 
 # --- adapters ----------------------------------------------------------------------------------------------
 
+
 def test_an_adapter_among_the_weights_is_refused(attn: Run, made: Made) -> None:
     folder = made({LINEAR.format(0).replace("weight", "lora_A.default.weight"): torch.ones(4, 24)})
     refused(attn, folder, "q_proj.lora_A.default.weight", "that nobody applies", "merge_and_unload")

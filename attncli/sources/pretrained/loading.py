@@ -52,13 +52,14 @@ def find(name: str, options: LoadOptions) -> tuple[Place, Any]:
     """
     place = locate(name, options)
     try:
-        config = load_config(place.model, place.options(options))
-    except LoadError as error:
-        if place.adapter is not None and not os.path.isdir(place.model):
-            raise LoadError(f"the base of {visible(name)}: {error}; --base names another") from None
-        if place.adapter is not None or not is_known(place.folder, "config.json"):
-            raise
-        if not download_adapter(name, options):
+        with place.reading():
+            config = load_config(place.model, place.options(options))
+    except LoadError:
+        if (
+            place.adapter is not None
+            or not is_known(place.folder, "config.json")
+            or not download_adapter(name, options)
+        ):
             raise
         return find(name, options)
     if place.adapter is None and not os.path.isdir(name) and download_adapter(name, options):

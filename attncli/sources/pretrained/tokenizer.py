@@ -91,7 +91,8 @@ def _alone(name: str, options: LoadOptions) -> tuple[Any, int | None]:
     place = locate(name, options, for_tokenizer=True)
     options = place.options(options)
     config = None if place.tokenizer is None else _config(place.model, options)
-    tokenizer = load_tokenizer(place.model, options, place.tokenizer, config)
+    with place.reading():
+        tokenizer = load_tokenizer(place.model, options, place.tokenizer, config)
     config = config or _config(place.model, options)
     if config is not None:
         return tokenizer, limit_by(config)
