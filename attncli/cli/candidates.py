@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import typer
 
-from attncli.errors import UsageError
+from attncli.errors import LoadError, UsageError
 from attncli.masks.notation import ENDINGS, NOTATION
 
 _HERE = "\0"  # stands in a line where the cursor is; no word of a shell holds it
@@ -195,17 +195,28 @@ def _outputs(cursor: Cursor) -> Iterator[Candidate]:
     return _files(tuple("." + name.replace("table", "txt") for name in choices) or ENDINGS, cursor)
 
 
-def _folders_with(name: str, cursor: Cursor) -> Iterator[Candidate]:
-    """Yield the folders that hold a file of that name, and those to go on into.
+def _folders_with(
+    names: Sequence[str], cursor: Cursor, inner: Callable[[Path], Sequence[Path]] = lambda _: ()
+) -> Iterator[Candidate]:
+    """Yield the folders that hold a file of one of these names, and those to go on into.
 
     The latter are those with such a folder directly inside; where there is neither, all of them.
+
+    Args:
+        names: of the files.
+        cursor: where the line ends.
+        inner: returns the folders inside a folder that may be meant by it; where there is one, it is.
     """
     others, found = [], False
     for typed, path in _paths(cursor):
-        if os.path.isfile(os.path.join(path, name)):
+        held = next((name for name in names if os.path.isfile(os.path.join(path, name))), None)
+        if held is not None:
             found = True
-            yield Candidate(typed, f"holds a {name}")
-        elif any(os.path.isfile(os.path.join(path, inner, name)) for inner in _names(path)):
+            yield Candidate(typed, f"holds a {held}")
+        elif os.path.isdir(path) and len(meant := inner(Path(path))) == 1:
+            found = True
+            yield Candidate(typed, f"holds {meant[0].name}")
+        elif any(os.path.isfile(os.path.join(path, one, name)) for one in _names(path) for name in names):
             found = True
             yield Candidate(typed + "/", "folder", goes_on=True)
         elif os.path.isdir(path):
@@ -254,18 +265,20 @@ _LARGEST = 10_000  # no model has as many layers or heads
 
 
 def _models(cursor: Cursor) -> Iterator[Candidate]:
-    """Yield the models of the hub's local cache that have a config.json, and folders that hold one."""
+    """Yield the models and adapters of the hub's local cache, and folders that hold one."""
     from attncli.sources.folder import cache
+    from attncli.sources.nested import ADAPTER, inner
 
-    configs = sorted(cache().glob("models--*/snapshots/*/config.json"))
+    files = ("config.json", ADAPTER)
+    configs = sorted(path for file in files for path in cache().glob(f"models--*/snapshots/*/{file}"))
     for name in dict.fromkeys(config.parents[2].name for config in configs):
         if name.isprintable():
             yield Candidate(name.removeprefix("models--").replace("--", "/", 1), "in the local cache")
-    yield from _folders_with("config.json", cursor)
+    yield from _folders_with(files, cursor, inner)
 
 
 def _tokenizers(cursor: Cursor) -> Iterator[Candidate]:
-    yield from _folders_with("tokenizer.json", cursor)
+    yield from _folders_with(["tokenizer.json"], cursor)
     yield from _files((".json",), cursor)
 
 
@@ -280,7 +293,7 @@ def _revisions(cursor: Cursor) -> Iterator[Candidate]:
 
 def _sizes(cursor: Cursor) -> dict[str, int]:
     """Return how many layers and heads the checkpoint has, or the toy layer; 0 is unknown."""
-    if model := _model(cursor):
+    if model := next(iter(_words(cursor.given, "base")), _model(cursor)):
         return sizes(model, cursor.given.get("revision", "main"))
     names = {parameter.name for parameter in cursor.context.command.params}
     if "from_" in cursor.given or "num_heads" not in names:
@@ -308,17 +321,21 @@ def sizes(name: str, revision: str) -> dict[str, int]:
     """Return how many layers and heads a checkpoint has, from its config.json; 0 is unknown.
 
     Args:
-        name: a folder, or a name in the local cache.
+        name: a folder, or a name in the local cache; an adapter has the layers of its base.
         revision: which one of the cache.
     """
     from attncli.files import MOST_SETTINGS, read_file
     from attncli.sources.folder import snapshot
+    from attncli.sources.nested import base_of, is_adapter, taken
 
     folder = Path(name).expanduser()
-    path = (folder if folder.is_dir() else snapshot(name, revision)) / "config.json"
     try:
-        config = json.loads(read_file(path, MOST_SETTINGS))
-    except (OSError, ValueError, RecursionError):
+        path = Path(taken(str(folder))) if folder.is_dir() else snapshot(name, revision)
+        if is_adapter(path) and not (path / "config.json").is_file():
+            base, revision = base_of(path)
+            path = Path(base) if os.path.isdir(base) else snapshot(base, revision or "main")
+        config = json.loads(read_file(path / "config.json", MOST_SETTINGS))
+    except (LoadError, OSError, ValueError, RecursionError):
         config = None
     if not isinstance(config, dict):
         config = {}

@@ -142,6 +142,12 @@ class Hub(Options):
     trust_remote_code: Annotated[
         bool, model_option("--trust-remote-code", help="Run the Python code that the checkpoint brings.")
     ] = False
+    base: Annotated[
+        str | None,
+        model_option(
+            metavar="NAME_OR_FOLDER", help="The model under an adapter. Default: the one that the adapter names."
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -131,7 +131,11 @@ def repository(name: str) -> Path:
 
 def snapshot(name: str, revision: str) -> Path:
     """Return the folder that a model's files at a branch, tag or commit have in the cache, or would have."""
-    folder = repository(name)
+    return snapshot_in(repository(name), revision)
+
+
+def snapshot_in(folder: Path, revision: str) -> Path:
+    """Return the folder that the files of a model of the cache have at a branch, tag or commit, or would have."""
     try:
         commit = read_file(folder / "refs" / revision, MOST_SETTINGS).decode().strip()
     except (OSError, ValueError):
@@ -140,7 +144,7 @@ def snapshot(name: str, revision: str) -> Path:
 
 
 def folder_of(name: str, revision: str | None) -> Path:
-    """Return the folder of a checkpoint: its own, or what it has in the cache, or would have."""
+    """Return the folder that a name stands for: itself, or one of the hub's local cache, which need not be there."""
     return Path(name) if os.path.isdir(name) else snapshot(name, revision or "main")
 
 

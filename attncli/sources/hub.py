@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from tqdm.std import tqdm
 
 from attncli.errors import AttnError, InputError, LoadError
+from attncli.sources.folder import ALONE, INDEX, is_known, shards_of, snapshot
+from attncli.sources.nested import ADAPTER
 from attncli.text import visible
 
 if TYPE_CHECKING:
@@ -23,6 +25,12 @@ _log = logging.getLogger(__name__)
 _READERS = tuple(
     f"transformers.{name}" for name in ("modeling_utils", "core_model_loading", "quantizers", "integrations")
 )
+
+# Of a repository with an adapter: itself and its tokenizer; some hold whole training runs.
+_OF_ADAPTER = [
+    "adapter_config.json", "adapter_model.*", "config.json", "model*.safetensors*", "*token*.json", "*.model",
+    "vocab.*", "merges.txt", "*.jinja",
+]  # fmt: skip
 
 # Read when the libraries are imported: progress bars, and the tokenizers' warning of a fork.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -156,6 +164,54 @@ def first_sentence(error: BaseException) -> str:
     """Return what a library said, without its advice and its line breaks."""
     text = " ".join(str(error).split()) or type(error).__name__
     return visible(text.partition(". ")[0][:300].rstrip("."))
+
+
+def download_adapter(name: str, options: LoadOptions) -> bool:
+    """Download an adapter that is not in the local cache; return whether there is one that was not known of.
+
+    Raises:
+        LoadError: some of its files could not be had.
+    """
+    from huggingface_hub import hf_hub_download, is_offline_mode, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    revision = options.revision or "main"
+    if options.offline or is_offline_mode() or is_known(snapshot(name, revision), ADAPTER):
+        return False
+    try:
+        hf_hub_download(name, ADAPTER, revision=revision)
+    except (HfHubHTTPError, LocalEntryNotFoundError):  # it has none, or the hub does not answer
+        return False
+    with explained(name, "adapter", options):
+        snapshot_download(name, revision=revision, allow_patterns=_OF_ADAPTER, tqdm_class=Download)
+    return True
+
+
+def download_weights(name: str, options: LoadOptions) -> None:
+    """Download the safetensors files of a checkpoint into the local cache.
+
+    Raises:
+        Exception: of the client.
+    """
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
+
+    def fetch(file: str) -> str:
+        return hf_hub_download(
+            name,
+            file,
+            revision=options.revision,
+            local_files_only=options.offline,
+            tqdm_class=Download,
+        )
+
+    try:
+        fetch(INDEX)
+    except EntryNotFoundError:
+        fetch(ALONE)
+        return
+    for file in sorted(set(shards_of(snapshot(name, options.revision or "main")).values())):
+        fetch(file)
 
 
 class Download(tqdm):  # type: ignore[misc]  # tqdm has no types

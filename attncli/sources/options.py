@@ -60,6 +60,7 @@ class LoadOptions:
         truncate: cut a text to the tokens that the model has positions for.
         chat: read a sentence as a user's turn, through the checkpoint's chat template.
         system: what the system's turn says, which stands before it.
+        base: folder or hub name of the model under an adapter; None is the one that the adapter names.
     """
 
     revision: str | None = None
@@ -72,6 +73,7 @@ class LoadOptions:
     truncate: bool = False
     chat: bool = False
     system: str | None = None
+    base: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be before anything is loaded."""
@@ -272,3 +274,4 @@ class TokenizerOptions:
     truncate: bool = False
     chat: bool = False
     system: str | None = None
+    base: str | None = None

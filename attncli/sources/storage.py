@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from attncli.errors import LoadError
 from attncli.sources.folder import check_folder
+from attncli.sources.forms import other_form
 from attncli.text import visible
 
 if TYPE_CHECKING:
     from attncli.sources.tensors import Store
 
-_ADAPTER = "adapter_config.json"
 _WEIGHTS = (".safetensors", ".bin")
 _FLOATS = ("F64", "F32", "F16", "BF16")  # that are the numbers themselves; F8_E4M3 and I8 are so many steps of a scale
 # hf_quant_config.json (ModelOpt), quantize_config.json (GPTQ), quant_config.json (AWQ), quanto_qmap.json (Quanto), …
@@ -41,14 +41,14 @@ _OF_ACTIVATIONS = re.compile(
     _WORD.format(r"(?:(?:in|out)put|act(?:ivation)?|prob|[qkv]|kv|[kv]_cache)_(?:\w+_)?(?:scales?|zero_points?|amax)")
     + r"|(?:in|out)put_quantizer"
 )
-_OF_ADAPTER = re.compile(_WORD.format(r"lora_\w+"))
+_OF_ADAPTER = re.compile(_WORD.format(r"lora_\w+|ia3_l|hada_\w+|lokr_\w+|token_adapter"))
 # Masks and angles that older versions of transformers saved, and what tools have counted: no parameters.
 _BUFFERS = re.compile(
     r"att(entio)?n\.(masked_)?bias$|rotary|inv_freq|(position_ids|causal_mask|_cached|_extra_state)$"
     r"|(num_batches_tracked|total_ops|total_params)$"
 )
 
-_MERGE = "merge it with peft's merge_and_unload and save the model, or give one without it"
+_MERGE = "merge it with peft's merge_and_unload and save the model, or save it as a folder of its own"
 _ADVICE = "give the checkpoint that it was made from, or one in a form that transformers reads"
 
 
@@ -70,7 +70,8 @@ def check_is_checkpoint(name: str) -> None:
     if os.path.isdir(name):
         check_folder(Path(name))
         if not os.path.isfile(os.path.join(name, "config.json")):
-            check_beside(name, Path(name), is_undone=True)  # an adapter alone
+            if said := other_form(Path(name)):
+                raise LoadError(f"the folder {visible(name)} has no config.json, and weights {said}")
             raise LoadError(
                 f"the folder {visible(name)} is no checkpoint: it has no config.json; give the folder that "
                 "save_pretrained wrote"
@@ -86,15 +87,13 @@ def check_beside(name: str, folder: Path, is_undone: bool) -> None:
         is_undone: whether its configuration says how it is quantized, in words that the reader knows.
 
     Raises:
-        LoadError: there is an adapter, the file of a quantization that the configuration does not tell of, or weights
-            that cannot be opened.
+        LoadError: there is the file of a quantization that the configuration does not tell of, or weights that cannot
+            be opened.
     """
     try:
         beside = sorted(os.listdir(folder))
     except OSError:
         return
-    if _ADAPTER in beside:
-        raise LoadError(f"{visible(name)} has an adapter ({_ADAPTER}), and adapters are not supported yet; {_MERGE}")
     for file in () if is_undone else filter(_QUANTIZATION.search, beside):
         if not _is_of_onnx(folder / file):
             raise LoadError(
@@ -187,8 +186,7 @@ def check_unread(
             others.append(tensor)
     if adapter:
         raise LoadError(
-            f"the weights of {visible(name)} hold an adapter ({_some(adapter)}), and adapters are not supported yet; "
-            f"{_MERGE}"
+            f"the weights of {visible(name)} hold an adapter ({_some(adapter)}) that nobody applies; {_MERGE}"
         )
     if scales:
         raise LoadError(

@@ -257,7 +257,7 @@ def save_tokenizer(folder: Path) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
 
 
-def tokenizer_in(folder: str, _: Any, **tokens: str | None) -> PreTrainedTokenizerFast:
+def tokenizer_in(folder: str, *_: Any, **tokens: str | None) -> PreTrainedTokenizerFast:
     names = {"unk_token": "<unk>", "pad_token": "<pad>"} | tokens
     inputs = ["input_ids", "attention_mask"]
     return PreTrainedTokenizerFast(tokenizer_file=f"{folder}/tokenizer.json", model_input_names=inputs, **names)

@@ -265,24 +265,10 @@ def test_what_transformers_warns_of_while_it_reads_weights_is_said(
 
 # --- adapters ----------------------------------------------------------------------------------------------
 
-ADAPTER = {"peft_type": "LORA", "base_model_name_or_path": "somebody/else", "r": 4, "target_modules": ["q_proj"]}
-
-
-def test_an_adapter_beside_a_whole_model_is_refused(attn: Run, made: Made) -> None:
-    folder = made(files={"adapter_config.json": ADAPTER})
-    refused(attn, folder, "adapter_config.json", "adapters are not supported yet", "merge_and_unload")
-
-
-def test_an_adapter_alone_is_said_to_be_one(attn: Run, made: Made) -> None:
-    folder = made(files={"adapter_config.json": ADAPTER})
-    for name in ("config.json", "model.safetensors"):
-        (folder / name).unlink()
-    one_refusal(attn("inspect", TEXT, "-m", folder), folder, "adapters are not supported yet")
-
 
 def test_an_adapter_among_the_weights_is_refused(attn: Run, made: Made) -> None:
     folder = made({LINEAR.format(0).replace("weight", "lora_A.default.weight"): torch.ones(4, 24)})
-    refused(attn, folder, "q_proj.lora_A.default.weight", "merge_and_unload")
+    refused(attn, folder, "q_proj.lora_A.default.weight", "that nobody applies", "merge_and_unload")
 
 
 # --- files that may not be opened ---------------------------------------------------------------------------

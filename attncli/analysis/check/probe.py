@@ -83,7 +83,8 @@ class Probe:
     @property
     def stored_dtype(self) -> str:
         """The type that the checkpoint was saved in, as its configuration says."""
-        part = text_part(self.checkpoint.name, self.checkpoint.options)
+        checkpoint = self.checkpoint
+        part = text_part(checkpoint.place.model, checkpoint.place.options(checkpoint.options))
         said = (getattr(config, "dtype", None) for config in (part.config, part.whole))
         return _named(next(filter(None, said), torch.float32))
 

@@ -18,7 +18,9 @@ import numpy as np
 from attncli.errors import InputError, UsageError, not_installed
 from attncli.masks.parser import parse
 from attncli.sources.chat import open_chat
-from attncli.sources.folder import TEMPLATE, check_folder, is_known, read_json, snapshot
+from attncli.sources.folder import TEMPLATE, check_folder, is_known, read_json
+from attncli.sources.forms import check_form
+from attncli.sources.locating import Place, locate
 from attncli.sources.native.families import recipe_of
 from attncli.sources.native.fields import DeclinedError, Fields
 from attncli.sources.native.forward import Model
@@ -27,15 +29,13 @@ from attncli.sources.native.weights import Weights
 from attncli.sources.reading import Reader
 from attncli.sources.storage import (
     check_beside,
-    check_is_checkpoint,
-    check_path,
     check_types,
     check_unread,
     is_unknown,
     unknown_quantization,
 )
 from attncli.sources.stream import OneByOne
-from attncli.sources.tensors.opening import open_store
+from attncli.sources.tensors.opening import open_store, rows_of_vocabulary
 from attncli.sources.tensors.shards import has_shards
 from attncli.text import visible
 from attncli.trace.selection import Indices
@@ -81,14 +81,21 @@ class NativeCheckpoint(OneByOne):
     ) -> None:
         _check_options(options)
         self.mask = None if mask is None else parse(mask, states_true=False)
-        check_is_checkpoint(model)
-        folder = _folder(model, options, _is_whole)
+        place = locate(model, options)
+        model = place.name
+        folder = _folder(place, options, has_shards if place.tokenizer else _is_whole)
+        check_form(model, folder)
         config = read_json(folder / "config.json")
         _check_stored(model, folder, config, options)
+        adapter = place.read_adapter(options.allow_pickle)
+        store = open_store(folder, adapter)
+        if "vocab_size" in config:
+            config["vocab_size"] = rows_of_vocabulary(store, config["vocab_size"])
         recipe = recipe_of(Fields(config))
         if kind not in (None, "self"):
             raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has self attention")
         self.name = model
+        self.details = place.details
         self.family: str = config["model_type"]
         self.layers = layers.among(len(recipe.layers), visible(model))
         self.heads = heads.among(recipe.heads.count, f"each layer of {visible(model)}")
@@ -96,14 +103,13 @@ class NativeCheckpoint(OneByOne):
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, self.family, len(recipe.layers), last)
         has_choice = options.engine == "auto" and not options.verify and not not_installed("torch", "transformers")
         self.most = MOST if has_choice else math.inf
-        store = open_store(folder)
         weights = Weights(model, store, recipe.prefix, recipe.embedding.tokens.name + ".weight")
         self.model = Model(recipe, weights)
         expected = set(recipe.tensors(min(last + 1, len(weights))))  # a file may claim layers without end
         modules = {name[:dot] for name in expected for dot, each in enumerate(name) if each == "."}
         self.notes = check_unread(model, weights.unread(expected), modules, recipe.prefix, is_undone=False)
         check_types(model, store, expected, recipe.prefix)
-        tokenizer = load_tokenizer(model, folder, config)
+        tokenizer = load_tokenizer(place.model, place.tokenizer or folder, config)
         self.reader = Reader(
             name=model,
             tokenizer=tokenizer,
@@ -141,7 +147,7 @@ class NativeCheckpoint(OneByOne):
             model=self.name,
             architecture=self.family,
             layers=len(self.model.recipe.layers),
-            details={"engine": "native"},
+            details={"engine": "native", **self.details},
             notes=self.notes,
         )
         recorded = tuple(found[index] for index in self.layers)
@@ -155,13 +161,13 @@ def load_alone(name: str, options: LoadOptions) -> tuple[NativeTokenizer, int]:
         DeclinedError: this engine does not compute the checkpoint.
         LoadError: a file is damaged.
     """
-    check_path(name)
     _check_options(options)
-    folder = _folder(name, options, _has_whole_tokenizer)
+    place = locate(name, options, for_tokenizer=True)
+    folder = _folder(place, options, _has_config if place.tokenizer else _has_whole_tokenizer)
     config = read_json(folder / "config.json")
     config.pop("quantization_config", None)  # of the weights
     limit = recipe_of(Fields(config)).positions
-    return load_tokenizer(name, folder, config), limit
+    return load_tokenizer(place.model, place.tokenizer or folder, config), limit
 
 
 def _check_stored(name: str, folder: Path, config: dict[str, Any], options: EngineOptions) -> None:
@@ -183,14 +189,17 @@ def _check_options(options: LoadOptions) -> None:
         raise DeclinedError("it runs no code that a checkpoint brings")
 
 
-def _folder(name: str, options: LoadOptions, is_whole: Callable[[Path], bool]) -> Path:
+def _folder(place: Place, options: LoadOptions, is_whole: Callable[[Path], bool]) -> Path:
     """Return the folder that holds a checkpoint: its own, or that of the hub's local cache."""
-    is_local = os.path.isdir(name)
-    folder = Path(name) if is_local else snapshot(name, options.revision or "main")
-    if not is_local and not (is_whole(folder) and (not options.chat or _has_chat_template(folder))):
+    has_all = is_whole(place.folder) and (not options.chat or _has_chat_template(place.folder))
+    if not os.path.isdir(place.model) and not has_all:
         raise NotCachedError("there is no such folder, and it is not, or not whole, in the local cache")
-    check_folder(folder)
-    return folder
+    check_folder(place.folder)
+    return place.folder
+
+
+def _has_config(folder: Path) -> bool:
+    return (folder / "config.json").is_file()
 
 
 def _is_whole(folder: Path) -> bool:

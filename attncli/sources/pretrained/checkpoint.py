@@ -24,7 +24,6 @@ from attncli.sources.pretrained.configuration import (
 )
 from attncli.sources.pretrained.generation import Writer, check_causal, check_no_future
 from attncli.sources.pretrained.implied import implied_masks, mask_notes
-from attncli.sources.pretrained.part import text_part
 from attncli.sources.pretrained.recording import Request
 from attncli.sources.reading import Reader, Sentence
 from attncli.text import several, visible
@@ -57,13 +56,13 @@ class Checkpoint:
         options: LoadOptions,
         generate: int = 0,
     ) -> None:
-        self.name = model
-        self.options = options
         expression = None if mask is None else parse(mask, states_true=False)
         if generate and expression is not None:
             raise UsageError("--generate lets the model write under its own mask; drop --mask")
         # All that the configuration tells comes before the weights are read.
-        self.part = text_part(model, options)
+        self.place, self.part = loading.find(model, options)
+        self.name = model = self.place.name
+        self.options = options
         config = self.part.config
         if generate:
             check_causal(model, self.part)
@@ -78,7 +77,9 @@ class Checkpoint:
         heads.among(head_count(config), f"each layer of {visible(model)}")
         what, last = self.part.architecture, max(self.request.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, what, self.num_layers, last)
-        own_tokenizer = tokenizer.load_tokenizer(model, options)
+        own_tokenizer = tokenizer.load_tokenizer(
+            self.place.model, self.place.options(options), self.place.tokenizer, self.part.whole
+        )
         chat = open_chat(model, own_tokenizer, options, special=special, asks=generate > 0)
         whole, notes = self._load(writes=generate > 0)
         own = whole.get_submodule(self.part.path)
@@ -100,7 +101,7 @@ class Checkpoint:
 
     def _load(self, writes: bool) -> tuple[Any, tuple[str, ...]]:
         """Return the model that the part is in, and what the user should know of its weights."""
-        return loading.load_model(self.name, self.part, self.options, self.request, writes)
+        return loading.load_model(self.place, self.part, self.options, self.request, writes)
 
     def _check_attention(self, found: Sequence[int]) -> None:
         """Raise NotExposedError unless one at least of the layers asked for has softmax attention."""
@@ -229,6 +230,7 @@ class Checkpoint:
             layers=self.num_layers,
             details={
                 "engine": "transformers",
+                **self.place.details,
                 **({} if self.part.tower is None else {"tower": self.part.tower}),
                 **({"other_layers": others} if others else {}),
             },

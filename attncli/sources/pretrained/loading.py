@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,23 +13,26 @@ from transformers import __version__ as transformers_version
 from transformers.quantizers import AutoHfQuantizer
 
 from attncli.errors import LoadError
-from attncli.sources.folder import snapshot
-from attncli.sources.hub import Download, explained, first_sentence, heard
+from attncli.sources.folder import is_known
+from attncli.sources.forms import check_form, has_pickle
+from attncli.sources.hub import Download, download_adapter, download_weights, explained, first_sentence, heard
+from attncli.sources.locating import Place, locate
 from attncli.sources.pretrained import places
 from attncli.sources.pretrained.configuration import layer_count
 from attncli.sources.pretrained.memory import feed_forward_in_blocks
+from attncli.sources.pretrained.part import TextPart, text_part
 from attncli.sources.pretrained.running import settle, with_ours
 from attncli.sources.pretrained.state import state_of
 from attncli.sources.pretrained.tokenizer import hub_arguments, positions
 from attncli.sources.storage import check_beside, check_types, check_unread, unknown_quantization
-from attncli.sources.tensors.opening import is_plain, open_store
+from attncli.sources.tensors.opening import is_plain, open_store, rows_of_vocabulary
+from attncli.sources.tensors.shards import has_shards
 from attncli.text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from attncli.sources.options import LoadOptions
-    from attncli.sources.pretrained.part import TextPart
     from attncli.sources.pretrained.recording import Request
     from attncli.sources.tensors import Store
 
@@ -40,8 +42,33 @@ _log = logging.getLogger(__name__)
 _AFTER_ATTENTION = ("pooler",)
 
 
+def find(name: str, options: LoadOptions) -> tuple[Place, TextPart]:
+    """Return where a checkpoint's files are, and what of it reads text; an adapter on the hub is downloaded.
+
+    Raises:
+        LoadError: there is no such checkpoint, or it cannot be read.
+        InputError: it counts layers that no model has.
+        NotExposedError: it has no part that reads text alone, with attention.
+    """
+    place = locate(name, options)
+    try:
+        with place.reading():
+            part = text_part(place.model, place.options(options))
+    except LoadError:
+        if (
+            place.adapter is not None
+            or not is_known(place.folder, "config.json")
+            or not download_adapter(name, options)
+        ):
+            raise
+        return find(name, options)
+    if place.adapter is None and not os.path.isdir(name) and download_adapter(name, options):
+        return find(name, options)
+    return place, part
+
+
 def load_model(
-    name: str, part: TextPart, options: LoadOptions, request: Request, writes: bool
+    place: Place, part: TextPart, options: LoadOptions, request: Request, writes: bool
 ) -> tuple[Any, tuple[str, ...]]:
     """Load a model that calls our attention function, and return it with the notes on its weights for the user.
 
@@ -51,8 +78,8 @@ def load_model(
     of its own, which has no place for ours.
 
     Args:
-        name: folder or hub name.
-        part: from `text_part`.
+        place: where its files are, from `find`.
+        part: what of it reads text.
         options: how to load.
         request: what will be recorded; the layers above are left out where an architecture can be cut.
         writes: whether the model needs its head, to write more tokens.
@@ -60,26 +87,34 @@ def load_model(
     Raises:
         LoadError: weights are missing, damaged or of the wrong shape.
     """
+    name, adapter = place.model, place.read_adapter(options.allow_pickle)
+    options = place.options(options)
     _check_device(options)
-    if not options.allow_pickle and _has_pickle_alone(name):
-        raise LoadError(
-            f"{visible(name)} has its weights in a pickle, which may hold code; --allow-pickle reads the tensors in it "
-            "and nothing else, or save it again as safetensors"
-        )
+    if os.path.isdir(name):
+        check_form(name, place.folder)
+        if has_pickle(place.folder) and not has_shards(place.folder) and not options.allow_pickle:
+            raise LoadError(
+                f"{visible(name)} has its weights in a pickle, which may hold code; --allow-pickle reads the tensors "
+                "in it and nothing else, or save it again as safetensors"
+            )
     _log.info("loading the weights of %s", name)
     part.config.use_cache = False  # one pass, no generation: keys and values need not be kept
     loader = _loader(part, options, request, writes)
     is_undone = _is_undone(name, part.whole)
-    check_beside(name, _folder(name, options), is_undone)
-    store = open_store(_folder(name, options))
+    check_beside(name, place.folder, is_undone)
+    if adapter is not None:
+        _prepare_base(place, options, is_undone)
+    store = open_store(place.folder, adapter)
+    if hasattr(part.config, "vocab_size"):
+        part.config.vocab_size = rows_of_vocabulary(store, part.config.vocab_size)
     with explained(name, "model", options), heard() as said:
         model, report = with_ours(partial(_loaded, loader, name, part, options, store))
-    check_beside(name, _folder(name, options), is_undone)  # now that it is downloaded
+    check_beside(name, place.folder, is_undone)  # now that it is downloaded
     head = model.base_model_prefix + "." if model.base_model_prefix else ""
     notes = _check_weights(name, model, part, report, head, is_undone)
     if not is_undone:
         floating = (tensor for tensor, value in model.state_dict().items() if value.is_floating_point())
-        check_types(name, open_store(_folder(name, options)), floating, head)
+        check_types(name, open_store(place.folder, adapter), floating, head)
     settle(model.get_submodule(part.path), part.tower is not None)
     feed_forward_in_blocks(model)
     model = model.eval() if options.device_map else model.eval().to(options.device)
@@ -89,9 +124,25 @@ def load_model(
     return model, (*notes, *dict.fromkeys(said))
 
 
-def _folder(name: str, options: LoadOptions) -> Path:
-    """Return the folder of a checkpoint; the hub's local cache has none before the first download."""
-    return Path(name) if os.path.isdir(name) else snapshot(name, options.revision or "main")
+def _prepare_base(place: Place, options: LoadOptions, is_undone: bool) -> None:
+    """See to it that the tensors under an adapter are there to be read.
+
+    Raises:
+        LoadError: they cannot be, or nobody but transformers undoes their quantization.
+    """
+    if not os.path.isdir(place.model) and not has_shards(place.folder):
+        with explained(place.model, "model", options):
+            download_weights(place.model, options)
+    if is_undone and is_plain(open_store(place.folder)):
+        raise LoadError(
+            f"the base of {visible(place.name)}, {visible(place.model)}, is quantized, and the adapter is applied to "
+            "plain numbers alone; --base names the model that it was quantized from"
+        )
+    if not has_shards(place.folder):
+        raise LoadError(
+            f"the base of {visible(place.name)}, {visible(place.model)}, has no safetensors weights; save it again as "
+            "safetensors"
+        )
 
 
 def _check_device(options: LoadOptions) -> None:
@@ -106,11 +157,6 @@ def _check_device(options: LoadOptions) -> None:
     except (RuntimeError, AssertionError) as error:
         what = f"{option} {visible(device) or 'with no name'}"
         raise LoadError(f"{what}: {first_sentence(error)}; give {option} cpu") from None
-
-
-def _has_pickle_alone(name: str) -> bool:
-    files = os.listdir(name) if os.path.isdir(name) else []
-    return any(file.endswith(".bin") for file in files) and not any(file.endswith(".safetensors") for file in files)
 
 
 def _loader(part: TextPart, options: LoadOptions, request: Request, writes: bool) -> Any:
@@ -164,10 +210,10 @@ def _is_undone(name: str, config: Any) -> bool:
     if said is None:
         return False
     try:
-        is_known = AutoHfQuantizer.supports_quant_method(said if isinstance(said, dict) else said.to_dict())
+        is_supported = AutoHfQuantizer.supports_quant_method(said if isinstance(said, dict) else said.to_dict())
     except (ValueError, AttributeError):  # it names no method, or is no object
-        is_known = False
-    if not is_known:
+        is_supported = False
+    if not is_supported:
         raise unknown_quantization(name, said, f"transformers {transformers_version}")
     return True
 

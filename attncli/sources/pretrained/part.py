@@ -24,7 +24,6 @@ from attncli.errors import InputError, NotExposedError
 from attncli.sources.hub import explained
 from attncli.sources.pretrained.configuration import is_counted, layer_count
 from attncli.sources.pretrained.tokenizer import check_quantization, hub_arguments
-from attncli.sources.storage import check_is_checkpoint
 from attncli.text import visible
 from attncli.trace.selection import MOST_LAYERS
 
@@ -103,7 +102,6 @@ def text_part(name: str, options: LoadOptions) -> TextPart:
         InputError: it counts layers that no model has.
         NotExposedError: it has no part that reads text alone, with attention.
     """
-    check_is_checkpoint(name)
     with explained(name, "configuration", options):
         try:
             config = AutoConfig.from_pretrained(name, **hub_arguments(options))

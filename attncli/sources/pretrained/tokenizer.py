@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from attncli.sources.folder import check_folder, folder_of
 from attncli.sources.hub import explained, hush
+from attncli.sources.locating import locate
 from attncli.sources.pretrained.python_tokenizer import PythonTokenizer
 from attncli.sources.pretrained.tokenizer_files import check_files, no_tokenizer
 from attncli.sources.storage import unknown_quantization
@@ -31,20 +32,27 @@ _AFTER_PADDING = frozenset({
 })  # fmt: skip
 
 
-def load_tokenizer(name: str, options: LoadOptions) -> Any:
+def load_tokenizer(name: str, options: LoadOptions, folder: Path | None = None, config: Any = None) -> Any:
     """Load a checkpoint's tokenizer.
+
+    Args:
+        name: folder or hub name.
+        options: how to load.
+        folder: where the tokenizer is, if it is in a folder of its own.
+        config: of the model, for a tokenizer in a folder of its own.
 
     Raises:
         LoadError: it has none, or it cannot be read, or a package is missing that reads its files.
     """
     with explained(name, "tokenizer", options):
         try:
-            tokenizer = _loaded(name, options)
+            own = hub_arguments(options) | ({} if folder is None else {"config": config})
+            tokenizer = _loaded(folder or name, own)
         except AttributeError:
             check_quantization(name, options)
             raise
         except Exception as error:  # of whatever reads the file
-            check_files(name, folder_of(name, options.revision), error)
+            check_files(name, folder or folder_of(name, options.revision), error)
             raise
         # An empty special token is in no vocabulary: transformers looks for its id without end.
         for each in getattr(tokenizer, "SPECIAL_TOKENS_ATTRIBUTES", ()):
@@ -55,13 +63,13 @@ def load_tokenizer(name: str, options: LoadOptions) -> Any:
     return tokenizer if getattr(tokenizer, "is_fast", False) else PythonTokenizer(tokenizer)
 
 
-def _loaded(name: str, options: LoadOptions) -> Any:
+def _loaded(place: str | Path, options: dict[str, Any]) -> Any:
     """Return the tokenizer that transformers makes without mistral-common, whether that is installed or not."""
     from transformers import AutoTokenizer, TokenizersBackend
 
-    tokenizer = AutoTokenizer.from_pretrained(name, mistral_format=False, **hub_arguments(options))
+    tokenizer = AutoTokenizer.from_pretrained(place, mistral_format=False, **options)
     if type(tokenizer).__name__ == "MistralCommonBackend":  # which tokenizer_config.json names
-        return TokenizersBackend.from_pretrained(name, **hub_arguments(options))
+        return TokenizersBackend.from_pretrained(place, **options)
     return tokenizer
 
 
@@ -83,11 +91,14 @@ def load_alone(name: str, options: LoadOptions) -> tuple[Any, int | None]:
 
 def _alone(name: str, options: LoadOptions) -> tuple[Any, int | None]:
     hush()
-    tokenizer = load_tokenizer(name, options)
-    from transformers import AutoConfig
-
-    with suppress(OSError, ValueError, KeyError):  # none, or of an architecture that transformers does not know
-        return tokenizer, limit_by(AutoConfig.from_pretrained(name, **hub_arguments(options)))
+    place = locate(name, options, for_tokenizer=True)
+    options = place.options(options)
+    config = None if place.tokenizer is None else _config(place.model, options)
+    with place.reading():
+        tokenizer = load_tokenizer(place.model, options, place.tokenizer, config)
+    config = config or _config(place.model, options)
+    if config is not None:
+        return tokenizer, limit_by(config)
     limit = tokenizer.model_max_length
     return tokenizer, limit if limit < sys.maxsize else None  # transformers writes "no limit" as 1e30
 
@@ -130,6 +141,15 @@ def positions(config: Any) -> int | None:
     """Return how many positions a configuration counts, or None where it sets no limit."""
     limits = (getattr(config, name, None) for name in ("max_position_embeddings", "max_seq_len"))
     return next((limit for limit in limits if isinstance(limit, int) and limit > 0), None)
+
+
+def _config(name: str, options: LoadOptions) -> Any:
+    """Return a checkpoint's configuration; None if it has none that transformers knows."""
+    from transformers import AutoConfig
+
+    with suppress(OSError, ValueError, KeyError):
+        return AutoConfig.from_pretrained(name, **hub_arguments(options))
+    return None
 
 
 def limit_by(config: Any) -> int | None:

@@ -1,0 +1,131 @@
+"""Where a checkpoint's files are, whatever was given: a folder, one that holds it, a name of the hub, an adapter."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attncli.errors import LoadError, UsageError
+from attncli.sources.adapter import Adapter, kind_of, read_adapter
+from attncli.sources.folder import check_folder, folder_of
+from attncli.sources.nested import base_of, is_adapter, taken, tokenizer_beside
+from attncli.sources.storage import check_is_checkpoint, check_path
+from attncli.sources.tensors.shards import has_shards
+from attncli.text import visible
+
+if TYPE_CHECKING:
+    from attncli.sources.options import LoadOptions
+
+_OF_TOKENIZER = (
+    "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model",
+    "sentencepiece.bpe.model", "tekken.json",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a checkpoint's files are.
+
+    Attributes:
+        name: as views show it: what was given, down to the folder in it that was taken.
+        model: the folder, or the name on the hub, of its configuration and its weights.
+        revision: the branch, tag or commit of a name on the hub; None is the usual one.
+        tokenizer: the folder of its tokenizer, where that is another one.
+        adapter: the folder of the adapter that changes the weights.
+        kind: of the adapter: LORA, IA3, LOHA or LOKR.
+    """
+
+    name: str
+    model: str
+    revision: str | None = None
+    tokenizer: Path | None = None
+    adapter: Path | None = None
+    kind: str | None = None
+
+    @property
+    def details(self) -> dict[str, str]:
+        """What a trace says of it besides its name."""
+        return {} if self.kind is None else {"adapter": self.kind, "base": self.model}
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the configuration and the weights; the hub's local cache has none before the download."""
+        return folder_of(self.model, self.revision)
+
+    def read_adapter(self, allow_pickle: bool) -> Adapter | None:
+        """Read the adapter, of whose numbers nothing is read yet; LoadError if it is damaged."""
+        return None if self.adapter is None else read_adapter(self.name, self.adapter, allow_pickle)
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Return a context in which an error says so where it is about the base of an adapter, on the hub."""
+        return nullcontext() if self.adapter is None or os.path.isdir(self.model) else said_of_base(self.name)
+
+    def options(self, options: LoadOptions) -> LoadOptions:
+        """Return the options that the model's own files are read with."""
+        return replace(options, revision=self.revision)
+
+
+@contextmanager
+def said_of_base(adapter: str) -> Iterator[None]:
+    """Let an error say that it is about the base of an adapter.
+
+    Raises:
+        LoadError: in place of another.
+    """
+    try:
+        yield
+    except LoadError as error:
+        raise LoadError(f"the base of {visible(adapter)}: {error}; --base names another") from None
+
+
+def locate(name: str, options: LoadOptions, *, for_tokenizer: bool = False) -> Place:
+    """Find a checkpoint's files on this machine; a name of the hub that is not in its cache is left as it is.
+
+    Args:
+        name: a folder, or a name on the hub.
+        options: `base`, `revision` and `allow_pickle` say which files.
+        for_tokenizer: whether a tokenizer is enough.
+
+    Raises:
+        LoadError: there is no checkpoint in the folder, or there are several, or an adapter cannot be read.
+        UsageError: `base` is given for what is no adapter.
+    """
+    check_path(name)
+    given, name = name, taken(name) if os.path.isdir(name) else name
+    folder = folder_of(name, options.revision)
+    if is_adapter(folder):
+        return _under(name, folder, options, for_tokenizer)
+    if options.base not in (None, given):
+        raise UsageError(f"--base names the model under an adapter, and {visible(given)} is none; drop it")
+    if not for_tokenizer or name != given:
+        check_is_checkpoint(name)
+    tokenizer = None if has_tokenizer(folder) else tokenizer_beside(folder)
+    if tokenizer is not None:
+        check_folder(tokenizer)
+    return Place(name, name, options.revision, tokenizer)
+
+
+def _under(name: str, folder: Path, options: LoadOptions, for_tokenizer: bool) -> Place:
+    """Return the place of an adapter and its base."""
+    kind = None if for_tokenizer else kind_of(name, folder)
+    tokenizer = folder if has_tokenizer(folder) else None
+    if options.base is None and os.path.isfile(folder / "config.json") and has_shards(folder):
+        return Place(name, name, options.revision, None, folder, kind)  # beside a whole model, which it belongs to
+    base, revision = (options.base, "") if options.base is not None else base_of(folder)
+    with said_of_base(name):
+        under = locate(base, replace(options, base=None, revision=revision or None), for_tokenizer=for_tokenizer)
+    if under.adapter is not None:
+        raise LoadError(
+            f"the base of {visible(name)}, {visible(base)}, is an adapter itself; merge that one with peft's "
+            "merge_and_unload, save the model, and name it by --base"
+        )
+    return replace(under, name=name, tokenizer=tokenizer or under.tokenizer, adapter=folder, kind=kind)
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Return whether a folder has a file of a tokenizer."""
+    return any(os.path.isfile(folder / name) for name in _OF_TOKENIZER)

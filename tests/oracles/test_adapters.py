@@ -1,0 +1,306 @@
+"""Adapters as peft saves them, against the attention that peft's own model computes, merged and not merged."""
+
+import json
+import shutil
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from adapters import WHOLE, beside_its_base, save_adapter, save_base
+from peft import IA3Config, LoHaConfig, LoKrConfig, LoraConfig, PeftModel
+from running import Ran
+from safetensors.torch import load_file, save_file
+
+import attncli
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:peft.*")  # advice while adapters are made
+TEXT = "time flies like an arrow"
+IDS = [2, 3, 4, 5, 6]  # of that text
+Run = Callable[..., Ran]
+
+PARTS = {"llama": ["q_proj", "down_proj"], "gpt2": ["c_attn", "c_proj"], "bert": ["query", "key", "dense"]}
+TABLES = {"llama": "embed_tokens", "gpt2": "wte", "bert": "word_embeddings"}
+
+
+def lora(family: str, **options: Any) -> LoraConfig:
+    return LoraConfig(**{"r": 4, "target_modules": PARTS[family]} | options)
+
+
+CASES: dict[str, tuple[str, Any]] = {}
+for one in PARTS:
+    CASES |= {
+        f"{one}, LoRA": (one, lora(one)),
+        f"{one}, biases, ranks of their own": (
+            one,
+            lora(one, use_rslora=True, bias="all", rank_pattern={PARTS[one][0]: 2}, alpha_pattern={PARTS[one][1]: 3}),
+        ),
+        f"{one}, DoRA": (one, lora(one, use_dora=True, bias="lora_only")),
+        f"{one}, embeddings": (one, lora(one, target_modules=[PARTS[one][0], TABLES[one]])),
+        f"{one}, IA3": (one, IA3Config(target_modules=PARTS[one], feedforward_modules=PARTS[one][-1:])),
+    }
+CASES |= {
+    "llama, all linear and a head": ("llama", lora("llama", target_modules=["q_proj", "lm_head"])),
+    "llama, DoRA of embeddings": ("llama", lora("llama", target_modules=["embed_tokens"], use_dora=True)),
+    "gpt2, a whole table": ("gpt2", lora("gpt2", modules_to_save=["wte"])),
+    "llama, some tokens": ("llama", lora("llama", trainable_token_indices=[3, 5])),
+    "bert, with a bias of LoRA": ("bert", lora("bert", lora_bias=True)),
+    "bert, of a model with a head": ("bert", lora("bert", task_type="SEQ_CLS")),
+    "bert, of a model without a head": ("bare bert", lora("bert")),
+    "llama, LoHa": ("llama", LoHaConfig(r=4, alpha=2, target_modules=PARTS["llama"])),
+    "llama, LoKr": ("llama", LoKrConfig(r=2, alpha=3, target_modules=PARTS["llama"], decompose_both=True)),
+    "llama, LoKr of whole factors": ("llama", LoKrConfig(r=40, alpha=3, target_modules=PARTS["llama"])),
+}
+
+
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """Save a base model of a family, once."""
+    return cache(lambda family: save_base(family, tmp_path_factory.mktemp("base")))
+
+
+def attentions(model: Any) -> list[np.ndarray[Any, Any]]:
+    """What a model of transformers returns in each layer, [H, Q, K]."""
+    with torch.no_grad():
+        found = model.eval()(input_ids=torch.tensor([IDS]), output_attentions=True).attentions
+    return [layer[0].numpy() for layer in found]
+
+
+def eager(family: str, base: str) -> Any:
+    return WHOLE[family].from_pretrained(base, attn_implementation="eager")
+
+
+def apart(folder: Path | str, expected: list[np.ndarray[Any, Any]], **options: Any) -> float:
+    """How far the weights that are shown are from those expected, by the size of the scores."""
+    trace = attncli.inspect(TEXT, model=str(folder), layers="all", **options)
+    largest = 1.0
+    worst = 0.0
+    for layer in trace.layers:
+        for index in range(layer.num_heads):
+            head = layer.head(index)
+            largest = max(largest, float(np.abs(head.scores).max()))
+            worst = max(worst, float(np.abs(head.weights - expected[layer.layer][index]).max()))
+    return worst / largest
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_adapter_has_the_weights_that_peft_computes(case: str, bases: Callable[[str], str], tmp_path: Path) -> None:
+    family, config = CASES[case]
+    base = bases(family.removeprefix("bare "))
+    folder = save_adapter(family, base, config, tmp_path / "adapter")
+    adapted = PeftModel.from_pretrained(eager(family, base), folder)
+    unmerged = attentions(adapted)
+    merged = attentions(adapted.merge_and_unload())
+    plain = attentions(eager(family, base))
+    assert max(float(np.abs(one - other).max()) for one, other in zip(plain, merged, strict=True)) > 1e-3
+    for engine in ("native", "transformers"):
+        assert apart(folder, unmerged, engine=engine) < 1e-6, engine
+        assert apart(folder, merged, engine=engine) < 1e-6, engine
+
+
+@pytest.fixture(scope="module")
+def adapter(bases: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A LoRA of the tiny Llama."""
+    return save_adapter("llama", bases("llama"), lora("llama"), tmp_path_factory.mktemp("lora"))
+
+
+def expected_of(base: str, adapter: str) -> list[np.ndarray[Any, Any]]:
+    return attentions(PeftModel.from_pretrained(eager("llama", base), adapter))
+
+
+def with_settings(adapter: str, folder: Path, **settings: Any) -> Path:
+    """Copy an adapter, with other settings."""
+    shutil.copytree(adapter, folder)
+    path = folder / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    return folder
+
+
+def test_the_base_is_named_by_the_adapter_or_by_an_option(
+    adapter: str, bases: Callable[[str], str], folder: Path
+) -> None:
+    base = bases("llama")
+    expected = expected_of(base, adapter)
+    shutil.copytree(base, folder / "base")
+    shutil.copytree(base, folder / "out" / "beside")
+    for place, settings, options in (
+        ("out/a", {"base_model_name_or_path": "base"}, {}),  # where the program runs, as for peft
+        ("out/b", {"base_model_name_or_path": "../beside"}, {}),
+        ("out/c", {"base_model_name_or_path": "/no/longer/there"}, {"base": "base"}),
+        ("out/d", {"base_model_name_or_path": None}, {"base": str(folder / "base")}),
+    ):
+        found = with_settings(adapter, folder / place, **settings)
+        for engine in ("native", "transformers"):
+            assert apart(found, expected, engine=engine, **options) < 1e-6, place
+
+
+def test_an_adapter_beside_a_whole_model_changes_that_model(
+    adapter: str, bases: Callable[[str], str], tmp_path: Path, attn: Run
+) -> None:
+    expected = expected_of(bases("llama"), adapter)
+    folder = beside_its_base(adapter, bases("llama"), tmp_path / "both")
+    (folder / "adapter_config.json").write_text(
+        (folder / "adapter_config.json").read_text().replace(bases("llama"), "somebody/else")
+    )
+    for engine in ("native", "transformers"):
+        assert apart(folder, expected, engine=engine) < 1e-6
+    ran = attn("inspect", TEXT, "-m", folder, "--show", "tokens")
+    assert f"LORA adapter on {folder}" in ran.out
+
+
+def test_tensors_in_half_precision_are_widened(adapter: str, bases: Callable[[str], str], tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(bases("llama"), base)
+    folder = with_settings(adapter, tmp_path / "adapter", base_model_name_or_path=str(base))
+    for path in (base / "model.safetensors", folder / "adapter_model.safetensors"):
+        halved = {name: tensor.bfloat16() for name, tensor in load_file(path).items()}
+        save_file(halved, path, metadata={"format": "pt"})
+    model = WHOLE["llama"].from_pretrained(base, attn_implementation="eager", dtype=torch.float32)
+    expected = attentions(PeftModel.from_pretrained(model, folder))
+    for engine in ("native", "transformers"):
+        assert apart(folder, expected, engine=engine) < 1e-6
+
+
+def test_a_pickled_adapter_is_read_where_that_is_allowed(
+    adapter: str, bases: Callable[[str], str], tmp_path: Path, attn: Run
+) -> None:
+    folder = with_settings(adapter, tmp_path / "adapter")
+    torch.save(load_file(folder / "adapter_model.safetensors"), folder / "adapter_model.bin")
+    (folder / "adapter_model.safetensors").unlink()
+    ran = attn("inspect", TEXT, "-m", folder)
+    assert ran.code == 3
+    assert "--allow-pickle" in ran.err
+    assert apart(folder, expected_of(bases("llama"), adapter), allow_pickle=True) < 1e-6
+
+
+def test_tokens_that_an_adapter_adds_have_their_embeddings(
+    bases: Callable[[str], str], tmp_path: Path, attn: Run
+) -> None:
+    from transformers import AutoTokenizer
+
+    base, folder = bases("llama"), tmp_path / "adapter"
+    model = eager("llama", base)
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    tokenizer.add_tokens(["<mark>"])
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    from peft import get_peft_model
+
+    adapted = get_peft_model(model, lora("llama", modules_to_save=["embed_tokens", "lm_head"]))
+    torch.nn.init.normal_(adapted.get_input_embeddings().weight, std=0.5)
+    adapted.save_pretrained(str(folder))
+    tokenizer.save_pretrained(folder)
+    with torch.no_grad():
+        ids = torch.tensor([tokenizer("time <mark>")["input_ids"]])
+        expected = adapted.eval()(input_ids=ids, output_attentions=True).attentions
+    for engine in ("native", "transformers"):
+        trace = attncli.inspect("time <mark>", model=str(folder), layers="all", engine=engine)
+        assert trace.key_tokens.ids == ids[0].tolist() == [2, 11]
+        for layer in trace.layers:
+            for head in range(layer.num_heads):
+                np.testing.assert_allclose(layer.head(head).weights, expected[layer.layer][0, head], atol=1e-6)
+
+
+def test_every_command_that_loads_a_checkpoint_takes_an_adapter(
+    adapter: str, bases: Callable[[str], str], tmp_path: Path, attn: Run
+) -> None:
+    base, nameless = bases("llama"), with_settings(adapter, tmp_path / "adapter", base_model_name_or_path=None)
+    for line in (
+        ["inspect", TEXT, "-m", nameless],
+        ["heads", TEXT, "-m", nameless],
+        ["why", TEXT, "-m", nameless, "-q", "1"],
+        ["diff", TEXT, "-m", base, "-m", nameless],
+        ["tokens", TEXT, "-m", nameless],
+        ["mask", "model", nameless, TEXT],
+        ["check", TEXT, "-m", nameless, "--layer", "0"],
+    ):
+        assert "--base names it" in attn(*line).err, line
+        assert attn(*line, "--base", base).code == 0, line
+    said = json.loads(attn("inspect", TEXT, "-m", nameless, "--base", base, "-F", "json").out)["source"]
+    assert (said["model"], said["adapter"], said["base"]) == (str(nameless), "LORA", base)
+
+
+def test_a_base_for_what_is_no_adapter_is_a_usage_error(adapter: str, bases: Callable[[str], str], attn: Run) -> None:
+    ran = attn("inspect", TEXT, "-m", bases("llama"), "--base", adapter)
+    assert ran.code == 2
+    assert "is none; drop it" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"peft_type": "PREFIX_TUNING"}, "PREFIX_TUNING, which changes no weights"),
+        ({"peft_type": "VERA"}, "of the kind VERA"),
+        ({"peft_type": None}, "names no peft_type"),
+        ({"target_parameters": ["mlp.experts.gate_up_proj"]}, "target_parameters, which is not read"),
+        ({"alora_invocation_tokens": [1]}, "alora_invocation_tokens, which is not read"),
+        ({"a_setting_of_tomorrow": 1}, "a_setting_of_tomorrow, which is not read"),
+        ({"init_lora_weights": "pissa"}, "began with init_lora_weights 'pissa'"),
+        ({"r": 5}, "by a rank that its adapter_config.json does not give"),
+        ({"use_dora": True}, "differ in use_dora"),
+        ({"lora_alpha": "much"}, "'much' for alpha"),
+        ({"alpha_pattern": {"(a+)+": 1}}, "has the expression (a+)+, which is not read"),
+        ({"alpha_pattern": {"[": 1}}, "has no expression: ["),
+    ],
+)
+def test_an_adapter_that_would_be_misread_is_refused(
+    settings: dict[str, Any], words: str, adapter: str, tmp_path: Path, attn: Run
+) -> None:
+    folder = with_settings(adapter, tmp_path / "adapter", **settings)
+    for engine in ("native", "transformers"):
+        ran = attn("inspect", TEXT, "-m", folder, "--engine", engine)
+        assert (ran.code, ran.out) == (3, "")
+        assert words in ran.err
+
+
+QUERY = "base_model.model.model.layers.0.self_attn.q_proj.lora_"
+
+
+@pytest.mark.parametrize(
+    ("tensors", "words"),
+    [
+        (
+            {"base_model.model.model.layers.7.self_attn.q_proj.lora_": (4, 24)},
+            "layers.7.self_attn.q_proj.weight, which",
+        ),
+        ({"base_model.model.transformer.h.0.attn.c_attn.lora_": (4, 24)}, "which its base does not have"),
+        ({QUERY: (4, 23)}, "tensors that do not fit the shape [24, 24]"),
+        ({"base_model.model.model.layers.0.self_attn.x_proj.weight": (4,)}, "which its base does not have"),
+        ({"base_model.model.model.norm.weight": (23,)}, "to one of shape [23], where its base has [24]"),
+        ({"base_model.model.layers.0.self_attn.q_proj.lora_": (4, 24)}, "a second time"),
+    ],
+)
+def test_no_tensor_of_an_adapter_is_left_unused(
+    tensors: dict[str, tuple[int, ...]], words: str, adapter: str, tmp_path: Path, attn: Run
+) -> None:
+    folder = with_settings(adapter, tmp_path / "adapter")
+    found = load_file(folder / "adapter_model.safetensors")
+    for name, shape in tensors.items():
+        if name.endswith("lora_"):
+            found |= {f"{name}A.weight": torch.ones(shape), f"{name}B.weight": torch.ones(24, shape[0])}
+        else:
+            found[name] = torch.ones(shape)
+    save_file(found, folder / "adapter_model.safetensors")
+    for engine in ("native", "transformers"):
+        ran = attn("inspect", TEXT, "-m", folder, "--engine", engine)
+        assert (ran.code, ran.out) == (3, "")
+        assert words in ran.err
+
+
+def test_an_adapter_without_its_weights_is_refused(
+    adapter: str, bases: Callable[[str], str], tmp_path: Path, attn: Run
+) -> None:
+    folder = beside_its_base(adapter, bases("llama"), tmp_path / "both")
+    (folder / "adapter_model.safetensors").unlink()
+    ran = attn("inspect", TEXT, "-m", folder)
+    assert ran.code == 3
+    assert "has an adapter (adapter_config.json) without its weights" in ran.err
+
+
+def test_an_adapter_on_an_adapter_is_refused(adapter: str, tmp_path: Path, attn: Run) -> None:
+    folder = with_settings(adapter, tmp_path / "adapter", base_model_name_or_path=adapter)
+    ran = attn("inspect", TEXT, "-m", folder)
+    assert ran.code == 3
+    assert "is an adapter itself" in ran.err
