@@ -52,7 +52,8 @@ def numbers_of(source: Provenance) -> list[str]:
     details = source.details
     if source.kind != "toy":
         is_native = details.get("engine") == "native"
-        return [f"{source.dtype} on {source.device}", *(["native engine"] if is_native else [])]
+        form = [f"weights: {details['weights']}"] if "weights" in details else []
+        return [*form, f"{source.dtype} on {source.device}", *(["native engine"] if is_native else [])]
     facts = [f"{details['positions']} positions"] if details["positions"] != "none" else []
     facts += [f"{details['init']} weights, seed {source.seed} ({details['rng']})"]
     return [*facts, f"{details['parameters']:,} parameters"]

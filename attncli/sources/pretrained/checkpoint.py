@@ -68,7 +68,7 @@ class Checkpoint:
         last = max(self.request.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, config.model_type, self.num_layers, last)
         own_tokenizer = tokenizer.load_tokenizer(model, options)
-        whole, notes = self._load(config, writes=generate > 0)
+        whole, notes, self._form = self._load(config, writes=generate > 0)
         self.model = whole.base_model if generate else whole
         self.notes = (*self._unshown(), *notes)
         self.unseen = implied_masks(self.model)  # but for the layers whose mask was complained of
@@ -83,8 +83,8 @@ class Checkpoint:
         )
         self.writer = Writer(model, whole, own_tokenizer, self.reader.limit, generate) if generate else None
 
-    def _load(self, config: Any, writes: bool) -> tuple[Any, tuple[str, ...]]:
-        """Return the model, and what the user should know of its weights."""
+    def _load(self, config: Any, writes: bool) -> tuple[Any, tuple[str, ...], str]:
+        """Return the model, what the user should know of its weights, and how they are stored."""
         return loading.load_model(self.name, config, self.options, self.request, writes)
 
     def _check_attention(self, found: Sequence[int]) -> None:
@@ -203,6 +203,7 @@ class Checkpoint:
 
     def _provenance(self) -> Provenance:
         others = [{"layer": index, "kind": kind} for index, kind in self.other_layers.items()]
+        details = {"engine": "transformers"} | ({"weights": self._form} if self._form else {})
         return Provenance(
             "pretrained",
             model=self.name,
@@ -210,7 +211,7 @@ class Checkpoint:
             dtype=str(self.model.dtype).removeprefix("torch."),
             device=str(self.model.device),
             layers=self.num_layers,
-            details={"engine": "transformers"} | ({"other_layers": others} if others else {}),
+            details=details | ({"other_layers": others} if others else {}),
             notes=self.notes,
         )
 

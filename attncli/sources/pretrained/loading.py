@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import MODEL_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM
 from transformers import __version__ as transformers_version
-from transformers.quantizers import AutoHfQuantizer
 
 from attncli.errors import InputError, LoadError, NotExposedError
 from attncli.sources.folder import snapshot
@@ -22,7 +21,13 @@ from attncli.sources.pretrained.memory import feed_forward_in_blocks
 from attncli.sources.pretrained.running import make_eager, with_ours
 from attncli.sources.pretrained.state import state_of
 from attncli.sources.pretrained.tokenizer import check_quantization, hub_arguments, positions
-from attncli.sources.storage import check_beside, check_is_checkpoint, check_types, check_unread, unknown_quantization
+from attncli.sources.storage import (
+    check_beside,
+    check_is_checkpoint,
+    check_is_undone,
+    check_types,
+    check_unread,
+)
 from attncli.sources.tensors.opening import is_plain, open_store
 from attncli.text import visible
 from attncli.trace.selection import MOST_LAYERS
@@ -72,8 +77,8 @@ def load_config(name: str, options: LoadOptions) -> Any:
 
 def load_model(
     name: str, config: Any, options: LoadOptions, request: Request, writes: bool
-) -> tuple[Any, tuple[str, ...]]:
-    """Load a model that calls our attention function, and return it with the notes on its weights for the user.
+) -> tuple[Any, tuple[str, ...], str]:
+    """Load a model that calls our attention function; return it, the notes on its weights, and how they are stored.
 
     A model that never calls such a function gets its eager attention; so does one with a table of attention classes
     of its own, which has no place for ours.
@@ -97,17 +102,20 @@ def load_model(
     _log.info("loading the weights of %s", name)
     config.use_cache = False  # one pass, no generation: keys and values need not be kept
     loader = AutoModelForCausalLM if writes else _loader(config, options, request)
-    is_undone = _is_undone(name, config)
-    check_beside(name, _folder(name, options), is_undone)
+    if _take_quantization(config):  # which transformers would undo by other packages, or not at all
+        _download(name, options)
+    check_beside(name, _folder(name, options))
     store = open_store(_folder(name, options))
+    check_is_undone(name, _folder(name, options), store)
     with explained(name, "model", options), heard() as said:
         model, report = with_ours(partial(_loaded, loader, name, config, options, store))
-    check_beside(name, _folder(name, options), is_undone)  # now that it is downloaded
+    store = open_store(_folder(name, options))  # now that it is downloaded
+    check_beside(name, _folder(name, options))
+    check_is_undone(name, _folder(name, options), store)
     head = model.base_model_prefix + "." if model.base_model_prefix else ""
-    notes = _check_weights(name, model, report, head, is_undone)
-    if not is_undone:
-        floating = (tensor for tensor, value in model.state_dict().items() if value.is_floating_point())
-        check_types(name, open_store(_folder(name, options)), floating, head)
+    notes = _check_weights(name, model, report, head, is_undone=bool(store.form))
+    floating = (tensor for tensor, value in model.state_dict().items() if value.is_floating_point())
+    check_types(name, store, floating, head)
     if not model._can_set_attn_implementation():
         make_eager(model)
     feed_forward_in_blocks(model)
@@ -115,7 +123,7 @@ def load_model(
     how = (str(model.dtype).removeprefix("torch."), model.device, torch.get_num_threads())
     _log.info("loaded: %s on %s, threads: %d, attention: %s", *how, model.config._attn_implementation)
     _log.info("torch %s, transformers %s", torch.__version__, transformers_version)
-    return model, (*notes, *dict.fromkeys(said))
+    return model, (*notes, *dict.fromkeys(said)), store.form
 
 
 def _folder(name: str, options: LoadOptions) -> Path:
@@ -177,23 +185,29 @@ def _loaded(
     )
 
 
-def _is_undone(name: str, config: Any) -> bool:
-    """Return whether the weights are quantized and transformers undoes that, as far as the configuration says.
+def _take_quantization(config: Any) -> bool:
+    """Take from a configuration what it says of a quantization; return whether it said something."""
+    parts = [part for part in (config, config.get_text_config(decoder=True)) if "quantization_config" in vars(part)]
+    for part in {id(part): part for part in parts}.values():
+        del part.quantization_config
+    return bool(parts)
 
-    Raises:
-        LoadError: it does not know this quantization.
-    """
-    said = getattr(config, "quantization_config", None)
-    said = said or getattr(config.get_text_config(decoder=True), "quantization_config", None)
-    if said is None:
-        return False
-    try:
-        is_known = AutoHfQuantizer.supports_quant_method(said if isinstance(said, dict) else said.to_dict())
-    except (ValueError, AttributeError):  # it names no method, or is no object
-        is_known = False
-    if not is_known:
-        raise unknown_quantization(name, said, f"transformers {transformers_version}")
-    return True
+
+def _download(name: str, options: LoadOptions) -> None:
+    """Download the tensors of a checkpoint of the hub, which transformers is not to read itself."""
+    if os.path.isdir(name):
+        return
+    from huggingface_hub import snapshot_download
+
+    with explained(name, "model", options):
+        patterns = ["*.safetensors", "*.json"]
+        snapshot_download(
+            name,
+            revision=options.revision,
+            allow_patterns=patterns,
+            local_files_only=options.offline,
+            tqdm_class=Download,
+        )
 
 
 def _check_weights(name: str, model: Any, report: Mapping[str, Any], head: str, is_undone: bool) -> tuple[str, ...]:

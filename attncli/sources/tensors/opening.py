@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from attncli.sources.tensors import Store
+from attncli.sources.tensors.quantized import dequantized
 from attncli.sources.tensors.shards import Shards
 
 
@@ -15,9 +16,9 @@ def open_store(folder: Path) -> Store:
         folder: where its files are.
 
     Raises:
-        LoadError: a file is damaged.
+        LoadError: a file is damaged, or the weights are quantized in a way that is not undone.
     """
-    return Shards(folder)
+    return dequantized(Shards(folder), folder)
 
 
 def is_plain(store: Store) -> bool:
