@@ -59,7 +59,8 @@ def numbers_of(source: Provenance) -> list[str]:
     if source.kind != "toy":
         is_native = details.get("engine") == "native"
         adapted = [f"{details['adapter']} adapter on {details['base']}"] if "base" in details else []
-        return [*adapted, f"{source.dtype} on {source.device}", *(["native engine"] if is_native else [])]
+        form = [f"weights: {details['weights']}"] if "weights" in details else []
+        return [*adapted, *form, f"{source.dtype} on {source.device}", *(["native engine"] if is_native else [])]
     facts = [f"{details['positions']} positions"] if details["positions"] != "none" else []
     facts += [f"{details['init']} weights, seed {source.seed} ({details['rng']})"]
     return [*facts, f"{details['parameters']:,} parameters"]

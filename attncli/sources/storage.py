@@ -49,7 +49,7 @@ _BUFFERS = re.compile(
 )
 
 _MERGE = "merge it with peft's merge_and_unload and save the model, or save it as a folder of its own"
-_ADVICE = "give the checkpoint that it was made from, or one in a form that transformers reads"
+_ADVICE = "give the checkpoint that it was made from"
 
 
 def check_path(name: str) -> None:
@@ -78,34 +78,44 @@ def check_is_checkpoint(name: str) -> None:
             )
 
 
-def check_beside(name: str, folder: Path, is_undone: bool) -> None:
-    """Refuse a checkpoint where a file beside the weights says that they are not all, or not plain numbers.
+def check_beside(name: str, folder: Path) -> None:
+    """Refuse a checkpoint whose weights cannot be opened.
 
     Args:
         name: of the checkpoint.
         folder: where its files are; one that is not there yet has nothing wrong with it.
-        is_undone: whether its configuration says how it is quantized, in words that the reader knows.
 
     Raises:
-        LoadError: there is the file of a quantization that the configuration does not tell of, or weights that cannot
-            be opened.
+        LoadError: there are weights that cannot be opened.
     """
-    try:
-        beside = sorted(os.listdir(folder))
-    except OSError:
-        return
-    for file in () if is_undone else filter(_QUANTIZATION.search, beside):
-        if not _is_of_onnx(folder / file):
-            raise LoadError(
-                f"the weights of {visible(name)} are quantized, says {visible(file)} beside them, and its config.json "
-                f"does not say how; {_ADVICE}"
-            )
+    beside = _files(folder)
     for file in beside:
         if file.endswith(_WEIGHTS):  # safetensors says of one that it may not open that there is none
             try:
                 (folder / file).open("rb").close()
             except OSError as error:
                 raise LoadError(f"the weights {visible(str(folder / file))} cannot be read: {error.strerror}") from None
+
+
+def check_is_undone(name: str, folder: Path, store: Store) -> None:
+    """Refuse a checkpoint where a file beside the weights tells of a quantization that its store does not undo.
+
+    Raises:
+        LoadError: there is such a file.
+    """
+    for file in () if store.form else filter(_QUANTIZATION.search, _files(folder)):
+        if not _is_of_onnx(folder / file):
+            raise LoadError(
+                f"the weights of {visible(name)} are quantized, says {visible(file)} beside them, and its config.json "
+                f"does not say how; {_ADVICE}"
+            )
+
+
+def _files(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
 
 
 def _is_of_onnx(path: Path) -> bool:
@@ -117,15 +127,9 @@ def _is_of_onnx(path: Path) -> bool:
     return isinstance(said, Mapping) and not _OF_ONNX.isdisjoint(said)
 
 
-def is_unknown(said: Any) -> bool:
-    """Return whether a `quantization_config` is known to be one that neither engine reads, without transformers."""
-    return not isinstance(said, Mapping) or said.get("quant_method") in (None, "modelopt")
-
-
-def unknown_quantization(name: str, said: Any, whose: str) -> LoadError:
-    """Return the error for a checkpoint whose `quantization_config` an engine does not know."""
-    method = said.get("quant_method") if isinstance(said, Mapping) else None
-    how = "its config.json does not say how" if method is None else f"{whose} does not know '{visible(str(method))}'"
+def unknown_quantization(name: str, method: Any) -> LoadError:
+    """Return the error for a checkpoint that is quantized by a method that is not undone; None: it does not say."""
+    how = "its config.json does not say how" if method is None else f"attn does not read '{visible(str(method))}'"
     return LoadError(f"the weights of {visible(name)} are quantized, and {how}; {_ADVICE}")
 
 
@@ -133,7 +137,7 @@ def check_types(name: str, store: Store, floating: Iterable[str], head: str) -> 
     """Refuse weights that are stored as codes (int8, float8) where the model has floats: a cast would hide it.
 
     Args:
-        name: of the checkpoint, whose quantization nobody undoes.
+        name: of the checkpoint.
         store: its tensors.
         floating: the tensors of the model that are floats, and that run.
         head: see `check_unread`.
@@ -163,7 +167,7 @@ def check_unread(
         unread: the tensors.
         modules: the parts of the model that run, by the names that their tensors begin with.
         head: what names begin with, or not, by how the checkpoint was saved: `model.`
-        is_undone: see `check_beside`.
+        is_undone: whether the weights are quantized, and their store gives the numbers that they stand for.
 
     Raises:
         LoadError: some belong to an adapter, or without them others are not the numbers that they stand for.

@@ -62,14 +62,14 @@ def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checked:
         config.save_pretrained(tmp_path)
         save_tokenizer(tmp_path)
 
-        def planted(_: str, __: Any, how: LoadOptions, *___: Any) -> tuple[Any, tuple[str, ...]]:
+        def planted(_: str, __: Any, how: LoadOptions, *___: Any) -> tuple[Any, tuple[str, ...], str]:
             model = with_ours(lambda attention: tiny_model(name, attn_implementation=attention))
             model.to(stored).to(getattr(torch, how.dtype or "float32")).config.use_cache = False
             if not model._can_set_attn_implementation():
                 make_eager(model)
             if plant is not None:
                 plant(model, monkeypatch)
-            return model, ()
+            return model, (), ""
 
         monkeypatch.setattr(tokenizer, "load_tokenizer", tokenizer_in)
         monkeypatch.setattr(loading, "load_model", planted)

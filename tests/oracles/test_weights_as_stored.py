@@ -75,19 +75,15 @@ def one_refusal(ran: Ran, folder: Path, *words: str) -> None:
 # --- quantized ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["modelopt", "of_tomorrow", None])
-def test_a_quantization_that_transformers_does_not_know_is_named(
-    method: str | None, attn: Run, made: Made, tiny_llama: str
-) -> None:
+@pytest.mark.parametrize("method", ["of_tomorrow", None])
+def test_a_quantization_that_is_not_undone_is_named(method: str | None, attn: Run, made: Made, tiny_llama: str) -> None:
     said = {"quant_algo": "FP8"} | ({} if method is None else {"quant_method": method})
     folder = made(in_fp8(tiny_llama, "weight_scale"), quantization_config=said)
     refused(attn, folder, "quantized", method or "config.json does not say how")
 
 
-def test_a_quantization_that_the_file_beside_the_weights_tells_of_is_named(
-    attn: Run, made: Made, tiny_llama: str
-) -> None:
-    folder = made(in_fp8(tiny_llama, "weight_scale"), {"hf_quant_config.json": {"quantization": {"quant_algo": "FP8"}}})
+def test_a_file_of_modelopt_whose_weights_are_plain_is_named(attn: Run, made: Made) -> None:
+    folder = made(files={"hf_quant_config.json": {"quantization": {"quant_algo": "FP8"}}})
     refused(attn, folder, "quantized", "hf_quant_config.json")
 
 
@@ -163,9 +159,7 @@ def test_a_scale_is_found_whatever_its_name_begins_with(
 
 
 @pytest.mark.parametrize("beside", [{}, {"quantize_config.json": {"bits": 8}}])
-def test_what_transformers_undoes_is_shown_as_it_is(
-    beside: dict[str, Any], attn: Run, made: Made, tiny_llama: str
-) -> None:
+def test_what_is_undone_is_shown_as_it_is(beside: dict[str, Any], attn: Run, made: Made, tiny_llama: str) -> None:
     quantized = in_fp8(tiny_llama, "weight_scale_inv")
     # What they stand for, by hand: each number times its block's scale.
     undone = {

@@ -174,11 +174,11 @@ def test_what_is_refused_anyway_is_not_said_to_take_more(light: Light, tiny_llam
         said = "attn: the checkpoint '/nowhere/x' was not found: there is no such folder; check the path\n"
         assert (ran.code, ran.out, ran.err) == (LOAD, "", said)
     folder = shutil.copytree(tiny_llama, tmp_path / "quantized")
-    said = json.loads((folder / "config.json").read_text()) | {"quantization_config": {"quant_method": "modelopt"}}
+    said = json.loads((folder / "config.json").read_text()) | {"quantization_config": {"quant_method": "torchao"}}
     (folder / "config.json").write_text(json.dumps(said))
     ran = light("inspect", TEXT, "-m", folder)
     assert ran.code == LOAD
-    assert "does not know 'modelopt'" in ran.err
+    assert "does not read 'torchao'" in ran.err
     assert "installed" not in ran.err
 
 

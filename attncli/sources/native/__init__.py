@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -29,13 +29,13 @@ from attncli.sources.native.weights import Weights
 from attncli.sources.reading import Reader
 from attncli.sources.storage import (
     check_beside,
+    check_is_undone,
     check_types,
     check_unread,
-    is_unknown,
-    unknown_quantization,
 )
 from attncli.sources.stream import OneByOne
 from attncli.sources.tensors.opening import open_store, rows_of_vocabulary
+from attncli.sources.tensors.quantized import without_quantization
 from attncli.sources.tensors.shards import has_shards
 from attncli.text import visible
 from attncli.trace.selection import Indices
@@ -86,9 +86,10 @@ class NativeCheckpoint(OneByOne):
         folder = _folder(place, options, has_shards if place.tokenizer else _is_whole)
         check_form(model, folder)
         config = read_json(folder / "config.json")
-        _check_stored(model, folder, config, options)
-        adapter = place.read_adapter(options.allow_pickle)
-        store = open_store(folder, adapter)
+        config = without_quantization(config)  # which the store undoes
+        check_beside(model, folder)
+        store = open_store(folder, place.read_adapter(options.allow_pickle))
+        check_is_undone(model, folder, store)
         if "vocab_size" in config:
             config["vocab_size"] = rows_of_vocabulary(store, config["vocab_size"])
         recipe = recipe_of(Fields(config))
@@ -103,11 +104,12 @@ class NativeCheckpoint(OneByOne):
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, self.family, len(recipe.layers), last)
         has_choice = options.engine == "auto" and not options.verify and not not_installed("torch", "transformers")
         self.most = MOST if has_choice else math.inf
+        self._form = store.form
         weights = Weights(model, store, recipe.prefix, recipe.embedding.tokens.name + ".weight")
         self.model = Model(recipe, weights)
         expected = set(recipe.tensors(min(last + 1, len(weights))))  # a file may claim layers without end
         modules = {name[:dot] for name in expected for dot, each in enumerate(name) if each == "."}
-        self.notes = check_unread(model, weights.unread(expected), modules, recipe.prefix, is_undone=False)
+        self.notes = check_unread(model, weights.unread(expected), modules, recipe.prefix, is_undone=bool(store.form))
         check_types(model, store, expected, recipe.prefix)
         tokenizer = load_tokenizer(place.model, place.tokenizer or folder, config)
         self.reader = Reader(
@@ -147,7 +149,7 @@ class NativeCheckpoint(OneByOne):
             model=self.name,
             architecture=self.family,
             layers=len(self.model.recipe.layers),
-            details={"engine": "native", **self.details},
+            details={"engine": "native", **self.details} | ({"weights": self._form} if self._form else {}),
             notes=self.notes,
         )
         recorded = tuple(found[index] for index in self.layers)
@@ -165,18 +167,8 @@ def load_alone(name: str, options: LoadOptions) -> tuple[NativeTokenizer, int]:
     place = locate(name, options, for_tokenizer=True)
     folder = _folder(place, options, _has_config if place.tokenizer else _has_whole_tokenizer)
     config = read_json(folder / "config.json")
-    config.pop("quantization_config", None)  # of the weights
-    limit = recipe_of(Fields(config)).positions
+    limit = recipe_of(Fields(without_quantization(config))).positions
     return load_tokenizer(place.model, place.tokenizer or folder, config), limit
-
-
-def _check_stored(name: str, folder: Path, config: dict[str, Any], options: EngineOptions) -> None:
-    """Raise LoadError for weights that this engine would misread, and that it cannot leave to transformers."""
-    said = config.get("quantization_config")
-    check_beside(name, folder, is_undone=said is not None)
-    is_alone = options.engine == "native" or options.verify
-    if said is not None and (is_alone or (not_installed("transformers") and is_unknown(said))):
-        raise unknown_quantization(name, said, "the native engine")
 
 
 def _check_options(options: LoadOptions) -> None:

@@ -81,7 +81,7 @@ class Checkpoint:
             self.place.model, self.place.options(options), self.place.tokenizer, self.part.whole
         )
         chat = open_chat(model, own_tokenizer, options, special=special, asks=generate > 0)
-        whole, notes = self._load(writes=generate > 0)
+        whole, notes, self._form = self._load(writes=generate > 0)
         own = whole.get_submodule(self.part.path)
         self.model = own.base_model if generate else own
         self.notes = (*self._unshown(), *particular.notes(config), *notes)
@@ -99,8 +99,8 @@ class Checkpoint:
         made = (whole, self.model, own_tokenizer, self.reader.limit)
         self.writer = Writer(model, *made, generate) if generate else None
 
-    def _load(self, writes: bool) -> tuple[Any, tuple[str, ...]]:
-        """Return the model that the part is in, and what the user should know of its weights."""
+    def _load(self, writes: bool) -> tuple[Any, tuple[str, ...], str]:
+        """Return the model that the part is in, what the user should know of its weights, and how they are stored."""
         return loading.load_model(self.place, self.part, self.options, self.request, writes)
 
     def _check_attention(self, found: Sequence[int]) -> None:
@@ -231,6 +231,7 @@ class Checkpoint:
             details={
                 "engine": "transformers",
                 **self.place.details,
+                **({"weights": self._form} if self._form else {}),
                 **({} if self.part.tower is None else {"tower": self.part.tower}),
                 **({"other_layers": others} if others else {}),
             },

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import MODEL_MAPPING, AutoModel, AutoModelForCausalLM
 from transformers import __version__ as transformers_version
-from transformers.quantizers import AutoHfQuantizer
 
 from attncli.errors import LoadError
 from attncli.sources.folder import is_known
@@ -24,7 +23,7 @@ from attncli.sources.pretrained.part import TextPart, text_part
 from attncli.sources.pretrained.running import settle, with_ours
 from attncli.sources.pretrained.state import state_of
 from attncli.sources.pretrained.tokenizer import hub_arguments, positions
-from attncli.sources.storage import check_beside, check_types, check_unread, unknown_quantization
+from attncli.sources.storage import check_beside, check_is_undone, check_types, check_unread
 from attncli.sources.tensors.opening import is_plain, open_store, rows_of_vocabulary
 from attncli.sources.tensors.shards import has_shards
 from attncli.text import visible
@@ -69,8 +68,8 @@ def find(name: str, options: LoadOptions) -> tuple[Place, TextPart]:
 
 def load_model(
     place: Place, part: TextPart, options: LoadOptions, request: Request, writes: bool
-) -> tuple[Any, tuple[str, ...]]:
-    """Load a model that calls our attention function, and return it with the notes on its weights for the user.
+) -> tuple[Any, tuple[str, ...], str]:
+    """Load a model that calls our attention function; return it, the notes on its weights, and how they are stored.
 
     It is the whole that the part is in, with little beside it; the part stands at its path.
 
@@ -100,45 +99,42 @@ def load_model(
     _log.info("loading the weights of %s", name)
     part.config.use_cache = False  # one pass, no generation: keys and values need not be kept
     loader = _loader(part, options, request, writes)
-    is_undone = _is_undone(name, part.whole)
-    check_beside(name, place.folder, is_undone)
-    if adapter is not None:
-        _prepare_base(place, options, is_undone)
+    is_quantized = _take_quantization(part)
+    if adapter is not None or is_quantized:
+        _prepare(place, options)  # transformers would apply the one and undo the other by other packages, or not at all
+    check_beside(name, place.folder)
     store = open_store(place.folder, adapter)
+    check_is_undone(name, place.folder, store)
     if hasattr(part.config, "vocab_size"):
         part.config.vocab_size = rows_of_vocabulary(store, part.config.vocab_size)
     with explained(name, "model", options), heard() as said:
         model, report = with_ours(partial(_loaded, loader, name, part, options, store))
-    check_beside(name, place.folder, is_undone)  # now that it is downloaded
+    store = open_store(place.folder, adapter)  # now that it is downloaded
+    check_beside(name, place.folder)
+    check_is_undone(name, place.folder, store)
     head = model.base_model_prefix + "." if model.base_model_prefix else ""
-    notes = _check_weights(name, model, part, report, head, is_undone)
-    if not is_undone:
-        floating = (tensor for tensor, value in model.state_dict().items() if value.is_floating_point())
-        check_types(name, open_store(place.folder, adapter), floating, head)
+    notes = _check_weights(name, model, part, report, head, is_undone=bool(store.form))
+    floating = (tensor for tensor, value in model.state_dict().items() if value.is_floating_point())
+    check_types(name, store, floating, head)
     settle(model.get_submodule(part.path), part.tower is not None)
     feed_forward_in_blocks(model)
     model = model.eval() if options.device_map else model.eval().to(options.device)
     how = (str(model.dtype).removeprefix("torch."), model.device, torch.get_num_threads())
     _log.info("loaded: %s on %s, threads: %d, attention: %s", *how, model.config._attn_implementation)
     _log.info("torch %s, transformers %s", torch.__version__, transformers_version)
-    return model, (*notes, *dict.fromkeys(said))
+    return model, (*notes, *dict.fromkeys(said)), store.form
 
 
-def _prepare_base(place: Place, options: LoadOptions, is_undone: bool) -> None:
-    """See to it that the tensors under an adapter are there to be read.
+def _prepare(place: Place, options: LoadOptions) -> None:
+    """See to it that the tensors are there which transformers is not to read itself.
 
     Raises:
-        LoadError: they cannot be, or nobody but transformers undoes their quantization.
+        LoadError: they cannot be had.
     """
     if not os.path.isdir(place.model) and not has_shards(place.folder):
         with explained(place.model, "model", options):
             download_weights(place.model, options)
-    if is_undone and is_plain(open_store(place.folder)):
-        raise LoadError(
-            f"the base of {visible(place.name)}, {visible(place.model)}, is quantized, and the adapter is applied to "
-            "plain numbers alone; --base names the model that it was quantized from"
-        )
-    if not has_shards(place.folder):
+    if place.adapter is not None and not has_shards(place.folder):
         raise LoadError(
             f"the base of {visible(place.name)}, {visible(place.model)}, has no safetensors weights; save it again as "
             "safetensors"
@@ -199,23 +195,12 @@ def _loaded(
     )
 
 
-def _is_undone(name: str, config: Any) -> bool:
-    """Return whether the weights are quantized and transformers undoes that, as far as the configuration says.
-
-    Raises:
-        LoadError: it does not know this quantization.
-    """
-    said = getattr(config, "quantization_config", None)
-    said = said or getattr(config.get_text_config(decoder=True), "quantization_config", None)
-    if said is None:
-        return False
-    try:
-        is_supported = AutoHfQuantizer.supports_quant_method(said if isinstance(said, dict) else said.to_dict())
-    except (ValueError, AttributeError):  # it names no method, or is no object
-        is_supported = False
-    if not is_supported:
-        raise unknown_quantization(name, said, f"transformers {transformers_version}")
-    return True
+def _take_quantization(part: TextPart) -> bool:
+    """Take from the configurations what they say of a quantization; return whether they said something."""
+    said = [config for config in (part.whole, part.config) if "quantization_config" in vars(config)]
+    for config in {id(config): config for config in said}.values():
+        del config.quantization_config
+    return bool(said)
 
 
 def _check_weights(

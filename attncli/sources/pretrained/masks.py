@@ -65,9 +65,9 @@ class SentenceMasks:
 class BlankCheckpoint(Checkpoint):
     """A checkpoint without its weights, which can be asked for its masks alone."""
 
-    def _load(self, writes: bool) -> tuple[Any, tuple[str, ...]]:
+    def _load(self, writes: bool) -> tuple[Any, tuple[str, ...], str]:
         self.request = replace(self.request, is_blank=True)
-        return blank_model(self.name, self.part, self.options), ()
+        return blank_model(self.name, self.part, self.options), (), ""
 
     def masks(
         self,

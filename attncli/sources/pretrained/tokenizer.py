@@ -134,7 +134,7 @@ def check_quantization(name: str, options: LoadOptions) -> None:
 
     said, _ = PreTrainedConfig.get_config_dict(name, **hub_arguments(options))
     if not isinstance(said.get("quantization_config"), dict | None):
-        raise unknown_quantization(name, said["quantization_config"], "")
+        raise unknown_quantization(name, None)
 
 
 def positions(config: Any) -> int | None:

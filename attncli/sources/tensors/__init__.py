@@ -27,6 +27,10 @@ class Store(Protocol):
     """The tensors of one checkpoint, by the names that they have in it."""
 
     @property
+    def form(self) -> str:
+        """How they are stored, for the headline; empty for plain numbers."""
+
+    @property
     def names(self) -> Collection[str]:
         """Of all its tensors."""
 

@@ -27,6 +27,7 @@ class Adapted:
     """The tensors of a model with an adapter; see `attncli.sources.tensors.Store`.
 
     Attributes:
+        form: of the model's tensors.
         names: of the model's tensors, and of those that the adapter has for parts which the files of the model lack,
             such as a head of its own.
         resized: how many rows the adapter's own tables have, by how many the model's have: it may know more tokens.
@@ -37,6 +38,7 @@ class Adapted:
 
     def __init__(self, base: Store, adapter: Adapter) -> None:
         self._base = base
+        self.form = base.form
         self._adapter = adapter
         self._changes: dict[str, Change] = {}
         self._whole: dict[str, np.ndarray[Any, Any]] = {}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attncli.sources.tensors import Store
 from attncli.sources.tensors.adapted import Adapted
+from attncli.sources.tensors.quantized import dequantized
 from attncli.sources.tensors.shards import Shards
 
 if TYPE_CHECKING:
@@ -21,9 +22,10 @@ def open_store(folder: Path, adapter: Adapter | None = None) -> Store:
         adapter: what changes them.
 
     Raises:
-        LoadError: a file is damaged, or the adapter was made for another model.
+        LoadError: a file is damaged, the weights are quantized in a way that is not undone, or the adapter was made for
+            another model.
     """
-    store = Shards(folder)
+    store = dequantized(Shards(folder), folder)
     return store if adapter is None else Adapted(store, adapter)
 
 

@@ -25,6 +25,8 @@ class Shards:
         LoadError: a file is damaged.
     """
 
+    form = ""
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._mapped: dict[str, Tensors] = {}
