@@ -5,6 +5,7 @@ import statistics
 import tracemalloc
 from collections.abc import Iterator
 
+import jaxtyping
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -148,7 +149,10 @@ def test_what_makes_no_sense_is_refused() -> None:
         survey([attncli.inspect("a b", num_heads=heads, d_model=8) for heads in (1, 2)], View())
 
 
-def test_memory_does_not_grow_with_the_number_of_sentences() -> None:
+def test_memory_does_not_grow_with_the_number_of_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The check of shapes remembers those that it has seen.
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
     def peak(count: int) -> int:
         texts: Iterator[str] = (f"w{number} flies like w{number} and w{number % 7}" for number in range(count))
         tracemalloc.start()
