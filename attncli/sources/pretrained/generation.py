@@ -107,7 +107,7 @@ class Writer:
         """Return the ids with which the model ends a text."""
         said = (getattr(self.model, "generation_config", None), self.base.config, self.model.config)
         ends = (getattr(each, "eos_token_id", None) for each in said)
-        known = next((each for each in ends if each is not None), [])
+        known: Any = next((each for each in ends if each is not None), [])
         return set(known) if isinstance(known, list | tuple) else {known}
 
 
