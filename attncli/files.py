@@ -189,6 +189,7 @@ class Tensors:
     Attributes:
         metadata: what else the file says.
         types: of all tensors, as safetensors calls them.
+        shapes: of all tensors.
         starts: of all tensors, in bytes.
         pages: of the file.
         mapped: those of types that are read, of whose numbers nothing is read yet; see `widened`.
@@ -209,9 +210,10 @@ class Tensors:
         header: dict[str, Any] = json.loads(self.pages[8:begin])
         header.pop("__metadata__", None)
         self.types: dict[str, str] = {name: entry["dtype"] for name, entry in header.items()}
+        self.shapes: dict[str, tuple[int, ...]] = {name: tuple(entry["shape"]) for name, entry in header.items()}
         self.starts: dict[str, int] = {name: begin + entry["data_offsets"][0] for name, entry in header.items()}
         self.mapped = {
-            name: np.ndarray(header[name]["shape"], _DTYPES[kind], self.pages, self.starts[name])
+            name: np.ndarray(self.shapes[name], _DTYPES[kind], self.pages, self.starts[name])
             for name, kind in self.types.items()
             if kind in _DTYPES
         }
@@ -229,8 +231,11 @@ def widened(array: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float32]
     """Return an array as float32, exactly; 16 bits that are no float are a bfloat16, which NumPy lacks."""
     import numpy as np
 
-    is_bfloat16 = array.dtype == np.uint16
-    return (array.astype(np.uint32) << 16).view(np.float32) if is_bfloat16 else np.asarray(array, np.float32)
+    if array.dtype != np.uint16:
+        return np.asarray(array, np.float32)
+    wide = array.astype(np.uint32)
+    wide <<= 16
+    return wide.view(np.float32)
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:

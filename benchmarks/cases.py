@@ -52,7 +52,7 @@ class Material:
     environment: dict[str, str] = field(default_factory=lambda: os.environ | {"HF_HUB_OFFLINE": "1"})
 
     def checkpoint(self, name: str) -> str:
-        """Return the folder of ``gpt2`` or ``llama``."""
+        """Return the folder of ``gpt2``, ``llama`` or ``llama-2b``."""
         folder = self.keep / name
         if not folder.exists():
             # Under another name until it is complete; and not in this process, see run.once.
@@ -231,6 +231,16 @@ def native_gpt2(material: Material) -> list[Case]:
     ]
 
 
+def native_large(material: Material) -> list[Case]:
+    folder = material.checkpoint("llama-2b")
+    options = by("auto", folder)
+    return [
+        Case("bare script, 2 billion parameters", script("bare.py", folder, 0, "--text", TEXT)),
+        Case("attn inspect -m LLAMA_2B", inspect(*options, TEXT), 0.15, memory=0.2),
+        Case("attn inspect -m LLAMA_2B --layer 26", inspect(*options, "--layer", 26, TEXT), 0.5),
+    ]
+
+
 def native_sentences(material: Material, count: int) -> list[Case]:
     folder = material.minilm()
     file = material.file(f"sentences-{count}.txt", texts.sentences(count))
@@ -338,7 +348,7 @@ QUESTIONS = [
         "How long does one sentence take in NumPy?",
         "Beside the script that a user would write: transformers, eager attention, every layer computed and returned, "
         "the asked part written as JSON. `attn` uses its native engine here.",
-        {"native-minilm": native_minilm, "native-gpt2": native_gpt2},
+        {"native-minilm": native_minilm, "native-gpt2": native_gpt2, "native-2b": native_large},
     ),
     Question(
         "How long do 1,000 sentences take in NumPy?",

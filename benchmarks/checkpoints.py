@@ -1,6 +1,6 @@
 """Checkpoints with random weights, made offline, and their tokenizers: every word is one token.
 
-    python benchmarks/checkpoints.py gpt2|llama FOLDER
+    python benchmarks/checkpoints.py gpt2|llama|llama-2b FOLDER
 
 The benchmark runs this in a process of its own, so that it stays small itself (see ``measure.peak``).
 """
@@ -16,10 +16,10 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import (
+    AutoModelForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
-    LlamaForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
@@ -32,17 +32,31 @@ def gpt2() -> PreTrainedModel:
 
 def llama() -> PreTrainedModel:
     """A Llama of 309M parameters, bfloat16; four query heads share a key head."""
-    config = LlamaConfig(
-        vocab_size=32000,
+    return _llama(
         hidden_size=1024,
         intermediate_size=4096,
         num_hidden_layers=16,
         num_attention_heads=16,
         num_key_value_heads=4,
         max_position_embeddings=4096,
-        tie_word_embeddings=False,
     )
-    return LlamaForCausalLM(config).to(torch.bfloat16)
+
+
+def llama_2b() -> PreTrainedModel:
+    """A Llama of 1,996M parameters, bfloat16, 4.0 GB on the disk; five query heads share a key head."""
+    return _llama(
+        hidden_size=2560,
+        intermediate_size=6912,
+        num_hidden_layers=27,
+        num_attention_heads=20,
+        num_key_value_heads=4,
+        max_position_embeddings=4096,
+    )
+
+
+def _llama(**sizes: int) -> PreTrainedModel:
+    config = LlamaConfig(vocab_size=32000, tie_word_embeddings=False, **sizes)
+    return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
 
 
 def save(model: PreTrainedModel, folder: Path) -> None:
@@ -56,4 +70,4 @@ def save(model: PreTrainedModel, folder: Path) -> None:
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    save({"gpt2": gpt2, "llama": llama}[sys.argv[1]](), Path(sys.argv[2]))
+    save({"gpt2": gpt2, "llama": llama, "llama-2b": llama_2b}[sys.argv[1]](), Path(sys.argv[2]))

@@ -11,11 +11,14 @@ import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attncli.errors import LoadError
-from attncli.sources.folder import ALONE, check_folder, map_weights, shards_of
+from attncli.sources.folder import check_folder
 from attncli.text import visible
+
+if TYPE_CHECKING:
+    from attncli.sources.tensors import Store
 
 _ADAPTER = "adapter_config.json"
 _WEIGHTS = (".safetensors", ".bin")
@@ -127,12 +130,12 @@ def unknown_quantization(name: str, said: Any, whose: str) -> LoadError:
     return LoadError(f"the weights of {visible(name)} are quantized, and {how}; {_ADVICE}")
 
 
-def check_types(name: str, folder: Path, floating: Iterable[str], head: str) -> None:
+def check_types(name: str, store: Store, floating: Iterable[str], head: str) -> None:
     """Refuse weights that are stored as codes (int8, float8) where the model has floats: a cast would hide it.
 
     Args:
         name: of the checkpoint, whose quantization nobody undoes.
-        folder: where its files are.
+        store: its tensors.
         floating: the tensors of the model that are floats, and that run.
         head: see `check_unread`.
 
@@ -140,18 +143,12 @@ def check_types(name: str, folder: Path, floating: Iterable[str], head: str) -> 
         LoadError: one of them is stored as something else.
     """
     bare = {tensor.removeprefix(head) for tensor in floating}
-    files = {ALONE} if (folder / ALONE).is_file() else set(_files(shards_of(folder), bare, head))
-    for path in (folder / file for file in sorted(files)):
-        types = map_weights(path).types
-        if codes := sorted(each for each in types if each.removeprefix(head) in bare and types[each] not in _FLOATS):
-            raise LoadError(
-                f"the weights of {visible(name)} are quantized, and nobody reads how ({_some(codes)}: stored as "
-                f"{types[codes[0]]}, and its scale is missing); {_ADVICE}"
-            )
-
-
-def _files(listed: Mapping[str, str], bare: Collection[str], head: str) -> Iterable[str]:
-    return (file for tensor, file in listed.items() if tensor.removeprefix(head) in bare)
+    types = {each: store.stored(each).type for each in store.names if each.removeprefix(head) in bare}
+    if codes := sorted(each for each, kind in types.items() if kind not in _FLOATS):
+        raise LoadError(
+            f"the weights of {visible(name)} are quantized, and nobody reads how ({_some(codes)}: stored as "
+            f"{types[codes[0]]}, and its scale is missing); {_ADVICE}"
+        )
 
 
 def check_unread(

@@ -22,6 +22,7 @@ from attncli.sources.native import forward
 from attncli.sources.native.families import recipe_of
 from attncli.sources.native.fields import Fields
 from attncli.sources.native.weights import Weights
+from attncli.sources.tensors.shards import Shards
 from attncli.trace.layer import LayerTrace
 
 EXACT = 1e-5  # the largest difference that counts as the same, relative to the largest number of the array above 1
@@ -256,7 +257,9 @@ def native_layers(folder: Path, ids: list[int]) -> list[LayerTrace]:
 def native_model(folder: Path) -> forward.Model:
     """Open the model of a checkpoint in the native engine."""
     recipe = recipe_of(Fields(json.loads((folder / "config.json").read_text(encoding="utf-8"))))
-    return forward.Model(recipe, Weights(folder, recipe.prefix, recipe.embedding.tokens.name + ".weight"))
+    return forward.Model(
+        recipe, Weights(str(folder), Shards(folder), recipe.prefix, recipe.embedding.tokens.name + ".weight")
+    )
 
 
 def compared(name: str, found: list[LayerTrace], known: tuple[LayerTrace, ...]) -> Row:

@@ -30,9 +30,10 @@ from attncli.errors import LoadError, NotExposedError, UsageError
 from attncli.sources import engines
 from attncli.sources.native.families import FAMILIES, recipe_of
 from attncli.sources.native.fields import DeclinedError, Fields
-from attncli.sources.native.functions import ACTIVATIONS, erf
+from attncli.sources.native.functions import ACTIVATIONS, erf, linear
 from attncli.sources.native.weights import Weights
 from attncli.sources.pretrained import memory
+from attncli.sources.tensors.shards import Shards
 
 Run = Callable[..., Any]
 
@@ -434,13 +435,19 @@ def test_one_sentence_that_is_too_long_is_left_to_transformers(
         assert [json.loads(line)["source"]["engine"] for line in ran.out.splitlines()] == ran_by
 
 
-def test_what_is_used_again_is_widened_once(tmp_path: Path) -> None:
-    save_file({"w.weight": torch.arange(6).reshape(2, 3).to(torch.bfloat16)}, tmp_path / "model.safetensors")
-    weights = Weights(tmp_path, "model.", "w.weight")
-    first, second, third = (weights.tensor("w.weight", 2, 3) for _ in range(3))
-    assert first.tolist() == second.tolist() == third.tolist() == [[0, 1, 2], [3, 4, 5]]
-    assert not np.shares_memory(first, second)  # one sentence alone keeps nothing
-    assert np.shares_memory(second, third)
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_a_matrix_is_multiplied_as_it_is_stored(
+    kind: torch.dtype, is_transposed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attncli.sources.native.functions._NEAR", 3 * 24)  # three rows of 24 numbers at once
+    stored = torch.randn(*((24, 7) if is_transposed else (7, 24)), generator=torch.Generator().manual_seed(0)).to(kind)
+    save_file({"w.weight": stored}, tmp_path / "model.safetensors")
+    weight = Weights("tiny", Shards(tmp_path), "model.", "w.weight").matrix("w.weight", *stored.shape)
+    x = torch.randn(5, 24, generator=torch.Generator().manual_seed(1))
+    found = linear(x.numpy(), weight.T if is_transposed else weight, None)
+    wide = stored.double().T if is_transposed else stored.double()
+    np.testing.assert_allclose(found, (x.double() @ wide.T).numpy(), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("command", ["inspect", "heads", "why"])

@@ -22,7 +22,7 @@ from attncli.sources.native.families import recipe_of
 from attncli.sources.native.fields import DeclinedError, Fields
 from attncli.sources.native.forward import Model
 from attncli.sources.native.tokenizer import NativeTokenizer, load_tokenizer
-from attncli.sources.native.weights import Weights, has_weights
+from attncli.sources.native.weights import Weights
 from attncli.sources.reading import Reader
 from attncli.sources.storage import (
     check_beside,
@@ -34,6 +34,8 @@ from attncli.sources.storage import (
     unknown_quantization,
 )
 from attncli.sources.stream import OneByOne
+from attncli.sources.tensors.opening import open_store
+from attncli.sources.tensors.shards import has_shards
 from attncli.text import visible
 from attncli.trace.selection import Indices
 from attncli.trace.trace import Provenance, Trace
@@ -93,12 +95,13 @@ class NativeCheckpoint(OneByOne):
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, self.family, len(recipe.layers), last)
         has_choice = options.engine == "auto" and not options.verify and not not_installed("torch", "transformers")
         self.most = MOST if has_choice else math.inf
-        weights = Weights(folder, recipe.prefix, recipe.embedding.tokens.name + ".weight")
+        store = open_store(folder)
+        weights = Weights(model, store, recipe.prefix, recipe.embedding.tokens.name + ".weight")
         self.model = Model(recipe, weights)
         expected = set(recipe.tensors(min(last + 1, len(weights))))  # a file may claim layers without end
         modules = {name[:dot] for name in expected for dot, each in enumerate(name) if each == "."}
         self.notes = check_unread(model, weights.unread(expected), modules, recipe.prefix, is_undone=False)
-        check_types(model, folder, expected, recipe.prefix)
+        check_types(model, store, expected, recipe.prefix)
         self.reader = Reader(
             name=model,
             tokenizer=load_tokenizer(model, folder, config),
@@ -189,7 +192,7 @@ def _folder(name: str, revision: str | None, is_whole: Callable[[Path], bool]) -
 
 def _is_whole(folder: Path) -> bool:
     """Return whether a folder of the cache has all files of a checkpoint."""
-    return _has_whole_tokenizer(folder) and has_weights(folder)
+    return _has_whole_tokenizer(folder) and has_shards(folder)
 
 
 def _has_whole_tokenizer(folder: Path) -> bool:
@@ -198,4 +201,4 @@ def _has_whole_tokenizer(folder: Path) -> bool:
     Of the files that are read here, transformers downloads special_tokens_map.json last, and weights after that.
     """
     has_all = all(os.path.isfile(folder / name) for name in ("tokenizer.json", "tokenizer_config.json"))
-    return has_all and (is_known(folder, "special_tokens_map.json") or has_weights(folder))
+    return has_all and (is_known(folder, "special_tokens_map.json") or has_shards(folder))

@@ -99,10 +99,10 @@ class Model:
     def normed(self, name: str, x: Float[np.ndarray, " ..."]) -> Float[np.ndarray, " ..."]:
         """Return hidden states after one of the model's normalizations."""
         norm, width = self.recipe.norm, x.shape[-1]
-        weight = self.weights.tensor(name + ".weight", width)
+        weight = self.weights.vector(name + ".weight", width)
         if norm.offset:
             weight = weight + np.float32(norm.offset)
-        bias = (self.weights.tensor(name + ".bias", width),) if norm.has_bias else ()
+        bias = (self.weights.vector(name + ".bias", width),) if norm.has_bias else ()
         return norm.function(x, weight, *bias, norm.eps)
 
     def projected(
@@ -110,8 +110,8 @@ class Model:
     ) -> Float[np.ndarray, "T F"]:
         """Return x·Wᵀ, or x·Wᵀ + b."""
         shape = (x.shape[-1], width) if is_transposed else (width, x.shape[-1])
-        weight = self.weights.tensor(name + ".weight", *shape)
-        bias = self.weights.tensor(name + ".bias", width) if has_bias else None
+        weight = self.weights.matrix(name + ".weight", *shape)
+        bias = self.weights.vector(name + ".bias", width) if has_bias else None
         return linear(x, weight.T if is_transposed else weight, bias)
 
 

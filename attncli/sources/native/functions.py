@@ -8,17 +8,28 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attncli.files import widened
+
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Float, Shaped
 
     Hidden = Float[np.ndarray, "*T E"]
 
+_NEAR = 2**17  # numbers in float32, half a megabyte: what the cache of a core has room for
+
 
 def linear(
-    x: Float[np.ndarray, "T E"], weight: Float[np.ndarray, "F E"], bias: Float[np.ndarray, " F"] | None
+    x: Float[np.ndarray, "T E"], weight: Shaped[np.ndarray, "F E"], bias: Float[np.ndarray, " F"] | None
 ) -> Float[np.ndarray, "T F"]:
-    """Return x·Wᵀ + b."""
-    product = x @ weight.T
+    """Return x·Wᵀ + b; what is stored in 16 bits is widened a few rows at a time, which stay near the processor."""
+    if weight.dtype == np.float32:
+        product = x @ weight.T
+    else:
+        product = np.empty((len(x), len(weight)), np.float32)
+        step = max(1, _NEAR // x.shape[-1])
+        for start in range(0, len(weight), step):
+            rows = slice(start, start + step)
+            np.matmul(x, widened(weight[rows]).T, out=product[:, rows])
     return product if bias is None else product + bias
 
 

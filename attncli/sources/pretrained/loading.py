@@ -20,8 +20,10 @@ from attncli.sources.pretrained import places
 from attncli.sources.pretrained.configuration import layer_count
 from attncli.sources.pretrained.memory import feed_forward_in_blocks
 from attncli.sources.pretrained.running import settle, with_ours
+from attncli.sources.pretrained.state import state_of
 from attncli.sources.pretrained.tokenizer import hub_arguments, positions
 from attncli.sources.storage import check_beside, check_types, check_unread, unknown_quantization
+from attncli.sources.tensors.opening import is_plain, open_store
 from attncli.text import visible
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from attncli.sources.options import LoadOptions
     from attncli.sources.pretrained.part import TextPart
     from attncli.sources.pretrained.recording import Request
+    from attncli.sources.tensors import Store
 
 _log = logging.getLogger(__name__)
 
@@ -68,14 +71,15 @@ def load_model(
     loader = _loader(part, options, request, writes)
     is_undone = _is_undone(name, part.whole)
     check_beside(name, _folder(name, options), is_undone)
+    store = open_store(_folder(name, options))
     with explained(name, "model", options), heard() as said:
-        model, report = with_ours(partial(_loaded, loader, name, part, options))
+        model, report = with_ours(partial(_loaded, loader, name, part, options, store))
     check_beside(name, _folder(name, options), is_undone)  # now that it is downloaded
     head = model.base_model_prefix + "." if model.base_model_prefix else ""
     notes = _check_weights(name, model, part, report, head, is_undone)
     if not is_undone:
         floating = (tensor for tensor, value in model.state_dict().items() if value.is_floating_point())
-        check_types(name, _folder(name, options), floating, head)
+        check_types(name, open_store(_folder(name, options)), floating, head)
     settle(model.get_submodule(part.path), part.tower is not None)
     feed_forward_in_blocks(model)
     model = model.eval() if options.device_map else model.eval().to(options.device)
@@ -124,14 +128,18 @@ def _loader(part: TextPart, options: LoadOptions, request: Request, writes: bool
 
 
 def _loaded(
-    loader: Any, name: str, part: TextPart, options: LoadOptions, attention: str
+    loader: Any, name: str, part: TextPart, options: LoadOptions, store: Store, attention: str
 ) -> tuple[Any, Mapping[str, Any]]:
     """Return the model and what transformers reports of its weights."""
     is_spread = options.device_map not in (None, "cpu") and torch.accelerator.is_available()
     is_on_cpu = options.device == "cpu" and not is_spread
     dtype = options.dtype or ("float32" if is_on_cpu else "auto")
+    is_read_by_it = is_plain(store)
+    if not is_read_by_it and hasattr(loader, "_model_mapping"):  # an AutoModel looks into the folder
+        loader = loader._model_mapping[type(part.loaded)]
     return loader.from_pretrained(
-        name,
+        name if is_read_by_it else None,
+        state_dict=None if is_read_by_it else state_of(store),
         config=part.loaded,
         key_mapping=part.renamed or None,
         attn_implementation=attention,
