@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from architectures import MORE, architectures, each, tiny_config, tiny_model
+from architectures import MORE, architectures, each, tiny_config, tiny_model, tiny_text_part
 from conformance import NOT_REACHED, opened, save, save_for_auto, save_tokenizer, tokenizer_in
 from planted import BUGS, Bug, raw_masks
 from refusals import refused
@@ -63,7 +63,7 @@ def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checked:
         save_tokenizer(tmp_path)
 
         def planted(_: str, __: Any, how: LoadOptions, *___: Any) -> tuple[Any, tuple[str, ...], str]:
-            model = with_ours(lambda attention: tiny_model(name, attn_implementation=attention))
+            model = with_ours(functools.partial(tiny_text_part, name))
             model.to(stored).to(getattr(torch, how.dtype or "float32")).config.use_cache = False
             if not model._can_set_attn_implementation():
                 make_eager(model)

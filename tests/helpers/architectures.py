@@ -37,6 +37,9 @@ OTHER_INPUTS = ("audio_token_index", "conv_stride", "image_size", "num_frames", 
 IMAGE_TEXT = modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 """The models that read pictures beside text, by their model types."""
 
+TEXT_CLASSES = {"seamless_m4t": "SeamlessM4TForTextToText", "seamless_m4t_v2": "SeamlessM4Tv2ForTextToText"}
+"""What reads text in a model that speaks and hears too."""
+
 # How small that part is with which they look at the pictures, which is saved and not run here.
 SEEING: dict[str, Any] = {"image_size": 32, "patch_size": 16, "depth": 1, "embed_dim": 32, "mlp_ratio": 2}
 
@@ -337,6 +340,14 @@ def _nested(name: str, config: PreTrainedConfig, layers: int) -> dict[str, Any]:
 def tiny_model(name: str, layers: int = 3, attn_implementation: str = "eager") -> PreTrainedModel:
     """The same weights at every call: random, and large enough that attention is far from uniform."""
     return random_model(AutoModel.from_config, tiny_config(name, layers), attn_implementation)
+
+
+def tiny_text_part(name: str, attn_implementation: str) -> PreTrainedModel:
+    """What of a text architecture reads text: nearly always all of it; see `tiny_model`."""
+    if name not in TEXT_CLASSES:
+        return tiny_model(name, attn_implementation=attn_implementation)
+    build = getattr(transformers, TEXT_CLASSES[name])._from_config
+    return random_model(build, tiny_config(name), attn_implementation)
 
 
 def tiny_whole(name: str, layers: int = 3) -> PreTrainedModel:

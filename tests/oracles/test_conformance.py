@@ -96,6 +96,9 @@ def test_the_documentation_counts_them() -> None:
     assert exact >= 203
     page = pages()["docs/reference/architectures.md"]
     assert f"{exact} of the {count} text architectures" in page
+    wholes = len(IMAGE_TEXT) - len(NEED_MORE_THAN_TEXT) - len(NOT_REACHED_INSIDE)
+    assert wholes >= 87
+    assert f"{wholes} of the {len(IMAGE_TEXT)} show" in " ".join(page.split())
     for number in (len(WATCHED), exact - len(WATCHED)):
         assert f" | {number} | queries, keys" in page
 

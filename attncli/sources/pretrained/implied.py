@@ -23,8 +23,15 @@ from attncli.sources.pretrained.recording import Sublayer
 from attncli.text import layers_named
 from attncli.trace.layer import LayerTrace
 
-# Text towers that are causal though their modules say otherwise, and a permutation model, causal in training alone.
-_EXCEPTIONS = {"clip_text_model": True, "xlnet": False}
+# Text towers that are causal though their modules say otherwise; BLIP's, which is so as a decoder alone; a permutation
+# model, causal in training alone. By model types and classes.
+_CLIPS = ("clip", "clipseg", "groupvit", "metaclip_2", "owlv2", "owlvit", "xclip")
+_EXCEPTIONS = {f"{name}_text_model": True for name in _CLIPS} | {
+    "BlipTextLMHeadModel": True,
+    "BlipTextModel": False,
+    "git": True,
+    "xlnet": False,
+}
 
 # What a layer that chooses among the keys it may see calls the number it keeps: an index, a learned mask; or blocks.
 _BUDGETS = ("index_topk", "indexer_budget", "keep_window_size")
@@ -119,8 +126,9 @@ def _is_causal(model: Any, modules: Any) -> bool | None:
     Said by the configuration (`is_causal`, `is_decoder`), by its attention modules, or by what it is trained for.
     """
     config = model.config
-    if config.model_type in _EXCEPTIONS:
-        return _EXCEPTIONS[config.model_type]
+    for name in (type(model).__name__, config.model_type):
+        if name in _EXCEPTIONS:
+            return _EXCEPTIONS[name]
     for name in ("is_causal", "causal"):
         if isinstance(said := getattr(config, name, None), bool):
             return said

@@ -49,6 +49,8 @@ _NEEDED = {
     "pix2struct": _PICTURE,
     "pp_formulanet": _PICTURE,
     "udop": _PICTURE,
+    "vilt": _PICTURE,
+    "voxtral_realtime": _SOUND,
 }
 _MERGED = ("t5gemma2",)
 _READ = {

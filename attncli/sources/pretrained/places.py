@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from transformers import PreTrainedModel
+
 from attncli.sources.pretrained.configuration import attention_layers
 
 _SIDE = re.compile(r"(encoder|decoder)$")  # SeamlessM4T has a text_encoder and a text_decoder
@@ -120,6 +122,9 @@ def reduced(model_class: type, path: str, keep: int, whole_encoder: bool, with_h
 
     for name in ("__name__", "__qualname__", "__module__", "__doc__"):
         setattr(Reduced, name, getattr(model_class, name))
+    if path:
+        # Not one of its own, which would read what the part has no use for: Qwen2.5-Omni's voices, from a pickle.
+        Reduced.from_pretrained = classmethod(PreTrainedModel.from_pretrained.__func__)
     return Reduced
 
 
