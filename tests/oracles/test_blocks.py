@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -10,12 +11,14 @@ from architectures import MORE, tiny_model
 from conformance import opened, save, stacked
 from odd_layouts import whole_map
 from transformers import (
+    LongformerForMultipleChoice,
     LongformerForQuestionAnswering,
     LongformerForSequenceClassification,
     PreTrainedModel,
 )
 
 from attncli.errors import NotExposedError
+from attncli.sources.pretrained import blocks
 from attncli.trace.trace import Trace
 
 pytestmark = pytest.mark.usefixtures("by_transformers")
@@ -108,6 +111,21 @@ def test_sentences_side_by_side_are_what_each_is_alone(name: str, tmp_path: Path
         check_proofs(trace)
 
 
+def test_a_layout_that_is_wrong_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    longt5, reformer = tmp_path / "longt5", tmp_path / "reformer"
+    for folder in (longt5, reformer):
+        folder.mkdir()
+    save(tiny_model("longt5"), longt5)
+    save(tiny(monkeypatch, "reformer", attn_layers=["local"]), reformer)
+    right = blocks._columns
+    with patch.object(blocks, "_columns", lambda scores, before: right(scores, before) + 1):
+        with pytest.raises(NotExposedError, match="attends to positions that are no tokens"):
+            opened(longt5, "0").trace("w7 w8 w9 w10 w11 w12")
+        layer = opened(reformer, "0").trace("w7 w8 w9 w10 w11 w12").layers[0]
+    assert layer.proof is not None
+    assert layer.proof.max_abs_error > 0.1
+
+
 # --- Reformer's hashes ---------------------------------------------------------------------------------------
 
 
@@ -184,15 +202,22 @@ def seen_with_global_tokens(output: Any, number: int, tokens: list[int]) -> np.n
     [
         (LongformerForSequenceClassification, IDS, [0]),
         (LongformerForQuestionAnswering, [2, 7, 8, 9, 3, 3, *IDS[:15], 3], [0, 1, 2, 3]),
+        (LongformerForMultipleChoice, [2, *IDS[:15], 3, 3, 7, 8, 3], [18, 19, 20]),
     ],
 )
 def test_the_tokens_that_a_longformer_s_task_makes_global_see_all_and_are_seen(
     model_class: type, ids: list[int], tokens: list[int], tmp_path: Path
 ) -> None:
     model = longformer(model_class, tmp_path)
+    more = {}
+    if model_class is LongformerForMultipleChoice:  # it reads several texts
+        model, more = (
+            model.longformer,
+            {"global_attention_mask": torch.isin(torch.arange(len(ids)), torch.tensor(tokens))[None]},
+        )
     source = opened(tmp_path, "all")
     trace = source.trace(" ".join(f"w{id_}" for id_ in ids))
-    output = returned(model, ids)
+    output = returned(model, ids, **more)
     for number, layer in enumerate(trace.layers):
         expected = seen_with_global_tokens(output, number, tokens)
         np.testing.assert_allclose(stacked(layer), expected, atol=1e-6, rtol=0)

@@ -15,6 +15,7 @@ import torch
 
 from attncli.errors import NotExposedError
 from attncli.sources.pretrained.watched import FORBIDDEN, Dense, Ended, Softmax
+from attncli.trace.layer import Proof
 
 _MODULE = "what its attention module gave"
 
@@ -51,6 +52,8 @@ def dense(call: Ended, queries: int, keys: int) -> Dense | None:
         return cut
     # A query that sees no key at all, as padding does, has weights for the positions that are cut off.
     is_blind = whole.weights[:, :, :queries, keys:].any(dim=-1, keepdim=True)
+    if not bool(is_blind.any()):
+        return cut
     return replace(cut, output=torch.where(is_blind, cut.weights @ cut.v.to(cut.weights.dtype), cut.output))
 
 
@@ -94,8 +97,10 @@ def _banded(call: Ended) -> Dense:
         scores[number, :, rows, :tokens] = own_scores[number, :, : len(rows)]
         weights[number, :, rows, :tokens] = own_weights[number, :, : len(rows)]
         computed[number, :, rows] = own_weights[number, :, : len(rows)] @ own_v[number].to(weights.dtype)
-    error = (computed - output).abs().amax(dim=(1, 2, 3))
-    return Dense(scores, weights, None, None, None, None, error, _MODULE)
+    errors = (computed - output).abs().amax(dim=(1, 2, 3)).tolist()
+    largest = max(float(v.abs().max()), float(own_v.abs().max()), 1.0)
+    proofs = tuple(Proof(error, _MODULE, magnitude=largest) for error in errors)
+    return Dense(scores, weights, None, None, None, None, proofs)
 
 
 def _beside(call: Ended) -> Dense:
@@ -202,7 +207,7 @@ def _placed(scores: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor) -> 
     # A key that a row reaches twice has the weights of both cells; its score is that of one, and ln 2.
     count = scores.new_zeros(size).scatter_add_(-1, columns, (scores > FORBIDDEN).to(scores.dtype))
     found = scores.new_full(size, -torch.inf).scatter_reduce_(-1, columns, scores, "amax")
-    return found + count.clamp(min=1).log(), placed
+    return found.add_(count.clamp_(min=1).log_()), placed
 
 
 def _heads(hidden: torch.Tensor, heads: int) -> torch.Tensor:

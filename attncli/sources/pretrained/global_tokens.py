@@ -17,6 +17,11 @@ def has_global_tokens(config: Any) -> bool:
     return _chooser(config) is not None
 
 
+def needs_pair(config: Any) -> bool:
+    """Whether that class looks for them in a text of two parts."""
+    return _chooser(config) in (_question, _choice)
+
+
 def with_global_tokens(config: Any, inputs: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
     """Return what a model reads, with the tokens that see all others where its class chooses them."""
     choose = _chooser(config)
@@ -36,11 +41,18 @@ def _first(_: Any, ids: torch.Tensor) -> torch.Tensor:
 def _question(config: Any, ids: torch.Tensor) -> torch.Tensor:
     """Return the tokens before the first separator; none if there are not three, as of a question and a text."""
     is_separator = ids == config.sep_token_id
-    before = is_separator.cumsum(dim=1) == 0
-    return before & bool((is_separator.sum(dim=1) == 3).all())
+    return (is_separator.cumsum(dim=1) == 0) & (is_separator.sum(dim=1, keepdim=True) == 3)
+
+
+def _choice(config: Any, ids: torch.Tensor) -> torch.Tensor:
+    """Return the tokens after the second separator, or none likewise."""
+    is_separator = ids == config.sep_token_id
+    second = is_separator.long().argmax(dim=1, keepdim=True) + 1
+    return (torch.arange(ids.shape[1]) > second) & (is_separator.sum(dim=1, keepdim=True) == 3)
 
 
 _CHOOSERS: Mapping[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
+    "LongformerForMultipleChoice": _choice,
     "LongformerForQuestionAnswering": _question,
     "LongformerForSequenceClassification": _first,
 }

@@ -149,8 +149,10 @@ class _Run:
         if self.earlier is None or id(call.module) not in self.recorder.calling:
             return None
         before = self.earlier[0]
-        is_same = before.module is call.module and before.query is call.query and before.key is call.key
-        return self.earlier if is_same and before.mask is call.mask and before.scaling == call.scaling else None
+        pairs = [(getattr(before, name), getattr(call, name)) for name in ("module", "query", "key", "mask")]
+        pairs += [(before.more.get(name), call.more.get(name)) for name in _KNOWN]
+        is_same = all(one is other for one, other in pairs) and before.scaling == call.scaling
+        return self.earlier if is_same else None
 
 
 _current: ContextVar[_Run] = ContextVar("run")
@@ -179,10 +181,11 @@ def _attend(
     run = _current.get()
     recorder, request = run.recorder, run.recorder.request
     _check_known(type(module).__name__, kwargs)
-    call = _masked(_Call(module, query, key, value, attention_mask, scaling, kwargs), run)
-    before = run.repeated(call)
+    given = _Call(module, query, key, value, attention_mask, scaling, kwargs)
+    before = run.repeated(given)
     place = recorder.arrive(module) if before is None else recorder.calling[id(module)]
-    run.earlier = call, None
+    run.earlier = given, None
+    call = _masked(given, run)
     if place not in recorder.wanted:
         return _fastest(call, run)
     heads = recorder.heads_of(place, query.shape[1], query.shape[2], key.shape[2])
@@ -196,7 +199,7 @@ def _attend(
     if before is not None:
         call = replace(call, value=torch.cat((before[0].value, value), dim=-1))
         whole = None if output is None or before[1] is None else torch.cat((before[1], output), dim=-1)
-    run.earlier = call, whole
+    run.earlier = replace(given, value=call.value), whole
     for number, span in enumerate(recorder.batch.spans):
         rows, columns = span.of(place[1])
         layer = LayerTrace(layer=place[0], kind=place[1], heads=heads, **_arrays(call, number, rows, columns))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from attncli.errors import NotExposedError
-from attncli.sources.pretrained.global_tokens import has_global_tokens
+from attncli.sources.pretrained.global_tokens import has_global_tokens, needs_pair
 from attncli.text import visible
 
 _WITHOUT_WEIGHTS = {
@@ -36,6 +36,8 @@ def notes(config: Any) -> Iterator[str]:
         yield "prophetnet predicts more tokens ahead in streams beside the main one, which alone is shown"
     if config.model_type in ("led", "longformer") and not has_global_tokens(config):
         yield f"no token sees the whole text: {config.model_type} has global tokens only where its caller chooses them"
+    if needs_pair(config):
+        yield "a part of the text sees the whole of it where there are three separators, as --pair makes them"
     if config.model_type == "reformer" and "lsh" in config.attn_layers and config.hash_seed is None:
         yield (
             f"the LSH layers hash a text of more than {config.lsh_attn_chunk_length} tokens at random (hash_seed is "

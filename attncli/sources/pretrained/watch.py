@@ -23,7 +23,7 @@ from attncli.masks.expressions import smallest
 from attncli.sources.pretrained import blocks
 from attncli.sources.pretrained.recording import Finished, Recorder, Sublayer
 from attncli.sources.pretrained.watched import Dense, Ended, Product, Softmax, Watched
-from attncli.trace.layer import LayerTrace, Proof
+from attncli.trace.layer import LayerTrace
 
 _PRODUCTS = {"matmul", "__matmul__", "bmm", "baddbmm", "einsum"}
 
@@ -165,7 +165,7 @@ def _record(run: Recorder, place: Sublayer, call: Ended) -> None:
             heads=heads,
             scores=np.where(allowed, masked, -np.inf).astype(masked.dtype),
             weights=own(weights, rows)[..., columns],
-            proof=None if dense.error is None else Proof(float(dense.error[number]), dense.against),
+            proof=None if dense.proofs is None else dense.proofs[number],
         )
         output = own(dense.output, rows)
         run.record(number, layer, None if output is None else output.swapaxes(0, 1), dense.against)

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from attncli.trace.layer import Proof
+
 # What a model adds to a forbidden score is −1e4 at the least, and no score comes near: below this it is masked.
 FORBIDDEN = -5e3
 
@@ -91,7 +93,7 @@ class Dense:
         k: keys, `[B, Hkv, K, D]`.
         v: values, `[B, Hkv, K, Dv]`; None where they are not known, or not the same for all queries.
         output: what the module made of weights and values, `[B, H, Q, Dv]`.
-        error: of each sentence, how far weights·V is from the module's output, where `v` cannot tell.
+        proofs: of each sentence, how far weights·V is from that output, where `v` cannot tell.
         against: what that output is.
         forbidden: a score at or below this is masked.
     """
@@ -102,6 +104,6 @@ class Dense:
     k: torch.Tensor | None
     v: torch.Tensor | None
     output: torch.Tensor | None
-    error: torch.Tensor | None = None
+    proofs: tuple[Proof, ...] | None = None
     against: str = "the model's own product"
     forbidden: float = FORBIDDEN
