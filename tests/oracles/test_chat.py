@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from chat_templates import IN_PARTS, REWRITES, TEMPLATES, save_chat_model, write_template
+from tokenizer_folders import PLACED, custom
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 import attncli
@@ -168,6 +169,37 @@ def test_files_hold_messages_and_lines_are_turns(attn: Run, model: Path, tmp_pat
     assert found == ["time flies", '[{"role": "user"}]']
     assert words_of(attn("tokens", "-f", text, "--whole", *run).json) == text.read_text()
     assert words_of(attn("tokens", "-", *run, stdin="time flies").json) == "time flies"
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma", "tiktoken"])
+def test_a_tokenizer_that_transformers_converts_tells_the_template_from_the_messages(
+    attn: Run, tmp_path: Path, kind: str
+) -> None:
+    PLACED[kind](tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(TEMPLATES["mistral"])
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path, mistral_format=False)
+    ran = attn("tokens", TEXT, "--chat", "-m", tmp_path, "-F", "json")
+    messages = [{"role": "user", "content": TEXT}]
+    assert ran.json["text"] == tokenizer.apply_chat_template(messages, tokenize=False)
+    assert [token["id"] for token in ran.json["tokens"]] == tokenizer.apply_chat_template(messages)["input_ids"]
+    assert words_of(ran.json).strip() == TEXT
+
+
+def test_of_tokens_without_places_the_control_tokens_are_special(attn: Run, tmp_path: Path) -> None:
+    custom(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(TEMPLATES["chatml"])
+    said = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    controls = {
+        str(id_): {"content": text, "special": True} for id_, text in enumerate(("<|im_start|>", "<|im_end|>"), 300)
+    }
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(said | {"added_tokens_decoder": controls}))
+    ran = attn("tokens", "hi", "--chat", "-m", tmp_path, "--trust-remote-code", "-F", "json")
+    special = [token["id"] for token in ran.json["tokens"] if token["special"]]
+    assert special == [300, 301] * 2
+    assert "does not say where tokens stand in the text, so that of the template's tokens the control tokens" in ran.err
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path, trust_remote_code=True)
+    messages = [{"role": "user", "content": "hi"}]
+    assert [token["id"] for token in ran.json["tokens"]] == tokenizer.apply_chat_template(messages)["input_ids"]
 
 
 def test_parts_are_given_to_a_template_that_expects_them(attn: Run, model: Path) -> None:

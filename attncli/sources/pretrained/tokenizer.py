@@ -40,10 +40,9 @@ def load_tokenizer(name: str, options: LoadOptions) -> Any:
     with explained(name, "tokenizer", options):
         try:
             tokenizer = _loaded(name, options)
-        except AttributeError:
-            check_quantization(name, options)
-            raise
-        except Exception as error:  # of whatever reads the file
+        except Exception as error:  # of whatever reads the files
+            if isinstance(error, AttributeError):
+                check_quantization(name, options)
             check_files(name, folder_of(name, options.revision), error)
             raise
         # An empty special token is in no vocabulary: transformers looks for its id without end.
