@@ -255,7 +255,7 @@ def open_chat(name: str, tokenizer: Any, options: LoadOptions, *, special: bool,
         return None
     if not special:
         raise UsageError("--no-special does not apply to --chat, whose template writes the special tokens itself")
-    source = _chosen(name, tokenizer.chat_template)
+    source = _chosen(name, getattr(tokenizer, "chat_template", None))
     require("--chat", "jinja2")
     from attncli.sources.chat_template import compiled, rendered
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 from tokenizer_folders import CONTROLS, IN_PYTHON, PLACED, canine, custom
 from transformers import AutoTokenizer, MarianConfig, MarianModel, TokenizersBackend
 from transformers.models.canine import tokenization_canine
@@ -92,9 +93,6 @@ def test_a_vocabulary_of_characters_is_read(attn: Run, tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("kind", ["tekken", "tekken of a Llama", "tekken of mistral-common"])
 def test_a_tekken_file_reads_as_mistral_common_does(attn: Run, folder_of: Callable[[str], Path], kind: str) -> None:
-    pytest.importorskip("mistral_common", reason="it does not install beside the NumPy of constraints.txt")
-    from mistral_common.tokens.tokenizers.tekken import Tekkenizer
-
     expected = Tekkenizer.from_file(folder_of(kind) / "tekken.json").encode(TEXTS[0], bos=False, eos=False)
     tokens = attn("tokens", TEXTS[0], "-m", folder_of(kind), "-F", "json").json["tokens"]
     assert [token["id"] for token in tokens] == expected
