@@ -73,6 +73,6 @@ def inspect(
     Raises:
         AttnError: one sentence that says what was expected, what came and what to do.
     """
-    from attncli.sources.chat import asked
+    from attncli.sources.reading import asked
 
-    return open_source(**options).trace(asked(text, options.get("chat", False)), pair, target)
+    return open_source(**options).trace(asked(text, options), pair, target)

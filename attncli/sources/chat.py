@@ -84,19 +84,6 @@ def _kind(value: Any) -> str:
     return empty or f"a {type(value).__name__}"
 
 
-def asked(text: Any, chat: bool) -> Any:
-    """Return a text as sources take it: of a list of messages, the conversation.
-
-    Raises:
-        UsageError: a list is given, and no chat.
-    """
-    if not isinstance(text, list | tuple):
-        return text
-    if not chat:
-        raise UsageError("a list of messages is read through a chat template; give chat=True")
-    return Conversation.of(text)
-
-
 def refuse_beside_chat(pair: str | None, target: str | None) -> None:
     """Raise UsageError for a second text, which no chat template has a place for."""
     for option, given in (("--pair", pair), ("--target", target)):
@@ -134,12 +121,14 @@ class Chat:
     avoided: str
     system: str | None
 
-    def write(self, text: str) -> Written:
+    def write(self, text: str, pair: str | None = None, target: str | None = None) -> Written:
         """Return what the template makes of a sentence, or of a conversation.
 
         Raises:
             InputError: it refuses the messages.
+            UsageError: there is a pair or a target.
         """
+        refuse_beside_chat(pair, target)
         messages = text.messages if isinstance(text, Conversation) else [Message("user", text)]
         if self.system is not None:
             if messages[0].role == "system":
@@ -266,10 +255,10 @@ def open_chat(name: str, tokenizer: Any, options: LoadOptions, *, special: bool,
         return None
     if not special:
         raise UsageError("--no-special does not apply to --chat, whose template writes the special tokens itself")
+    source = _chosen(name, getattr(tokenizer, "chat_template", None))
     require("--chat", "jinja2")
     from attncli.sources.chat_template import compiled, rendered
 
-    source = _chosen(name, tokenizer.chat_template)
     template, tokens = compiled(source, name), dict(tokenizer.special_tokens_map)
     return Chat(name, lambda messages: rendered(template, name, messages, tokens, asks), source, options.system)
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attncli.errors import InputError, LoadError
-from attncli.sources.chat import Chat, refuse_beside_chat
+from attncli.errors import InputError, LoadError, UsageError
 from attncli.sources.vocabulary import readable, tokens_of, unknown_notes
 from attncli.text import visible
 from attncli.trace.tokens import Token, Tokens
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
+
+    from attncli.sources.chat import Chat
 
 
 def check_texts(text: str | None, pair: str | None = None, target: str | None = None) -> None:
@@ -38,6 +40,22 @@ def check_texts(text: str | None, pair: str | None = None, target: str | None = 
             else:  # of the locale, in which Python reads arguments
                 why = f"is not {encoding}, which the locale says arguments are; set PYTHONUTF8=1"
             raise InputError(f"{role} {why}") from None
+
+
+def asked(text: str | Sequence[Mapping[str, str]], options: Mapping[str, Any]) -> str:
+    """Return a text as sources take it: of a list of messages, the conversation.
+
+    Raises:
+        UsageError: a list is given, and its options ask for no chat.
+        InputError: it is no list of messages.
+    """
+    if not isinstance(text, list | tuple):
+        return text  # type: ignore[return-value]  # what else it may be, `check_texts` refuses
+    if not options.get("chat"):
+        raise UsageError("a list of messages is read through a chat template; give chat=True")
+    from attncli.sources.chat import Conversation
+
+    return Conversation.of(text)
 
 
 class Sentence(NamedTuple):
@@ -104,8 +122,7 @@ class Reader(NamedTuple):
         check_texts(text, pair, target)
         written = None
         if self.chat is not None:
-            refuse_beside_chat(pair, target)
-            written = self.chat.write(text)
+            written = self.chat.write(text, pair, target)
             text = written.text
             check_texts(text)
         encoding, inputs = self.encoded(text, pair, None)

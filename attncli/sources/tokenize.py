@@ -7,9 +7,8 @@ from dataclasses import fields
 from typing import Any, Protocol
 
 from attncli.errors import require
-from attncli.sources.chat import asked, open_chat
 from attncli.sources.options import LoadOptions, TokenizerOptions, VocabularyOptions, checked_options, refuse_unknown
-from attncli.sources.reading import Reader, check_texts
+from attncli.sources.reading import Reader, asked, check_texts
 from attncli.sources.vocabulary import Trained, Vocabulary, Words, open_vocabulary, unknown_notes, unknown_tokens
 from attncli.text import visible
 from attncli.trace.tokenization import Tokenization
@@ -62,7 +61,7 @@ def tokenize(text: str | Sequence[Mapping[str, str]], *, pair: str | None = None
     Raises:
         AttnError: one sentence that says what was expected, what came and what to do.
     """
-    return open_tokenizer(**options).tokenize(asked(text, options.get("chat", False)), pair)
+    return open_tokenizer(**options).tokenize(asked(text, options), pair)
 
 
 class _OfVocabulary:
@@ -85,6 +84,8 @@ class _OfVocabulary:
 class _OfCheckpoint:
     def __init__(self, model: str, options: TokenizerOptions, special: bool) -> None:
         self._name = model
+        from attncli.sources.chat import open_chat
+
         load = LoadOptions(**vars(options))
         tokenizer, self._limit = _loaded(model, load)
         # How long a text is, is what one wants to see here: none is refused, and it is cut only if asked.

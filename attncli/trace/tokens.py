@@ -34,9 +34,10 @@ class Token:
         index: place in the sequence, from 0.
         id: row of the vocabulary.
         text: the piece as the vocabulary spells it (`##ing`, `Ġflies`).
-        start: first character of the piece in the text, or None for a token the text does not hold.
+        start: first character of the piece in the text, or None for a token that the text does not hold, or where the
+            tokenizer does not say.
         end: one past its last character, or None.
-        special: whether the tokenizer added it ([CLS], <s>, …).
+        special: whether the tokenizer added it ([CLS], <s>, …), or the chat template wrote it.
         segment: 0 for the text, 1 for the second text of a pair.
         word: which word of its text the tokenizer's own splitting puts it into; None where it does not say.
         shown: the piece as the text spells it, where the vocabulary spells it byte by byte.

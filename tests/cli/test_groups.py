@@ -2,25 +2,30 @@
 
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import pytest
 import typer
 
 from attncli.cli import options
-from attncli.cli.groups import takes, value_of
+from attncli.cli.groups import Options, takes, value_of
 from attncli.sources.options import EngineOptions, LoadOptions, TokenizerOptions, ToyOptions
 
 
 def names(kind: Any) -> set[str]:
-    return {field.name for field in fields(kind)}
+    """The names of the options of a group, and of the groups within."""
+    kinds = get_type_hints(kind, include_extras=True)
+    groups = {name for name, one in kinds.items() if isinstance(one, type) and issubclass(one, Options)}
+    own = {field.name for field in fields(kind)} - groups
+    return own.union(*(names(kinds[name]) for name in groups))
 
 
 def test_the_groups_are_the_options_of_the_sources() -> None:
-    assert names(options.Load) == names(LoadOptions)
-    assert names(options.Engine) == names(EngineOptions)
+    chat = names(options.Chat)
+    assert names(options.Load) | chat == names(LoadOptions)
+    assert names(options.Engine) | chat == names(EngineOptions)
     assert names(options.Toy) | {"offline"} == names(ToyOptions)
-    assert names(options.Hub) | {"truncate"} == names(TokenizerOptions)
+    assert names(options.Hub) | chat | {"truncate"} == names(TokenizerOptions)
 
 
 def test_a_command_has_its_own_options_and_all_of_its_groups_and_gets_both() -> None:

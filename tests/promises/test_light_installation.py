@@ -166,6 +166,16 @@ def test_what_takes_more_says_which_command_installs_it(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mask.pt"]
 
 
+def test_a_chat_takes_what_runs_templates(light: Light, tiny_llama: str, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_llama, tmp_path / "chat"))
+    run = ("tokens", TEXT, "--chat", "-m", folder)
+    assert "has no chat template" in light(*run).err
+    (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    ran = light(*run)
+    said = "attn: --chat takes jinja2, which is not installed: pip install 'attncli[chat]'\n"
+    assert (ran.code, ran.out, ran.err) == (LOAD, "", said)
+
+
 def test_what_is_refused_anyway_is_not_said_to_take_more(light: Light, tiny_llama: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert "it has no config.json" in light("inspect", TEXT, "-m", "empty").err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 _Texts = tuple[str | None, str | None, str | None]  # a text, its pair and a target
@@ -79,11 +80,15 @@ class PythonTokenizer:
             pair and self._own(self._run(pair, None, None, bare), 1),
             target and self._own(self._run(None, None, target, bare), 0),
         )
-        # An empty list would be taken for a batch of none.
-        around = [] if [] in own else list(self._run(*own, how)["input_ids"])
+        around: list[int] = []
+        if [] not in own:  # which would be taken for a batch of none
+            with suppress(Exception):  # of a class that takes no ids
+                around = list(self._run(*own, how)["input_ids"])
         if around == ids and any(isinstance(each, _Own) for each in around):
             yield from (each.segment if isinstance(each, _Own) else None for each in around)
-        else:  # it needs the texts themselves
+        elif pair is not None:
+            raise ValueError("its tokenizer does not say which of two texts a token is of; drop --pair")
+        else:
             special = set(self._tokenizer.all_special_ids)
             yield from (None if each in special else 0 for each in ids)
 

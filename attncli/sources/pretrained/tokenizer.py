@@ -48,10 +48,9 @@ def load_tokenizer(name: str, options: LoadOptions, folder: Path | None = None, 
         try:
             own = hub_arguments(options) | ({} if folder is None else {"config": config})
             tokenizer = _loaded(folder or name, own)
-        except AttributeError:
-            check_quantization(name, options)
-            raise
-        except Exception as error:  # of whatever reads the file
+        except Exception as error:  # of whatever reads the files
+            if isinstance(error, AttributeError):
+                check_quantization(name, options)
             check_files(name, folder or folder_of(name, options.revision), error)
             raise
         # An empty special token is in no vocabulary: transformers looks for its id without end.
