@@ -78,8 +78,15 @@ class Stages:
         layer = self.layer
         if layer.weights is not None:
             return self._rows(layer.weights)
-        sinks = None if layer.sinks is None else layer.sinks[list(self.heads)]
-        return attention.attention_weights(attention.masked_scores(self.scores, self.mask, layer.fill), sinks)
+        return attention.attention_weights(attention.masked_scores(self.scores, self.mask, layer.fill), self.sinks)
+
+    @property
+    def sinks(self) -> Float[np.ndarray, " H"] | Float[np.ndarray, "H Q"] | None:
+        """One more logit of every head, or of every query of it; None without."""
+        sinks = self.layer.sinks
+        if sinks is None or sinks.ndim == 1:
+            return None if sinks is None else sinks[list(self.heads)]
+        return sinks[list(self.heads)][:, self.queries]
 
     @cached_property
     def output(self) -> Float[np.ndarray, "H Q Dv"]:
@@ -169,7 +176,7 @@ class LayerTrace:
         heads: the heads that were asked for; every head is recorded.
         bias: what is added to the scaled products, `[1, Q, K]` or `[H, Q, K]`.
         softcap: c in c·tanh(scores/c).
-        sinks: one more logit per head in the softmax, `[H]`.
+        sinks: one more logit per head in the softmax, `[H]`, or per head and query, `[H, Q]`.
         fill: what is added to a forbidden score; −inf replaces it.
         proof: how well the recorded arrays explain the model's own output.
         inputs: what the queries are projected from, `[Q, E]` (toy layers and live modules).
@@ -190,7 +197,7 @@ class LayerTrace:
     heads: tuple[int, ...]
     bias: Float[np.ndarray, "#H Q K"] | None = None
     softcap: float | None = None
-    sinks: Float[np.ndarray, " H"] | None = None
+    sinks: Float[np.ndarray, " H"] | Float[np.ndarray, "H Q"] | None = None
     fill: float = -np.inf
     proof: Proof | None = None
     inputs: Float[np.ndarray, "Q E"] | None = None
@@ -211,7 +218,7 @@ class LayerTrace:
             "bias": ((1, queries, keys), cells),
             "scores": (cells,),
             "weights": (cells,),
-            "sinks": ((heads,),),
+            "sinks": ((heads,), (heads, queries)),
             "out_projection": ((concatenated, embedding),),
             "out_bias": ((embedding,),),
         }

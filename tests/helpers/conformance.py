@@ -48,7 +48,6 @@ NOT_REACHED = {
     "deepseek_v4": NO_TOKENS,
     "diffllama": "2 softmax",
     "funnel": NO_TOKENS,
-    "inkling2_text": NO_TOKENS,
     "led": NO_TOKENS,
     "lilt": "2 softmax",
     "longformer": NO_TOKENS,

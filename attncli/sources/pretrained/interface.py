@@ -31,10 +31,10 @@ ATTENTION = "attncli"  # the name under which transformers knows our functions
 EAGER_MASKS = "attncli_eager"  # the same, with the masks that transformers makes for eager attention
 
 _BLOCK = 2**21  # scores that exist at a time, over all heads
-_NOT_IN_SDPA = ("softcap", "s_aux", "position_bias")  # what the fused kernel drops, or has to make a [Q, K] of
+_NOT_IN_SDPA = ("softcap", "s_aux", "sinks", "position_bias")  # what the fused kernel drops, or has to make a [Q, K] of
 
 # The tensors that a module may hand over: those that are recorded, and those that other kernels need to pack sequences.
-_KNOWN = {"position_bias", "s_aux", "indices", "block_indices"} | {"position_ids", "cache_position"}
+_KNOWN = {"position_bias", "s_aux", "sinks", "indices", "block_indices"} | {"position_ids", "cache_position"}
 
 
 class UnknownTensorError(NotExposedError):
@@ -72,8 +72,13 @@ class _Call:
 
     @property
     def sinks(self) -> torch.Tensor | None:
-        """One more logit for every head (GPT-OSS), `[H]`."""
+        """One more logit for every head (GPT-OSS), `[H]`; None if there is none."""
         return self.more.get("s_aux")
+
+    @property
+    def query_sinks(self) -> torch.Tensor | None:
+        """One more logit for every query of every head (Inkling 2), `[B, H, Q, 1]`; None if there is none."""
+        return self.more.get("sinks")
 
     @property
     def chosen(self) -> torch.Tensor | None:
@@ -188,8 +193,6 @@ def _attend(
 
 def _check_known(name: str, more: Mapping[str, Any]) -> None:
     """Raise NotExposedError for what a module hands to its attention function and no LayerTrace can say."""
-    if more.get("sinks") is not None:  # one logit for every query; a Trace has one for every head
-        raise NotExposedError(f"{name} has a sink for every query, which is not supported yet")
     if unknown := [key for key, given in more.items() if key not in _KNOWN and _holds_tensor(given)]:
         raise UnknownTensorError(
             f"{name} hands {', '.join(unknown)} to its attention function; what that does is not known here, and "
@@ -242,6 +245,8 @@ def _eager(call: _Call, sums: list[torch.Tensor] | None = None) -> tuple[torch.T
         more = dict(call.more)
         if call.bias is not None:
             more["position_bias"] = _rows_of(call.bias, rows)
+        if call.query_sinks is not None:
+            more["sinks"] = call.query_sinks[:, :, rows]
         mask = None if call.mask is None else _added(_rows_of(call.mask, rows), call.query.dtype)
         output, weights = function(
             call.module, call.query[:, :, rows], call.key, call.value, mask, scaling=call.scaling, **more
@@ -321,6 +326,7 @@ def _arrays(call: _Call, number: int, rows: slice, columns: slice) -> dict[str, 
         mask = smallest(allowed, heads)
     if bias is not None:
         bias = np.array(np.broadcast_to(bias, (len(bias), queries, keys))) if bias.any() else None
+    sinks = call.sinks if call.query_sinks is None else call.query_sinks[number, :, rows, 0]
     return {
         "q": to_numpy(query),
         "k": to_numpy(key),
@@ -329,7 +335,7 @@ def _arrays(call: _Call, number: int, rows: slice, columns: slice) -> dict[str, 
         "mask": call.rule or mask,
         "bias": bias,
         "softcap": call.more.get("softcap"),
-        "sinks": None if call.sinks is None else to_numpy(call.sinks),
+        "sinks": None if sinks is None else to_numpy(sinks),
         "fill": fill,
     }
 
