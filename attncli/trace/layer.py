@@ -19,6 +19,7 @@ from attncli.attention import FORBIDDEN_BELOW, noise_floor, row_blocks
 from attncli.errors import InputError, NotExposedError, UsageError
 from attncli.masks.expressions import Mask, RuleMask
 from attncli.trace.selection import Indices
+from attncli.trace.tokens import Tokens
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -185,6 +186,8 @@ class LayerTrace:
         scores: as the softmax received them, −inf where masked, `[H, Q, K]`; None where they are derived.
         weights: as the softmax gave them, `[H, Q, K]`, or what `derived` says; None where they follow from the scores.
         derived: what stands in the place of weights; None where it is what a model computes.
+        query_tokens: what its queries are, where they are other positions than the trace's tokens; None where not.
+        key_tokens: likewise of its keys.
     """
 
     layer: int
@@ -206,6 +209,8 @@ class LayerTrace:
     scores: Float[np.ndarray, "H Q K"] | None = None
     weights: Rows | None = None
     derived: Derived | None = None
+    query_tokens: Tokens | None = None
+    key_tokens: Tokens | None = None
 
     def __post_init__(self) -> None:
         """Refuse arrays that do not fit each other, with the names and the numbers of what was expected."""
@@ -276,6 +281,11 @@ class LayerTrace:
         assert self.weights is not None
         heads, queries, keys = self.weights.shape
         return heads, queries, keys
+
+    @property
+    def has_own_positions(self) -> bool:
+        """Whether its queries or its keys are other positions than the trace's tokens."""
+        return self.query_tokens is not None or self.key_tokens is not None
 
     @property
     def capture(self) -> str:

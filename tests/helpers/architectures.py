@@ -124,6 +124,12 @@ MORE: dict[str, dict[str, Any]] = {
         }
     },
     "dbrx": {"attn_config": {"clip_qkv": 8.0, "kv_n_heads": 2, "rope_theta": 10000.0}},
+    # More blocks than a query may see, of two tokens and of three.
+    "deepseek_v4": {
+        "compress_rates": {"compressed_sparse_attention": 2, "heavily_compressed_attention": 3},
+        "layer_types": ["compressed_sparse_attention", "heavily_compressed_attention", "sliding_attention"],
+        "index_topk": 2,
+    },
     "deepseek_v2": {"num_experts_per_tok": 2},
     "dots1": WINDOWS | {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
     "dots3_note_text": {

@@ -14,7 +14,7 @@ from attncli.trace.layer import LayerTrace
 # What never calls transformers' attention function, so that its softmax is watched.
 WATCHED = set(
     """
-    big_bird bigbird_pegasus bloom codegen convbert deberta deberta-v2 falcon flaubert fsmt gpt_neo
+    big_bird bigbird_pegasus bloom codegen convbert cpmant deberta deberta-v2 falcon flaubert fsmt gpt_neo
     gpt_neox_japanese gptj ibert layoutlmv3 luke megatron-bert mpnet mpt mvp nystromformer openai-gpt rembert
     roformer squeezebert tapas visual_bert xglm xlm xlnet
     """.split()

@@ -22,8 +22,9 @@ from attncli.sources.pretrained.recording import Sublayer
 from attncli.text import layers_named
 from attncli.trace.layer import LayerTrace
 
-# Text towers that are causal though their modules say otherwise, and a permutation model, causal in training alone.
-_EXCEPTIONS = {"clip_text_model": True, "xlnet": False}
+# Text towers that are causal though their modules say otherwise; a permutation model, causal in training alone; and a
+# prefix model, to which all of a text is prefix.
+_EXCEPTIONS = {"clip_text_model": True, "xlnet": False, "cpmant": False}
 
 # What a layer that chooses among the keys it may see calls the number it keeps: an index, a learned mask; or blocks.
 _BUDGETS = ("index_topk", "indexer_budget", "keep_window_size")
@@ -52,6 +53,8 @@ def budget(config: Any) -> int | None:
     """Return how many keys a query attends to where a layer selects keys by their content; None if none does."""
     blocks = getattr(config, "index_topk_blocks", None)
     kept = [getattr(config, name, None) for name in _BUDGETS]
+    rates = getattr(config, "compress_rates", None) or {}  # DeepSeek-V4 chooses blocks of so many tokens
+    kept = [count and count * rates.get("compressed_sparse_attention", 1) for count in kept]
     kept.append(blocks and blocks * config.index_block_size)
     return min((count for count in kept if isinstance(count, int)), default=None)
 
@@ -93,10 +96,14 @@ def _differs(layer: LayerTrace, implied: Implied) -> bool:
     """Return whether a mask is not what is implied."""
     if isinstance(layer.mask, RuleMask) and layer.mask.expression == implied.expression:
         return False
-    rule = RuleMask(implied.expression, layer.num_queries, layer.num_keys, layer.num_heads)
+    if layer.query_tokens is not None:
+        return False  # what is implied is said of tokens
+    tokens = [key for key, token in enumerate(layer.key_tokens or ()) if token.is_token]
+    columns = tokens if layer.key_tokens is not None else slice(None)
+    rule = RuleMask(implied.expression, layer.num_queries, len(tokens) or layer.num_keys, layer.num_heads)
     heads = list(range(layer.num_heads))
     for rows in row_blocks(np.arange(layer.num_queries), layer.num_keys):
-        allowed, expected = layer.mask.rows(heads, rows), rule.rows(heads, rows)
+        allowed, expected = layer.mask.rows(heads, rows)[..., columns], rule.rows(heads, rows)
         if ((allowed ^ expected) if implied.is_exact else (allowed & ~expected)).any():
             return True
     return False
@@ -153,7 +160,7 @@ def _plain(is_causal: bool) -> Implied:
 
 def _window(config: Any, layer_type: str) -> int | None:
     """Return the width of a layer's window, in transformers' convention: w keys, the query's own included."""
-    if layer_type and not any(word in layer_type for word in ("sliding", "local")):
+    if layer_type and not any(word in layer_type for word in ("sliding", "local", "compressed")):
         if layer_type != "attention":  # RecurrentGemma: every attention layer has a window
             return None
     elif not layer_type and getattr(config, "use_sliding_window", True) is False:

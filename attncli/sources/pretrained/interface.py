@@ -24,7 +24,7 @@ from attncli.errors import NotExposedError
 from attncli.files import to_numpy
 from attncli.masks.conventions import read_added
 from attncli.masks.expressions import Atom, Mask, RuleMask, smallest
-from attncli.sources.pretrained.recording import Arrival, Recorder
+from attncli.sources.pretrained.recording import Arrival, Recorder, Sublayer
 from attncli.trace.layer import LayerTrace
 
 ATTENTION = "attncli"  # the name under which transformers knows our functions
@@ -171,7 +171,7 @@ def _attend(
     recorder, request = run.recorder, run.recorder.request
     _check_known(type(module).__name__, kwargs)
     place = recorder.arrive(module)
-    call = _masked(_Call(module, query, key, value, attention_mask, scaling, kwargs), run)
+    call = _masked(_Call(module, query, key, value, attention_mask, scaling, kwargs), run, place)
     if place not in recorder.wanted:
         return _fastest(call, run)
     heads = recorder.heads_of(place, query.shape[1], query.shape[2], key.shape[2])
@@ -181,8 +181,8 @@ def _attend(
         output, weights = _eager(call, sums)
         if sums is not None:
             recorder.arrivals[place] = Arrival(call.mask, torch.cat(sums, dim=-1), query.dtype)
-    for number, span in enumerate(recorder.batch.spans):
-        rows, columns = span.of(place[1])
+    for number in range(len(recorder.batch.spans)):
+        rows, columns = recorder.cells(number, place)
         layer = LayerTrace(layer=place[0], kind=place[1], heads=heads, **_arrays(call, number, rows, columns))
         own = None if output is None else to_numpy(output[number, rows])
         recorder.record(number, layer, own, "what its attention function gave")
@@ -200,13 +200,15 @@ def _check_known(name: str, more: Mapping[str, Any]) -> None:
         )
 
 
-def _masked(call: _Call, run: _Run) -> _Call:
+def _masked(call: _Call, run: _Run, place: Sublayer) -> _Call:
     """Return a call with the mask that applies: the user's, or the model's own and the keys that an indexer chose."""
     expression, chosen, name = run.recorder.request.mask, call.chosen, type(call.module).__name__
     if expression is None:
         return call if chosen is None else replace(call, mask=_both(call.mask, chosen, call.query.dtype))
     if chosen is not None:
         raise NotExposedError(f"{name} chooses the keys of each query; --mask cannot replace that")
+    if run.recorder.sides(place) != (None, None):
+        raise NotExposedError(f"{name} has positions that are no tokens; --mask says nothing of them")
     cells = call.query.shape[1], call.query.shape[2], call.key.shape[2]
     if cells not in run.replaced:
         heads, queries, keys = cells

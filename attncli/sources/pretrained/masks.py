@@ -18,11 +18,13 @@ from attncli.sources.pretrained.checkpoint import Checkpoint
 from attncli.sources.pretrained.configuration import layer_types
 from attncli.sources.pretrained.continuation import continued
 from attncli.sources.pretrained.implied import budget
+from attncli.sources.pretrained.positions import has_own_positions, own_tokens, with_prompts
 from attncli.sources.pretrained.recording import Batch, Span
 from attncli.sources.reading import Sentence
 from attncli.text import visible
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Token, Tokens
+from attncli.trace.trace import sequences
 
 if TYPE_CHECKING:
     import torch
@@ -94,16 +96,16 @@ class BlankCheckpoint(Checkpoint):
         self.check_target(target)
         own = [target or text if self.is_encoder_decoder else None for text in texts]
         sentences = [self.reader.read(text, pair, each) for text, each in zip(texts, own, strict=True)]
-        self._check_room(sentences)
+        self._check_room(sentences, past)
         side = pad or self.reader.tokenizer.padding_side
         padding = self._padding()
-        inputs, _, whole = padded([one.inputs for one in sentences], padding.id, side, self.takes_positions)
+        inputs, _, whole = padded([one.inputs for one in sentences], padding.id, side, self.takes_positions, self.ahead)
         with costless():
             recorded = self._recorded(inputs, whole, past, len(texts))
         filled = [
             (
-                _filled(one.tokens, whole.text.stop, padding, side),
-                _filled(one.query_tokens, whole.target.stop, padding, side),
+                _filled(with_prompts(one.tokens, self.ahead), whole.text.stop, padding, side),
+                _filled(with_prompts(one.query_tokens, self.ahead), whole.target.stop, padding, side),
             )
             for one in sentences
         ]
@@ -112,12 +114,16 @@ class BlankCheckpoint(Checkpoint):
         notes += self._padding_notes(sentences, pad, side, padding)
         return [SentenceMasks(*both) for both in zip(sentences, masks, strict=True)], notes
 
-    def _check_room(self, sentences: Sequence[Sentence]) -> None:
-        """Raise unless the sentences can run side by side."""
+    def _check_room(self, sentences: Sequence[Sentence], past: int) -> None:
+        """Raise unless the sentences can run side by side, behind so many positions."""
         longest = max(max(len(one.tokens), len(one.query_tokens)) for one in sentences)
         if self.room_for(longest) < len(sentences):
             raise InputError(f"{len(sentences)} × {longest} tokens do not fit into memory; give fewer sentences")
         name = visible(self.name)
+        if past and has_own_positions(self.model.config):
+            raise NotExposedError(
+                f"{name} has positions that are no tokens, of which a cache says nothing; leave out --past"
+            )
         if len(sentences) > 1 and "attention_mask" not in self.parameters:
             raise NotExposedError(f"{name} takes no attention mask, so that it sees padding; give one sentence")
         kept = budget(self.model.config)
@@ -193,8 +199,9 @@ class BlankCheckpoint(Checkpoint):
         for (kind, *_), (side, cells, indices) in groups.items():
             before = past if side != "encoder" else 0
             for own, (text, target), allowed in zip(found, filled, cells, strict=True):
-                queries = Tokens((text if side == "encoder" else target)[before:])
-                keys = text if side in ("encoder", "cross") else target
+                queries, keys = sequences(side, target, text)
+                other_queries, other_keys = own_tokens(self.model.config, indices[0], side, target, text)
+                queries, keys = other_queries or Tokens(queries[before:]), other_keys or keys
                 dropped = len(keys) - allowed.shape[-1]
                 full = np.pad(allowed, ((0, 0), (0, 0), (dropped, 0)))
                 own.append(LayerMask(kind, tuple(indices), full, queries, keys, before, dropped))

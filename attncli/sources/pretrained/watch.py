@@ -157,8 +157,8 @@ def _record(run: Recorder, place: Sublayer, call: _Watched) -> None:
     if any(not _same(product.left, weights) for product in call.outputs):
         raise NotExposedError(f"layer {place[0]} changes its weights after the softmax; that is not supported")
     output = call.outputs[0] if len(call.outputs) == 1 else None
-    for number, span in enumerate(run.batch.spans):
-        rows, columns = span.of(place[1])
+    for number in range(batch):
+        rows, columns = run.cells(number, place)
         masked = to_numpy(own(scores, number)[:, rows, columns])
         allowed = ~(masked <= _FORBIDDEN)  # NaN is no mask
         q = None if product is None else to_numpy(own(product.left, number)[:, rows])
