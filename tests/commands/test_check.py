@@ -52,6 +52,7 @@ KNOWN = {
 }
 
 
+POOLED = {"canine", "funnel"}  # queries that stand for several tokens
 WITHOUT_MASK = {"cpmant"}  # what takes no attention mask runs one sentence at a time
 
 
@@ -108,7 +109,7 @@ def errors(report: Report) -> set[str]:
 # --- healthy models ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", each(*NOT_REACHED))
+@pytest.mark.parametrize("name", each(*NOT_REACHED, *POOLED))
 def test_a_healthy_model_has_no_finding(name: str, checked: Checked) -> None:
     report = checked(name, texts=TEXTS[:2])
     expected, reason = KNOWN.get(name, (set(), ""))
@@ -116,6 +117,12 @@ def test_a_healthy_model_has_no_finding(name: str, checked: Checked) -> None:
     assert (compared(report, "batch").change is None) == (name in WITHOUT_MASK)
     assert all(each.change is not None or each.reason for each in report.invariances)
     assert {each.name for each in report.invariances} == WAYS | {"dtype"}
+
+
+@pytest.mark.parametrize("name", sorted(POOLED))
+def test_masks_of_groups_of_tokens_are_not_judged(name: str, checked: Checked) -> None:
+    with pytest.raises(NotExposedError, match="no tokens one by one; `attn check` holds masks against tokens"):
+        checked(name, texts=TEXTS[:2])
 
 
 def test_there_are_many_models_and_mistakes_of_codes_that_the_contract_lists() -> None:

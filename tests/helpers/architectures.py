@@ -116,6 +116,7 @@ MORE: dict[str, dict[str, Any]] = {
     "bailing_hybrid": {"head_dim": 8},
     "bamba": {"attn_layer_indices": [1]},
     "blt": {"use_cache": False},
+    "canine": {"local_transformer_stride": 8},
     "cohere_compass_text": WINDOWS
     | {
         "rope_parameters": {
@@ -244,9 +245,15 @@ def tiny_model(name: str, layers: int = 3, attn_implementation: str = "eager") -
     return model
 
 
+LONGER = {"canine": 22}
+"""How many tokens it takes until there are several groups, blocks or chunks of them."""
+
+
 def tiny_inputs(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
-    """Seven tokens, none of them special, and five for a decoder that has an encoder beside it."""
+    """Seven tokens or more, none of them special, and five for a decoder that has an encoder beside it."""
     ids = torch.tensor([[23, 42, 17, 88, 23, 64, 31]])
+    if (count := LONGER.get(config.model_type)) is not None:
+        ids = torch.cat([ids, torch.arange(33, 33 + count - ids.shape[1])[None]], dim=1)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if config.is_encoder_decoder:
         inputs["decoder_input_ids"] = ids[:, 1:6] + 1

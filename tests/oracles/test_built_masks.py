@@ -36,8 +36,8 @@ BY_POSITION = {"deepseek_v4", "minimax_m3_vl_text"}
 REFUSED = NOT_REACHED | BY_CONTENT | {"cpmant": "takes no attention mask"}
 WITHOUT_CACHE = set(
     """
-    albert bert bert-generation big_bird camembert clip_text_model convbert data2vec-text deberta deberta-v2
-    distilbert electra ernie esm esmc eurobert flaubert gte ibert jina_embeddings_v3 layoutlm layoutlmv3 luke
+    albert bert bert-generation big_bird camembert canine clip_text_model convbert data2vec-text deberta deberta-v2
+    distilbert electra ernie esm esmc eurobert flaubert funnel gte ibert jina_embeddings_v3 layoutlm layoutlmv3 luke
     markuplm megatron-bert mobilebert modernbert mpnet neomme nomic_bert nystromformer openai-gpt
     openai_privacy_filter recurrent_gemma rembert roberta roberta-prelayernorm roc_bert roformer splinter
     squeezebert tapas tipsv2_text_model ultrabert visual_bert xlm xlm-roberta xlm-roberta-xl xlnet xmod
@@ -114,6 +114,8 @@ def differs(allowed: np.ndarray, weights: np.ndarray, is_padding: np.ndarray, is
     if dropped and allowed[..., :dropped].any():
         return True
     ours = np.broadcast_to(allowed[..., dropped:], weights.shape)
+    if len(is_padding) != ours.shape[1]:  # queries of several tokens see what others do
+        is_padding = np.zeros(ours.shape[1], bool)
     blind = ~ours.any(axis=-1)
     if blind[:, ~is_padding].any():
         return True
@@ -148,7 +150,7 @@ def test_an_architecture_builds_the_mask_that_its_weights_show(name: str, tmp_pa
     checkpoint = opened(tmp_path)
     check_masks(name, model, checkpoint, 0)
     if name in WITHOUT_CACHE:
-        with pytest.raises(NotExposedError, match="fills no KV cache"):
+        with pytest.raises(NotExposedError, match="fills no KV cache|does not run with --past, a KV cache"):
             check_masks(name, model, checkpoint, 3)
     elif name in BLOCKS:
         with pytest.raises(NotExposedError, match="leave out --past"):

@@ -14,14 +14,14 @@ from attncli.trace.layer import LayerTrace
 # What never calls transformers' attention function, so that its softmax is watched.
 WATCHED = set(
     """
-    big_bird bigbird_pegasus bloom codegen convbert cpmant deberta deberta-v2 falcon flaubert fsmt gpt_neo
+    big_bird bigbird_pegasus bloom canine codegen convbert cpmant deberta deberta-v2 falcon flaubert fsmt funnel gpt_neo
     gpt_neox_japanese gptj ibert layoutlmv3 luke megatron-bert mpnet mpt mvp nystromformer openai-gpt rembert
     roformer squeezebert tapas visual_bert xglm xlm xlnet
     """.split()
 )
 
-# They share modules, or have two in a layer: no layer is left out.
-UNCUT = {"albert", "hrm_text", "longcat_flash"}
+# They share modules, have two in a layer, or layers in two lists: no layer is left out.
+UNCUT = {"albert", "canine", "funnel", "hrm_text", "longcat_flash"}
 
 
 @pytest.mark.parametrize("name", each())

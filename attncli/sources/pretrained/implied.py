@@ -139,6 +139,8 @@ def _implied(config: Any, layer: int, is_causal: bool | None) -> Implied:
         return Implied(Atom("full"), is_exact=False)
     is_exact = not any(getattr(config, name, None) is not None for name in _CHOOSING)
     is_exact &= getattr(config, "attention_type", None) != "block_sparse"  # BigBird
+    if config.model_type == "canine" and layer == 0:
+        return Implied(Atom("chunk", (config.local_transformer_stride,)))
     types = layer_types(config, "layer_types", "attention_layers", "layers_block_type")
     layer_type = types[layer] if layer < len(types) else ""  # some do not tell their layers apart
     is_exact &= "indexed" not in layer_type

@@ -96,7 +96,7 @@ class BlankCheckpoint(Checkpoint):
         self.check_target(target)
         own = [target or text if self.is_encoder_decoder else None for text in texts]
         sentences = [self.reader.read(text, pair, each) for text, each in zip(texts, own, strict=True)]
-        self._check_room(sentences, past)
+        self._check_room(sentences)
         side = pad or self.reader.tokenizer.padding_side
         padding = self._padding()
         inputs, _, whole = padded([one.inputs for one in sentences], padding.id, side, self.takes_positions, self.ahead)
@@ -114,16 +114,12 @@ class BlankCheckpoint(Checkpoint):
         notes += self._padding_notes(sentences, pad, side, padding)
         return [SentenceMasks(*both) for both in zip(sentences, masks, strict=True)], notes
 
-    def _check_room(self, sentences: Sequence[Sentence], past: int) -> None:
-        """Raise unless the sentences can run side by side, behind so many positions."""
+    def _check_room(self, sentences: Sequence[Sentence]) -> None:
+        """Raise unless the sentences can run side by side."""
         longest = max(max(len(one.tokens), len(one.query_tokens)) for one in sentences)
         if self.room_for(longest) < len(sentences):
             raise InputError(f"{len(sentences)} × {longest} tokens do not fit into memory; give fewer sentences")
         name = visible(self.name)
-        if past and has_own_positions(self.model.config):
-            raise NotExposedError(
-                f"{name} has positions that are no tokens, of which a cache says nothing; leave out --past"
-            )
         if len(sentences) > 1 and "attention_mask" not in self.parameters:
             raise NotExposedError(f"{name} takes no attention mask, so that it sees padding; give one sentence")
         kept = budget(self.model.config)
@@ -173,6 +169,9 @@ class BlankCheckpoint(Checkpoint):
         rest = slice(0, tokens - past)
         if not self.is_encoder_decoder:
             part, given = continued(self.model, inputs, past)
+            if has_own_positions(self.model.config):
+                name = visible(self.name)
+                raise NotExposedError(f"{name} has keys that are no tokens, and a cache hides which; leave out --past")
             return recorded(part, given, ("self",), Span(rest, rest, past))
         texts = {name: value for name, value in inputs.items() if not name.startswith("decoder_")}
         encoder = recorded(self.model.get_encoder(), texts, ("encoder",), whole)

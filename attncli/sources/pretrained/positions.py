@@ -112,4 +112,46 @@ def _deepseek_v4(config: Any, place: Sublayer) -> Sides:
     return None, [*_each(place.keys), *(range(max(start - overlap, 0), start + size) for start in starts)]
 
 
-_SIDES: dict[str, Callable[[Any, Sublayer], Sides]] = {"deepseek_v4": _deepseek_v4}
+def _funnel(config: Any, place: Sublayer) -> Sides:
+    """Return groups of tokens: each block but the first pools its queries by two; a decoder has the tokens again."""
+    groups = _each(place.keys)
+    layers: list[Sides] = []
+    for block, (size, repeats) in enumerate(zip(config.block_sizes, config.block_repeats, strict=True)):
+        before = groups
+        if block > 0 and len(groups) > (2 if config.separate_cls else 1):
+            groups = _pooled(groups, config.separate_cls, config.truncate_seq)
+        first = groups, before if config.pool_q_only else groups
+        layers += [first, *[(groups, groups)] * (size * repeats - 1)]
+    tokens = _each(place.keys)
+    sides = layers[place.layer] if place.layer < len(layers) else (tokens, tokens)
+    queries, keys = (None if side == tokens else side for side in sides)
+    return queries, keys
+
+
+def _canine(config: Any, place: Sublayer) -> Sides:
+    """Return the first character and groups of characters in the deep layers, which leave out the last group."""
+    if not 1 <= place.layer <= config.num_hidden_layers:
+        return None, None
+    size = config.downsampling_rate
+    starts = range(0, place.keys - place.keys % size - size, size)
+    groups = [*_each(1), *(range(start, start + size) for start in starts)]
+    return groups, groups
+
+
+def _pooled(groups: list[Position], has_separate_first: bool, is_cut: bool) -> list[Position]:
+    """Return groups of two groups that follow each other; the first one may stay alone, the last one be left out."""
+    alone, others = (groups[:1], groups[1:]) if has_separate_first else ([], groups)
+    others = others[:-1] if has_separate_first and is_cut else others
+    return [*alone, *(_joined(others[start : start + 2]) for start in range(0, len(others), 2))]
+
+
+def _joined(groups: Sequence[Position]) -> Position:
+    ranges = [group for group in groups if isinstance(group, range)]
+    return range(ranges[0].start, ranges[-1].stop)
+
+
+_SIDES: dict[str, Callable[[Any, Sublayer], Sides]] = {
+    "canine": _canine,
+    "deepseek_v4": _deepseek_v4,
+    "funnel": _funnel,
+}

@@ -7,7 +7,7 @@ product of the weights with the values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -116,12 +116,20 @@ def _einsum(equation: str, left: torch.Tensor, right: torch.Tensor, result: torc
 def recording(run: Recorder, model: Any) -> Iterator[None]:
     """Record the attention of a model's next forward pass by watching its softmax."""
     watcher = _Watcher()
+    chunks: list[_Watched] = []  # of a layer that runs the same attention for one part of the text after the other
+    chunked = {id(module.self) for module in model.modules() if getattr(module, "local", False) is True}  # CANINE
 
     def begin(module: Any, *_: Any) -> None:
         watcher.calls.append(_Watched())
 
     def end(module: Any, *_: Any) -> None:
         call = watcher.calls.pop()
+        if id(module) in chunked:
+            chunks.append(call)
+            return
+        if chunks and not call.softmax:
+            call = _joined(chunks)
+            chunks.clear()
         if not call.softmax:
             return
         place = run.arrive(module)
@@ -139,6 +147,28 @@ def recording(run: Recorder, model: Any) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _joined(chunks: Sequence[_Watched]) -> _Watched:
+    """Return the attention of consecutive parts of a text, each to itself alone, as one over all of it."""
+    softmax, outputs = [chunk.softmax[0] for chunk in chunks], [chunk.outputs[0] for chunk in chunks]
+    products = [product for *_, product in softmax if product is not None]
+    length = sum(own.shape[2] for own, *_ in softmax)
+    scores = softmax[0][0].new_full((*softmax[0][0].shape[:2], length, length), -torch.inf)
+    weights = torch.zeros_like(scores)
+    start = 0
+    for own, given, _ in softmax:
+        cells = slice(start, start + own.shape[2])
+        scores[:, :, cells, cells], weights[:, :, cells, cells] = own, given
+        start = cells.stop
+    left, right = (
+        torch.cat(sides, dim=-2) for sides in zip(*((each.left, each.right.mT) for each in products), strict=True)
+    )
+    values, results = (
+        torch.cat(sides, dim=-2) for sides in zip(*((each.right, each.result) for each in outputs), strict=True)
+    )
+    product = _Product(left, right.mT, scores)
+    return _Watched(softmax=[(scores, weights, product)], outputs=[_Product(weights, values, results)])
 
 
 def _record(run: Recorder, place: Sublayer, call: _Watched) -> None:
