@@ -15,8 +15,8 @@ from attncli.trace.layer import LayerTrace
 WATCHED = set(
     """
     big_bird bigbird_pegasus bloom canine codegen convbert cpmant deberta deberta-v2 falcon flaubert fsmt funnel gpt_neo
-    gpt_neox_japanese gptj ibert layoutlmv3 luke megatron-bert mpnet mpt mvp nystromformer openai-gpt rembert
-    roformer squeezebert tapas visual_bert xglm xlm xlnet
+    gpt_neox_japanese gptj ibert layoutlmv3 led lilt longformer longt5 luke megatron-bert mpnet mpt mvp nystromformer
+    openai-gpt pegasus_x prophetnet reformer rembert roformer squeezebert tapas visual_bert xglm xlm xlnet
     """.split()
 )
 
@@ -39,9 +39,8 @@ def test_an_architecture_is_exact_or_refused_for_a_known_reason(name: str, tmp_p
     for layer in row.trace.layers:
         assert layer.proof is not None
         assert layer.proof.max_abs_error <= 1e-4  # outputs of these random models go up to a hundred
-        assert layer.proof.against == (
-            "the model's own product" if name in WATCHED else "the unmodified model's (eager)"
-        )
+        watched = {"the model's own product", "what its attention module gave"}
+        assert layer.proof.against in (watched if name in WATCHED else {"the unmodified model's (eager)"})
     check_cut(row, tmp_path)
 
 
@@ -69,7 +68,7 @@ def arrays(layers: Sequence[LayerTrace]) -> list[np.ndarray]:
 def test_the_documentation_counts_them() -> None:
     count = len(architectures())
     exact = count - len(NOT_REACHED)
-    assert exact >= 193
+    assert exact >= 200
     page = pages()["docs/reference/architectures.md"]
     assert f"{exact} of the {count} text architectures" in page
     for number in (len(WATCHED), exact - len(WATCHED)):

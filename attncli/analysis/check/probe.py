@@ -208,6 +208,8 @@ class Probe:
             raise NotExposedError("its tokens see those after them")
         switch(self.model, self.backends[0])
         inputs, spans, whole = batch
+        if self.model.config.model_type == "prophetnet":  # its cache takes one token at a time, from the first on
+            steps = list(range(1, whole.target.stop + 1))
         if self.checkpoint.takes_positions and "position_ids" not in inputs and not self.checkpoint.is_encoder_decoder:
             inputs["position_ids"] = torch.arange(whole.text.stop).expand(len(spans), -1)
         return states_with_cache(self.model, inputs, spans, steps)

@@ -10,6 +10,7 @@ from typing import Any
 
 from attncli.errors import NotExposedError
 from attncli.sources.pretrained import interface, watch
+from attncli.sources.pretrained.global_tokens import with_global_tokens
 from attncli.sources.pretrained.places import attention_places
 from attncli.sources.pretrained.positions import adds_to_its_mask
 from attncli.sources.pretrained.recording import Batch, Finished, Recorder, Request
@@ -86,4 +87,5 @@ def _forward(model: Any, part: Any, inputs: Mapping[str, Any]) -> None:
     batch, count = inputs["input_ids"].shape
     failure = f"{model.config.model_type}: the model did not run on the text alone"
     with attempting(f"{batch} × {count} tokens", failure), suppress(Finished):
-        part(**{name: tensor.to(model.device) for name, tensor in inputs.items()})
+        given = with_global_tokens(model.config, inputs)
+        part(**{name: tensor.to(model.device) for name, tensor in given.items()})

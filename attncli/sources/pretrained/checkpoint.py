@@ -12,7 +12,7 @@ from typing import Any
 from attncli.errors import AttnError, NotExposedError, UsageError
 from attncli.masks.parser import parse
 from attncli.sources.options import LoadOptions
-from attncli.sources.pretrained import batch, interface, loading, memory, tokenizer
+from attncli.sources.pretrained import batch, interface, loading, memory, particular, tokenizer
 from attncli.sources.pretrained.capture import run
 from attncli.sources.pretrained.configuration import attention_layers, head_count, layer_count, other_layers, start_id
 from attncli.sources.pretrained.generation import Writer, check_causal, check_no_future
@@ -61,6 +61,7 @@ class Checkpoint:
         config = loading.load_config(model, options)
         if generate:
             check_causal(model, config)
+        particular.check_has_weights(model, config)
         self.is_encoder_decoder: bool = config.is_encoder_decoder
         if kind not in (None, *self.kinds):
             raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has {', '.join(self.kinds)} attention")
@@ -75,7 +76,7 @@ class Checkpoint:
         whole, notes = self._load(config, writes=generate > 0)
         self.model = whole.base_model if generate else whole
         self.ahead = ahead(config)
-        self.notes = (*self._unshown(), *notes)
+        self.notes = (*self._unshown(), *particular.notes(config), *notes)
         self.unseen = implied_masks(self.model)  # but for the layers whose mask was complained of
         self.reader = Reader(
             name=model,
@@ -116,7 +117,10 @@ class Checkpoint:
     @property
     def parameters(self) -> Mapping[str, Parameter]:
         """What the model's forward pass takes, by name."""
-        return signature(self.model.forward).parameters
+        taken = signature(self.model.forward).parameters
+        # A Reformer that fills up its last chunk fails on them.
+        is_without = self.model.config.model_type == "reformer"
+        return {name: each for name, each in taken.items() if not (is_without and name == "position_ids")}
 
     @property
     def takes_positions(self) -> bool:

@@ -17,6 +17,7 @@ from transformers.models.auto.modeling_auto import (
 from attncli.attention import row_blocks
 from attncli.masks.expressions import And, Atom, Expression, RuleMask
 from attncli.sources.pretrained.configuration import layer_types
+from attncli.sources.pretrained.global_tokens import has_global_tokens
 from attncli.sources.pretrained.places import attention_places
 from attncli.sources.pretrained.recording import Sublayer
 from attncli.text import layers_named
@@ -67,6 +68,10 @@ def implied_masks(model: Any) -> dict[Sublayer, Implied]:
     for kind, layers in places.layers.items():
         is_causal = kind == "decoder" if kind != "self" else _is_causal(model, places.modules)
         for layer in layers:
+            reach = _reach(config, kind, layer)
+            if reach is not None:
+                found[layer, kind] = Implied(Atom("band", (reach, reach)), reach)
+                continue
             # A configuration of its own for every layer, where they differ; one and the same where not.
             own = config.per_layer_config[layer] if layer < config.num_hidden_layers else config
             found[layer, kind] = _implied(own, layer, is_causal) if kind == "self" else _plain(is_causal is True)
@@ -134,6 +139,18 @@ def _is_causal(model: Any, modules: Any) -> bool | None:
     return False if _OTHER_HEADS.search(heads) else None
 
 
+def _reach(config: Any, kind: str, layer: int) -> int | None:
+    """Return how many keys to each side a layer computes, which works in a band or in blocks; None for all others."""
+    if kind not in ("self", "encoder") or has_global_tokens(config):
+        return None
+    if getattr(config, "encoder_attention_type", None) == "local":  # LongT5
+        return int(config.local_radius)
+    if config.model_type not in ("led", "longformer"):
+        return None
+    windows = config.attention_window
+    return int(windows if isinstance(windows, int) else windows[layer]) // 2
+
+
 def _implied(config: Any, layer: int, is_causal: bool | None) -> Implied:
     if is_causal is None:
         return Implied(Atom("full"), is_exact=False)
@@ -141,6 +158,7 @@ def _implied(config: Any, layer: int, is_causal: bool | None) -> Implied:
     is_exact &= getattr(config, "attention_type", None) != "block_sparse"  # BigBird
     if config.model_type == "canine" and layer == 0:
         return Implied(Atom("chunk", (config.local_transformer_stride,)))
+    is_exact &= config.model_type not in ("longformer", "reformer")  # global tokens, and chunks
     types = layer_types(config, "layer_types", "attention_layers", "layers_block_type")
     layer_type = types[layer] if layer < len(types) else ""  # some do not tell their layers apart
     is_exact &= "indexed" not in layer_type

@@ -24,7 +24,7 @@ from attncli.errors import NotExposedError
 from attncli.files import to_numpy
 from attncli.masks.conventions import read_added
 from attncli.masks.expressions import Atom, Mask, RuleMask, smallest
-from attncli.sources.pretrained.recording import Arrival, Recorder, Sublayer
+from attncli.sources.pretrained.recording import Arrival, Recorder
 from attncli.trace.layer import LayerTrace
 
 ATTENTION = "attncli"  # the name under which transformers knows our functions
@@ -136,12 +136,25 @@ class _Run:
         has_sdpa: whether transformers' fused kernel computes the same attention as the model's eager function.
         forms: what is known of the masks of this pass, by their `id`; with the mask, lest another one gets its id.
         replaced: masks in place of the model's own, by the `[H, Q, K]` they are for.
+        earlier: the call before, and its output `[B, Q, H, Dv]` if it was computed.
     """
 
     recorder: Recorder
     has_sdpa: bool
     forms: dict[int, tuple[torch.Tensor, str]] = field(default_factory=dict)
     replaced: dict[tuple[int, int, int], tuple[RuleMask, torch.Tensor]] = field(default_factory=dict)
+    earlier: tuple[_Call, torch.Tensor | None] | None = None
+
+    def repeated(self, call: _Call) -> tuple[_Call, torch.Tensor | None] | None:
+        """Return the call before if this one asks for the same weights with other values, as DiffLlama's second does.
+
+        Both are one map of each head then, and their values stand side by side.
+        """
+        if self.earlier is None or id(call.module) not in self.recorder.calling:
+            return None
+        before = self.earlier[0]
+        is_same = before.module is call.module and before.query is call.query and before.key is call.key
+        return self.earlier if is_same and before.mask is call.mask and before.scaling == call.scaling else None
 
 
 _current: ContextVar[_Run] = ContextVar("run")
@@ -170,8 +183,12 @@ def _attend(
     run = _current.get()
     recorder, request = run.recorder, run.recorder.request
     _check_known(type(module).__name__, kwargs)
-    place = recorder.arrive(module)
-    call = _masked(_Call(module, query, key, value, attention_mask, scaling, kwargs), run, place)
+    call = _masked(_Call(module, query, key, value, attention_mask, scaling, kwargs), run)
+    before = run.repeated(call)
+    place = recorder.arrive(module) if before is None else recorder.calling[id(module)]
+    run.earlier = call, None
+    if request.mask is not None and recorder.sides(place) != (None, None):
+        raise NotExposedError(f"{type(module).__name__} has positions that are no tokens; --mask says nothing of them")
     if place not in recorder.wanted:
         return _fastest(call, run)
     heads = recorder.heads_of(place, query.shape[1], query.shape[2], key.shape[2])
@@ -181,10 +198,15 @@ def _attend(
         output, weights = _eager(call, sums)
         if sums is not None:
             recorder.arrivals[place] = Arrival(call.mask, torch.cat(sums, dim=-1), query.dtype)
+    whole = output
+    if before is not None:
+        call = replace(call, value=torch.cat((before[0].value, value), dim=-1))
+        whole = None if output is None or before[1] is None else torch.cat((before[1], output), dim=-1)
+    run.earlier = call, whole
     for number in range(len(recorder.batch.spans)):
         rows, columns = recorder.cells(number, place)
         layer = LayerTrace(layer=place[0], kind=place[1], heads=heads, **_arrays(call, number, rows, columns))
-        own = None if output is None else to_numpy(output[number, rows])
+        own = None if whole is None else to_numpy(whole[number, rows])
         recorder.record(number, layer, own, "what its attention function gave")
     if output is None:
         output = query.new_zeros(*query.transpose(1, 2).shape[:3], value.shape[-1])
@@ -200,15 +222,13 @@ def _check_known(name: str, more: Mapping[str, Any]) -> None:
         )
 
 
-def _masked(call: _Call, run: _Run, place: Sublayer) -> _Call:
+def _masked(call: _Call, run: _Run) -> _Call:
     """Return a call with the mask that applies: the user's, or the model's own and the keys that an indexer chose."""
     expression, chosen, name = run.recorder.request.mask, call.chosen, type(call.module).__name__
     if expression is None:
         return call if chosen is None else replace(call, mask=_both(call.mask, chosen, call.query.dtype))
     if chosen is not None:
         raise NotExposedError(f"{name} chooses the keys of each query; --mask cannot replace that")
-    if run.recorder.sides(place) != (None, None):
-        raise NotExposedError(f"{name} has positions that are no tokens; --mask says nothing of them")
     cells = call.query.shape[1], call.query.shape[2], call.key.shape[2]
     if cells not in run.replaced:
         heads, queries, keys = cells

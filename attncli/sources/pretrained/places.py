@@ -50,6 +50,10 @@ class Places:
         known = {(kind, layer) for kind, layers in self.layers.items() for layer in layers}
         return len(set(outer)) == len(outer) and known <= set(outer)
 
+    def has(self, module: Any) -> bool:
+        """Whether a module is one of the attention layers, as far as names tell; no layer of another sort."""
+        return not self.is_named or self.layer(module, 0) in self.layers[self.kind(module)]
+
     def kind(self, module: Any) -> str:
         """Return the kind of an attention module."""
         place = self.modules.get(id(module))

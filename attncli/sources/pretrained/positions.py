@@ -138,6 +138,24 @@ def _canine(config: Any, place: Sublayer) -> Sides:
     return groups, groups
 
 
+def _pegasus_x(config: Any, place: Sublayer) -> Sides:
+    """Return the tokens of an encoder, and behind them the global positions, which see everything."""
+    if place.kind != "encoder":
+        return None, None
+    found = [*_each(place.keys), *(f"global {index}" for index in range(config.num_global_tokens))]
+    return found, found
+
+
+def _longt5(config: Any, place: Sublayer) -> Sides:
+    """Return the tokens, and behind them the sums of whole blocks; the last one takes in the tokens behind it."""
+    size = config.global_block_size
+    count = place.keys // size
+    if place.kind != "encoder" or config.encoder_attention_type != "transient-global" or not count:
+        return None, None
+    ends = [*range(size, count * size, size), place.keys]
+    return None, [*_each(place.keys), *(range(block * size, end) for block, end in enumerate(ends))]
+
+
 def _pooled(groups: list[Position], has_separate_first: bool, is_cut: bool) -> list[Position]:
     """Return groups of two groups that follow each other; the first one may stay alone, the last one be left out."""
     alone, others = (groups[:1], groups[1:]) if has_separate_first else ([], groups)
@@ -154,4 +172,6 @@ _SIDES: dict[str, Callable[[Any, Sublayer], Sides]] = {
     "canine": _canine,
     "deepseek_v4": _deepseek_v4,
     "funnel": _funnel,
+    "longt5": _longt5,
+    "pegasus_x": _pegasus_x,
 }

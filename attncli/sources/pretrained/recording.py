@@ -148,6 +148,12 @@ class Recorder:
         queries, keys = self.sides(place)
         return rows if queries is None else slice(len(queries)), columns if keys is None else slice(len(keys))
 
+    def size(self, place: Sublayer) -> tuple[int, int]:
+        """Return how many queries and keys a layer should have."""
+        rows, columns = (side.stop for side in self.batch.whole.of(place[1]))
+        queries, keys = self.sides(place)
+        return rows if queries is None else len(queries), columns if keys is None else len(keys)
+
     def heads_of(self, place: Sublayer, heads: int, queries: int, keys: int) -> tuple[int, ...]:
         """Return the heads asked for of a layer with these sizes.
 
@@ -156,10 +162,7 @@ class Recorder:
                 padded batch, where nothing else is.
             UsageError: it has no such head.
         """
-        rows, columns = (side.stop for side in self.batch.whole.of(place[1]))
-        own_queries, own_keys = self.sides(place)
-        rows = rows if own_queries is None else len(own_queries)
-        columns = columns if own_keys is None else len(own_keys)
+        rows, columns = self.size(place)
         # A cache of a sliding window has dropped what no query will see.
         is_cut = self.batch.whole.past > 0 and keys < columns
         if queries != rows or (keys != columns and not is_cut):

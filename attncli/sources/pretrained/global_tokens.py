@@ -1,0 +1,46 @@
+"""Tokens that see all others, and that all others see, beside the band of a Longformer.
+
+A base model is told which they are. The classes for some tasks choose them before they run it; here they are chosen
+as the class does that the checkpoint was saved from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+
+def has_global_tokens(config: Any) -> bool:
+    """Whether the class that a checkpoint was saved from chooses tokens that see all others."""
+    return _chooser(config) is not None
+
+
+def with_global_tokens(config: Any, inputs: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+    """Return what a model reads, with the tokens that see all others where its class chooses them."""
+    choose = _chooser(config)
+    if choose is None or "global_attention_mask" in inputs:
+        return inputs
+    return {**inputs, "global_attention_mask": choose(config, inputs["input_ids"]).long()}
+
+
+def _chooser(config: Any) -> Callable[[Any, torch.Tensor], torch.Tensor] | None:
+    return next((_CHOOSERS[name] for name in config.architectures or () if name in _CHOOSERS), None)
+
+
+def _first(_: Any, ids: torch.Tensor) -> torch.Tensor:
+    return torch.arange(ids.shape[1]).expand_as(ids) == 0
+
+
+def _question(config: Any, ids: torch.Tensor) -> torch.Tensor:
+    """Return the tokens before the first separator; none if there are not three, as of a question and a text."""
+    is_separator = ids == config.sep_token_id
+    before = is_separator.cumsum(dim=1) == 0
+    return before & bool((is_separator.sum(dim=1) == 3).all())
+
+
+_CHOOSERS: Mapping[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
+    "LongformerForQuestionAnswering": _question,
+    "LongformerForSequenceClassification": _first,
+}
