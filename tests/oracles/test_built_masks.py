@@ -43,8 +43,7 @@ WITHOUT_CACHE = set(
     """
     albert bert bert-generation big_bird camembert canine clip_text_model convbert data2vec-text deberta deberta-v2
     distilbert electra ernie esm esmc eurobert flaubert funnel gte ibert jina_embeddings_v3 layoutlm layoutlmv3 lilt
-    longformer luke
-    markuplm megatron-bert mobilebert modernbert mpnet neomme nomic_bert nystromformer openai-gpt
+    longformer luke markuplm megatron-bert mobilebert modernbert mpnet neomme nomic_bert nystromformer openai-gpt
     openai_privacy_filter recurrent_gemma reformer rembert roberta roberta-prelayernorm roc_bert roformer splinter
     squeezebert tapas tipsv2_text_model ultrabert visual_bert xlm xlm-roberta xlm-roberta-xl xlnet xmod
     """.split()
@@ -181,7 +180,7 @@ def test_an_architecture_builds_the_mask_that_its_weights_show(name: str, tmp_pa
 
 def test_the_documentation_counts_them() -> None:
     count = len(architectures())
-    assert count - len(REFUSED) >= 199
+    assert count - len(REFUSED) >= 204
     page = " ".join(pages()["docs/guides/mask-debugging.md"].split())
     assert f"{count - len(REFUSED)} of the {count} text architectures" in page
 

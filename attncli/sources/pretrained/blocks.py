@@ -150,8 +150,8 @@ def _hashed(call: Ended) -> Dense:
     if softmax.scores.ndim > 4:
         raise NotExposedError(
             f"an LSH layer hashes a text of more than {call.module.chunk_length} tokens into buckets, in rounds whose "
-            "outputs are mixed: it has no weight for each pair of tokens; ask for local layers, which attn_layers in "
-            "its config.json names"
+            "outputs are mixed: it has no weight for each pair of tokens; ask for the local layers, which are named by "
+            "attn_layers in config.json"
         )
     # A token sees itself only where it sees nothing else: its score is low, but higher than a forbidden one.
     scores = softmax.scores

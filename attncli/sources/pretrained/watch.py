@@ -181,13 +181,14 @@ def _record(run: Recorder, place: Sublayer, call: Ended) -> None:
 
 def _plain(call: Ended, place: Sublayer) -> Dense:
     """Return the map of a module whose scores have a row for every query and a column for every key."""
-    softmax, *others = call.seen.softmax
+    # The widest queries first: LiLT's text, before its layout.
+    softmax, *others = same = sorted(call.seen.softmax, key=_width, reverse=True)
     if any(not _equal(other.scores, softmax.scores) for other in others):
         raise NotExposedError(f"layer {place[0]} makes its weights of {len(others) + 1} softmax, no single one")
     scores, batch = softmax.scores, call.batch
     if scores.ndim > 4 or (scores.ndim == 3 and len(scores) % batch):
         raise NotExposedError(f"the scores of layer {place[0]} have shape {list(scores.shape)}, no [heads, Q, K]")
-    outputs = [product for each in call.seen.softmax for product in each.outputs]
+    outputs = [product for each in same for product in each.outputs]
     if any(not _same(product.left, softmax.weights) for product in outputs):
         raise NotExposedError(f"layer {place[0]} changes its weights after the softmax; that is not supported")
 
@@ -198,11 +199,15 @@ def _plain(call: Ended, place: Sublayer) -> Dense:
     product = softmax.product
     q, k = (None, None) if product is None else (split(product.left), split(product.right).transpose(-1, -2))
     v, output = None, None
-    if all(len(each.outputs) == 1 for each in call.seen.softmax):
+    if all(len(each.outputs) == 1 for each in same):
         # Several softmax of the same scores are one map (LiLT): their values stand side by side.
         v = torch.cat([split(each.right) for each in outputs], dim=-1)
         output = torch.cat([split(each.result) for each in outputs], dim=-1)
     return Dense(split(scores), split(softmax.weights), q, k, v, output)
+
+
+def _width(softmax: Softmax) -> int:
+    return 0 if softmax.product is None else softmax.product.left.shape[-1]
 
 
 def _equal(left: torch.Tensor, right: torch.Tensor) -> bool:
