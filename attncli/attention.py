@@ -77,35 +77,36 @@ def masked_scores(
 
 
 def softmax_parts(
-    masked: Float[np.ndarray, "H Q K"], sinks: Float[np.ndarray, " H"] | None = None
+    masked: Float[np.ndarray, "H Q K"], sinks: Float[np.ndarray, " H"] | Float[np.ndarray, "H Q"] | None = None
 ) -> tuple[Float[np.ndarray, "H Q 1"], Float[np.ndarray, "H Q K"], Float[np.ndarray, "H Q 1"]]:
     """Return each row's highest score, exp(score − highest), and what the softmax divides these by.
 
     Args:
         masked: scores after the mask.
-        sinks: one more logit per head, which counts among a row's scores and in its total.
+        sinks: one more logit per head, or per head and query, which counts among a row's scores and in its total.
     """
     highest = masked.max(axis=-1, keepdims=True)
     if sinks is not None:
-        highest = np.maximum(highest, sinks[:, None, None])
+        sinks = sinks.reshape(len(sinks), -1, 1)
+        highest = np.maximum(highest, sinks)
     # −inf − −inf is the NaN of a row that may attend to nothing, and the caller shows it as such.
     with _odd_numbers_pass():
         exponentials = np.exp(masked - highest)
     total = exponentials.sum(axis=-1, keepdims=True)
     if sinks is not None:
-        total = total + np.exp(sinks[:, None, None] - highest)
+        total = total + np.exp(sinks - highest)
     return highest, exponentials, total
 
 
 def attention_weights(
-    masked: Float[np.ndarray, "H Q K"], sinks: Float[np.ndarray, " H"] | None = None
+    masked: Float[np.ndarray, "H Q K"], sinks: Float[np.ndarray, " H"] | Float[np.ndarray, "H Q"] | None = None
 ) -> Float[np.ndarray, "H Q K"]:
     """Return the softmax over the keys.
 
     Args:
         masked: scores after the mask.
-        sinks: one more logit per head that takes weight and gives no value (GPT-OSS, 2025), so that a row
-            sums to less than 1.
+        sinks: one more logit per head (GPT-OSS, 2025), or per head and query, that takes weight and gives no value,
+            so that a row sums to less than 1.
     """
     _, exponentials, totals = softmax_parts(masked, sinks)
     return exponentials / totals

@@ -39,7 +39,7 @@ def test_the_stages_together_are_torchs_attention(random: np.random.Generator) -
 def test_bias_softcap_and_sinks_agree_with_plain_python(random: np.random.Generator) -> None:
     q, k, _ = arrays(random)
     bias = random.standard_normal((1, QUERIES, KEYS), dtype=np.float32)
-    sinks = np.array([0.5, -1.0], np.float32)
+    sinks = np.array([[0.5, 2.0, 0.0], [-1.0, 0.1, 3.0]], np.float32)  # one for every query
     scores = attention.attention_scores(attention.dot_products(q, k), 0.3, bias, softcap=1.5)
     weights = attention.attention_weights(scores, sinks)
     for head in range(HEADS):
@@ -48,10 +48,12 @@ def test_bias_softcap_and_sinks_agree_with_plain_python(random: np.random.Genera
             for column in range(KEYS):
                 product = sum(float(a) * float(b) for a, b in zip(q[head, row], k[head, column], strict=True))
                 expected.append(1.5 * math.tanh((product * 0.3 + float(bias[0, row, column])) / 1.5))
-            total = sum(map(math.exp, expected)) + math.exp(float(sinks[head]))
+            total = sum(map(math.exp, expected)) + math.exp(float(sinks[head, row]))
             np.testing.assert_allclose(scores[head, row], expected, atol=1e-5)
             np.testing.assert_allclose(weights[head, row], [math.exp(s) / total for s in expected], atol=1e-6)
     assert (weights.sum(-1) < 1).all()
+    of_heads = attention.attention_weights(scores, sinks[:, 1])
+    np.testing.assert_array_equal(of_heads, attention.attention_weights(scores, sinks[:, [1, 1, 1]]))
 
 
 def test_a_row_that_may_attend_to_nothing_shows_what_the_fill_makes_of_it() -> None:

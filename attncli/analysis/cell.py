@@ -98,10 +98,15 @@ class Row:
         """Numerators and denominator; None where a watched model's row has no key, whose fill was not recorded."""
         if self.is_blind and self.layer.weights is not None:
             return None
-        sinks = None if self.layer.sinks is None else self.layer.sinks[[self.head.head]]
-        highest, exponentials, totals = attention.softmax_parts(self.masked[None, None], sinks)
-        sink = None if sinks is None else np.exp(sinks[0] - highest[0, 0, 0])
+        highest, exponentials, totals = attention.softmax_parts(self.masked[None, None], self.head.stages.sinks)
+        sink = None if self.sink is None else np.exp(self.sink - highest[0, 0, 0])
         return Softmax(highest[0, 0, 0], exponentials[0, 0], totals[0, 0, 0], sink)
+
+    @property
+    def sink(self) -> np.floating | None:
+        """The logit of the sink; None without one."""
+        sinks = self.head.stages.sinks
+        return None if sinks is None else sinks.flat[0]
 
     @property
     def sink_weight(self) -> np.floating | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attncli.analysis.alignment import Alignment, LayerPair, align, chosen_rows, layer_pairs, not_compared
+from attncli.analysis.derive.layer import check_tokens
 from attncli.analysis.metrics import counted_rows
 from attncli.errors import InputError
 from attncli.text import several
@@ -164,6 +165,7 @@ def diff(first: Trace, second: Trace, *, queries: str | int | Iterable[str | int
     """
     for trace in (first, second):
         trace.check_recorded("diff")
+        check_tokens(trace.layers, "diff compares the attention")
     same_text = first.text and (first.text, first.pair, first.target) == (second.text, second.pair, second.target)
     of_keys = align(first.key_tokens, second.key_tokens, (first.text, first.pair) if same_text else None)
     asking = first.text if first.target is None else first.target, first.pair

@@ -25,7 +25,8 @@ def head_metrics(trace: Trace, layer: LayerTrace, head: HeadTrace) -> dict[str, 
 
     `entropy` is in nats, `effective_keys` a number of keys, `distance` in positions and `max_score` a score; the
     others are weights between 0 and 1. `previous`, `next`, `self`, `distance`, `duplicate` and `induction` compare
-    positions of one sequence, so they are None where queries and keys come from two.
+    positions of one sequence, so they are None where queries and keys come from two. Where other keys stand behind
+    those of the sequence they are weights on the sequence's own, and `distance` is None.
     """
     (values,) = _measured(trace, layer, (head.head,), (block.stages for block in head.blocks()))
     return by_name(values)
@@ -55,7 +56,8 @@ def _measured(
     trace: Trace, layer: LayerTrace, heads: tuple[int, ...], blocks: Iterable[Stages]
 ) -> Float[np.ndarray, "H M"]:
     """Return the metrics of some heads, given block by block."""
-    _, key_tokens = trace.sides(layer)
+    query_tokens, key_tokens = trace.sides(layer)
+    is_one = layer.kind != "cross" and key_tokens[: len(query_tokens)] == tuple(query_tokens)
     ids, special = np.array(key_tokens.ids), np.array([token.special for token in key_tokens], dtype=bool)
     totals = {name: np.zeros(len(heads)) for name in NAMES}
     counts = {name: np.zeros(len(heads), int) for name in NAMES}
@@ -65,7 +67,7 @@ def _measured(
         first = heads.index(block.heads[0])
         some = slice(first, first + len(block.heads))
         counted = counted_rows(block)
-        for name, rows, values in _of_rows(layer, block, ids, special):
+        for name, rows, values in _of_rows(block, ids, special, is_one):
             among = counted[:, rows]
             totals[name][some] += (values if among.all() else np.where(among, values, 0)).sum(axis=-1, dtype=float)
             counts[name][some] += among.sum(axis=-1)
@@ -88,9 +90,16 @@ def counted_rows(block: Stages) -> Bool[np.ndarray, "#H Q"]:
 
 
 def _of_rows(
-    layer: LayerTrace, block: Stages, ids: Int[np.ndarray, " K"], special: Bool[np.ndarray, " K"]
+    block: Stages, ids: Int[np.ndarray, " K"], special: Bool[np.ndarray, " K"], is_one: bool
 ) -> Iterator[tuple[Metric, Bool[np.ndarray, " Q"] | slice, Float[np.ndarray, "H R"]]]:
-    """Yield metric by metric the query rows that have it, and its number in each of them."""
+    """Yield metric by metric the query rows that have it, and its number in each of them.
+
+    Args:
+        block: the rows.
+        ids: of the keys.
+        special: which keys are special tokens.
+        is_one: whether the first keys are the queries' own positions.
+    """
     weights, queries = block.weights, block.queries
     logarithms = np.log(weights, where=weights > 0, out=np.zeros_like(weights))
     entropies = -np.vecdot(weights, logarithms)
@@ -101,10 +110,12 @@ def _of_rows(
     yield "sink", later, weights[:, later, 0]
     if special.any():
         yield "special", _EVERY, weights @ special.astype(weights.dtype)
-    if layer.kind == "cross":
+    if not is_one:
         return
-    positions = np.arange(weights.shape[-1], dtype=weights.dtype)  # exact up to 2^24, and faster than integers
-    yield "distance", _EVERY, np.vecdot(weights, np.abs(queries[:, None].astype(weights.dtype) - positions))
+    weights, ids = weights[..., : block.layer.num_queries], ids[: block.layer.num_queries]
+    if weights.shape[-1] == block.layer.num_keys:
+        positions = np.arange(weights.shape[-1], dtype=weights.dtype)  # exact up to 2^24, and faster than integers
+        yield "distance", _EVERY, np.vecdot(weights, np.abs(queries[:, None].astype(weights.dtype) - positions))
     neighbours: dict[Metric, int] = {"self": 0, "previous": -1, "next": 1}
     for name, offset in neighbours.items():
         keys = queries + offset

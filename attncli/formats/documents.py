@@ -233,9 +233,8 @@ def _place(row: Row) -> dict[str, Any]:
 
 def _totals(row: Row, precision: int | None) -> dict[str, Any]:
     """Return what belongs to the whole row: the sink's logit and weight, and the length of the output."""
-    sinks = row.layer.sinks
     return {
-        "sink": None if sinks is None else number(sinks[row.head.head], precision),
+        "sink": number(row.sink, precision),
         "sink_weight": number(row.sink_weight, precision),
         "output_norm": number(row.output_norm, precision),
     }

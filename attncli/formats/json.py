@@ -18,6 +18,7 @@ from attncli.formats.answers import array, dumped, opened, write_array, write_ea
 from attncli.formats.numbers import matrix, number, proven, rows_as_numbers
 from attncli.trace.layer import HeadTrace, LayerTrace
 from attncli.trace.ranking import Heaviest, top_keys
+from attncli.trace.tokens import Tokens
 from attncli.trace.trace import SCHEMA, Trace
 from attncli.trace.view import Cells, View
 
@@ -48,7 +49,7 @@ def _document(sentence: int, trace: Trace, view: View) -> Iterator[str]:
         **described(trace),
         **({} if trace.origin is None else {"derived": trace.origin.as_dict()}),
         "query_tokens": [_query(trace, row) for row in view.rows(trace)],
-        "key_tokens": [trace.key_tokens[column].as_dict() for column in view.columns(trace)],
+        "key_tokens": _listed(trace.key_tokens, view.columns(trace)),
     })  # fmt: skip
     yield ', "layers": '
     yield from array(_layer(trace, layer, view) for layer in trace.layers)
@@ -67,12 +68,20 @@ def _query(trace: Trace, row: int) -> dict[str, Any]:
     return token if written is None else {**token, "predicted": {"id": written.id, "text": written.text}}
 
 
+def _listed(tokens: Tokens, chosen: Iterable[int]) -> list[dict[str, Any]]:
+    return [tokens[index].as_dict() for index in chosen]
+
+
 def _layer(trace: Trace, layer: LayerTrace, view: View) -> Iterator[str]:
     cells = view.cells(trace, layer)
     parts = _parts(view)
+    own_queries = {} if layer.query_tokens is None else {"query_tokens": _listed(layer.query_tokens, cells.rows)}
+    own_keys = {} if layer.key_tokens is None else {"key_tokens": _listed(layer.key_tokens, cells.columns)}
     yield opened({
         "layer": layer.label,
         "kind": layer.kind,
+        **own_queries,
+        **own_keys,
         "scale": layer.scale,
         "softcap": layer.softcap,
         "capture": layer.capture,

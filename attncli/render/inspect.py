@@ -25,9 +25,11 @@ from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.screen import Fit, Screen
 from attncli.render.summaries import headline, metrics_table, proof_line, shapes_table, token_list
 from attncli.render.tables import Column, table
+from attncli.text import layers_named
 from attncli.trace.layer import HeadTrace, LayerTrace
 from attncli.trace.ranking import Heaviest, drawn_cells, top_keys
-from attncli.trace.trace import Trace
+from attncli.trace.tokens import Tokens
+from attncli.trace.trace import Trace, sequences
 from attncli.trace.view import Cells, Columns, View
 
 if TYPE_CHECKING:
@@ -219,11 +221,23 @@ class Layout:
         trace = self.trace
         # Elsewhere there is no vocabulary, and words have pieces.
         has_ids = trace.source.kind in {"toy", "pretrained"} or bool(trace.key_tokens[0].pieces)
-        found = {tokens for layer in trace.layers for tokens in trace.sides(layer)}
-        if len(found) == 1:
-            return token_list(found.pop(), "tokens", self.palette, self.width, has_ids)
-        sides = ((trace.query_tokens, "queries"), (trace.key_tokens, "keys"))
-        return stack([token_list(tokens, title, self.palette, self.width, has_ids) for tokens, title in sides])
+        found = {
+            tokens for layer in trace.layers for tokens in sequences(layer.kind, trace.query_tokens, trace.key_tokens)
+        }
+        lists = {"queries": trace.query_tokens, "keys": trace.key_tokens}
+        lists = {"tokens": found.pop()} if len(found) == 1 else lists
+        lists |= self._own_positions()
+        return stack([token_list(each, title, self.palette, self.width, has_ids) for title, each in lists.items()])
+
+    def _own_positions(self) -> dict[str, Tokens]:
+        """Return the positions of layers that have some of their own, those that are no tokens of the text."""
+        found: dict[tuple[str, Tokens], list[int]] = {}
+        for layer in self._screen.layers:
+            for side, own in (("queries", layer.query_tokens), ("keys", layer.key_tokens)):
+                others = Tokens(token for token in own or () if not token.is_token)
+                if others:
+                    found.setdefault((side, others), []).append(layer.layer)
+        return {f"{side} of {layers_named(layers)}": others for (side, others), layers in found.items()}
 
     def _mask(self, frame: Frame) -> Iterator[RenderableType]:
         """Yield the mask as `attn mask show` draws it, once for heads that are alike, and what it is like in numbers.
@@ -237,9 +251,8 @@ class Layout:
         blocks = row_blocks(np.array(cells.rows), layer.num_keys * len(heads))
         allowed = np.concatenate([layer.mask.rows(heads, rows)[..., cells.of_columns] for rows in blocks], axis=1)
         names = [f"head {head}" for head in heads] if len(allowed) > 1 else [""]
-        drawing = MaskDrawing(
-            allowed, frame.blind[: len(allowed)], names, frame.rows, frame.columns, past=layer.mask.past
-        )
+        blind, is_one = frame.blind[: len(allowed)], not layer.has_own_positions
+        drawing = MaskDrawing(allowed, blind, names, frame.rows, frame.columns, layer.mask.past, is_one)
         name = "mask"
         if len(heads) == 1 < layer.num_heads:
             name += f" of head {heads[0]}"

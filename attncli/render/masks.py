@@ -42,6 +42,7 @@ class MaskDrawing:
         rows: the query axis.
         columns: the key axis.
         past: how many keys stand before the row of index 0.
+        is_one: whether rows and columns are positions of one sequence, which can be compared.
     """
 
     allowed: Bool[np.ndarray, "P Q K"]
@@ -50,6 +51,7 @@ class MaskDrawing:
     rows: Axis
     columns: Axis
     past: int = 0
+    is_one: bool = True
 
     @cached_property
     def kinds(self) -> list[list[int]]:
@@ -118,11 +120,14 @@ class MaskDrawing:
         queries, keys = np.array(self.rows.indices), np.array(self.columns.indices)
         facts = summary(self.allowed[plane], queries + self.past, keys)
         first = "none" if facts.first is None else span(*(self.columns.indices[place] for place in facts.first))
+        compared = [
+            ("symmetric", {None: "rows and columns differ", True: "yes", False: "no"}[facts.is_symmetric]),
+            ("causal", "yes" if facts.is_causal else "no"),
+        ]
         lines = [
             ("keys per row", f"{span(facts.fewest, facts.most)}, the first one visible {first}"),
             ("density", f"{facts.density:.4g}"),
-            ("symmetric", {None: "rows and columns differ", True: "yes", False: "no"}[facts.is_symmetric]),
-            ("causal", "yes" if facts.is_causal else "no"),
+            *(compared if self.is_one else []),
             ("fully masked rows", listed(queries[self.blind[plane]].tolist())),
             ("keys nobody sees", listed(keys[list(facts.unseen_keys)].tolist())),
         ]
@@ -155,12 +160,14 @@ class MaskView(NamedTuple):
         width: cells in a line; None where the output sets none.
         queries: what the query at each position is called, past included; None where there are only positions.
         keys: what the key at each position is called.
+        is_one: whether rows and columns are positions of one sequence, which can be compared.
     """
 
     palette: Palette
     width: int | None
     queries: Sequence[str] | None = None
     keys: Sequence[str] | None = None
+    is_one: bool = True
 
     @property
     def room(self) -> int:
@@ -186,7 +193,8 @@ class MaskView(NamedTuple):
         _, queries, keys = subject.allowed.shape
         blind = np.asarray(~subject.allowed.any(axis=2))
         rows = self._axis(self.queries, range(subject.past, subject.past + queries)).marking(blind)
-        return MaskDrawing(subject.allowed, blind, subject.planes, rows, self._axis(self.keys, range(keys)))
+        columns = self._axis(self.keys, range(keys))
+        return MaskDrawing(subject.allowed, blind, subject.planes, rows, columns, is_one=self.is_one)
 
     def _axis(self, tokens: Sequence[str] | None, positions: range) -> Axis:
         named = tokens or ()

@@ -65,13 +65,15 @@ class Screen:
 
     @cached_property
     def rows(self) -> list[int]:
-        """The query rows that are shown."""
-        return self.view.rows(self.trace)
+        """The query rows that are shown, of the first layer where it has positions of its own."""
+        first = self.trace.layers[0]
+        return self.view.rows(self.trace) if first.query_tokens is None else self.view.cells(self.trace, first).rows
 
     @cached_property
     def columns(self) -> list[int]:
-        """The key columns that are shown."""
-        return self.view.columns(self.trace)
+        """The key columns that are shown, of the first layer where it has positions of its own."""
+        first = self.trace.layers[0]
+        return self.view.columns(self.trace) if first.key_tokens is None else self.view.cells(self.trace, first).columns
 
     @property
     def is_long(self) -> bool:

@@ -68,12 +68,12 @@ def numbers_of(source: Provenance) -> list[str]:
 
 def token_list(tokens: Tokens, title: str, palette: Palette, width: int | None, has_ids: bool) -> Block:
     """Return the tokens with their indices, over their ids if they have some, in as many lines as they need."""
-    margin = len("queries") + 2
+    margin = max(len("queries"), len(title)) + 2
     ids = ("pieces" if tokens[0].pieces else "ids") if has_ids else ""
     longest = _LONGEST_TOKEN if width is None else width - margin - 8
     blocks = []
-    for token in tokens:
-        opens_second = token.segment == 1 and token.index > 0 and tokens[token.index - 1].segment == 0
+    for previous, token in zip((tokens[0], *tokens), tokens, strict=False):
+        opens_second = token.segment == 1 and previous.segment == 0
         blocks.append(_token_block(token, palette, palette.fit("│ ") if opens_second else "", longest))
     lines = in_lines(blocks, 3, None if width is None else width - margin)
     margins = [

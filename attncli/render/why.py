@@ -66,8 +66,8 @@ def keys_by_weight(row: Row, top: int, sheet: Sheet) -> Block:
         add(f"{len(others)} more", weight=weight_of(row, others), share=_summed(shares, others))
     if masked := len(row.keys) - len(ranked):
         add(f"{masked} masked")
-    if sink is not None and row.layer.sinks is not None:
-        add("sink", float(sink), weight=sink, score=row.layer.sinks[row.head.head])
+    if sink is not None:
+        add("sink", float(sink), weight=sink, score=row.sink)
     add("total", weight=weight_of(row, ranked) + float(sink or 0), share=_summed(shares, ranked))
     styles = [None] * len(shown) + [DIM] * (len(names) - len(shown))
     table = [Column("key", names, styles, "<"), *(Column(sheet.palette.fit(name), columns[name]) for name in columns)]

@@ -19,6 +19,7 @@ from attncli.attention import FORBIDDEN_BELOW, noise_floor, row_blocks
 from attncli.errors import InputError, NotExposedError, UsageError
 from attncli.masks.expressions import Mask, RuleMask
 from attncli.trace.selection import Indices
+from attncli.trace.tokens import Tokens
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -78,8 +79,15 @@ class Stages:
         layer = self.layer
         if layer.weights is not None:
             return self._rows(layer.weights)
-        sinks = None if layer.sinks is None else layer.sinks[list(self.heads)]
-        return attention.attention_weights(attention.masked_scores(self.scores, self.mask, layer.fill), sinks)
+        return attention.attention_weights(attention.masked_scores(self.scores, self.mask, layer.fill), self.sinks)
+
+    @property
+    def sinks(self) -> Float[np.ndarray, " H"] | Float[np.ndarray, "H Q"] | None:
+        """One more logit of every head, or of every query of it; None without."""
+        sinks = self.layer.sinks
+        if sinks is None or sinks.ndim == 1:
+            return None if sinks is None else sinks[list(self.heads)]
+        return sinks[list(self.heads)][:, self.queries]
 
     @cached_property
     def output(self) -> Float[np.ndarray, "H Q Dv"]:
@@ -169,7 +177,7 @@ class LayerTrace:
         heads: the heads that were asked for; every head is recorded.
         bias: what is added to the scaled products, `[1, Q, K]` or `[H, Q, K]`.
         softcap: c in c·tanh(scores/c).
-        sinks: one more logit per head in the softmax, `[H]`.
+        sinks: one more logit per head in the softmax, `[H]`, or per head and query, `[H, Q]`.
         fill: what is added to a forbidden score; −inf replaces it.
         proof: how well the recorded arrays explain the model's own output.
         inputs: what the queries are projected from, `[Q, E]` (toy layers and live modules).
@@ -178,6 +186,8 @@ class LayerTrace:
         scores: as the softmax received them, −inf where masked, `[H, Q, K]`; None where they are derived.
         weights: as the softmax gave them, `[H, Q, K]`, or what `derived` says; None where they follow from the scores.
         derived: what stands in the place of weights; None where it is what a model computes.
+        query_tokens: what its queries are, where they are other positions than the trace's tokens; None where not.
+        key_tokens: likewise of its keys.
     """
 
     layer: int
@@ -190,7 +200,7 @@ class LayerTrace:
     heads: tuple[int, ...]
     bias: Float[np.ndarray, "#H Q K"] | None = None
     softcap: float | None = None
-    sinks: Float[np.ndarray, " H"] | None = None
+    sinks: Float[np.ndarray, " H"] | Float[np.ndarray, "H Q"] | None = None
     fill: float = -np.inf
     proof: Proof | None = None
     inputs: Float[np.ndarray, "Q E"] | None = None
@@ -199,6 +209,8 @@ class LayerTrace:
     scores: Float[np.ndarray, "H Q K"] | None = None
     weights: Rows | None = None
     derived: Derived | None = None
+    query_tokens: Tokens | None = None
+    key_tokens: Tokens | None = None
 
     def __post_init__(self) -> None:
         """Refuse arrays that do not fit each other, with the names and the numbers of what was expected."""
@@ -211,7 +223,7 @@ class LayerTrace:
             "bias": ((1, queries, keys), cells),
             "scores": (cells,),
             "weights": (cells,),
-            "sinks": ((heads,),),
+            "sinks": ((heads,), (heads, queries)),
             "out_projection": ((concatenated, embedding),),
             "out_bias": ((embedding,),),
         }
@@ -269,6 +281,11 @@ class LayerTrace:
         assert self.weights is not None
         heads, queries, keys = self.weights.shape
         return heads, queries, keys
+
+    @property
+    def has_own_positions(self) -> bool:
+        """Whether its queries or its keys are other positions than the trace's tokens."""
+        return self.query_tokens is not None or self.key_tokens is not None
 
     @property
     def capture(self) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import SCHEMA, Provenance, Trace
 
 _ARRAYS = ("q", "k", "v", "bias", "sinks", "inputs", "out_projection", "out_bias", "scores", "weights")
+_SIDES = ("query_tokens", "key_tokens")  # of a trace; of a layer where it has positions of its own
 _NUMBERS = ("layer", "kind", "scale", "softcap")
 
 _SPELLED = ("fill", "max_abs_error", "magnitude")  # as texts, as JSON has neither infinity nor NaN
@@ -71,6 +72,7 @@ def save(trace: Trace, path: str | Path) -> None:
         prefix = f"layers.{layer.layer}.{layer.kind}."
         arrays = {name: getattr(layer, name) for name in _ARRAYS}
         entry: dict[str, Any] = {name: getattr(layer, name) for name in _NUMBERS}
+        entry |= {side: _saved_tokens(own) for side in _SIDES if (own := getattr(layer, side)) is not None}
         entry["fill"] = str(layer.fill)
         entry["proof"] = layer.proof and {name: str(value) for name, value in layer.proof._asdict().items()}
         if isinstance(layer.mask, RuleMask) and not files_of(layer.mask.expression):
@@ -86,8 +88,7 @@ def save(trace: Trace, path: str | Path) -> None:
         "text": trace.text,
         "pair": trace.pair,
         "target": trace.target,
-        "query_tokens": [{**token.as_dict(), "word": token.word} for token in trace.query_tokens],
-        "key_tokens": [{**token.as_dict(), "word": token.word} for token in trace.key_tokens],
+        **{side: _saved_tokens(getattr(trace, side)) for side in _SIDES},
         "layers": layers,
         "notes": [*trace.source.notes, *trace.notes],
         "generated": trace.generated,
@@ -95,6 +96,10 @@ def save(trace: Trace, path: str | Path) -> None:
     with written_aside(path) as aside:
         # Through bytes: the library's own errors about a file do not say what the system said.
         aside.write_bytes(serialize(tensors, metadata={"attncli": json.dumps(header)}))
+
+
+def _saved_tokens(tokens: Tokens) -> list[dict[str, Any]]:
+    return [{**token.as_dict(), "id": token.id, "word": token.word} for token in tokens]
 
 
 def load(
@@ -160,17 +165,21 @@ def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
     if missing:
         kept = ", ".join(map(str, recorded))
         raise UsageError(f"the trace file does not hold layer {', '.join(missing)}; it holds {kept}")
-    said = _plain(Trace, header, "header")
-    text, pair, target = said["text"], said["pair"], said["target"]
+    of_trace = _plain(Trace, header, "header")
+    text, pair, target = of_trace["text"], of_trace["pair"], of_trace["target"]
     of_queries = (text, pair) if target is None else (target, None)
+    query_tokens = spelled(_tokens(_list(header, "query_tokens")), *of_queries)
+    key_tokens = spelled(_tokens(_list(header, "key_tokens")), text, pair)
+    for said, own in zip(_list(header, "layers"), known, strict=True):  # of tokens nothing is escaped
+        own |= {side: _positions(_list(said, side), (*query_tokens, *key_tokens)) for side in _SIDES if side in said}
     both = list(zip(entries, known, strict=True))
     return Trace(
         source=source,
-        query_tokens=spelled(_tokens(_list(header, "query_tokens")), *of_queries),
-        key_tokens=spelled(_tokens(_list(header, "key_tokens")), text, pair),
+        query_tokens=query_tokens,
+        key_tokens=key_tokens,
         layers=tuple(_layer(tensors, *each, heads) for index in chosen for each in both if each[1]["layer"] == index),
         notes=_notes(header),
-        **said,
+        **of_trace,
     )
 
 
@@ -259,6 +268,21 @@ def _tokens(recorded: list[Any]) -> Tokens:
     if [token.index for token in tokens] != list(range(len(tokens))) or {token.segment for token in tokens} - {0, 1}:
         raise ValueError("its tokens are not in order, or of more than two texts")
     return tokens
+
+
+def _positions(recorded: list[Any], tokens: Sequence[Token]) -> Tokens:
+    """Return the positions of a layer; those that are tokens of the trace are shown as these are."""
+    shown = {(token.segment, token.start, token.end, token.text): token.shown for token in tokens}
+    found = []
+    for position, said in zip(_tokens(recorded), recorded, strict=True):
+        pieces = said.get("pieces", [])
+        if not isinstance(pieces, list) or any(type(piece) is not int for piece in pieces):
+            raise TypeError("'pieces' of a position is no list of integers")
+        if pieces and (pieces[0] < 0 or pieces != list(range(pieces[0], pieces[0] + len(pieces)))):
+            raise ValueError("'pieces' of a position are no tokens that follow each other")
+        same = position.segment, position.start, position.end, position.text
+        found.append(replace(position, pieces=tuple(pieces), shown=shown.get(same)))
+    return Tokens(found)
 
 
 def _layer(tensors: Tensors, entry: dict[str, Any], known: dict[str, Any], heads: Indices) -> LayerTrace:

@@ -74,6 +74,15 @@ class Origin(NamedTuple):
 SCHEMA = "attncli.trace/1"
 
 
+def sequences(kind: str, query_tokens: Tokens, key_tokens: Tokens) -> tuple[Tokens, Tokens]:
+    """Return the tokens that a kind of layer attends from and to: an encoder and a decoder attend to themselves."""
+    if kind == "encoder":
+        return key_tokens, key_tokens
+    if kind == "decoder":
+        return query_tokens, query_tokens
+    return query_tokens, key_tokens
+
+
 @dataclass(frozen=True)
 class Provenance:
     """Where a trace comes from.
@@ -108,7 +117,7 @@ class Trace:
     Attributes:
         source: where it comes from.
         query_tokens: the tokens whose queries attend.
-        key_tokens: the tokens they attend to; the same ones in self-attention.
+        key_tokens: the tokens they attend to; the same ones in self-attention. A layer may have positions of its own.
         layers: the recorded layers, in the order asked.
         text: the sentence.
         pair: the second text of the same sequence.
@@ -161,12 +170,9 @@ class Trace:
             raise UsageError(f"{what} reads a trace as it was recorded; give it the one that this was derived from")
 
     def sides(self, layer: LayerTrace) -> tuple[Tokens, Tokens]:
-        """Return the tokens of a layer's queries and of its keys: an encoder and a decoder attend to themselves."""
-        if layer.kind == "encoder":
-            return self.key_tokens, self.key_tokens
-        if layer.kind == "decoder":
-            return self.query_tokens, self.query_tokens
-        return self.query_tokens, self.key_tokens
+        """Return what a layer's queries and its keys are: tokens, or positions of its own."""
+        queries, keys = sequences(layer.kind, self.query_tokens, self.key_tokens)
+        return layer.query_tokens or queries, layer.key_tokens or keys
 
     def layer(self, index: int, kind: str | None = None) -> LayerTrace:
         """Return the recorded layer with this index (negative ones count from the last of the source).

@@ -86,6 +86,9 @@ class View(NamedTuple):
             UsageError: derived numbers have nothing of what was asked for.
             NotExposedError: the layers can give nothing of what was asked for.
         """
+        for layer in trace.layers:
+            if layer.has_own_positions:
+                self.cells(trace, layer)
         self.rows(trace)
         self.columns(trace)
         if trace.origin is not None and (gone := (self.show or frozenset()) & trace.layers[0].missing):
@@ -99,49 +102,63 @@ class View(NamedTuple):
     def rows(self, trace: Trace) -> list[int]:
         """Return the query rows to show: unless they were chosen, those that predicted what the model wrote, if any.
 
+        They are of the trace's own tokens; where no layer has these as its queries, what was chosen are none of them.
+
         Raises:
             MisfitError: a wanted token does not exist, or none is left.
         """
-        chosen = self._chosen(trace.query_tokens, self.queries, "query")
-        if self.span is not None:
-            within = self.span.among(len(trace.query_tokens))
-            kept = [row for row in chosen if row in within]
-            if not kept:
-                least, most = min(chosen), max(chosen)
-                raise MisfitError(
-                    f"--rows {self.span} leaves no query to show; without it they are "
-                    + (f"{least}..{most}" if least < most else str(least))
-                )
-            return kept
-        if trace.generated and not self.queries:
+        if all(layer.query_tokens is not None for layer in trace.layers):
+            return self._chosen(trace.query_tokens, (), "query")
+        chosen = self._rows_of(trace.query_tokens)
+        if trace.generated and not self.queries and self.span is None:
             return [row for row in chosen if row in trace.predicted] or chosen
         return chosen
+
+    def _rows_of(self, tokens: Tokens) -> list[int]:
+        chosen = self._chosen(tokens, self.queries, "query")
+        if self.span is None:
+            return chosen
+        within = self.span.among(len(tokens))
+        kept = [row for row in chosen if row in within]
+        if not kept:
+            least, most = min(chosen), max(chosen)
+            raise MisfitError(
+                f"--rows {self.span} leaves no query to show; without it they are "
+                + (f"{least}..{most}" if least < most else str(least))
+            )
+        return kept
 
     def chooses_rows(self, trace: Trace) -> bool:
         """Return whether the query rows were chosen one by one, or as a range."""
         return bool(self.queries) or self.span is not None or trace.generated > 0
 
     def columns(self, trace: Trace) -> list[int]:
-        """Return the key columns to show.
+        """Return the key columns to show, of the trace's own tokens as `rows` are.
 
         Raises:
             MisfitError: a wanted token does not exist, or none is left.
         """
-        return self._chosen(trace.key_tokens, self.keys, "key")
+        wanted = () if all(layer.key_tokens is not None for layer in trace.layers) else self.keys
+        return self._chosen(trace.key_tokens, wanted, "key")
 
     def cells(self, trace: Trace, layer: LayerTrace) -> Cells:
         """Return which cells of a layer are shown.
 
-        A layer that attends within one of two texts shows the same tokens of it as rows and as columns.
+        A layer that attends within one of two texts shows the same tokens of it as rows and as columns. Names and
+        indices are those of the layer's own positions, where it has some.
 
         Raises:
             MisfitError: a wanted token does not exist, or none is left.
         """
-        rows, columns = self.rows(trace), self.columns(trace)
-        if trace.target is not None and layer.kind == "encoder":
-            rows = columns
-        if trace.target is not None and layer.kind == "decoder":
-            columns = rows
+        within = None if trace.target is None else layer.kind
+        if layer.query_tokens is not None:
+            rows = self._rows_of(layer.query_tokens)
+        else:
+            rows = self.columns(trace) if within == "encoder" else self.rows(trace)
+        if layer.key_tokens is not None:
+            columns = self._chosen(layer.key_tokens, self.keys, "key")
+        else:
+            columns = self.rows(trace) if within == "decoder" else self.columns(trace)
         row_tokens, column_tokens = trace.sides(layer)
         return Cells(row_tokens, rows, column_tokens, columns)
 

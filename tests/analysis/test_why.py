@@ -49,7 +49,7 @@ def layers(draw: st.DrawFn) -> LayerTrace:
         scale=draw(st.sampled_from([1.0, WIDTH**-0.5, 0.2])),
         bias=draw(st.sampled_from([None, normal(1, QUERIES, KEYS), normal(HEADS, QUERIES, KEYS)])),
         softcap=draw(st.sampled_from([None, 5.0])),
-        sinks=draw(st.sampled_from([None, normal(HEADS)])),
+        sinks=draw(st.sampled_from([None, normal(HEADS), normal(HEADS, QUERIES)])),
         fill=draw(st.sampled_from([-math.inf, float(np.finfo(np.float32).min)])),
     )
 
@@ -72,7 +72,7 @@ def plain_row(layer: LayerTrace, head: int, query: int) -> list[dict[str, float]
         cell["allowed"] = bool(layer.mask.rows([head], np.array([query]))[0, 0, key])
         cell["masked"] = cell["score"] if cell["allowed"] else layer.fill
         found.append(cell)
-    sink = [] if layer.sinks is None else [float(layer.sinks[head])]
+    sink = [] if layer.sinks is None else [float(np.broadcast_to(layer.sinks.T, (QUERIES, HEADS))[query, head])]
     highest = max([cell["masked"] for cell in found] + sink)
     if highest == -math.inf:
         return []

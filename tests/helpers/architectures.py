@@ -133,6 +133,7 @@ MORE: dict[str, dict[str, Any]] = {
     "bailing_hybrid": {"head_dim": 8},
     "bamba": {"attn_layer_indices": [1]},
     "blt": {"use_cache": False},
+    "canine": {"local_transformer_stride": 8},
     "cohere_compass_text": WINDOWS
     | {
         "rope_parameters": {
@@ -141,6 +142,12 @@ MORE: dict[str, dict[str, Any]] = {
         }
     },
     "dbrx": {"attn_config": {"clip_qkv": 8.0, "kv_n_heads": 2, "rope_theta": 10000.0}},
+    # More blocks than a query may see, of two tokens and of three.
+    "deepseek_v4": {
+        "compress_rates": {"compressed_sparse_attention": 2, "heavily_compressed_attention": 3},
+        "layer_types": ["compressed_sparse_attention", "heavily_compressed_attention", "sliding_attention"],
+        "index_topk": 2,
+    },
     "deepseek_v2": {"num_experts_per_tok": 2},
     "dots1": WINDOWS | {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
     "dots3_note_text": {
@@ -178,6 +185,7 @@ MORE: dict[str, dict[str, Any]] = {
     "nemotron": {"num_key_value_heads": 2},
     "nemotron_h": {"layers_block_type": ["linear_attention", "full_attention", "moe", "mlp"]},
     "neomme": {"head_dim": 16, "default_long_sliding_window": 4},
+    "pegasus_x": {"block_size": 4, "num_global_tokens": 3},
     "qwen4_exp_text": {
         "indexer_n_heads": 2,
         "indexer_kv_heads": 1,
@@ -378,9 +386,15 @@ def random_model(build: Any, config: PreTrainedConfig, attn_implementation: str 
     return model
 
 
+LONGER = {"canine": 22}
+"""How many tokens it takes until there are several groups, blocks or chunks of them."""
+
+
 def tiny_inputs(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
-    """Seven tokens, none of them special, and five for a decoder that has an encoder beside it."""
+    """Seven tokens or more, none of them special, and five for a decoder that has an encoder beside it."""
     ids = torch.tensor([[23, 42, 17, 88, 23, 64, 31]])
+    if (count := LONGER.get(config.model_type)) is not None:
+        ids = torch.cat([ids, torch.arange(33, 33 + count - ids.shape[1])[None]], dim=1)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if config.is_encoder_decoder:
         inputs["decoder_input_ids"] = ids[:, 1:6] + 1

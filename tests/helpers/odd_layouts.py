@@ -28,6 +28,47 @@ def whole_map(name: str, returned: Any, queries: int, keys: int, is_padding: Any
     return found
 
 
+def global_and_local(returned: dict[str, Any], queries: int) -> Any:
+    """Return the weights of Pegasus-X `[H, Q, Q]`, where the positions that see everything stand behind the tokens.
+
+    `local` is `[H, N, L, G + L]`, `global` `[H, G, G + N·L]`; in every other layer a block begins before the tokens.
+    """
+    heads, blocks, length, width = returned["local"].shape
+    others = width - length
+    tokens = queries - others
+    first = length // 2 if blocks > -(-tokens // length) else 0
+    found = np.zeros((heads, queries, queries), np.float32)
+    for query in range(queries):
+        for key in range(queries):
+            if query >= tokens:
+                column = key - tokens if key >= tokens else others + first + key
+                found[:, query, key] = returned["global"][:, query - tokens, column]
+            elif key >= tokens:
+                found[:, query, key] = returned["local"][:, *divmod(first + query, length), key - tokens]
+            elif (first + query) // length == (first + key) // length:
+                column = others + (first + key) % length
+                found[:, query, key] = returned["local"][:, *divmod(first + query, length), column]
+    return found
+
+
+def with_sums(returned: Any, queries: int) -> Any:
+    """Return the weights of LongT5 `[H, Q, Q + G]`, where the sums of blocks stand behind the tokens.
+
+    `[N, H, L, 3L + G]`: the block before, the own one, the next, and the sums (Guo et al. 2021).
+    """
+    blocks, heads, length, width = returned.shape
+    others = width - 3 * length
+    found = np.zeros((heads, queries, queries + others), np.float32)
+    for query in range(queries):
+        block, row = divmod(query, length)
+        for key in range(queries):
+            if abs(key // length - block) <= 1:
+                found[:, query, key] = returned[block, :, row, key - (block - 1) * length]
+        found[:, query, queries:] = returned[block, :, row, 3 * length :]
+    assert blocks * length >= queries
+    return found
+
+
 def _band(shape: tuple[int, ...]) -> Cells:
     """`[H, T, 2w + 1]`: Beltagy et al. 2020, without global tokens."""
     _, tokens, width = shape

@@ -41,7 +41,10 @@ def own_call(name: str, model: Any, inputs: dict[str, torch.Tensor], number: int
 
     def recording(layer: Any, query: Any, key: Any, value: Any, mask: Any, *arguments: Any, **more: Any) -> Any:
         given = eager(layer, query, key, value, mask, *arguments, **more)
-        more |= {"mask": mask, "sinks": getattr(layer, "sinks", None)} | dict(zip(["scaling"], arguments, strict=False))
+        sinks = more.get("sinks", getattr(layer, "sinks", None))  # one for every query, or for every head
+        if sinks is not None:
+            sinks = sinks.reshape(query.shape[1], -1).expand(-1, query.shape[2])
+        more |= {"mask": mask, "sinks": sinks} | dict(zip(["scaling"], arguments, strict=False))
         if more.get("scaling") is None:
             more["scaling"] = getattr(layer, "scaling", query.shape[-1] ** -0.5)
         calls.append(Called(query, key, value, more, given))
@@ -94,7 +97,7 @@ def loop(call: Called, query: int, key: int) -> dict[str, Any]:
     added = [0.0 if mask is None else float(mask[0, 0, query, place]) for place in range(count)]
     scores = [before_mask(place)[2] for place in range(count)]
     exponentials = [math.exp(score) if added[place] == 0 else 0.0 for place, score in enumerate(scores)]
-    sink = 0.0 if more["sinks"] is None else math.exp(more["sinks"][HEAD].item())
+    sink = 0.0 if more["sinks"] is None else math.exp(more["sinks"][HEAD, query].item())
     total = math.fsum(exponentials) + sink
     k, v = call.key[group, key].tolist(), call.value[group, key].tolist()
     product, scaled, score = before_mask(key)
@@ -111,7 +114,7 @@ def loop(call: Called, query: int, key: int) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", ["bert", "llama", "gemma2", "t5", "gpt_oss", "gpt2", "mistral"])
+@pytest.mark.parametrize("name", ["bert", "llama", "gemma2", "t5", "gpt_oss", "inkling2_text", "gpt2", "mistral"])
 def test_the_stages_add_up_to_the_models_own_weight(name: str, staged: Staged) -> None:
     trace, call = staged(name)
     trace = alone(trace)
@@ -158,6 +161,7 @@ def test_each_architecture_has_the_stage_it_is_here_for(staged: Staged) -> None:
     assert cell.score == pytest.approx(cell.scaled + cell.bias, abs=1e-4)
     assert cell.bias
     assert max(of("gpt_oss", query).row.sink_weight for query in range(7)) > 1e-3
+    assert len({float(of("inkling2_text", query).row.sink) for query in range(7)}) == 7
     call = staged("llama")[1]  # rotary: keys of one head for two, turned by their positions
     assert (len(call.query), len(call.key), of("llama").row.head.key_head) == (4, 2, 1)
 

@@ -422,6 +422,7 @@ DAMAGE = {
     "an output projection of another shape": _tensor("out_projection", vectors(3, 32)),
     "an output bias of another shape": _tensor("out_bias", vectors(3)),
     "sinks of another length": _tensor("sinks", vectors(1)),
+    "sinks of another number of queries": _tensor("sinks", vectors(4, 3)),
 }  # fmt: skip
 
 

@@ -49,6 +49,7 @@ class SeenLayer:
         dtypes: of that mask and of the queries.
         sums: of the weights that the model itself computed, for every row.
         beside: what the other columns are: `pad` or `document`.
+        tokens: how many of the columns are tokens of the batch; behind them are keys that were made of several.
     """
 
     trace: LayerTrace
@@ -59,6 +60,7 @@ class SeenLayer:
     mask: Any
     dtypes: tuple[str, str] | None
     sums: Float[np.ndarray, "H Q"]
+    tokens: int
     beside: str = "pad"
 
 
@@ -127,6 +129,10 @@ class Probe:
         self, recorded: Recorder, number: int, place: Sublayer, span: Span, masks: dict[tuple[int, int], Any]
     ) -> SeenLayer:
         layer = recorded.layers[number][place]
+        if recorded.sides(place)[0] is not None:
+            raise NotExposedError(
+                f"the queries of layer {place[0]} are no tokens one by one; `attn check` holds masks against tokens"
+            )
         rows, columns = span.of(place[1])
         arrival = recorded.arrivals.get(place)
         mask, dtypes = None, None
@@ -142,7 +148,8 @@ class Probe:
                 mask = masks[id(arrival.mask), own]
                 dtypes = _named(arrival.mask.dtype), _named(arrival.dtype)
         has_mask = arrival is None or mask is not None
-        return SeenLayer(layer, self.implied[place], rows, columns, has_mask, mask, dtypes, sums)
+        tokens = recorded.batch.whole.of(place[1])[1].stop
+        return SeenLayer(layer, self.implied[place], rows, columns, has_mask, mask, dtypes, sums, tokens)
 
     # --- in one way and another ---
 
@@ -212,7 +219,9 @@ class Probe:
 
     def _padded(self, sentences: Sequence[Sentence], side: str) -> Batch:
         given = [sentence.inputs for sentence in sentences]
-        return padded(given, self.checkpoint.reader.padding_id, side, self.checkpoint.takes_positions)
+        return padded(
+            given, self.checkpoint.reader.padding_id, side, self.checkpoint.takes_positions, self.checkpoint.ahead
+        )
 
     def _packed(self, sentences: Sequence[Sentence], has_mask: bool) -> Batch:
         """Return one sequence of several sentences, where each stands, and the whole of it."""

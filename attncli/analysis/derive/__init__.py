@@ -78,6 +78,7 @@ def derived_trace(trace: Trace, wish: Derivation) -> Trace:
     if wish.is_none:
         return trace
     from attncli.analysis.derive import norms, reduce, rollout, words
+    from attncli.analysis.derive.layer import check_tokens
 
     layers: tuple[LayerTrace, ...] = trace.layers
     queries, keys = trace.query_tokens, trace.key_tokens
@@ -91,6 +92,7 @@ def derived_trace(trace: Trace, wish: Derivation) -> Trace:
         rules.append(rollout.rule_of(wanted, layers[0].kind))
         layers = rollout.rolled_out(layers, wanted)
     if wish.words:
+        check_tokens(layers, "--words merges pieces")
         queries, keys, rule = words.sides_of(trace)
         rules.append(rule)
         words_of = {trace.query_tokens: queries, trace.key_tokens: keys}

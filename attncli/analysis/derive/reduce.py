@@ -29,6 +29,8 @@ def reduced(layers: tuple[LayerTrace, ...], how: str, over: frozenset[str]) -> t
     for kind, found in kinds.items():
         if len(found) < 2:
             raise UsageError(f"--over layers needs several layers of {kind} attention; here is layer {found[0].layer}")
+        if len({(layer.query_tokens, layer.key_tokens) for layer in found}) > 1:
+            raise UsageError("--over layers: the positions of some stand for other tokens; choose layers with --layer")
         if "heads" not in over and len({layer.heads for layer in found}) > 1:
             raise UsageError("--over layers: they do not have the same heads; merge these too, --over heads,layers")
     return tuple(_merged(found, how, over) for found in kinds.values())

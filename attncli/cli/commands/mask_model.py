@@ -134,7 +134,9 @@ def _draw(
             for mask in one.masks:
                 subject = _named(mask)
                 queries, keys = ([token.label for token in side] for side in (mask.queries, mask.keys))
-                view = MaskView(palette, shown.width, [""] * mask.past + queries, keys)
+                # Of positions that are no tokens, those of rows and of columns may be others.
+                is_one = queries == keys[mask.past :] or all(token.is_token for token in (*mask.queries, *mask.keys))
+                view = MaskView(palette, shown.width, [""] * mask.past + queries, keys, is_one)
                 pools[view.pool(subject)] = None
                 yield from view.shown([subject])
 

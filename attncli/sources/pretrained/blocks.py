@@ -7,14 +7,14 @@ sizes. Were it wrong, weights·V would not be what the module gave, which is com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from attncli.errors import NotExposedError
-from attncli.sources.pretrained.watched import FORBIDDEN, Dense, Ended, Softmax
+from attncli.sources.pretrained.watched import FORBIDDEN, Dense, Ended, Product, Softmax, Watched
 from attncli.trace.layer import Proof
 
 _MODULE = "what its attention module gave"
@@ -55,6 +55,25 @@ def dense(call: Ended, queries: int, keys: int) -> Dense | None:
     if not bool(is_blind.any()):
         return cut
     return replace(cut, output=torch.where(is_blind, cut.weights @ cut.v.to(cut.weights.dtype), cut.output))
+
+
+def joined(chunks: Sequence[Watched]) -> Watched:
+    """Return the attention of consecutive parts of a text, each to itself alone, as one over all of it (CANINE)."""
+    softmax = [chunk.softmax[0] for chunk in chunks]
+    products = [each.product for each in softmax if each.product is not None]
+    outputs = [each.outputs[0] for each in softmax]
+    length = sum(each.scores.shape[2] for each in softmax)
+    scores = softmax[0].scores.new_full((*softmax[0].scores.shape[:2], length, length), -torch.inf)
+    weights = torch.zeros_like(scores)
+    start = 0
+    for each in softmax:
+        cells = slice(start, start + each.scores.shape[2])
+        scores[:, :, cells, cells], weights[:, :, cells, cells] = each.scores, each.weights
+        start = cells.stop
+    left, right = torch.cat([each.left for each in products], -2), torch.cat([each.right for each in products], -1)
+    values, results = torch.cat([each.right for each in outputs], -2), torch.cat([each.result for each in outputs], -2)
+    product = Product(left, right, scores)
+    return Watched(softmax=[Softmax(scores, weights, product, [Product(weights, values, results)])])
 
 
 def is_known(module: Any) -> bool:
@@ -147,6 +166,88 @@ def _hashed(call: Ended) -> Dense:
     return replace(_as_it_is(softmax), scores=scores, forbidden=2 * float(low))
 
 
+def _beside_and_summed(call: Ended) -> Dense:
+    """Return the map of blocks `[B, N, H, L, 3L + G]` that see G summaries of tokens besides (LongT5's other form).
+
+    The summaries are keys behind the tokens.
+    """
+    seen = call.seen.softmax[0]
+    scores, weights = (cells.transpose(1, 2).flatten(2, 3) for cells in (seen.scores, seen.weights))
+    heads, length = seen.scores.shape[2:4]
+    hidden, q = call.seen.parts["q"]
+    (k, summed_k), (v, summed_v) = ((getattr(call.module, name)(hidden), call.seen.parts[name][1]) for name in "kv")
+    tokens, filled, others = hidden.shape[1], scores.shape[2], summed_k.shape[1]
+    near = _columns(seen.scores[..., : 3 * length].transpose(1, 2), before=1).flatten(0, 1)
+    columns = torch.cat([near, _behind(filled, others).expand(filled, others)], dim=-1)
+    kept = torch.cat([_behind(0, tokens), _behind(filled, others)])
+    return Dense(
+        *_kept(_spread(scores, weights, columns, filled + others), _behind(0, tokens), kept),
+        _heads(q, heads),
+        _heads(torch.cat([k, summed_k], dim=1), heads),
+        _heads(torch.cat([v, summed_v], dim=1), heads),
+        _heads(call.seen.parts["o"][0], heads)[:, :, :tokens],
+        against=_MODULE,
+    )
+
+
+def _global_and_local(call: Ended) -> Dense:
+    """Return the map of blocks `[B, H, N, L, G + L]` that see themselves and G global positions (Pegasus-X).
+
+    The global positions have a softmax of their own, `[B, H, G, G + N·L]`; here they stand behind the tokens. In every
+    other layer the blocks begin half a block before the first token.
+    """
+    everywhere, local = call.seen.softmax
+    heads, blocks, length, width = local.scores.shape[1:]
+    others, filled = width - length, blocks * length
+    tokens, first = call.positions - others, 0
+    if filled > -(-tokens // length) * length:
+        first = length // 2
+    own = length * torch.arange(blocks).repeat_interleave(length)[:, None] + torch.arange(length)
+    columns = torch.cat([_behind(filled, others).expand(filled, others), own], dim=-1)
+    scores, weights = (
+        torch.cat([cells, torch.cat([rows[..., others:], rows[..., :others]], dim=-1)], dim=2)
+        for cells, rows in zip(
+            _spread(local.scores.flatten(2, 3), local.weights.flatten(2, 3), columns, filled + others),
+            (everywhere.scores, everywhere.weights),
+            strict=True,
+        )
+    )
+    kept = torch.cat([_behind(first, tokens), _behind(filled, others)])
+    hidden = torch.cat([call.given["token_hidden_states"], call.given["global_hidden_states"]], dim=1)[:, kept]
+    q, k, v = (_heads(getattr(call.module, name)(hidden), heads) for name in ("q_proj", "k_proj", "v_proj"))
+    output = torch.cat([_heads(call.seen.parts["out_proj"][0], heads), everywhere.outputs[0].result], dim=2)
+    return Dense(*_kept((scores, weights), kept, kept), q, k, v, output[:, :, kept], against=_MODULE)
+
+
+def _behind(first: int, count: int) -> torch.Tensor:
+    return torch.arange(first, first + count)
+
+
+def _spread(
+    scores: torch.Tensor, weights: torch.Tensor, columns: torch.Tensor, width: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return scores and weights `[B, H, Q, C]` in so many columns; what is in none of these (`[Q, C]`) is left out."""
+    places = columns.to(scores.device).where((columns >= 0) & (columns < width), width).expand(scores.shape)
+    size = (*scores.shape[:3], width + 1)
+    spread = scores.new_full(size, -torch.inf).scatter(-1, places, scores)
+    return spread[..., :width], weights.new_zeros(size).scatter(-1, places, weights)[..., :width]
+
+
+def _kept(
+    maps: tuple[torch.Tensor, torch.Tensor], rows: torch.Tensor, columns: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return scores and weights without the positions that fill the blocks.
+
+    Raises:
+        NotExposedError: one of the others attends to such a position.
+    """
+    scores, weights = (cells[:, :, rows] for cells in maps)
+    dropped = torch.ones(scores.shape[-1], dtype=torch.bool).index_fill(0, columns, False)
+    if bool((scores[..., dropped] > FORBIDDEN).any()):
+        raise NotExposedError("a token attends to a position that fills a block and is none")
+    return scores[..., columns], weights[..., columns]
+
+
 def _main_stream(call: Ended) -> Dense:
     """Return the map of ProphetNet's main stream, whose queries come first and whose softmax is the first."""
     return _as_it_is(call.seen.softmax[0])
@@ -171,7 +272,9 @@ _LAYOUTS: Mapping[str, Callable[[Ended], Dense]] = {
     "LSHSelfAttention": _hashed,
     "LocalSelfAttention": _chunked,
     "LongT5LocalAttention": _beside,
+    "LongT5TransientGlobalAttention": _beside_and_summed,
     "LongformerSelfAttention": _banded,
+    "PegasusXGlobalLocalAttention": _global_and_local,
     "ProphetNetAttention": _main_stream,
     "ProphetNetNgramSelfAttention": _main_stream,
 }

@@ -12,9 +12,10 @@ from attncli.errors import NotExposedError
 from attncli.sources.pretrained import interface, watch
 from attncli.sources.pretrained.global_tokens import with_global_tokens
 from attncli.sources.pretrained.places import attention_places
+from attncli.sources.pretrained.positions import adds_to_its_mask
 from attncli.sources.pretrained.recording import Batch, Finished, Recorder, Request
 from attncli.sources.pretrained.reference import compare_unmodified, returns_kept
-from attncli.sources.pretrained.running import attempting, make_eager
+from attncli.sources.pretrained.running import attempting, make_eager, switch
 
 _log = logging.getLogger(__name__)
 
@@ -39,8 +40,10 @@ def run(model: Any, part: Any, batch: Batch, request: Request, kinds: Sequence[s
     architecture = model.config.model_type
     forward = partial(_forward, model, part, batch.inputs)
     _as_loaded(model)
+    if adds_to_its_mask(model.config) and model.config._attn_implementation == interface.ATTENTION:
+        switch(model, interface.EAGER_MASKS)
     if model.config._attn_implementation in (interface.ATTENTION, interface.EAGER_MASKS):
-        this = Recorder(request, attention_places(model), kinds, batch)
+        this = Recorder(request, attention_places(model), kinds, batch, model.config)
         try:
             with interface.recording(this, model), returns_kept(this) as returns:
                 forward()
@@ -59,7 +62,7 @@ def run(model: Any, part: Any, batch: Batch, request: Request, kinds: Sequence[s
     if request.mask is not None:
         raise NotExposedError(f"{architecture} makes its own mask, which --mask cannot replace")
     while True:
-        this = Recorder(request, attention_places(model), kinds, batch)
+        this = Recorder(request, attention_places(model), kinds, batch, model.config)
         try:
             with watch.recording(this, model):
                 forward()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from inspect import Parameter, signature
 from time import perf_counter
 from typing import Any
@@ -24,10 +25,13 @@ from attncli.sources.pretrained.configuration import (
 )
 from attncli.sources.pretrained.generation import Writer, check_causal, check_no_future
 from attncli.sources.pretrained.implied import implied_masks, mask_notes
+from attncli.sources.pretrained.positions import ahead, own_tokens, with_prompts
 from attncli.sources.pretrained.recording import Request
 from attncli.sources.reading import Reader, Sentence
 from attncli.text import several, visible
+from attncli.trace.layer import LayerTrace
 from attncli.trace.selection import Indices
+from attncli.trace.tokens import Tokens
 from attncli.trace.trace import Provenance, Trace
 
 _log = logging.getLogger(__name__)
@@ -84,6 +88,7 @@ class Checkpoint:
         whole, notes, self._form = self._load(writes=generate > 0)
         own = whole.get_submodule(self.part.path)
         self.model = own.base_model if generate else own
+        self.ahead = ahead(config)
         self.notes = (*self._unshown(), *particular.notes(config), *notes)
         self.unseen = implied_masks(self.model)  # but for the layers whose mask was complained of
         self.reader = Reader(
@@ -201,7 +206,7 @@ class Checkpoint:
         if self.is_encoder_decoder and sentences[0].target is None:
             part, kinds = self.model.get_encoder(), ("encoder",)
         given = [one.inputs for one in sentences]
-        together = batch.padded(given, self.reader.padding_id, "right", self.takes_positions)
+        together = batch.padded(given, self.reader.padding_id, "right", self.takes_positions, self.ahead)
         begun = perf_counter()
         recorded = run(self.model, part, together, self.request, kinds)
         _log.info(
@@ -210,14 +215,21 @@ class Checkpoint:
         source = self._provenance()
         traces = []
         for one, own in zip(sentences, recorded.traces(), strict=True):
+            tokens = with_prompts(one.query_tokens, self.ahead), with_prompts(one.tokens, self.ahead)
+            layers = tuple(self._with_positions(layer, *tokens) for layer in own)
             notes = one.notes
             if self.request.mask is None:
-                notes += mask_notes(own, self.unseen)
+                notes += mask_notes(layers, self.unseen)
             if one.generated:
                 check_no_future(self.name, own, one.generated)
-            sides = (one.query_tokens, one.tokens, own, one.text, one.pair, one.target)
+            sides = (*tokens, layers, one.text, one.pair, one.target)
             traces.append(Trace(source, *sides, notes, one.generated))
         return traces
+
+    def _with_positions(self, layer: LayerTrace, query_tokens: Tokens, key_tokens: Tokens) -> LayerTrace:
+        """Return a layer that says what its queries and keys are, where they are not the tokens."""
+        queries, keys = own_tokens(self.model.config, layer.layer, layer.kind, query_tokens, key_tokens)
+        return layer if queries is None and keys is None else replace(layer, query_tokens=queries, key_tokens=keys)
 
     def _provenance(self) -> Provenance:
         others = [{"layer": index, "kind": kind} for index, kind in self.other_layers.items()]

@@ -24,11 +24,12 @@ from attncli.text import layers_named
 from attncli.trace.layer import LayerTrace
 
 # Text towers that are causal though their modules say otherwise; BLIP's, which is so as a decoder alone; a permutation
-# model, causal in training alone. By model types and classes.
+# model, causal in training alone; and a prefix model, to which all of a text is prefix. By model types and classes.
 _CLIPS = ("clip", "clipseg", "groupvit", "metaclip_2", "owlv2", "owlvit", "xclip")
 _EXCEPTIONS = {f"{name}_text_model": True for name in _CLIPS} | {
     "BlipTextLMHeadModel": True,
     "BlipTextModel": False,
+    "cpmant": False,
     "git": True,
     "xlnet": False,
 }
@@ -60,6 +61,8 @@ def budget(config: Any) -> int | None:
     """Return how many keys a query attends to where a layer selects keys by their content; None if none does."""
     blocks = getattr(config, "index_topk_blocks", None)
     kept = [getattr(config, name, None) for name in _BUDGETS]
+    rates = getattr(config, "compress_rates", None) or {}  # DeepSeek-V4 chooses blocks of so many tokens
+    kept = [count and count * rates.get("compressed_sparse_attention", 1) for count in kept]
     kept.append(blocks and blocks * config.index_block_size)
     return min((count for count in kept if isinstance(count, int)), default=None)
 
@@ -111,10 +114,14 @@ def _differs(layer: LayerTrace, implied: Implied) -> bool:
     """Return whether a mask is not what is implied."""
     if isinstance(layer.mask, RuleMask) and layer.mask.expression == implied.expression:
         return False
-    rule = RuleMask(implied.expression, layer.num_queries, layer.num_keys, layer.num_heads)
+    if layer.query_tokens is not None:
+        return False  # what is implied is said of tokens
+    tokens = [key for key, token in enumerate(layer.key_tokens or ()) if token.is_token]
+    columns = tokens if layer.key_tokens is not None else slice(None)
+    rule = RuleMask(implied.expression, layer.num_queries, len(tokens) or layer.num_keys, layer.num_heads)
     heads = list(range(layer.num_heads))
     for rows in row_blocks(np.arange(layer.num_queries), layer.num_keys):
-        allowed, expected = layer.mask.rows(heads, rows), rule.rows(heads, rows)
+        allowed, expected = layer.mask.rows(heads, rows)[..., columns], rule.rows(heads, rows)
         if ((allowed ^ expected) if implied.is_exact else (allowed & ~expected)).any():
             return True
     return False
@@ -163,6 +170,8 @@ def _implied(config: Any, layer: int, is_causal: bool | None) -> Implied:
         return Implied(Atom("full"), is_exact=False)
     is_exact = not any(getattr(config, name, None) is not None for name in _CHOOSING)
     is_exact &= getattr(config, "attention_type", None) != "block_sparse"  # BigBird
+    if config.model_type == "canine" and layer == 0:
+        return Implied(Atom("chunk", (config.local_transformer_stride,)))
     is_exact &= config.model_type not in ("longformer", "reformer")  # global tokens, and chunks
     types = layer_types(config, "layer_types", "attention_layers", "layers_block_type")
     layer_type = types[layer] if layer < len(types) else ""  # some do not tell their layers apart
@@ -187,7 +196,7 @@ def _plain(is_causal: bool) -> Implied:
 
 def _window(config: Any, layer_type: str) -> int | None:
     """Return the width of a layer's window, in transformers' convention: w keys, the query's own included."""
-    if layer_type and not any(word in layer_type for word in ("sliding", "local")):
+    if layer_type and not any(word in layer_type for word in ("sliding", "local", "compressed")):
         if layer_type != "attention":  # RecurrentGemma: every attention layer has a window
             return None
     elif not layer_type and getattr(config, "use_sliding_window", True) is False:

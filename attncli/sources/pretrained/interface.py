@@ -31,11 +31,11 @@ ATTENTION = "attncli"  # the name under which transformers knows our functions
 EAGER_MASKS = "attncli_eager"  # the same, with the masks that transformers makes for eager attention
 
 _BLOCK = 2**21  # scores that exist at a time, over all heads
-_NOT_IN_SDPA = ("softcap", "s_aux", "position_bias")  # what the fused kernel drops, or has to make a [Q, K] of
+_NOT_IN_SDPA = ("softcap", "s_aux", "sinks", "position_bias")  # what the fused kernel drops, or has to make a [Q, K] of
 
 # The tensors that a module may hand over: those that are recorded, and those that other kernels need to pack sequences.
 # The ids of the tokens reach some modules with everything else that their model was given (GLM 5).
-_KNOWN = {"position_bias", "s_aux", "indices", "block_indices"} | {"position_ids", "cache_position", "input_ids"}
+_KNOWN = {"position_bias", "s_aux", "sinks", "indices", "block_indices", "position_ids", "cache_position", "input_ids"}
 
 
 class UnknownTensorError(NotExposedError):
@@ -73,8 +73,13 @@ class _Call:
 
     @property
     def sinks(self) -> torch.Tensor | None:
-        """One more logit for every head (GPT-OSS), `[H]`."""
+        """One more logit for every head (GPT-OSS), `[H]`; None if there is none."""
         return self.more.get("s_aux")
+
+    @property
+    def query_sinks(self) -> torch.Tensor | None:
+        """One more logit for every query of every head (Inkling 2), `[B, H, Q, 1]`; None if there is none."""
+        return self.more.get("sinks")
 
     @property
     def chosen(self) -> torch.Tensor | None:
@@ -186,6 +191,8 @@ def _attend(
     place = recorder.arrive(module) if before is None else recorder.calling[id(module)]
     run.earlier = given, None
     call = _masked(given, run)
+    if request.mask is not None and recorder.sides(place) != (None, None):
+        raise NotExposedError(f"{type(module).__name__} has positions that are no tokens; --mask says nothing of them")
     if place not in recorder.wanted:
         return _fastest(call, run)
     heads = recorder.heads_of(place, query.shape[1], query.shape[2], key.shape[2])
@@ -200,8 +207,8 @@ def _attend(
         call = replace(call, value=torch.cat((before[0].value, value), dim=-1))
         whole = None if output is None or before[1] is None else torch.cat((before[1], output), dim=-1)
     run.earlier = replace(given, value=call.value), whole
-    for number, span in enumerate(recorder.batch.spans):
-        rows, columns = span.of(place[1])
+    for number in range(len(recorder.batch.spans)):
+        rows, columns = recorder.cells(number, place)
         layer = LayerTrace(layer=place[0], kind=place[1], heads=heads, **_arrays(call, number, rows, columns))
         own = None if whole is None else to_numpy(whole[number, rows])
         recorder.record(number, layer, own, "what its attention function gave")
@@ -212,8 +219,6 @@ def _attend(
 
 def _check_known(name: str, more: Mapping[str, Any]) -> None:
     """Raise NotExposedError for what a module hands to its attention function and no LayerTrace can say."""
-    if more.get("sinks") is not None:  # one logit for every query; a Trace has one for every head
-        raise NotExposedError(f"{name} has a sink for every query, which is not supported yet")
     if unknown := [key for key, given in more.items() if key not in _KNOWN and _holds_tensor(given)]:
         raise UnknownTensorError(
             f"{name} hands {', '.join(unknown)} to its attention function; what that does is not known here, and "
@@ -266,6 +271,8 @@ def _eager(call: _Call, sums: list[torch.Tensor] | None = None) -> tuple[torch.T
         more = dict(call.more)
         if call.bias is not None:
             more["position_bias"] = _rows_of(call.bias, rows)
+        if call.query_sinks is not None:
+            more["sinks"] = call.query_sinks[:, :, rows]
         mask = None if call.mask is None else _added(_rows_of(call.mask, rows), call.query.dtype)
         output, weights = function(
             call.module, call.query[:, :, rows], call.key, call.value, mask, scaling=call.scaling, **more
@@ -345,6 +352,7 @@ def _arrays(call: _Call, number: int, rows: slice, columns: slice) -> dict[str, 
         mask = smallest(allowed, heads)
     if bias is not None:
         bias = np.array(np.broadcast_to(bias, (len(bias), queries, keys))) if bias.any() else None
+    sinks = call.sinks if call.query_sinks is None else call.query_sinks[number, :, rows, 0]
     return {
         "q": to_numpy(query),
         "k": to_numpy(key),
@@ -353,7 +361,7 @@ def _arrays(call: _Call, number: int, rows: slice, columns: slice) -> dict[str, 
         "mask": call.rule or mask,
         "bias": bias,
         "softcap": call.more.get("softcap"),
-        "sinks": None if call.sinks is None else to_numpy(call.sinks),
+        "sinks": None if sinks is None else to_numpy(sinks),
         "fill": fill,
     }
 

@@ -18,11 +18,13 @@ from attncli.sources.pretrained.checkpoint import Checkpoint
 from attncli.sources.pretrained.configuration import instead, layer_types
 from attncli.sources.pretrained.continuation import continued
 from attncli.sources.pretrained.implied import budget
+from attncli.sources.pretrained.positions import has_own_positions, own_tokens, with_prompts
 from attncli.sources.pretrained.recording import Batch, Span
 from attncli.sources.reading import Sentence
 from attncli.text import visible
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Token, Tokens
+from attncli.trace.trace import sequences
 
 if TYPE_CHECKING:
     import torch
@@ -97,13 +99,13 @@ class BlankCheckpoint(Checkpoint):
         self._check_room(sentences)
         side = pad or self.reader.tokenizer.padding_side
         padding = self._padding()
-        inputs, _, whole = padded([one.inputs for one in sentences], padding.id, side, self.takes_positions)
+        inputs, _, whole = padded([one.inputs for one in sentences], padding.id, side, self.takes_positions, self.ahead)
         with costless():
             recorded = self._recorded(inputs, whole, past, len(texts))
         filled = [
             (
-                _filled(one.tokens, whole.text.stop, padding, side),
-                _filled(one.query_tokens, whole.target.stop, padding, side),
+                _filled(with_prompts(one.tokens, self.ahead), whole.text.stop, padding, side),
+                _filled(with_prompts(one.query_tokens, self.ahead), whole.target.stop, padding, side),
             )
             for one in sentences
         ]
@@ -167,6 +169,9 @@ class BlankCheckpoint(Checkpoint):
         rest = slice(0, tokens - past)
         if not self.is_encoder_decoder:
             part, given = continued(self.model, inputs, past)
+            if has_own_positions(self.model.config):
+                name = visible(self.name)
+                raise NotExposedError(f"{name} has keys that are no tokens, and a cache hides which; leave out --past")
             return recorded(part, given, ("self",), Span(rest, rest, past))
         texts = {name: value for name, value in inputs.items() if not name.startswith("decoder_")}
         encoder = recorded(self.model.get_encoder(), texts, ("encoder",), whole)
@@ -193,8 +198,9 @@ class BlankCheckpoint(Checkpoint):
         for (kind, *_), (side, cells, indices) in groups.items():
             before = past if side != "encoder" else 0
             for own, (text, target), allowed in zip(found, filled, cells, strict=True):
-                queries = Tokens((text if side == "encoder" else target)[before:])
-                keys = text if side in ("encoder", "cross") else target
+                queries, keys = sequences(side, target, text)
+                other_queries, other_keys = own_tokens(self.model.config, indices[0], side, target, text)
+                queries, keys = other_queries or Tokens(queries[before:]), other_keys or keys
                 dropped = len(keys) - allowed.shape[-1]
                 full = np.pad(allowed, ((0, 0), (0, 0), (dropped, 0)))
                 own.append(LayerMask(kind, tuple(indices), full, queries, keys, before, dropped))

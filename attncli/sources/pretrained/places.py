@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from attncli.sources.pretrained.configuration import attention_layers
 
 _SIDE = re.compile(r"(encoder|decoder)$")  # SeamlessM4T has a text_encoder and a text_decoder
+_NAME = re.compile("Attention(?!Residual)")  # of a class; Inkling 2 mixes its layers by what it calls one, too
 _KEPT = "attncli_kept_layers"  # an attribute of a model that was cut
 
 
@@ -72,7 +73,7 @@ class Places:
 
 def attention_places(model: Any) -> Places:
     """Find a model's attention modules, by the names of their classes."""
-    named = {name: module for name, module in model.named_modules() if "Attention" in type(module).__name__}
+    named = {name: module for name, module in model.named_modules() if _NAME.search(type(module).__name__)}
     is_encoder_decoder = model.config.is_encoder_decoder
     modules = {}
     for name, module in named.items():

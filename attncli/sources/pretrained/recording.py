@@ -12,6 +12,7 @@ import numpy as np
 from attncli.errors import NotExposedError, UsageError
 from attncli.masks.expressions import Expression
 from attncli.sources.pretrained.places import Places
+from attncli.sources.pretrained.positions import Sides, sides_of
 from attncli.trace.layer import LayerTrace, Proof, stages_of
 from attncli.trace.selection import Indices
 
@@ -95,6 +96,7 @@ class Recorder:
         places: which attention module is which layer.
         kinds: the kinds of attention that run.
         batch: what it runs on.
+        config: the model's configuration.
         layers: what was recorded, of each sentence.
         seen: the layers of each kind that have called, in that order.
         arrivals: what each layer was handed, if that is asked for.
@@ -105,6 +107,7 @@ class Recorder:
     places: Places
     kinds: Sequence[str]
     batch: Batch
+    config: Any
     arrivals: dict[Sublayer, Arrival] = field(default_factory=dict)
     calling: dict[int, Sublayer] = field(default_factory=dict)
     layers: list[dict[Sublayer, LayerTrace]] = field(init=False)
@@ -134,20 +137,38 @@ class Recorder:
         self.calling[id(module)] = seen[-1], kind
         return seen[-1], kind
 
+    def sides(self, place: Sublayer) -> Sides:
+        """Return what the queries and the keys of a layer are where they are not the tokens of the padded batch."""
+        rows, columns = (side.stop for side in self.batch.whole.of(place[1]))
+        return sides_of(self.config, *place, rows, columns)
+
+    def cells(self, number: int, place: Sublayer) -> tuple[slice, slice]:
+        """Return which rows and columns of a layer are one sentence's; positions of its own are all of them."""
+        rows, columns = self.batch.spans[number].of(place[1])
+        queries, keys = self.sides(place)
+        return rows if queries is None else slice(len(queries)), columns if keys is None else slice(len(keys))
+
+    def size(self, place: Sublayer) -> tuple[int, int]:
+        """Return how many queries and keys a layer should have."""
+        rows, columns = (side.stop for side in self.batch.whole.of(place[1]))
+        queries, keys = self.sides(place)
+        return rows if queries is None else len(queries), columns if keys is None else len(keys)
+
     def heads_of(self, place: Sublayer, heads: int, queries: int, keys: int) -> tuple[int, ...]:
         """Return the heads asked for of a layer with these sizes.
 
         Raises:
-            NotExposedError: it has not one query and one key for every token of the padded batch.
+            NotExposedError: it has not one query and one key for every position that is known of: for the tokens of the
+                padded batch, where nothing else is.
             UsageError: it has no such head.
         """
-        rows, columns = (side.stop for side in self.batch.whole.of(place[1]))
+        rows, columns = self.size(place)
         # A cache of a sliding window has dropped what no query will see.
         is_cut = self.batch.whole.past > 0 and keys < columns
         if queries != rows or (keys != columns and not is_cut):
             raise NotExposedError(
-                f"layer {place[0]} has {queries} queries and {keys} keys for {rows} and {columns} tokens; positions "
-                "that are no tokens are not supported"
+                f"layer {place[0]} has {queries} queries and {keys} keys where {rows} and {columns} were expected; "
+                "positions that are no tokens are not supported in it"
             )
         return self.request.heads.among(heads, f"layer {place[0]}")
 

@@ -82,11 +82,11 @@ def compare_unmodified(model: Any, run: Recorder, kept: Returns, forward: Callab
         return
     with running_with(model, backend):
         expected = _unmodified(run, kept, forward)
-    for number, span in enumerate(run.batch.spans):
+    for number in range(len(run.batch.spans)):
         for place, layer in run.layers[number].items():
             if layer.proof is None or place not in expected:
                 continue
-            rows = span.of(place[1])[0]
+            rows, _ = run.cells(number, place)
             ours, theirs = (_own(one[place], number, len(run.batch.spans), rows) for one in (kept.outputs, expected))
             error = float(np.abs(ours - theirs).max()) if ours.shape == theirs.shape else np.inf
             other = Proof(error, "", "", float(np.abs(theirs).max()))

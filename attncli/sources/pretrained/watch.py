@@ -109,17 +109,25 @@ def _einsum(equation: str, left: torch.Tensor, right: torch.Tensor, result: torc
 def recording(run: Recorder, model: Any) -> Iterator[None]:
     """Record the attention of a model's next forward pass by watching its softmax."""
     watcher = _Watcher()
+    chunks: list[Watched] = []  # of a layer that runs the same attention for one part of the text after the other
+    chunked = {id(module.self) for module in model.modules() if getattr(module, "local", False) is True}  # CANINE
 
     def begin(module: Any, *_: Any) -> None:
         watcher.calls.append(Watched())
 
     def end(module: Any, _: Any, given: Any, returned: Any) -> None:
         seen = watcher.calls.pop()
+        if id(module) in chunked:
+            chunks.append(seen)
+            return
+        if chunks and not seen.softmax:
+            seen = blocks.joined(chunks)
+            chunks.clear()
         if not seen.softmax or not run.places.has(module):
             return
         place = run.arrive(module)
         if place in run.wanted:
-            _record(run, place, Ended(module, given, returned, seen, len(run.batch.spans)))
+            _record(run, place, Ended(module, given, returned, seen, len(run.batch.spans), run.size(place)[0]))
             if run.is_last(place):
                 raise Finished
 
@@ -141,12 +149,12 @@ def recording(run: Recorder, model: Any) -> Iterator[None]:
 
 
 def _record(run: Recorder, place: Sublayer, call: Ended) -> None:
-    queries, keys = (side.stop for side in run.batch.whole.of(place[1]))
+    queries, keys = run.size(place)
     dense = blocks.dense(call, queries, keys) or _plain(call, place)
     scores, weights = dense.scores, dense.weights
     heads = run.heads_of(place, *scores.shape[1:])
-    for number, span in enumerate(run.batch.spans):
-        rows, columns = span.of(place[1])
+    for number in range(len(run.batch.spans)):
+        rows, columns = run.cells(number, place)
 
         def own(tensor: torch.Tensor | None, side: slice, number: int = number) -> Any:
             return None if tensor is None else to_numpy(tensor[number, :, side])

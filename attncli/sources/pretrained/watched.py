@@ -73,6 +73,7 @@ class Ended:
         returned: its result.
         seen: what happened meanwhile.
         batch: how many sentences ran.
+        positions: how many queries the layer should have.
     """
 
     module: Any
@@ -80,6 +81,7 @@ class Ended:
     returned: Any
     seen: Watched
     batch: int
+    positions: int
 
 
 @dataclass(frozen=True)
