@@ -23,32 +23,29 @@ IDS = [2, 3, 4, 5, 6]  # of that text
 Run = Callable[..., Ran]
 
 PARTS = {"llama": ["q_proj", "down_proj"], "gpt2": ["c_attn", "c_proj"], "bert": ["query", "key", "dense"]}
-TABLES = {"llama": "embed_tokens", "gpt2": "wte", "bert": "word_embeddings"}
 
 
 def lora(family: str, **options: Any) -> LoraConfig:
     return LoraConfig(**{"r": 4, "target_modules": PARTS[family]} | options)
 
 
+PATTERNS = {"rank_pattern": {"query": 2, "c_attn": 2}, "alpha_pattern": {"key": 3, "c_proj": 3}}
 CASES: dict[str, tuple[str, Any]] = {}
 for one in PARTS:
     CASES |= {
         f"{one}, LoRA": (one, lora(one)),
-        f"{one}, biases, ranks of their own": (
-            one,
-            lora(one, use_rslora=True, bias="all", rank_pattern={PARTS[one][0]: 2}, alpha_pattern={PARTS[one][1]: 3}),
-        ),
         f"{one}, DoRA": (one, lora(one, use_dora=True, bias="lora_only")),
-        f"{one}, embeddings": (one, lora(one, target_modules=[PARTS[one][0], TABLES[one]])),
         f"{one}, IA3": (one, IA3Config(target_modules=PARTS[one], feedforward_modules=PARTS[one][-1:])),
     }
+for one in ("gpt2", "bert"):
+    CASES[f"{one}, biases and ranks of their own"] = (one, lora(one, use_rslora=True, bias="all", **PATTERNS))
 CASES |= {
     "llama, all linear and a head": ("llama", lora("llama", target_modules=["q_proj", "lm_head"])),
+    "gpt2, embeddings": ("gpt2", lora("gpt2", target_modules=["c_attn", "wte"])),
     "llama, DoRA of embeddings": ("llama", lora("llama", target_modules=["embed_tokens"], use_dora=True)),
     "gpt2, a whole table": ("gpt2", lora("gpt2", modules_to_save=["wte"])),
     "llama, some tokens": ("llama", lora("llama", trainable_token_indices=[3, 5])),
     "bert, with a bias of LoRA": ("bert", lora("bert", lora_bias=True)),
-    "bert, of a model with a head": ("bert", lora("bert", task_type="SEQ_CLS")),
     "bert, of a model without a head": ("bare bert", lora("bert")),
     "llama, LoHa": ("llama", LoHaConfig(r=4, alpha=2, target_modules=PARTS["llama"])),
     "llama, LoKr": ("llama", LoKrConfig(r=2, alpha=3, target_modules=PARTS["llama"], decompose_both=True)),

@@ -25,6 +25,7 @@ from attncli.sources.native.fields import DeclinedError, Fields
 from attncli.sources.native.forward import Model
 from attncli.sources.native.tokenizer import NativeTokenizer, load_tokenizer
 from attncli.sources.native.weights import Weights
+from attncli.sources.nested import has_adapter_weights
 from attncli.sources.reading import Reader
 from attncli.sources.storage import (
     check_beside,
@@ -81,6 +82,8 @@ class NativeCheckpoint(OneByOne):
         _check_options(options)
         self.mask = None if mask is None else parse(mask, states_true=False)
         place = locate(model, options)
+        if place.adapter is not None and not os.path.isdir(model) and not has_adapter_weights(place.adapter):
+            raise NotCachedError("its adapter is not whole in the local cache")
         model = place.name
         folder = _folder(place, has_shards if place.tokenizer else _is_whole)
         check_form(model, folder)

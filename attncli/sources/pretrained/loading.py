@@ -62,7 +62,7 @@ def find(name: str, options: LoadOptions) -> tuple[Place, Any]:
         ):
             raise
         return find(name, options)
-    if place.adapter is None and not os.path.isdir(name) and download_adapter(name, options):
+    if not os.path.isdir(name) and download_adapter(name, options):
         return find(name, options)
     return place, config
 
