@@ -16,7 +16,7 @@ import numpy as np
 
 from attncli.errors import LoadError, require
 from attncli.files import Tensors
-from attncli.sources.folder import check_folder, map_weights, read_json
+from attncli.sources.folder import map_weights, read_json
 from attncli.sources.nested import ADAPTER, ADAPTER_PICKLE, ADAPTER_WEIGHTS
 from attncli.text import visible
 
@@ -122,7 +122,6 @@ def kind_of(name: str, folder: Path) -> str:
     Raises:
         LoadError: it is damaged, or of a kind that is not read.
     """
-    check_folder(folder)
     said = read_json(folder / ADAPTER)
     kind = said.get("peft_type")
     if not isinstance(kind, str):

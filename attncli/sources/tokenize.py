@@ -55,7 +55,7 @@ def tokenize(text: str, *, pair: str | None = None, **options: Any) -> Tokenizat
         text: the sentence.
         pair: a second text in the same sequence.
         options: what `attn tokens` takes, under the name of its long option: `model`, `vocab`, `special`, `revision`,
-            `offline`, `trust_remote_code`, `truncate`.
+            `offline`, `trust_remote_code`, `truncate`, `base`.
 
     Raises:
         AttnError: one sentence that says what was expected, what came and what to do.

@@ -205,7 +205,12 @@ def test_an_adapter_on_the_hub_is_downloaded_with_its_base(
     adapter: Path, tiny_llama: str, tmp_path: Path, attn: Run
 ) -> None:
     with serving({"some/lora": adapter, "some/base": tiny_llama}, tmp_path) as environment:
-        first = program("inspect", TEXT, "-m", "some/lora", "-F", "json", env=os.environ | environment)
+        none = program("inspect", TEXT, "-m", "some/base", "--base", "some/other", env=os.environ | environment)
+        assert (none.returncode, none.stdout) == (2, "")
+        assert "some/base is none; drop it" in none.stderr
+        first = program(
+            "inspect", TEXT, "-m", "some/lora", "--base", "some/base", "-F", "json", env=os.environ | environment
+        )
         assert first.returncode == 0, first.stderr
         assert json.loads(first.stdout)["source"]["base"] == "some/base"
         (weights,) = tmp_path.rglob("adapter_model.safetensors")  # as if the first download had been cut

@@ -82,8 +82,9 @@ class NativeCheckpoint(OneByOne):
         _check_options(options)
         self.mask = None if mask is None else parse(mask, states_true=False)
         place = locate(model, options)
-        if place.adapter is not None and not os.path.isdir(model) and not has_adapter_weights(place.adapter):
-            raise NotCachedError("its adapter is not whole in the local cache")
+        is_cut = place.adapter is not None and not os.path.isdir(model) and not has_adapter_weights(place.adapter)
+        if is_cut or place.lacks(options.base):
+            raise NotCachedError("its adapter is not, or not whole, in the local cache")
         model = place.name
         folder = _folder(place, has_shards if place.tokenizer else _is_whole)
         check_form(model, folder)
@@ -163,6 +164,8 @@ def load_alone(name: str, options: LoadOptions) -> tuple[NativeTokenizer, int]:
     """
     _check_options(options)
     place = locate(name, options, for_tokenizer=True)
+    if place.lacks(options.base):
+        raise NotCachedError("its adapter is not in the local cache")
     folder = _folder(place, _has_config if place.tokenizer else _has_whole_tokenizer)
     config = read_json(folder / "config.json")
     config.pop("quantization_config", None)  # of the weights

@@ -12,7 +12,7 @@ from transformers import MODEL_MAPPING, AutoConfig, AutoModel, AutoModelForCausa
 from transformers import __version__ as transformers_version
 from transformers.quantizers import AutoHfQuantizer
 
-from attncli.errors import InputError, LoadError, NotExposedError
+from attncli.errors import InputError, LoadError, NotExposedError, UsageError
 from attncli.sources.folder import is_known
 from attncli.sources.forms import check_form, has_pickle
 from attncli.sources.hub import Download, download_adapter, download_weights, explained, first_sentence, heard
@@ -49,8 +49,11 @@ def find(name: str, options: LoadOptions) -> tuple[Place, Any]:
         LoadError: there is no such checkpoint, or it cannot be read.
         InputError: it counts layers that no model has.
         NotExposedError: it is no text model with attention.
+        UsageError: a base is asked for, and it is no adapter.
     """
     place = locate(name, options)
+    if place.lacks(options.base) and download_adapter(name, options):
+        place = locate(name, options)
     try:
         with place.reading():
             config = load_config(place.model, place.options(options))
@@ -64,6 +67,8 @@ def find(name: str, options: LoadOptions) -> tuple[Place, Any]:
         return find(name, options)
     if not os.path.isdir(name) and download_adapter(name, options):
         return find(name, options)
+    if place.lacks(options.base):
+        raise UsageError(f"--base names the model under an adapter, and {visible(name)} is none; drop it")
     return place, config
 
 

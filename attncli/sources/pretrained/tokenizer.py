@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from attncli.errors import LoadError
 from attncli.sources.folder import check_folder
-from attncli.sources.hub import explained, hush
+from attncli.sources.hub import download_adapter, explained, hush
 from attncli.sources.locating import locate
 from attncli.sources.storage import unknown_quantization
 from attncli.text import visible
@@ -89,6 +89,8 @@ def load_alone(name: str, options: LoadOptions) -> tuple[Any, int | None]:
 def _alone(name: str, options: LoadOptions) -> tuple[Any, int | None]:
     hush()
     place = locate(name, options, for_tokenizer=True)
+    if place.lacks(options.base) and download_adapter(name, options):
+        place = locate(name, options, for_tokenizer=True)
     options = place.options(options)
     config = None if place.tokenizer is None else _config(place.model, options)
     with place.reading():
