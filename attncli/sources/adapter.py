@@ -16,12 +16,9 @@ import numpy as np
 
 from attncli.errors import LoadError, require
 from attncli.files import Tensors
-from attncli.sources.folder import check_folder, map_weights, read_json
-from attncli.sources.nested import ADAPTER
+from attncli.sources.folder import map_weights, read_json
+from attncli.sources.nested import ADAPTER, ADAPTER_PICKLE, ADAPTER_WEIGHTS
 from attncli.text import visible
-
-WEIGHTS = "adapter_model.safetensors"
-PICKLE = "adapter_model.bin"
 
 # Which tensors of a kind change a part of the model; what has another name stands in place of one of the model's.
 _PARTS = {
@@ -125,7 +122,6 @@ def kind_of(name: str, folder: Path) -> str:
     Raises:
         LoadError: it is damaged, or of a kind that is not read.
     """
-    check_folder(folder)
     said = read_json(folder / ADAPTER)
     kind = said.get("peft_type")
     if not isinstance(kind, str):
@@ -156,26 +152,26 @@ def kind_of(name: str, folder: Path) -> str:
 
 def _tensors(name: str, folder: Path, allow_pickle: bool) -> Mapping[str, np.ndarray[Any, Any]]:
     """Return an adapter's tensors: mapped, where they are not in a pickle."""
-    if (folder / WEIGHTS).is_file():
-        file: Tensors = map_weights(folder / WEIGHTS)
+    if (folder / ADAPTER_WEIGHTS).is_file():
+        file: Tensors = map_weights(folder / ADAPTER_WEIGHTS)
         for tensor, kind in sorted(file.types.items()):
             if kind not in ("F64", "F32", "F16", "BF16"):
                 raise LoadError(f"the adapter {visible(name)} has {visible(tensor)} as {kind}; expected floats")
         return file.mapped
-    if not (folder / PICKLE).is_file():
+    if not (folder / ADAPTER_PICKLE).is_file():
         raise LoadError(
-            f"{visible(name)} has an adapter ({ADAPTER}) without its weights, {WEIGHTS}; put that file beside it, or "
-            f"take {ADAPTER} away"
+            f"{visible(name)} has an adapter ({ADAPTER}) without its weights, {ADAPTER_WEIGHTS}; put that file beside "
+            f"it, or take {ADAPTER} away"
         )
     if not allow_pickle:
         raise LoadError(
-            f"the adapter {visible(name)} has its weights in a pickle ({PICKLE}), which may hold code; --allow-pickle "
-            "reads the tensors in it and nothing else, or save it again as safetensors"
+            f"the adapter {visible(name)} has its weights in a pickle ({ADAPTER_PICKLE}), which may hold code; "
+            "--allow-pickle reads the tensors in it and nothing else, or save it again as safetensors"
         )
     require(f"the pickle of {visible(name)}", "torch")
     from attncli.sources.pretrained.pickles import tensors_in
 
-    return tensors_in(folder / PICKLE)
+    return tensors_in(folder / ADAPTER_PICKLE)
 
 
 def _change(

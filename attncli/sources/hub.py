@@ -13,7 +13,7 @@ from tqdm.std import tqdm
 
 from attncli.errors import AttnError, InputError, LoadError
 from attncli.sources.folder import ALONE, INDEX, is_known, shards_of, snapshot
-from attncli.sources.nested import ADAPTER
+from attncli.sources.nested import ADAPTER, has_adapter_weights, is_adapter
 from attncli.text import visible
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def first_sentence(error: BaseException) -> str:
 
 
 def download_adapter(name: str, options: LoadOptions) -> bool:
-    """Download an adapter that is not in the local cache; return whether there is one that was not known of.
+    """Download an adapter that is not, or not whole, in the local cache; return whether there is one that was not.
 
     Raises:
         LoadError: some of its files could not be had.
@@ -176,7 +176,9 @@ def download_adapter(name: str, options: LoadOptions) -> bool:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     revision = options.revision or "main"
-    if options.offline or is_offline_mode() or is_known(snapshot(name, revision), ADAPTER):
+    folder = snapshot(name, revision)
+    is_there = has_adapter_weights(folder) if is_adapter(folder) else is_known(folder, ADAPTER)
+    if is_there or options.offline or is_offline_mode():
         return False
     try:
         hf_hub_download(name, ADAPTER, revision=revision)
@@ -184,7 +186,7 @@ def download_adapter(name: str, options: LoadOptions) -> bool:
         return False
     with explained(name, "adapter", options):
         snapshot_download(name, revision=revision, allow_patterns=_OF_ADAPTER, tqdm_class=Download)
-    return True
+    return has_adapter_weights(snapshot(name, revision))
 
 
 def download_weights(name: str, options: LoadOptions) -> None:

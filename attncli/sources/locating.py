@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from attncli.errors import LoadError, UsageError
 from attncli.sources.adapter import Adapter, kind_of, read_adapter
-from attncli.sources.folder import check_folder, folder_of
-from attncli.sources.nested import base_of, is_adapter, taken, tokenizer_beside
+from attncli.sources.folder import check_folder, folder_of, is_known
+from attncli.sources.nested import ADAPTER, base_of, is_adapter, taken, tokenizer_beside
 from attncli.sources.storage import check_is_checkpoint, check_path
 from attncli.sources.tensors.shards import has_shards
 from attncli.text import visible
@@ -50,6 +50,10 @@ class Place:
     def details(self) -> dict[str, str]:
         """What a trace says of it besides its name."""
         return {} if self.kind is None else {"adapter": self.kind, "base": self.model}
+
+    def lacks(self, base: str | None) -> bool:
+        """Return whether a base was asked for, and there is no adapter here to put on it."""
+        return base is not None and self.adapter is None and base != self.model
 
     @property
     def folder(self) -> Path:
@@ -92,14 +96,15 @@ def locate(name: str, options: LoadOptions, *, for_tokenizer: bool = False) -> P
 
     Raises:
         LoadError: there is no checkpoint in the folder, or there are several, or an adapter cannot be read.
-        UsageError: `base` is given for what is no adapter.
+        UsageError: `base` is given for what is known to be no adapter.
     """
     check_path(name)
     given, name = name, taken(name) if os.path.isdir(name) else name
     folder = folder_of(name, options.revision)
     if is_adapter(folder):
         return _under(name, folder, options, for_tokenizer)
-    if options.base not in (None, given):
+    is_sure = os.path.isdir(name) or is_known(folder, ADAPTER)
+    if options.base not in (None, given) and is_sure:
         raise UsageError(f"--base names the model under an adapter, and {visible(given)} is none; drop it")
     if not for_tokenizer or name != given:
         check_is_checkpoint(name)
@@ -111,6 +116,7 @@ def locate(name: str, options: LoadOptions, *, for_tokenizer: bool = False) -> P
 
 def _under(name: str, folder: Path, options: LoadOptions, for_tokenizer: bool) -> Place:
     """Return the place of an adapter and its base."""
+    check_folder(folder)
     kind = None if for_tokenizer else kind_of(name, folder)
     tokenizer = folder if has_tokenizer(folder) else None
     if options.base is None and os.path.isfile(folder / "config.json") and has_shards(folder):

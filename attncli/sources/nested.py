@@ -14,6 +14,8 @@ from attncli.sources.folder import read_json, snapshot_in
 from attncli.text import visible
 
 ADAPTER = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+ADAPTER_PICKLE = "adapter_model.bin"
 
 _REVISION = re.compile(r"\w[\w-]*(?:[./]\w[\w-]*)*")  # which cannot lead out of the cache
 _DEEPEST = 3  # models--org--name/snapshots/COMMIT/0_Transformer
@@ -24,6 +26,11 @@ _LISTED = 8  # checkpoints that a sentence names
 def is_adapter(folder: Path) -> bool:
     """Return whether a folder has an adapter's configuration."""
     return (folder / ADAPTER).is_file()
+
+
+def has_adapter_weights(folder: Path) -> bool:
+    """Return whether a folder has an adapter's weights."""
+    return (folder / ADAPTER_WEIGHTS).is_file() or (folder / ADAPTER_PICKLE).is_file()
 
 
 def base_of(folder: Path) -> tuple[str, str]:

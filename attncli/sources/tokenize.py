@@ -56,7 +56,7 @@ def tokenize(text: str | Sequence[Mapping[str, str]], *, pair: str | None = None
         text: the sentence; with `chat`, a user's turn, or a list of messages.
         pair: a second text in the same sequence.
         options: what `attn tokens` takes, under the name of its long option: `model`, `vocab`, `special`, `revision`,
-            `offline`, `trust_remote_code`, `truncate`, `chat`, `system`.
+            `offline`, `trust_remote_code`, `truncate`, `base`, `chat`, `system`.
 
     Raises:
         AttnError: one sentence that says what was expected, what came and what to do.

@@ -199,6 +199,30 @@ def test_models_of_the_local_cache_and_folders_that_hold_a_configuration(
     assert offered("inspect", "-m", "nowhere/nothing", "--head", "") == ["all"]
 
 
+def test_adapters_and_folders_that_hold_one_checkpoint_are_offered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "snapshot").mkdir()
+    (tmp_path / "snapshot" / "adapter_config.json").write_text('{"base_model_name_or_path": "../base"}')
+    for variable, value in hub_cache(tmp_path / "cache", "some/lora", str(tmp_path / "snapshot")).items():
+        monkeypatch.setenv(variable, value)
+    work = tmp_path / "work"
+    for folder in ("base", "one/checkpoint-5", "two/checkpoint-5", "two/checkpoint-10"):
+        (work / folder).mkdir(parents=True)
+        (work / folder / "config.json").write_text('{"model_type": "gpt2", "n_layer": 3, "n_head": 5}')
+    for folder in ("lora", "lost"):
+        (work / folder).mkdir()
+    (work / "lora" / "adapter_config.json").write_text('{"base_model_name_or_path": "base"}')
+    (work / "lost" / "adapter_config.json").write_text("[]")
+    monkeypatch.chdir(work)
+    assert offered("inspect", "-m", "") == ["some/lora", "base", "lora", "lost", "one", "two/"]
+    assert offered("inspect", "-m", "lora", "--base", "b") == ["base"]
+    assert offered("inspect", "-m", "one", "--layer", "") == ["0", "1", "2", "all"]
+    assert offered("inspect", "-m", "lora", "--layer", "") == ["0", "1", "2", "all"]
+    assert offered("inspect", "-m", "lost", "--layer", "") == offered("inspect", "-m", "two", "--layer", "") == ["all"]
+    assert offered("inspect", "-m", "lost", "--base", "base", "--layer", "") == ["0", "1", "2", "all"]
+
+
 def test_the_toy_layer_has_the_heads_that_the_line_says() -> None:
     assert offered("inspect", "--head", "") == ["0", "1", "2", "3", "all"]
     assert offered("inspect", "--num-heads", "2", "--head", "") == ["0", "1", "all"]

@@ -93,6 +93,36 @@ def test_a_damaged_checkpoint_is_read_or_refused(
     said(name, tried(attn, folder / name, ["inspect", TEXT, "-m", folder, "-l", "all", "--engine", engine]))
 
 
+@pytest.mark.parametrize("engine", ["native", "transformers"])
+@pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
+def test_a_damaged_adapter_is_read_or_refused(
+    name: str, engine: str, attn: Run, tiny_llama: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    settings = {"peft_type": "LORA", "base_model_name_or_path": tiny_llama, "r": 4, "lora_alpha": 8}
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    part = "base_model.model.model.layers.0.self_attn.q_proj.lora_"
+    ones = np.ones((4, 24), np.float32)
+    save_file({f"{part}A.weight": ones, f"{part}B.weight": ones.T.copy()}, folder / "adapter_model.safetensors")
+    line = ["inspect", TEXT, "-m", folder, "-l", "all", "--engine", engine]
+    said(name, tried(attn, folder / name, line, 20))
+
+
+@pytest.mark.parametrize("name", ["modules.json", "refs/main"])
+def test_a_damaged_folder_of_folders_is_read_or_refused(name: str, attn: Run, tiny_llama: str, tmp_path: Path) -> None:
+    inner = "0_Transformer" if name == "modules.json" else "snapshots/abc"
+    shutil.copytree(tiny_llama, tmp_path / "held" / inner)
+    path = tmp_path / "held" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps([{"path": inner, "type": "Transformer"}]) if name == "modules.json" else "abc")
+    for seed in range(20):
+        whole = path.read_bytes()
+        path.write_bytes(damaged(whole, seed))
+        answered_or_refused(attn("inspect", TEXT, "-m", tmp_path / "held"))
+        path.write_bytes(whole)
+
+
 def test_a_damaged_tokenizer_of_the_toy_layer_is_read_or_refused(attn: Run, tiny_llama: str, tmp_path: Path) -> None:
     path = Path(shutil.copy(Path(tiny_llama) / "tokenizer.json", tmp_path))
     said("tokenizer.json", tried(attn, path, ["inspect", TEXT, "--vocab", path], 60))
@@ -261,7 +291,7 @@ READERS = {
        for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
                     "added_tokens.json", "generation_config.json", "vocab.json", "merges.txt", "spiece.model",
                     "model.safetensors.index.json", "pytorch_model.bin.index.json", "chat_template.jinja",
-                    "additional_chat_templates/rag.jinja")},
+                    "additional_chat_templates/rag.jinja", "adapter_config.json", "modules.json")},
     "weights/model.safetensors": [["inspect", TEXT, "-m", "FOLDER"]],
 }  # fmt: skip
 UNFIT = {

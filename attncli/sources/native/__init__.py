@@ -26,6 +26,7 @@ from attncli.sources.native.fields import DeclinedError, Fields
 from attncli.sources.native.forward import Model
 from attncli.sources.native.tokenizer import NativeTokenizer, load_tokenizer
 from attncli.sources.native.weights import Weights
+from attncli.sources.nested import has_adapter_weights
 from attncli.sources.reading import Reader
 from attncli.sources.storage import (
     check_beside,
@@ -82,6 +83,9 @@ class NativeCheckpoint(OneByOne):
         _check_options(options)
         self.mask = None if mask is None else parse(mask, states_true=False)
         place = locate(model, options)
+        is_cut = place.adapter is not None and not os.path.isdir(model) and not has_adapter_weights(place.adapter)
+        if is_cut or place.lacks(options.base):
+            raise NotCachedError("its adapter is not, or not whole, in the local cache")
         model = place.name
         folder = _folder(place, options, has_shards if place.tokenizer else _is_whole)
         check_form(model, folder)
@@ -165,6 +169,8 @@ def load_alone(name: str, options: LoadOptions) -> tuple[NativeTokenizer, int]:
     """
     _check_options(options)
     place = locate(name, options, for_tokenizer=True)
+    if place.lacks(options.base):
+        raise NotCachedError("its adapter is not in the local cache")
     folder = _folder(place, options, _has_config if place.tokenizer else _has_whole_tokenizer)
     config = read_json(folder / "config.json")
     limit = recipe_of(Fields(without_quantization(config))).positions

@@ -11,7 +11,7 @@ import torch
 from transformers import MODEL_MAPPING, AutoModel, AutoModelForCausalLM
 from transformers import __version__ as transformers_version
 
-from attncli.errors import LoadError
+from attncli.errors import LoadError, UsageError
 from attncli.sources.folder import is_known
 from attncli.sources.forms import check_form, has_pickle
 from attncli.sources.hub import Download, download_adapter, download_weights, explained, first_sentence, heard
@@ -48,8 +48,11 @@ def find(name: str, options: LoadOptions) -> tuple[Place, TextPart]:
         LoadError: there is no such checkpoint, or it cannot be read.
         InputError: it counts layers that no model has.
         NotExposedError: it has no part that reads text alone, with attention.
+        UsageError: a base is asked for, and it is no adapter.
     """
     place = locate(name, options)
+    if place.lacks(options.base) and download_adapter(name, options):
+        place = locate(name, options)
     try:
         with place.reading():
             part = text_part(place.model, place.options(options))
@@ -61,8 +64,10 @@ def find(name: str, options: LoadOptions) -> tuple[Place, TextPart]:
         ):
             raise
         return find(name, options)
-    if place.adapter is None and not os.path.isdir(name) and download_adapter(name, options):
+    if not os.path.isdir(name) and download_adapter(name, options):
         return find(name, options)
+    if place.lacks(options.base):
+        raise UsageError(f"--base names the model under an adapter, and {visible(name)} is none; drop it")
     return place, part
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attncli.sources.folder import check_folder, folder_of
-from attncli.sources.hub import explained, hush
+from attncli.sources.hub import download_adapter, explained, hush
 from attncli.sources.locating import locate
 from attncli.sources.pretrained.python_tokenizer import PythonTokenizer
 from attncli.sources.pretrained.tokenizer_files import check_files, no_tokenizer
@@ -91,6 +91,8 @@ def load_alone(name: str, options: LoadOptions) -> tuple[Any, int | None]:
 def _alone(name: str, options: LoadOptions) -> tuple[Any, int | None]:
     hush()
     place = locate(name, options, for_tokenizer=True)
+    if place.lacks(options.base) and download_adapter(name, options):
+        place = locate(name, options, for_tokenizer=True)
     options = place.options(options)
     config = None if place.tokenizer is None else _config(place.model, options)
     with place.reading():

@@ -1,0 +1,220 @@
+"""Where a checkpoint is found: in the folders that people have, and an adapter and its base on the hub."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from adapters import save_adapter
+from peft import LoraConfig
+from running import Ran, program
+from small_checkpoints import hub_cache
+from small_hub import serving
+
+Run = Callable[..., Ran]
+TEXT = "time flies"
+COMMIT = "abc0"
+
+
+def shown(attn: Run, model: Path | str, **environment: str) -> str:
+    """Which checkpoint a view names."""
+    ran = attn("inspect", TEXT, "-m", model, "--show", "tokens", **environment)
+    assert ran.code == 0, ran.err
+    assert "0 time   1 flies" in ran.out
+    return ran.out.partition(" · ")[0]
+
+
+def written(path: Path, content: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+def training(tiny: str, folder: Path) -> str:
+    shutil.copytree(tiny, folder / "checkpoint-500")
+    (folder / "runs").mkdir()
+    return "checkpoint-500"
+
+
+def sentence_transformers(tiny: str, folder: Path) -> str:
+    shutil.copytree(tiny, folder / "0_Transformer")
+    kinds = {"0_Transformer": "Transformer", "1_Pooling": "Pooling"}
+    listed = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in kinds.items()]
+    written(folder / "modules.json", listed)
+    written(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": 24})
+    return "0_Transformer"
+
+
+def of_the_cache(tiny: str, folder: Path) -> str:
+    for commit in (COMMIT, "abc1"):
+        shutil.copytree(tiny, folder / "snapshots" / commit)
+    written(folder / "refs" / "main", COMMIT)
+    return f"snapshots/{COMMIT}"
+
+
+def of_the_cache_with_a_module_inside(tiny: str, folder: Path) -> str:
+    inner = folder / "snapshots" / COMMIT
+    inner.mkdir(parents=True)
+    written(folder / "refs" / "main", COMMIT)
+    return f"snapshots/{COMMIT}/{sentence_transformers(tiny, inner)}"
+
+
+def diffusers(tiny: str, folder: Path) -> str:
+    written(folder / "model_index.json", {"_class_name": "StableDiffusionPipeline"})
+    written(folder / "unet" / "config.json", {"_class_name": "UNet2DConditionModel"})
+    written(folder / "safety_checker" / "config.json", {"model_type": "clip"})
+    (folder / "text_encoder").mkdir()
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(Path(tiny) / name, folder / "text_encoder")
+    shutil.copytree(tiny, folder / "tokenizer", ignore=shutil.ignore_patterns("config.json", "model*"))
+    return "text_encoder"
+
+
+@pytest.mark.parametrize(
+    "layout", [training, sentence_transformers, of_the_cache, of_the_cache_with_a_module_inside, diffusers]
+)
+def test_the_only_checkpoint_in_a_folder_is_taken(
+    layout: Callable[[str, Path], str], tiny_llama: str, tmp_path: Path, attn: Run
+) -> None:
+    folder = tmp_path / "models--org--name"
+    folder.mkdir()
+    taken = layout(tiny_llama, folder)
+    assert shown(attn, folder) == f"{folder}/{taken}"
+    assert shown(attn, f"{folder}/{taken}") == f"{folder}/{taken}"
+    for line in (["tokens", TEXT, "-m", folder], ["mask", "model", folder, TEXT]):
+        assert attn(*line).code == 0
+    ran = attn("inspect", TEXT, "-m", folder, "--engine", "transformers", "--show", "tokens")
+    assert ran.out.startswith(f"{folder}/{taken} · llama")
+
+
+def test_the_snapshots_of_a_cache_are_taken_as_the_cache_is(tiny_llama: str, tmp_path: Path, attn: Run) -> None:
+    folder = tmp_path / "models--org--name"
+    of_the_cache(tiny_llama, folder)
+    assert shown(attn, folder / "snapshots") == f"{folder}/snapshots/{COMMIT}"
+    (folder / "refs" / "main").unlink()
+    ran = attn("inspect", TEXT, "-m", folder)
+    assert ran.code == 3
+    assert "holds 2 checkpoints: abc0, abc1; give one of them" in ran.err
+
+
+def test_several_checkpoints_are_listed_in_their_order(tiny_llama: str, tmp_path: Path, attn: Run) -> None:
+    for step in (1000, 500, 1500):
+        shutil.copytree(tiny_llama, tmp_path / "out" / f"checkpoint-{step}")
+    listed = "holds 3 checkpoints: checkpoint-500, checkpoint-1000, checkpoint-1500; give one of them"
+    for line in (["inspect", TEXT, "-m"], ["tokens", TEXT, "-m"], ["check", "-m"]):
+        ran = attn(*line, tmp_path / "out")
+        assert (ran.code, ran.out) == (3, "")
+        assert listed in ran.err
+
+
+def test_both_encoders_of_a_pipeline_are_listed_and_each_has_its_own_tokenizer(
+    tiny_llama: str, tmp_path: Path, attn: Run
+) -> None:
+    diffusers(tiny_llama, tmp_path)
+    shutil.copytree(tmp_path / "text_encoder", tmp_path / "text_encoder_2")
+    ran = attn("inspect", TEXT, "-m", tmp_path)
+    assert "holds 2 checkpoints: text_encoder, text_encoder_2" in ran.err
+    assert attn("tokens", TEXT, "-m", tmp_path / "text_encoder").code == 0
+    assert attn("tokens", TEXT, "-m", tmp_path / "text_encoder_2").code == 3
+    (tmp_path / "tokenizer").rename(tmp_path / "tokenizer_2")
+    assert shown(attn, tmp_path / "text_encoder_2") == f"{tmp_path}/text_encoder_2"
+
+
+def test_the_module_that_a_file_names_has_to_be_in_the_folder(tiny_llama: str, tmp_path: Path, attn: Run) -> None:
+    shutil.copytree(tiny_llama, tmp_path / "outside")
+    for path in ("../outside", str(tmp_path / "outside")):
+        written(tmp_path / "folder" / "modules.json", [{"path": path, "type": "Transformer"}])
+        ran = attn("inspect", TEXT, "-m", tmp_path / "folder")
+        assert ran.code == 3
+        assert "is no checkpoint: it has no config.json" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        (["params.json", "consolidated.safetensors"], "no config.json, and weights in Mistral's own form alone"),
+        (["params.json", "consolidated.00.pth"], "no config.json, and weights in Meta's own form alone"),
+        (["config.json", "onnx/model.onnx"], "for ONNX alone (onnx)"),
+        (["config.json", "model_quantized.onnx"], "for ONNX alone (model_quantized.onnx)"),
+        (["config.json", "tf_model.h5"], "for TensorFlow alone (tf_model.h5)"),
+        (["config.json", "flax_model.msgpack"], "for Flax alone (flax_model.msgpack)"),
+        (["config.json", "pytorch_model_fsdp_0/a", "training_args.bin"], "in the pieces of FSDP alone"),
+        (["config.json", "global_step5/a", "zero_to_fp32.py"], "in the pieces of DeepSpeed alone"),
+        (["config.json", "openvino_model.xml", "openvino_model.bin"], "for OpenVINO alone"),
+        (["config.json", "model.fp16.safetensors"], "of a variant alone (model.fp16.safetensors)"),
+        (["config.json"], "has a config.json and no weights: expected model.safetensors"),
+    ],
+)
+def test_weights_in_a_form_that_is_not_read_are_said_to_be_in_it(
+    files: list[str], words: str, tiny_llama: str, tmp_path: Path, attn: Run
+) -> None:
+    folder = Path(shutil.copytree(tiny_llama, tmp_path / "checkpoint"))
+    for name in ("config.json", "model.safetensors"):
+        if name not in files:
+            (folder / name).unlink()
+    for name in files:
+        if name != "config.json":
+            written(folder / name, "")
+    for engine in ("auto", "native", "transformers"):
+        ran = attn("inspect", TEXT, "-m", folder, "--engine", engine)
+        assert (ran.code, ran.out) == (3, "")
+        assert words in ran.err, engine
+
+
+# --- adapters on the hub -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def adapter(tiny_llama: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A LoRA of a model that is on the hub."""
+    folder = tmp_path_factory.mktemp("lora")
+    save_adapter("llama", tiny_llama, LoraConfig(r=2, target_modules=["q_proj"]), folder)
+    said = json.loads((folder / "adapter_config.json").read_text())
+    written(folder / "adapter_config.json", said | {"base_model_name_or_path": "some/base"})
+    return folder
+
+
+def test_an_adapter_and_its_base_in_the_local_cache_are_read_there(
+    adapter: Path, tiny_llama: str, tmp_path: Path, attn: Run
+) -> None:
+    hub_cache(tmp_path, "some/lora", str(adapter))
+    environment = hub_cache(tmp_path, "some/base", tiny_llama)
+    native = attn("inspect", TEXT, "-m", "some/lora", "-F", "json", HF_HOME=str(tmp_path))
+    by_transformers = program(
+        "inspect", TEXT, "-m", "some/lora", "--engine", "transformers", "-F", "json", env=environment
+    )
+    for shown in (native.out, by_transformers.stdout):
+        said = json.loads(shown)["source"]
+        assert (said["model"], said["adapter"], said["base"]) == ("some/lora", "LORA", "some/base")
+    assert attn("tokens", TEXT, "-m", "some/lora", HF_HOME=str(tmp_path)).code == 0
+
+
+def test_an_adapter_whose_base_is_not_there_says_which(adapter: Path, tmp_path: Path, attn: Run) -> None:
+    hub_cache(tmp_path, "some/lora", str(adapter))
+    for command in ("inspect", "tokens"):
+        ran = attn(command, TEXT, "-m", "some/lora", HF_HOME=str(tmp_path))
+        assert (ran.code, ran.out) == (3, "")
+        assert ran.err.startswith("attn: the base of some/lora: "), ran.err
+        assert "'some/base' was not found in the local cache" in ran.err
+        assert "--base names another" in ran.err
+
+
+def test_an_adapter_on_the_hub_is_downloaded_with_its_base(
+    adapter: Path, tiny_llama: str, tmp_path: Path, attn: Run
+) -> None:
+    with serving({"some/lora": adapter, "some/base": tiny_llama}, tmp_path) as environment:
+        none = program("inspect", TEXT, "-m", "some/base", "--base", "some/other", env=os.environ | environment)
+        assert (none.returncode, none.stdout) == (2, "")
+        assert "some/base is none; drop it" in none.stderr
+        first = program(
+            "inspect", TEXT, "-m", "some/lora", "--base", "some/base", "-F", "json", env=os.environ | environment
+        )
+        assert first.returncode == 0, first.stderr
+        assert json.loads(first.stdout)["source"]["base"] == "some/base"
+        (weights,) = tmp_path.rglob("adapter_model.safetensors")  # as if the first download had been cut
+        weights.unlink()
+        again = program("inspect", TEXT, "-m", "some/lora", "-F", "json", env=os.environ | environment)
+        assert again.stdout == first.stdout
+    assert attn("inspect", TEXT, "-m", "some/lora", "-F", "json", HF_HOME=str(tmp_path)).out == first.stdout
