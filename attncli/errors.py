@@ -69,7 +69,7 @@ class InputError(AttnError):
 
 
 # What brings the packages that not every installation has; huggingface_hub comes with tokenizers.
-_BROUGHT_BY = {"torch": "attncli[torch]", "transformers": "attncli[torch]"}
+_BROUGHT_BY = {"torch": "attncli[torch]", "transformers": "attncli[torch]", "gguf": "attncli[gguf]"}
 
 
 def not_installed(*packages: str) -> list[str]:

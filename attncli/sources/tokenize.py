@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, Protocol
 
-from attncli.errors import require
+from attncli.errors import LoadError, require
 from attncli.sources.options import LoadOptions, TokenizerOptions, VocabularyOptions, checked_options, refuse_unknown
 from attncli.sources.reading import Reader, check_texts
+from attncli.sources.tensors.gguf_file import is_gguf
 from attncli.sources.vocabulary import Trained, Vocabulary, Words, open_vocabulary, unknown_notes, unknown_tokens
 from attncli.text import visible
 from attncli.trace.tokenization import Tokenization
@@ -114,6 +115,8 @@ def _loaded(model: str, options: TokenizerOptions) -> tuple[Any, int | None]:
     try:
         return native.load_alone(model, load)
     except native.DeclinedError as error:
+        if is_gguf(model):
+            raise LoadError(f"the tokenizer of {visible(model)} cannot be read: {visible(str(error))}") from None
         require(f"{visible(model)}: {visible(str(error))}. The tokenizer of transformers", "transformers")
         import logging  # no other run says anything
 

@@ -9,9 +9,10 @@ import logging
 import math
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +22,8 @@ from attncli.sources.folder import check_folder, is_known, read_json, snapshot
 from attncli.sources.native.families import recipe_of
 from attncli.sources.native.fields import DeclinedError, Fields
 from attncli.sources.native.forward import Model
+from attncli.sources.native.gguf_config import config_of
+from attncli.sources.native.gguf_tokenizer import tokenizer_of
 from attncli.sources.native.tokenizer import NativeTokenizer, load_tokenizer
 from attncli.sources.native.weights import Weights
 from attncli.sources.reading import Reader
@@ -33,6 +36,8 @@ from attncli.sources.storage import (
     check_unread,
 )
 from attncli.sources.stream import OneByOne
+from attncli.sources.tensors.gguf import Gguf
+from attncli.sources.tensors.gguf_file import GgufFile, is_gguf
 from attncli.sources.tensors.opening import open_store
 from attncli.sources.tensors.quantized import without_quantization
 from attncli.sources.tensors.shards import has_shards
@@ -42,6 +47,7 @@ from attncli.trace.trace import Provenance, Trace
 
 if TYPE_CHECKING:
     from attncli.sources.options import EngineOptions, LoadOptions
+    from attncli.sources.tensors import Store
 
 __all__ = ["DeclinedError", "NativeCheckpoint", "NotCachedError", "load_alone"]
 
@@ -80,10 +86,8 @@ class NativeCheckpoint(OneByOne):
     ) -> None:
         _check_options(options)
         self.mask = None if mask is None else parse(mask, states_true=False)
-        check_is_checkpoint(model)
-        folder = _folder(model, options.revision, _is_whole)
-        config = read_json(folder / "config.json")
-        config = without_quantization(config)  # which the store undoes
+        files = _files(model, options)
+        config = files.config
         recipe = recipe_of(Fields(config))
         if kind not in (None, "self"):
             raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has self attention")
@@ -94,10 +98,9 @@ class NativeCheckpoint(OneByOne):
         last = max(self.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, self.family, len(recipe.layers), last)
         has_choice = options.engine == "auto" and not options.verify and not not_installed("torch", "transformers")
+        has_choice = has_choice and not is_gguf(model)  # which this engine alone reads
         self.most = MOST if has_choice else math.inf
-        check_beside(model, folder)
-        store = open_store(folder)
-        check_is_undone(model, folder, store)
+        store = files.store()
         self._form = store.form
         weights = Weights(model, store, recipe.prefix, recipe.embedding.tokens.name + ".weight")
         self.model = Model(recipe, weights)
@@ -107,7 +110,7 @@ class NativeCheckpoint(OneByOne):
         check_types(model, store, expected, recipe.prefix)
         self.reader = Reader(
             name=model,
-            tokenizer=load_tokenizer(model, folder, config),
+            tokenizer=files.tokenizer(),
             special=special,
             limit=recipe.positions,
             truncate=options.truncate,
@@ -148,6 +151,36 @@ class NativeCheckpoint(OneByOne):
         return Trace(source, sentence.tokens, sentence.tokens, recorded, text, pair, notes=sentence.notes)
 
 
+class _Files(NamedTuple):
+    """A checkpoint: its configuration, and what opens its tensors and its tokenizer."""
+
+    config: dict[str, Any]
+    store: Callable[[], Store]
+    tokenizer: Callable[[], NativeTokenizer]
+
+
+def _files(model: str, options: EngineOptions) -> _Files:
+    """Return what a checkpoint is made of."""
+    if is_gguf(model):
+        return _of_gguf(model)
+    check_is_checkpoint(model)
+    folder = _folder(model, options.revision, _is_whole)
+    config = without_quantization(read_json(folder / "config.json"))  # which the store undoes
+
+    def store() -> Store:
+        check_beside(model, folder)
+        opened = open_store(folder)
+        check_is_undone(model, folder, opened)
+        return opened
+
+    return _Files(config, store, partial(load_tokenizer, model, folder, config))
+
+
+def _of_gguf(name: str) -> _Files:
+    file = GgufFile(Path(name))
+    return _Files(config_of(file), partial(Gguf, file), partial(tokenizer_of, file))
+
+
 def load_alone(name: str, options: LoadOptions) -> tuple[NativeTokenizer, int]:
     """Load a checkpoint's tokenizer alone; return it and how many tokens its model reads at most.
 
@@ -157,6 +190,9 @@ def load_alone(name: str, options: LoadOptions) -> tuple[NativeTokenizer, int]:
     """
     check_path(name)
     _check_options(options)
+    if is_gguf(name):
+        files = _of_gguf(name)
+        return files.tokenizer(), recipe_of(Fields(files.config)).positions
     folder = _folder(name, options.revision, _has_whole_tokenizer)
     config = read_json(folder / "config.json")
     limit = recipe_of(Fields(without_quantization(config))).positions
