@@ -144,7 +144,7 @@ def test_blocks_of_256_are_what_the_gguf_package_makes_of_them(kind: str, qwen2:
         draw = np.random.default_rng(array.size)
         made = draw.integers(0, 256, (array.size // 256, size), dtype=np.uint8)
         for start in SCALES[kind]:
-            scale = np.full((len(made), 1), 1e-5 if kind == "Q6_K" else 5e-5, np.float16)
+            scale = np.full((len(made), 1), 1e-5 if kind == "Q6_K" else 2e-5, np.float16)
             made[:, start : start + 2] = scale.view(np.uint8)
         return made.reshape(len(array), -1)
 
