@@ -1,5 +1,7 @@
 """GGUF files: model, numbers and tokenizer are those that transformers and sentencepiece find in them."""
 
+import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,8 +58,6 @@ def by_bytes(folder: Path, family: str, words: str) -> Callable[[gguf.GGUFWriter
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
     pieces = [tokenizer.id_to_token(id_) for id_ in range(tokenizer.get_vocab_size())]
-    import json
-
     merges = json.loads(tokenizer.to_str())["model"]["merges"]
 
     def write(writer: gguf.GGUFWriter) -> None:
@@ -291,3 +291,15 @@ def test_only_the_rows_of_the_sentence_are_made_of_their_blocks(
     trace = attncli.inspect(TEXT, model=str(path), layers=0)
     assert made[0] == len(trace.query_tokens) * 256
     assert max(made) < tensors["model.embed_tokens.weight"].size
+
+
+def test_the_package_is_named_where_it_is_missing(
+    attn: Run, qwen2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, tensors = model_of("llama", qwen2)
+    for kind in (Kind.F16, Kind.Q8_0):
+        write = (tensors, MODELS["llama"][3], by_bytes(qwen2, "", "qwen2"))
+        write_gguf(tmp_path / f"{kind.name}.gguf", "llama", *write, kind)
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    assert attn("inspect", TEXT, "-m", tmp_path / "F16.gguf").code == 0
+    one_line(attn("inspect", TEXT, "-m", tmp_path / "Q8_0.gguf"), 3, "pip install 'attncli[gguf]'")
