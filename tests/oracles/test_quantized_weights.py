@@ -66,12 +66,12 @@ def llama(tiny_llama: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def quantized(llama: Path, folder: Path, made: Made, said: Any) -> tuple[Path, Tensors]:
-    """Store the matrices of the layers in a form; return the folder, and all tensors by the numbers they stand for."""
+def quantized(llama: Path, folder: Path, made: Made, said: Any, end: str = "_proj.weight") -> tuple[Path, Tensors]:
+    """Store the matrices whose names have an end in a form; return the folder, and all tensors by the numbers they stand for."""
     shutil.copytree(llama, folder)
     stored, numbers = {}, load_file(llama / "model.safetensors")
     for name, tensor in numbers.items():
-        if not name.endswith("_proj.weight"):
+        if not name.endswith(end):
             stored[name] = tensor
             continue
         form = made(tensor)
@@ -143,6 +143,19 @@ def test_fp8_is_what_transformers_makes_of_it(llama: Path, tmp_path: Path) -> No
     for name in (each.removesuffix("_scale_inv") for each in stored if each.endswith("_scale_inv")):
         undone = Fp8Dequantize(None)._dequantize_one(stored[name], stored[name + "_scale_inv"], torch.float32)
         assert torch.equal(undone, numbers[name])
+
+
+def by_rows(tensor: torch.Tensor) -> Form:
+    step = tensor.abs().amax(dim=1, keepdim=True) / 448
+    codes = (tensor / step).to(SMALL)
+    return Form({"weight": codes, "weight_scale": step}, codes.float() * step)
+
+
+def test_a_table_of_embeddings_may_be_quantized_too_and_fbgemm_is_read(llama: Path, tmp_path: Path) -> None:
+    said = {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}
+    folder, numbers = quantized(llama, tmp_path / "fp8", by_rows, said, end="embed_tokens.weight")
+    for engine in ENGINES:
+        same(shown(folder, engine), known(llama, numbers), "fbgemm_fp8")
 
 
 @pytest.mark.parametrize("kind", ["one", "each row", "blocks", "long blocks", "other floats"])
