@@ -72,6 +72,7 @@ class InputError(AttnError):
 _BROUGHT_BY = {
     "torch": "attncli[torch]",
     "transformers": "attncli[torch]",
+    "gguf": "attncli[gguf]",
     "sentencepiece": "attncli[sentencepiece]",
     "google.protobuf": "attncli[sentencepiece]",
     "tiktoken": "attncli[tiktoken]",

@@ -14,6 +14,7 @@ from attncli.errors import NotExposedError, require
 from attncli.sources.native import DeclinedError, NativeCheckpoint, NotCachedError
 from attncli.sources.options import EngineOptions, checked_options
 from attncli.sources.stream import OneByOne
+from attncli.sources.tensors.gguf_file import is_gguf
 from attncli.text import visible
 from attncli.trace.layer import LayerTrace, Proof
 
@@ -71,6 +72,8 @@ def open_checkpoint(
             raise DeclinedError("it writes no tokens")
         return NativeCheckpoint(model, layers, heads, kind=kind, mask=mask, special=special, options=chosen)
 
+    if is_gguf(model) and (chosen.engine == "transformers" or chosen.verify):
+        raise _gguf_refusal(model, DeclinedError("it alone reads GGUF files; leave --engine and --verify out"))
     if chosen.engine == "transformers":
         return by_transformers()
     try:
@@ -81,6 +84,8 @@ def open_checkpoint(
             by_transformers()  # which downloads it, so that the first run gives the answers of those after it
             native = by_numpy()
     except DeclinedError as error:
+        if is_gguf(model):
+            raise _gguf_refusal(model, error) from None
         if chosen.engine == "native" or chosen.verify:
             raise _refusal(model, error, chosen.verify) from None
         _leave(model, error)
@@ -108,6 +113,10 @@ def _refusal(model: str, reason: DeclinedError, verify: bool) -> NotExposedError
     return NotExposedError(
         f"{option}: the native engine does not compute {visible(model)}: {visible(str(reason))}; leave the option out"
     )
+
+
+def _gguf_refusal(model: str, reason: DeclinedError) -> NotExposedError:
+    return NotExposedError(f"{visible(model)} is a GGUF file, which the native engine computes: {visible(str(reason))}")
 
 
 class _Native(OneByOne):

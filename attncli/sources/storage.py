@@ -65,11 +65,18 @@ def check_is_checkpoint(name: str) -> None:
         LoadError: it is a file, a folder without a configuration, or a path where there is nothing.
     """
     check_path(name)
+    if name.lower().endswith(".gguf") and os.path.isfile(name):
+        raise LoadError(f"{visible(name)} is a GGUF file, which the native engine alone reads, for inspect and heads")
     if os.path.isfile(name):
         raise LoadError(f"{visible(name)} is a file; --model takes a checkpoint's folder or its name on the hub")
     if os.path.isdir(name):
         check_folder(Path(name))
         if not os.path.isfile(os.path.join(name, "config.json")):
+            if files := [file for file in _files(Path(name)) if file.lower().endswith(".gguf")]:
+                raise LoadError(
+                    f"the folder {visible(name)} has no config.json but a GGUF file; give the file itself: "
+                    f"{visible(os.path.join(name, files[0]))}"
+                )
             if said := other_form(Path(name)):
                 raise LoadError(f"the folder {visible(name)} has no config.json, and weights {said}")
             raise LoadError(

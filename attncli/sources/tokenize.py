@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Protocol
 
-from attncli.errors import require
+from attncli.errors import LoadError, require
 from attncli.sources.options import LoadOptions, TokenizerOptions, VocabularyOptions, checked_options, refuse_unknown
 from attncli.sources.reading import Reader, asked, check_texts
+from attncli.sources.tensors.gguf_file import is_gguf
 from attncli.sources.vocabulary import Trained, Vocabulary, Words, open_vocabulary, unknown_notes, unknown_tokens
 from attncli.text import visible
 from attncli.trace.tokenization import Tokenization
@@ -119,6 +120,8 @@ def _loaded(model: str, load: LoadOptions) -> tuple[Any, int | None]:
     try:
         return native.load_alone(model, load)
     except native.DeclinedError as error:
+        if is_gguf(model):
+            raise LoadError(f"the tokenizer of {visible(model)} cannot be read: {visible(str(error))}") from None
         require(f"{visible(model)}: {visible(str(error))}. The tokenizer of transformers", "transformers")
         import logging  # no other run says anything
 

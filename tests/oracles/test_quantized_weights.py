@@ -17,9 +17,18 @@ from compressed_tensors.compressors import BaseCompressor
 from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from compressed_tensors.quantization.lifecycle.forward import dequantize
-from running import Ran
+from running import Ran, program
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, GptOssConfig, GptOssForCausalLM, LlamaConfig, LlamaForCausalLM
+from small_checkpoints import hub_cache
+from transformers import (
+    AutoModelForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
@@ -57,12 +66,12 @@ def llama(tiny_llama: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def quantized(llama: Path, folder: Path, made: Made, said: Any) -> tuple[Path, Tensors]:
-    """Store the matrices of the layers in a form; return the folder, and all tensors by the numbers they stand for."""
+def quantized(llama: Path, folder: Path, made: Made, said: Any, end: str = "_proj.weight") -> tuple[Path, Tensors]:
+    """Store the matrices whose names have an end in a form; return the folder, and all tensors by the numbers they stand for."""
     shutil.copytree(llama, folder)
     stored, numbers = {}, load_file(llama / "model.safetensors")
     for name, tensor in numbers.items():
-        if not name.endswith("_proj.weight"):
+        if not name.endswith(end):
             stored[name] = tensor
             continue
         form = made(tensor)
@@ -134,6 +143,19 @@ def test_fp8_is_what_transformers_makes_of_it(llama: Path, tmp_path: Path) -> No
     for name in (each.removesuffix("_scale_inv") for each in stored if each.endswith("_scale_inv")):
         undone = Fp8Dequantize(None)._dequantize_one(stored[name], stored[name + "_scale_inv"], torch.float32)
         assert torch.equal(undone, numbers[name])
+
+
+def by_rows(tensor: torch.Tensor) -> Form:
+    step = tensor.abs().amax(dim=1, keepdim=True) / 448
+    codes = (tensor / step).to(SMALL)
+    return Form({"weight": codes, "weight_scale": step}, codes.float() * step)
+
+
+def test_a_table_of_embeddings_may_be_quantized_too_and_fbgemm_is_read(llama: Path, tmp_path: Path) -> None:
+    said = {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}
+    folder, numbers = quantized(llama, tmp_path / "fp8", by_rows, said, end="embed_tokens.weight")
+    for engine in ENGINES:
+        same(shown(folder, engine), known(llama, numbers), "fbgemm_fp8")
 
 
 @pytest.mark.parametrize("kind", ["one", "each row", "blocks", "long blocks", "other floats"])
@@ -415,6 +437,24 @@ def test_mxfp4(tiny_llama: str, tmp_path: Path) -> None:
     same(trace, known(whole, numbers), "mxfp4")
 
 
+def test_experts_in_files_of_their_own_are_put_together(llama: Path, tmp_path: Path) -> None:
+    whole = Path(shutil.copytree(llama, tmp_path / "whole"))
+    vocabulary = json.loads((llama / "config.json").read_text())["vocab_size"]
+    config = Qwen3MoeConfig(
+        vocab_size=vocabulary, hidden_size=64, moe_intermediate_size=48, num_experts=4, num_experts_per_tok=2,
+        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16, max_position_embeddings=32,
+    )  # fmt: skip
+    torch.manual_seed(5)
+    Qwen3MoeForCausalLM(config).save_pretrained(whole)
+    said = {"quant_method": "fp8", "weight_block_size": [32, 32]}
+    folder, numbers = quantized(whole, tmp_path / "fp8", in_blocks(32, 32), said)
+    assert "model.layers.1.mlp.experts.3.down_proj.weight" in numbers
+    save_file(numbers, whole / "model.safetensors", metadata={"format": "pt"})
+    found, plain = (shown(each, "transformers") for each in (folder, whole))
+    for one, other in zip(found.layers, plain.layers, strict=True):
+        np.testing.assert_array_equal(one.q, other.q)
+
+
 # --- what is not undone --------------------------------------------------------------------------------------
 
 
@@ -509,6 +549,30 @@ def test_parts_that_do_not_belong_together_are_named(form: str, attn: Run, llama
     refused(attn, folder, "_proj.")
 
 
+def test_numbers_that_name_nothing_are_found_where_they_are_read(attn: Run, llama: Path, tmp_path: Path) -> None:
+    def made(each: torch.Tensor) -> Form:
+        codes, zeros, scales, _ = in_groups(each, 4, [place // 32 for place in range(each.shape[1])])
+        stored = {"qweight": packed(codes, 4).T, "qzeros": packed(zeros.T, 4), "scales": scales.T}
+        return Form(stored | {"g_idx": torch.full(each.shape[1:], 99, dtype=torch.int32)}, each)
+
+    said = {"quant_method": "gptq", "bits": 4, "group_size": 32}
+    folder, _ = quantized(llama, tmp_path / "gptq", made, said)
+    refused(attn, folder, "g_idx names groups")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_quantized_checkpoint_of_the_hub_is_read_from_the_cache(engine: str, llama: Path, tmp_path: Path) -> None:
+    said = {"quant_method": "fp8", "weight_block_size": [32, 32]}
+    folder, _ = quantized(llama, tmp_path / "fp8", in_blocks(32, 32), said)
+    environment = hub_cache(tmp_path / "home", "somebody/fp8", str(folder))
+    named, local = (
+        program("inspect", TEXT, "-m", name, "--engine", engine, "-F", "tsv", env=environment)
+        for name in ("somebody/fp8", str(folder))
+    )
+    assert (named.returncode, named.stderr) == (0, "")
+    assert named.stdout.replace("somebody/fp8", str(folder)) == local.stdout
+
+
 def test_the_headline_and_the_document_say_how_the_weights_are_stored(attn: Run, llama: Path, tmp_path: Path) -> None:
     said = {"quant_method": "fp8", "weight_block_size": [32, 32]}
     folder, _ = quantized(llama, tmp_path / "fp8", in_blocks(32, 32), said)
@@ -526,6 +590,7 @@ def test_the_headline_and_the_document_say_how_the_weights_are_stored(attn: Run,
         ["tokens", TEXT],
     ):
         assert attn(*command, "-m", folder).code == 0, command
+    assert attn("mask", "model", folder, TEXT).code == 0
 
 
 def test_other_types_are_asked_of_transformers(llama: Path, tmp_path: Path) -> None:

@@ -20,10 +20,13 @@ import numpy as np
 import pytest
 import torch
 from apart import ran_apart
+from gguf import GGUFWriter
+from gguf_files import Kind, write_gguf
 from outputs import FINDINGS, INPUT, LOAD, OK, answered_or_refused, one_sentence
 from refusals import Evil, refused
 from safetensors import safe_open
 from safetensors.numpy import save, save_file
+from tokenizers import pre_tokenizers
 
 Run = Callable[..., Any]
 TEXT = "time flies like an arrow"
@@ -121,6 +124,62 @@ def test_a_damaged_folder_of_folders_is_read_or_refused(name: str, attn: Run, ti
         path.write_bytes(damaged(whole, seed))
         answered_or_refused(attn("inspect", TEXT, "-m", tmp_path / "held"))
         path.write_bytes(whole)
+
+
+def gguf_file(path: Path) -> Path:
+    """A model of two layers, whose tensors are in blocks of eight bits."""
+    draw = np.random.default_rng(0)
+    shapes = {f"self_attn.{name}_proj": (32, 32) for name in "qkvo"}
+    shapes |= {"mlp.gate_proj": (64, 32), "mlp.up_proj": (64, 32), "mlp.down_proj": (32, 64)}
+    shapes |= {"input_layernorm": (32,), "post_attention_layernorm": (32,)}
+    tensors = {
+        f"model.layers.{layer}.{name}.weight": draw.standard_normal(shape, dtype=np.float32)
+        for layer in range(2)
+        for name, shape in shapes.items()
+    }
+    tensors |= {"model.embed_tokens.weight": draw.standard_normal((257, 32), dtype=np.float32)}
+    pieces = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "ti"]
+
+    def tokenizer(writer: GGUFWriter) -> None:
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre("llama-bpe")
+        writer.add_token_list(pieces)
+        writer.add_token_types([1] * len(pieces))
+        writer.add_token_merges(["t i"])
+        writer.add_bos_token_id(3)
+
+    fields = {"context_length": 64, "embedding_length": 32, "block_count": 2, "feed_forward_length": 64}
+    fields |= {"attention.head_count": 2, "attention.head_count_kv": 2}
+    write_gguf(path, "llama", tensors, fields | {"attention.layer_norm_rms_epsilon": 1e-5}, tokenizer, Kind.Q8_0)
+    return path
+
+
+def test_a_damaged_gguf_file_is_read_or_refused(attn: Run, tmp_path: Path) -> None:
+    path = gguf_file(tmp_path / "model.gguf")
+    said("model.gguf", tried(attn, path, ["inspect", TEXT, "-m", path, "-l", "all"], 200))
+
+
+def test_a_gguf_file_that_claims_too_much_is_refused_in_little_memory(tmp_path: Path) -> None:
+    most = 2**63
+    starts = {
+        "tensors": struct.pack("<4sIQQ", b"GGUF", 3, most, 0),
+        "fields": struct.pack("<4sIQQ", b"GGUF", 3, 0, most),
+        "name": struct.pack("<4sIQQQ", b"GGUF", 3, 0, 1, most),
+        "texts": struct.pack("<4sIQQQ1sIIQ", b"GGUF", 3, 0, 1, 1, b"a", 9, 8, most),
+        "lists": struct.pack("<4sIQQQ1sIIQ", b"GGUF", 3, 0, 1, 1, b"a", 9, 9, most),
+        "numbers": struct.pack("<4sIQQQ1sIIQ", b"GGUF", 3, 0, 1, 1, b"a", 9, 4, most),
+        "axes": struct.pack("<4sIQQQ1sI", b"GGUF", 3, 1, 0, 1, b"a", 2**31),
+        "sizes": struct.pack("<4sIQQQ1sIQQIQ", b"GGUF", 3, 1, 0, 1, b"a", 2, 2**32, 2**32, 0, 0),
+        "nothing": b"",
+    }
+    reading = {}
+    for name, start in starts.items():
+        path = tmp_path / f"{name}.gguf"
+        path.write_bytes(start)
+        if start:
+            os.truncate(path, 2**31)  # nearly all of it holes
+        reading |= {f"{command} {name}": [command, TEXT, "-m", str(path)] for command in ("inspect", "tokens")}
+    assert set(in_little_memory(reading, mebibytes=200, gibibytes=6).values()) == {LOAD}
 
 
 def test_a_damaged_tokenizer_of_the_toy_layer_is_read_or_refused(attn: Run, tiny_llama: str, tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ import logging
 import math
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +25,8 @@ from attncli.sources.locating import Place, locate
 from attncli.sources.native.families import recipe_of
 from attncli.sources.native.fields import DeclinedError, Fields
 from attncli.sources.native.forward import Model
+from attncli.sources.native.gguf_config import config_of
+from attncli.sources.native.gguf_tokenizer import tokenizer_of
 from attncli.sources.native.tokenizer import NativeTokenizer, load_tokenizer
 from attncli.sources.native.weights import Weights
 from attncli.sources.nested import has_adapter_weights
@@ -35,6 +38,8 @@ from attncli.sources.storage import (
     check_unread,
 )
 from attncli.sources.stream import OneByOne
+from attncli.sources.tensors.gguf import Gguf
+from attncli.sources.tensors.gguf_file import GgufFile, is_gguf
 from attncli.sources.tensors.opening import open_store, rows_of_vocabulary
 from attncli.sources.tensors.quantized import without_quantization
 from attncli.sources.tensors.shards import has_shards
@@ -44,6 +49,7 @@ from attncli.trace.trace import Provenance, Trace
 
 if TYPE_CHECKING:
     from attncli.sources.options import EngineOptions, LoadOptions
+    from attncli.sources.tensors import Store
 
 __all__ = ["DeclinedError", "NativeCheckpoint", "NotCachedError", "load_alone"]
 
@@ -82,31 +88,20 @@ class NativeCheckpoint(OneByOne):
     ) -> None:
         _check_options(options)
         self.mask = None if mask is None else parse(mask, states_true=False)
-        place = locate(model, options)
-        is_cut = place.adapter is not None and not os.path.isdir(model) and not has_adapter_weights(place.adapter)
-        if is_cut or place.lacks(options.base):
-            raise NotCachedError("its adapter is not, or not whole, in the local cache")
-        model = place.name
-        folder = _folder(place, options, has_shards if place.tokenizer else _is_whole)
-        check_form(model, folder)
-        config = read_json(folder / "config.json")
-        config = without_quantization(config)  # which the store undoes
-        check_beside(model, folder)
-        store = open_store(folder, place.read_adapter(options.allow_pickle))
-        check_is_undone(model, folder, store)
-        if "vocab_size" in config:
-            config["vocab_size"] = rows_of_vocabulary(store, config["vocab_size"])
+        files = _files(model, options)
+        model, config, store = files.name, files.config, files.store
         recipe = recipe_of(Fields(config))
         if kind not in (None, "self"):
             raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has self attention")
         self.name = model
-        self.details = place.details
+        self.details = files.details
         self.family: str = config["model_type"]
         self.layers = layers.among(len(recipe.layers), visible(model))
         self.heads = heads.among(recipe.heads.count, f"each layer of {visible(model)}")
         last = max(self.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, self.family, len(recipe.layers), last)
         has_choice = options.engine == "auto" and not options.verify and not not_installed("torch", "transformers")
+        has_choice = has_choice and not is_gguf(model)  # which this engine alone reads
         self.most = MOST if has_choice else math.inf
         self._form = store.form
         weights = Weights(model, store, recipe.prefix, recipe.embedding.tokens.name + ".weight")
@@ -115,7 +110,7 @@ class NativeCheckpoint(OneByOne):
         modules = {name[:dot] for name in expected for dot, each in enumerate(name) if each == "."}
         self.notes = check_unread(model, weights.unread(expected), modules, recipe.prefix, is_undone=bool(store.form))
         check_types(model, store, expected, recipe.prefix)
-        tokenizer = load_tokenizer(place.model, place.tokenizer or folder, config)
+        tokenizer = files.tokenizer()
         self.reader = Reader(
             name=model,
             tokenizer=tokenizer,
@@ -160,6 +155,41 @@ class NativeCheckpoint(OneByOne):
         return Trace(source, sentence.tokens, sentence.tokens, recorded, sentence.text, pair, notes=sentence.notes)
 
 
+class _Files(NamedTuple):
+    """A checkpoint: how it is called, its configuration, its tensors, and what opens its tokenizer."""
+
+    name: str
+    config: dict[str, Any]
+    store: Store
+    tokenizer: Callable[[], NativeTokenizer]
+    details: dict[str, str]
+
+
+def _files(model: str, options: EngineOptions) -> _Files:
+    """Return what a checkpoint is made of."""
+    if is_gguf(model):
+        return _of_gguf(model)
+    place = locate(model, options)
+    is_cut = place.adapter is not None and not os.path.isdir(model) and not has_adapter_weights(place.adapter)
+    if is_cut or place.lacks(options.base):
+        raise NotCachedError("its adapter is not, or not whole, in the local cache")
+    folder = _folder(place, options, has_shards if place.tokenizer else _is_whole)
+    check_form(place.name, folder)
+    check_beside(place.name, folder)
+    store = open_store(folder, place.read_adapter(options.allow_pickle))
+    check_is_undone(place.name, folder, store)
+    config = without_quantization(read_json(folder / "config.json"))  # which the store undoes
+    if "vocab_size" in config:
+        config["vocab_size"] = rows_of_vocabulary(store, config["vocab_size"])
+    tokenizer = partial(load_tokenizer, place.model, place.tokenizer or folder, config)
+    return _Files(place.name, config, store, tokenizer, place.details)
+
+
+def _of_gguf(name: str) -> _Files:
+    file = GgufFile(Path(name))
+    return _Files(name, config_of(file), Gguf(file), partial(tokenizer_of, file), {})
+
+
 def load_alone(name: str, options: LoadOptions) -> tuple[NativeTokenizer, int]:
     """Load a checkpoint's tokenizer alone; return it and how many tokens its model reads at most.
 
@@ -168,6 +198,9 @@ def load_alone(name: str, options: LoadOptions) -> tuple[NativeTokenizer, int]:
         LoadError: a file is damaged.
     """
     _check_options(options)
+    if is_gguf(name):
+        files = _of_gguf(name)
+        return files.tokenizer(), recipe_of(Fields(files.config)).positions
     place = locate(name, options, for_tokenizer=True)
     if place.lacks(options.base):
         raise NotCachedError("its adapter is not in the local cache")

@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_to
 from attncli.sources.native.fields import DeclinedError
 
 # <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/qwen2/tokenization_qwen2.py#L33>
-_QWEN2_WORDS = (
+QWEN2_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
@@ -135,7 +135,7 @@ def _qwen2(_: Tokenizer, settings: Settings) -> Pipeline:
         raise DeclinedError("its special tokens are matched in a way that its class changes")
     has_prefix = settings.flag("add_prefix_space", None, may_be_none=True) or False
     splits = [
-        pre_tokenizers.Split(Regex(_QWEN2_WORDS), behavior="isolated", invert=False),
+        pre_tokenizers.Split(Regex(QWEN2_WORDS), behavior="isolated", invert=False),
         pre_tokenizers.ByteLevel(add_prefix_space=has_prefix, use_regex=False),
     ]
     return Pipeline(pre_tokenizers.Sequence(splits), _BYTES, normalizers.NFC())

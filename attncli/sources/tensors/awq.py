@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from attncli.files import widened
-from attncli.sources.tensors.packed import FLOATS, Floats, Packed, Undone, unpacked
+from attncli.sources.tensors.packed import FLOATS, Codes, Floats, Packed, Undone, unpacked
 
 _BITS, _IN_WORD = 4, 8
 _PLACES = np.argsort([0, 2, 4, 6, 1, 3, 5, 7])  # where in a word the first output stands, the second, …
@@ -44,10 +44,12 @@ def _numbers(packed: Packed, name: str) -> Floats:
     scales = widened(packed.read(f"{name}.scales"))
     codes, zeros = (_in_order(packed.read(f"{name}.{part}")) for part in ("qweight", "qzeros"))
     size = len(codes) // len(zeros)
-    numbers = (codes - np.repeat(zeros, size, axis=0)).astype(np.float32) * np.repeat(scales, size, axis=0)
-    return np.ascontiguousarray(numbers.T)
+    numbers = np.ascontiguousarray(codes.T, np.float32)
+    numbers -= np.repeat(np.ascontiguousarray(zeros.T), size, axis=1)
+    numbers *= np.repeat(np.ascontiguousarray(scales.T), size, axis=1)
+    return numbers
 
 
-def _in_order(words: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.int32]]:
+def _in_order(words: np.ndarray[Any, Any]) -> Codes:
     codes = unpacked(words, _BITS, words.shape[1] * _IN_WORD)
     return codes.reshape(len(words), -1, _IN_WORD)[:, :, _PLACES].reshape(len(words), -1)

@@ -144,7 +144,8 @@ def _grids(shape: tuple[int, ...], schemes: list[Mapping[str, Any]]) -> dict[tup
 
 def _numbers(packed: Packed, codes: str, scale: str, how: _Codes) -> Floats:
     if how.bits:
-        numbers = (unpacked(packed.read(codes), how.bits, how.shape[1]) - (1 << how.bits - 1)).astype(np.float32)
+        numbers = unpacked(packed.read(codes), how.bits, how.shape[1]).astype(np.float32)
+        numbers -= 1 << how.bits - 1
     else:
         numbers = packed.floats(codes) if packed.type(codes) in SMALL_FLOATS else packed.read(codes).astype(np.float32)
     scales = packed.floats(scale).reshape(how.grid)
@@ -162,7 +163,7 @@ def _numbers(packed: Packed, codes: str, scale: str, how: _Codes) -> Floats:
 def _zeros(packed: Packed, how: _Codes) -> Floats:
     zeros = packed.read(how.zeros)
     if packed.type(how.zeros) == "I32":
-        zeros = unpacked(zeros.T, how.bits, how.grid[0]).T - (1 << how.bits - 1)
+        zeros = unpacked(zeros.T, how.bits, how.grid[0]).T.astype(np.float32) - (1 << how.bits - 1)
     elif packed.type(how.zeros) != "I8":
         zeros = packed.floats(how.zeros)
     return np.asarray(zeros, np.float32).reshape(how.grid)

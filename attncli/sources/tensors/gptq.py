@@ -61,11 +61,14 @@ def _numbers(packed: Packed, name: str, form: _Form) -> Floats:
     scales = widened(packed.read(f"{name}.scales"))
     words = packed.read(f"{name}.qweight")
     codes = unpacked(words.T, form.bits, len(words) * 32 // form.bits)
-    zeros = unpacked(packed.read(f"{name}.qzeros"), form.bits, scales.shape[1]) + form.less
+    zeros = unpacked(packed.read(f"{name}.qzeros"), form.bits, scales.shape[1]).astype(np.float32) + form.less
     if f"{name}.g_idx" in packed:
         index = packed.read(f"{name}.g_idx")
         if index.min() < 0 or index.max() >= len(scales):
             raise packed.misfit(f"{name}.g_idx names groups that {name}.scales does not have")
     else:
         index = np.arange(codes.shape[1]) // form.group if form.group > 0 else np.zeros(codes.shape[1], np.int32)
-    return (codes - zeros.T[:, index]).astype(np.float32) * scales.T[:, index]
+    numbers = codes.astype(np.float32)
+    numbers -= np.take(np.ascontiguousarray(zeros.T), index, axis=1)
+    numbers *= np.take(np.ascontiguousarray(scales.T), index, axis=1)
+    return numbers

@@ -14,6 +14,7 @@ from attncli.sources.tensors import Store
 from attncli.text import visible
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
+Codes = np.ndarray[Any, np.dtype[np.uint8]]
 FLOATS = ("F32", "F16", "BF16")  # what scales are stored as
 SMALL_FLOATS = ("F8_E4M3", "F8_E5M2")
 
@@ -136,20 +137,25 @@ def halves(codes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.stack([codes & 15, codes >> 4], axis=-1).reshape(*codes.shape[:-1], -1)
 
 
-def unpacked(words: np.ndarray[Any, Any], bits: int, count: int) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Return numbers of a few bits, which follow each other in the words of the last axis from the lowest bit on.
+def unpacked(words: np.ndarray[Any, Any], bits: int, count: int) -> Codes:
+    """Return numbers of at most eight bits, which follow each other in the words of a row, the lowest bits first.
 
     Args:
         words: `[rows, words]`, of 32 bits.
         bits: of a number.
         count: how many numbers there are in a row.
     """
+    parts = np.ascontiguousarray(words).view(np.uint8)
+    if 8 % bits == 0:
+        shifts = np.arange(0, 8, bits, dtype=np.uint8)
+        codes = parts[:, :, None] >> shifts & np.uint8((1 << bits) - 1)
+        return codes.reshape(len(words), -1)[:, :count]
     starts = np.arange(count) * bits
-    # A number of three bits may begin in one word and end in the next.
-    wide = np.pad(np.ascontiguousarray(words).view(np.uint32), ((0, 0), (0, 1))).astype(np.uint64)
-    wide = wide[:, :-1] | wide[:, 1:] << np.uint64(32)
-    shifted = wide[:, starts // 32] >> (starts % 32).astype(np.uint64)
-    return (shifted & np.uint64((1 << bits) - 1)).astype(np.int32)
+    # A number of three bits may begin in one byte and end in the next.
+    after = np.pad(parts, ((0, 0), (0, 1))).astype(np.uint16)
+    wide = after[:, :-1] | after[:, 1:] << 8
+    shifted = wide[:, starts // 8] >> (starts % 8).astype(np.uint16)
+    return (shifted & ((1 << bits) - 1)).astype(np.uint8)
 
 
 def scale_blocks(numbers: Floats, scales: Floats, block: tuple[int, int]) -> Floats:

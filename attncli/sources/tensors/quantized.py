@@ -30,6 +30,7 @@ _METHODS: dict[str, Callable[[Packed, Mapping[str, Any]], dict[str, Undone]]] = 
     "awq": awq,
     "bitsandbytes": bitsandbytes,
     "compressed-tensors": compressed,
+    "fbgemm_fp8": modelopt,  # whose FP8 with a scale for each row it is
     "fp8": fp8,
     "gptq": gptq,
     "modelopt": modelopt,

@@ -1,0 +1,305 @@
+"""GGUF files: model, numbers and tokenizer are those that transformers and sentencepiece find in them."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import sentencepiece
+import torch
+import transformers
+from gguf_files import Kind, write_gguf
+from running import Ran
+from tiny_tokenizers import STRINGS, save_tokenizer
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import attncli
+from attncli.sources.tokenize import open_tokenizer
+
+Run = Callable[..., Ran]
+TEXT = "time flies like an arrow"
+ROTATED = {
+    "context_length": 64, "embedding_length": 256, "block_count": 3, "feed_forward_length": 512,
+    "attention.head_count": 4, "attention.head_count_kv": 2, "attention.layer_norm_rms_epsilon": 1e-5,
+}  # fmt: skip
+SIZES = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
+         "initializer_range": 0.03}  # fmt: skip
+OF_GPT2 = {"context_length": 64, "embedding_length": 256, "block_count": 3, "feed_forward_length": 1024,
+           "attention.head_count": 4, "attention.layer_norm_epsilon": 1e-5}  # fmt: skip
+# The name of llama.cpp, transformers' configuration, and what the file says of it.
+MODELS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
+    "llama": ("llama", "LlamaConfig", SIZES, ROTATED | {"rope.dimension_count": 64, "rope.freq_base": 10000.0}),
+    "mistral": ("llama", "MistralConfig", SIZES | {"sliding_window": 3}, ROTATED | {"attention.sliding_window": 3}),
+    "qwen2": ("qwen2", "Qwen2Config", SIZES, ROTATED | {"rope.freq_base": 10000.0}),
+    "qwen3": ("qwen3", "Qwen3Config", SIZES | {"head_dim": 32},
+              ROTATED | {"attention.key_length": 32, "attention.value_length": 32}),
+    "gemma": ("gemma", "GemmaConfig", SIZES | {"head_dim": 32},
+              ROTATED | {"attention.key_length": 32, "attention.value_length": 32}),
+    "gemma2": ("gemma2", "Gemma2Config", SIZES | {"head_dim": 32, "sliding_window": 3, "query_pre_attn_scalar": 32},
+               ROTATED | {"attention.key_length": 32, "attention.value_length": 32, "attention.sliding_window": 3,
+                          "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}),
+    "gemma3": ("gemma3", "Gemma3TextConfig",
+               SIZES | {"head_dim": 32, "sliding_window": 3, "query_pre_attn_scalar": 32, "num_hidden_layers": 7},
+               ROTATED | {"attention.key_length": 32, "attention.value_length": 32, "attention.sliding_window": 3,
+                          "block_count": 7, "rope.freq_base": 1000000.0}),
+    "gpt2": ("gpt2", "GPT2Config", {"n_embd": 256, "n_layer": 3, "n_head": 4, "n_positions": 64,
+                                    "initializer_range": 0.06}, OF_GPT2),
+}  # fmt: skip
+
+
+def by_bytes(folder: Path, family: str, words: str) -> Callable[[gguf.GGUFWriter], None]:
+    """Return what writes a byte-level tokenizer of a folder into a file."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
+    pieces = [tokenizer.id_to_token(id_) for id_ in range(tokenizer.get_vocab_size())]
+    merges = json.loads(tokenizer.to_str())["model"]["merges"]
+
+    def write(writer: gguf.GGUFWriter) -> None:
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre(words)
+        writer.add_token_list(pieces)
+        writer.add_token_types([3 if piece in special else 1 for piece in pieces])
+        writer.add_token_merges([" ".join(pair) for pair in merges])
+        writer.add_eos_token_id(pieces.index("<|endoftext|>"))
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def qwen2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("qwen2")
+    save_tokenizer(folder, "qwen2")
+    return folder
+
+
+def model_of(name: str, folder: Path, **more: Any) -> tuple[Any, dict[str, np.ndarray]]:
+    """Return transformers' model of random weights, and its tensors."""
+    _, config, sizes, _ = MODELS[name]
+    torch.manual_seed(4)
+    size = len(AutoTokenizer.from_pretrained(folder))
+    made = getattr(transformers, config)(vocab_size=size, **(sizes | more))
+    model = AutoModelForCausalLM.from_config(made, attn_implementation="eager").eval()
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            torch.nn.init.normal_(parameter, mean=0.0 if "gemma" in name else 0.5, std=0.2)
+    tied = {key for key in model.all_tied_weights_keys if key == "lm_head.weight"}
+    return model, {key: each.numpy() for key, each in model.state_dict().items() if key not in tied}
+
+
+def known(model: Any, numbers: dict[str, np.ndarray], ids: list[int]) -> list[np.ndarray]:
+    model.load_state_dict({name: torch.tensor(each) for name, each in numbers.items()}, strict=False)
+    with torch.no_grad():
+        return [layer[0].numpy() for layer in model(torch.tensor([ids]), output_attentions=True).attentions]
+
+
+def same(path: Path, model: Any, numbers: dict[str, np.ndarray]) -> attncli.Trace:
+    trace = attncli.inspect(TEXT, model=str(path), layers="all")
+    expected = known(model, numbers, [token.id for token in trace.query_tokens])
+    assert len(trace.layers) == len(expected)
+    for layer, weights in zip(trace.layers, expected, strict=True):
+        for head in range(layer.num_heads):
+            np.testing.assert_allclose(layer.head(head).weights, weights[head], atol=1e-6)
+    return trace
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_is_that_of_transformers(name: str, qwen2: Path, tmp_path: Path) -> None:
+    architecture, _, _, fields = MODELS[name]
+    model, tensors = model_of(name, qwen2)
+    path = tmp_path / "model.gguf"
+    numbers = write_gguf(path, architecture, tensors, fields, by_bytes(qwen2, name, "qwen2"))
+    trace = same(path, model, numbers)
+    assert trace.source.details == {"engine": "native"}  # its weights are plain numbers
+    assert (trace.source.model, trace.source.layers) == (str(path), fields["block_count"])
+
+
+@pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_quantized_tensors_are_what_the_gguf_package_makes_of_them(
+    kind: str, name: str, qwen2: Path, tmp_path: Path
+) -> None:
+    architecture, _, _, fields = MODELS[name]
+    model, tensors = model_of(name, qwen2)
+    path = tmp_path / "model.gguf"
+    numbers = write_gguf(path, architecture, tensors, fields, by_bytes(qwen2, name, "qwen2"), Kind[kind])
+    trace = same(path, model, numbers)
+    assert trace.source.details.get("weights") == (None if kind.endswith("F16") else "GGUF, dequantized")
+
+
+# Where a block of 256 numbers has its scales, in float16.
+SCALES = {"Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_XS": (0,)}
+
+
+@pytest.mark.parametrize("kind", SCALES)
+def test_blocks_of_256_are_what_the_gguf_package_makes_of_them(kind: str, qwen2: Path, tmp_path: Path) -> None:
+    _, size = gguf.GGML_QUANT_SIZES[Kind[kind]]
+
+    def blocks(array: np.ndarray) -> np.ndarray:
+        draw = np.random.default_rng(array.size)
+        made = draw.integers(0, 256, (array.size // 256, size), dtype=np.uint8)
+        for start in SCALES[kind]:
+            scale = np.full((len(made), 1), 1e-5 if kind == "Q6_K" else 2e-5, np.float16)
+            made[:, start : start + 2] = scale.view(np.uint8)
+        return made.reshape(len(array), -1)
+
+    architecture, _, _, fields = MODELS["llama"]
+    model, tensors = model_of("llama", qwen2)
+    path = tmp_path / "model.gguf"
+    numbers = write_gguf(path, architecture, tensors, fields, by_bytes(qwen2, "", "qwen2"), Kind[kind], blocks)
+    same(path, model, numbers)
+
+
+def test_it_is_what_transformers_reads_of_the_file(qwen2: Path, tmp_path: Path) -> None:
+    _, tensors = model_of("llama", qwen2)
+    write_gguf(tmp_path / "model.gguf", "llama", tensors, MODELS["llama"][3], by_bytes(qwen2, "", "qwen2"), Kind.Q8_0)
+    model = AutoModelForCausalLM.from_pretrained(
+        tmp_path, gguf_file="model.gguf", attn_implementation="eager", dtype=torch.float32
+    )
+    same(tmp_path / "model.gguf", model.eval(), {})
+
+
+def test_the_frequencies_of_llama_3_are_found_in_the_file(qwen2: Path, tmp_path: Path) -> None:
+    rope = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192, "rope_theta": 500000.0}  # fmt: skip
+    model, tensors = model_of("llama", qwen2, rope_parameters=rope)
+    plain, _ = model_of("llama", qwen2, rope_parameters={"rope_type": "default", "rope_theta": 500000.0})
+    divisors = (plain.model.rotary_emb.inv_freq / model.model.rotary_emb.inv_freq).numpy()
+    fields = MODELS["llama"][3] | {"rope.freq_base": 500000.0}
+
+    def written(path: Path, divisors: np.ndarray) -> dict[str, np.ndarray]:
+        def tokenizer(writer: gguf.GGUFWriter) -> None:
+            by_bytes(qwen2, "", "qwen2")(writer)
+            writer.add_tensor("rope_freqs.weight", divisors)
+
+        return write_gguf(path, "llama", tensors, fields, tokenizer)
+
+    same(tmp_path / "a.gguf", model, written(tmp_path / "a.gguf", divisors))
+    written(tmp_path / "b.gguf", divisors * 2)
+    with pytest.raises(attncli.AttnError, match="not those of Llama 3"):
+        attncli.inspect(TEXT, model=str(tmp_path / "b.gguf"))
+
+
+# --- tokenizers ----------------------------------------------------------------------------------------------
+
+
+def file_with(path: Path, tokenizer: Callable[[gguf.GGUFWriter], None], size: int, architecture: str = "llama") -> str:
+    """Write a file whose tensors are not read; return its path."""
+    tensors = {"model.embed_tokens.weight": np.zeros((size, 256), np.float32)}
+    write_gguf(path, architecture, tensors, MODELS[architecture][3], tokenizer)
+    return str(path)
+
+
+@pytest.mark.parametrize(("family", "words"), [("qwen2", "qwen2"), ("gpt2", "gpt-2")])
+def test_a_byte_level_tokenizer_is_that_of_transformers(family: str, words: str, tmp_path: Path) -> None:
+    save_tokenizer(tmp_path, family)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    path = file_with(tmp_path / "model.gguf", by_bytes(tmp_path, family, words), len(tokenizer))
+    opened = open_tokenizer(model=path)
+    for text in STRINGS:
+        if text.strip():
+            assert [token.id for token in opened.tokenize(text).tokens] == tokenizer(text)["input_ids"], text
+
+
+def test_a_sentencepiece_tokenizer_is_that_of_sentencepiece(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.txt"
+    simple = [text.replace("\n", " ") for text in STRINGS if max(text) < "\u0200"]
+    corpus.write_text("\n".join([*simple, *[TEXT] * 20]), encoding="utf-8")
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(corpus), model_prefix=str(tmp_path / "spm"), vocab_size=700, model_type="bpe", byte_fallback=True,
+        normalization_rule_name="identity", remove_extra_whitespaces=False, character_coverage=0.98,
+        minloglevel=2, num_threads=1,
+    )  # fmt: skip
+    trained = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spm.model"))
+    size = trained.get_piece_size()
+
+    def write(writer: gguf.GGUFWriter) -> None:
+        kinds = [
+            2 if trained.is_unknown(id_) else 3 if trained.is_control(id_) else 6 if trained.is_byte(id_) else 1
+            for id_ in range(size)
+        ]
+        writer.add_tokenizer_model("llama")
+        writer.add_token_list([trained.id_to_piece(id_) for id_ in range(size)])
+        writer.add_token_scores([trained.get_score(id_) for id_ in range(size)])
+        writer.add_token_types(kinds)
+        for name in ("bos", "eos", "unk"):
+            getattr(writer, f"add_{name}_token_id")(getattr(trained, f"{name}_id")())
+
+    path = file_with(tmp_path / "model.gguf", write, size)
+    opened = open_tokenizer(model=path)
+    apart = 0
+    for text in STRINGS:
+        if text.strip() and not any(name in text for name in ("<s>", "</s>", "<unk>", "\0", "▁")):
+            apart += [token.id for token in opened.tokenize(text).tokens] != [trained.bos_id(), *trained.encode(text)]
+    assert apart == 0
+
+
+# --- what is not read ----------------------------------------------------------------------------------------
+
+
+def one_line(ran: Ran, code: int, *words: str) -> None:
+    assert (ran.code, ran.out, ran.err.count("\n")) == (code, "", 1), ran
+    for word in words:
+        assert word in ran.err, ran.err
+
+
+def test_what_is_not_known_is_refused_in_a_sentence(attn: Run, qwen2: Path, tmp_path: Path) -> None:
+    tensors = {"model.embed_tokens.weight": np.zeros((700, 256), np.float32)}
+    said = {"architecture": ("falcon", {}), "field": ("llama", ROTATED | {"new_field": 3}),
+            "experts": ("llama", ROTATED | {"expert_count": 8}),
+            "rotary": ("llama", ROTATED | {"rope.dimension_count": 32})}  # fmt: skip
+    words = {
+        "architecture": "falcon",
+        "field": "new_field",
+        "experts": "expert_count",
+        "rotary": "rope.dimension_count",
+    }
+    for name, (architecture, fields) in said.items():
+        write_gguf(tmp_path / f"{name}.gguf", architecture, tensors, fields, by_bytes(qwen2, "", "qwen2"))
+        one_line(attn("inspect", TEXT, "-m", tmp_path / f"{name}.gguf"), 4, "GGUF", words[name])
+    path = file_with(tmp_path / "words.gguf", by_bytes(qwen2, "", "unheard-of"), 700)
+    one_line(attn("tokens", TEXT, "-m", path), 3, "unheard-of")
+
+
+def test_the_file_of_a_folder_is_named_and_other_engines_are_refused(attn: Run, qwen2: Path, tmp_path: Path) -> None:
+    path = file_with(tmp_path / "model.gguf", by_bytes(qwen2, "", "qwen2"), 700)
+    one_line(attn("inspect", TEXT, "-m", tmp_path), 3, str(path), "give the file itself")
+    for more in (["--engine", "transformers"], ["--verify"], ["--dtype", "bfloat16"], ["--generate", "2"]):
+        one_line(attn("inspect", TEXT, "-m", path, *more), 4, "is a GGUF file")
+
+
+def test_only_the_rows_of_the_sentence_are_made_of_their_blocks(
+    qwen2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, tensors = model_of("llama", qwen2)
+    path = tmp_path / "model.gguf"
+    write_gguf(path, "llama", tensors, MODELS["llama"][3], by_bytes(qwen2, "", "qwen2"), Kind.Q8_0)
+    made: list[int] = []
+    whole = gguf.quants.dequantize
+
+    def counted(blocks: np.ndarray, kind: Any) -> np.ndarray:
+        numbers = whole(blocks, kind)
+        made.append(numbers.size)
+        return numbers
+
+    monkeypatch.setattr(gguf.quants, "dequantize", counted)
+    trace = attncli.inspect(TEXT, model=str(path), layers=0)
+    assert made[0] == len(trace.query_tokens) * 256
+    assert max(made) < tensors["model.embed_tokens.weight"].size
+
+
+def test_the_package_is_named_where_it_is_missing(
+    attn: Run, qwen2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, tensors = model_of("llama", qwen2)
+    for kind in (Kind.F16, Kind.Q8_0):
+        write = (tensors, MODELS["llama"][3], by_bytes(qwen2, "", "qwen2"))
+        write_gguf(tmp_path / f"{kind.name}.gguf", "llama", *write, kind)
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    assert attn("inspect", TEXT, "-m", tmp_path / "F16.gguf").code == 0
+    one_line(attn("inspect", TEXT, "-m", tmp_path / "Q8_0.gguf"), 3, "pip install 'attncli[gguf]'")
