@@ -89,6 +89,7 @@ class NativeCheckpoint(OneByOne):
             raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has self attention")
         self.name = model
         self.family: str = config["model_type"]
+        self.tower = recipe.tower
         self.layers = layers.among(len(recipe.layers), visible(model))
         self.heads = heads.among(recipe.heads.count, f"each layer of {visible(model)}")
         last = max(self.layers)
@@ -96,12 +97,13 @@ class NativeCheckpoint(OneByOne):
         has_choice = options.engine == "auto" and not options.verify and not not_installed("torch", "transformers")
         self.most = MOST if has_choice else math.inf
         store = open_store(folder)
-        weights = Weights(model, store, recipe.prefix, recipe.embedding.tokens.name + ".weight")
+        weights = Weights(model, store, recipe.prefixes, recipe.embedding.tokens.name + ".weight")
         self.model = Model(recipe, weights)
         expected = set(recipe.tensors(min(last + 1, len(weights))))  # a file may claim layers without end
         modules = {name[:dot] for name in expected for dot, each in enumerate(name) if each == "."}
-        self.notes = check_unread(model, weights.unread(expected), modules, recipe.prefix, is_undone=False)
-        check_types(model, store, expected, recipe.prefix)
+        head = weights.prefix or recipe.prefix
+        self.notes = check_unread(model, weights.unread(expected), modules, head, is_undone=False)
+        check_types(model, store, expected, head)
         self.reader = Reader(
             name=model,
             tokenizer=load_tokenizer(model, folder, config),
@@ -138,7 +140,7 @@ class NativeCheckpoint(OneByOne):
             model=self.name,
             architecture=self.family,
             layers=len(self.model.recipe.layers),
-            details={"engine": "native"},
+            details={"engine": "native"} | ({} if self.tower is None else {"tower": self.tower}),
             notes=self.notes,
         )
         recorded = tuple(found[index] for index in self.layers)
