@@ -274,7 +274,7 @@ def native_model(folder: Path) -> forward.Model:
     """Open the model of a checkpoint in the native engine."""
     recipe = recipe_of(Fields(json.loads((folder / "config.json").read_text(encoding="utf-8"))))
     return forward.Model(
-        recipe, Weights(str(folder), Shards(folder), recipe.prefix, recipe.embedding.tokens.name + ".weight")
+        recipe, Weights(str(folder), Shards(folder), recipe.prefixes, recipe.embedding.tokens.name + ".weight")
     )
 
 

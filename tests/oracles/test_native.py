@@ -443,7 +443,7 @@ def test_a_matrix_is_multiplied_as_it_is_stored(
     monkeypatch.setattr("attncli.sources.native.functions._NEAR", 3 * 24)  # three rows of 24 numbers at once
     stored = torch.randn(*((24, 7) if is_transposed else (7, 24)), generator=torch.Generator().manual_seed(0)).to(kind)
     save_file({"w.weight": stored}, tmp_path / "model.safetensors")
-    weight = Weights("tiny", Shards(tmp_path), "model.", "w.weight").matrix("w.weight", *stored.shape)
+    weight = Weights("tiny", Shards(tmp_path), ("", "model."), "w.weight").matrix("w.weight", *stored.shape)
     x = torch.randn(5, 24, generator=torch.Generator().manual_seed(1))
     found = linear(x.numpy(), weight.T if is_transposed else weight, None)
     wide = stored.double().T if is_transposed else stored.double()

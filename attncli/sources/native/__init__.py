@@ -96,6 +96,7 @@ class NativeCheckpoint(OneByOne):
         self.name = model
         self.details = files.details
         self.family: str = config["model_type"]
+        self.tower = recipe.tower
         self.layers = layers.among(len(recipe.layers), visible(model))
         self.heads = heads.among(recipe.heads.count, f"each layer of {visible(model)}")
         last = max(self.layers)
@@ -104,12 +105,13 @@ class NativeCheckpoint(OneByOne):
         has_choice = has_choice and not is_gguf(model)  # which this engine alone reads
         self.most = MOST if has_choice else math.inf
         self._form = store.form
-        weights = Weights(model, store, recipe.prefix, recipe.embedding.tokens.name + ".weight")
+        weights = Weights(model, store, recipe.prefixes, recipe.embedding.tokens.name + ".weight")
         self.model = Model(recipe, weights)
         expected = set(recipe.tensors(min(last + 1, len(weights))))  # a file may claim layers without end
         modules = {name[:dot] for name in expected for dot, each in enumerate(name) if each == "."}
-        self.notes = check_unread(model, weights.unread(expected), modules, recipe.prefix, is_undone=bool(store.form))
-        check_types(model, store, expected, recipe.prefix)
+        head = weights.prefix or recipe.prefix
+        self.notes = check_unread(model, weights.unread(expected), modules, head, is_undone=bool(store.form))
+        check_types(model, store, expected, head)
         tokenizer = files.tokenizer()
         self.reader = Reader(
             name=model,
@@ -148,7 +150,12 @@ class NativeCheckpoint(OneByOne):
             model=self.name,
             architecture=self.family,
             layers=len(self.model.recipe.layers),
-            details={"engine": "native", **self.details} | ({"weights": self._form} if self._form else {}),
+            details={
+                "engine": "native",
+                **self.details,
+                **({"weights": self._form} if self._form else {}),
+                **({} if self.tower is None else {"tower": self.tower}),
+            },
             notes=self.notes,
         )
         recorded = tuple(found[index] for index in self.layers)

@@ -178,6 +178,8 @@ class Recipe(NamedTuple):
         layers: the attention of each layer.
         is_parallel: both sublayers read the same hidden states (GPT-J, GPT-NeoX).
         softcap: c in c·tanh(scores/c).
+        tower: its model type where it stands inside of a model that reads pictures too; None for a text model.
+        inside: what the names of its tensors begin with there, by the version that saved them.
     """
 
     prefix: str
@@ -194,6 +196,13 @@ class Recipe(NamedTuple):
     layers: tuple[Attention, ...]
     is_parallel: bool = False
     softcap: float | None = None
+    tower: str | None = None
+    inside: tuple[str, ...] = ()
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """What the names of its tensors may begin with."""
+        return self.inside or ("", self.prefix)
 
     def tensors(self, layers: int) -> Iterator[str]:
         """Yield the names of all tensors of the embedding and of the first layers."""

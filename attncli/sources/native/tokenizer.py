@@ -31,19 +31,34 @@ _CLASS_OF = {
     "electra": "BertTokenizer",
     "gemma": "GemmaTokenizer",
     "gemma2": "GemmaTokenizer",
+    "gemma3": "GemmaTokenizer",
     "gemma3_text": "GemmaTokenizer",
     "gpt2": "GPT2Tokenizer",
     "gpt_neox": "GPTNeoXTokenizer",
+    "internvl": "Qwen2Tokenizer",
     "llama": "TokenizersBackend",
+    "llava": "TokenizersBackend",
+    "llava_next": "TokenizersBackend",
     "mistral": "TokenizersBackend",
+    "mistral3": "TokenizersBackend",
     "olmo2": "TokenizersBackend",
     "qwen2": "Qwen2Tokenizer",
+    "qwen2_5_vl": "Qwen2Tokenizer",
+    "qwen2_vl": "Qwen2Tokenizer",
     "qwen3": "Qwen2Tokenizer",
+    "qwen3_vl": "Qwen2Tokenizer",
     "roberta": "RobertaTokenizer",
     "smollm3": "TokenizersBackend",
     "xlm-roberta": "XLMRobertaTokenizer",
 }
-_ALWAYS = {"mistral", "olmo2", "qwen2"}  # whose class it is whatever the checkpoint names
+_ALWAYS = {
+    "llava",
+    "llava_next",
+    "mistral",
+    "mistral3",
+    "olmo2",
+    "qwen2",
+}  # whose class it is whatever the checkpoint names
 # What the names of checkpoints begin with for which transformers has a rule of its own.
 _APART = (
     "deepseek-ai/deepseek-r1-distill-llama-", "deepseek-ai/deepseek-coder-", "allenai/dolma2", "google/umt5",

@@ -19,25 +19,30 @@ if TYPE_CHECKING:
 
 
 class Weights:
-    """A checkpoint's tensors, by their names with or without a prefix.
+    """A checkpoint's tensors, by their names without a prefix.
 
     Args:
         model: the checkpoint's folder or name.
         store: that holds them.
-        prefix: what names begin with if the checkpoint was saved with a head on top.
+        prefixes: what names may begin with, by how the checkpoint was saved.
         first: a tensor that every checkpoint of the family has, without the prefix.
 
     Raises:
         DeclinedError: there are no such tensors.
     """
 
-    def __init__(self, model: str, store: Store, prefix: str, first: str) -> None:
+    def __init__(self, model: str, store: Store, prefixes: Sequence[str], first: str) -> None:
         self._model = model
         self._store = store
-        found = [each for each in ("", prefix) if each + first in store.names]
+        found = [each for each in prefixes if each + first in store.names]
         if len(found) != 1:
             raise DeclinedError(f"its weights have no {first}" if store.names else "it has no safetensors weights")
         self._prefix = found[0]
+
+    @property
+    def prefix(self) -> str:
+        """What the names begin with."""
+        return self._prefix
 
     def __len__(self) -> int:
         return len(self._store.names)

@@ -11,6 +11,7 @@ from attncli.sources.native.families.bert import bert, distilbert
 from attncli.sources.native.families.gemma import gemma, gemma2, gemma3
 from attncli.sources.native.families.gpt import gpt2, gpt_neox
 from attncli.sources.native.families.llama import llama, mistral, olmo2, qwen2, qwen3, smollm3
+from attncli.sources.native.families.towers import TOWERS, tower_recipe
 from attncli.sources.native.fields import DeclinedError, Fields
 from attncli.sources.native.recipe import Recipe
 
@@ -42,11 +43,11 @@ def recipe_of(fields: Fields) -> Recipe:
         DeclinedError: its family, or what one of its fields says, is not implemented.
     """
     family = fields.take("model_type")
-    if not isinstance(family, str) or family not in FAMILIES:
+    if not isinstance(family, str) or family not in FAMILIES.keys() | TOWERS.keys():
         raise DeclinedError(f"the architecture {family} is not among its own")
     try:
         with np.errstate(all="ignore"):  # an extreme number overflows here as it does in torch
-            recipe = FAMILIES[family](fields)
+            recipe = FAMILIES[family](fields) if family in FAMILIES else tower_recipe(fields, family)
     except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise DeclinedError(f"its config.json is odd: {error}") from None
     fields.check_all_read()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from attncli.sources.native.families.decoder import Biases, Usual, decoder, stated_biases
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from attncli.sources.native.families.decoder import WHOLE, WINDOWED, Biases, Usual, decoder, stated_biases
 from attncli.sources.native.fields import DeclinedError, Fields
 from attncli.sources.native.recipe import Recipe, Residual
+from attncli.sources.native.rope import Rope, rope_of
 
 
 def llama(fields: Fields) -> Recipe:
@@ -24,23 +29,62 @@ def mistral(fields: Fields) -> Recipe:
     )
 
 
+_QWEN = Usual(vocabulary=151_936, inner=22_016, groups=32, positions=32_768)
+
+
 def qwen2(fields: Fields) -> Recipe:
     """Qwen2 (Yang et al. 2024): biases of queries, keys and values; windows only where they are switched on."""
-    return _qwen(fields, biases=Biases(inputs=True))
+    return _qwen(fields, Biases(inputs=True), _QWEN)
 
 
 def qwen3(fields: Fields) -> Recipe:
     """Qwen3 (Yang et al. 2025): Qwen2 with normalized queries and keys, and without the biases."""
-    return _qwen(fields, head_width=128, biases=stated_biases(fields), normed="each")
+    return _qwen(fields, stated_biases(fields), replace(_QWEN, head_width=128), normed="each")
 
 
-def _qwen(fields: Fields, biases: Biases, head_width: int | None = None, normed: str = "") -> Recipe:
+def qwen2_vl(fields: Fields) -> Recipe:
+    """The language model of Qwen2-VL and Qwen2.5-VL (2024, 2025): Qwen2 with a position of three parts."""
+    usual = Usual(152_064, 8192, 29_568, heads=64, layers=80, groups=8, positions=32_768, theta=1e6, eps=1e-5)
+    return _qwen(fields, Biases(inputs=True), usual, 80, ropes=partial(_ropes_of_sections, theta=usual.theta))
+
+
+def qwen3_vl(fields: Fields) -> Recipe:
+    """The language model of Qwen3-VL (2025): Qwen3 with a position of three parts."""
+    usual = Usual(151_936, inner=22_016, groups=32, positions=128_000, theta=500_000.0, head_width=128)
+    ropes = partial(_ropes_of_sections, theta=usual.theta)
+    return decoder(fields, usual, biases=stated_biases(fields), normed="each", ropes=ropes)
+
+
+def _ropes_of_sections(fields: Fields, width: int, positions: int, theta: float) -> dict[str, Rope]:
+    """Return how both kinds of layers rotate a text, in which time, height and width of a position are one number."""
+    parameters = fields.take("rope_parameters", None)
+    said = dict(fields.take("rope_scaling", None) or parameters or {})
+    kinds = {said.pop(name, "default") for name in ("type", "rope_type")}
+    if not kinds <= {"default", "mrope"}:
+        raise DeclinedError(f"its rotary embedding is {kinds!r}")
+    sections = said.pop("mrope_section", None)
+    if sections is not None and sum(sections) != width // 2:
+        raise DeclinedError(f"mrope_section is {sections!r}")
+    if type(said.pop("mrope_interleaved", True)) is not bool:
+        raise DeclinedError("mrope_interleaved is neither true nor false")
+    rope = rope_of(said, {"rope_theta": fields.take("rope_theta", theta)}, width, positions)
+    return {WHOLE: rope, WINDOWED: rope}
+
+
+def _qwen(
+    fields: Fields,
+    biases: Biases,
+    usual: Usual,
+    first_windowed: int = 28,
+    normed: str = "",
+    ropes: Callable[..., dict[str, Rope]] | None = None,
+) -> Recipe:
     has_windows = fields.take("use_sliding_window", False, among=(False, True))
-    window, first = fields.take("sliding_window", 4096), fields.take("max_window_layers", 28)
-    usual = Usual(vocabulary=151_936, inner=22_016, groups=32, positions=32_768, head_width=head_width)
+    window, first = fields.take("sliding_window", 4096), fields.take("max_window_layers", first_windowed)
     return decoder(
         fields,
         usual,
+        ropes=ropes,
         window=window if has_windows else None,
         windowed=lambda layer: has_windows and window is not None and layer >= first,
         is_listed=True,
