@@ -233,7 +233,10 @@ class Layout:
         """Return the positions of layers that have some of their own, those that are no tokens of the text."""
         found: dict[tuple[str, Tokens], list[int]] = {}
         for layer in self._screen.layers:
-            for side, own in (("queries", layer.query_tokens), ("keys", layer.key_tokens)):
+            sides = [("queries", layer.query_tokens), ("keys", layer.key_tokens)]
+            if layer.query_tokens == layer.key_tokens:
+                sides = [("positions", layer.key_tokens)]
+            for side, own in sides:
                 others = Tokens(token for token in own or () if not token.is_token)
                 if others:
                     found.setdefault((side, others), []).append(layer.layer)

@@ -69,6 +69,7 @@ def numbers_of(source: Provenance) -> list[str]:
 def token_list(tokens: Tokens, title: str, palette: Palette, width: int | None, has_ids: bool) -> Block:
     """Return the tokens with their indices, over their ids if they have some, in as many lines as they need."""
     margin = max(len("queries"), len(title)) + 2
+    has_ids = has_ids and any(token.below for token in tokens)
     ids = ("pieces" if tokens[0].pieces else "ids") if has_ids else ""
     longest = _LONGEST_TOKEN if width is None else width - margin - 8
     blocks = []

@@ -178,7 +178,7 @@ def _beside_and_summed(call: Ended) -> Dense:
     (k, summed_k), (v, summed_v) = ((getattr(call.module, name)(hidden), call.seen.parts[name][1]) for name in "kv")
     tokens, filled, others = hidden.shape[1], scores.shape[2], summed_k.shape[1]
     near = _columns(seen.scores[..., : 3 * length].transpose(1, 2), before=1).flatten(0, 1)
-    columns = torch.cat([near, _behind(filled, others).expand(filled, others)], dim=-1)
+    columns = torch.cat([near.cpu(), _behind(filled, others).expand(filled, others)], dim=-1)
     kept = torch.cat([_behind(0, tokens), _behind(filled, others)])
     return Dense(
         *_kept(_spread(scores, weights, columns, filled + others), _behind(0, tokens), kept),
