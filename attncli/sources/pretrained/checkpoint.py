@@ -71,7 +71,7 @@ class Checkpoint:
         own_tokenizer = tokenizer.load_tokenizer(model, options)
         whole, notes = self._load(config, writes=generate > 0)
         self.model = whole.base_model if generate else whole
-        self.notes = (*self._unshown(), *particular.notes(config), *notes)
+        self.notes = (*self._unshown(), *particular.notes(config, last), *notes)
         self.unseen = implied_masks(self.model)  # but for the layers whose mask was complained of
         self.reader = Reader(
             name=model,
