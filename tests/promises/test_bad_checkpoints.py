@@ -218,7 +218,7 @@ def test_a_model_of_images_or_audio_has_no_tokenizer_because_it_reads_no_text(
 
 
 def test_positions_that_are_no_tokens_are_said(attn: Run, checkpoint: Made) -> None:
-    refused(attn, NOT_EXPOSED, checkpoint("longformer"), "layer 0", "3 tokens", "positions that are no tokens")
+    refused(attn, NOT_EXPOSED, checkpoint("cpmant"), "layer 0", "3 tokens", "positions that are no tokens")
 
 
 def test_the_last_head_is_shown_with_its_group(attn: Run, tiny_llama: str) -> None:

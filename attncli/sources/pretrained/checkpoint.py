@@ -89,7 +89,7 @@ class Checkpoint:
         own = whole.get_submodule(self.part.path)
         self.model = own.base_model if generate else own
         self.ahead = ahead(config)
-        self.notes = (*self._unshown(), *particular.notes(config), *notes)
+        self.notes = (*self._unshown(), *particular.notes(config, last), *notes)
         self.unseen = implied_masks(self.model)  # but for the layers whose mask was complained of
         self.reader = Reader(
             name=model,

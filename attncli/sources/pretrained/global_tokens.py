@@ -31,7 +31,10 @@ def with_global_tokens(config: Any, inputs: Mapping[str, torch.Tensor]) -> Mappi
 
 
 def _chooser(config: Any) -> Callable[[Any, torch.Tensor], torch.Tensor] | None:
-    return next((_CHOOSERS[name] for name in config.architectures or () if name in _CHOOSERS), None)
+    names = config.architectures if config.model_type == "longformer" else None
+    if not isinstance(names, list):  # a file may say anything
+        return None
+    return next((_CHOOSERS[name] for name in names if isinstance(name, str) and name in _CHOOSERS), None)
 
 
 def _first(_: Any, ids: torch.Tensor) -> torch.Tensor:

@@ -24,8 +24,13 @@ def check_has_weights(name: str, config: Any) -> None:
         )
 
 
-def notes(config: Any) -> Iterator[str]:
-    """Yield what a model computes beside the weights that are shown, or by chance."""
+def notes(config: Any, last: int) -> Iterator[str]:
+    """Yield what a model computes beside the weights that are shown, or by chance.
+
+    Args:
+        config: of the model.
+        last: the highest layer that is shown.
+    """
     if config.model_type == "diffllama":
         half = config.num_attention_heads // 2
         yield (
@@ -38,7 +43,7 @@ def notes(config: Any) -> Iterator[str]:
         yield f"no token sees the whole text: {config.model_type} has global tokens only where its caller chooses them"
     if needs_pair(config):
         yield "a part of the text sees the whole of it where there are three separators, as --pair makes them"
-    if config.model_type == "reformer" and "lsh" in config.attn_layers and config.hash_seed is None:
+    if config.model_type == "reformer" and "lsh" in config.attn_layers[:last] and config.hash_seed is None:
         yield (
             f"the LSH layers hash a text of more than {config.lsh_attn_chunk_length} tokens at random (hash_seed is "
             "not set): what comes after them is another in each run"
