@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tqdm.std import tqdm
 
 from attncli.errors import AttnError, InputError, LoadError
-from attncli.text import visible
+from attncli.text import bytes_shown, visible
 
 if TYPE_CHECKING:
     from attncli.sources.options import LoadOptions
@@ -46,6 +46,13 @@ def hush_hub() -> None:
     from huggingface_hub.utils import logging as hub_logging  # which makes a handler of its own
 
     hub_logging.get_logger().handlers = [_Relay()]
+
+
+def is_offline(options: LoadOptions) -> bool:
+    """Return whether nothing may be asked of the hub."""
+    from huggingface_hub import is_offline_mode
+
+    return options.offline or is_offline_mode()
 
 
 @contextmanager
@@ -112,9 +119,7 @@ def _sentence(error: Exception, name: str, part: str, options: LoadOptions) -> A
                 f"the hub could not be reached, the {part} of '{shown}' is not in the local cache, and there is no "
                 f"such folder; check the connection, or give the folder of a downloaded checkpoint ({why})"
             )
-        from huggingface_hub import is_offline_mode
-
-        where = "in the local cache" if options.offline or is_offline_mode() else "on the hub or in the local cache"
+        where = "in the local cache" if is_offline(options) else "on the hub or in the local cache"
         return LoadError(
             f"the {part} of '{shown}' was not found {where}, and there is no such folder; check the name, or "
             f"give the folder of a downloaded checkpoint ({first_sentence(error)})"
@@ -159,13 +164,5 @@ class Download(tqdm):  # type: ignore[misc]  # tqdm has no types
 
     def display(self, *_: Any, **__: Any) -> None:
         """Log the name of the file, how much of it has come, and its size."""
-        size = "" if self.total is None else f" of {_size(self.total)}"
-        _log.debug("downloading %s: %s%s", (self.desc or "a file").rpartition("/")[2], _size(self.n), size)
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"
+        size = "" if self.total is None else f" of {bytes_shown(self.total)}"
+        _log.debug("downloading %s: %s%s", (self.desc or "a file").rpartition("/")[2], bytes_shown(self.n), size)

@@ -53,6 +53,9 @@ _log = logging.getLogger(__name__)
 MOST = 200_000_000_000
 
 
+_NOT_CACHED = "there is no such folder, and it is not, or not whole, in the local cache"
+
+
 class NotCachedError(DeclinedError):
     """Some files of the checkpoint are not in the local cache; transformers can download them."""
 
@@ -81,7 +84,7 @@ class NativeCheckpoint(OneByOne):
         _check_options(options)
         self.mask = None if mask is None else parse(mask, states_true=False)
         check_is_checkpoint(model)
-        folder = _folder(model, options.revision, _is_whole)
+        folder = _folder(model, options, _is_whole) or _checked_out(model, options)
         config = read_json(folder / "config.json")
         _check_stored(model, folder, config, options)
         recipe = recipe_of(Fields(config))
@@ -95,7 +98,7 @@ class NativeCheckpoint(OneByOne):
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, self.family, len(recipe.layers), last)
         has_choice = options.engine == "auto" and not options.verify and not not_installed("torch", "transformers")
         self.most = MOST if has_choice else math.inf
-        store = open_store(folder)
+        store = open_store(folder, None if os.path.isdir(model) else options)
         weights = Weights(model, store, recipe.prefix, recipe.embedding.tokens.name + ".weight")
         self.model = Model(recipe, weights)
         expected = set(recipe.tensors(min(last + 1, len(weights))))  # a file may claim layers without end
@@ -110,6 +113,7 @@ class NativeCheckpoint(OneByOne):
             truncate=options.truncate,
             rows=recipe.embedding.tokens.rows,
         )
+        weights.prepare(recipe.read_whole(last))
         _log.info("native engine: float32 on cpu")
 
     def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
@@ -154,7 +158,9 @@ def load_alone(name: str, options: LoadOptions) -> tuple[NativeTokenizer, int]:
     """
     check_path(name)
     _check_options(options)
-    folder = _folder(name, options.revision, _has_whole_tokenizer)
+    folder = _folder(name, options, _has_whole_tokenizer)
+    if folder is None:
+        raise NotCachedError(_NOT_CACHED)
     config = read_json(folder / "config.json")
     config.pop("quantization_config", None)  # of the weights
     limit = recipe_of(Fields(config)).positions
@@ -180,12 +186,25 @@ def _check_options(options: LoadOptions) -> None:
         raise DeclinedError("it runs no code that a checkpoint brings")
 
 
-def _folder(name: str, revision: str | None, is_whole: Callable[[Path], bool]) -> Path:
-    """Return the folder that holds a checkpoint: its own, or that of the hub's local cache."""
+def _folder(name: str, options: LoadOptions, is_whole: Callable[[Path], bool]) -> Path | None:
+    """Return the folder that holds a checkpoint: its own, or that of the hub's local cache, if it is whole there."""
     is_local = os.path.isdir(name)
-    folder = Path(name) if is_local else snapshot(name, revision or "main")
+    folder = Path(name) if is_local else snapshot(name, options.revision or "main")
     if not is_local and not is_whole(folder):
-        raise NotCachedError("there is no such folder, and it is not, or not whole, in the local cache")
+        return None
+    check_folder(folder)
+    return folder
+
+
+def _checked_out(name: str, options: LoadOptions) -> Path:
+    """Return the folder of the small files of a checkpoint, whose weights are fetched as they are read."""
+    folder = None
+    if not options.whole_files and not not_installed("huggingface_hub"):
+        from attncli.sources.checkout import checkout  # which imports the hub's client
+
+        folder = checkout(name, options)
+    if folder is None:
+        raise NotCachedError(_NOT_CACHED)
     check_folder(folder)
     return folder
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from inspect import Parameter, signature
 from time import perf_counter
 from typing import Any
 
 from attncli.errors import AttnError, NotExposedError, UsageError
 from attncli.masks.parser import parse
+from attncli.sources.checkout import checkout
 from attncli.sources.options import LoadOptions
 from attncli.sources.pretrained import batch, interface, loading, memory, tokenizer
 from attncli.sources.pretrained.capture import run
@@ -49,7 +51,7 @@ class Checkpoint:
         generate: int = 0,
     ) -> None:
         self.name = model
-        self.options = options
+        self.options = options = _pinned(model, options)
         expression = None if mask is None else parse(mask, states_true=False)
         if generate and expression is not None:
             raise UsageError("--generate lets the model write under its own mask; drop --mask")
@@ -213,6 +215,12 @@ class Checkpoint:
             details={"engine": "transformers"} | ({"other_layers": others} if others else {}),
             notes=self.notes,
         )
+
+
+def _pinned(name: str, options: LoadOptions) -> LoadOptions:
+    """Return the options with the commit whose weights are fetched in parts, if they are: all files are to be of it."""
+    folder = checkout(name, options)
+    return options if folder is None else replace(options, revision=folder.name)
 
 
 def _longest(sentence: Sentence) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from attncli.sources.pretrained import places
 from attncli.sources.pretrained.configuration import layer_count
 from attncli.sources.pretrained.memory import feed_forward_in_blocks
 from attncli.sources.pretrained.running import make_eager, with_ours
-from attncli.sources.pretrained.state import state_of
+from attncli.sources.pretrained.state import names_of, state_of
 from attncli.sources.pretrained.tokenizer import check_quantization, hub_arguments, positions
 from attncli.sources.storage import check_beside, check_is_checkpoint, check_types, check_unread, unknown_quantization
 from attncli.sources.tensors.opening import is_plain, open_store
@@ -99,7 +100,8 @@ def load_model(
     loader = AutoModelForCausalLM if writes else _loader(config, options, request)
     is_undone = _is_undone(name, config)
     check_beside(name, _folder(name, options), is_undone)
-    store = open_store(_folder(name, options))
+    fetching = None if is_undone or os.path.isdir(name) else options  # what transformers undoes, it reads itself
+    store = open_store(_folder(name, options), fetching)
     with explained(name, "model", options), heard() as said:
         model, report = with_ours(partial(_loaded, loader, name, config, options, store))
     check_beside(name, _folder(name, options), is_undone)  # now that it is downloaded
@@ -107,7 +109,7 @@ def load_model(
     notes = _check_weights(name, model, report, head, is_undone)
     if not is_undone:
         floating = (tensor for tensor, value in model.state_dict().items() if value.is_floating_point())
-        check_types(name, open_store(_folder(name, options)), floating, head)
+        check_types(name, open_store(_folder(name, options), fetching), floating, head)
     if not model._can_set_attn_implementation():
         make_eager(model)
     feed_forward_in_blocks(model)
@@ -162,19 +164,23 @@ def _loaded(
     is_read_by_it = is_plain(store)
     if not is_read_by_it and hasattr(loader, "_model_mapping"):  # an AutoModel looks into the folder
         loader = loader._model_mapping[type(config)]
-    return loader.from_pretrained(
+    load = partial(
+        loader.from_pretrained,
         name if is_read_by_it else None,
-        state_dict=None if is_read_by_it else state_of(store),
-        config=config,
         attn_implementation=attention,
         dtype=dtype if dtype == "auto" else getattr(torch, dtype),
-        device_map=options.device_map,
         use_safetensors=None if options.allow_pickle else True,
         output_loading_info=True,
         tqdm_class=Download,
         ignore_mismatched_sizes=True,  # reported by us, with the names and the shapes
         **hub_arguments(options),
     )
+    if is_read_by_it:
+        return load(config=config, device_map=options.device_map)
+    asked: list[str] = []
+    load(config=deepcopy(config), state_dict=names_of(store, asked), device_map={"": "meta"})
+    store.prepare(asked)
+    return load(config=config, state_dict=state_of(store), device_map=options.device_map)
 
 
 def _is_undone(name: str, config: Any) -> bool:

@@ -33,6 +33,9 @@ class Store(Protocol):
     def stored(self, name: str) -> Stored:
         """Return what is known of a tensor."""
 
+    def prepare(self, names: Collection[str]) -> None:
+        """Get what is about to be read, if it has to come from somewhere; names that there are not are passed over."""
+
     def read(self, name: str) -> np.ndarray[Any, Any]:
         """Return a tensor as it is stored: 16 bits that are no float are a bfloat16; see `attncli.files.widened`."""
 

@@ -1,0 +1,74 @@
+"""The small files of a checkpoint on the hub, for runs that fetch of its weights only what they read."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attncli.errors import not_installed
+from attncli.sources.folder import snapshot
+from attncli.sources.hub import Download, explained, hush_hub, is_offline
+from attncli.sources.storage import check_path
+from attncli.sources.tensors.ranges import Notes
+from attncli.sources.tensors.shards import has_shards
+
+if TYPE_CHECKING:
+    from attncli.sources.options import LoadOptions
+
+_log = logging.getLogger(__name__)
+
+_CONFIG = "config.json"
+# What tells how a model is made, how it is stored and how it reads; whoever needs more of a tokenizer asks for it.
+_SMALL = re.compile(
+    r"(config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|model\.safetensors\.index)\.json"
+    r"|([a-z_]*_)?quant[a-z]*(_[a-z_]*)?\.json|smash_config\.json"
+)
+
+
+def checkout(name: str, options: LoadOptions) -> Path | None:
+    """Return the folder of a checkpoint whose weights are on the hub and can be fetched in parts; None for any other.
+
+    The folder is in the hub's local cache, and has the small files. What a branch or tag names is asked once, as long as
+    the cache knows it; a commit is never asked again.
+
+    Raises:
+        LoadError: there is no such repository, or it cannot be reached.
+    """
+    check_path(name)
+    if options.whole_files or os.path.isdir(name) or not_installed("huggingface_hub"):
+        return None
+    folder = snapshot(name, options.revision or "main")
+    if has_shards(folder):
+        return None
+    notes = Notes(folder)
+    if not _has_all(folder, notes):
+        if is_offline(options):
+            return None
+        with explained(name, "configuration", options):
+            folder = _fetched(name, options.revision or "main")
+        notes = Notes(folder)
+    return folder if notes.has_parts and not has_shards(folder) else None
+
+
+def _has_all(folder: Path, notes: Notes) -> bool:
+    wanted = [file for file in notes.files if _SMALL.fullmatch(file)]
+    return bool(wanted) and all(os.path.isfile(folder / file) for file in wanted)
+
+
+def _fetched(name: str, revision: str) -> Path:
+    """Fetch the small files; return their folder."""
+    hush_hub()
+    from huggingface_hub import HfApi, hf_hub_download
+
+    _log.info("asking the hub for %s", name)
+    folder = Path(hf_hub_download(name, _CONFIG, revision=revision, tqdm_class=Download)).parent
+    commit = folder.name
+    listed = HfApi().model_info(name, revision=commit).siblings or ()
+    files = frozenset(each.rfilename for each in listed)
+    Notes(folder).files = files
+    for file in sorted(filter(_SMALL.fullmatch, files)) if Notes(folder).has_parts else ():
+        hf_hub_download(name, file, revision=commit, tqdm_class=Download)
+    return folder
