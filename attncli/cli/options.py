@@ -146,9 +146,7 @@ class Load(Hub):
     whole_files: Annotated[
         bool, model_option("--whole-files", help="Download a checkpoint whole, not only what the run reads of it.")
     ] = False
-    yes: Annotated[
-        bool, model_option("--yes", help="Fetch more than 1 GB from the hub without asking.")
-    ] = False
+    yes: Annotated[bool, model_option("--yes", help="Fetch more than 1 GB from the hub without asking.")] = False
     cache_limit: Annotated[
         str | None,
         model_option(

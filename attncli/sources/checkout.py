@@ -12,7 +12,7 @@ from attncli.errors import not_installed
 from attncli.sources.folder import snapshot
 from attncli.sources.hub import Download, explained, hush_hub, is_offline
 from attncli.sources.storage import check_path
-from attncli.sources.tensors.ranges import Notes
+from attncli.sources.tensors.cache import Notes
 from attncli.sources.tensors.shards import has_shards
 
 if TYPE_CHECKING:
@@ -31,14 +31,14 @@ _SMALL = re.compile(
 def checkout(name: str, options: LoadOptions) -> Path | None:
     """Return the folder of a checkpoint whose weights are on the hub and can be fetched in parts; None for any other.
 
-    The folder is in the hub's local cache, and has the small files. What a branch or tag names is asked once, as long as
-    the cache knows it; a commit is never asked again.
+    The folder is in the hub's local cache, and has the small files. What a branch or tag names is not asked again while
+    the cache knows it.
 
     Raises:
         LoadError: there is no such repository, or it cannot be reached.
     """
     check_path(name)
-    if options.whole_files or os.path.isdir(name) or not_installed("huggingface_hub"):
+    if options.whole_files or os.path.exists(name) or not_installed("huggingface_hub"):
         return None
     folder = snapshot(name, options.revision or "main")
     if has_shards(folder):

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from inspect import Parameter, signature
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -20,6 +21,7 @@ from attncli.sources.pretrained.generation import Writer, check_causal, check_no
 from attncli.sources.pretrained.implied import implied_masks, mask_notes
 from attncli.sources.pretrained.recording import Request
 from attncli.sources.reading import Reader, Sentence
+from attncli.sources.tensors.cache import Notes
 from attncli.text import several, visible
 from attncli.trace.selection import Indices
 from attncli.trace.trace import Provenance, Trace
@@ -51,10 +53,13 @@ class Checkpoint:
         generate: int = 0,
     ) -> None:
         self.name = model
-        self.options = options = _pinned(model, options)
+        self.options = options
         expression = None if mask is None else parse(mask, states_true=False)
         if generate and expression is not None:
             raise UsageError("--generate lets the model write under its own mask; drop --mask")
+        parts = checkout(model, options)
+        if parts is not None:  # all files are to be of the commit whose weights are fetched in parts
+            self.options = options = replace(options, revision=parts.name)
         # All that the configuration tells comes before the weights are read.
         config = loading.load_config(model, options)
         if generate:
@@ -69,7 +74,7 @@ class Checkpoint:
         heads.among(head_count(config), f"each layer of {visible(model)}")
         last = max(self.request.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, config.model_type, self.num_layers, last)
-        own_tokenizer = tokenizer.load_tokenizer(model, options)
+        own_tokenizer = _tokenizer(model, options, parts)
         whole, notes = self._load(config, writes=generate > 0)
         self.model = whole.base_model if generate else whole
         self.notes = (*self._unshown(), *notes)
@@ -217,10 +222,14 @@ class Checkpoint:
         )
 
 
-def _pinned(name: str, options: LoadOptions) -> LoadOptions:
-    """Return the options with the commit whose weights are fetched in parts, if they are: all files are to be of it."""
-    folder = checkout(name, options)
-    return options if folder is None else replace(options, revision=folder.name)
+def _tokenizer(name: str, options: LoadOptions, parts: Path | None) -> Any:
+    """Load a tokenizer; at a commit for which that was done before, transformers need not look for files any more."""
+    if parts is None:
+        return tokenizer.load_tokenizer(name, options)
+    notes = Notes(parts)
+    found = tokenizer.load_tokenizer(name, replace(options, offline=options.offline or notes.has_tokenizer))
+    notes.keep_tokenizer()
+    return found
 
 
 def _longest(sentence: Sentence) -> int:

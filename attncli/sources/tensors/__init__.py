@@ -6,9 +6,10 @@ Whoever computes asks for a tensor by its name, and does not know whether it is 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class Stored(NamedTuple):

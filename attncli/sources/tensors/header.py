@@ -73,11 +73,11 @@ def read_header(header: bytes, size: int) -> dict[str, Entry]:
     """
     try:
         said = json.loads(header[PREFIX:].decode("utf-8"), parse_constant=_refuse)
-        about = said.pop("__metadata__", None) if type(said) is dict else 0
-        if type(about) not in (dict, type(None)) or not all(type(value) is str for value in (about or {}).values()):
+        about = said.pop("__metadata__", None) or {}
+        if type(about) is not dict or not all(type(value) is str for value in about.values()):
             raise TypeError
         entries = {name: _entry(given, len(header)) for name, given in said.items()}
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ValueError("its header is damaged") from None
     end = len(header)
     for name, entry in sorted(entries.items(), key=lambda item: item[1][2:]):

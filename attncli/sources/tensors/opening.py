@@ -23,7 +23,7 @@ def open_store(folder: Path, fetching: LoadOptions | None = None) -> Store:
         LoadError: a file is damaged.
     """
     if fetching is not None and not fetching.whole_files and not has_shards(folder):
-        from attncli.sources.tensors.ranges import Notes
+        from attncli.sources.tensors.cache import Notes
 
         if Notes(folder).has_parts:
             from attncli.sources.tensors.remote import Remote

@@ -22,8 +22,9 @@ from attncli.files import DTYPES
 from attncli.sources.folder import ALONE, repository_name, shards_of
 from attncli.sources.hub import explained, hush_hub, is_offline
 from attncli.sources.tensors import Stored
+from attncli.sources.tensors.cache import Notes, Version, trim
 from attncli.sources.tensors.header import MOST, PREFIX, Entry, header_end, read_header
-from attncli.sources.tensors.ranges import Bytes, Notes, Ranges, Version, trim
+from attncli.sources.tensors.ranges import Bytes, Ranges
 from attncli.sources.tensors.wire import ChangedError, HubFile
 from attncli.text import bytes_shown, visible
 
@@ -130,12 +131,14 @@ class Remote:
         total = sum(part.end - part.begin for part in missing)
         shown = f"{bytes_shown(total)} of the weights of {visible(self._name)}"
         if is_offline(self._options):
-            raise LoadError(f"{shown} are not in the cache of tensors, and offline nothing is fetched; run it once online")
+            raise LoadError(
+                f"{shown} are not in the cache of tensors, and offline nothing is fetched; run it once online"
+            )
         with self._lock:  # transformers reads in threads of its own
             if not self._options.yes and self._fetched + total > MOST_UNASKED:
+                more = bytes_shown(self._fetched + total)
                 raise UnconfirmedError(
-                    f"{bytes_shown(self._fetched + total)} of the weights of {visible(self._name)} would be fetched from "
-                    "the hub"
+                    f"{more} of the weights of {visible(self._name)} are fetched from the hub for this"
                 )
             self._fetched += total
         _log.info("fetching %s", shown)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from attncli.errors import LoadError
-from attncli.sources.tensors.ranges import Version
+from attncli.sources.tensors.cache import Version
 from attncli.text import visible
 
 if TYPE_CHECKING:
@@ -108,7 +108,6 @@ class HubFile:
     def _located(self) -> _Place:
         """Return where the bytes are, which is asked once."""
         from huggingface_hub import get_hf_file_metadata, hf_hub_url
-        from huggingface_hub.utils import build_hf_headers
 
         with self._lock:
             if self._place is None:
@@ -120,7 +119,7 @@ class HubFile:
                         "of it cannot be put together; --whole-files downloads it whole"
                     )
                 is_hub = _origin(found.location) in (_origin(url), _ABOVE_MIRRORS)
-                headers = build_hf_headers() | {"Accept-Encoding": "identity"}
+                headers = _client().build_hf_headers() | {"Accept-Encoding": "identity"}
                 if not is_hub:
                     headers.pop("authorization", None)
                 self._place = _Place(Version(found.etag, found.size), found.location, headers, is_hub)
@@ -137,20 +136,17 @@ class HubFile:
     def _answer(self, place: _Place, begin: int, end: int) -> Iterator[bytes]:
         """Yield what one request brings."""
         from huggingface_hub import constants
-        from huggingface_hub.utils import hf_raise_for_status, http_stream_backoff
 
         headers = place.headers | {"Range": f"bytes={begin}-{end - 1}"}
         timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
         # What is cut while it comes is tried again here, from where it was cut.
-        request: Any = http_stream_backoff(
-            "GET", place.address, headers=headers, timeout=timeout, retry_on_exceptions=()
-        )
-        with request as response:
+        request = _client().http_stream_backoff
+        with request("GET", place.address, headers=headers, timeout=timeout, retry_on_exceptions=()) as response:
             if response.status_code in _EXPIRED and not place.is_hub:
                 raise _Expired
             if response.status_code == 416:
                 raise self.changed()
-            hf_raise_for_status(response)
+            _client().hf_raise_for_status(response)
             self._check(response, place, begin, end)
             for some in response.iter_bytes(_CHUNK):
                 if len(some) > end - begin:
@@ -184,8 +180,8 @@ class HubFile:
     def changed(self) -> AttnError:
         """Return the error for a file that is another one than it was."""
         return ChangedError(
-            f"{self._shown} is not what it was when a part of it was fetched (commit {self._commit[:12]}); nothing of it is "
-            "used any more: run it again"
+            f"{self._shown} is not what it was when a part of it was fetched (commit {self._commit[:12]}); what was "
+            "fetched is not used any more: run it again"
         )
 
 
@@ -195,9 +191,14 @@ class ChangedError(LoadError):
 
 def _transient() -> tuple[type[Exception], ...]:
     """Return the errors after which the hub's client tries again."""
-    from huggingface_hub.utils import http_stream_backoff
+    return inspect.signature(_client().http_stream_backoff).parameters["retry_on_exceptions"].default
 
-    return inspect.signature(http_stream_backoff).parameters["retry_on_exceptions"].default
+
+def _client() -> Any:
+    """Return how the hub's client asks, of which mypy does not see that it is public."""
+    from huggingface_hub import utils
+
+    return utils
 
 
 def _origin(url: str) -> tuple[str, str]:
