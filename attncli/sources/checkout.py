@@ -66,9 +66,10 @@ def _fetched(name: str, revision: str) -> Path:
     _log.info("asking the hub for %s", name)
     folder = Path(hf_hub_download(name, _CONFIG, revision=revision, tqdm_class=Download)).parent
     commit = folder.name
-    listed = HfApi().model_info(name, revision=commit).siblings or ()
-    files = frozenset(each.rfilename for each in listed)
-    Notes(folder).files = files
-    for file in sorted(filter(_SMALL.fullmatch, files)) if Notes(folder).has_parts else ():
+    notes = Notes(folder)
+    if not notes.files:
+        listed = HfApi().model_info(name, revision=commit).siblings or ()
+        notes.files = frozenset(each.rfilename for each in listed)
+    for file in sorted(filter(_SMALL.fullmatch, notes.files)) if notes.has_parts else ():
         hf_hub_download(name, file, revision=commit, tqdm_class=Download)
     return folder

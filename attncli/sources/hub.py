@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import logging
 import os
@@ -119,6 +120,8 @@ def _sentence(error: Exception, name: str, part: str, options: LoadOptions) -> A
                 f"the hub could not be reached, the {part} of '{shown}' is not in the local cache, and there is no "
                 f"such folder; check the connection, or give the folder of a downloaded checkpoint ({why})"
             )
+        if why := _refused(error):
+            return LoadError(f"the hub does not hand out the {part} of '{shown}': {why}")
         where = "in the local cache" if is_offline(options) else "on the hub or in the local cache"
         return LoadError(
             f"the {part} of '{shown}' was not found {where}, and there is no such folder; check the name, or "
@@ -135,14 +138,54 @@ def unreached(error: BaseException) -> str | None:
     """Return why the hub could not be reached; None where it answered, or was not to be asked."""
     from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
-    behind: BaseException | None = error
-    while behind is not None:
+    for behind in _chain(error):
         cause = behind.__cause__
         # What the client raises where it has looked into the local cache alone.
         if isinstance(behind, LocalEntryNotFoundError) and cause and not isinstance(cause, OfflineModeIsEnabled):
             return first_sentence(cause)
-        behind = cause or behind.__context__
+        if isinstance(behind, transient()):
+            return first_sentence(behind)
     return None
+
+
+def _refused(error: BaseException) -> str | None:
+    """Return why the hub does not hand out what it has, and what to do; None where it has no such thing."""
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        GatedRepoError,
+        HfHubHTTPError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    absent = (EntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError)
+    for behind in _chain(error):
+        if isinstance(behind, GatedRepoError):
+            return (
+                "it is gated; ask for access on its page on the hub, and give your token by hf auth login or HF_TOKEN"
+            )
+        if isinstance(behind, HfHubHTTPError) and not isinstance(behind, absent):
+            return f"{first_sentence(behind)}; check your token, or try again later"
+    return None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    behind: BaseException | None = error
+    while behind is not None:
+        yield behind
+        behind = behind.__cause__ or behind.__context__
+
+
+def client() -> Any:
+    """Return how the hub's client asks, of which mypy does not see that it is public."""
+    from huggingface_hub import utils
+
+    return utils
+
+
+def transient() -> tuple[type[Exception], ...]:
+    """Return the errors after which the hub's client tries again."""
+    return inspect.signature(client().http_stream_backoff).parameters["retry_on_exceptions"].default
 
 
 def is_exhausted(error: BaseException) -> bool:

@@ -26,6 +26,7 @@ VALUES = {
     "device": ["cuda", "cuda:1", "mps", "meta"],
     "device_map": ["auto", "balanced", "sequential", "balanced_low_0"],
     "engine": [one for one in ("auto", "native", "transformers") if one != DEFAULTS["engine"]] * 2,
+    "cache_limit": ["1GB", "2GB", "3GB", "4GB"],
     "d_model": ["8", "16", "24", "40"],
     "num_heads": ["1", "2", "8", "16"],
     "init": ["normal", "uniform", "linear", "zeros"],
@@ -37,7 +38,7 @@ VALUES = {
     "color": ["always", "never", "always", "never"],
     "width": ["50", "60", "70", "80"],
 }
-OF_CHECKPOINTS = {"revision", "dtype", "device", "device_map", "engine"}
+OF_CHECKPOINTS = {"revision", "dtype", "device", "device_map", "engine", "cache_limit"}
 NUMBERS = {"d_model", "num_heads", "seed", "precision", "width"}
 
 

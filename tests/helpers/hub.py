@@ -11,7 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    import pytest
 
 NAME = "somebody/tiny"
 COMMIT = "1" * 40
@@ -76,6 +80,19 @@ class Hub:
         """What a program needs that asks it."""
         return {"HF_ENDPOINT": self.address, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
 
+    def reach(self, home: Path, patch: pytest.MonkeyPatch) -> None:
+        """Let the hub's client of this process ask it, and keep what it gets in a folder."""
+        from huggingface_hub import close_session, constants
+
+        patch.setenv("HF_HOME", str(home))
+        patch.setattr(constants, "ENDPOINT", self.address)
+        template = self.address + "/{repo_id}/resolve/{revision}/{filename}"
+        patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        patch.setattr(constants, "HF_HUB_CACHE", str(home / "hub"))
+        patch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
+        patch.setattr(constants, "HF_HUB_OFFLINE", False)
+        close_session()
+
     def etag(self, name: str) -> str:
         """Return the ETag of a file: a hash of its content, unless another one was set."""
         if name not in self.etags:
@@ -103,10 +120,16 @@ class Hub:
 
 def _served(hub: Hub, host: str) -> ThreadingHTTPServer:
     kind = type("Handler", (_Handler,), {"hub": hub, "host": host})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), kind)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     return server
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """Say nothing of a client that went away."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -191,7 +214,7 @@ class _Handler(BaseHTTPRequestHandler):
                     self.wfile.write(body)
                     one.sent += len(body)
                     left -= len(body)
-                    if self.hub.pause:
+                    if self.hub.pause and name.endswith(".safetensors"):
                         time.sleep(self.hub.pause)
             except OSError:  # nobody reads any more
                 self.close_connection = True

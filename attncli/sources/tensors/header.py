@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import accumulate
+from operator import mul
 from typing import Any, NamedTuple, NoReturn
 
 PREFIX = 8  # bytes that say how long the header is
@@ -73,7 +75,8 @@ def read_header(header: bytes, size: int) -> dict[str, Entry]:
     """
     try:
         said = json.loads(header[PREFIX:].decode("utf-8"), parse_constant=_refuse)
-        about = said.pop("__metadata__", None) or {}
+        about = said.pop("__metadata__", None)
+        about = {} if about is None else about
         if type(about) is not dict or not all(type(value) is str for value in about.values()):
             raise TypeError
         entries = {name: _entry(given, len(header)) for name, given in said.items()}
@@ -97,6 +100,8 @@ def _entry(given: dict[str, Any], start: int) -> Entry:
         type(count) is int and 0 <= count <= _MOST_COUNT for count in (begin, end, *given["shape"])
     ):
         raise TypeError
+    if any(count > _MOST_COUNT for count in accumulate(given["shape"], mul)):  # also where a 0 follows
+        raise ValueError
     return Entry(given["dtype"], tuple(given["shape"]), start + begin, start + end)
 
 

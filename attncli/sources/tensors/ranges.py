@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from attncli.files import claimed
-from attncli.sources.tensors.cache import writing
+from attncli.sources.tensors.cache import Version, writing
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -26,8 +26,8 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 class Ranges:
     """The ranges of one version of a file that are on this machine."""
 
-    def __init__(self, repository: Path, etag: str) -> None:
-        self._folder = repository / hashlib.sha256(etag.encode()).hexdigest()
+    def __init__(self, repository: Path, version: Version) -> None:
+        self._folder = repository / hashlib.sha256(f"{version.size} {version.etag}".encode()).hexdigest()
         self._found = sorted(self._listed())
         self.used: set[Path] = set()
 

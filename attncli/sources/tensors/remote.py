@@ -87,8 +87,8 @@ class Remote:
         entry = self._entry(name)
         width = (entry.end - entry.begin) // entry.shape[0]
         first = {index: entry.begin + index * width for index in sorted(set(indices))}
-        file = self._file_of[name]
-        self._bring(_near(_Part(file, begin, begin + width) for begin in first.values()))
+        parts = (_Part(self._file_of[name], begin, begin + width) for begin in first.values())
+        self._bring(_near(part for part in parts if not self._has(part)))
         shape = (1, *entry.shape[1:])
         rows = {index: self._numbers(name, begin, begin + width, shape) for index, begin in first.items()}
         return np.concatenate([rows[index] for index in indices])
@@ -123,9 +123,12 @@ class Remote:
                 self._files[file] = _File(self._name, self._folder, file, self._notes, self._options)
             return self._files[file]
 
+    def _has(self, part: _Part) -> bool:
+        return self._file(part.file).has(part.begin, part.end)
+
     def _bring(self, parts: Iterable[_Part]) -> None:
         """Fetch what is not here, several parts at once, and keep the cache within its limit."""
-        missing = [part for part in dict.fromkeys(parts) if not self._file(part.file).has(part.begin, part.end)]
+        missing = [part for part in dict.fromkeys(parts) if not self._has(part)]
         if not missing:
             return
         total = sum(part.end - part.begin for part in missing)
@@ -169,7 +172,7 @@ class _File:
         self._version = known
         self._is_checked = False
         self._lock = Lock()
-        self._ranges = Ranges(notes.repository, known.etag)
+        self._ranges = Ranges(notes.repository, known)
 
     @property
     def used(self) -> set[Path]:
@@ -188,6 +191,7 @@ class _File:
             header = self._header(size)
             return read_header(header, size)
         except ValueError as error:
+            self._notes.forget()  # it may be whole the next time
             why = visible(str(error))
             raise LoadError(
                 f"the weights {visible(self._named)} of {visible(self._name)} cannot be read: {why}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import re
 import time
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from attncli.errors import LoadError
+from attncli.sources.hub import client, transient
 from attncli.sources.tensors.cache import Version
 from attncli.text import visible
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_CHUNK = 1 << 20
 _TRIES = 5  # in a row that bring nothing
 _LONGEST_WAIT = 8.0  # seconds, as the hub's client waits
 _EXPIRED = (401, 403, 404, 410)  # what a storage says of an address that was good for an hour
@@ -90,7 +89,7 @@ class HubFile:
             except _Expired:
                 self._forget(place)
                 why = "its address is no longer good"
-            except _transient() as error:
+            except transient() as error:
                 why = str(error)
                 if tries >= _TRIES:
                     raise
@@ -119,7 +118,7 @@ class HubFile:
                         "of it cannot be put together; --whole-files downloads it whole"
                     )
                 is_hub = _origin(found.location) in (_origin(url), _ABOVE_MIRRORS)
-                headers = _client().build_hf_headers() | {"Accept-Encoding": "identity"}
+                headers = client().build_hf_headers() | {"Accept-Encoding": "identity"}
                 if not is_hub:
                     headers.pop("authorization", None)
                 self._place = _Place(Version(found.etag, found.size), found.location, headers, is_hub)
@@ -140,15 +139,15 @@ class HubFile:
         headers = place.headers | {"Range": f"bytes={begin}-{end - 1}"}
         timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
         # What is cut while it comes is tried again here, from where it was cut.
-        request = _client().http_stream_backoff
+        request = client().http_stream_backoff
         with request("GET", place.address, headers=headers, timeout=timeout, retry_on_exceptions=()) as response:
             if response.status_code in _EXPIRED and not place.is_hub:
                 raise _Expired
             if response.status_code == 416:
                 raise self.changed()
-            _client().hf_raise_for_status(response)
+            client().hf_raise_for_status(response)
             self._check(response, place, begin, end)
-            for some in response.iter_bytes(_CHUNK):
+            for some in response.iter_bytes():  # as it comes: of what is collected first, a cut would lose the last
                 if len(some) > end - begin:
                     raise LoadError(f"the server sent more of {self._shown} than was asked for; try again later")
                 begin += len(some)
@@ -187,18 +186,6 @@ class HubFile:
 
 class ChangedError(LoadError):
     """A file at a commit is another one than it was."""
-
-
-def _transient() -> tuple[type[Exception], ...]:
-    """Return the errors after which the hub's client tries again."""
-    return inspect.signature(_client().http_stream_backoff).parameters["retry_on_exceptions"].default
-
-
-def _client() -> Any:
-    """Return how the hub's client asks, of which mypy does not see that it is public."""
-    from huggingface_hub import utils
-
-    return utils
 
 
 def _origin(url: str) -> tuple[str, str]:
