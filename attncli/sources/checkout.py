@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attncli.errors import not_installed
-from attncli.sources.folder import snapshot
+from attncli.sources.folder import check_folder, snapshot
 from attncli.sources.hub import Download, explained, hush_hub, is_offline
 from attncli.sources.storage import check_path
 from attncli.sources.tensors.cache import Notes
@@ -35,7 +35,7 @@ def checkout(name: str, options: LoadOptions) -> Path | None:
     the cache knows it.
 
     Raises:
-        LoadError: there is no such repository, or it cannot be reached.
+        LoadError: there is no such repository, it cannot be reached, or its files are not safe to read.
     """
     check_path(name)
     if options.whole_files or os.path.exists(name) or not_installed("huggingface_hub"):
@@ -50,7 +50,10 @@ def checkout(name: str, options: LoadOptions) -> Path | None:
         with explained(name, "configuration", options):
             folder = _fetched(name, options.revision or "main")
         notes = Notes(folder)
-    return folder if notes.has_parts and not has_shards(folder) else None
+    if not notes.has_parts or has_shards(folder):
+        return None
+    check_folder(folder)
+    return folder
 
 
 def _has_all(folder: Path, notes: Notes) -> bool:

@@ -208,4 +208,6 @@ class Download(tqdm):  # type: ignore[misc]  # tqdm has no types
     def display(self, *_: Any, **__: Any) -> None:
         """Log the name of the file, how much of it has come, and its size."""
         size = "" if self.total is None else f" of {bytes_shown(self.total)}"
-        _log.debug("downloading %s: %s%s", (self.desc or "a file").rpartition("/")[2], bytes_shown(self.n), size)
+        share = self.n / self.total if self.total else None
+        name = (self.desc or "a file").rpartition("/")[2]
+        _log.debug("downloading %s: %s%s", name, bytes_shown(self.n), size, extra={"share": share})

@@ -159,7 +159,7 @@ def test_the_defaults_are_those_of_the_sources_and_of_the_help() -> None:
     sources = {"d_model": toy.d_model, "num_heads": toy.heads, "init": toy.weights, "positions": toy.positions,
                "seed": toy.seed, "rng": toy.rng, "device": loading.device, "offline": loading.offline,
                "dtype": loading.dtype, "revision": loading.revision, "device_map": loading.device_map,
-               "engine": loading.engine}  # fmt: skip
+               "engine": loading.engine, "cache_limit": loading.cache_limit}  # fmt: skip
     assert sources.items() <= DEFAULTS.items()
     inspect: Any = get_command(app).get_command(None, "inspect")  # type: ignore[attr-defined]
     for name in ("colormap", "color"):

@@ -205,7 +205,6 @@ def _checked_out(name: str, options: LoadOptions) -> Path:
         folder = checkout(name, options)
     if folder is None:
         raise NotCachedError(_NOT_CACHED)
-    check_folder(folder)
     return folder
 
 

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from architectures import tiny_model
+from conformance import save
 from hub import COMMIT, NAME, TOKEN, Asked, Hub
 from huggingface_hub.utils import _http
 from running import on_terminal, text_shown
@@ -368,6 +370,7 @@ def test_a_person_at_a_terminal_sees_how_far_it_is(hub: Hub, tmp_path: Path) -> 
     code, _, shown = on_terminal(*ASK, **hub.environment, HF_HOME=str(tmp_path / "home"))
     assert code == 0
     assert f"fetching {NAME}: 4 kB of 4 kB" in text_shown(shown)
+    assert "━━━━" in text_shown(shown)
 
 
 def sparse(folder: Path) -> int:
@@ -418,3 +421,50 @@ def test_layer_0_of_a_llama_of_8_billion_parameters_takes_a_hundredth_of_it(hub:
         2,
         f"attn: 13.5 GB of the weights of {NAME} are fetched from the hub for this; --yes agrees to that\n",
     )
+
+
+ANSWERING = """
+import os, pty, sys
+pid, parent = pty.fork()
+if pid == 0:
+    from attncli.sources.tensors import remote
+    remote.MOST_UNASKED = 1000
+    sys.argv = ["attn", *sys.argv[2:]]
+    from attncli.__main__ import main
+    main()
+answer, shown = sys.argv[1], b""
+while True:
+    try:
+        read = os.read(parent, 65536)
+    except OSError:
+        break
+    if not read:
+        break
+    shown += read
+    if answer and b"[y/N] " in shown:
+        os.write(parent, answer.encode() + b"\\n")
+        answer = ""
+sys.stdout.buffer.write(shown)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("no", 2)])
+def test_a_person_at_a_terminal_is_asked(answer: str, code: int, hub: Hub, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", ANSWERING, answer, *ASK, "-o", str(tmp_path / "out.json")]
+    ran = subprocess.run(command, env=environment(hub, tmp_path / "home"), capture_output=True, text=True, check=False)
+    assert ran.returncode == code, ran.stdout
+    assert f"attn: 4 kB of the weights of {NAME} are fetched from the hub for this; go on? [y/N]" in ran.stdout
+    assert (tmp_path / "out.json").exists() == (code == 0)
+
+
+@pytest.mark.parametrize("name", ["gpt_bigcode", "qwen3_moe", "t5", "jamba"])
+def test_a_model_of_any_family_is_loaded_from_the_tensors_that_it_has(name: str, hub: Hub, attn: Run) -> None:
+    shutil.rmtree(hub.folder)
+    hub.folder.mkdir()
+    save(tiny_model(name), hub.folder)
+    how = ("w1 w2 w3", "-F", "json", "--engine", "transformers", "-l", "0")
+    assert layers(attn("inspect", "-m", NAME, *how)) == layers(attn("inspect", "-m", hub.folder, *how))
+    tensors = load_file(hub.folder / WEIGHTS)
+    held_here = sum(one.sent for one in weights(hub) if one.range and one.range[0])
+    assert 0 < held_here < sum(each.nbytes for each in tensors.values())
