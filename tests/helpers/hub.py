@@ -82,12 +82,13 @@ class Hub:
 
     def reach(self, home: Path, patch: pytest.MonkeyPatch) -> None:
         """Let the hub's client of this process ask it, and keep what it gets in a folder."""
-        from huggingface_hub import close_session, constants
+        from huggingface_hub import close_session, constants, hf_api
 
         patch.setenv("HF_HOME", str(home))
         patch.setattr(constants, "ENDPOINT", self.address)
         template = self.address + "/{repo_id}/resolve/{revision}/{filename}"
         patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        patch.setattr(hf_api.api, "endpoint", self.address)
         patch.setattr(constants, "HF_HUB_CACHE", str(home / "hub"))
         patch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
         patch.setattr(constants, "HF_HUB_OFFLINE", False)

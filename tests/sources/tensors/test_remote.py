@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from architectures import tiny_model
-from conformance import save
+from conformance import save_for_auto
 from hub import COMMIT, NAME, TOKEN, Asked, Hub
 from huggingface_hub.utils import _http
 from running import on_terminal, text_shown
@@ -462,8 +462,8 @@ def test_a_person_at_a_terminal_is_asked(answer: str, code: int, hub: Hub, tmp_p
 def test_a_model_of_any_family_is_loaded_from_the_tensors_that_it_has(name: str, hub: Hub, attn: Run) -> None:
     shutil.rmtree(hub.folder)
     hub.folder.mkdir()
-    save(tiny_model(name), hub.folder)
-    how = ("w1 w2 w3", "-F", "json", "--engine", "transformers", "-l", "0")
+    save_for_auto(tiny_model(name), hub.folder)
+    how = ("w1 w2 w3", "-F", "json", "--engine", "transformers", "-l", "1")
     assert layers(attn("inspect", "-m", NAME, *how)) == layers(attn("inspect", "-m", hub.folder, *how))
     tensors = load_file(hub.folder / WEIGHTS)
     held_here = sum(one.sent for one in weights(hub) if one.range and one.range[0])
