@@ -14,6 +14,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from time import time
 from typing import Any, NamedTuple
 
 from attncli.errors import InputError
@@ -21,6 +22,7 @@ from attncli.files import MOST_TEXT, read_file, written_aside
 from attncli.sources.folder import ALONE, INDEX, home
 from attncli.text import visible
 
+_LONGEST_PAUSE = 600  # seconds between two pieces of a range that another run is fetching
 _ADAPTER = "adapter_config.json"
 
 
@@ -50,10 +52,11 @@ def trim(most: int, used: Collection[Path]) -> None:
     """Remove what was used longest ago, until no more than so many bytes are left; what this run uses stays."""
     found = sorted(_files())
     total = sum(size for _, size, _ in found)
-    for _, size, path in found:
+    for last_used, size, path in found:
         if total <= most:
             return
-        if path not in used:
+        is_being_fetched = path.suffix == ".part" and last_used > time() - _LONGEST_PAUSE
+        if path not in used and not is_being_fetched:
             with suppress(OSError):  # another run was faster, or has it mapped on a system where that keeps it
                 path.unlink()
                 total -= size

@@ -161,7 +161,9 @@ class _File:
 
     def __init__(self, name: str, folder: Path, file: str, notes: Notes, options: LoadOptions) -> None:
         self._name, self._named, self._notes, self._options = name, file, notes, options
-        self._whole = np.memmap(folder / file, np.uint8, mode="r") if os.path.isfile(folder / file) else None
+        path = folder / file
+        is_whole = os.path.isfile(path) and os.path.getsize(path) > 0
+        self._whole = np.memmap(path, np.uint8, mode="r") if is_whole else None
         self._hub = HubFile(name, folder.name, file)
         known = None if self._whole is not None else notes.version(file)
         if self._whole is not None:

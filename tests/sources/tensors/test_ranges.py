@@ -120,6 +120,15 @@ def test_what_was_used_longest_ago_goes_first_and_what_this_run_uses_stays(repos
     assert held() == 0
 
 
+def test_what_another_run_is_fetching_stays(repository: Path) -> None:
+    repository.mkdir(parents=True)
+    for name, age in (("0-10.part", 10), ("10-20.part", 10_000)):
+        (repository / name).write_bytes(b"12345")
+        os.utime(repository / name, (time.time() - age, time.time() - age))
+    trim(0, set())
+    assert [path.name for path in repository.iterdir()] == ["0-10.part"]
+
+
 def test_a_cache_that_cannot_be_written_is_said(repository: Path) -> None:
     repository.parent.mkdir(parents=True)
     repository.write_text("a file")
