@@ -125,8 +125,15 @@ def goes_straight(path: Path) -> bool:
 
 
 @contextmanager
-def claimed(aside: Path) -> Iterator[None]:
-    """Hold the side file of a stream, creating it; it is let go when this process ends, however it does.
+def claimed(aside: Path, waits: bool = False) -> Iterator[bool]:
+    """Hold a side file, creating it; it is let go when this process ends, however it does.
+
+    Args:
+        aside: the file.
+        waits: whether another run that is writing it is waited for.
+
+    Yields:
+        Whether no other run can hold it too: not all systems have locks.
 
     Raises:
         InputError: another run is writing it.
@@ -135,21 +142,21 @@ def claimed(aside: Path) -> Iterator[None]:
     try:
         from fcntl import LOCK_EX, LOCK_NB, flock
     except ImportError:  # Windows lets no other run rename what is open
-        yield
+        yield False
         return
     while True:
         with open(aside, "ab") as held:
             try:
-                flock(held, LOCK_EX | LOCK_NB)
+                flock(held, LOCK_EX if waits else LOCK_EX | LOCK_NB)
             except BlockingIOError:
                 raise InputError(
                     f"{visible(str(aside))} is being written by another run; wait for it, or give another file"
                 ) from None
             except OSError:  # a file system without locks
-                yield
+                yield False
                 return
             if _is_still(held.fileno(), aside):
-                yield
+                yield True
                 return
         # The run that held it has just ended and renamed it: what was opened is its result.
 
@@ -175,7 +182,7 @@ def discard(aside: Path, is_kept: bool) -> None:
 
 
 # What is read, and as what: NumPy has no bfloat16, of which these are the bits.
-_DTYPES = {"BOOL": "?", "BF16": "<u2"} | {
+DTYPES = {"BOOL": "?", "BF16": "<u2"} | {
     f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "FIU" for size in (1, 2, 4, 8)
 }
 _CODES = dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E8M0"), "u1")  # NumPy has no such floats either
@@ -213,7 +220,7 @@ class Tensors:
         self.types: dict[str, str] = {name: entry["dtype"] for name, entry in header.items()}
         self.shapes: dict[str, tuple[int, ...]] = {name: tuple(entry["shape"]) for name, entry in header.items()}
         self.starts: dict[str, int] = {name: begin + entry["data_offsets"][0] for name, entry in header.items()}
-        known = _DTYPES | _CODES
+        known = DTYPES | _CODES
         self.mapped = {
             name: np.ndarray(self.shapes[name], known[kind], self.pages, self.starts[name])
             for name, kind in self.types.items()
@@ -222,7 +229,7 @@ class Tensors:
 
     def read(self, name: str) -> np.ndarray[Any, Any]:
         """Return a copy of one tensor; bfloat16 as float32."""
-        if (kind := self.types[name]) not in _DTYPES:
+        if (kind := self.types[name]) not in DTYPES:
             raise InputError(
                 f"tensor {visible(name)} is {kind}; expected floats of 16 bits or more, integers or booleans"
             )

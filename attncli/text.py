@@ -110,3 +110,12 @@ def listed(places: Sequence[int]) -> str:
     runs = _runs(places)
     shown = ", ".join(span(first, last) for first, last in runs[:_LISTED])
     return f"{len(places)}: {shown}" + (", …" if len(runs) > _LISTED else "")
+
+
+def bytes_shown(count: float) -> str:
+    """Return a number of bytes as people say it."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"

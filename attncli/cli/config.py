@@ -29,6 +29,7 @@ DEFAULTS: dict[str, str | int | bool | None] = {
     "device_map": None,
     "engine": "auto",
     "offline": False,
+    "cache_limit": "20GB",
     "d_model": 32,
     "num_heads": 4,
     "init": "scaled",

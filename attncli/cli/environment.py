@@ -72,18 +72,18 @@ def complain(message: str) -> None:
 
 
 @contextmanager
-def listening(hear: Callable[[str], None], is_detailed: bool = False) -> Iterator[None]:
+def listening(hear: Callable[[str, float | None], None], is_detailed: bool = False) -> Iterator[None]:
     """Pass on what the sources log of their work while the block runs.
 
     Args:
-        hear: takes one line; what it quotes may hold anything.
+        hear: takes one line, and how much of a download is done, if it is about one; what it quotes may hold anything.
         is_detailed: whether how far a download is counts too.
     """
     import logging  # which most runs spare
 
     class Listener(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            hear(record.getMessage())
+            hear(record.getMessage(), getattr(record, "share", None))
 
     level = logging.DEBUG if is_detailed else logging.INFO
     logger = logging.getLogger("attncli")
@@ -117,7 +117,7 @@ class Environment:
             if not self._is_verbose:
                 yield
                 return
-            with listening(self.tell):
+            with listening(lambda said, _: self.tell(said)):
                 yield
             self.tell("done")
 
@@ -136,6 +136,14 @@ class Environment:
         if self._is_quiet or sys.stderr is None or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
             return Stderr.ABSENT
         return Stderr.TOLD if self._is_verbose else Stderr.WATCHED
+
+    def agrees(self, question: str) -> bool:
+        """Ask the person at the terminal; nobody is there where standard input or stderr is something else."""
+        if is_piped_in() or sys.stdin is None or sys.stderr is None or not sys.stderr.isatty():
+            return False
+        sys.stderr.write(f"attn: {visible(question)} [y/N] ")
+        sys.stderr.flush()
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
 
     def is_terminal(self, path: Path | None) -> bool:
         """Whether what is written to a file, or to standard output where it is None, is seen as it comes."""

@@ -177,6 +177,18 @@ class Load(Hub):
     truncate: Annotated[
         bool, model_option("--truncate", help="Cut a text to the tokens that the model has positions for.")
     ] = False
+    whole_files: Annotated[
+        bool, model_option("--whole-files", help="Download a checkpoint whole, not only what the run reads of it.")
+    ] = False
+    yes: Annotated[bool, model_option("--yes", help="Fetch more than 1 GB from the hub without asking.")] = False
+    cache_limit: Annotated[
+        str | None,
+        model_option(
+            metavar="SIZE",
+            help="How large the cache of fetched tensors may become. Default: 20GB.",
+            envvar="ATTN_CACHE_LIMIT",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -16,6 +16,8 @@ from attncli.text import visible
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+_BAR_WIDTH = 30  # cells
+
 Answer = TypeVar("Answer")
 
 
@@ -26,14 +28,19 @@ def status(environment: Environment, text: str) -> Iterator[None]:
         yield
         return
     from rich.live import Live
+    from rich.progress_bar import ProgressBar
     from rich.spinner import Spinner
+    from rich.table import Table
     from rich.text import Text
 
     spinner = Spinner("dots", Text(visible(text)), style="status.spinner")
     line = Live(spinner, console=stderr_console(), transient=True, refresh_per_second=12.5)
 
-    def show(said: str) -> None:
-        spinner.update(text=Text(visible(said)))
+    def show(said: str, share: float | None) -> None:
+        shown = Table.grid(padding=(0, 1))
+        bar = () if share is None else (ProgressBar(1, share, _BAR_WIDTH),)
+        shown.add_row(*bar, Text(visible(said)))
+        spinner.update(text=shown)
         line.refresh()  # at once: a step may be over before the next frame
 
     with Undoing(line.stop), line, listening(show, is_detailed=True):

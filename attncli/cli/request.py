@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attncli.cli.sentences import sentences
-from attncli.errors import Answer, Failure, UsageError, refusing
+from attncli.errors import Answer, Failure, UnconfirmedError, UsageError, refusing
 from attncli.trace.selection import Indices
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from attncli.cli.environment import Environment
-    from attncli.cli.options import Derive, Request, Texts
+    from attncli.cli.options import Derive, Load, Request, Texts
     from attncli.cli.resume import Resumed
-    from attncli.sources.stream import Numbered
+    from attncli.sources.stream import Numbered, Source
     from attncli.trace.trace import Derivation, Trace
 
 
@@ -143,6 +143,21 @@ def loading(environment: Environment, model: str | None, vocab: str | None) -> A
     return nullcontext() if name == "words" else status(environment, f"loading {name}")
 
 
+def agreed(environment: Environment, load: Load, opened: Callable[[dict[str, Any]], Answer]) -> Answer:
+    """Return what is opened with the options of a checkpoint; a person is asked if much would be fetched for it.
+
+    Raises:
+        UnconfirmedError: nobody says yes.
+    """
+    options = dict(load.said())
+    try:
+        return opened(options)
+    except UnconfirmedError as error:
+        if not environment.agrees(f"{error.said}; go on?"):
+            raise
+    return opened(options | {"yes": True})
+
+
 def _computed(
     environment: Environment,
     request: Request,
@@ -160,19 +175,23 @@ def _computed(
         texts = _the_only(texts, only)
     pair, target = asked.sentences.pair, asked.sentences.target
     check_chat(asked.sentences, target)
-    with loading(environment, request.model, asked.toy.vocab):
-        source = open_source(
-            model=request.model,
-            layers=layers,
-            heads=request.selection.head,
-            kind=request.selection.kind,
-            mask=asked.mask,
-            special=not asked.sentences.no_special,
-            generate=generate,
-            **dict(asked.sentences.prompt.said()),
-            **dict(asked.load.said()),
-            **dict(asked.toy.said()),
-        )
+
+    def opened(load: dict[str, Any]) -> Source:
+        with loading(environment, request.model, asked.toy.vocab):
+            return open_source(
+                model=request.model,
+                layers=layers,
+                heads=request.selection.head,
+                kind=request.selection.kind,
+                mask=asked.mask,
+                special=not asked.sentences.no_special,
+                generate=generate,
+                **dict(asked.sentences.prompt.said()),
+                **load,
+                **dict(asked.toy.said()),
+            )
+
+    source = agreed(environment, asked.load, opened)
     if request.model is None:
         environment.tell(f"the toy layer: {source}")
     if resumed is None:

@@ -116,17 +116,27 @@ def map_weights(path: Path) -> Tensors:
         raise LoadError(f"the weights {visible(str(path))} cannot be read: {reason}") from None
 
 
+def home() -> Path:
+    """Return the folder in which the hub's client keeps what it has on this machine."""
+    environment = os.environ.get
+    folder = environment("HF_HOME") or os.path.join(environment("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    return Path(os.path.expandvars(folder)).expanduser()
+
+
 def cache() -> Path:
     """Return the folder of the local cache."""
-    environment = os.environ.get
-    home = environment("HF_HOME") or os.path.join(environment("XDG_CACHE_HOME") or "~/.cache", "huggingface")
-    folder = environment("HF_HUB_CACHE") or environment("HUGGINGFACE_HUB_CACHE") or os.path.join(home, "hub")
-    return Path(os.path.expandvars(folder)).expanduser()
+    folder = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    return Path(os.path.expandvars(folder)).expanduser() if folder else home() / "hub"
 
 
 def repository(name: str) -> Path:
     """Return the folder that a model has in the cache, or would have."""
     return cache() / ("models--" + name.replace("/", "--"))
+
+
+def repository_name(snapshot: Path) -> str:
+    """Return the name of the repository that a folder of the cache is a snapshot of."""
+    return snapshot.parents[1].name.removeprefix("models--").replace("--", "/")
 
 
 def snapshot(name: str, revision: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import logging
 import os
@@ -14,7 +15,7 @@ from tqdm.std import tqdm
 from attncli.errors import AttnError, InputError, LoadError
 from attncli.sources.folder import ALONE, INDEX, is_known, shards_of, snapshot
 from attncli.sources.nested import ADAPTER, has_adapter_weights, is_adapter
-from attncli.text import visible
+from attncli.text import bytes_shown, visible
 
 if TYPE_CHECKING:
     from attncli.sources.options import LoadOptions
@@ -56,6 +57,13 @@ def hush_hub() -> None:
     from huggingface_hub.utils import logging as hub_logging  # which makes a handler of its own
 
     hub_logging.get_logger().handlers = [_Relay()]
+
+
+def is_offline(options: LoadOptions) -> bool:
+    """Return whether nothing may be asked of the hub."""
+    from huggingface_hub import is_offline_mode
+
+    return options.offline or is_offline_mode()
 
 
 @contextmanager
@@ -127,9 +135,9 @@ def _sentence(error: Exception, name: str, part: str, options: LoadOptions) -> A
                 f"the hub could not be reached, the {part} of '{shown}' is not in the local cache, and there is no "
                 f"such folder; check the connection, or give the folder of a downloaded checkpoint ({why})"
             )
-        from huggingface_hub import is_offline_mode
-
-        where = "in the local cache" if options.offline or is_offline_mode() else "on the hub or in the local cache"
+        if why := _refused(error):
+            return LoadError(f"the hub does not hand out the {part} of '{shown}': {why}")
+        where = "in the local cache" if is_offline(options) else "on the hub or in the local cache"
         return LoadError(
             f"the {part} of '{shown}' was not found {where}, and there is no such folder; check the name, or "
             f"give the folder of a downloaded checkpoint ({first_sentence(error)})"
@@ -145,14 +153,54 @@ def unreached(error: BaseException) -> str | None:
     """Return why the hub could not be reached; None where it answered, or was not to be asked."""
     from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
-    behind: BaseException | None = error
-    while behind is not None:
+    for behind in _chain(error):
         cause = behind.__cause__
         # What the client raises where it has looked into the local cache alone.
         if isinstance(behind, LocalEntryNotFoundError) and cause and not isinstance(cause, OfflineModeIsEnabled):
             return first_sentence(cause)
-        behind = cause or behind.__context__
+        if isinstance(behind, transient()):
+            return first_sentence(behind)
     return None
+
+
+def _refused(error: BaseException) -> str | None:
+    """Return why the hub does not hand out what it has, and what to do; None where it has no such thing."""
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        GatedRepoError,
+        HfHubHTTPError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    absent = (EntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError)
+    for behind in _chain(error):
+        if isinstance(behind, GatedRepoError):
+            return (
+                "it is gated; ask for access on its page on the hub, and give your token by hf auth login or HF_TOKEN"
+            )
+        if isinstance(behind, HfHubHTTPError) and not isinstance(behind, absent):
+            return f"{first_sentence(behind)}; check your token, or try again later"
+    return None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    behind: BaseException | None = error
+    while behind is not None:
+        yield behind
+        behind = behind.__cause__ or behind.__context__
+
+
+def client() -> Any:
+    """Return how the hub's client asks, of which mypy does not see that it is public."""
+    from huggingface_hub import utils
+
+    return utils
+
+
+def transient() -> tuple[type[Exception], ...]:
+    """Return the errors after which the hub's client tries again."""
+    return inspect.signature(client().http_stream_backoff).parameters["retry_on_exceptions"].default
 
 
 def is_exhausted(error: BaseException) -> bool:
@@ -224,13 +272,7 @@ class Download(tqdm):  # type: ignore[misc]  # tqdm has no types
 
     def display(self, *_: Any, **__: Any) -> None:
         """Log the name of the file, how much of it has come, and its size."""
-        size = "" if self.total is None else f" of {_size(self.total)}"
-        _log.debug("downloading %s: %s%s", (self.desc or "a file").rpartition("/")[2], _size(self.n), size)
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"
+        size = "" if self.total is None else f" of {bytes_shown(self.total)}"
+        share = self.n / self.total if self.total else None
+        name = (self.desc or "a file").rpartition("/")[2]
+        _log.debug("downloading %s: %s%s", name, bytes_shown(self.n), size, extra={"share": share})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
@@ -42,6 +43,8 @@ def refuse_unknown(given: Mapping[str, Any], known: Any, place: str) -> None:
 
 
 ENGINES = ("auto", "native", "transformers")
+_UNITS = ("", "k", "m", "g", "t")
+_SIZE = re.compile(r"(\d{1,12}(?:\.\d+)?) *([kmgt]?)b?", re.IGNORECASE)
 DTYPES = ("auto", "float32", "float16", "bfloat16", "float64")
 
 
@@ -61,6 +64,9 @@ class LoadOptions:
         chat: read a sentence as a user's turn, through the checkpoint's chat template.
         system: what the system's turn says, which stands before it.
         base: folder or hub name of the model under an adapter; None is the one that the adapter names.
+        whole_files: download a checkpoint whole, in place of what a run reads of it.
+        yes: whether as much is fetched from the hub as a run takes, however much that is.
+        cache_limit: how large the cache of fetched tensors may become, such as `20GB`.
     """
 
     revision: str | None = None
@@ -74,6 +80,9 @@ class LoadOptions:
     chat: bool = False
     system: str | None = None
     base: str | None = None
+    whole_files: bool = False
+    yes: bool = False
+    cache_limit: str = "20GB"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be before anything is loaded."""
@@ -86,6 +95,15 @@ class LoadOptions:
                 raise UsageError("--device-map needs the accelerate library: pip install 'attncli[accelerate]'")
         if self.dtype not in (None, *DTYPES):
             raise UsageError(f"--dtype '{visible(str(self.dtype))}': expected one of {', '.join(DTYPES)}")
+        self.most_cached  # noqa: B018  a size that is none is refused here
+
+    @property
+    def most_cached(self) -> int:
+        """The bytes that the cache of fetched tensors may have."""
+        said = _SIZE.fullmatch(str(self.cache_limit).strip())
+        if said is None:
+            raise UsageError(f"--cache-limit '{visible(str(self.cache_limit))}': expected a size such as 500MB or 20GB")
+        return int(float(said[1]) * 1000 ** _UNITS.index(said[2].lower()))
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,14 @@ CONTEXT = typer.Context(ROOT, info_name="attn")  # type: ignore[arg-type]
 COMMANDS: dict[tuple[str, ...], Any] = {
     tuple(one.command_path.split()[1:]): one.command for one in (CONTEXT, *commands_of(CONTEXT))
 }
-ONLY_THE_USER_KNOWS = {"N", "NUMBER", "START:STOP", "TEXT", "TOKEN"}  # what these are called that have no completion
+ONLY_THE_USER_KNOWS = {
+    "N",
+    "NUMBER",
+    "SIZE",
+    "START:STOP",
+    "TEXT",
+    "TOKEN",
+}  # what these are called that have no completion
 
 
 def offered(*words: str) -> list[str]:

@@ -26,6 +26,7 @@ VALUES = {
     "device": ["cuda", "cuda:1", "mps", "meta"],
     "device_map": ["auto", "balanced", "sequential", "balanced_low_0"],
     "engine": [one for one in ("auto", "native", "transformers") if one != DEFAULTS["engine"]] * 2,
+    "cache_limit": ["1GB", "2GB", "3GB", "4GB"],
     "d_model": ["8", "16", "24", "40"],
     "num_heads": ["1", "2", "8", "16"],
     "init": ["normal", "uniform", "linear", "zeros"],
@@ -37,7 +38,7 @@ VALUES = {
     "color": ["always", "never", "always", "never"],
     "width": ["50", "60", "70", "80"],
 }
-OF_CHECKPOINTS = {"revision", "dtype", "device", "device_map", "engine"}
+OF_CHECKPOINTS = {"revision", "dtype", "device", "device_map", "engine", "cache_limit"}
 NUMBERS = {"d_model", "num_heads", "seed", "precision", "width"}
 
 
@@ -158,7 +159,7 @@ def test_the_defaults_are_those_of_the_sources_and_of_the_help() -> None:
     sources = {"d_model": toy.d_model, "num_heads": toy.heads, "init": toy.weights, "positions": toy.positions,
                "seed": toy.seed, "rng": toy.rng, "device": loading.device, "offline": loading.offline,
                "dtype": loading.dtype, "revision": loading.revision, "device_map": loading.device_map,
-               "engine": loading.engine}  # fmt: skip
+               "engine": loading.engine, "cache_limit": loading.cache_limit}  # fmt: skip
     assert sources.items() <= DEFAULTS.items()
     inspect: Any = get_command(app).get_command(None, "inspect")  # type: ignore[attr-defined]
     for name in ("colormap", "color"):

@@ -1,85 +1,38 @@
 """A checkpoint that comes over the network: from a hub of our own, on this machine."""
 
-import hashlib
 import json
 import os
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from hub import NAME, Hub
 from running import on_terminal, program, text_shown
-
-NAME = "somebody/tiny"
-COMMIT = "1" * 40
 
 
 @pytest.fixture
 def online(tiny_llama: str, tmp_path: Path) -> Iterator[dict[str, str]]:
     """A hub with one checkpoint, whose weights take their time; the environment of a program that asks it."""
-    files = {path.name: path.read_bytes() for path in Path(tiny_llama).iterdir()}
-
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            pass
-
-        def do_HEAD(self) -> None:
-            self.answer(has_body=False)
-
-        def do_GET(self) -> None:
-            self.answer(has_body=True)
-
-        def answer(self, has_body: bool) -> None:
-            path = self.path.partition("?")[0]
-            if path.startswith(f"/api/models/{NAME}"):
-                listed = [{"rfilename": name} for name in files]
-                is_tree = "/tree/" in path
-                body = json.dumps([] if is_tree else {"id": NAME, "sha": COMMIT, "siblings": listed}).encode()
-                self.send_response(200)
-            elif (name := path.rpartition("/")[2]) in files and path.startswith(f"/{NAME}/resolve/"):
-                body = files[name]
-                self.send_response(200)
-                self.send_header("X-Repo-Commit", COMMIT)
-                self.send_header("ETag", f'"{hashlib.sha1(body).hexdigest()}"')
-            else:
-                body = b""
-                self.send_response(404)
-                self.send_header("X-Error-Code", "EntryNotFound")
-                self.send_header("X-Repo-Commit", COMMIT)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            if has_body and path.endswith(".safetensors"):
-                for start in range(0, len(body), len(body) // 4):
-                    self.wfile.write(body[start : start + len(body) // 4])
-                    time.sleep(0.3)
-            elif has_body:
-                self.wfile.write(body)
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    address = f"http://127.0.0.1:{server.server_address[1]}"
-    yield {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
-    server.shutdown()
-    server.server_close()
+    with Hub(Path(tiny_llama), has_storage=False, pause=0.3) as hub:
+        yield hub.environment | {"HF_HOME": str(tmp_path)}
 
 
 def test_a_download_shows_its_name_and_size_on_a_terminal_and_is_there_afterwards(
     online: dict[str, str], tiny_llama: str, tmp_path: Path
 ) -> None:
     size = (Path(tiny_llama) / "model.safetensors").stat().st_size
-    first = on_terminal("inspect", "-m", NAME, "time flies", "-F", "json", **online)
+    whole = ("inspect", "-m", NAME, "time flies", "-F", "json", "--whole-files")
+    first = on_terminal(*whole, **online)
     assert first[0] == 0, first
     shown = text_shown(first[2])
     assert f"downloading model.safetensors: 0 B of {size / 1000:.0f} kB" in shown
     assert json.loads(first[1])["source"]["model"] == NAME
-    again = on_terminal("inspect", "-m", NAME, "time flies", "-F", "json", **online)
+    again = on_terminal(*whole[:-1], **online)
     assert again[:2] == first[:2]
     assert "downloading" not in text_shown(again[2])
-    offline = on_terminal("inspect", "-m", NAME, "time flies", "-F", "json", HF_HOME=str(tmp_path), HF_HUB_OFFLINE="1")
+    offline = on_terminal(*whole, HF_HOME=str(tmp_path), HF_HUB_OFFLINE="1")
     assert offline[:2] == first[:2]
     assert os.listdir(tmp_path / "hub") != []
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument
@@ -10,6 +10,9 @@ from typer import Argument
 from attncli.cli import options
 from attncli.cli.environment import Environment
 from attncli.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from attncli.analysis.check.report import Report
 
 Texts = Annotated[
     list[str] | None,
@@ -53,7 +56,7 @@ def check(
     """
     from attncli.analysis.check import check as check_model
     from attncli.cli.progress import status
-    from attncli.cli.request import check_chat
+    from attncli.cli.request import agreed, check_chat
     from attncli.cli.sentences import sentences
     from attncli.errors import refusing
     from attncli.formats.documents import what_was_run, write_findings
@@ -67,17 +70,13 @@ def check(
     given = options.Texts(text, file, prompt=prompt)
     check_chat(given, target)
     texts = [one for _, one in refusing(sentences(given, environment))] if text or file else []
-    with status(environment, f"checking {model}"):
-        report = check_model(
-            model,
-            texts,
-            target=target,
-            documents=docs,
-            layers=layer or "all",
-            special=not no_special,
-            **dict(prompt.said()),
-            **dict(load.said()),
-        )
+    name, said = model, {"layers": layer or "all", "special": not no_special, **dict(prompt.said())}
+
+    def checked(how: dict[str, Any]) -> Report:
+        with status(environment, f"checking {name}"):
+            return check_model(name, texts, target=target, documents=docs, **said, **how)
+
+    report = agreed(environment, load, checked)
     for each in report.notes:
         environment.note(each)
     failed = fails(report.findings, codes)

@@ -13,6 +13,7 @@ from typer import Option
 from attncli.cli.config import DEFAULTS, FLAGS_ALONE, PROJECT, Setting, dashed, deciding, settings, unfit, user_file
 from attncli.cli.config import variable as variable_of
 from attncli.cli.environment import Environment
+from attncli.text import bytes_shown
 
 if TYPE_CHECKING:
     from rich.style import Style
@@ -69,12 +70,15 @@ def config(
     if format_ == "json":
         environment.write([_document(chosen, ignored)])
         return
+    from attncli.sources.tensors.cache import held, place
+
     with environment.canvas("attn config") as shown:
         how = shown.palette("viridis"), shown.width
         shown.show([_table(("option", "value", "from"), [_row(one) for one in chosen], *how)])
         if ignored:
             rows = [[*_row(one), one.why] for one in ignored]
             shown.show([_table(("not in force", "value", "from", "why"), rows, *how)])
+        shown.show([_table(("cache", "size", "place"), [["tensors", bytes_shown(held()), str(place())]], *how)])
 
 
 def _lines(value_of: Callable[[Setting], Any]) -> tuple[list[_Line], list[_Line]]:
@@ -126,6 +130,8 @@ def _without_option() -> Iterator[_Line]:
 def _document(chosen: Sequence[_Line], ignored: Sequence[_Line]) -> str:
     import json
 
+    from attncli.sources.tensors.cache import held, place
+
     return json.dumps({
         "schema": "attncli.config/1",
         "options": [
@@ -138,6 +144,7 @@ def _document(chosen: Sequence[_Line], ignored: Sequence[_Line]) -> str:
             for name, value, place, why in ignored
         ],
         "files": [PROJECT, user_file()],
+        "cache": {"tensors": str(place()), "bytes": held()},
     }) + "\n"  # fmt: skip
 
 

@@ -61,6 +61,9 @@ _log = logging.getLogger(__name__)
 MOST = 200_000_000_000
 
 
+_NOT_CACHED = "there is no such folder, and it is not, or not whole, in the local cache"
+
+
 class NotCachedError(DeclinedError):
     """Some files of the checkpoint are not in the local cache; transformers can download them."""
 
@@ -122,6 +125,7 @@ class NativeCheckpoint(OneByOne):
             rows=recipe.embedding.tokens.rows,
             chat=open_chat(model, tokenizer, options, special=special, asks=False),
         )
+        weights.prepare(recipe.read_whole(last))
         _log.info("native engine: float32 on cpu")
 
     def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
@@ -181,9 +185,15 @@ def _files(model: str, options: EngineOptions) -> _Files:
     if is_cut or place.lacks(options.base):
         raise NotCachedError("its adapter is not, or not whole, in the local cache")
     folder = _folder(place, options, has_shards if place.tokenizer else _is_whole)
-    check_form(place.name, folder)
+    fetching = None
+    if folder is None:
+        if place.adapter is not None:
+            raise NotCachedError(_NOT_CACHED)
+        folder, fetching = _checked_out(model, options), options
+    else:
+        check_form(place.name, folder)
     check_beside(place.name, folder)
-    store = open_store(folder, place.read_adapter(options.allow_pickle))
+    store = open_store(folder, place.read_adapter(options.allow_pickle), fetching)
     check_is_undone(place.name, folder, store)
     config = without_quantization(read_json(folder / "config.json"))  # which the store undoes
     if "vocab_size" in config:
@@ -212,6 +222,8 @@ def load_alone(name: str, options: LoadOptions) -> tuple[NativeTokenizer, int]:
     if place.lacks(options.base):
         raise NotCachedError("its adapter is not in the local cache")
     folder = _folder(place, options, _has_config if place.tokenizer else _has_whole_tokenizer)
+    if folder is None:
+        raise NotCachedError(_NOT_CACHED)
     config = read_json(folder / "config.json")
     limit = recipe_of(Fields(without_quantization(config))).positions
     return load_tokenizer(place.model, place.tokenizer or folder, config), limit
@@ -227,17 +239,29 @@ def _check_options(options: LoadOptions) -> None:
         raise DeclinedError("it runs no code that a checkpoint brings")
 
 
-def _folder(place: Place, options: LoadOptions, is_whole: Callable[[Path], bool]) -> Path:
-    """Return the folder that holds a checkpoint: its own, or that of the hub's local cache."""
+def _folder(place: Place, options: LoadOptions, is_whole: Callable[[Path], bool]) -> Path | None:
+    """Return the folder that holds a checkpoint: its own, or that of the hub's local cache, if it is whole there."""
     has_all = is_whole(place.folder) and (not options.chat or _has_chat_template(place.folder))
     if not os.path.isdir(place.model) and not has_all:
-        raise NotCachedError("there is no such folder, and it is not, or not whole, in the local cache")
+        return None
     check_folder(place.folder)
     return place.folder
 
 
 def _has_config(folder: Path) -> bool:
     return (folder / "config.json").is_file()
+
+
+def _checked_out(name: str, options: LoadOptions) -> Path:
+    """Return the folder of the small files of a checkpoint, whose weights are fetched as they are read."""
+    folder = None
+    if not options.whole_files and not not_installed("huggingface_hub"):
+        from attncli.sources.checkout import checkout  # which imports the hub's client
+
+        folder = checkout(name, options)
+    if folder is None:
+        raise NotCachedError(_NOT_CACHED)
+    return folder
 
 
 def _is_whole(folder: Path) -> bool:

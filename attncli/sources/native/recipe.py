@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -206,21 +206,39 @@ class Recipe(NamedTuple):
 
     def tensors(self, layers: int) -> Iterator[str]:
         """Yield the names of all tensors of the embedding and of the first layers."""
-        how, norm = self.embedding, self.norm
+        how = self.embedding
         yield from (table.name + ".weight" for table in (how.tokens, how.positions, how.segments) if table is not None)
-        yield from _tensors(how.norm, norm.has_bias)
-        yield from _tensors(how.projection, has_bias=True)
-        for layer in map(self.layer.format, range(layers)):
-            for name, has_bias in self._layer_tensors():
-                yield from _tensors(name and layer + name, has_bias)
+        yield from self._read_first()
+        for index in range(layers):
+            yield from self._in_layer(index, [*self._projecting(), *self._passing_on()])
 
-    def _layer_tensors(self) -> Iterator[tuple[str | None, bool]]:
-        """Yield what the names of a layer's tensors begin with, and whether there is a bias beside the weight."""
-        how, fed, norm = self.projections, self.feed_forward, self.norm
+    def read_whole(self, last: int) -> Iterator[str]:
+        """Yield the names of the tensors that lead to the queries, keys and values of a layer, but for the tables."""
+        yield from self._read_first()
+        for index in range(last):
+            yield from self._in_layer(index, [*self._projecting(), *self._passing_on()])
+        yield from self._in_layer(last, self._projecting())
+
+    def _read_first(self) -> Iterator[str]:
+        yield from _tensors(self.embedding.norm, self.norm.has_bias)
+        yield from _tensors(self.embedding.projection, has_bias=True)
+
+    def _in_layer(self, index: int, tensors: Iterable[tuple[str | None, bool]]) -> Iterator[str]:
+        for name, has_bias in tensors:
+            yield from _tensors(name and self.layer.format(index) + name, has_bias)
+
+    def _projecting(self) -> Iterator[tuple[str | None, bool]]:
+        """Yield what the names begin with of what makes queries, keys and values, and whether there is a bias too."""
+        how, norm = self.projections, self.norm
         yield from ((name, how.has_bias) for name in (how.query, how.key, how.value, how.joint))
+        yield from ((name, norm.has_bias) for name in (how.query_norm, how.key_norm, self.attention_residual.before))
+
+    def _passing_on(self) -> Iterator[tuple[str | None, bool]]:
+        """Yield the same of what leads from there to the next layer."""
+        how, fed, norm = self.projections, self.feed_forward, self.norm
         yield how.output, how.output_has_bias
         yield from ((name, fed.has_bias) for name in (fed.gate, fed.up, fed.down))
-        norms = (how.query_norm, how.key_norm, *self.attention_residual, *self.feed_forward_residual)
+        norms = (*self.attention_residual[1:], *self.feed_forward_residual)
         yield from ((name, norm.has_bias) for name in norms)
 
 

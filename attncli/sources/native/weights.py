@@ -79,6 +79,10 @@ class Weights:
         """Return a matrix as it is stored, in 16 or 32 bits; see `vector` and `functions.linear`."""
         return self._store.read(self._expected(name, shape))
 
+    def prepare(self, names: Iterable[str]) -> None:
+        """Get tensors that are about to be read; see `Store.prepare`."""
+        self._store.prepare([self._prefix + name for name in names])
+
     def elements(self, start: str) -> int:
         """Return how many numbers are in the matrices whose names begin with a text."""
         # Buffers, such as the masks in old files of GPT-2, have other names.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from copy import deepcopy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +22,10 @@ from attncli.sources.pretrained.configuration import layer_count
 from attncli.sources.pretrained.memory import feed_forward_in_blocks
 from attncli.sources.pretrained.part import TextPart, text_part
 from attncli.sources.pretrained.running import settle, with_ours
-from attncli.sources.pretrained.state import state_of
+from attncli.sources.pretrained.state import names_of, state_of
 from attncli.sources.pretrained.tokenizer import hub_arguments, positions
 from attncli.sources.storage import check_beside, check_is_undone, check_types, check_unread
-from attncli.sources.tensors.opening import is_plain, open_store, rows_of_vocabulary
+from attncli.sources.tensors.opening import is_fetched, is_plain, open_store, rows_of_vocabulary
 from attncli.sources.tensors.shards import has_shards
 from attncli.text import visible
 
@@ -104,17 +105,18 @@ def load_model(
     _log.info("loading the weights of %s", name)
     part.config.use_cache = False  # one pass, no generation: keys and values need not be kept
     loader = _loader(part, options, request, writes)
-    is_quantized = _take_quantization(part)
-    if adapter is not None or is_quantized:
-        _prepare(place, options)  # transformers would apply the one and undo the other by other packages, or not at all
+    fetching = None if os.path.isdir(name) else options
+    # transformers would apply the one and undo the other by other packages, or not at all.
+    if (adapter is not None or _take_quantization(part)) and not is_fetched(place.folder, fetching):
+        _prepare(place, options)
     check_beside(name, place.folder)
-    store = open_store(place.folder, adapter)
+    store = open_store(place.folder, adapter, fetching)
     check_is_undone(name, place.folder, store)
     if hasattr(part.config, "vocab_size"):
         part.config.vocab_size = rows_of_vocabulary(store, part.config.vocab_size)
     with explained(name, "model", options), heard() as said:
         model, report = with_ours(partial(_loaded, loader, name, part, options, store))
-    store = open_store(place.folder, adapter)  # now that it is downloaded
+    store = open_store(place.folder, adapter, fetching)  # now that it is downloaded
     check_beside(name, place.folder)
     check_is_undone(name, place.folder, store)
     head = model.base_model_prefix + "." if model.base_model_prefix else ""
@@ -184,20 +186,24 @@ def _loaded(
     is_read_by_it = is_plain(store)
     if not is_read_by_it and hasattr(loader, "_model_mapping"):  # an AutoModel looks into the folder
         loader = loader._model_mapping[type(part.loaded)]
-    return loader.from_pretrained(
+    load = partial(
+        loader.from_pretrained,
         name if is_read_by_it else None,
-        state_dict=None if is_read_by_it else state_of(store),
-        config=part.loaded,
         key_mapping=part.renamed or None,
         attn_implementation=attention,
         dtype=dtype if dtype == "auto" else getattr(torch, dtype),
-        device_map=options.device_map,
         use_safetensors=None if options.allow_pickle else True,
         output_loading_info=True,
         tqdm_class=Download,
         ignore_mismatched_sizes=True,  # reported by us, with the names and the shapes
         **hub_arguments(options),
     )
+    if is_read_by_it:
+        return load(config=part.loaded, device_map=options.device_map)
+    asked: list[str] = []
+    load(config=deepcopy(part.loaded), state_dict=names_of(store, asked), device_map={"": "meta"})
+    store.prepare(asked)
+    return load(config=part.loaded, state_dict=state_of(store), device_map=options.device_map)
 
 
 def _take_quantization(part: TextPart) -> bool:

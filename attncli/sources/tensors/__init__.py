@@ -6,9 +6,10 @@ Whoever computes asks for a tensor by its name, and does not know whether it is 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class Stored(NamedTuple):
@@ -36,6 +37,9 @@ class Store(Protocol):
 
     def stored(self, name: str) -> Stored:
         """Return what is known of a tensor."""
+
+    def prepare(self, names: Collection[str]) -> None:
+        """Get what is about to be read, if it has to come from somewhere; names that there are not are passed over."""
 
     def read(self, name: str) -> np.ndarray[Any, Any]:
         """Return a tensor as it is stored: 16 bits that are no float are a bfloat16; see `attncli.files.widened`."""

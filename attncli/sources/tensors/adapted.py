@@ -124,6 +124,10 @@ class Adapted:
         own = self._whole if name in self._whole else self._added
         return widened(own[name]) if name in own else self._base.read(name)
 
+    def prepare(self, names: Collection[str]) -> None:
+        """See `attncli.sources.tensors.Store.prepare`."""
+        self._base.prepare(names)
+
     def read(self, name: str) -> np.ndarray[Any, Any]:
         """See `attncli.sources.tensors.Store.read`."""
         tensor = self._unchanged(name)

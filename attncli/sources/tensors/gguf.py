@@ -7,7 +7,7 @@ What llama.cpp's converter does to them is undone:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -91,6 +91,9 @@ class Gguf:
         named = self._named[name]
         kind = "F32" if named.undo is _less_one else self._file.stored(named.name).type
         return Stored(kind, named.shape)
+
+    def prepare(self, names: Collection[str]) -> None:
+        """See `attncli.sources.tensors.Store.prepare`; it is all here."""
 
     def read(self, name: str) -> _Array:
         """See `attncli.sources.tensors.Store.read`."""

@@ -1,4 +1,4 @@
-"""Which store holds a checkpoint's tensors, by the form that its weights have."""
+"""Which store holds a checkpoint's tensors, by the form that its weights have and where they are."""
 
 from __future__ import annotations
 
@@ -8,25 +8,41 @@ from typing import TYPE_CHECKING, Any
 from attncli.sources.tensors import Store
 from attncli.sources.tensors.adapted import Adapted
 from attncli.sources.tensors.quantized import dequantized
-from attncli.sources.tensors.shards import Shards
+from attncli.sources.tensors.shards import Shards, has_shards
 
 if TYPE_CHECKING:
     from attncli.sources.adapter import Adapter
+    from attncli.sources.options import LoadOptions
 
 
-def open_store(folder: Path, adapter: Adapter | None = None) -> Store:
+def open_store(folder: Path, adapter: Adapter | None = None, fetching: LoadOptions | None = None) -> Store:
     """Return the tensors of a checkpoint, of which nothing is read yet.
 
     Args:
         folder: where its files are.
         adapter: what changes them.
+        fetching: how what is not there is fetched from the hub, of which the folder is a snapshot; None: nothing is.
 
     Raises:
         LoadError: a file is damaged, the weights are quantized in a way that is not undone, or the adapter was made for
             another model.
     """
-    store = dequantized(Shards(folder), folder)
+    stored: Store = Shards(folder)
+    if fetching is not None and is_fetched(folder, fetching):
+        from attncli.sources.tensors.remote import Remote
+
+        stored = Remote(folder, fetching)
+    store = dequantized(stored, folder)
     return store if adapter is None else Adapted(store, adapter)
+
+
+def is_fetched(folder: Path, fetching: LoadOptions | None) -> bool:
+    """Return whether the tensors of a snapshot are fetched one by one; see `open_store`."""
+    if fetching is None or fetching.whole_files or has_shards(folder):
+        return False
+    from attncli.sources.tensors.cache import Notes
+
+    return Notes(folder).has_parts
 
 
 def is_plain(store: Store) -> bool:

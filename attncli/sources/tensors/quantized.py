@@ -6,7 +6,7 @@ top (activations in eight bits) is no part of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,11 @@ class Dequantized:
         """See `attncli.sources.tensors.Store.stored`."""
         undone = self._undone.get(name)
         return self._store.stored(name) if undone is None else Stored(undone.type, undone.shape)
+
+    def prepare(self, names: Collection[str]) -> None:
+        """See `attncli.sources.tensors.Store.prepare`."""
+        parts = (self._undone[name].parts if name in self._undone else (name,) for name in names)
+        self._store.prepare([part for each in parts for part in each])
 
     def read(self, name: str) -> np.ndarray[Any, Any]:
         """See `attncli.sources.tensors.Store.read`."""

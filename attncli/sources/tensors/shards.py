@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,9 @@ class Shards:
         """See `attncli.sources.tensors.Store.stored`."""
         file = self._file(self._files[name])
         return Stored(file.types[name], file.shapes[name])
+
+    def prepare(self, names: Collection[str]) -> None:
+        """See `attncli.sources.tensors.Store.prepare`; it is all here."""
 
     def read(self, name: str) -> np.ndarray[Any, Any]:
         """See `attncli.sources.tensors.Store.read`."""

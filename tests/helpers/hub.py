@@ -1,0 +1,230 @@
+"""A small hub on this machine, with a storage beside it: what huggingface_hub asks, answered as the real one does."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    import pytest
+
+NAME = "somebody/tiny"
+COMMIT = "1" * 40
+TOKEN = "hf_of_the_tests"
+_RANGE = re.compile(r"bytes=(\d+)-(\d+)")
+
+
+@dataclass
+class Asked:
+    """A request that was answered.
+
+    Attributes:
+        host: `hub` or `storage`.
+        method: `HEAD` or `GET`.
+        path: without the query.
+        range: the first and the last byte.
+        token: whether it carried one.
+        sent: how many bytes of a body it got.
+        status: of the answer.
+    """
+
+    host: str
+    method: str
+    path: str
+    range: tuple[int, int] | None
+    token: bool
+    sent: int = 0
+    status: int = 0
+
+
+@dataclass
+class Hub:
+    """A hub with one repository.
+
+    Attributes:
+        folder: its files.
+        address: of the hub.
+        asked: every request.
+        etags: of files whose ETag is not a hash of their content.
+        has_storage: whether weights are at another host, to which the hub redirects.
+        is_gated: whether it wants the token.
+        takes_ranges: whether a part of a file can be had.
+        trouble: called before each answer to a GET with what was asked; it may return a status and headers to answer
+            with, or a number of bytes after which the connection is cut.
+        pause: seconds after each megabyte of a body, or the body's fourth, whichever is less.
+    """
+
+    folder: Path
+    address: str = ""
+    asked: list[Asked] = field(default_factory=list)
+    etags: dict[str, str] = field(default_factory=dict)
+    has_storage: bool = True
+    is_gated: bool = False
+    takes_ranges: bool = True
+    commit: str = COMMIT
+    trouble: Callable[[Asked], tuple[int, dict[str, str]] | int | None] = lambda _: None
+    pause: float = 0.0
+    storage: str = ""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a program needs that asks it."""
+        return {"HF_ENDPOINT": self.address, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
+
+    def reach(self, home: Path, patch: pytest.MonkeyPatch) -> None:
+        """Let the hub's client of this process ask it, and keep what it gets in a folder."""
+        from huggingface_hub import close_session, constants, hf_api
+
+        patch.setenv("HF_HOME", str(home))
+        patch.setattr(constants, "ENDPOINT", self.address)
+        template = self.address + "/{repo_id}/resolve/{revision}/{filename}"
+        patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        patch.setattr(hf_api.api, "endpoint", self.address)
+        patch.setattr(constants, "HF_HUB_CACHE", str(home / "hub"))
+        patch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
+        patch.setattr(constants, "HF_HUB_OFFLINE", False)
+        close_session()
+
+    def etag(self, name: str) -> str:
+        """Return the ETag of a file: a hash of its content, unless another one was set."""
+        if name not in self.etags:
+            path = self.folder / name
+            small = path.read_bytes() if path.stat().st_size < 1 << 24 else str(path.stat().st_size).encode()
+            self.etags[name] = hashlib.sha256(small).hexdigest()
+        return self.etags[name]
+
+    def sent(self, ending: str = "") -> int:
+        """Return how many bytes of files whose names end so were sent."""
+        return sum(one.sent for one in self.asked if one.path.endswith(ending))
+
+    def __enter__(self) -> Hub:
+        """Serve it."""
+        self._servers = [_served(self, host) for host in ("hub", "storage")]
+        self.address, self.storage = (f"http://127.0.0.1:{one.server_address[1]}" for one in self._servers)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Serve it no longer."""
+        for one in self._servers:
+            one.shutdown()
+            one.server_close()
+
+
+def _served(hub: Hub, host: str) -> ThreadingHTTPServer:
+    kind = type("Handler", (_Handler,), {"hub": hub, "host": host})
+    server = _Server(("127.0.0.1", 0), kind)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    return server
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """Say nothing of a client that went away."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    hub: Hub
+    host: str
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        self.answer()
+
+    def do_GET(self) -> None:
+        self.answer()
+
+    def answer(self) -> None:
+        url = urlsplit(self.path)
+        found = _RANGE.fullmatch(self.headers.get("Range", ""))
+        span = (int(found[1]), int(found[2])) if found else None
+        one = Asked(self.host, self.command, url.path, span, "authorization" in self.headers)
+        self.hub.asked.append(one)
+        trouble = self.hub.trouble(one)
+        if isinstance(trouble, tuple):
+            self.said(one, *trouble)
+        elif self.hub.is_gated and self.host == "hub" and self.headers.get("authorization") != f"Bearer {TOKEN}":
+            self.said(one, 401, {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted."})
+        elif self.host == "storage":
+            self.file(one, url.path[1:], trouble, {"ETag": f'"storage-{self.hub.etag(url.path[1:])[:8]}"'})
+        elif url.path.startswith(f"/api/models/{NAME}"):
+            listed = [{"rfilename": path.name} for path in sorted(self.hub.folder.iterdir())]
+            body = [] if "/tree/" in url.path else {"id": NAME, "sha": self.hub.commit, "siblings": listed}
+            self.said(one, 200, {"Content-Type": "application/json"}, json.dumps(body).encode())
+        elif url.path.startswith(f"/{NAME}/resolve/"):
+            self.resolve(one, url.path.rpartition("/")[2], trouble)
+        else:
+            self.said(one, 404, {"X-Error-Code": "RepoNotFound"})
+
+    def resolve(self, one: Asked, name: str, trouble: int | None) -> None:
+        if not (self.hub.folder / name).is_file():
+            self.said(one, 404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": self.hub.commit})
+            return
+        headers = {"X-Repo-Commit": self.hub.commit, "ETag": f'"{self.hub.etag(name)}"'}
+        if self.hub.has_storage and name.endswith(".safetensors"):
+            size = (self.hub.folder / name).stat().st_size
+            linked = {"X-Linked-Etag": headers["ETag"], "X-Linked-Size": str(size), "ETag": '"of the redirect"'}
+            self.said(one, 302, headers | linked | {"Location": f"{self.hub.storage}/{name}?signature=1"})
+        else:
+            self.file(one, name, trouble, headers)
+
+    def file(self, one: Asked, name: str, cut: int | None, headers: dict[str, str]) -> None:
+        path = self.hub.folder / name
+        size = path.stat().st_size
+        begin, last = one.range if one.range and self.hub.takes_ranges else (0, size - 1)
+        if one.range and self.hub.takes_ranges:
+            if begin >= size:
+                self.said(one, 416, {"Content-Range": f"bytes */{size}"})
+                return
+            last = min(last, size - 1)
+            headers = headers | {"Content-Range": f"bytes {begin}-{last}/{size}"}
+            one.status = 206
+        else:
+            one.status = 200
+        self.send_response(one.status)
+        for key, value in (headers | {"Content-Length": str(last + 1 - begin), "Accept-Ranges": "bytes"}).items():
+            self.send_header(key, value)
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        step = min(1 << 20, max((last + 1 - begin) // 4, 1))
+        with path.open("rb") as file:
+            file.seek(begin)
+            left = last + 1 - begin
+            try:
+                while left:
+                    body = file.read(min(step, left))
+                    if cut is not None and one.sent + len(body) > cut:
+                        self.wfile.write(body[: cut - one.sent])
+                        one.sent = cut
+                        self.close_connection = True
+                        return
+                    self.wfile.write(body)
+                    one.sent += len(body)
+                    left -= len(body)
+                    if self.hub.pause and name.endswith(".safetensors"):
+                        time.sleep(self.hub.pause)
+            except OSError:  # nobody reads any more
+                self.close_connection = True
+
+    def said(self, one: Asked, status: int, headers: dict[str, str], body: bytes = b"") -> None:
+        one.status = status
+        self.send_response(status)
+        for key, value in (headers | {"Content-Length": str(len(body))}).items():
+            self.send_header(key, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
