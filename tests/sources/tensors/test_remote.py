@@ -21,6 +21,7 @@ from huggingface_hub.utils import _http
 from running import on_terminal, text_shown
 from safetensors.numpy import load_file, save_file
 
+from attncli.sources import open_source
 from attncli.sources.tensors import remote, wire
 from attncli.sources.tensors.cache import held, place
 
@@ -468,3 +469,20 @@ def test_a_model_of_any_family_is_loaded_from_the_tensors_that_it_has(name: str,
     tensors = load_file(hub.folder / WEIGHTS)
     held_here = sum(one.sent for one in weights(hub) if one.range and one.range[0])
     assert 0 < held_here < sum(each.nbytes for each in tensors.values())
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"generate": 2}, {"device_map": "cpu"}, {"layers": 1, "verify": True}, {"dtype": "bfloat16"}],
+    ids=lambda how: next(iter(how)),
+)
+def test_whatever_a_run_loads_is_what_the_folder_holds(how: dict[str, Any], hub: Hub) -> None:
+    fetched, read = (open_source(model=name, **how).trace("time flies") for name in (NAME, str(hub.folder)))
+    assert fetched.key_tokens == read.key_tokens
+    for one, other in zip(fetched.layers, read.layers, strict=True):
+        assert all(np.array_equal(getattr(one, name), getattr(other, name)) for name in "qkv")
+
+
+def test_a_checkpoint_on_the_hub_is_checked(hub: Hub, attn: Run) -> None:
+    fetched, read = (attn("check", "-m", name, "time flies", "-F", "json") for name in (NAME, hub.folder))
+    assert (fetched.code, fetched.json["findings"]) == (read.code, read.json["findings"])
