@@ -26,7 +26,8 @@ def with_global_tokens(config: Any, inputs: Mapping[str, torch.Tensor]) -> Mappi
 
 
 def _chooser(config: Any) -> Callable[[Any, torch.Tensor], torch.Tensor] | None:
-    return next((_CHOOSERS[name] for name in config.architectures or () if name in _CHOOSERS), None)
+    names = config.architectures if isinstance(config.architectures, list) else ()  # a file may say anything
+    return next((choose for name, choose in _CHOOSERS.items() if name in names), None)
 
 
 def _first(_: Any, ids: torch.Tensor) -> torch.Tensor:
