@@ -90,7 +90,7 @@ def padded_together(
     """Return the traces of sentences of different lengths in one batch, as `attn check` pads them."""
     sentences = [source.reader.read(text, pair, target) for text in texts]
     padded = batch.padded
-    with patch.object(batch, "padded", lambda given, pad_id, _, takes: padded(given, pad_id, side, takes)):
+    with patch.object(batch, "padded", lambda given, pad_id, _, *more: padded(given, pad_id, side, *more)):
         return source._run(sentences)
 
 

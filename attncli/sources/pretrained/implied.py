@@ -61,8 +61,8 @@ def budget(config: Any) -> int | None:
     """Return how many keys a query attends to where a layer selects keys by their content; None if none does."""
     blocks = getattr(config, "index_topk_blocks", None)
     kept = [getattr(config, name, None) for name in _BUDGETS]
-    rates = getattr(config, "compress_rates", None) or {}  # DeepSeek-V4 chooses blocks of so many tokens
-    kept = [count and count * rates.get("compressed_sparse_attention", 1) for count in kept]
+    if config.model_type == "deepseek_v4":  # it chooses blocks of so many tokens
+        kept = [count and count * config.compress_rates["compressed_sparse_attention"] for count in kept]
     kept.append(blocks and blocks * config.index_block_size)
     return min((count for count in kept if isinstance(count, int)), default=None)
 

@@ -24,6 +24,7 @@ from attncli.errors import NotExposedError
 from attncli.files import to_numpy
 from attncli.masks.conventions import read_added
 from attncli.masks.expressions import Atom, Mask, RuleMask, smallest
+from attncli.sources.pretrained.positions import Sides
 from attncli.sources.pretrained.recording import Arrival, Recorder
 from attncli.trace.layer import LayerTrace
 
@@ -190,9 +191,9 @@ def _attend(
     before = run.repeated(given)
     place = recorder.arrive(module) if before is None else recorder.calling[id(module)]
     run.earlier = given, None
+    if request.mask is not None:
+        _check_replaceable(given, recorder.sides(place))
     call = _masked(given, run)
-    if request.mask is not None and recorder.sides(place) != (None, None):
-        raise NotExposedError(f"{type(module).__name__} has positions that are no tokens; --mask says nothing of them")
     if place not in recorder.wanted:
         return _fastest(call, run)
     heads = recorder.heads_of(place, query.shape[1], query.shape[2], key.shape[2])
@@ -226,13 +227,20 @@ def _check_known(name: str, more: Mapping[str, Any]) -> None:
         )
 
 
+def _check_replaceable(call: _Call, sides: Sides) -> None:
+    """Raise NotExposedError where a mask that the user gives cannot stand for the model's own."""
+    name = type(call.module).__name__
+    if call.chosen is not None:
+        raise NotExposedError(f"{name} chooses the keys of each query; --mask cannot replace that")
+    if sides != (None, None):
+        raise NotExposedError(f"{name} has positions that are no tokens; --mask says nothing of them")
+
+
 def _masked(call: _Call, run: _Run) -> _Call:
     """Return a call with the mask that applies: the user's, or the model's own and the keys that an indexer chose."""
-    expression, chosen, name = run.recorder.request.mask, call.chosen, type(call.module).__name__
+    expression, chosen = run.recorder.request.mask, call.chosen
     if expression is None:
         return call if chosen is None else replace(call, mask=_both(call.mask, chosen, call.query.dtype))
-    if chosen is not None:
-        raise NotExposedError(f"{name} chooses the keys of each query; --mask cannot replace that")
     cells = call.query.shape[1], call.query.shape[2], call.key.shape[2]
     if cells not in run.replaced:
         heads, queries, keys = cells
