@@ -254,7 +254,7 @@ _LARGEST = 10_000  # no model has as many layers or heads
 
 
 def _models(cursor: Cursor) -> Iterator[Candidate]:
-    """Yield the models of the hub's local cache that have a config.json, and folders that hold one."""
+    """Yield the models of the hub's local cache that have a config.json, folders that hold one, and GGUF files."""
     from attncli.sources.folder import cache
 
     configs = sorted(cache().glob("models--*/snapshots/*/config.json"))
@@ -262,6 +262,7 @@ def _models(cursor: Cursor) -> Iterator[Candidate]:
         if name.isprintable():
             yield Candidate(name.removeprefix("models--").replace("--", "/", 1), "in the local cache")
     yield from _folders_with("config.json", cursor)
+    yield from (file for file in _files((".gguf",), cursor) if not file.goes_on)
 
 
 def _tokenizers(cursor: Cursor) -> Iterator[Candidate]:

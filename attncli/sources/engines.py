@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli.errors import NotExposedError, require
+from attncli.sources.folder import is_gguf
 from attncli.sources.native import DeclinedError, NativeCheckpoint, NotCachedError
 from attncli.sources.options import EngineOptions, checked_options
 from attncli.sources.stream import OneByOne
-from attncli.sources.tensors.gguf_file import is_gguf
 from attncli.text import visible
 from attncli.trace.layer import LayerTrace, Proof
 

@@ -67,7 +67,7 @@ def llama(tiny_llama: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def quantized(llama: Path, folder: Path, made: Made, said: Any, end: str = "_proj.weight") -> tuple[Path, Tensors]:
-    """Store the matrices whose names have an end in a form; return the folder, and all tensors by the numbers they stand for."""
+    """Store the matrices whose names have an end in a form; return the folder, and the numbers of all tensors."""
     shutil.copytree(llama, folder)
     stored, numbers = {}, load_file(llama / "model.safetensors")
     for name, tensor in numbers.items():

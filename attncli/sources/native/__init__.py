@@ -18,7 +18,7 @@ import numpy as np
 
 from attncli.errors import InputError, UsageError, not_installed
 from attncli.masks.parser import parse
-from attncli.sources.folder import check_folder, is_known, read_json, snapshot
+from attncli.sources.folder import check_folder, is_gguf, is_known, read_json, snapshot
 from attncli.sources.native.families import recipe_of
 from attncli.sources.native.fields import DeclinedError, Fields
 from attncli.sources.native.forward import Model
@@ -37,7 +37,7 @@ from attncli.sources.storage import (
 )
 from attncli.sources.stream import OneByOne
 from attncli.sources.tensors.gguf import Gguf
-from attncli.sources.tensors.gguf_file import GgufFile, is_gguf
+from attncli.sources.tensors.gguf_file import GgufFile
 from attncli.sources.tensors.opening import open_store
 from attncli.sources.tensors.quantized import without_quantization
 from attncli.sources.tensors.shards import has_shards
