@@ -265,7 +265,7 @@ _LARGEST = 10_000  # no model has as many layers or heads
 
 
 def _models(cursor: Cursor) -> Iterator[Candidate]:
-    """Yield the models and adapters of the hub's local cache, and folders that hold one."""
+    """Yield the models and adapters of the hub's local cache, folders that hold one, and GGUF files."""
     from attncli.sources.folder import cache
     from attncli.sources.nested import ADAPTER, inner
 
@@ -275,6 +275,7 @@ def _models(cursor: Cursor) -> Iterator[Candidate]:
         if name.isprintable():
             yield Candidate(name.removeprefix("models--").replace("--", "/", 1), "in the local cache")
     yield from _folders_with(files, cursor, inner)
+    yield from (file for file in _files((".gguf",), cursor) if not file.goes_on)
 
 
 def _tokenizers(cursor: Cursor) -> Iterator[Candidate]:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli.errors import NotExposedError, require
+from attncli.sources.folder import is_gguf
 from attncli.sources.native import DeclinedError, NativeCheckpoint, NotCachedError
 from attncli.sources.options import EngineOptions, checked_options
 from attncli.sources.stream import OneByOne
-from attncli.sources.tensors.gguf_file import is_gguf
 from attncli.text import visible
 from attncli.trace.layer import LayerTrace, Proof
 
@@ -73,7 +73,10 @@ def open_checkpoint(
         return NativeCheckpoint(model, layers, heads, kind=kind, mask=mask, special=special, options=chosen)
 
     if is_gguf(model) and (chosen.engine == "transformers" or chosen.verify):
-        raise _gguf_refusal(model, DeclinedError("it alone reads GGUF files; leave --engine and --verify out"))
+        option = "--verify" if chosen.verify else "--engine transformers"
+        raise NotExposedError(
+            f"{option}: {visible(model)} is a GGUF file, which the native engine alone reads; leave the option out"
+        )
     if chosen.engine == "transformers":
         return by_transformers()
     try:
@@ -84,15 +87,13 @@ def open_checkpoint(
             by_transformers()  # which downloads it, so that the first run gives the answers of those after it
             native = by_numpy()
     except DeclinedError as error:
-        if is_gguf(model):
-            raise _gguf_refusal(model, error) from None
-        if chosen.engine == "native" or chosen.verify:
+        if chosen.engine == "native" or chosen.verify or is_gguf(model):
             raise _refusal(model, error, chosen.verify) from None
         _leave(model, error)
         return by_transformers()
     if chosen.verify:
         return _Verified(native, by_transformers())
-    return _Native(native, by_transformers if chosen.engine == "auto" else None)
+    return _Native(native, by_transformers if chosen.engine == "auto" and not is_gguf(model) else None)
 
 
 def _leave(model: str, reason: DeclinedError) -> None:
@@ -109,14 +110,14 @@ def _leave(model: str, reason: DeclinedError) -> None:
 
 
 def _refusal(model: str, reason: DeclinedError, verify: bool) -> NotExposedError:
+    if is_gguf(model):
+        return NotExposedError(
+            f"{visible(model)} is a GGUF file, and the native engine does not compute it: {visible(str(reason))}"
+        )
     option = "--verify" if verify else "--engine native"
     return NotExposedError(
         f"{option}: the native engine does not compute {visible(model)}: {visible(str(reason))}; leave the option out"
     )
-
-
-def _gguf_refusal(model: str, reason: DeclinedError) -> NotExposedError:
-    return NotExposedError(f"{visible(model)} is a GGUF file, which the native engine computes: {visible(str(reason))}")
 
 
 class _Native(OneByOne):

@@ -40,6 +40,11 @@ def check_name(path: Path) -> None:
         ) from None
 
 
+def is_gguf(name: str) -> bool:
+    """Return whether a path is that of a GGUF file."""
+    return name.lower().endswith(".gguf") and os.path.isfile(name)
+
+
 def check_folder(folder: Path) -> None:
     """Refuse a folder that is not safe to read.
 

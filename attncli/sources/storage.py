@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attncli.errors import LoadError
-from attncli.sources.folder import check_folder
+from attncli.sources.folder import check_folder, is_gguf
 from attncli.sources.forms import other_form
 from attncli.text import visible
 
@@ -65,7 +65,7 @@ def check_is_checkpoint(name: str) -> None:
         LoadError: it is a file, a folder without a configuration, or a path where there is nothing.
     """
     check_path(name)
-    if name.lower().endswith(".gguf") and os.path.isfile(name):
+    if is_gguf(name):
         raise LoadError(f"{visible(name)} is a GGUF file, which the native engine alone reads, for inspect and heads")
     if os.path.isfile(name):
         raise LoadError(f"{visible(name)} is a file; --model takes a checkpoint's folder or its name on the hub")

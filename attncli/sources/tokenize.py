@@ -9,7 +9,6 @@ from typing import Any, Protocol
 from attncli.errors import LoadError, require
 from attncli.sources.options import LoadOptions, TokenizerOptions, VocabularyOptions, checked_options, refuse_unknown
 from attncli.sources.reading import Reader, asked, check_texts
-from attncli.sources.tensors.gguf_file import is_gguf
 from attncli.sources.vocabulary import Trained, Vocabulary, Words, open_vocabulary, unknown_notes, unknown_tokens
 from attncli.text import visible
 from attncli.trace.tokenization import Tokenization
@@ -116,6 +115,7 @@ def _loaded(model: str, load: LoadOptions) -> tuple[Any, int | None]:
     It is transformers' own only where the native engine cannot say that its tokens are the same.
     """
     from attncli.sources import native
+    from attncli.sources.folder import is_gguf
 
     try:
         return native.load_alone(model, load)

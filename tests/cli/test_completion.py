@@ -195,6 +195,8 @@ def test_models_of_the_local_cache_and_folders_that_hold_a_configuration(
     assert offered("inspect", "-m", "runs/") == ["runs/first"]
     assert offered("inspect", "-m", "em") == ["empty/"], "the way to a folder further down"
     assert offered("inspect", "-m", str(work / "he")) == [str(work / "here")]
+    (work / "runs" / "third.gguf").touch()
+    assert offered("inspect", "-m", "runs/t") == ["runs/third.gguf"]
     assert offered("inspect", "-m", name, "--revision", "") == ["main"]
     assert offered("inspect", "-m", name, "--layer", "") == [*"012345", "all"]
     assert offered("inspect", "-m", name, "--revision", "main", "--head", "1") == ["1", "10", "11"]

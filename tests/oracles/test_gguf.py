@@ -36,6 +36,7 @@ OF_GPT2 = {"context_length": 64, "embedding_length": 256, "block_count": 3, "fee
 MODELS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "llama": ("llama", "LlamaConfig", SIZES, ROTATED | {"rope.dimension_count": 64, "rope.freq_base": 10000.0}),
     "mistral": ("llama", "MistralConfig", SIZES | {"sliding_window": 3}, ROTATED | {"attention.sliding_window": 3}),
+    "llama with biases": ("llama", "LlamaConfig", SIZES | {"attention_bias": True}, ROTATED),
     "qwen2": ("qwen2", "Qwen2Config", SIZES, ROTATED | {"rope.freq_base": 10000.0}),
     "qwen3": ("qwen3", "Qwen3Config", SIZES | {"head_dim": 32},
               ROTATED | {"attention.key_length": 32, "attention.value_length": 32}),
@@ -242,6 +243,17 @@ def test_a_sentencepiece_tokenizer_is_that_of_sentencepiece(tmp_path: Path) -> N
 # --- what is not read ----------------------------------------------------------------------------------------
 
 
+def tensors_of_no_numbers(layers: int) -> dict[str, np.ndarray]:
+    shapes = {"self_attn.q_proj": (256, 256), "self_attn.k_proj": (128, 256), "self_attn.v_proj": (128, 256)}
+    shapes |= {"self_attn.o_proj": (256, 256), "mlp.gate_proj": (512, 256), "mlp.up_proj": (512, 256)}
+    shapes |= {"mlp.down_proj": (256, 512), "input_layernorm": (256,), "post_attention_layernorm": (256,)}
+    return {"model.embed_tokens.weight": np.zeros((700, 256), np.float32)} | {
+        f"model.layers.{layer}.{name}.weight": np.zeros(shape, np.float32)
+        for layer in range(layers)
+        for name, shape in shapes.items()
+    }
+
+
 def one_line(ran: Ran, code: int, *words: str) -> None:
     assert (ran.code, ran.out, ran.err.count("\n")) == (code, "", 1), ran
     for word in words:
@@ -262,6 +274,15 @@ def test_what_is_not_known_is_refused_in_a_sentence(attn: Run, qwen2: Path, tmp_
     for name, (architecture, fields) in said.items():
         write_gguf(tmp_path / f"{name}.gguf", architecture, tensors, fields, by_bytes(qwen2, "", "qwen2"))
         one_line(attn("inspect", TEXT, "-m", tmp_path / f"{name}.gguf"), 4, "GGUF", words[name])
+    for tensor, code in (("blk.0.ffn_gate_inp.weight", 3), ("rope_factors_long.weight", 3), ("blk.0.attn_q.bias", 4)):
+
+        def tokenizer(writer: gguf.GGUFWriter, tensor: str = tensor) -> None:
+            by_bytes(qwen2, "", "qwen2")(writer)
+            writer.add_tensor(tensor, np.zeros(256, np.float32))
+
+        whole = tensors_of_no_numbers(2)
+        write_gguf(tmp_path / "tensor.gguf", "llama", whole, ROTATED | {"block_count": 2}, tokenizer)
+        one_line(attn("inspect", TEXT, "-m", tmp_path / "tensor.gguf"), code, tensor if code == 3 else "_proj.bias")
     path = file_with(tmp_path / "words.gguf", by_bytes(qwen2, "", "unheard-of"), 700)
     one_line(attn("tokens", TEXT, "-m", path), 3, "unheard-of")
 

@@ -19,7 +19,7 @@ import numpy as np
 from attncli.errors import InputError, UsageError, not_installed
 from attncli.masks.parser import parse
 from attncli.sources.chat import open_chat
-from attncli.sources.folder import TEMPLATE, check_folder, is_known, read_json
+from attncli.sources.folder import TEMPLATE, check_folder, is_gguf, is_known, read_json
 from attncli.sources.forms import check_form
 from attncli.sources.locating import Place, locate
 from attncli.sources.native.families import recipe_of
@@ -39,7 +39,7 @@ from attncli.sources.storage import (
 )
 from attncli.sources.stream import OneByOne
 from attncli.sources.tensors.gguf import Gguf
-from attncli.sources.tensors.gguf_file import GgufFile, is_gguf
+from attncli.sources.tensors.gguf_file import GgufFile
 from attncli.sources.tensors.opening import open_store, rows_of_vocabulary
 from attncli.sources.tensors.quantized import without_quantization
 from attncli.sources.tensors.shards import has_shards

@@ -93,8 +93,7 @@ def _decoder(architecture: str, said: Fields, file: GgufFile) -> dict[str, Any]:
     said.take("expert_count", 0, among=(0,))
     said.take("attention.causal", True, among=(True,))
     config |= {"head_dim": width, "num_key_value_heads": said.count("attention.head_count_kv", heads)}
-    bias = "blk.0.attn_output.bias" in file.shapes
-    if architecture in ("llama", "qwen3") and bias:
+    if architecture != "qwen2" and not {"blk.0.attn_q.bias", "blk.0.attn_output.bias"}.isdisjoint(file.shapes):
         config["attention_bias"] = True
     theta = said.number("rope.freq_base", 10_000.0)
     config |= _rotated(architecture, said, file, theta, width)

@@ -114,7 +114,7 @@ def _named(file: GgufFile, name: str) -> tuple[str, _Named]:
     part, _, kind = name[found.end() if found else 0 :].rpartition(".")
     known = NAMES[architecture].get(part)
     if known is None or ("{}" in known) != bool(found):
-        return name, _Named(name, None, shape)  # which no model reads
+        raise file.damaged(f"it has a tensor {name}, which no {architecture} has")
     whole = f"{known.format(found.group(1)) if found else known}.{kind}"
     if architecture == "llama" and part in ("attn_q", "attn_k"):
         field = "head_count" if part == "attn_q" else "head_count_kv"

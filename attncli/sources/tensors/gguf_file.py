@@ -191,8 +191,3 @@ class GgufFile:
             return GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
         except (KeyError, ValueError):
             raise self.damaged(f"{name} is of type {kind}, which is not known") from None
-
-
-def is_gguf(name: str) -> bool:
-    """Return whether a path is one of a GGUF file."""
-    return name.lower().endswith(".gguf") and Path(name).is_file()

@@ -26,7 +26,7 @@ from attncli.sources.tensors.mxfp4 import mxfp4
 from attncli.sources.tensors.packed import Packed, Undone
 from attncli.text import visible
 
-_METHODS: dict[str, Callable[[Packed, Mapping[str, Any]], dict[str, Undone]]] = {
+METHODS: dict[str, Callable[[Packed, Mapping[str, Any]], dict[str, Undone]]] = {
     "awq": awq,
     "bitsandbytes": bitsandbytes,
     "compressed-tensors": compressed,
@@ -100,9 +100,9 @@ def dequantized(store: Store, folder: Path) -> Store:
         _refuse_pickles(folder)
         return store  # its files are not here yet
     method = said.get("quant_method") if isinstance(said, Mapping) else None
-    if not isinstance(method, str) or method not in _METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise unknown_quantization(str(folder), "MLX" if method is None and "quantization" in whole else method)
-    undone = _METHODS[method](Packed(store, folder), said)
+    undone = METHODS[method](Packed(store, folder), said)
     return Dequantized(store, method, undone) if undone else store
 
 
