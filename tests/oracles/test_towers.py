@@ -192,3 +192,10 @@ def test_the_whole_class_is_found_without_its_name(tmp_path: Path) -> None:
         for ours, theirs in zip(weights(opened(tmp_path, "all").trace("w7 w8 w9")), weights(named), strict=True):
             np.testing.assert_array_equal(ours, theirs)
     assert whole_class("gemma3").__name__ in config["architectures"]
+
+
+def test_a_class_that_does_not_fit_the_configuration_is_passed_over(tmp_path: Path) -> None:
+    save(calmed(tiny_whole("gemma3")), tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"architectures": ["Gemma3ForCausalLM"]}))
+    assert opened(tmp_path, "0").part.path == "model.language_model"

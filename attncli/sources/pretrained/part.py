@@ -146,12 +146,9 @@ def _text_class(config: Any) -> type | None:
     """Return the class of a text model where it is not the one that transformers takes for its configuration."""
     if config.model_type in _OF_TEXT_ALONE:
         return getattr(transformers, _OF_TEXT_ALONE[config.model_type])
-    # An encoder and a decoder of two architectures
-    return (
-        None
-        if type(config) in MODEL_MAPPING or "AutoModel" in (getattr(config, "auto_map", None) or {})
-        else _class_of(config)
-    )
+    is_brought = not type(config).__module__.startswith("transformers.")  # by the checkpoint
+    # An encoder and a decoder of two architectures have no such class.
+    return None if is_brought or type(config) in MODEL_MAPPING else _class_of(config)
 
 
 def _language_config(config: Any) -> Any:
@@ -195,8 +192,9 @@ def _tower(name: str, config: Any, inner: Any, options: LoadOptions) -> TextPart
 def _class_of(config: Any) -> type | None:
     """Return the class that a configuration names, or that transformers has for it."""
     named = (getattr(transformers, str(each), None) for each in config.architectures or ())
+    fitting = (each for each in named if getattr(each, "config_class", None) is type(config))
     known = (mapping.get(type(config), None) for mapping in (MODEL_FOR_MULTIMODAL_LM_MAPPING, MODEL_MAPPING))
-    classes = (each for each in (*named, *known) if isinstance(each, type))
+    classes = (each for each in (*fitting, *known) if isinstance(each, type))
     return next((each for each in classes if issubclass(each, PreTrainedModel)), None)
 
 
