@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -89,6 +90,8 @@ class Hub:
         template = self.address + "/{repo_id}/resolve/{revision}/{filename}"
         patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         patch.setattr(hf_api.api, "endpoint", self.address)
+        if "transformers.utils.hub" in sys.modules:  # which keeps the first one that it has asked
+            patch.setattr(sys.modules["transformers.utils.hub"], "_hf_api", None)
         patch.setattr(constants, "HF_HUB_CACHE", str(home / "hub"))
         patch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
         patch.setattr(constants, "HF_HUB_OFFLINE", False)

@@ -80,6 +80,26 @@ def test_fields_together_give_it_too_or_the_engine_declines(data: st.DataObject,
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_a_recipe_names_the_tensors_that_are_read_whole_up_to_a_layer(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: set[str] = set()
+    tensor = Weights.tensor
+
+    def noted(self: Weights, name: str, *shape: int) -> Any:
+        read.add(name)
+        return tensor(self, name, *shape)
+
+    monkeypatch.setattr(Weights, "tensor", noted)
+    save(config_of(family, {}), tmp_path)
+    model = native_model(tmp_path)
+    for last in range(len(model.recipe.layers)):
+        read.clear()
+        model.layers([3, 4, 5], None, [last], (0,), None)
+        assert set(model.recipe.read_whole(last)) == read
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_every_field_that_a_recipe_reads_is_varied(family: str) -> None:
     fields = Fields({"model_type": family})
     recipe_of(fields)
