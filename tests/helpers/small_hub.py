@@ -51,12 +51,18 @@ def serving(repositories: Mapping[str, str | Path], home: Path) -> Iterator[dict
                     body = json.dumps(tree).encode()
             elif "/resolve/" in path and file in files:
                 status, body = 200, files[file]
+            size, etag, part = len(body), hashlib.sha1(body).hexdigest(), self.headers.get("Range")
+            if has_body and status == 200 and part:
+                first, _, last = part.removeprefix("bytes=").partition("-")
+                status, body = 206, body[int(first) : int(last) + 1 if last else size]
             self.send_response(status)
+            if status == 206:
+                self.send_header("Content-Range", f"bytes {first}-{int(first) + len(body) - 1}/{size}")
             if status == 404:
                 self.send_header("X-Error-Code", "EntryNotFound" if files else "RepoNotFound")
             if files:
                 self.send_header("X-Repo-Commit", COMMIT)
-                self.send_header("ETag", f'"{hashlib.sha1(body).hexdigest()}"')
+                self.send_header("ETag", f'"{etag}"')
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             if has_body:

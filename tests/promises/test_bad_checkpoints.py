@@ -17,6 +17,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 from transformers.models.llama.modeling_llama import LlamaMLP
 
+from attncli.sources.pretrained.recording import Recorder
+
 pytestmark = pytest.mark.usefixtures("by_transformers")
 
 Run = Callable[..., Any]
@@ -217,8 +219,9 @@ def test_a_model_of_images_or_audio_has_no_tokenizer_because_it_reads_no_text(
     assert "folder is complete" not in line  # it is
 
 
-def test_positions_that_are_no_tokens_are_said(attn: Run, checkpoint: Made) -> None:
-    refused(attn, NOT_EXPOSED, checkpoint("cpmant"), "layer 0", "3 tokens", "positions that are no tokens")
+def test_positions_that_are_not_known_are_said(attn: Run, checkpoint: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Recorder, "sides", lambda *_: (None, None))  # as if DeepSeek-V4's blocks were not known
+    refused(attn, NOT_EXPOSED, checkpoint("deepseek_v4"), "layer 1", "positions that are no tokens", more=("-l", "1"))
 
 
 def test_the_last_head_is_shown_with_its_group(attn: Run, tiny_llama: str) -> None:

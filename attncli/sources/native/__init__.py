@@ -9,7 +9,7 @@ import logging
 import math
 import os
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -92,7 +92,7 @@ class NativeCheckpoint(OneByOne):
         _check_options(options)
         self.mask = None if mask is None else parse(mask, states_true=False)
         files = _files(model, options)
-        model, config, store = files.name, files.config, files.store
+        model, config = files.name, files.config
         recipe = recipe_of(Fields(config))
         if kind not in (None, "self"):
             raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has self attention")
@@ -107,6 +107,7 @@ class NativeCheckpoint(OneByOne):
         has_choice = options.engine == "auto" and not options.verify and not not_installed("torch", "transformers")
         has_choice = has_choice and not is_gguf(model)  # which this engine alone reads
         self.most = MOST if has_choice else math.inf
+        store = files.store()
         self._form = store.form
         weights = Weights(model, store, recipe.prefixes, recipe.embedding.tokens.name + ".weight")
         self.model = Model(recipe, weights)
@@ -167,11 +168,11 @@ class NativeCheckpoint(OneByOne):
 
 
 class _Files(NamedTuple):
-    """A checkpoint: how it is called, its configuration, its tensors, and what opens its tokenizer."""
+    """A checkpoint: how it is called, its configuration, and what opens its tensors and its tokenizer."""
 
     name: str
     config: dict[str, Any]
-    store: Store
+    store: Callable[[], Store]
     tokenizer: Callable[[], NativeTokenizer]
     details: dict[str, str]
 
@@ -184,27 +185,31 @@ def _files(model: str, options: EngineOptions) -> _Files:
     is_cut = place.adapter is not None and not os.path.isdir(model) and not has_adapter_weights(place.adapter)
     if is_cut or place.lacks(options.base):
         raise NotCachedError("its adapter is not, or not whole, in the local cache")
-    folder = _folder(place, options, has_shards if place.tokenizer else _is_whole)
-    fetching = None
-    if folder is None:
-        if place.adapter is not None:
-            raise NotCachedError(_NOT_CACHED)
-        folder, fetching = _checked_out(model, options), options
-    else:
-        check_form(place.name, folder)
-    check_beside(place.name, folder)
-    store = open_store(folder, place.read_adapter(options.allow_pickle), fetching)
-    check_is_undone(place.name, folder, store)
+    found = _folder(place, options, has_shards if place.tokenizer else _is_whole)
+    if found is None and place.adapter is not None:
+        raise NotCachedError(_NOT_CACHED)
+    folder = found or _checked_out(model, options)
     config = without_quantization(read_json(folder / "config.json"))  # which the store undoes
-    if "vocab_size" in config:
-        config["vocab_size"] = rows_of_vocabulary(store, config["vocab_size"])
+
+    @cache
+    def store() -> Store:
+        if found is not None:
+            check_form(place.name, folder)
+        check_beside(place.name, folder)
+        adapter = place.read_adapter(options.allow_pickle)
+        opened = open_store(folder, adapter, None if found else options)
+        check_is_undone(place.name, folder, opened)
+        return opened
+
+    if place.adapter is not None and "vocab_size" in config:
+        config["vocab_size"] = rows_of_vocabulary(store(), config["vocab_size"])
     tokenizer = partial(load_tokenizer, place.model, place.tokenizer or folder, config)
     return _Files(place.name, config, store, tokenizer, place.details)
 
 
 def _of_gguf(name: str) -> _Files:
     file = GgufFile(Path(name))
-    return _Files(name, config_of(file), Gguf(file), partial(tokenizer_of, file), {})
+    return _Files(name, config_of(file), partial(Gguf, file), partial(tokenizer_of, file), {})
 
 
 def load_alone(name: str, options: LoadOptions) -> tuple[NativeTokenizer, int]:
@@ -241,8 +246,8 @@ def _check_options(options: LoadOptions) -> None:
 
 def _folder(place: Place, options: LoadOptions, is_whole: Callable[[Path], bool]) -> Path | None:
     """Return the folder that holds a checkpoint: its own, or that of the hub's local cache, if it is whole there."""
-    has_all = is_whole(place.folder) and (not options.chat or _has_chat_template(place.folder))
-    if not os.path.isdir(place.model) and not has_all:
+    is_local = os.path.isdir(place.model)
+    if not is_local and not (is_whole(place.folder) and (not options.chat or _has_chat_template(place.folder))):
         return None
     check_folder(place.folder)
     return place.folder

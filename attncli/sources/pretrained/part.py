@@ -20,7 +20,7 @@ from transformers import (
     initialization,
 )
 
-from attncli.errors import InputError, NotExposedError
+from attncli.errors import InputError, LoadError, NotExposedError
 from attncli.sources.hub import explained
 from attncli.sources.pretrained.configuration import is_counted, layer_count
 from attncli.sources.pretrained.tokenizer import check_quantization, hub_arguments
@@ -57,6 +57,9 @@ _READ = {
     **dict.fromkeys(("pixel_values", "images", "flattened_patches", "pixel_values_videos"), _PICTURE),
     **dict.fromkeys(("input_features", "input_values", "audio_values", "audio_codes"), _SOUND),
 }
+
+# Which classes it is saved from, and which code it brings.
+_TYPES = {"architectures": list, "auto_map": dict}
 
 # How a language model is called inside of another model, and what stands before the names of its tensors.
 _PREFIX = r"^(?:model\.)?language_model\.(?:model\.)?"
@@ -110,6 +113,13 @@ def text_part(name: str, options: LoadOptions) -> TextPart:
         except AttributeError:
             check_quantization(name, options)
             raise
+    for field_name, kind in _TYPES.items():
+        said = getattr(config, field_name, None)
+        if not isinstance(said, kind | None):
+            raise LoadError(
+                f"the configuration of {visible(name)} says that its {field_name} is {visible(repr(said)[:50])}; "
+                f"expected a {kind.__name__}"
+            )
     shown = f"{visible(name)} ({visible(str(config.model_type))})"
     inner = _language_config(config)
     main_input = getattr(_class_of(config), "main_input_name", "input_ids")

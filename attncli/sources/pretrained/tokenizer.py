@@ -32,6 +32,9 @@ _AFTER_PADDING = frozenset({
 })  # fmt: skip
 
 
+_POSITIONS = ("max_position_embeddings", "max_seq_len")
+
+
 def load_tokenizer(name: str, options: LoadOptions, folder: Path | None = None, config: Any = None) -> Any:
     """Load a checkpoint's tokenizer.
 
@@ -140,8 +143,17 @@ def check_quantization(name: str, options: LoadOptions) -> None:
 
 def positions(config: Any) -> int | None:
     """Return how many positions a configuration counts, or None where it sets no limit."""
-    limits = (getattr(config, name, None) for name in ("max_position_embeddings", "max_seq_len"))
+    config = _counting(config)
+    limits = (getattr(config, name, None) for name in _POSITIONS)
     return next((limit for limit in limits if isinstance(limit, int) and limit > 0), None)
+
+
+def _counting(config: Any) -> Any:
+    """Return the configuration that counts positions: the model's own, or that of its language model or decoder."""
+    if not any(hasattr(config, name) for name in _POSITIONS):
+        with suppress(ValueError):  # it has several
+            return config.get_text_config(decoder=True)
+    return config
 
 
 def _config(name: str, options: LoadOptions) -> Any:
@@ -155,10 +167,7 @@ def _config(name: str, options: LoadOptions) -> Any:
 
 def limit_by(config: Any) -> int | None:
     """Return how many tokens a model reads at most, by its configuration alone; None where that sets no limit."""
-    if positions(config) is None:
-        with suppress(ValueError):  # it has several
-            config = config.get_text_config(decoder=True)
-    limit = positions(config)
+    limit, config = positions(config), _counting(config)
     if limit is None or config.model_type not in _AFTER_PADDING or config.pad_token_id is None:
         return limit
     return limit - config.pad_token_id - 1
