@@ -185,7 +185,7 @@ def discard(aside: Path, is_kept: bool) -> None:
 DTYPES = {"BOOL": "?", "BF16": "<u2"} | {
     f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "FIU" for size in (1, 2, 4, 8)
 }
-_CODES = dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E8M0"), "u1")  # NumPy has no such floats either
+CODES = dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E8M0"), "u1")  # NumPy has no such floats either
 
 
 class Tensors:
@@ -220,7 +220,7 @@ class Tensors:
         self.types: dict[str, str] = {name: entry["dtype"] for name, entry in header.items()}
         self.shapes: dict[str, tuple[int, ...]] = {name: tuple(entry["shape"]) for name, entry in header.items()}
         self.starts: dict[str, int] = {name: begin + entry["data_offsets"][0] for name, entry in header.items()}
-        known = DTYPES | _CODES
+        known = DTYPES | CODES
         self.mapped = {
             name: np.ndarray(self.shapes[name], known[kind], self.pages, self.starts[name])
             for name, kind in self.types.items()

@@ -217,4 +217,5 @@ def test_an_adapter_on_the_hub_is_downloaded_with_its_base(
         weights.unlink()
         again = program("inspect", TEXT, "-m", "some/lora", "-F", "json", env=os.environ | environment)
         assert again.stdout == first.stdout
-    assert attn("inspect", TEXT, "-m", "some/lora", "-F", "json", HF_HOME=str(tmp_path)).out == first.stdout
+    offline = attn("inspect", TEXT, "-m", "some/lora", "-F", "json", HF_HOME=str(tmp_path))
+    assert offline.out == first.stdout, offline.err

@@ -186,9 +186,8 @@ def _files(model: str, options: EngineOptions) -> _Files:
     if is_cut or place.lacks(options.base):
         raise NotCachedError("its adapter is not, or not whole, in the local cache")
     found = _folder(place, options, has_shards if place.tokenizer else _is_whole)
-    if found is None and place.adapter is not None:
-        raise NotCachedError(_NOT_CACHED)
-    folder = found or _checked_out(model, options)
+    own = place.options(options)
+    folder = found or _checked_out(place.model, own)
     config = without_quantization(read_json(folder / "config.json"))  # which the store undoes
 
     @cache
@@ -197,7 +196,7 @@ def _files(model: str, options: EngineOptions) -> _Files:
             check_form(place.name, folder)
         check_beside(place.name, folder)
         adapter = place.read_adapter(options.allow_pickle)
-        opened = open_store(folder, adapter, None if found else options)
+        opened = open_store(folder, adapter, None if found else own)
         check_is_undone(place.name, folder, opened)
         return opened
 

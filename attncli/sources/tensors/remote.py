@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attncli.errors import LoadError, UnconfirmedError
-from attncli.files import DTYPES
+from attncli.files import CODES, DTYPES
 from attncli.sources.folder import ALONE, repository_name, shards_of
 from attncli.sources.hub import explained, hush_hub, is_offline
 from attncli.sources.tensors import Stored
@@ -111,13 +111,13 @@ class Remote:
         return entries[name]
 
     def _numbers(self, name: str, begin: int, end: int, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-        kind = self.stored(name).type
-        if kind not in DTYPES:
+        dtype = (DTYPES | CODES).get(kind := self.stored(name).type)
+        if dtype is None:
             raise LoadError(f"tensor {visible(name)} of {visible(self._name)} is {kind}, which is not read")
         part = _Part(self._file_of[name], begin, end)
         while (found := self._file(part.file).find(begin, end)) is None:  # or removed by another run since
             self._bring([part])
-        return found.view(DTYPES[kind]).reshape(shape)
+        return found.view(dtype).reshape(shape)
 
     def _file(self, file: str) -> _File:
         with self._lock:
