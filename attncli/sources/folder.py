@@ -165,4 +165,5 @@ def folder_of(name: str, revision: str | None) -> Path:
 
 def is_known(folder: Path, name: str) -> bool:
     """Return whether a snapshot has a file, or is known to lack it because the hub has none."""
-    return os.path.exists(folder / name) or os.path.exists(folder.parents[1] / ".no_exist" / folder.name / name)
+    absent = folder.absolute().parents[1] / ".no_exist" / folder.name
+    return os.path.exists(folder / name) or os.path.exists(absent / name)

@@ -66,7 +66,9 @@ def check_is_checkpoint(name: str) -> None:
     """
     check_path(name)
     if is_gguf(name):
-        raise LoadError(f"{visible(name)} is a GGUF file, which the native engine alone reads, for inspect and heads")
+        raise LoadError(
+            f"{visible(name)} is a GGUF file, which the native engine alone reads; this takes a checkpoint's folder"
+        )
     if os.path.isfile(name):
         raise LoadError(f"{visible(name)} is a file; --model takes a checkpoint's folder or its name on the hub")
     if os.path.isdir(name):

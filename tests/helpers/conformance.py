@@ -56,7 +56,7 @@ RETURNS_FIRST = {"canine"}
 
 # What is refused with exit code 4, and why.
 NOT_REACHED = {
-    "blt": "no text model with attention layers",
+    "blt": "several models in one",
     "mra": "no weight for each pair of tokens",
     "yoso": "no weight for each pair of tokens",
 }

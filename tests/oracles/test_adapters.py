@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 import torch
 from adapters import WHOLE, beside_its_base, save_adapter, save_base
-from peft import IA3Config, LoHaConfig, LoKrConfig, LoraConfig, PeftModel
+from architectures import tiny_whole
+from conformance import save_for_auto
+from peft import IA3Config, LoHaConfig, LoKrConfig, LoraConfig, PeftModel, get_peft_model
 from running import Ran
 from safetensors.torch import load_file, save_file
 
@@ -300,3 +302,44 @@ def test_an_adapter_on_an_adapter_is_refused(adapter: str, tmp_path: Path, attn:
     ran = attn("inspect", TEXT, "-m", folder)
     assert ran.code == 3
     assert "is an adapter itself" in ran.err
+
+
+def test_the_tower_that_an_adapter_changes_is_found_by_what_stands_above_its_layers(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    whole = tiny_whole("gemma3")
+    save_for_auto(whole, tmp_path / "base")
+    named = r".*language_model.*\.(q|k)_proj"  # the tower that looks at pictures has layers of the same names
+    model = get_peft_model(whole, LoraConfig(r=4, target_modules=named, init_lora_weights=False))
+    model.peft_config["default"].base_model_name_or_path = str(tmp_path / "base")
+    model.save_pretrained(str(tmp_path / "adapter"))
+    save_for_auto(model.merge_and_unload(), tmp_path / "merged")
+    for engine in ("native", "transformers"):
+        found, expected, plain = (
+            attncli.inspect("w3 w4 w5", model=str(tmp_path / name), layers="all", engine=engine)
+            for name in ("adapter", "merged", "base")
+        )
+        for one, other, without in zip(found.layers, expected.layers, plain.layers, strict=True):
+            np.testing.assert_allclose(one.q, other.q, atol=1e-5 * float(np.abs(other.q).max()))
+            assert not np.allclose(one.q, without.q, atol=1e-3)
+
+
+@pytest.mark.parametrize("engine", ["native", "transformers"])
+def test_an_adapter_changes_the_numbers_that_quantized_weights_stand_for(
+    engine: str, bases: Callable[[str], str], tmp_path: Path
+) -> None:
+    base = bases("llama")
+    tensors = load_file(Path(base) / "model.safetensors")
+    stored, plain = dict(tensors), dict(tensors)
+    for name in [name for name in tensors if name.endswith("q_proj.weight")]:
+        codes = (tensors[name] * 8).to(torch.float8_e4m3fn)
+        stored[name], stored[name + "_scale_inv"] = codes, torch.full((1, 1), 0.125)
+        plain[name] = codes.float() * 0.125
+    said = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    for folder, held, more in (("fp8", stored, {"quantization_config": said}), ("plain", plain, {})):
+        shutil.copytree(base, tmp_path / folder)
+        save_file(held, tmp_path / folder / "model.safetensors", metadata={"format": "pt"})
+        config = json.loads((tmp_path / folder / "config.json").read_text())
+        (tmp_path / folder / "config.json").write_text(json.dumps(config | more))
+    adapter = save_adapter("llama", str(tmp_path / "plain"), lora("llama"), tmp_path / "adapter")
+    merged = PeftModel.from_pretrained(eager("llama", str(tmp_path / "plain")), adapter).merge_and_unload()
+    assert apart(adapter, attentions(merged), base=str(tmp_path / "fp8"), engine=engine) <= 1e-6

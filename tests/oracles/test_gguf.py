@@ -292,6 +292,25 @@ def test_the_file_of_a_folder_is_named_and_other_engines_are_refused(attn: Run, 
     one_line(attn("inspect", TEXT, "-m", tmp_path), 3, str(path), "give the file itself")
     for more in (["--engine", "transformers"], ["--verify"], ["--dtype", "bfloat16"], ["--generate", "2"]):
         one_line(attn("inspect", TEXT, "-m", path, *more), 4, "is a GGUF file")
+    one_line(attn("inspect", TEXT, "-m", path, "--base", tmp_path), 2, "--base names the model under an adapter")
+    for command in (["check", "-m", path], ["mask", "model", path, TEXT]):
+        one_line(attn(*command), 3, "is a GGUF file", "takes a checkpoint's folder")
+
+
+def test_a_chat_goes_through_the_template_in_the_file(attn: Run, qwen2: Path, tmp_path: Path) -> None:
+    tokenizer = by_bytes(qwen2, "", "qwen2")
+
+    def with_template(writer: gguf.GGUFWriter) -> None:
+        tokenizer(writer)
+        writer.add_chat_template(
+            "{% for each in messages %}<{{ each.role }}>{{ each.content }}{{ eos_token }}{% endfor %}"
+        )
+
+    path = file_with(tmp_path / "model.gguf", with_template, 700)
+    tokens = attn("tokens", TEXT, "-m", path, "--chat", "-F", "json").json
+    assert tokens["text"] == f"<user>{TEXT}<|endoftext|>"
+    words = [token for token in tokens["tokens"] if not token["special"]]
+    assert (words[0]["start"], words[-1]["end"]) == (len("<user>"), len("<user>" + TEXT))
 
 
 def test_only_the_rows_of_the_sentence_are_made_of_their_blocks(

@@ -219,3 +219,18 @@ def test_an_adapter_on_the_hub_is_downloaded_with_its_base(
         assert again.stdout == first.stdout
     offline = attn("inspect", TEXT, "-m", "some/lora", "-F", "json", HF_HOME=str(tmp_path))
     assert offline.out == first.stdout, offline.err
+
+
+def test_a_folder_in_the_working_directory_is_given_by_its_bare_name(
+    tiny_llama: str, tmp_path: Path, attn: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(tiny_llama, tmp_path / "own")
+    (tmp_path / "own" / "special_tokens_map.json").unlink(missing_ok=True)  # which transformers 5 does not write
+    monkeypatch.chdir(tmp_path)
+    for command in ("inspect", "tokens"):
+        assert attn(command, TEXT, "-m", "own").code == 0
+    (tmp_path / "own" / "config.json").write_text('{"model_type": "nobody"}')
+    for engine in ("native", "transformers"):
+        ran = attn("inspect", TEXT, "-m", "own", "--engine", engine)
+        assert (ran.code, ran.out, ran.err.count("\n")) == (3 if engine == "transformers" else 4, "", 1)
+        assert "nobody" in ran.err

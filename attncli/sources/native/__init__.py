@@ -180,6 +180,8 @@ class _Files(NamedTuple):
 def _files(model: str, options: EngineOptions) -> _Files:
     """Return what a checkpoint is made of."""
     if is_gguf(model):
+        if options.base is not None:
+            raise UsageError(f"--base names the model under an adapter, and {visible(model)} is none; drop it")
         return _of_gguf(model)
     place = locate(model, options)
     is_cut = place.adapter is not None and not os.path.isdir(model) and not has_adapter_weights(place.adapter)

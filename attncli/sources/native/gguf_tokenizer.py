@@ -51,9 +51,9 @@ def tokenizer_of(file: GgufFile) -> NativeTokenizer:
     first = named["bos"] if said.get("add_bos_token", begins) else None
     last = named["eos"] if said.get("add_eos_token", False) else None
     tokenizer.post_processor = _template(tokenizer, first, last)
-    tokens = {"unk_token": named["unknown"] if model == "llama" else None, "eos_token": named["eos"],
-              "pad_token": named["padding"]}  # fmt: skip
-    return NativeTokenizer(tokenizer, tokens, ["attention_mask"], "right")
+    tokens = {"unk_token": named["unknown"] if model == "llama" else None, "bos_token": named["bos"],
+              "eos_token": named["eos"], "pad_token": named["padding"]}  # fmt: skip
+    return NativeTokenizer(tokenizer, tokens, ["attention_mask"], "right", file.metadata.get("tokenizer.chat_template"))
 
 
 def _piece(said: Mapping[str, Any], pieces: list[str], name: str) -> str | None:

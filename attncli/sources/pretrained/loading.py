@@ -59,7 +59,8 @@ def find(name: str, options: LoadOptions) -> tuple[Place, TextPart]:
             part = text_part(place.model, place.options(options))
     except LoadError:
         if (
-            place.adapter is not None
+            os.path.isdir(name)
+            or place.adapter is not None
             or not is_known(place.folder, "config.json")
             or not download_adapter(name, options)
         ):
@@ -106,8 +107,9 @@ def load_model(
     part.config.use_cache = False  # one pass, no generation: keys and values need not be kept
     loader = _loader(part, options, request, writes)
     fetching = None if os.path.isdir(name) else options
-    # transformers would apply the one and undo the other by other packages, or not at all.
-    if (adapter is not None or _take_quantization(part)) and not is_fetched(place.folder, fetching):
+    # transformers would undo the one and apply the other by other packages, or not at all.
+    is_changed = _take_quantization(part) or adapter is not None
+    if is_changed and not is_fetched(place.folder, fetching):
         _prepare(place, options)
     check_beside(name, place.folder)
     store = open_store(place.folder, adapter, fetching)

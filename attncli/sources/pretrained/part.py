@@ -53,13 +53,14 @@ _NEEDED = {
     "voxtral_realtime": _SOUND,
 }
 _MERGED = ("t5gemma2",)
+_SEVERAL = ("blt",)
 _READ = {
     **dict.fromkeys(("pixel_values", "images", "flattened_patches", "pixel_values_videos"), _PICTURE),
     **dict.fromkeys(("input_features", "input_values", "audio_values", "audio_codes"), _SOUND),
 }
 
-# Which classes it is saved from, and which code it brings.
-_TYPES = {"architectures": list, "auto_map": dict}
+# What a configuration says of its classes and its code.
+_TYPES = {"architectures": list, "auto_map": dict, "model_type": str}
 
 # How a language model is called inside of another model, and what stands before the names of its tensors.
 _PREFIX = r"^(?:model\.)?language_model\.(?:model\.)?"
@@ -113,15 +114,16 @@ def text_part(name: str, options: LoadOptions) -> TextPart:
         except AttributeError:
             check_quantization(name, options)
             raise
-    for field_name, kind in _TYPES.items():
-        said = getattr(config, field_name, None)
-        if not isinstance(said, kind | None):
-            raise LoadError(
-                f"the configuration of {visible(name)} says that its {field_name} is {visible(repr(said)[:50])}; "
-                f"expected a {kind.__name__}"
-            )
+    _check_types(name, config)
+    if config.model_type in _SEVERAL:
+        raise NotExposedError(
+            f"{visible(name)} ({config.model_type}) is several models in one, of bytes and groups of bytes, which is "
+            "not supported; give a text model"
+        )
     shown = f"{visible(name)} ({visible(str(config.model_type))})"
     inner = _language_config(config)
+    if inner is not None:
+        _check_types(name, inner)
     main_input = getattr(_class_of(config), "main_input_name", "input_ids")
     needed = _NEEDED.get(config.model_type)
     if needed is None and inner is not None and config.is_encoder_decoder and not inner.is_encoder_decoder:
@@ -142,6 +144,17 @@ def text_part(name: str, options: LoadOptions) -> TextPart:
         )
     _check_count(name, part.config)
     return part
+
+
+def _check_types(name: str, config: Any) -> None:
+    """Raise LoadError for a field that is not of the type that whoever reads it expects."""
+    for field_name, kind in _TYPES.items():
+        said = getattr(config, field_name, None)
+        if not isinstance(said, kind | None):
+            raise LoadError(
+                f"the configuration of {visible(name)} says that its {field_name} is {visible(repr(said)[:50])}; "
+                f"expected a {kind.__name__}"
+            )
 
 
 def _check_count(name: str, config: Any) -> None:

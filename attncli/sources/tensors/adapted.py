@@ -75,6 +75,7 @@ class Adapted:
         for start in range(max(len(parts) - 1 if layer is None else layer, 1)):
             found = named.get(".".join(parts[start:]), [])
             found = [tensor] if tensor in found else found
+            found = _nearest(found, parts[:start])
             if len(found) > 1:
                 raise self._misfit(tensor, f"which may be {visible(found[0])} or {visible(found[1])} of its base")
             if found and found[0] in taken:
@@ -150,6 +151,12 @@ class Adapted:
             own = widened(parts["lora_embedding_A"][:, list(indices)]).T @ widened(parts["lora_embedding_B"]).T
             return widened(self._base.rows(name, indices)) + own * np.float32(change.scale)
         return self.read(name)[list(indices)]
+
+
+def _nearest(names: list[str], above: Sequence[str]) -> list[str]:
+    """Return the names that share the most parts with what stands above: two towers may have layers of one name."""
+    shared = [len(set(above) & set(name.split("."))) for name in names]
+    return [name for name, count in zip(names, shared, strict=True) if count == max(shared)]
 
 
 def _by_ends(names: Collection[str]) -> dict[str, list[str]]:

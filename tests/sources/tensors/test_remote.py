@@ -14,12 +14,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from architectures import tiny_model
 from conformance import save_for_auto
 from hub import COMMIT, NAME, TOKEN, Asked, Hub
 from huggingface_hub.utils import _http
 from running import on_terminal, text_shown
 from safetensors.numpy import load_file, save_file
+from safetensors.torch import load_file as torch_tensors
+from safetensors.torch import save_file as save_torch
 
 from attncli.sources import open_source
 from attncli.sources.tensors import remote, wire
@@ -486,3 +489,18 @@ def test_whatever_a_run_loads_is_what_the_folder_holds(how: dict[str, Any], hub:
 def test_a_checkpoint_on_the_hub_is_checked(hub: Hub, attn: Run) -> None:
     fetched, read = (attn("check", "-m", name, "time flies", "-F", "json") for name in (NAME, hub.folder))
     assert (fetched.code, fetched.json["findings"]) == (read.code, read.json["findings"])
+
+
+@pytest.mark.parametrize("engine", ["native", "transformers"])
+def test_quantized_tensors_are_fetched_as_their_codes(engine: str, hub: Hub, attn: Run) -> None:
+    held = torch_tensors(hub.folder / WEIGHTS)
+    for name in [name for name in held if name.endswith("q_proj.weight")]:
+        held[name] = (held[name] * 8).to(torch.float8_e4m3fn)
+        held[name + "_scale_inv"] = torch.full((1, 1), 0.125)
+    save_torch(held, hub.folder / WEIGHTS, metadata={"format": "pt"})
+    config = json.loads((hub.folder / "config.json").read_text())
+    said = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    (hub.folder / "config.json").write_text(json.dumps(config | {"quantization_config": said}))
+    expected = layers(attn("inspect", "-m", hub.folder, *ASK[3:], "--engine", engine))
+    assert layers(attn(*ASK, "--engine", engine)) == expected
+    assert all(one.range for one in weights(hub))
