@@ -121,6 +121,7 @@ BY_METAVAR: dict[str, tuple[Values, Values]] = {
     "words|TOKENIZER": (["words", "tokenizer.json", "tiny"], [".", "missing", "no-one/nothing", "", "text.txt"]),
     "heads|layers|heads,layers": (["heads", "layers", "heads,layers"], ["layers,heads", "", "x"]),
     "auto": (["auto", "cpu"], ["", "x"]),
+    "SIZE": (["20GB", "1 MB", "0"], ["", "x", "-1GB", "1.5.5GB", "GB", _HUGE, "٣GB"]),
     "TOPIC": (["masks", "formats", "inspect", "mask"], ["", "x", "--man", "mask\x1b[2J"]),
     "NAME": (["cpu", "main"], ["cuda", "meta", "", "x\x1b[2J"]),
     "MODEL": _checkpoints,

@@ -84,13 +84,16 @@ def test_a_recipe_names_the_tensors_that_are_read_whole_up_to_a_layer(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: set[str] = set()
-    tensor = Weights.tensor
 
-    def noted(self: Weights, name: str, *shape: int) -> Any:
-        read.add(name)
-        return tensor(self, name, *shape)
+    def noting(reader: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(self: Weights, name: str, *shape: int) -> Any:
+            read.add(name)
+            return reader(self, name, *shape)
 
-    monkeypatch.setattr(Weights, "tensor", noted)
+        return noted
+
+    for reader in (Weights.vector, Weights.matrix):
+        monkeypatch.setattr(Weights, reader.__name__, noting(reader))
     save(config_of(family, {}), tmp_path)
     model = native_model(tmp_path)
     for last in range(len(model.recipe.layers)):

@@ -109,7 +109,7 @@ def held(attn: Run, line: Line) -> Any:
     is_script = line.path[0] in ("completion", "__complete")
     if is_script:
         assert ran.code in CODES
-        assert not ran.err or ran.code != OK or "--verbose" in line.words
+        assert not ran.err or ran.code != OK or {"--verbose", "-v"} & {*line.words}
         return ran
     hold(ran.code, ran.out, ran.err, form if form in READERS else "table", line.given("--color") == "always")
     assert ran.code != FINDINGS or line.path in {("check",), ("mask", "check"), ("mask", "diff")}
