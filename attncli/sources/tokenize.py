@@ -83,11 +83,12 @@ class _OfVocabulary:
 
 class _OfCheckpoint:
     def __init__(self, model: str, options: TokenizerOptions, special: bool) -> None:
-        self._name = model
         from attncli.sources.chat import open_chat
+        from attncli.sources.locating import locate
 
         load = LoadOptions(**vars(options))
         tokenizer, self._limit = _loaded(model, load)
+        self._name = locate(model, load, for_tokenizer=True).name
         # How long a text is, is what one wants to see here: none is refused, and it is cut only if asked.
         limit = self._limit if options.truncate else None
         chat = open_chat(model, tokenizer, load, special=special, asks=False)

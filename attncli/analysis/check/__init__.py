@@ -90,7 +90,7 @@ def check(
     found += findings_of(probe, compared, documents, known)
     found += tokenizer_findings(probe.checkpoint.reader, sentences[0].tokens, probe.known_padding)
     return Report(
-        model=model,
+        model=probe.checkpoint.name,
         architecture=probe.checkpoint.part.architecture,
         dtype=probe.dtype,
         tokens=tuple(len(sentence.tokens) for sentence in sentences),
