@@ -217,6 +217,11 @@ def test_an_adapter_on_the_hub_is_downloaded_with_its_base(
         weights.unlink()
         again = program("inspect", TEXT, "-m", "some/lora", "-F", "json", env=os.environ | environment)
         assert again.stdout == first.stdout
+        assert not list(tmp_path.rglob("models--some--base/**/model.safetensors"))  # its tensors come one by one
+        whole = "--engine", "transformers", "-F", "json"
+        by_transformers = program("inspect", TEXT, "-m", "some/lora", *whole, env=os.environ | environment)
+    offline = program("inspect", TEXT, "-m", "some/lora", *whole, env=os.environ | {"HF_HOME": str(tmp_path)})
+    assert (offline.stdout, offline.returncode) == (by_transformers.stdout, 0), offline.stderr
     offline = attn("inspect", TEXT, "-m", "some/lora", "-F", "json", HF_HOME=str(tmp_path))
     assert offline.out == first.stdout, offline.err
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from inspect import Parameter, signature
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from attncli.errors import AttnError, NotExposedError, UsageError
 from attncli.masks.parser import parse
 from attncli.sources.chat import open_chat
-from attncli.sources.checkout import checkout
 from attncli.sources.locating import Place
 from attncli.sources.options import LoadOptions
 from attncli.sources.pretrained import batch, interface, loading, memory, particular, tokenizer
@@ -32,6 +31,7 @@ from attncli.sources.pretrained.positions import ahead, own_tokens, with_prompts
 from attncli.sources.pretrained.recording import Request
 from attncli.sources.reading import Reader, Sentence
 from attncli.sources.tensors.cache import Notes
+from attncli.sources.tensors.opening import is_fetched
 from attncli.text import several, visible
 from attncli.trace.layer import LayerTrace
 from attncli.trace.selection import Indices
@@ -67,9 +67,6 @@ class Checkpoint:
         expression = None if mask is None else parse(mask, states_true=False)
         if generate and expression is not None:
             raise UsageError("--generate lets the model write under its own mask; drop --mask")
-        parts = checkout(model, options)
-        if parts is not None:  # all files are to be of the commit whose weights are fetched in parts
-            self.options = options = replace(options, revision=parts.name)
         # All that the configuration tells comes before the weights are read.
         self.place, self.part = loading.find(model, options)
         self.name = model = self.place.name
@@ -88,7 +85,7 @@ class Checkpoint:
         heads.among(head_count(config), f"each layer of {visible(model)}")
         what, last = self.part.architecture, max(self.request.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, what, self.num_layers, last)
-        own_tokenizer = _tokenizer(self.place, options, self.part.whole, parts)
+        own_tokenizer = _tokenizer(self.place, options, self.part.whole)
         chat = open_chat(model, own_tokenizer, options, special=special, asks=generate > 0)
         whole, notes, self._form = self._load(writes=generate > 0)
         own = whole.get_submodule(self.part.path)
@@ -256,12 +253,12 @@ class Checkpoint:
         )
 
 
-def _tokenizer(place: Place, options: LoadOptions, config: Any, parts: Path | None) -> Any:
+def _tokenizer(place: Place, options: LoadOptions, config: Any) -> Any:
     """Load a tokenizer; at a commit for which that was done before, transformers need not look for files any more."""
     load = place.options(options)
-    if parts is None:
+    if place.tokenizer is not None or os.path.isdir(place.model) or not is_fetched(place.folder, load):
         return tokenizer.load_tokenizer(place.model, load, place.tokenizer, config)
-    notes = Notes(parts)
+    notes = Notes(place.folder)
     found = tokenizer.load_tokenizer(place.model, replace(load, offline=load.offline or notes.has_tokenizer))
     notes.keep_tokenizer()
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from transformers import MODEL_MAPPING, AutoModel, AutoModelForCausalLM
 from transformers import __version__ as transformers_version
 
 from attncli.errors import LoadError, UsageError
+from attncli.sources.checkout import checkout
 from attncli.sources.folder import is_known
 from attncli.sources.forms import check_form, has_pickle
 from attncli.sources.hub import Download, download_adapter, download_weights, explained, first_sentence, heard
@@ -56,6 +58,9 @@ def find(name: str, options: LoadOptions) -> tuple[Place, TextPart]:
         place = locate(name, options)
     try:
         with place.reading():
+            parts = checkout(place.model, place.options(options))
+            if parts is not None:  # all files are to be of the commit whose weights are fetched in parts
+                place = replace(place, revision=parts.name)
             part = text_part(place.model, place.options(options))
     except LoadError:
         if (
