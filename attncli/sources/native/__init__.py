@@ -25,8 +25,6 @@ from attncli.sources.locating import Place, locate
 from attncli.sources.native.families import recipe_of
 from attncli.sources.native.fields import DeclinedError, Fields
 from attncli.sources.native.forward import Model
-from attncli.sources.native.gguf_config import config_of
-from attncli.sources.native.gguf_tokenizer import tokenizer_of
 from attncli.sources.native.tokenizer import NativeTokenizer, load_tokenizer
 from attncli.sources.native.weights import Weights
 from attncli.sources.nested import has_adapter_weights
@@ -38,8 +36,6 @@ from attncli.sources.storage import (
     check_unread,
 )
 from attncli.sources.stream import OneByOne
-from attncli.sources.tensors.gguf import Gguf
-from attncli.sources.tensors.gguf_file import GgufFile
 from attncli.sources.tensors.opening import open_store, rows_of_vocabulary
 from attncli.sources.tensors.quantized import without_quantization
 from attncli.sources.tensors.shards import has_shards
@@ -209,6 +205,12 @@ def _files(model: str, options: EngineOptions) -> _Files:
 
 
 def _of_gguf(name: str) -> _Files:
+    # Which other checkpoints need not wait for.
+    from attncli.sources.native.gguf_config import config_of
+    from attncli.sources.native.gguf_tokenizer import tokenizer_of
+    from attncli.sources.tensors.gguf import Gguf
+    from attncli.sources.tensors.gguf_file import GgufFile
+
     file = GgufFile(Path(name))
     return _Files(name, config_of(file), partial(Gguf, file), partial(tokenizer_of, file), {})
 
