@@ -95,6 +95,8 @@ class Hub:
         patch.setattr(constants, "HF_HUB_CACHE", str(home / "hub"))
         patch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
         patch.setattr(constants, "HF_HUB_OFFLINE", False)
+        # As attncli says before it imports the client, which a test may have imported before.
+        patch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)
         close_session()
 
     def etag(self, name: str) -> str:
