@@ -54,6 +54,8 @@ _ADVICE = "give the checkpoint that it was made from"
 
 def check_path(name: str) -> None:
     """Raise LoadError for a path where there is nothing and that cannot be a name on the hub."""
+    if not os.path.exists(name) and name.lower().endswith(".gguf"):
+        raise LoadError(f"the checkpoint '{visible(name)}' was not found: there is no such file; check the path")
     if not os.path.exists(name) and (os.path.isabs(name) or name.startswith(("./", "../")) or name.count("/") > 1):
         raise LoadError(f"the checkpoint '{visible(name)}' was not found: there is no such folder; check the path")
 

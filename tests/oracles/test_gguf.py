@@ -293,6 +293,8 @@ def test_the_file_of_a_folder_is_named_and_other_engines_are_refused(attn: Run, 
     for more in (["--engine", "transformers"], ["--verify"], ["--dtype", "bfloat16"], ["--generate", "2"]):
         one_line(attn("inspect", TEXT, "-m", path, *more), 4, "is a GGUF file")
     one_line(attn("inspect", TEXT, "-m", path, "--base", tmp_path), 2, "--base names the model under an adapter")
+    for command in ("inspect", "tokens"):
+        one_line(attn(command, TEXT, "-m", "missing.gguf"), 3, "no such file")
     for command in (["check", "-m", path], ["mask", "model", path, TEXT]):
         one_line(attn(*command), 3, "is a GGUF file", "takes a checkpoint's folder")
 

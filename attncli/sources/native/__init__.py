@@ -30,8 +30,6 @@ from attncli.sources.native.weights import Weights
 from attncli.sources.nested import has_adapter_weights
 from attncli.sources.reading import Reader
 from attncli.sources.storage import (
-    check_beside,
-    check_is_undone,
     check_types,
     check_unread,
 )
@@ -192,11 +190,8 @@ def _files(model: str, options: EngineOptions) -> _Files:
     def store() -> Store:
         if found is not None:
             check_form(place.name, folder)
-        check_beside(place.name, folder)
         adapter = place.read_adapter(options.allow_pickle)
-        opened = open_store(folder, adapter, None if found else own)
-        check_is_undone(place.name, folder, opened)
-        return opened
+        return open_store(place.name, folder, adapter, None if found else own)
 
     if place.adapter is not None and "vocab_size" in config:
         config["vocab_size"] = rows_of_vocabulary(store(), config["vocab_size"])

@@ -26,7 +26,7 @@ from attncli.sources.pretrained.part import TextPart, text_part
 from attncli.sources.pretrained.running import settle, with_ours
 from attncli.sources.pretrained.state import names_of, state_of
 from attncli.sources.pretrained.tokenizer import hub_arguments, positions
-from attncli.sources.storage import check_beside, check_is_undone, check_types, check_unread
+from attncli.sources.storage import check_types, check_unread
 from attncli.sources.tensors.opening import is_fetched, is_plain, open_store, rows_of_vocabulary
 from attncli.sources.tensors.shards import has_shards
 from attncli.text import visible
@@ -116,16 +116,12 @@ def load_model(
     is_changed = _take_quantization(part) or adapter is not None
     if is_changed and not is_fetched(place.folder, fetching):
         _prepare(place, options)
-    check_beside(name, place.folder)
-    store = open_store(place.folder, adapter, fetching)
-    check_is_undone(name, place.folder, store)
+    store = open_store(name, place.folder, adapter, fetching)
     if hasattr(part.config, "vocab_size"):
         part.config.vocab_size = rows_of_vocabulary(store, part.config.vocab_size)
     with explained(name, "model", options), heard() as said:
         model, report = with_ours(partial(_loaded, loader, name, part, options, store))
-    store = open_store(place.folder, adapter, fetching)  # now that it is downloaded
-    check_beside(name, place.folder)
-    check_is_undone(name, place.folder, store)
+    store = open_store(name, place.folder, adapter, fetching)  # now that it is downloaded
     head = model.base_model_prefix + "." if model.base_model_prefix else ""
     notes = _check_weights(name, model, part, report, head, is_undone=bool(store.form))
     floating = (tensor for tensor, value in model.state_dict().items() if value.is_floating_point())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attncli.sources.storage import check_beside, check_is_undone
 from attncli.sources.tensors import Store
 from attncli.sources.tensors.adapted import Adapted
 from attncli.sources.tensors.quantized import dequantized
@@ -15,24 +16,27 @@ if TYPE_CHECKING:
     from attncli.sources.options import LoadOptions
 
 
-def open_store(folder: Path, adapter: Adapter | None = None, fetching: LoadOptions | None = None) -> Store:
+def open_store(name: str, folder: Path, adapter: Adapter | None = None, fetching: LoadOptions | None = None) -> Store:
     """Return the tensors of a checkpoint, of which nothing is read yet.
 
     Args:
+        name: of the checkpoint.
         folder: where its files are.
         adapter: what changes them.
         fetching: how what is not there is fetched from the hub, of which the folder is a snapshot; None: nothing is.
 
     Raises:
-        LoadError: a file is damaged, the weights are quantized in a way that is not undone, or the adapter was made for
-            another model.
+        LoadError: a file is damaged or cannot be opened, the weights are quantized in a way that is not undone, or the
+            adapter was made for another model.
     """
+    check_beside(name, folder)
     stored: Store = Shards(folder)
     if fetching is not None and is_fetched(folder, fetching):
         from attncli.sources.tensors.remote import Remote
 
         stored = Remote(folder, fetching)
     store = dequantized(stored, folder)
+    check_is_undone(name, folder, store)
     return store if adapter is None else Adapted(store, adapter)
 
 
