@@ -55,6 +55,7 @@ def answers_of(
     layers: Indices | None = None,
     generate: int | None = None,
     only: str | None = None,
+    values: bool = True,
     resumed: Resumed | None = None,
 ) -> Iterator[tuple[int, Trace | Failure]]:
     """Yield the numbered traces that a command is asked for; a bad request is refused before the first one.
@@ -68,6 +69,7 @@ def answers_of(
         layers: which layers are needed, whatever `--layer` says.
         generate: how many tokens the model writes.
         only: what takes a single trace, for the error; None takes any number.
+        values: whether V is going to be read; see `open_source`.
         resumed: the run that this one goes on from; sentences that it answered are not answered again.
 
     Raises:
@@ -81,15 +83,18 @@ def answers_of(
 
         chosen = request.selection
         return iter([(1, load(request.from_, layers or chosen.layer, chosen.head, chosen.kind))])
-    return _computed(environment, request, layers or request.selection.layer or usual, generate or 0, only, resumed)
+    return _computed(
+        environment, request, layers or request.selection.layer or usual, generate or 0, only, values, resumed
+    )
 
 
 def traces_of(
-    environment: Environment, request: Request, usual: str, only: str | None = None
+    environment: Environment, request: Request, usual: str, only: str | None = None, *, values: bool = True
 ) -> Iterator[tuple[int, Trace]]:
     """Yield the numbered traces up to the first bad sentence, which raises its error; see `answers_of`."""
     return refusing(
-        answers_of(environment, request, usual, only=only), is_alone(request.computed.sentences, request.from_)
+        answers_of(environment, request, usual, only=only, values=values),
+        is_alone(request.computed.sentences, request.from_),
     )
 
 
@@ -164,6 +169,7 @@ def _computed(
     layers: str | Indices,
     generate: int,
     only: str | None,
+    values: bool,
     resumed: Resumed | None,
 ) -> Iterator[tuple[int, Trace | Failure]]:
     from attncli.sources import open_source
@@ -186,6 +192,7 @@ def _computed(
                 mask=asked.mask,
                 special=not asked.sentences.no_special,
                 generate=generate,
+                values=values,
                 **dict(asked.sentences.prompt.said()),
                 **load,
                 **dict(asked.toy.said()),

@@ -20,6 +20,7 @@ def open_source(
     mask: str | None = None,
     special: bool = True,
     generate: int = 0,
+    values: bool = True,
     **options: Any,
 ) -> Source:
     """Return the toy layer, or a checkpoint with its tokenizer, ready for sentences.
@@ -32,6 +33,8 @@ def open_source(
         mask: a mask expression or file; None is the toy layer's default or the checkpoint's own mask.
         special: whether the tokenizer adds its special tokens.
         generate: how many tokens a causal model writes after each sentence, greedily.
+        values: whether V of the last layer is going to be read. If not, an engine that makes Q, K and V apart leaves
+            what makes V on the disk, or on the hub, until somebody reads V.
         options: fields of `options.ToyOptions`, or of `options.EngineOptions` with a model.
 
     Raises:
@@ -50,7 +53,7 @@ def open_source(
         return ToyLayer(chosen_layers, chosen_heads, kind=kind, mask=mask, special=special, **options)
     from attncli.sources.engines import open_checkpoint
 
-    given: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "generate": generate}
+    given: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "generate": generate, "values": values}
     return open_checkpoint(model, chosen_layers, chosen_heads, **given, **options)
 
 

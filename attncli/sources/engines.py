@@ -37,6 +37,7 @@ def open_checkpoint(
     mask: str | None,
     special: bool,
     generate: int,
+    values: bool,
     **options: Any,
 ) -> Source:
     """Return a checkpoint, ready for sentences.
@@ -49,6 +50,7 @@ def open_checkpoint(
         mask: in place of the model's own.
         special: whether the tokenizer adds its special tokens.
         generate: how many tokens the model writes after each sentence.
+        values: whether those of the last layer are going to be read; see `open_source`.
         options: fields of `EngineOptions`.
 
     Raises:
@@ -70,7 +72,8 @@ def open_checkpoint(
     def by_numpy() -> NativeCheckpoint:
         if generate:
             raise DeclinedError("it writes no tokens")
-        return NativeCheckpoint(model, layers, heads, kind=kind, mask=mask, special=special, options=chosen)
+        how: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "values": values}
+        return NativeCheckpoint(model, layers, heads, options=chosen, **how)
 
     if is_gguf(model) and (chosen.engine == "transformers" or chosen.verify):
         option = "--verify" if chosen.verify else "--engine transformers"

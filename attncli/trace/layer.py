@@ -7,10 +7,10 @@ the bias stay in their smallest exact form: a rule, booleans, or one array share
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -37,6 +37,38 @@ class Rows(Protocol):
 
     def __getitem__(self, place: tuple[int, Int[np.ndarray, " Q"]], /) -> Float[np.ndarray, "Q K"]:
         """Return some query rows of one head, given the head and the rows."""
+
+
+class Deferred:
+    """An array that is made when it is first read, of which the shape is known before.
+
+    NumPy takes it as an array: `numpy.asarray` makes it.
+
+    Args:
+        shape: of the array.
+        made: makes the array; what that raises, reading raises.
+    """
+
+    def __init__(self, shape: tuple[int, ...], made: Callable[[], Float[np.ndarray, " ..."]]) -> None:
+        self.shape = shape
+        self._made = made
+
+    @cached_property
+    def _array(self) -> Float[np.ndarray, " ..."]:
+        return self._made()
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, place: Any, /) -> Float[np.ndarray, " ..."]:
+        return self._array[place]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return np.array(self._array, dtype, copy=copy)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, or a pickle, is the array: what it would be made of is a whole model."""
+        return np.asarray, (self._array,)
 
 
 class Stages:
@@ -171,7 +203,7 @@ class LayerTrace:
         kind: `self`, or `encoder`, `decoder`, `cross`.
         q: queries as the dot product takes them (after any rotation), `[H, Q, D]`.
         k: keys, `[Hkv, K, D]`.
-        v: values, `[Hkv, K, Dv]`.
+        v: values, `[Hkv, K, Dv]`; they may be made when they are first read.
         scale: what multiplies q·k; None where that does not give the recorded scores.
         mask: which query may attend to which key.
         heads: the heads that were asked for; every head is recorded.
@@ -194,7 +226,7 @@ class LayerTrace:
     kind: str
     q: Float[np.ndarray, "H Q D"] | None
     k: Float[np.ndarray, "Hkv K D"] | None
-    v: Float[np.ndarray, "Hkv K Dv"] | None
+    v: Float[np.ndarray, "Hkv K Dv"] | Deferred | None
     scale: float | None
     mask: Mask
     heads: tuple[int, ...]
@@ -259,7 +291,7 @@ class LayerTrace:
             raise InputError("a layer needs q, k, v and a scale, or recorded scores and weights")
         given = {name: array for name in "qkv" if (array := getattr(self, name)) is not None}
         shown = ", ".join(f"{name} {list(array.shape)}" for name, array in given.items())
-        if any(array.ndim != 3 or 0 in array.shape[: 3 if name in "qk" else 2] for name, array in given.items()):
+        if any(len(array.shape) != 3 or 0 in array.shape[: 3 if name in "qk" else 2] for name, array in given.items()):
             raise InputError(f"the shapes {shown} are not [heads, positions, width]")
         heads, queries, keys = self.cells
         groups = {len(given[name]) for name in "kv" if name in given}
@@ -429,7 +461,7 @@ class HeadTrace:
         array = getattr(self.layer, name)
         if array is None:
             raise NotExposedError(f"layer {self.layer.layer} shows its weights alone, not its {name.upper()}")
-        return array
+        return np.asarray(array)
 
     @property
     def scores(self) -> Float[np.ndarray, "Q K"]:

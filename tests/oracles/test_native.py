@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +97,12 @@ def test_a_recipe_names_the_tensors_that_are_read_whole_up_to_a_layer(
         monkeypatch.setattr(Weights, reader.__name__, noting(reader))
     save(config_of(family, {}), tmp_path)
     model = native_model(tmp_path)
-    for last in range(len(model.recipe.layers)):
+    for last, values in product(range(len(model.recipe.layers)), (True, False)):
         read.clear()
-        model.layers([3, 4, 5], None, [last], (0,), None)
+        (layer,) = model.layers([3, 4, 5], None, [last], (0,), None, values)
+        assert set(model.recipe.read_whole(last, values)) == read
+        assert bool(values or model.recipe.projections.joint) == isinstance(layer.v, np.ndarray)
+        np.asarray(layer.v)
         assert set(model.recipe.read_whole(last)) == read
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -119,22 +120,23 @@ def _traces(
     """
     from attncli.cli.request import traces_of
 
+    traces = partial(traces_of, environment, usual="all", values=False)
     if files:
         if models:
             raise UsageError("--model does not apply to --from, whose attention is already computed; drop one of them")
         if len(files) != 2:
             raise UsageError(f"--from is given {_times(len(files))}; give it twice: --from A --from B")
         one, other = (options.Request(computed, selection, from_=Path(path)) for path in files)
-        return _only(traces_of(environment, one, "all")), _only(traces_of(environment, other, "all"))
+        return _only(traces(one)), _only(traces(other))
     if len(models) > 2:
         raise UsageError(f"--model is given {_times(len(models))}; give it once, or twice to compare two checkpoints")
     texts = _texts(environment, computed.sentences, 1 if len(models) == 2 else 2)
     computed = replace(computed, sentences=replace(computed.sentences, text=texts, file=None, whole=False))
     if len(models) == 2:
         one, other = (options.Request(computed, selection, model=name) for name in models)
-        return _only(traces_of(environment, one, "all")), _only(traces_of(environment, other, "all"))
-    traces = traces_of(environment, options.Request(computed, selection, model=models[0] if models else None), "all")
-    return _only(traces), _only(traces)
+        return _only(traces(one)), _only(traces(other))
+    both = traces(options.Request(computed, selection, model=models[0] if models else None))
+    return _only(both), _only(both)
 
 
 def _only(traces: Iterator[tuple[int, Trace]]) -> Trace:

@@ -81,7 +81,7 @@ def heads(
     # It is gone before the first row is written, which is after the last sentence.
     bar = context.with_resource(Following(environment, last_number(texts), shares_terminal=False))
     traces = tolerated(
-        fitting(answers_of(environment, request, "all"), view),
+        fitting(answers_of(environment, request, "all", values=False), view),
         stops=request.fail_fast,
         is_alone=is_alone(texts, request.from_),
         keeps_errors=False,

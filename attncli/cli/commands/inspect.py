@@ -121,6 +121,18 @@ def _refuse_contradictions(run: _Run) -> None:
         check_parquet(path)
 
 
+def _reads_values(run: _Run) -> bool:
+    """Return whether V is certain or likely to be read: by what is shown, made of it or saved, or by a single row."""
+    from attncli.formats import DRAWN
+
+    view = run.view
+    if run.save is not None or run.derive.norms:
+        return True
+    if view.show is None:
+        return run.chosen in DRAWN and (bool(view.queries) or view.span is not None)
+    return not view.show.isdisjoint({"v", "output"})
+
+
 def _answers(context: typer.Context, run: _Run, resumed: Resumed | None = None) -> Answers[Trace]:
     """Return what is to be shown: the traces that are asked for, followed by a bar and counted."""
     from attncli.cli.progress import Following
@@ -131,7 +143,14 @@ def _answers(context: typer.Context, run: _Run, resumed: Resumed | None = None) 
     wish, layers = derivation_of(run.derive, request)
     only = "--save keeps" if run.save is not None else "a page of html shows" if run.chosen == "html" else None
     computed = answers_of(
-        run.environment, request, "0", layers=layers, generate=request.generate, only=only, resumed=resumed
+        run.environment,
+        request,
+        "0",
+        layers=layers,
+        generate=request.generate,
+        only=only,
+        values=_reads_values(run),
+        resumed=resumed,
     )
     alone = is_alone(texts, request.from_)
     traces = tolerated(

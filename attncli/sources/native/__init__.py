@@ -81,6 +81,7 @@ class NativeCheckpoint(OneByOne):
         kind: str | None,
         mask: str | None,
         special: bool,
+        values: bool,
         options: EngineOptions,
     ) -> None:
         _check_options(options)
@@ -120,7 +121,8 @@ class NativeCheckpoint(OneByOne):
             rows=recipe.embedding.tokens.rows,
             chat=open_chat(model, tokenizer, options, special=special, asks=False),
         )
-        weights.prepare(recipe.read_whole(last))
+        weights.prepare(recipe.read_whole(last, values))
+        self._values = values
         _log.info("native engine: float32 on cpu")
 
     def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
@@ -136,10 +138,10 @@ class NativeCheckpoint(OneByOne):
             raise DeclinedError(f"{len(ids)} tokens are more than it is faster at")
         begun = perf_counter()
         try:
-            layers = self.model.layers(ids, segments, self.layers, self.heads, self.mask)
+            layers = self.model.layers(ids, segments, self.layers, self.heads, self.mask, self._values)
         except MemoryError:
             raise InputError(f"{len(ids)} tokens do not fit into memory; give fewer tokens or layers") from None
-        arrays = (array for each in layers for array in (each.q, each.k, each.v) if array is not None)
+        arrays = (array for each in layers for array in (each.q, each.k, each.v) if isinstance(array, np.ndarray))
         if not all(np.isfinite(array).all() for array in arrays):
             raise DeclinedError("some of its numbers are not finite")
         found = {each.layer: each for each in layers}

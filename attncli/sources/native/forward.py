@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +13,7 @@ from attncli.masks.expressions import Atom, Expression, RuleMask
 from attncli.sources.native.functions import linear, rotated
 from attncli.sources.native.recipe import LookupTable, Recipe, Residual
 from attncli.sources.native.weights import Weights
-from attncli.trace.layer import LayerTrace, stages_of
+from attncli.trace.layer import Deferred, LayerTrace, stages_of
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -53,6 +53,7 @@ class Model:
         wanted: Sequence[int],
         heads: tuple[int, ...],
         mask: Expression | None,
+        values: bool = True,
     ) -> list[LayerTrace]:
         """Return the wanted layers' attention to one sentence, in the order of the layers.
 
@@ -62,6 +63,8 @@ class Model:
             wanted: indices of layers.
             heads: the heads that were asked for.
             mask: in place of the model's own; None is that one.
+            values: whether those of the last layer are made now, or when they are read; the next layer needs those of
+                the others.
         """
         found = []
         last = max(wanted)
@@ -70,7 +73,7 @@ class Model:
             x = self._embedded(ids, segments)
             for index in range(last + 1):
                 layer = _Layer(self, index)
-                trace = layer.attention(x, heads, mask)
+                trace = layer.attention(x, heads, mask, values or index < last)
                 if index in wanted:
                     found.append(trace)
                 if index < last:
@@ -109,7 +112,7 @@ class Model:
         self, name: str, x: Hidden, width: int, has_bias: bool, is_transposed: bool = False
     ) -> Float[np.ndarray, "T F"]:
         """Return x·Wᵀ, or x·Wᵀ + b."""
-        shape = (x.shape[-1], width) if is_transposed else (width, x.shape[-1])
+        shape = _stored_shape(x, width, is_transposed)
         weight = self.weights.matrix(name + ".weight", *shape)
         bias = self.weights.vector(name + ".bias", width) if has_bias else None
         return linear(x, weight.T if is_transposed else weight, bias)
@@ -129,14 +132,21 @@ class _Layer:
     def _name(self, name: str) -> str:
         return self._recipe.layer.format(self.index) + name
 
+    def _check_projected(self, name: str, x: Hidden, width: int, has_bias: bool) -> None:
+        """Make sure that tensors which are read later are there, and have their shapes."""
+        weights, name = self.model.weights, self._name(name)
+        weights.check(name + ".weight", *_stored_shape(x, width, self._recipe.projections.is_transposed))
+        if has_bias:
+            weights.check(name + ".bias", width)
+
     def _projected(self, name: str, x: Hidden, width: int, has_bias: bool) -> Float[np.ndarray, "T F"]:
         return self.model.projected(self._name(name), x, width, has_bias, self._recipe.projections.is_transposed)
 
-    def attention(self, x: Hidden, heads: tuple[int, ...], mask: Expression | None) -> LayerTrace:
-        """Return the layer's attention to its hidden states."""
+    def attention(self, x: Hidden, heads: tuple[int, ...], mask: Expression | None, values: bool) -> LayerTrace:
+        """Return the layer's attention to its hidden states; see `Model.layers`."""
         recipe = self._recipe
         how = recipe.layers[self.index]
-        query, key, value = self._queries_keys_values(self._before(recipe.attention_residual, x))
+        query, key, value = self._queries_keys_values(self._before(recipe.attention_residual, x), values)
         if (rope := how.rope) is not None:
             angles = rope.angles(len(x))
             query, key = rotated(query, angles, rope.length), rotated(key, angles, rope.length)
@@ -167,17 +177,27 @@ class _Layer:
         output = self._fed_forward(self._before(recipe.feed_forward_residual, x))
         return self._added(recipe.feed_forward_residual, x, output)
 
-    def _queries_keys_values(self, x: Hidden) -> tuple[Float[np.ndarray, "_ T D"], ...]:
+    def _queries_keys_values(
+        self, x: Hidden, values: bool
+    ) -> tuple[Float[np.ndarray, "H T D"], Float[np.ndarray, "Hkv T D"], Float[np.ndarray, "Hkv T D"] | Deferred]:
         recipe, how = self._recipe, self._recipe.projections
         width = recipe.heads.width
         if how.joint:
             joint = self._projected(how.joint, x, 3 * recipe.heads.count * width, how.has_bias)
             shape = (len(x), recipe.heads.count, 3, width) if how.is_by_head else (len(x), 3, recipe.heads.count, width)
             apart = joint.reshape(shape).transpose((2, 1, 0, 3) if how.is_by_head else (1, 2, 0, 3))
-            return tuple(np.ascontiguousarray(part) for part in apart)
+            query, key, value = (np.ascontiguousarray(part) for part in apart)
+            return query, key, value
         query = self._of_heads(how.query, how.query_norm, x, recipe.heads.count)
         key = self._of_heads(how.key, how.key_norm, x, recipe.heads.groups)
-        return query, key, self._of_heads(how.value, "", x, recipe.heads.groups)
+        if values:
+            return query, key, self._values(x)
+        self._check_projected(how.value, x, recipe.heads.groups * width, how.has_bias)
+        return query, key, Deferred((recipe.heads.groups, len(x), width), partial(self._values, x))
+
+    def _values(self, x: Hidden) -> Float[np.ndarray, "Hkv T D"]:
+        with np.errstate(all="ignore"):  # as in `Model.layers`, which may be over
+            return self._of_heads(self._recipe.projections.value, "", x, self._recipe.heads.groups)
 
     def _of_heads(self, name: str, norm: str, x: Hidden, heads: int) -> Float[np.ndarray, "H T D"]:
         how = self._recipe.projections
@@ -204,6 +224,11 @@ class _Layer:
             output = self.model.normed(self._name(residual.after), output)
         x = x + output
         return x if residual.of_sum is None else self.model.normed(self._name(residual.of_sum), x)
+
+
+def _stored_shape(x: Hidden, width: int, is_transposed: bool) -> tuple[int, int]:
+    """Return the shape of a matrix that leads from hidden states to others of a width."""
+    return (x.shape[-1], width) if is_transposed else (width, x.shape[-1])
 
 
 def _positions(ids: Sequence[int], padding_id: int | None) -> list[int]:

@@ -212,12 +212,18 @@ class Recipe(NamedTuple):
         for index in range(layers):
             yield from self._in_layer(index, [*self._projecting(), *self._passing_on()])
 
-    def read_whole(self, last: int) -> Iterator[str]:
-        """Yield the names of the tensors that lead to the queries, keys and values of a layer, but for the tables."""
+    def read_whole(self, last: int, values: bool = True) -> Iterator[str]:
+        """Yield the names of the tensors that lead to the queries and keys of a layer, but for the tables.
+
+        Args:
+            last: the layer.
+            values: whether to yield what makes its values too.
+        """
         yield from self._read_first()
         for index in range(last):
             yield from self._in_layer(index, [*self._projecting(), *self._passing_on()])
-        yield from self._in_layer(last, self._projecting())
+        left_out = None if values else self.projections.value
+        yield from self._in_layer(last, [each for each in self._projecting() if each[0] != left_out])
 
     def _read_first(self) -> Iterator[str]:
         yield from _tensors(self.embedding.norm, self.norm.has_bias)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -24,9 +25,11 @@ from safetensors.numpy import load_file, save_file
 from safetensors.torch import load_file as torch_tensors
 from safetensors.torch import save_file as save_torch
 
+from attncli.errors import LoadError
 from attncli.sources import open_source
 from attncli.sources.tensors import remote, wire
 from attncli.sources.tensors.cache import held, place
+from attncli.trace.store import load
 
 Run = Callable[..., Any]
 ASK = ("inspect", "-m", NAME, "time flies like an arrow", "-F", "json")
@@ -86,13 +89,111 @@ def test_nothing_but_what_the_layer_takes_is_fetched(hub: Hub, attn: Run) -> Non
     assert first.range == (0, (1 << 16) - 1)
     at = {tuple(start + each for each in header[name]["data_offsets"]): name for name in header if name[0] != "_"}
     whole = {at.get((one.range[0], one.range[1] + 1)) for one in others if one.range}
-    parts = ("input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    parts = ("input_layernorm", "self_attn.q_proj", "self_attn.k_proj")
     assert whole == {None, *(f"model.layers.0.{part}.weight" for part in parts)}
     rows = [one.range for one in others if one.range and (one.range[0], one.range[1] + 1) not in at]
     begin = start + header["model.embed_tokens.weight"]["data_offsets"][0]
     assert rows == [(begin + 2 * 96, begin + 7 * 96 - 1)]  # of the five words, which stand beside each other
     fetched = {one.path.rpartition("/")[2] for one in hub.asked if one.method == "GET"}
     assert fetched == {"config.json", "tokenizer.json", "tokenizer_config.json", COMMIT, WEIGHTS}
+
+
+def spans(hub: Hub, ending: str) -> set[tuple[int, int]]:
+    """The first and the last byte of the tensors whose names end so."""
+    data = (hub.folder / WEIGHTS).read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    places = [place["data_offsets"] for name, place in json.loads(data[8:start]).items() if name.endswith(ending)]
+    return {(start + begin, start + end - 1) for begin, end in places}
+
+
+V = "0.self_attn.v_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("how", "takes_values"),
+    [
+        (("inspect",), False),
+        (("inspect", "--show", "tokens,shapes,q,k,scores,mask,weights,heatmap,metrics,proof"), False),
+        (("inspect", "-F", "jsonl", "--query", "time"), False),
+        (("inspect", "-F", "tsv"), False),
+        (("inspect", "-o", "page.html"), False),
+        (("inspect", "--words"), False),
+        (("inspect", "--rollout", "-l", "0"), False),
+        (("heads", "-l", "0"), False),
+        (("diff", "time banana arrow", "-l", "0"), False),
+        (("inspect", "--show", "v"), True),
+        (("inspect", "--show", "output", "-F", "json"), True),
+        (("inspect", "--query", "flies"), True),
+        (("inspect", "--rows", "1:2"), True),
+        (("inspect", "--norms"), True),
+        (("inspect", "--save", "trace.safetensors"), True),
+        (("why", "--query", "flies"), True),
+    ],
+    ids=lambda how: " ".join(how) if isinstance(how, tuple) else "",
+)
+def test_values_are_fetched_where_somebody_reads_them(
+    how: tuple[str, ...], takes_values: bool, hub: Hub, attn: Run, tiny_llama: str, folder: Path
+) -> None:
+    command, *more = how
+    ran = attn(command, "-m", NAME, "time flies like", *more)
+    assert ran.code == 0, ran.err
+    assert (spans(hub, V) <= {one.range for one in weights(hub)}) == takes_values
+    if command == "inspect" and takes_values:
+        # With the other tensors, before anything is computed: the rows of the embedding come after them.
+        assert {weights(hub)[-1].range} != spans(hub, V)
+    known = attn(command, "-m", tiny_llama, "time flies like", *more)
+    assert ran.out.replace(NAME, tiny_llama) == known.out
+
+
+@pytest.mark.parametrize("text", ["time", "time flies"])
+def test_values_that_were_not_fetched_come_when_they_are_read(text: str, hub: Hub, attn: Run, tiny_llama: str) -> None:
+    # Of one token every stage is shown, the output too.
+    ran = attn("inspect", "-m", NAME, text)
+    assert (
+        ("output: weights·V" in ran.out) == (spans(hub, V) <= {one.range for one in weights(hub)}) == (text == "time")
+    )
+    assert ran.out.replace(NAME, tiny_llama) == attn("inspect", "-m", tiny_llama, text, "--rows", ":").out
+
+
+def test_a_trace_without_its_values_is_saved_and_copied_whole(hub: Hub, tiny_llama: str, tmp_path: Path) -> None:
+    known = open_source(model=tiny_llama, engine="transformers").trace("time flies").layers[0].v
+    trace = open_source(model=NAME, values=False).trace("time flies")
+    assert not spans(hub, V) & {one.range for one in weights(hub)}
+    assert trace.layers[0].shapes["v"] == [2, 2, 4]
+    assert trace.layers[0].capture == "exact"
+    assert not spans(hub, V) & {one.range for one in weights(hub)}
+    copied = pickle.loads(pickle.dumps(trace.layers[0])).v
+    assert type(copied) is np.ndarray
+    trace.save(tmp_path / "trace.safetensors")
+    for values in (copied, load(tmp_path / "trace.safetensors").layers[0].v, trace.layers[0].v):
+        np.testing.assert_allclose(values, known, atol=1e-6)
+    assert len([one for one in weights(hub) if one.range in spans(hub, V)]) == 1
+
+
+def test_values_that_are_not_to_be_had_end_in_one_sentence(hub: Hub, attn: Run) -> None:
+    layers(attn(*ASK))
+    for how in (("--show", "v"), ("--show", "output", "-F", "json"), ("--query", "flies")):
+        ran = attn("inspect", "-m", NAME, "time flies", *how, "--offline")
+        assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
+        assert "of the weights of somebody/tiny are not in the cache of tensors, and offline" in ran.err
+    layer = open_source(model=NAME, values=False, offline=True).trace("time flies").layers[0]
+    with pytest.raises(LoadError, match="not in the cache of tensors, and offline"):
+        layer.head(0).output  # noqa: B018
+
+
+def test_values_that_no_run_reads_are_looked_at_all_the_same(hub: Hub, attn: Run) -> None:
+    tensors = load_file(hub.folder / WEIGHTS)
+    name = f"model.layers.{V}"
+    save_file({**tensors, name: tensors[name][:, :-1].copy()}, hub.folder / WEIGHTS)
+    ran = attn(*ASK, "--engine", "native")
+    assert (ran.code, ran.err.count("\n")) == (3, 1)
+    assert "v_proj.weight has shape [8, 23], the model expects [8, 24]" in ran.err
+    hub.etags.clear()
+    shutil.rmtree(place())
+    save_file({each: value for each, value in tensors.items() if each != name}, hub.folder / WEIGHTS)
+    ran = attn(*ASK, "--engine", "native")
+    assert (ran.code, ran.err.count("\n")) == (4, 1)
+    assert f"its weights have no layers.{V} that it reads" in ran.err
 
 
 def test_a_second_sentence_asks_for_the_rows_that_it_has_more(hub: Hub, attn: Run) -> None:
@@ -305,7 +406,7 @@ def test_whole_files_are_downloaded_as_transformers_does(hub: Hub, attn: Run) ->
 def test_much_is_not_fetched_without_a_yes(hub: Hub, attn: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "MOST_UNASKED", 5000)
     ran = attn(*ASK, "-l", "1")
-    said = f"attn: 22 kB of the weights of {NAME} are fetched from the hub for this; --yes agrees to that\n"
+    said = f"attn: 21 kB of the weights of {NAME} are fetched from the hub for this; --yes agrees to that\n"
     assert (ran.code, ran.err) == (2, said)
     assert hub.sent(WEIGHTS) == 1 << 16 or hub.sent(WEIGHTS) == (hub.folder / WEIGHTS).stat().st_size
     assert attn("check", "-m", NAME, "time flies").code == 2
@@ -333,7 +434,7 @@ def environment(hub: Hub, home: Path) -> dict[str, str]:
     return os.environ | hub.environment | {"HF_HOME": str(home)}
 
 
-@pytest.mark.parametrize("moment", [0, 1, 3, 5])
+@pytest.mark.parametrize("moment", [0, 1, 3, 4])
 def test_a_run_that_is_killed_and_repeated_gives_the_same_numbers(
     moment: int, hub: Hub, attn: Run, tiny_llama: str, tmp_path: Path
 ) -> None:
@@ -366,14 +467,14 @@ def test_two_runs_at_once_fetch_each_tensor_once(hub: Hub, tmp_path: Path) -> No
     assert one == other
     assert json.loads(one)
     tensors = [one.range for one in weights(hub) if one.range and one.range[0]]
-    assert len(tensors) == len(set(tensors)) == 5
+    assert len(tensors) == len(set(tensors)) == 4
 
 
 def test_a_person_at_a_terminal_sees_how_far_it_is(hub: Hub, tmp_path: Path) -> None:
     hub.pause = 0.1
     code, _, shown = on_terminal(*ASK, **hub.environment, HF_HOME=str(tmp_path / "home"))
     assert code == 0
-    assert f"fetching {NAME}: 4 kB of 4 kB" in text_shown(shown)
+    assert f"fetching {NAME}: 3 kB of 3 kB" in text_shown(shown)
     assert "━━━━" in text_shown(shown)
 
 
@@ -410,16 +511,22 @@ def sparse(folder: Path) -> int:
     return total
 
 
-def test_layer_0_of_a_llama_of_8_billion_parameters_takes_a_hundredth_of_it(hub: Hub, attn: Run) -> None:
+def test_layer_0_of_a_llama_of_8_billion_parameters_takes_42_megabytes(hub: Hub, attn: Run) -> None:
     (hub.folder / WEIGHTS).unlink()
     total = sparse(hub.folder)
     assert total > 16_000_000_000
-    assert layers(attn(*ASK))[0]["shapes"]["q"] == [32, 5, 128]
-    assert 50_000_000 < sum(one.sent for one in hub.asked) < total / 100 / 2
-    assert held() < total / 100
+    shapes = layers(attn(*ASK))[0]["shapes"]
+    assert (shapes["q"], shapes["k"], shapes["v"]) == ([32, 5, 128], [8, 5, 128], [8, 5, 128])
+    # Wq and Wk in two bytes a number, and little else.
+    assert 0 <= sum(one.sent for one in hub.asked) - 2 * 4096 * (4096 + 1024) < 200_000
+    assert held() < total / 100 / 3
     hub.asked.clear()
     assert layers(attn(*ASK))
     assert hub.asked == []
+    assert layers(attn(*ASK, "--show", "v"))[0]["heads"][0]["v"]
+    assert sum(one.sent for one in weights(hub)) == 2 * 4096 * 1024
+    hub.asked.clear()
+    assert layers(attn(*ASK, "--show", "output", "--offline"))[0]["heads"][0]["output"]
     ran = attn(*ASK, "-l", "31")
     assert (ran.code, ran.err) == (
         2,
@@ -458,7 +565,7 @@ def test_a_person_at_a_terminal_is_asked(answer: str, code: int, hub: Hub, tmp_p
     command = [sys.executable, "-c", ANSWERING, answer, *ASK, "-o", str(tmp_path / "out.json")]
     ran = subprocess.run(command, env=environment(hub, tmp_path / "home"), capture_output=True, text=True, check=False)
     assert ran.returncode == code, ran.stdout
-    assert f"attn: 4 kB of the weights of {NAME} are fetched from the hub for this; go on? [y/N]" in ran.stdout
+    assert f"attn: 3 kB of the weights of {NAME} are fetched from the hub for this; go on? [y/N]" in ran.stdout
     assert (tmp_path / "out.json").exists() == (code == 0)
 
 
