@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from adapters import save_adapter
+from hub import Hub
 from peft import LoraConfig
 from running import Ran, program
 from small_checkpoints import hub_cache
-from small_hub import serving
 
 Run = Callable[..., Ran]
 TEXT = "time flies"
@@ -204,7 +204,8 @@ def test_an_adapter_whose_base_is_not_there_says_which(adapter: Path, tmp_path: 
 def test_an_adapter_on_the_hub_is_downloaded_with_its_base(
     adapter: Path, tiny_llama: str, tmp_path: Path, attn: Run
 ) -> None:
-    with serving({"some/lora": adapter, "some/base": tiny_llama}, tmp_path) as environment:
+    with Hub({"some/lora": adapter, "some/base": Path(tiny_llama)}) as hub:
+        environment = hub.environment | {"HF_HOME": str(tmp_path)}
         none = program("inspect", TEXT, "-m", "some/base", "--base", "some/other", env=os.environ | environment)
         assert (none.returncode, none.stdout) == (2, "")
         assert "some/base is none; drop it" in none.stderr

@@ -46,7 +46,7 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 @pytest.fixture
 def hub(tiny_llama: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     shutil.copytree(tiny_llama, tmp_path / "files")
-    with Hub(tmp_path / "files") as served:
+    with Hub({NAME: tmp_path / "files"}) as served:
         served.reach(tmp_path / "home", monkeypatch)
         yield served
 
@@ -113,14 +113,14 @@ def test_shards_that_nothing_is_read_of_are_not_opened(hub: Hub, attn: Run, tiny
     index = {"weight_map": {name: f"{each}.safetensors" for name, each in shard.items()}}
     (hub.folder / f"{WEIGHTS}.index.json").write_text(json.dumps(index))
     assert layers(attn(*ASK)) == layers(attn("inspect", "-m", tiny_llama, *ASK[3:]))
-    assert {one.path for one in weights(hub)} == {"/a.safetensors"}
+    assert {one.path for one in weights(hub)} == {f"/{NAME}/a.safetensors"}
     # One that is here whole is read there.
     (snapshot,) = (place().parents[1] / "hub").glob("models--*/snapshots/*")
     shutil.copy(hub.folder / "b.safetensors", snapshot)
     hub.asked.clear()
     last = ("-l", "2")
     assert layers(attn(*ASK, *last)) == layers(attn("inspect", "-m", tiny_llama, *ASK[3:], *last))
-    assert {one.path for one in weights(hub)} == {"/a.safetensors"}
+    assert {one.path for one in weights(hub)} == {f"/{NAME}/a.safetensors"}
     # What the index says has to be so.
     index["weight_map"]["model.layers.1.input_layernorm.weight"] = "a.safetensors"
     (snapshot / f"{WEIGHTS}.index.json").unlink()
