@@ -25,12 +25,15 @@ from safetensors.torch import load_file as torch_tensors
 from safetensors.torch import save_file as save_torch
 
 from attncli.sources import open_source
+from attncli.sources.checkout import checkout
+from attncli.sources.options import LoadOptions
 from attncli.sources.tensors import remote, wire
 from attncli.sources.tensors.cache import held, place
 
 Run = Callable[..., Any]
 ASK = ("inspect", "-m", NAME, "time flies like an arrow", "-F", "json")
 WEIGHTS = "model.safetensors"
+NEAR = remote.NEAR
 
 
 @pytest.fixture
@@ -46,6 +49,7 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 @pytest.fixture
 def hub(tiny_llama: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     shutil.copytree(tiny_llama, tmp_path / "files")
+    monkeypatch.setattr(remote, "NEAR", 0)  # in models as small as these everything is near
     with Hub({NAME: tmp_path / "files"}) as served:
         served.reach(tmp_path / "home", monkeypatch)
         yield served
@@ -84,15 +88,53 @@ def test_nothing_but_what_the_layer_takes_is_fetched(hub: Hub, attn: Run) -> Non
     layers(attn(*ASK))
     first, *others = weights(hub)
     assert first.range == (0, (1 << 16) - 1)
-    at = {tuple(start + each for each in header[name]["data_offsets"]): name for name in header if name[0] != "_"}
-    whole = {at.get((one.range[0], one.range[1] + 1)) for one in others if one.range}
+    fetched_bytes = {byte for one in others if one.range for byte in range(one.range[0], one.range[1] + 1)}
     parts = ("input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-    assert whole == {None, *(f"model.layers.0.{part}.weight" for part in parts)}
-    rows = [one.range for one in others if one.range and (one.range[0], one.range[1] + 1) not in at]
+    offsets = [header[f"model.layers.0.{part}.weight"]["data_offsets"] for part in parts]
+    of_tensors = {start + byte for begin, end in offsets for byte in range(begin, end)}
     begin = start + header["model.embed_tokens.weight"]["data_offsets"][0]
-    assert rows == [(begin + 2 * 96, begin + 7 * 96 - 1)]  # of the five words, which stand beside each other
+    of_rows = set(range(begin + 2 * 96, begin + 7 * 96))  # of the five words
+    assert fetched_bytes == of_tensors | of_rows
+    assert len(others) == 4  # the queries and values stand beside each other, and so do the five rows
     fetched = {one.path.rpartition("/")[2] for one in hub.asked if one.method == "GET"}
     assert fetched == {"config.json", "tokenizer.json", "tokenizer_config.json", COMMIT, WEIGHTS}
+
+
+def test_the_many_tensors_of_a_layer_come_in_few_requests_of_a_bounded_size(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = np.random.default_rng(0)
+    names = [f"experts.{index}.{part}_proj" for index in range(256) for part in ("down", "gate", "up")]
+    wanted = {f"layers.1.{name}.weight": generator.random((16, 32), np.float32) for name in names}
+    # Which nobody asks for, and stand between them.
+    between = {name.replace("weight", "input_scale"): np.zeros(1, np.float32) for name in wanted}
+    others = {f"layers.{index}.mlp.weight": np.zeros((1 << 15,), np.float32) for index in (0, 2)}
+    save_file(wanted | between | others, hub.folder / WEIGHTS)
+    folder = checkout(NAME, LoadOptions())
+    assert folder is not None
+    monkeypatch.setattr(remote, "NEAR", 1 << 10)
+    largest = 1 << 18
+    monkeypatch.setattr(remote, "LARGEST", largest)
+    store = remote.Remote(folder, LoadOptions())
+    hub.asked.clear()
+    store.prepare(wanted)
+    requests = [one.range for one in weights(hub) if one.range]
+    total = sum(each.nbytes for each in wanted.values())
+    assert total // largest < len(requests) < 2 * total // largest
+    assert max(last + 1 - first for first, last in requests) <= largest
+    assert total <= sum(one.sent for one in weights(hub)) < total * 1.01
+    hub.asked.clear()
+    assert all(np.array_equal(store.read(name), expected) for name, expected in wanted.items())
+    assert hub.asked == []
+    # What an interrupted run has left is asked for as it was then.
+    (first, *_, last) = sorted(place().rglob("[0-9]*-*"), key=lambda path: int(path.name.partition("-")[0]))[1:]
+    begin, end = map(int, first.name.split("-"))
+    (first.parent / f"{first.name}.part").write_bytes(first.read_bytes()[:1000])
+    for path in (first, last):
+        path.unlink()
+    remote.Remote(folder, LoadOptions()).prepare(wanted)
+    assert {one.range for one in weights(hub)} >= {(begin + 1000, end - 1)}
+    assert len(weights(hub)) == 2
 
 
 def test_a_second_sentence_asks_for_the_rows_that_it_has_more(hub: Hub, attn: Run) -> None:
@@ -333,10 +375,11 @@ def environment(hub: Hub, home: Path) -> dict[str, str]:
     return os.environ | hub.environment | {"HF_HOME": str(home)}
 
 
-@pytest.mark.parametrize("moment", [0, 1, 3, 5])
+@pytest.mark.parametrize("moment", [0, 1, 2])
 def test_a_run_that_is_killed_and_repeated_gives_the_same_numbers(
-    moment: int, hub: Hub, attn: Run, tiny_llama: str, tmp_path: Path
+    moment: int, hub: Hub, attn: Run, tiny_llama: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(remote, "NEAR", NEAR)  # as in the run that is killed
     runs: list[subprocess.Popen[bytes]] = []
     count = iter(range(1000))
 
@@ -366,14 +409,14 @@ def test_two_runs_at_once_fetch_each_tensor_once(hub: Hub, tmp_path: Path) -> No
     assert one == other
     assert json.loads(one)
     tensors = [one.range for one in weights(hub) if one.range and one.range[0]]
-    assert len(tensors) == len(set(tensors)) == 5
+    assert len(tensors) == len(set(tensors)) == 2
 
 
 def test_a_person_at_a_terminal_sees_how_far_it_is(hub: Hub, tmp_path: Path) -> None:
     hub.pause = 0.1
     code, _, shown = on_terminal(*ASK, **hub.environment, HF_HOME=str(tmp_path / "home"))
     assert code == 0
-    assert f"fetching {NAME}: 4 kB of 4 kB" in text_shown(shown)
+    assert f"fetching {NAME}: 18 kB of 18 kB" in text_shown(shown)
     assert "━━━━" in text_shown(shown)
 
 
@@ -458,7 +501,7 @@ def test_a_person_at_a_terminal_is_asked(answer: str, code: int, hub: Hub, tmp_p
     command = [sys.executable, "-c", ANSWERING, answer, *ASK, "-o", str(tmp_path / "out.json")]
     ran = subprocess.run(command, env=environment(hub, tmp_path / "home"), capture_output=True, text=True, check=False)
     assert ran.returncode == code, ran.stdout
-    assert f"attn: 4 kB of the weights of {NAME} are fetched from the hub for this; go on? [y/N]" in ran.stdout
+    assert f"attn: 18 kB of the weights of {NAME} are fetched from the hub for this; go on? [y/N]" in ran.stdout
     assert (tmp_path / "out.json").exists() == (code == 0)
 
 
