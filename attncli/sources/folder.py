@@ -18,7 +18,8 @@ from attncli.text import visible
 
 ALONE = "model.safetensors"  # the weights of a checkpoint that is not in several files
 INDEX = "model.safetensors.index.json"
-_INDEX_OF_PICKLES = "pytorch_model.bin.index.json"
+PICKLE = "pytorch_model.bin"
+PICKLE_INDEX = "pytorch_model.bin.index.json"
 TEMPLATE = "chat_template.jinja"
 TEMPLATES = "additional_chat_templates"  # the one folder of a checkpoint's in which transformers reads what it finds
 # What is read whole, by endings: settings, vocabularies, templates, code.
@@ -62,7 +63,7 @@ def check_folder(folder: Path) -> None:
     except OSError as error:
         raise LoadError(f"the folder {visible(str(folder))} cannot be read: {error.strerror}") from None
     _refuse_special(folder, named)  # which an index may be as well
-    shards = {file for index in (INDEX, _INDEX_OF_PICKLES) for file in shards_of(folder, index).values()}
+    shards = {file for index in (INDEX, PICKLE_INDEX) for file in shards_of(folder, index).values()}
     for file in sorted(shards):
         if os.path.isabs(file) or ".." in Path(file).parts:
             raise LoadError(

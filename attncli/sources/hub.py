@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tqdm.std import tqdm
 
 from attncli.errors import AttnError, InputError, LoadError
-from attncli.sources.folder import ALONE, INDEX, is_known, shards_of, snapshot
+from attncli.sources.folder import ALONE, INDEX, PICKLE, PICKLE_INDEX, is_known, shards_of, snapshot
 from attncli.sources.nested import ADAPTER, has_adapter_weights, is_adapter
 from attncli.text import bytes_shown, visible
 
@@ -238,7 +238,7 @@ def download_adapter(name: str, options: LoadOptions) -> bool:
 
 
 def download_weights(name: str, options: LoadOptions) -> None:
-    """Download the safetensors files of a checkpoint into the local cache.
+    """Download the weights of a checkpoint into the local cache: safetensors files, or pickles where it has no others.
 
     Raises:
         Exception: of the client.
@@ -255,13 +255,21 @@ def download_weights(name: str, options: LoadOptions) -> None:
             tqdm_class=Download,
         )
 
+    def fetch_all(index: str, alone: str) -> None:
+        try:
+            fetch(index)
+        except EntryNotFoundError:
+            fetch(alone)
+            return
+        for file in sorted(set(shards_of(snapshot(name, options.revision or "main"), index).values())):
+            fetch(file)
+
     try:
-        fetch(INDEX)
+        fetch_all(INDEX, ALONE)
     except EntryNotFoundError:
-        fetch(ALONE)
-        return
-    for file in sorted(set(shards_of(snapshot(name, options.revision or "main")).values())):
-        fetch(file)
+        if not options.allow_pickle:
+            raise
+        fetch_all(PICKLE_INDEX, PICKLE)
 
 
 class Download(tqdm):  # type: ignore[misc]  # tqdm has no types

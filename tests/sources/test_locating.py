@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from adapters import save_adapter
 from hub import Hub
 from peft import LoraConfig
 from running import Ran, program
+from safetensors.torch import load_file
 from small_checkpoints import hub_cache
 
 Run = Callable[..., Ran]
@@ -225,6 +227,29 @@ def test_an_adapter_on_the_hub_is_downloaded_with_its_base(
     assert (offline.stdout, offline.returncode) == (by_transformers.stdout, 0), offline.stderr
     offline = attn("inspect", TEXT, "-m", "some/lora", "-F", "json", HF_HOME=str(tmp_path))
     assert offline.out == first.stdout, offline.err
+
+
+def test_an_adapter_whose_base_on_the_hub_is_a_pickle_is_read_where_that_is_allowed(
+    adapter: Path, tiny_llama: str, tmp_path: Path
+) -> None:
+    base = Path(shutil.copytree(tiny_llama, tmp_path / "base"))
+    torch.save(load_file(base / "model.safetensors"), base / "pytorch_model.bin")
+    (base / "model.safetensors").unlink()
+    ask = ("inspect", TEXT, "-m", "some/lora", "-F", "json")
+    with Hub({"some/lora": adapter, "some/base": base}) as hub:
+        environment = os.environ | hub.environment | {"HF_HOME": str(tmp_path / "home")}
+        refused = program(*ask, env=environment)
+        assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (3, "", 1)
+        assert refused.stderr.startswith("attn: the base of some/lora: some/base has its weights in a pickle, which")
+        assert "--allow-pickle" in refused.stderr
+        assert hub.sent(".bin") == 0
+        first = program(*ask, "--allow-pickle", env=environment)
+        assert first.returncode == 0, first.stderr
+        assert hub.sent("pytorch_model.bin") == (base / "pytorch_model.bin").stat().st_size
+    offline = environment | {"HF_HUB_OFFLINE": "1"}
+    assert program(*ask, "--allow-pickle", env=offline).stdout == first.stdout
+    local = program("inspect", TEXT, "-m", str(adapter), "--base", tiny_llama, "-F", "json", "--engine", "transformers")
+    assert json.loads(first.stdout)["layers"] == json.loads(local.stdout)["layers"]
 
 
 def test_a_folder_in_the_working_directory_is_given_by_its_bare_name(

@@ -184,6 +184,9 @@ def _files(model: str, options: EngineOptions) -> _Files:
     found = _folder(place, options, has_shards if place.tokenizer else _is_whole)
     own = place.options(options)
     folder = found or _checked_out(place.model, own)
+    if place.adapter is not None and found is not None and not has_shards(folder):
+        check_form(place.model, folder)
+        raise DeclinedError("the weights of its base are not in safetensors files")
     config = without_quantization(read_json(folder / "config.json"))  # which the store undoes
 
     @cache

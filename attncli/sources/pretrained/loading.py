@@ -15,7 +15,7 @@ from transformers import __version__ as transformers_version
 
 from attncli.errors import LoadError, UsageError
 from attncli.sources.checkout import checkout
-from attncli.sources.folder import is_known
+from attncli.sources.folder import ALONE, INDEX, check_folder, is_known
 from attncli.sources.forms import check_form, has_pickle
 from attncli.sources.hub import Download, download_adapter, download_weights, explained, first_sentence, heard
 from attncli.sources.locating import Place, locate
@@ -27,6 +27,7 @@ from attncli.sources.pretrained.running import settle, with_ours
 from attncli.sources.pretrained.state import names_of, state_of
 from attncli.sources.pretrained.tokenizer import hub_arguments, positions
 from attncli.sources.storage import check_types, check_unread
+from attncli.sources.tensors.cache import Notes
 from attncli.sources.tensors.opening import is_fetched, is_plain, open_store, rows_of_vocabulary
 from attncli.sources.tensors.shards import has_shards
 from attncli.text import visible
@@ -103,7 +104,8 @@ def load_model(
     _check_device(options)
     if os.path.isdir(name):
         check_form(name, place.folder)
-        if has_pickle(place.folder) and not has_shards(place.folder) and not options.allow_pickle:
+    if not options.allow_pickle and _is_pickle(place):
+        with place.reading():
             raise LoadError(
                 f"{visible(name)} has its weights in a pickle, which may hold code; --allow-pickle reads the tensors "
                 "in it and nothing else, or save it again as safetensors"
@@ -116,12 +118,14 @@ def load_model(
     is_changed = _take_quantization(part) or adapter is not None
     if is_changed and not is_fetched(place.folder, fetching):
         _prepare(place, options)
-    store = open_store(name, place.folder, adapter, fetching)
+    store = open_store(name, place.folder, adapter, fetching, reads_pickles=adapter is not None)
     if hasattr(part.config, "vocab_size"):
         part.config.vocab_size = rows_of_vocabulary(store, part.config.vocab_size)
     with explained(name, "model", options), heard() as said:
         model, report = with_ours(partial(_loaded, loader, name, part, options, store))
-    store = open_store(name, place.folder, adapter, fetching)  # now that it is downloaded
+    store = open_store(
+        name, place.folder, adapter, fetching, reads_pickles=adapter is not None
+    )  # now that it is downloaded
     head = model.base_model_prefix + "." if model.base_model_prefix else ""
     notes = _check_weights(name, model, part, report, head, is_undone=bool(store.form))
     floating = (tensor for tensor, value in model.state_dict().items() if value.is_floating_point())
@@ -142,13 +146,19 @@ def _prepare(place: Place, options: LoadOptions) -> None:
         LoadError: they cannot be had.
     """
     if not os.path.isdir(place.model) and not has_shards(place.folder):
-        with explained(place.model, "model", options):
+        with place.reading(), explained(place.model, "model", options):
             download_weights(place.model, options)
-    if place.adapter is not None and not has_shards(place.folder):
-        raise LoadError(
-            f"the base of {visible(place.name)}, {visible(place.model)}, has no safetensors weights; save it again as "
-            "safetensors"
-        )
+        check_folder(place.folder)
+
+
+def _is_pickle(place: Place) -> bool:
+    """Return whether the only weights of a checkpoint are pickles, here or in what the hub has listed."""
+    if has_shards(place.folder):
+        return False
+    if os.path.isdir(place.model):
+        return has_pickle(place.folder)
+    listed = Notes(place.folder).files
+    return listed.isdisjoint((ALONE, INDEX)) and has_pickle(place.folder, listed)
 
 
 def _check_device(options: LoadOptions) -> None:
