@@ -12,18 +12,13 @@ from typing import TYPE_CHECKING
 from attncli.errors import LoadError, UsageError
 from attncli.sources.adapter import Adapter, kind_of, read_adapter
 from attncli.sources.folder import check_folder, folder_of, is_known
-from attncli.sources.nested import ADAPTER, base_of, is_adapter, taken, tokenizer_beside
+from attncli.sources.nested import ADAPTER, base_of, has_tokenizer, is_adapter, taken, tokenizer_beside
 from attncli.sources.storage import check_is_checkpoint, check_path
 from attncli.sources.tensors.shards import has_shards
 from attncli.text import visible
 
 if TYPE_CHECKING:
     from attncli.sources.options import LoadOptions
-
-_OF_TOKENIZER = (
-    "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model",
-    "sentencepiece.bpe.model", "tekken.json",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -108,17 +103,21 @@ def locate(name: str, options: LoadOptions, *, for_tokenizer: bool = False) -> P
         raise UsageError(f"--base names the model under an adapter, and {visible(given)} is none; drop it")
     if not for_tokenizer or name != given:
         check_is_checkpoint(name)
+    return Place(name, name, options.revision, _tokenizer_beside(folder))
+
+
+def _tokenizer_beside(folder: Path) -> Path | None:
     tokenizer = None if has_tokenizer(folder) else tokenizer_beside(folder)
     if tokenizer is not None:
         check_folder(tokenizer)
-    return Place(name, name, options.revision, tokenizer)
+    return tokenizer
 
 
 def _under(name: str, folder: Path, options: LoadOptions, for_tokenizer: bool) -> Place:
     """Return the place of an adapter and its base."""
     check_folder(folder)
     kind = None if for_tokenizer else kind_of(name, folder)
-    tokenizer = folder if has_tokenizer(folder) else None
+    tokenizer = folder if has_tokenizer(folder) else _tokenizer_beside(folder)
     if options.base is None and os.path.isfile(folder / "config.json") and has_shards(folder):
         return Place(name, name, options.revision, None, folder, kind)  # beside a whole model, which it belongs to
     base, revision = (options.base, "") if options.base is not None else base_of(folder)
@@ -130,8 +129,3 @@ def _under(name: str, folder: Path, options: LoadOptions, for_tokenizer: bool) -
             "merge_and_unload, save the model, and name it by --base"
         )
     return replace(under, name=name, tokenizer=tokenizer or under.tokenizer, adapter=folder, kind=kind)
-
-
-def has_tokenizer(folder: Path) -> bool:
-    """Return whether a folder has a file of a tokenizer."""
-    return any(os.path.isfile(folder / name) for name in _OF_TOKENIZER)

@@ -17,6 +17,11 @@ ADAPTER = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 ADAPTER_PICKLE = "adapter_model.bin"
 
+_OF_TOKENIZER = (
+    "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model",
+    "sentencepiece.bpe.model", "tekken.json",
+)  # fmt: skip
+_OF_TRAINING = re.compile(r"checkpoint-\d+")
 _REVISION = re.compile(r"\w[\w-]*(?:[./]\w[\w-]*)*")  # which cannot lead out of the cache
 _DEEPEST = 3  # models--org--name/snapshots/COMMIT/0_Transformer
 _MOST = 1000  # entries of a folder that are looked into
@@ -106,8 +111,19 @@ def taken(folder: str) -> str:
     return path if os.path.isfile(os.path.join(path, "config.json")) or is_adapter(Path(path)) else folder
 
 
+def has_tokenizer(folder: Path) -> bool:
+    """Return whether a folder has a file of a tokenizer."""
+    return any(os.path.isfile(folder / name) for name in _OF_TOKENIZER)
+
+
 def tokenizer_beside(folder: Path) -> Path | None:
-    """Return the folder of a diffusers text encoder's tokenizer, which stands beside it; None if there is none."""
+    """Return the folder of a tokenizer for a checkpoint without one; None if there is none.
+
+    That of a diffusers text encoder stands beside it. That of a checkpoint-500 is where the training has put the rest.
+    """
+    folder = folder.absolute()
+    if _OF_TRAINING.fullmatch(folder.name) and has_tokenizer(folder.parent):
+        return folder.parent
     if folder.name.startswith("text_encoder") and (folder.parent / "model_index.json").is_file():
         beside = folder.with_name(folder.name.replace("text_encoder", "tokenizer"))
         return beside if beside.is_dir() else None

@@ -91,6 +91,36 @@ def test_the_only_checkpoint_in_a_folder_is_taken(
     assert ran.out.startswith(f"{folder}/{taken} · llama")
 
 
+def test_the_tokenizer_of_a_training_may_stand_beside_its_checkpoints(
+    tiny_llama: str, adapter: Path, tmp_path: Path, attn: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    training(tiny_llama, out)
+    for path in (out / "checkpoint-500").glob("*token*"):
+        path.rename(out / path.name)
+    for engine in ("native", "transformers"):
+        ran, expected = (
+            attn("inspect", TEXT, "-m", model, "-F", "json", "--engine", engine)
+            for model in (out / "checkpoint-500", tiny_llama)
+        )
+        assert ran.json["layers"] == expected.json["layers"]
+    monkeypatch.chdir(out / "checkpoint-500")
+    for place in (out, "."):
+        assert attn("tokens", TEXT, "-m", place, "-F", "json").json["tokens"][1]["text"] == "flies"
+    # An adapter's training too, whose tokens may be more than the base's.
+    shutil.copytree(adapter, out / "checkpoint-7", ignore=shutil.ignore_patterns("*token*"))
+    words = json.loads((out / "tokenizer.json").read_text())
+    words["model"]["vocab"] |= {"zebra": 3, "flies": 11}
+    (out / "tokenizer.json").write_text(json.dumps(words))
+    ran = attn("tokens", "zebra", "-m", out / "checkpoint-7", "--base", tiny_llama, "-F", "json")
+    assert [token["id"] for token in ran.json["tokens"]] == [3]
+    # In a folder of another name a file of a tokenizer belongs to something else.
+    (out / "checkpoint-500").rename(out / "final")
+    ran = attn("inspect", TEXT, "-m", out / "final")
+    assert (ran.code, ran.out) == (3, "")
+    assert "has no tokenizer" in ran.err
+
+
 def test_the_snapshots_of_a_cache_are_taken_as_the_cache_is(tiny_llama: str, tmp_path: Path, attn: Run) -> None:
     folder = tmp_path / "models--org--name"
     of_the_cache(tiny_llama, folder)
