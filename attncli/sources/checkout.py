@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attncli.errors import not_installed
-from attncli.sources.folder import check_folder, snapshot
+from attncli.sources.folder import check_folder, snapshot, split_name
 from attncli.sources.hub import Download, explained, hush_hub, is_offline
 from attncli.sources.nested import is_adapter
 from attncli.sources.storage import check_path
@@ -40,7 +40,7 @@ def checkout(name: str, options: LoadOptions) -> Path | None:
         LoadError: there is no such repository, it cannot be reached, or its files are not safe to read.
     """
     check_path(name)
-    if options.whole_files or os.path.exists(name) or not_installed("huggingface_hub"):
+    if options.whole_files or os.path.exists(name) or split_name(name)[1] or not_installed("huggingface_hub"):
         return None
     folder = snapshot(name, options.revision or "main")
     if has_shards(folder) or is_adapter(folder):

@@ -23,7 +23,7 @@ PICKLE_INDEX = "pytorch_model.bin.index.json"
 TEMPLATE = "chat_template.jinja"
 TEMPLATES = "additional_chat_templates"  # the one folder of a checkpoint's in which transformers reads what it finds
 # What is read whole, by endings: settings, vocabularies, templates, code.
-_TEXTS = (".json", ".txt", ".model", ".jinja", ".py", ".tiktoken", ".vocab")
+TEXTS = (".json", ".txt", ".model", ".jinja", ".py", ".tiktoken", ".vocab")
 
 
 def check_name(path: Path) -> None:
@@ -78,7 +78,7 @@ def _refuse_special(folder: Path, names: list[str]) -> None:
         if not path.exists() or path.is_dir():
             continue
         try:
-            check_file(path, MOST_TEXT if path.name.endswith(_TEXTS) else None)
+            check_file(path, MOST_TEXT if path.name.endswith(TEXTS) else None)
         except OSError as error:
             raise LoadError(f"{visible(str(path))} {error}; a checkpoint's folder holds files of usual sizes") from None
 
@@ -133,6 +133,12 @@ def cache() -> Path:
     """Return the folder of the local cache."""
     folder = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
     return Path(os.path.expandvars(folder)).expanduser() if folder else home() / "hub"
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Return the name of a repository on the hub, and the folder in it, if there is one: org/name/checkpoint-500."""
+    parts = name.split("/")
+    return "/".join(parts[:2]), "/".join(parts[2:])
 
 
 def repository(name: str) -> Path:

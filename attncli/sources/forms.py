@@ -33,6 +33,14 @@ def has_pickle(folder: Path, listed: Iterable[str] = ()) -> bool:
     return any(map(_PICKLE.match, [*_names(folder), *listed]))
 
 
+def pickled(name: str) -> LoadError:
+    """Return the error of a checkpoint whose only weights are pickles, which are not allowed."""
+    return LoadError(
+        f"{visible(name)} has its weights in a pickle, which may hold code; --allow-pickle reads the tensors in it and "
+        "nothing else, or save it again as safetensors"
+    )
+
+
 def check_form(name: str, folder: Path) -> None:
     """Refuse a folder whose weights are in a form that nobody here reads, or that has none.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tqdm.std import tqdm
 
 from attncli.errors import AttnError, InputError, LoadError
-from attncli.sources.folder import ALONE, INDEX, PICKLE, PICKLE_INDEX, is_known, shards_of, snapshot
+from attncli.sources.folder import ALONE, INDEX, PICKLE, PICKLE_INDEX, is_known, shards_of, snapshot, split_name
 from attncli.sources.nested import ADAPTER, has_adapter_weights, is_adapter
 from attncli.text import bytes_shown, visible
 
@@ -140,7 +140,7 @@ def _sentence(error: Exception, name: str, part: str, options: LoadOptions) -> A
         where = "in the local cache" if is_offline(options) else "on the hub or in the local cache"
         return LoadError(
             f"the {part} of '{shown}' was not found {where}, and there is no such folder; check the name, or "
-            f"give the folder of a downloaded checkpoint ({first_sentence(error)})"
+            f"give the folder of a downloaded checkpoint{'' if split_name(name)[1] else f' ({first_sentence(error)})'}"
         )
     if part == "model" and not any(file.endswith(".safetensors") for file in os.listdir(name)) and options.allow_pickle:
         return LoadError(f"the pickle of {shown} holds more than tensors or is damaged; nothing in it was run")
@@ -223,6 +223,8 @@ def download_adapter(name: str, options: LoadOptions) -> bool:
     from huggingface_hub import hf_hub_download, is_offline_mode, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
+    if split_name(name)[1]:
+        return False
     revision = options.revision or "main"
     folder = snapshot(name, revision)
     is_there = has_adapter_weights(folder) if is_adapter(folder) else is_known(folder, ADAPTER)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from attncli.errors import LoadError, UsageError
 from attncli.sources.adapter import Adapter, kind_of, read_adapter
 from attncli.sources.folder import check_folder, folder_of, is_known
+from attncli.sources.inside import found_inside
 from attncli.sources.nested import ADAPTER, base_of, has_tokenizer, is_adapter, taken, tokenizer_beside
 from attncli.sources.storage import check_is_checkpoint, check_path
 from attncli.sources.tensors.shards import has_shards
@@ -94,16 +95,20 @@ def locate(name: str, options: LoadOptions, *, for_tokenizer: bool = False) -> P
         UsageError: `base` is given for what is known to be no adapter.
     """
     check_path(name)
-    given, name = name, taken(name) if os.path.isdir(name) else name
-    folder = folder_of(name, options.revision)
+    given = model = name
+    if os.path.isdir(name):
+        name = model = taken(name)
+    elif found := found_inside(name, options, for_tokenizer=for_tokenizer):
+        name, model = found[0], str(found[1])
+    folder = folder_of(model, options.revision)
     if is_adapter(folder):
-        return _under(name, folder, options, for_tokenizer)
-    is_sure = os.path.isdir(name) or is_known(folder, ADAPTER)
+        return _under(name, model, options, for_tokenizer)
+    is_sure = os.path.isdir(model) or is_known(folder, ADAPTER)
     if options.base not in (None, given) and is_sure:
         raise UsageError(f"--base names the model under an adapter, and {visible(given)} is none; drop it")
     if not for_tokenizer or name != given:
-        check_is_checkpoint(name)
-    return Place(name, name, options.revision, _tokenizer_beside(folder))
+        check_is_checkpoint(model)
+    return Place(name, model, options.revision, _tokenizer_beside(folder))
 
 
 def _tokenizer_beside(folder: Path) -> Path | None:
@@ -113,13 +118,14 @@ def _tokenizer_beside(folder: Path) -> Path | None:
     return tokenizer
 
 
-def _under(name: str, folder: Path, options: LoadOptions, for_tokenizer: bool) -> Place:
+def _under(name: str, model: str, options: LoadOptions, for_tokenizer: bool) -> Place:
     """Return the place of an adapter and its base."""
+    folder = folder_of(model, options.revision)
     check_folder(folder)
     kind = None if for_tokenizer else kind_of(name, folder)
     tokenizer = folder if has_tokenizer(folder) else _tokenizer_beside(folder)
     if options.base is None and os.path.isfile(folder / "config.json") and has_shards(folder):
-        return Place(name, name, options.revision, None, folder, kind)  # beside a whole model, which it belongs to
+        return Place(name, model, options.revision, None, folder, kind)  # beside a whole model, which it belongs to
     base, revision = (options.base, "") if options.base is not None else base_of(folder)
     with said_of_base(name):
         under = locate(base, replace(options, base=None, revision=revision or None), for_tokenizer=for_tokenizer)

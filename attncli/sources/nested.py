@@ -23,7 +23,7 @@ _OF_TOKENIZER = (
 )  # fmt: skip
 _OF_TRAINING = re.compile(r"checkpoint-\d+")
 _REVISION = re.compile(r"\w[\w-]*(?:[./]\w[\w-]*)*")  # which cannot lead out of the cache
-_DEEPEST = 3  # models--org--name/snapshots/COMMIT/0_Transformer
+DEEPEST = 3  # models--org--name/snapshots/COMMIT/0_Transformer
 _MOST = 1000  # entries of a folder that are looked into
 _LISTED = 8  # checkpoints that a sentence names
 
@@ -87,24 +87,28 @@ def inner(folder: Path) -> list[Path]:
     return sorted(found, key=_in_order)
 
 
-def taken(folder: str) -> str:
+def taken(folder: str, name: str | None = None) -> str:
     """Return the folder itself if it has a checkpoint, or the only one in it that does; itself if there is none.
+
+    Args:
+        folder: where to look.
+        name: of it on the hub, if it is a repository's.
 
     Raises:
         LoadError: there are several.
     """
     path = folder
-    for _ in range(_DEEPEST):
+    for _ in range(DEEPEST):
         if os.path.isfile(os.path.join(path, "config.json")) or is_adapter(Path(path)):
             return path
         found = inner(Path(path))
         if len(found) > 1:
             names = [visible(each.name) for each in found]
             more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-            raise LoadError(
-                f"the folder {visible(path)} holds {len(names)} checkpoints: {', '.join(names[:_LISTED])}{more}; give "
-                "one of them"
-            )
+            what = f"the folder {visible(path)}" if name is None else f"{visible(name)}, on the hub,"
+            one = "one of them" if name is None else f"one of them, as in {visible(name)}/{names[0]}"
+            listed = ", ".join(names[:_LISTED])
+            raise LoadError(f"{what} holds {len(names)} checkpoints: {listed}{more}; give {one}")
         if not found:
             break
         path = str(found[0])

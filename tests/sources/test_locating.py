@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -280,6 +280,115 @@ def test_an_adapter_whose_base_on_the_hub_is_a_pickle_is_read_where_that_is_allo
     assert program(*ask, "--allow-pickle", env=offline).stdout == first.stdout
     local = program("inspect", TEXT, "-m", str(adapter), "--base", tiny_llama, "-F", "json", "--engine", "transformers")
     assert json.loads(first.stdout)["layers"] == json.loads(local.stdout)["layers"]
+
+
+# --- checkpoints in folders of a repository ----------------------------------------------------------------
+
+
+@pytest.fixture
+def org(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A hub with an empty repository, which this process asks."""
+    (tmp_path / "repository").mkdir()
+    with Hub({"org/name": tmp_path / "repository"}) as hub:
+        hub.reach(tmp_path / "home", monkeypatch)
+        yield hub
+
+
+@pytest.mark.parametrize("engine", ["auto", "transformers"])
+@pytest.mark.parametrize("layout", [training, sentence_transformers, diffusers])
+def test_the_only_checkpoint_in_a_repository_is_taken(
+    layout: Callable[[str, Path], str], engine: str, org: Hub, tiny_llama: str, attn: Run
+) -> None:
+    inside = layout(tiny_llama, org.repositories["org/name"])
+    written(org.repositories["org/name"] / "unet" / "model.safetensors", "of something else")
+    written(org.repositories["org/name"] / inside / "optimizer.pt", "of the training")
+    how = ("-F", "json", "--engine", engine)
+    expected = attn("inspect", TEXT, "-m", org.repositories["org/name"] / inside, *how).json["layers"]
+    for name in ("org/name", f"org/name/{inside}"):
+        ran = attn("inspect", TEXT, "-m", name, *how)
+        assert ran.code == 0, ran.err
+        assert (ran.json["source"]["model"], ran.json["layers"]) == (f"org/name/{inside}", expected)
+    assert org.sent("unet/model.safetensors") == org.sent("optimizer.pt") == 0
+    org.asked.clear()
+    for more in ((), ("--offline",)):
+        assert attn("inspect", TEXT, "-m", "org/name", *how, *more).out == ran.out
+    assert attn("tokens", TEXT, "-m", "org/name").out.startswith(f"org/name/{inside} · ")
+    assert org.asked == []
+
+
+def test_several_in_a_repository_are_listed_and_one_is_given_by_its_folder(
+    org: Hub, tiny_llama: str, attn: Run
+) -> None:
+    for step in (1000, 500):
+        shutil.copytree(tiny_llama, org.repositories["org/name"] / f"checkpoint-{step}")
+    listed = (
+        "org/name, on the hub, holds 2 checkpoints: checkpoint-500, checkpoint-1000; give one of them, as in "
+        "org/name/checkpoint-500"
+    )
+    for line in (["inspect", TEXT, "-m"], ["tokens", TEXT, "-m"], ["check", "-m"]):
+        ran = attn(*line, "org/name")
+        assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
+        assert listed in ran.err
+    assert org.sent(".safetensors") == 0
+    assert shown(attn, "org/name/checkpoint-1000") == "org/name/checkpoint-1000"
+    assert {one.path for one in org.asked if one.host == "storage"} == {"/org/name/checkpoint-1000/model.safetensors"}
+    for name in ("org/name/checkpoint-7", "org/other/checkpoint-500", "org/name/runs"):
+        ran = attn("inspect", TEXT, "-m", name)
+        assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
+        assert f"'{name}' was not found on the hub or in the local cache, and there is no such folder" in ran.err
+        assert "Repo id" not in ran.err
+    ran = attn("inspect", TEXT, "-m", "org/name/checkpoint-500", "--offline")
+    assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
+    assert "'org/name/checkpoint-500' was not found in the local cache" in ran.err
+    org.trouble = lambda _: (403, {"X-Error-Code": "GatedRepo"})
+    for command in ("inspect", "tokens"):
+        ran = attn(command, TEXT, "-m", "org/name/checkpoint-500")
+        assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
+        assert "'org/name/checkpoint-500': it is gated; ask for access" in ran.err
+
+
+def test_the_tokens_of_a_folder_in_a_repository_take_no_weights(org: Hub, tiny_llama: str, attn: Run) -> None:
+    folder = org.repositories["org/name"]
+    training(tiny_llama, folder)
+    for path in (folder / "checkpoint-500").glob("*token*"):
+        path.rename(folder / path.name)
+    for path in folder.glob("*token*"):
+        shutil.copy(path, folder / "runs")  # of something else
+    ran = attn("tokens", TEXT, "-m", "org/name/checkpoint-500", "-F", "json")
+    assert [token["text"] for token in ran.json["tokens"]] == ["time", "flies"]
+    assert org.sent(".safetensors") == 0
+    assert shown(attn, "org/name") == "org/name/checkpoint-500"  # with the tokenizer beside it
+
+
+def test_a_download_of_a_folder_that_was_cut_is_gone_on_with(org: Hub, tiny_llama: str, attn: Run) -> None:
+    training(tiny_llama, org.repositories["org/name"])
+    org.trouble = lambda one: (403, {}) if one.host == "storage" else None
+    ran = attn("inspect", TEXT, "-m", "org/name")
+    assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
+    assert "403" in ran.err
+    org.trouble = lambda _: None
+    assert shown(attn, "org/name") == "org/name/checkpoint-500"
+
+
+def test_an_adapter_and_a_pickle_in_a_folder_of_a_repository(
+    org: Hub, adapter: Path, tiny_llama: str, attn: Run
+) -> None:
+    shutil.copytree(adapter, org.repositories["org/name"] / "checkpoint-5")
+    org.repositories["some/base"] = Path(tiny_llama)
+    ran = attn("inspect", TEXT, "-m", "org/name", "-F", "json")
+    assert ran.code == 0, ran.err
+    assert ran.json["layers"] == attn("inspect", TEXT, "-m", adapter, "--base", tiny_llama, "-F", "json").json["layers"]
+    assert (ran.json["source"]["model"], ran.json["source"]["base"]) == ("org/name/checkpoint-5", "some/base")
+    pickle = Path(shutil.copytree(tiny_llama, org.repositories["org/name"] / "pickle"))
+    torch.save(load_file(pickle / "model.safetensors"), pickle / "pytorch_model.bin")
+    (pickle / "model.safetensors").unlink()
+    org.commit = "3" * 40
+    how = ("inspect", TEXT, "-m", "org/name/pickle", "--revision", "v2")
+    ran = attn(*how)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
+    assert "org/name/pickle has its weights in a pickle, which may hold code; --allow-pickle" in ran.err
+    assert org.sent(".bin") == 0
+    assert attn(*how, "--allow-pickle").code == 0
 
 
 def test_a_folder_in_the_working_directory_is_given_by_its_bare_name(

@@ -15,9 +15,10 @@ from transformers import __version__ as transformers_version
 
 from attncli.errors import LoadError, UsageError
 from attncli.sources.checkout import checkout
-from attncli.sources.folder import ALONE, INDEX, check_folder, is_known
-from attncli.sources.forms import check_form, has_pickle
+from attncli.sources.folder import ALONE, INDEX, check_folder, is_known, split_name
+from attncli.sources.forms import check_form, has_pickle, pickled
 from attncli.sources.hub import Download, download_adapter, download_weights, explained, first_sentence, heard
+from attncli.sources.inside import download_inside
 from attncli.sources.locating import Place, locate
 from attncli.sources.pretrained import places
 from attncli.sources.pretrained.configuration import layer_count
@@ -64,12 +65,7 @@ def find(name: str, options: LoadOptions) -> tuple[Place, TextPart]:
                 place = replace(place, revision=parts.name)
             part = text_part(place.model, place.options(options))
     except LoadError:
-        if (
-            os.path.isdir(name)
-            or place.adapter is not None
-            or not is_known(place.folder, "config.json")
-            or not download_adapter(name, options)
-        ):
+        if os.path.isdir(place.model) or place.adapter is not None or not _may_be_another(place, options):
             raise
         return find(name, options)
     if not os.path.isdir(name) and download_adapter(name, options):
@@ -77,6 +73,15 @@ def find(name: str, options: LoadOptions) -> tuple[Place, TextPart]:
     if place.lacks(options.base):
         raise UsageError(f"--base names the model under an adapter, and {visible(name)} is none; drop it")
     return place, part
+
+
+def _may_be_another(place: Place, options: LoadOptions) -> bool:
+    """Return whether a name on the hub that has no model was found to be an adapter, or to hold one in a folder."""
+    if split_name(place.model)[1]:
+        return download_inside(place.model, options, for_tokenizer=False)
+    if not is_known(place.folder, "config.json"):
+        return False
+    return download_adapter(place.model, options) or download_inside(place.model, options, for_tokenizer=False)
 
 
 def load_model(
@@ -106,10 +111,7 @@ def load_model(
         check_form(name, place.folder)
     if not options.allow_pickle and _is_pickle(place):
         with place.reading():
-            raise LoadError(
-                f"{visible(name)} has its weights in a pickle, which may hold code; --allow-pickle reads the tensors "
-                "in it and nothing else, or save it again as safetensors"
-            )
+            raise pickled(name)
     _log.info("loading the weights of %s", name)
     part.config.use_cache = False  # one pass, no generation: keys and values need not be kept
     loader = _loader(part, options, request, writes)
