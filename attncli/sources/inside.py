@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from attncli.sources.folder import TEXTS, snapshot, split_name
 from attncli.sources.forms import pickled
-from attncli.sources.nested import ADAPTER, DEEPEST, is_adapter, taken
+from attncli.sources.nested import ADAPTER, DEEPEST, MOST, is_adapter, taken
 from attncli.sources.tensors.cache import Notes
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _telling(files: frozenset[str], within: str) -> list[str]:
     if not within and not files.isdisjoint((_CONFIG, ADAPTER)):
         return []
     depth = len(PurePosixPath(within).parts) + DEEPEST
-    return sorted(str(path) for path in below if path.name in _TELLING and len(path.parts) <= depth + 1)
+    return sorted(str(path) for path in below if path.name in _TELLING and len(path.parts) <= depth + 1)[:MOST]
 
 
 def _wanted(name: str, files: Collection[str], inside: str, options: LoadOptions, for_tokenizer: bool) -> list[str]:

@@ -106,7 +106,7 @@ def locate(name: str, options: LoadOptions, *, for_tokenizer: bool = False) -> P
     is_sure = os.path.isdir(model) or is_known(folder, ADAPTER)
     if options.base not in (None, given) and is_sure:
         raise UsageError(f"--base names the model under an adapter, and {visible(given)} is none; drop it")
-    if not for_tokenizer or name != given:
+    if not for_tokenizer or model != given:
         check_is_checkpoint(model)
     return Place(name, model, options.revision, _tokenizer_beside(folder))
 

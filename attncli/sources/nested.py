@@ -24,7 +24,7 @@ _OF_TOKENIZER = (
 _OF_TRAINING = re.compile(r"checkpoint-\d+")
 _REVISION = re.compile(r"\w[\w-]*(?:[./]\w[\w-]*)*")  # which cannot lead out of the cache
 DEEPEST = 3  # models--org--name/snapshots/COMMIT/0_Transformer
-_MOST = 1000  # entries of a folder that are looked into
+MOST = 1000  # entries of a folder that are looked into
 _LISTED = 8  # checkpoints that a sentence names
 
 
@@ -137,7 +137,7 @@ def tokenizer_beside(folder: Path) -> Path | None:
 def _subfolders(folder: Path) -> list[Path]:
     try:
         with os.scandir(folder) as entries:
-            return [folder / entry.name for entry in islice(entries, _MOST) if entry.is_dir()]
+            return [folder / entry.name for entry in islice(entries, MOST) if entry.is_dir()]
     except OSError:
         return []
 
