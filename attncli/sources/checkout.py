@@ -55,7 +55,7 @@ def checkout(name: str, options: LoadOptions) -> Path | None:
             return None
         folder = found
         notes = Notes(folder)
-    if not notes.has_parts or has_shards(folder):
+    if not notes.has_parts() or has_shards(folder):
         return None
     check_folder(folder)
     return folder
@@ -84,6 +84,6 @@ def _fetched(name: str, revision: str) -> Path | None:
     if not notes.files:
         listed = HfApi().model_info(name, revision=commit).siblings or ()
         notes.files = frozenset(each.rfilename for each in listed)
-    for file in sorted(filter(_SMALL.fullmatch, notes.files)) if notes.has_parts else ():
+    for file in sorted(filter(_SMALL.fullmatch, notes.files)) if notes.has_parts() else ():
         hf_hub_download(name, file, revision=commit, tqdm_class=Download)
     return folder

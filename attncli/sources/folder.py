@@ -151,6 +151,12 @@ def repository_name(snapshot: Path) -> str:
     return snapshot.parents[1].name.removeprefix("models--").replace("--", "/")
 
 
+def split_snapshot(folder: Path) -> tuple[Path, str]:
+    """Return the snapshot that a folder of the cache is in, and what leads from there to it: checkpoint-500/."""
+    inside = folder.relative_to(cache()).parts[3:]
+    return folder.parents[len(inside) - 1] if inside else folder, "".join(f"{part}/" for part in inside)
+
+
 def snapshot(name: str, revision: str) -> Path:
     """Return the folder that a model's files at a branch, tag or commit have in the cache, or would have."""
     return snapshot_in(repository(name), revision)

@@ -1,7 +1,7 @@
 """Checkpoints in the folders of a repository on the hub, which are opened as the same folders on a disk are.
 
-`org/name` stands for the only checkpoint in such a repository, `org/name/checkpoint-500` for one of several. Its files
-are downloaded into the hub's local cache, whole, and nothing of the other folders but what tells them apart.
+`org/name` stands for the only checkpoint in such a repository, `org/name/checkpoint-500` for one of several. Its small
+files are downloaded into the hub's local cache, and nothing of the other folders but what tells them apart.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from attncli.sources.folder import TEXTS, snapshot, split_name
+from attncli.sources.folder import ALONE, INDEX, TEXTS, snapshot, split_name
 from attncli.sources.forms import pickled
 from attncli.sources.nested import ADAPTER, DEEPEST, MOST, is_adapter, taken
 from attncli.sources.tensors.cache import Notes
@@ -111,7 +111,9 @@ def _telling(files: frozenset[str], within: str) -> list[str]:
 
 
 def _wanted(name: str, files: Collection[str], inside: str, options: LoadOptions, for_tokenizer: bool) -> list[str]:
-    """Return the files of a checkpoint in a folder, and of the tokenizer beside it.
+    """Return the files of a checkpoint in a folder, and of the tokenizer beside it, that are downloaded.
+
+    Tensors in safetensors files are not: they are fetched as they are read; see `attncli.sources.tensors.remote`.
 
     Raises:
         LoadError: its only weights are pickles, which are not allowed.
@@ -123,9 +125,11 @@ def _wanted(name: str, files: Collection[str], inside: str, options: LoadOptions
     wanted = [str(path) for path in small if path.name not in _OF_TRAINING]
     if for_tokenizer:
         return wanted
-    own = [path for path in paths if path.parent == folder]
-    weights = [str(path) for path in own if _WEIGHTS.fullmatch(path.name)]
-    pickles = [str(path) for path in own if _PICKLES.fullmatch(path.name)]
+    own = {path.name: str(path) for path in paths if path.parent == folder}
+    if not options.whole_files and ADAPTER not in own and (ALONE in own or INDEX in own):
+        return wanted
+    weights = [path for file, path in own.items() if _WEIGHTS.fullmatch(file)]
+    pickles = [path for file, path in own.items() if _PICKLES.fullmatch(file)]
     if pickles and not weights and not options.allow_pickle:
         raise pickled(name)
     return wanted + (weights or pickles)

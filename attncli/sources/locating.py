@@ -15,6 +15,7 @@ from attncli.sources.folder import check_folder, folder_of, is_known
 from attncli.sources.inside import found_inside
 from attncli.sources.nested import ADAPTER, base_of, has_tokenizer, is_adapter, taken, tokenizer_beside
 from attncli.sources.storage import check_is_checkpoint, check_path
+from attncli.sources.tensors.opening import is_fetched
 from attncli.sources.tensors.shards import has_shards
 from attncli.text import visible
 
@@ -33,6 +34,7 @@ class Place:
         tokenizer: the folder of its tokenizer, where that is another one.
         adapter: the folder of the adapter that changes the weights.
         kind: of the adapter: LORA, IA3, LOHA or LOKR.
+        is_partial: whether the folder is one of the hub's cache, and the tensors are fetched as they are read.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Place:
     tokenizer: Path | None = None
     adapter: Path | None = None
     kind: str | None = None
+    is_partial: bool = False
 
     @property
     def details(self) -> dict[str, str]:
@@ -50,6 +53,11 @@ class Place:
     def lacks(self, base: str | None) -> bool:
         """Return whether a base was asked for, and there is no adapter here to put on it."""
         return base is not None and self.adapter is None and base != self.model
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the model is a folder that has its weights, or ought to."""
+        return os.path.isdir(self.model) and not self.is_partial
 
     @property
     def folder(self) -> Path:
@@ -96,10 +104,12 @@ def locate(name: str, options: LoadOptions, *, for_tokenizer: bool = False) -> P
     """
     check_path(name)
     given = model = name
+    is_partial = False
     if os.path.isdir(name):
         name = model = taken(name)
     elif found := found_inside(name, options, for_tokenizer=for_tokenizer):
         name, model = found[0], str(found[1])
+        is_partial = is_fetched(found[1], options)
     folder = folder_of(model, options.revision)
     if is_adapter(folder):
         return _under(name, model, options, for_tokenizer)
@@ -108,7 +118,7 @@ def locate(name: str, options: LoadOptions, *, for_tokenizer: bool = False) -> P
         raise UsageError(f"--base names the model under an adapter, and {visible(given)} is none; drop it")
     if not for_tokenizer or model != given:
         check_is_checkpoint(model)
-    return Place(name, model, options.revision, _tokenizer_beside(folder))
+    return Place(name, model, options.revision, _tokenizer_beside(folder), is_partial=is_partial)
 
 
 def _tokenizer_beside(folder: Path) -> Path | None:

@@ -61,9 +61,10 @@ def check_path(name: str) -> None:
 
 
 def _is_name(name: str) -> bool:
-    """Return whether something can be a name on the hub, or that of a folder in a repository."""
+    """Return whether something can be a name on the hub, or that of a folder in a repository there."""
     parts = name.split("/")
-    return len(parts) < 3 or all(part.strip(".") for part in parts)
+    is_here = os.path.isdir("/".join(parts[:2]))  # where somebody looks for a folder that there is not
+    return len(parts) < 3 or (all(part.strip(".") for part in parts) and not is_here)
 
 
 def check_is_checkpoint(name: str) -> None:

@@ -332,19 +332,36 @@ def test_several_in_a_repository_are_listed_and_one_is_given_by_its_folder(
     assert org.sent(".safetensors") == 0
     assert shown(attn, "org/name/checkpoint-1000") == "org/name/checkpoint-1000"
     assert {one.path for one in org.asked if one.host == "storage"} == {"/org/name/checkpoint-1000/model.safetensors"}
+    assert shown(attn, "org/name/checkpoint-500") == "org/name/checkpoint-500"
+    assert all(one.range for one in org.asked if one.host == "storage")
+    assert attn("inspect", TEXT, "-m", "org/name/checkpoint-500", "--whole-files").code == 0
+    (last,) = [one for one in org.asked if one.host == "storage" and one.method == "GET" and not one.range]
+    assert last.path == "/org/name/checkpoint-500/model.safetensors"
     for name in ("org/name/checkpoint-7", "org/other/checkpoint-500", "org/name/runs"):
         ran = attn("inspect", TEXT, "-m", name)
         assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
         assert f"'{name}' was not found on the hub or in the local cache, and there is no such folder" in ran.err
         assert "Repo id" not in ran.err
-    ran = attn("inspect", TEXT, "-m", "org/name/checkpoint-500", "--offline")
+    ran = attn("inspect", TEXT, "-m", "org/name/checkpoint-500", "--offline", "--revision", "other")
     assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
     assert "'org/name/checkpoint-500' was not found in the local cache" in ran.err
     org.trouble = lambda _: (403, {"X-Error-Code": "GatedRepo"})
     for command in ("inspect", "tokens"):
-        ran = attn(command, TEXT, "-m", "org/name/checkpoint-500")
+        ran = attn(command, TEXT, "-m", "org/name/checkpoint-500", "--revision", "gated")
         assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
         assert "'org/name/checkpoint-500': it is gated; ask for access" in ran.err
+
+
+def test_a_folder_that_is_not_in_one_that_is_here_is_not_looked_for_on_the_hub(
+    org: Hub, tmp_path: Path, attn: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "org" / "name").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    for name in ("org/name/checkpoint-500", "org/../checkpoint-500", "org//checkpoint-500"):
+        ran = attn("inspect", TEXT, "-m", name)
+        assert (ran.code, ran.out) == (3, "")
+        assert ran.err == f"attn: the checkpoint '{name}' was not found: there is no such folder; check the path\n"
+    assert org.asked == []
 
 
 def test_the_tokens_of_a_folder_in_a_repository_take_no_weights(org: Hub, tiny_llama: str, attn: Run) -> None:
@@ -362,10 +379,11 @@ def test_the_tokens_of_a_folder_in_a_repository_take_no_weights(org: Hub, tiny_l
 
 def test_a_download_of_a_folder_that_was_cut_is_gone_on_with(org: Hub, tiny_llama: str, attn: Run) -> None:
     training(tiny_llama, org.repositories["org/name"])
-    org.trouble = lambda one: (403, {}) if one.host == "storage" else None
-    ran = attn("inspect", TEXT, "-m", "org/name")
-    assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
-    assert "403" in ran.err
+    for ending in ("tokenizer_config.json", ".safetensors"):
+        org.trouble = lambda one, ending=ending: (403, {}) if one.path.endswith(ending) else None
+        ran = attn("inspect", TEXT, "-m", "org/name")
+        assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
+        assert "403" in ran.err
     org.trouble = lambda _: None
     assert shown(attn, "org/name") == "org/name/checkpoint-500"
 

@@ -107,7 +107,7 @@ def load_model(
     name, adapter = place.model, place.read_adapter(options.allow_pickle)
     options = place.options(options)
     _check_device(options)
-    if os.path.isdir(name):
+    if place.is_here:
         check_form(name, place.folder)
     if not options.allow_pickle and _is_pickle(place):
         with place.reading():
@@ -115,7 +115,7 @@ def load_model(
     _log.info("loading the weights of %s", name)
     part.config.use_cache = False  # one pass, no generation: keys and values need not be kept
     loader = _loader(part, options, request, writes)
-    fetching = None if os.path.isdir(name) else options
+    fetching = None if place.is_here else options
     # transformers would undo the one and apply the other by other packages, or not at all.
     is_changed = _take_quantization(part) or adapter is not None
     if is_changed and not is_fetched(place.folder, fetching):

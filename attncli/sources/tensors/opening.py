@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attncli.sources.folder import split_snapshot
 from attncli.sources.forms import has_pickle
 from attncli.sources.storage import check_beside, check_is_undone
 from attncli.sources.tensors import Store
@@ -58,7 +59,8 @@ def is_fetched(folder: Path, fetching: LoadOptions | None) -> bool:
         return False
     from attncli.sources.tensors.cache import Notes
 
-    return Notes(folder).has_parts
+    snapshot, start = split_snapshot(folder)
+    return Notes(snapshot).has_parts(start)
 
 
 def is_plain(store: Store) -> bool:

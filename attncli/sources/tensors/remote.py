@@ -19,7 +19,7 @@ import numpy as np
 
 from attncli.errors import LoadError, UnconfirmedError
 from attncli.files import CODES, DTYPES
-from attncli.sources.folder import ALONE, repository_name, shards_of
+from attncli.sources.folder import ALONE, repository_name, shards_of, split_snapshot
 from attncli.sources.hub import explained, hush_hub, is_offline
 from attncli.sources.tensors import Stored
 from attncli.sources.tensors.cache import Notes, Version, trim
@@ -53,7 +53,7 @@ class Remote:
     """The tensors of a repository at a commit; see `attncli.sources.tensors.Store`.
 
     Args:
-        folder: the snapshot of the commit in the hub's local cache, with its small files.
+        folder: the snapshot of the commit in the hub's local cache, or a folder in it, with its small files.
         options: how the checkpoint is loaded.
 
     Raises:
@@ -65,15 +65,17 @@ class Remote:
     form = ""
 
     def __init__(self, folder: Path, options: LoadOptions) -> None:
-        self._folder = folder
+        self._folder, start = split_snapshot(folder)
         self._options = options
-        self._name = repository_name(folder)
-        self._notes = Notes(folder)
+        self._name = repository_name(self._folder)
+        self._notes = Notes(self._folder)
         self._files: dict[str, _File] = {}
         self._fetched = 0
         self._lock = Lock()
-        is_alone = ALONE in self._notes.files
-        self._file_of = dict.fromkeys(self._file(ALONE).entries, ALONE) if is_alone else shards_of(folder)
+        if (alone := start + ALONE) in self._notes.files:
+            self._file_of = dict.fromkeys(self._file(alone).entries, alone)
+        else:
+            self._file_of = {name: start + file for name, file in shards_of(folder).items()}
         self.names = self._file_of.keys()
 
     def stored(self, name: str) -> Stored:
