@@ -34,6 +34,7 @@ class Place:
         tokenizer: the folder of its tokenizer, where that is another one.
         adapter: the folder of the adapter that changes the weights.
         kind: of the adapter: LORA, IA3, LOHA or LOKR.
+        base: the model under it, as views show it.
         is_partial: whether the folder is one of the hub's cache, and the tensors are fetched as they are read.
     """
 
@@ -43,12 +44,13 @@ class Place:
     tokenizer: Path | None = None
     adapter: Path | None = None
     kind: str | None = None
+    base: str = ""
     is_partial: bool = False
 
     @property
     def details(self) -> dict[str, str]:
         """What a trace says of it besides its name."""
-        return {} if self.kind is None else {"adapter": self.kind, "base": self.model}
+        return {} if self.kind is None else {"adapter": self.kind, "base": self.base}
 
     def lacks(self, base: str | None) -> bool:
         """Return whether a base was asked for, and there is no adapter here to put on it."""
@@ -135,7 +137,9 @@ def _under(name: str, model: str, options: LoadOptions, for_tokenizer: bool) -> 
     kind = None if for_tokenizer else kind_of(name, folder)
     tokenizer = folder if has_tokenizer(folder) else _tokenizer_beside(folder)
     if options.base is None and os.path.isfile(folder / "config.json") and has_shards(folder):
-        return Place(name, model, options.revision, None, folder, kind)  # beside a whole model, which it belongs to
+        return Place(
+            name, model, options.revision, None, folder, kind, name
+        )  # beside a whole model, which it belongs to
     base, revision = (options.base, "") if options.base is not None else base_of(folder)
     with said_of_base(name):
         under = locate(base, replace(options, base=None, revision=revision or None), for_tokenizer=for_tokenizer)
@@ -144,4 +148,4 @@ def _under(name: str, model: str, options: LoadOptions, for_tokenizer: bool) -> 
             f"the base of {visible(name)}, {visible(base)}, is an adapter itself; merge that one with peft's "
             "merge_and_unload, save the model, and name it by --base"
         )
-    return replace(under, name=name, tokenizer=tokenizer or under.tokenizer, adapter=folder, kind=kind)
+    return replace(under, name=name, tokenizer=tokenizer or under.tokenizer, adapter=folder, kind=kind, base=under.name)

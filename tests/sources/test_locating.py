@@ -389,7 +389,7 @@ def test_a_download_of_a_folder_that_was_cut_is_gone_on_with(org: Hub, tiny_llam
 
 
 def test_an_adapter_and_a_pickle_in_a_folder_of_a_repository(
-    org: Hub, adapter: Path, tiny_llama: str, attn: Run
+    org: Hub, adapter: Path, tiny_llama: str, tmp_path: Path, attn: Run
 ) -> None:
     shutil.copytree(adapter, org.repositories["org/name"] / "checkpoint-5")
     org.repositories["some/base"] = Path(tiny_llama)
@@ -397,6 +397,12 @@ def test_an_adapter_and_a_pickle_in_a_folder_of_a_repository(
     assert ran.code == 0, ran.err
     assert ran.json["layers"] == attn("inspect", TEXT, "-m", adapter, "--base", tiny_llama, "-F", "json").json["layers"]
     assert (ran.json["source"]["model"], ran.json["source"]["base"]) == ("org/name/checkpoint-5", "some/base")
+    shutil.copytree(tiny_llama, tmp_path / "bases" / "checkpoint-9")
+    org.repositories["some/bases"] = tmp_path / "bases"
+    for base in ("some/bases/checkpoint-9", "some/bases"):
+        more = attn("inspect", TEXT, "-m", "org/name", "--base", base, "-F", "json")
+        assert (more.code, more.json["layers"]) == (0, ran.json["layers"])
+        assert more.json["source"]["base"] == "some/bases/checkpoint-9"
     pickle = Path(shutil.copytree(tiny_llama, org.repositories["org/name"] / "pickle"))
     torch.save(load_file(pickle / "model.safetensors"), pickle / "pytorch_model.bin")
     (pickle / "model.safetensors").unlink()

@@ -65,7 +65,7 @@ def find(name: str, options: LoadOptions) -> tuple[Place, TextPart]:
                 place = replace(place, revision=parts.name)
             part = text_part(place.model, place.options(options))
     except LoadError:
-        if os.path.isdir(place.model) or place.adapter is not None or not _may_be_another(place, options):
+        if os.path.isdir(place.model) or not _may_be_another(place, options):
             raise
         return find(name, options)
     if not os.path.isdir(name) and download_adapter(name, options):
@@ -77,11 +77,14 @@ def find(name: str, options: LoadOptions) -> tuple[Place, TextPart]:
 
 def _may_be_another(place: Place, options: LoadOptions) -> bool:
     """Return whether a name on the hub that has no model was found to be an adapter, or to hold one in a folder."""
-    if split_name(place.model)[1]:
-        return download_inside(place.model, options, for_tokenizer=False)
-    if not is_known(place.folder, "config.json"):
-        return False
-    return download_adapter(place.model, options) or download_inside(place.model, options, for_tokenizer=False)
+    own = place.options(options)
+    if not split_name(place.model)[1]:
+        if not is_known(place.folder, "config.json"):
+            return False
+        if place.adapter is None and download_adapter(place.model, own):
+            return True
+    with place.reading():
+        return download_inside(place.model, own, for_tokenizer=False)
 
 
 def load_model(

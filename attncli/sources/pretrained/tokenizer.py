@@ -104,9 +104,7 @@ def _alone(name: str, options: LoadOptions) -> tuple[Any, int | None]:
         with place.reading():
             tokenizer = load_tokenizer(place.model, own, place.tokenizer, config)
     except LoadError:
-        if os.path.isdir(place.model) or place.adapter is not None:
-            raise
-        if not download_inside(name, options, for_tokenizer=True):
+        if os.path.isdir(place.model) or not download_inside(place.model, own, for_tokenizer=True):
             raise
         return _alone(name, options)
     options = own
