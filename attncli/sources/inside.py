@@ -102,10 +102,10 @@ def _has_all(root: Path, files: Collection[str]) -> bool:
 
 def _telling(files: frozenset[str], within: str) -> list[str]:
     """Return the files that tell where the checkpoints are; none where there is one without looking into folders."""
-    start = within + "/" if within else ""
-    below = [PurePosixPath(file) for file in files if file.startswith(start)]
     if not within and not files.isdisjoint((_CONFIG, ADAPTER)):
         return []
+    start = within + "/" if within else ""
+    below = [PurePosixPath(file) for file in files if file.startswith(start)]
     depth = len(PurePosixPath(within).parts) + DEEPEST
     return sorted(str(path) for path in below if path.name in _TELLING and len(path.parts) <= depth + 1)[:MOST]
 

@@ -137,9 +137,8 @@ def _under(name: str, model: str, options: LoadOptions, for_tokenizer: bool) -> 
     kind = None if for_tokenizer else kind_of(name, folder)
     tokenizer = folder if has_tokenizer(folder) else _tokenizer_beside(folder)
     if options.base is None and os.path.isfile(folder / "config.json") and has_shards(folder):
-        return Place(
-            name, model, options.revision, None, folder, kind, name
-        )  # beside a whole model, which it belongs to
+        # Beside a whole model, which it belongs to.
+        return Place(name, model, options.revision, adapter=folder, kind=kind, base=name)
     base, revision = (options.base, "") if options.base is not None else base_of(folder)
     with said_of_base(name):
         under = locate(base, replace(options, base=None, revision=revision or None), for_tokenizer=for_tokenizer)

@@ -199,6 +199,12 @@ def test_a_base_in_pickles_is_read_where_that_is_allowed(
     model = WHOLE["llama"].from_pretrained(base, attn_implementation="eager", dtype=torch.float32)
     expected = attentions(PeftModel.from_pretrained(model, folder))
     assert apart(folder, expected, allow_pickle=True) < 1e-6
+    (last,) = [path for path in base.glob("pytorch_model*.bin") if "00001" not in path.name]
+    for held in ({"a": print}, {"a": torch.eye(3).to_sparse()}, [torch.eye(3)]):
+        torch.save(held, last)
+        ran = attn("inspect", TEXT, "-m", folder, "--allow-pickle")
+        assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
+        assert f"the pickle {last} holds more than tensors or is damaged; nothing in it was run" in ran.err
 
 
 def test_tokens_that_an_adapter_adds_have_their_embeddings(

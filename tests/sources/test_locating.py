@@ -16,6 +16,8 @@ from running import Ran, program
 from safetensors.torch import load_file
 from small_checkpoints import hub_cache
 
+from attncli.cli.candidates import sizes
+
 Run = Callable[..., Ran]
 TEXT = "time flies"
 COMMIT = "abc0"
@@ -334,6 +336,7 @@ def test_several_in_a_repository_are_listed_and_one_is_given_by_its_folder(
     assert {one.path for one in org.asked if one.host == "storage"} == {"/org/name/checkpoint-1000/model.safetensors"}
     assert shown(attn, "org/name/checkpoint-500") == "org/name/checkpoint-500"
     assert all(one.range for one in org.asked if one.host == "storage")
+    assert sizes("org/name/checkpoint-500", "main") == {"layer": 3, "head": 6}  # which a TAB offers
     assert attn("inspect", TEXT, "-m", "org/name/checkpoint-500", "--whole-files").code == 0
     (last,) = [one for one in org.asked if one.host == "storage" and one.method == "GET" and not one.range]
     assert last.path == "/org/name/checkpoint-500/model.safetensors"

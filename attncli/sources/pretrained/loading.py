@@ -123,14 +123,13 @@ def load_model(
     is_changed = _take_quantization(part) or adapter is not None
     if is_changed and not is_fetched(place.folder, fetching):
         _prepare(place, options)
-    store = open_store(name, place.folder, adapter, fetching, reads_pickles=adapter is not None)
+    reads_pickles = adapter is not None
+    store = open_store(name, place.folder, adapter, fetching, reads_pickles)
     if hasattr(part.config, "vocab_size"):
         part.config.vocab_size = rows_of_vocabulary(store, part.config.vocab_size)
     with explained(name, "model", options), heard() as said:
         model, report = with_ours(partial(_loaded, loader, name, part, options, store))
-    store = open_store(
-        name, place.folder, adapter, fetching, reads_pickles=adapter is not None
-    )  # now that it is downloaded
+    store = open_store(name, place.folder, adapter, fetching, reads_pickles)  # now that it is downloaded
     head = model.base_model_prefix + "." if model.base_model_prefix else ""
     notes = _check_weights(name, model, part, report, head, is_undone=bool(store.form))
     floating = (tensor for tensor, value in model.state_dict().items() if value.is_floating_point())

@@ -31,7 +31,7 @@ def _unpickled(path: Path) -> dict[str, torch.Tensor]:
         # What was saved before 2020 is no archive, and cannot be mapped.
         found = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zipfile(path))
         for tensor in found.values():
-            to_numpy(tensor.flatten()[:0])  # sparse ones and the like have none
+            to_numpy(tensor.new_empty(0))  # sparse ones and the like have none
         return {str(name): tensor for name, tensor in found.items()}
     except MemoryError:
         raise
@@ -60,7 +60,7 @@ class Pickles:
     def stored(self, name: str) -> Stored:
         """See `attncli.sources.tensors.Store.stored`."""
         tensor = self._tensors[name]
-        kind = to_numpy(tensor.flatten()[:0]).dtype
+        kind = to_numpy(tensor.new_empty(0)).dtype
         return Stored(f"{kind.kind.upper()}{8 * kind.itemsize}", tuple(tensor.shape))
 
     def prepare(self, names: Collection[str]) -> None:

@@ -107,8 +107,7 @@ def _alone(name: str, options: LoadOptions) -> tuple[Any, int | None]:
         if os.path.isdir(place.model) or not download_inside(place.model, own, for_tokenizer=True):
             raise
         return _alone(name, options)
-    options = own
-    config = config or _config(place.model, options)
+    config = config or _config(place.model, own)
     if config is not None:
         return tokenizer, limit_by(config)
     limit = tokenizer.model_max_length
