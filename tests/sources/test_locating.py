@@ -13,7 +13,7 @@ from adapters import save_adapter
 from hub import Hub
 from peft import LoraConfig
 from running import Ran, program
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from small_checkpoints import hub_cache
 
 from attncli.cli.candidates import sizes
@@ -389,6 +389,29 @@ def test_a_download_of_a_folder_that_was_cut_is_gone_on_with(org: Hub, tiny_llam
         assert "403" in ran.err
     org.trouble = lambda _: None
     assert shown(attn, "org/name") == "org/name/checkpoint-500"
+
+
+@pytest.mark.parametrize("engine", ["native", "transformers"])
+def test_shards_in_a_folder_of_a_repository_are_read_by_parts(
+    engine: str, org: Hub, tiny_llama: str, attn: Run
+) -> None:
+    training(tiny_llama, org.repositories["org/name"])
+    folder = org.repositories["org/name"] / "checkpoint-500"
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    shard = {name: f"model-0000{1 + ('.layers.2.' in name)}-of-00002.safetensors" for name in tensors}
+    for file in set(shard.values()):
+        some = {name: tensor for name, tensor in tensors.items() if shard[name] == file}
+        save_file(some, folder / file, metadata={"format": "pt"})
+    written(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": shard})
+    how = ("-F", "json", "--engine", engine)
+    ran = attn("inspect", TEXT, "-m", "org/name", *how)
+    assert ran.json["layers"] == attn("inspect", TEXT, "-m", tiny_llama, *how).json["layers"]
+    asked = {one.path for one in org.asked if one.host == "storage" and one.method == "GET" and one.range}
+    assert asked <= {f"/org/name/checkpoint-500/{file}" for file in shard.values()}
+    assert all(one.range for one in org.asked if one.host == "storage" and one.method == "GET")
+    if engine == "native":  # the other reads the names in the headers of all
+        assert asked == {"/org/name/checkpoint-500/model-00001-of-00002.safetensors"}
 
 
 def test_an_adapter_and_a_pickle_in_a_folder_of_a_repository(
