@@ -326,12 +326,15 @@ def sizes(name: str, revision: str) -> dict[str, int]:
         revision: which one of the cache.
     """
     from attncli.files import MOST_SETTINGS, read_file
-    from attncli.sources.folder import snapshot
+    from attncli.sources.folder import snapshot, split_name
     from attncli.sources.nested import base_of, is_adapter, taken
 
     folder = Path(name).expanduser()
     try:
-        path = Path(taken(str(folder))) if folder.is_dir() else snapshot(name, revision)
+        if not folder.is_dir():
+            repository, within = split_name(name)
+            folder = snapshot(repository, revision) / within
+        path = Path(taken(str(folder)))
         if is_adapter(path) and not (path / "config.json").is_file():
             base, revision = base_of(path)
             path = Path(base) if os.path.isdir(base) else snapshot(base, revision or "main")

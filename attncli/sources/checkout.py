@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attncli.errors import not_installed
-from attncli.sources.folder import check_folder, snapshot
+from attncli.sources.folder import check_folder, snapshot, split_name
 from attncli.sources.hub import Download, explained, hush_hub, is_offline
 from attncli.sources.nested import is_adapter
 from attncli.sources.storage import check_path
@@ -40,7 +40,7 @@ def checkout(name: str, options: LoadOptions) -> Path | None:
         LoadError: there is no such repository, it cannot be reached, or its files are not safe to read.
     """
     check_path(name)
-    if options.whole_files or os.path.exists(name) or not_installed("huggingface_hub"):
+    if options.whole_files or os.path.exists(name) or split_name(name)[1] or not_installed("huggingface_hub"):
         return None
     folder = snapshot(name, options.revision or "main")
     if has_shards(folder) or is_adapter(folder):
@@ -55,7 +55,7 @@ def checkout(name: str, options: LoadOptions) -> Path | None:
             return None
         folder = found
         notes = Notes(folder)
-    if not notes.has_parts or has_shards(folder):
+    if not notes.has_parts() or has_shards(folder):
         return None
     check_folder(folder)
     return folder
@@ -84,6 +84,6 @@ def _fetched(name: str, revision: str) -> Path | None:
     if not notes.files:
         listed = HfApi().model_info(name, revision=commit).siblings or ()
         notes.files = frozenset(each.rfilename for each in listed)
-    for file in sorted(filter(_SMALL.fullmatch, notes.files)) if notes.has_parts else ():
+    for file in sorted(filter(_SMALL.fullmatch, notes.files)) if notes.has_parts() else ():
         hf_hub_download(name, file, revision=commit, tqdm_class=Download)
     return folder

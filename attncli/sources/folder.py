@@ -18,11 +18,12 @@ from attncli.text import visible
 
 ALONE = "model.safetensors"  # the weights of a checkpoint that is not in several files
 INDEX = "model.safetensors.index.json"
-_INDEX_OF_PICKLES = "pytorch_model.bin.index.json"
+PICKLE = "pytorch_model.bin"
+PICKLE_INDEX = "pytorch_model.bin.index.json"
 TEMPLATE = "chat_template.jinja"
 TEMPLATES = "additional_chat_templates"  # the one folder of a checkpoint's in which transformers reads what it finds
 # What is read whole, by endings: settings, vocabularies, templates, code.
-_TEXTS = (".json", ".txt", ".model", ".jinja", ".py", ".tiktoken", ".vocab")
+TEXTS = (".json", ".txt", ".model", ".jinja", ".py", ".tiktoken", ".vocab")
 
 
 def check_name(path: Path) -> None:
@@ -62,7 +63,7 @@ def check_folder(folder: Path) -> None:
     except OSError as error:
         raise LoadError(f"the folder {visible(str(folder))} cannot be read: {error.strerror}") from None
     _refuse_special(folder, named)  # which an index may be as well
-    shards = {file for index in (INDEX, _INDEX_OF_PICKLES) for file in shards_of(folder, index).values()}
+    shards = {file for index in (INDEX, PICKLE_INDEX) for file in shards_of(folder, index).values()}
     for file in sorted(shards):
         if os.path.isabs(file) or ".." in Path(file).parts:
             raise LoadError(
@@ -77,7 +78,7 @@ def _refuse_special(folder: Path, names: list[str]) -> None:
         if not path.exists() or path.is_dir():
             continue
         try:
-            check_file(path, MOST_TEXT if path.name.endswith(_TEXTS) else None)
+            check_file(path, MOST_TEXT if path.name.endswith(TEXTS) else None)
         except OSError as error:
             raise LoadError(f"{visible(str(path))} {error}; a checkpoint's folder holds files of usual sizes") from None
 
@@ -134,6 +135,12 @@ def cache() -> Path:
     return Path(os.path.expandvars(folder)).expanduser() if folder else home() / "hub"
 
 
+def split_name(name: str) -> tuple[str, str]:
+    """Return the name of a repository on the hub, and the folder in it, if there is one: org/name/checkpoint-500."""
+    parts = name.split("/")
+    return "/".join(parts[:2]), "/".join(parts[2:])
+
+
 def repository(name: str) -> Path:
     """Return the folder that a model has in the cache, or would have."""
     return cache() / ("models--" + name.replace("/", "--"))
@@ -142,6 +149,12 @@ def repository(name: str) -> Path:
 def repository_name(snapshot: Path) -> str:
     """Return the name of the repository that a folder of the cache is a snapshot of."""
     return snapshot.parents[1].name.removeprefix("models--").replace("--", "/")
+
+
+def split_snapshot(folder: Path) -> tuple[Path, str]:
+    """Return the snapshot that a folder of the cache is in, and what leads from there to it: checkpoint-500/."""
+    inside = folder.relative_to(cache()).parts[3:]
+    return folder.parents[len(inside) - 1] if inside else folder, "".join(f"{part}/" for part in inside)
 
 
 def snapshot(name: str, revision: str) -> Path:

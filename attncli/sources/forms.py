@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from attncli.errors import LoadError
@@ -27,9 +28,17 @@ _FORMS = (
 _PICKLE = re.compile(r"pytorch_model.*\.bin(\.index\.json)?$")
 
 
-def has_pickle(folder: Path) -> bool:
-    """Return whether a folder has weights in pickles."""
-    return any(map(_PICKLE.match, _names(folder)))
+def has_pickle(folder: Path, listed: Iterable[str] = ()) -> bool:
+    """Return whether a folder has weights in pickles, or the hub has them among the files that it has listed."""
+    return any(map(_PICKLE.match, [*_names(folder), *listed]))
+
+
+def pickled(name: str) -> LoadError:
+    """Return the error of a checkpoint whose only weights are pickles, which are not allowed."""
+    return LoadError(
+        f"{visible(name)} has its weights in a pickle, which may hold code; --allow-pickle reads the tensors in it and "
+        "nothing else, or save it again as safetensors"
+    )
 
 
 def check_form(name: str, folder: Path) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tqdm.std import tqdm
 
 from attncli.errors import AttnError, InputError, LoadError
-from attncli.sources.folder import ALONE, INDEX, is_known, shards_of, snapshot
+from attncli.sources.folder import ALONE, INDEX, PICKLE, PICKLE_INDEX, is_known, shards_of, snapshot, split_name
 from attncli.sources.nested import ADAPTER, has_adapter_weights, is_adapter
 from attncli.text import bytes_shown, visible
 
@@ -140,7 +140,7 @@ def _sentence(error: Exception, name: str, part: str, options: LoadOptions) -> A
         where = "in the local cache" if is_offline(options) else "on the hub or in the local cache"
         return LoadError(
             f"the {part} of '{shown}' was not found {where}, and there is no such folder; check the name, or "
-            f"give the folder of a downloaded checkpoint ({first_sentence(error)})"
+            f"give the folder of a downloaded checkpoint{'' if split_name(name)[1] else f' ({first_sentence(error)})'}"
         )
     if part == "model" and not any(file.endswith(".safetensors") for file in os.listdir(name)) and options.allow_pickle:
         return LoadError(f"the pickle of {shown} holds more than tensors or is damaged; nothing in it was run")
@@ -223,6 +223,8 @@ def download_adapter(name: str, options: LoadOptions) -> bool:
     from huggingface_hub import hf_hub_download, is_offline_mode, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
+    if split_name(name)[1]:
+        return False
     revision = options.revision or "main"
     folder = snapshot(name, revision)
     is_there = has_adapter_weights(folder) if is_adapter(folder) else is_known(folder, ADAPTER)
@@ -238,7 +240,7 @@ def download_adapter(name: str, options: LoadOptions) -> bool:
 
 
 def download_weights(name: str, options: LoadOptions) -> None:
-    """Download the safetensors files of a checkpoint into the local cache.
+    """Download the weights of a checkpoint into the local cache: safetensors files, or pickles where it has no others.
 
     Raises:
         Exception: of the client.
@@ -255,13 +257,21 @@ def download_weights(name: str, options: LoadOptions) -> None:
             tqdm_class=Download,
         )
 
+    def fetch_all(index: str, alone: str) -> None:
+        try:
+            fetch(index)
+        except EntryNotFoundError:
+            fetch(alone)
+            return
+        for file in sorted(set(shards_of(snapshot(name, options.revision or "main"), index).values())):
+            fetch(file)
+
     try:
-        fetch(INDEX)
+        fetch_all(INDEX, ALONE)
     except EntryNotFoundError:
-        fetch(ALONE)
-        return
-    for file in sorted(set(shards_of(snapshot(name, options.revision or "main")).values())):
-        fetch(file)
+        if not options.allow_pickle:
+            raise
+        fetch_all(PICKLE_INDEX, PICKLE)
 
 
 class Download(tqdm):  # type: ignore[misc]  # tqdm has no types

@@ -12,18 +12,15 @@ from typing import TYPE_CHECKING
 from attncli.errors import LoadError, UsageError
 from attncli.sources.adapter import Adapter, kind_of, read_adapter
 from attncli.sources.folder import check_folder, folder_of, is_known
-from attncli.sources.nested import ADAPTER, base_of, is_adapter, taken, tokenizer_beside
+from attncli.sources.inside import found_inside
+from attncli.sources.nested import ADAPTER, base_of, has_tokenizer, is_adapter, taken, tokenizer_beside
 from attncli.sources.storage import check_is_checkpoint, check_path
+from attncli.sources.tensors.opening import is_fetched
 from attncli.sources.tensors.shards import has_shards
 from attncli.text import visible
 
 if TYPE_CHECKING:
     from attncli.sources.options import LoadOptions
-
-_OF_TOKENIZER = (
-    "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model",
-    "sentencepiece.bpe.model", "tekken.json",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -37,6 +34,8 @@ class Place:
         tokenizer: the folder of its tokenizer, where that is another one.
         adapter: the folder of the adapter that changes the weights.
         kind: of the adapter: LORA, IA3, LOHA or LOKR.
+        base: the model under it, as views show it.
+        is_partial: whether the folder is one of the hub's cache, and the tensors are fetched as they are read.
     """
 
     name: str
@@ -45,15 +44,22 @@ class Place:
     tokenizer: Path | None = None
     adapter: Path | None = None
     kind: str | None = None
+    base: str = ""
+    is_partial: bool = False
 
     @property
     def details(self) -> dict[str, str]:
         """What a trace says of it besides its name."""
-        return {} if self.kind is None else {"adapter": self.kind, "base": self.model}
+        return {} if self.kind is None else {"adapter": self.kind, "base": self.base}
 
     def lacks(self, base: str | None) -> bool:
         """Return whether a base was asked for, and there is no adapter here to put on it."""
         return base is not None and self.adapter is None and base != self.model
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the model is a folder that has its weights, or ought to."""
+        return os.path.isdir(self.model) and not self.is_partial
 
     @property
     def folder(self) -> Path:
@@ -99,28 +105,40 @@ def locate(name: str, options: LoadOptions, *, for_tokenizer: bool = False) -> P
         UsageError: `base` is given for what is known to be no adapter.
     """
     check_path(name)
-    given, name = name, taken(name) if os.path.isdir(name) else name
-    folder = folder_of(name, options.revision)
+    given = model = name
+    is_partial = False
+    if os.path.isdir(name):
+        name = model = taken(name)
+    elif found := found_inside(name, options, for_tokenizer=for_tokenizer):
+        name, model = found[0], str(found[1])
+        is_partial = is_fetched(found[1], options)
+    folder = folder_of(model, options.revision)
     if is_adapter(folder):
-        return _under(name, folder, options, for_tokenizer)
-    is_sure = os.path.isdir(name) or is_known(folder, ADAPTER)
+        return _under(name, model, options, for_tokenizer)
+    is_sure = os.path.isdir(model) or is_known(folder, ADAPTER)
     if options.base not in (None, given) and is_sure:
         raise UsageError(f"--base names the model under an adapter, and {visible(given)} is none; drop it")
-    if not for_tokenizer or name != given:
-        check_is_checkpoint(name)
+    if not for_tokenizer or model != given:
+        check_is_checkpoint(model)
+    return Place(name, model, options.revision, _tokenizer_beside(folder), is_partial=is_partial)
+
+
+def _tokenizer_beside(folder: Path) -> Path | None:
     tokenizer = None if has_tokenizer(folder) else tokenizer_beside(folder)
     if tokenizer is not None:
         check_folder(tokenizer)
-    return Place(name, name, options.revision, tokenizer)
+    return tokenizer
 
 
-def _under(name: str, folder: Path, options: LoadOptions, for_tokenizer: bool) -> Place:
+def _under(name: str, model: str, options: LoadOptions, for_tokenizer: bool) -> Place:
     """Return the place of an adapter and its base."""
+    folder = folder_of(model, options.revision)
     check_folder(folder)
     kind = None if for_tokenizer else kind_of(name, folder)
-    tokenizer = folder if has_tokenizer(folder) else None
+    tokenizer = folder if has_tokenizer(folder) else _tokenizer_beside(folder)
     if options.base is None and os.path.isfile(folder / "config.json") and has_shards(folder):
-        return Place(name, name, options.revision, None, folder, kind)  # beside a whole model, which it belongs to
+        # Beside a whole model, which it belongs to.
+        return Place(name, model, options.revision, adapter=folder, kind=kind, base=name)
     base, revision = (options.base, "") if options.base is not None else base_of(folder)
     with said_of_base(name):
         under = locate(base, replace(options, base=None, revision=revision or None), for_tokenizer=for_tokenizer)
@@ -129,9 +147,4 @@ def _under(name: str, folder: Path, options: LoadOptions, for_tokenizer: bool) -
             f"the base of {visible(name)}, {visible(base)}, is an adapter itself; merge that one with peft's "
             "merge_and_unload, save the model, and name it by --base"
         )
-    return replace(under, name=name, tokenizer=tokenizer or under.tokenizer, adapter=folder, kind=kind)
-
-
-def has_tokenizer(folder: Path) -> bool:
-    """Return whether a folder has a file of a tokenizer."""
-    return any(os.path.isfile(folder / name) for name in _OF_TOKENIZER)
+    return replace(under, name=name, tokenizer=tokenizer or under.tokenizer, adapter=folder, kind=kind, base=under.name)

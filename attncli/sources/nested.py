@@ -17,9 +17,14 @@ ADAPTER = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 ADAPTER_PICKLE = "adapter_model.bin"
 
+_OF_TOKENIZER = (
+    "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model",
+    "sentencepiece.bpe.model", "tekken.json",
+)  # fmt: skip
+_OF_TRAINING = re.compile(r"checkpoint-\d+")
 _REVISION = re.compile(r"\w[\w-]*(?:[./]\w[\w-]*)*")  # which cannot lead out of the cache
-_DEEPEST = 3  # models--org--name/snapshots/COMMIT/0_Transformer
-_MOST = 1000  # entries of a folder that are looked into
+DEEPEST = 3  # models--org--name/snapshots/COMMIT/0_Transformer
+MOST = 1000  # entries of a folder that are looked into
 _LISTED = 8  # checkpoints that a sentence names
 
 
@@ -82,32 +87,47 @@ def inner(folder: Path) -> list[Path]:
     return sorted(found, key=_in_order)
 
 
-def taken(folder: str) -> str:
+def taken(folder: str, name: str | None = None) -> str:
     """Return the folder itself if it has a checkpoint, or the only one in it that does; itself if there is none.
+
+    Args:
+        folder: where to look.
+        name: of it on the hub, if it is a repository's.
 
     Raises:
         LoadError: there are several.
     """
     path = folder
-    for _ in range(_DEEPEST):
+    for _ in range(DEEPEST):
         if os.path.isfile(os.path.join(path, "config.json")) or is_adapter(Path(path)):
             return path
         found = inner(Path(path))
         if len(found) > 1:
             names = [visible(each.name) for each in found]
             more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-            raise LoadError(
-                f"the folder {visible(path)} holds {len(names)} checkpoints: {', '.join(names[:_LISTED])}{more}; give "
-                "one of them"
-            )
+            what = f"the folder {visible(path)}" if name is None else f"{visible(name)}, on the hub,"
+            one = "one of them" if name is None else f"one of them, as in {visible(name)}/{names[0]}"
+            listed = ", ".join(names[:_LISTED])
+            raise LoadError(f"{what} holds {len(names)} checkpoints: {listed}{more}; give {one}")
         if not found:
             break
         path = str(found[0])
     return path if os.path.isfile(os.path.join(path, "config.json")) or is_adapter(Path(path)) else folder
 
 
+def has_tokenizer(folder: Path) -> bool:
+    """Return whether a folder has a file of a tokenizer."""
+    return any(os.path.isfile(folder / name) for name in _OF_TOKENIZER)
+
+
 def tokenizer_beside(folder: Path) -> Path | None:
-    """Return the folder of a diffusers text encoder's tokenizer, which stands beside it; None if there is none."""
+    """Return the folder of a tokenizer for a checkpoint without one; None if there is none.
+
+    That of a diffusers text encoder stands beside it. That of a checkpoint-500 is where the training has put the rest.
+    """
+    folder = folder.absolute()
+    if _OF_TRAINING.fullmatch(folder.name) and has_tokenizer(folder.parent):
+        return folder.parent
     if folder.name.startswith("text_encoder") and (folder.parent / "model_index.json").is_file():
         beside = folder.with_name(folder.name.replace("text_encoder", "tokenizer"))
         return beside if beside.is_dir() else None
@@ -117,7 +137,7 @@ def tokenizer_beside(folder: Path) -> Path | None:
 def _subfolders(folder: Path) -> list[Path]:
     try:
         with os.scandir(folder) as entries:
-            return [folder / entry.name for entry in islice(entries, _MOST) if entry.is_dir()]
+            return [folder / entry.name for entry in islice(entries, MOST) if entry.is_dir()]
     except OSError:
         return []
 

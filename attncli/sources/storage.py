@@ -56,8 +56,15 @@ def check_path(name: str) -> None:
     """Raise LoadError for a path where there is nothing and that cannot be a name on the hub."""
     if not os.path.exists(name) and name.lower().endswith(".gguf"):
         raise LoadError(f"the checkpoint '{visible(name)}' was not found: there is no such file; check the path")
-    if not os.path.exists(name) and (os.path.isabs(name) or name.startswith(("./", "../")) or name.count("/") > 1):
+    if not os.path.exists(name) and (os.path.isabs(name) or name.startswith(("./", "../")) or not _is_name(name)):
         raise LoadError(f"the checkpoint '{visible(name)}' was not found: there is no such folder; check the path")
+
+
+def _is_name(name: str) -> bool:
+    """Return whether something can be a name on the hub, or that of a folder in a repository there."""
+    parts = name.split("/")
+    is_here = os.path.isdir("/".join(parts[:2]))  # where somebody looks for a folder that there is not
+    return len(parts) < 3 or (all(part.strip(".") for part in parts) and not is_here)
 
 
 def check_is_checkpoint(name: str) -> None:

@@ -1,4 +1,7 @@
-"""A small hub on this machine, with a storage beside it: what huggingface_hub asks, answered as the real one does."""
+"""A small hub on this machine, with a storage beside it: what huggingface_hub asks, answered as the real one does.
+
+A repository is a folder, whose files may be in folders of it; all of them are at one commit.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 if TYPE_CHECKING:
     import pytest
@@ -22,6 +25,9 @@ NAME = "somebody/tiny"
 COMMIT = "1" * 40
 TOKEN = "hf_of_the_tests"
 _RANGE = re.compile(r"bytes=(\d+)-(\d+)")
+_PATH = re.compile(
+    r"(?:/api/models)?/(?P<name>[^/]+/[^/]+)(?:/(?P<verb>resolve|tree|revision)/[^/]+)?(?:/(?P<inside>.*))?"
+)
 
 
 @dataclass
@@ -49,13 +55,13 @@ class Asked:
 
 @dataclass
 class Hub:
-    """A hub with one repository.
+    """A hub.
 
     Attributes:
-        folder: its files.
+        repositories: the folder of each, by its name.
         address: of the hub.
         asked: every request.
-        etags: of files whose ETag is not a hash of their content.
+        etags: of paths whose ETag is not a hash of their content.
         has_storage: whether weights are at another host, to which the hub redirects.
         is_gated: whether it wants the token.
         takes_ranges: whether a part of a file can be had.
@@ -64,10 +70,10 @@ class Hub:
         pause: seconds after each megabyte of a body, or the body's fourth, whichever is less.
     """
 
-    folder: Path
+    repositories: dict[str, Path]
     address: str = ""
     asked: list[Asked] = field(default_factory=list)
-    etags: dict[str, str] = field(default_factory=dict)
+    etags: dict[Path, str] = field(default_factory=dict)
     has_storage: bool = True
     is_gated: bool = False
     takes_ranges: bool = True
@@ -99,13 +105,17 @@ class Hub:
         patch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)
         close_session()
 
-    def etag(self, name: str) -> str:
+    @property
+    def folder(self) -> Path:
+        """The files of the repository `NAME`."""
+        return self.repositories[NAME]
+
+    def etag(self, path: Path) -> str:
         """Return the ETag of a file: a hash of its content, unless another one was set."""
-        if name not in self.etags:
-            path = self.folder / name
+        if path not in self.etags:
             small = path.read_bytes() if path.stat().st_size < 1 << 24 else str(path.stat().st_size).encode()
-            self.etags[name] = hashlib.sha256(small).hexdigest()
-        return self.etags[name]
+            self.etags[path] = hashlib.sha256(small).hexdigest()
+        return self.etags[path]
 
     def sent(self, ending: str = "") -> int:
         """Return how many bytes of files whose names end so were sent."""
@@ -153,41 +163,54 @@ class _Handler(BaseHTTPRequestHandler):
         self.answer()
 
     def answer(self) -> None:
-        url = urlsplit(self.path)
+        path = urlsplit(self.path).path
         found = _RANGE.fullmatch(self.headers.get("Range", ""))
         span = (int(found[1]), int(found[2])) if found else None
-        one = Asked(self.host, self.command, url.path, span, "authorization" in self.headers)
+        one = Asked(self.host, self.command, path, span, "authorization" in self.headers)
         self.hub.asked.append(one)
         trouble = self.hub.trouble(one)
+        asked = _PATH.fullmatch(path)
+        name, verb, inside = (asked["name"], asked["verb"], unquote(asked["inside"] or "")) if asked else ("", None, "")
+        folder = self.hub.repositories.get(name)
         if isinstance(trouble, tuple):
             self.said(one, *trouble)
         elif self.hub.is_gated and self.host == "hub" and self.headers.get("authorization") != f"Bearer {TOKEN}":
             self.said(one, 401, {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted."})
-        elif self.host == "storage":
-            self.file(one, url.path[1:], trouble, {"ETag": f'"storage-{self.hub.etag(url.path[1:])[:8]}"'})
-        elif url.path.startswith(f"/api/models/{NAME}"):
-            listed = [{"rfilename": path.name} for path in sorted(self.hub.folder.iterdir())]
-            body = [] if "/tree/" in url.path else {"id": NAME, "sha": self.hub.commit, "siblings": listed}
-            self.said(one, 200, {"Content-Type": "application/json"}, json.dumps(body).encode())
-        elif url.path.startswith(f"/{NAME}/resolve/"):
-            self.resolve(one, url.path.rpartition("/")[2], trouble)
-        else:
+        elif folder is None:
             self.said(one, 404, {"X-Error-Code": "RepoNotFound"})
+        elif self.host == "storage":
+            stored = folder / inside
+            self.file(one, stored, trouble, {"ETag": f'"storage-{self.hub.etag(stored)[:8]}"'})
+        elif verb == "resolve":
+            self.resolve(one, name, inside, trouble)
+        elif verb == "tree":
+            self.tree(one, folder, inside)
+        else:
+            listed = [{"rfilename": each} for each in _files(folder)]
+            self.json(one, {"id": name, "sha": self.hub.commit, "siblings": listed})
 
-    def resolve(self, one: Asked, name: str, trouble: int | None) -> None:
-        if not (self.hub.folder / name).is_file():
+    def tree(self, one: Asked, folder: Path, inside: str) -> None:
+        if not (folder / inside).is_dir():
+            self.said(one, 404, {"X-Error-Code": "EntryNotFound"})
+            return
+        paths = {each: folder / each for each in _files(folder) if each.startswith(inside)}
+        said = [("file", each, path.stat().st_size, self.hub.etag(path)) for each, path in paths.items()]
+        self.json(one, [dict(zip(("type", "path", "size", "oid"), each, strict=True)) for each in said])
+
+    def resolve(self, one: Asked, name: str, file: str, trouble: int | None) -> None:
+        path = self.hub.repositories[name] / file
+        if not path.is_file():
             self.said(one, 404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": self.hub.commit})
             return
-        headers = {"X-Repo-Commit": self.hub.commit, "ETag": f'"{self.hub.etag(name)}"'}
-        if self.hub.has_storage and name.endswith(".safetensors"):
-            size = (self.hub.folder / name).stat().st_size
+        headers = {"X-Repo-Commit": self.hub.commit, "ETag": f'"{self.hub.etag(path)}"'}
+        if self.hub.has_storage and file.endswith(".safetensors"):
+            size = path.stat().st_size
             linked = {"X-Linked-Etag": headers["ETag"], "X-Linked-Size": str(size), "ETag": '"of the redirect"'}
-            self.said(one, 302, headers | linked | {"Location": f"{self.hub.storage}/{name}?signature=1"})
+            self.said(one, 302, headers | linked | {"Location": f"{self.hub.storage}/{name}/{file}?signature=1"})
         else:
-            self.file(one, name, trouble, headers)
+            self.file(one, path, trouble, headers)
 
-    def file(self, one: Asked, name: str, cut: int | None, headers: dict[str, str]) -> None:
-        path = self.hub.folder / name
+    def file(self, one: Asked, path: Path, cut: int | None, headers: dict[str, str]) -> None:
         size = path.stat().st_size
         begin, last = one.range if one.range and self.hub.takes_ranges else (0, size - 1)
         if one.range and self.hub.takes_ranges:
@@ -220,10 +243,13 @@ class _Handler(BaseHTTPRequestHandler):
                     self.wfile.write(body)
                     one.sent += len(body)
                     left -= len(body)
-                    if self.hub.pause and name.endswith(".safetensors"):
+                    if self.hub.pause and path.suffix == ".safetensors":
                         time.sleep(self.hub.pause)
             except OSError:  # nobody reads any more
                 self.close_connection = True
+
+    def json(self, one: Asked, content: Any) -> None:
+        self.said(one, 200, {"Content-Type": "application/json"}, json.dumps(content).encode())
 
     def said(self, one: Asked, status: int, headers: dict[str, str], body: bytes = b"") -> None:
         one.status = status
@@ -233,3 +259,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "GET":
             self.wfile.write(body)
+
+
+def _files(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())

@@ -175,6 +175,38 @@ def test_a_pickled_adapter_is_read_where_that_is_allowed(
     assert apart(folder, expected_of(bases("llama"), adapter), allow_pickle=True) < 1e-6
 
 
+@pytest.mark.parametrize("form", ["one file", "legacy", "shards"])
+def test_a_base_in_pickles_is_read_where_that_is_allowed(
+    form: str, adapter: str, bases: Callable[[str], str], tmp_path: Path, attn: Run
+) -> None:
+    base = Path(shutil.copytree(bases("llama"), tmp_path / "base"))
+    tensors = {name: tensor.bfloat16() for name, tensor in load_file(base / "model.safetensors").items()}
+    (base / "model.safetensors").unlink()
+    shards = {name: f"pytorch_model-0000{1 + ('mlp' in name)}-of-00002.bin" for name in tensors}
+    if form == "shards":
+        for file in set(shards.values()):
+            torch.save({name: tensors[name] for name in tensors if shards[name] == file}, base / file)
+        (base / "pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": shards}))
+    else:
+        torch.save(tensors, base / "pytorch_model.bin", _use_new_zipfile_serialization=form != "legacy")
+    folder = with_settings(adapter, tmp_path / "adapter", base_model_name_or_path=str(base))
+    ran = attn("inspect", TEXT, "-m", folder)
+    assert (ran.code, ran.out) == (3, "")
+    assert f"{base} has its weights in a pickle, which may hold code; --allow-pickle reads the tensors" in ran.err
+    ran = attn("inspect", TEXT, "-m", folder, "--engine", "native", "--allow-pickle")
+    assert (ran.code, ran.out) == (4, "")
+    assert "the weights of its base are not in safetensors files" in ran.err
+    model = WHOLE["llama"].from_pretrained(base, attn_implementation="eager", dtype=torch.float32)
+    expected = attentions(PeftModel.from_pretrained(model, folder))
+    assert apart(folder, expected, allow_pickle=True) < 1e-6
+    (last,) = [path for path in base.glob("pytorch_model*.bin") if "00001" not in path.name]
+    for held in ({"a": print}, {"a": torch.eye(3).to_sparse()}, [torch.eye(3)]):
+        torch.save(held, last)
+        ran = attn("inspect", TEXT, "-m", folder, "--allow-pickle")
+        assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
+        assert f"the pickle {last} holds more than tensors or is damaged; nothing in it was run" in ran.err
+
+
 def test_tokens_that_an_adapter_adds_have_their_embeddings(
     bases: Callable[[str], str], tmp_path: Path, attn: Run
 ) -> None:

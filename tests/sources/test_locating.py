@@ -3,16 +3,20 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from adapters import save_adapter
+from hub import Hub
 from peft import LoraConfig
 from running import Ran, program
+from safetensors.torch import load_file, save_file
 from small_checkpoints import hub_cache
-from small_hub import serving
+
+from attncli.cli.candidates import sizes
 
 Run = Callable[..., Ran]
 TEXT = "time flies"
@@ -87,6 +91,36 @@ def test_the_only_checkpoint_in_a_folder_is_taken(
     assert attn("tokens", TEXT, "-m", folder).out.startswith(f"{folder}/{taken} · ")
     ran = attn("inspect", TEXT, "-m", folder, "--engine", "transformers", "--show", "tokens")
     assert ran.out.startswith(f"{folder}/{taken} · llama")
+
+
+def test_the_tokenizer_of_a_training_may_stand_beside_its_checkpoints(
+    tiny_llama: str, adapter: Path, tmp_path: Path, attn: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    training(tiny_llama, out)
+    for path in (out / "checkpoint-500").glob("*token*"):
+        path.rename(out / path.name)
+    for engine in ("native", "transformers"):
+        ran, expected = (
+            attn("inspect", TEXT, "-m", model, "-F", "json", "--engine", engine)
+            for model in (out / "checkpoint-500", tiny_llama)
+        )
+        assert ran.json["layers"] == expected.json["layers"]
+    monkeypatch.chdir(out / "checkpoint-500")
+    for place in (out, "."):
+        assert attn("tokens", TEXT, "-m", place, "-F", "json").json["tokens"][1]["text"] == "flies"
+    # An adapter's training too, whose tokens may be more than the base's.
+    shutil.copytree(adapter, out / "checkpoint-7", ignore=shutil.ignore_patterns("*token*"))
+    words = json.loads((out / "tokenizer.json").read_text())
+    words["model"]["vocab"] |= {"zebra": 3, "flies": 11}
+    (out / "tokenizer.json").write_text(json.dumps(words))
+    ran = attn("tokens", "zebra", "-m", out / "checkpoint-7", "--base", tiny_llama, "-F", "json")
+    assert [token["id"] for token in ran.json["tokens"]] == [3]
+    # In a folder of another name a file of a tokenizer belongs to something else.
+    (out / "checkpoint-500").rename(out / "final")
+    ran = attn("inspect", TEXT, "-m", out / "final")
+    assert (ran.code, ran.out) == (3, "")
+    assert "has no tokenizer" in ran.err
 
 
 def test_the_snapshots_of_a_cache_are_taken_as_the_cache_is(tiny_llama: str, tmp_path: Path, attn: Run) -> None:
@@ -204,7 +238,8 @@ def test_an_adapter_whose_base_is_not_there_says_which(adapter: Path, tmp_path: 
 def test_an_adapter_on_the_hub_is_downloaded_with_its_base(
     adapter: Path, tiny_llama: str, tmp_path: Path, attn: Run
 ) -> None:
-    with serving({"some/lora": adapter, "some/base": tiny_llama}, tmp_path) as environment:
+    with Hub({"some/lora": adapter, "some/base": Path(tiny_llama)}) as hub:
+        environment = hub.environment | {"HF_HOME": str(tmp_path)}
         none = program("inspect", TEXT, "-m", "some/base", "--base", "some/other", env=os.environ | environment)
         assert (none.returncode, none.stdout) == (2, "")
         assert "some/base is none; drop it" in none.stderr
@@ -224,6 +259,186 @@ def test_an_adapter_on_the_hub_is_downloaded_with_its_base(
     assert (offline.stdout, offline.returncode) == (by_transformers.stdout, 0), offline.stderr
     offline = attn("inspect", TEXT, "-m", "some/lora", "-F", "json", HF_HOME=str(tmp_path))
     assert offline.out == first.stdout, offline.err
+
+
+def test_an_adapter_whose_base_on_the_hub_is_a_pickle_is_read_where_that_is_allowed(
+    adapter: Path, tiny_llama: str, tmp_path: Path
+) -> None:
+    base = Path(shutil.copytree(tiny_llama, tmp_path / "base"))
+    torch.save(load_file(base / "model.safetensors"), base / "pytorch_model.bin")
+    (base / "model.safetensors").unlink()
+    ask = ("inspect", TEXT, "-m", "some/lora", "-F", "json")
+    with Hub({"some/lora": adapter, "some/base": base}) as hub:
+        environment = os.environ | hub.environment | {"HF_HOME": str(tmp_path / "home")}
+        refused = program(*ask, env=environment)
+        assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (3, "", 1)
+        assert refused.stderr.startswith("attn: the base of some/lora: some/base has its weights in a pickle, which")
+        assert "--allow-pickle" in refused.stderr
+        assert hub.sent(".bin") == 0
+        first = program(*ask, "--allow-pickle", env=environment)
+        assert first.returncode == 0, first.stderr
+        assert hub.sent("pytorch_model.bin") == (base / "pytorch_model.bin").stat().st_size
+    offline = environment | {"HF_HUB_OFFLINE": "1"}
+    assert program(*ask, "--allow-pickle", env=offline).stdout == first.stdout
+    local = program("inspect", TEXT, "-m", str(adapter), "--base", tiny_llama, "-F", "json", "--engine", "transformers")
+    assert json.loads(first.stdout)["layers"] == json.loads(local.stdout)["layers"]
+
+
+# --- checkpoints in folders of a repository ----------------------------------------------------------------
+
+
+@pytest.fixture
+def org(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A hub with an empty repository, which this process asks."""
+    (tmp_path / "repository").mkdir()
+    with Hub({"org/name": tmp_path / "repository"}) as hub:
+        hub.reach(tmp_path / "home", monkeypatch)
+        yield hub
+
+
+@pytest.mark.parametrize("engine", ["auto", "transformers"])
+@pytest.mark.parametrize("layout", [training, sentence_transformers, diffusers])
+def test_the_only_checkpoint_in_a_repository_is_taken(
+    layout: Callable[[str, Path], str], engine: str, org: Hub, tiny_llama: str, attn: Run
+) -> None:
+    inside = layout(tiny_llama, org.repositories["org/name"])
+    written(org.repositories["org/name"] / "unet" / "model.safetensors", "of something else")
+    written(org.repositories["org/name"] / inside / "optimizer.pt", "of the training")
+    how = ("-F", "json", "--engine", engine)
+    expected = attn("inspect", TEXT, "-m", org.repositories["org/name"] / inside, *how).json["layers"]
+    for name in ("org/name", f"org/name/{inside}"):
+        ran = attn("inspect", TEXT, "-m", name, *how)
+        assert ran.code == 0, ran.err
+        assert (ran.json["source"]["model"], ran.json["layers"]) == (f"org/name/{inside}", expected)
+    assert org.sent("unet/model.safetensors") == org.sent("optimizer.pt") == 0
+    org.asked.clear()
+    for more in ((), ("--offline",)):
+        assert attn("inspect", TEXT, "-m", "org/name", *how, *more).out == ran.out
+    assert attn("tokens", TEXT, "-m", "org/name").out.startswith(f"org/name/{inside} · ")
+    assert org.asked == []
+
+
+def test_several_in_a_repository_are_listed_and_one_is_given_by_its_folder(
+    org: Hub, tiny_llama: str, attn: Run
+) -> None:
+    for step in (1000, 500):
+        shutil.copytree(tiny_llama, org.repositories["org/name"] / f"checkpoint-{step}")
+    listed = (
+        "org/name, on the hub, holds 2 checkpoints: checkpoint-500, checkpoint-1000; give one of them, as in "
+        "org/name/checkpoint-500"
+    )
+    for line in (["inspect", TEXT, "-m"], ["tokens", TEXT, "-m"], ["check", "-m"]):
+        ran = attn(*line, "org/name")
+        assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
+        assert listed in ran.err
+    assert org.sent(".safetensors") == 0
+    assert shown(attn, "org/name/checkpoint-1000") == "org/name/checkpoint-1000"
+    assert {one.path for one in org.asked if one.host == "storage"} == {"/org/name/checkpoint-1000/model.safetensors"}
+    assert shown(attn, "org/name/checkpoint-500") == "org/name/checkpoint-500"
+    assert all(one.range for one in org.asked if one.host == "storage")
+    assert sizes("org/name/checkpoint-500", "main") == {"layer": 3, "head": 6}  # which a TAB offers
+    assert attn("inspect", TEXT, "-m", "org/name/checkpoint-500", "--whole-files").code == 0
+    (last,) = [one for one in org.asked if one.host == "storage" and one.method == "GET" and not one.range]
+    assert last.path == "/org/name/checkpoint-500/model.safetensors"
+    for name in ("org/name/checkpoint-7", "org/other/checkpoint-500", "org/name/runs"):
+        ran = attn("inspect", TEXT, "-m", name)
+        assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
+        assert f"'{name}' was not found on the hub or in the local cache, and there is no such folder" in ran.err
+        assert "Repo id" not in ran.err
+    ran = attn("inspect", TEXT, "-m", "org/name/checkpoint-500", "--offline", "--revision", "other")
+    assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
+    assert "'org/name/checkpoint-500' was not found in the local cache" in ran.err
+    org.trouble = lambda _: (403, {"X-Error-Code": "GatedRepo"})
+    for command in ("inspect", "tokens"):
+        ran = attn(command, TEXT, "-m", "org/name/checkpoint-500", "--revision", "gated")
+        assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
+        assert "'org/name/checkpoint-500': it is gated; ask for access" in ran.err
+
+
+def test_a_folder_that_is_not_in_one_that_is_here_is_not_looked_for_on_the_hub(
+    org: Hub, tmp_path: Path, attn: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "org" / "name").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    for name in ("org/name/checkpoint-500", "org/../checkpoint-500", "org//checkpoint-500"):
+        ran = attn("inspect", TEXT, "-m", name)
+        assert (ran.code, ran.out) == (3, "")
+        assert ran.err == f"attn: the checkpoint '{name}' was not found: there is no such folder; check the path\n"
+    assert org.asked == []
+
+
+def test_the_tokens_of_a_folder_in_a_repository_take_no_weights(org: Hub, tiny_llama: str, attn: Run) -> None:
+    folder = org.repositories["org/name"]
+    training(tiny_llama, folder)
+    for path in (folder / "checkpoint-500").glob("*token*"):
+        path.rename(folder / path.name)
+    for path in folder.glob("*token*"):
+        shutil.copy(path, folder / "runs")  # of something else
+    ran = attn("tokens", TEXT, "-m", "org/name/checkpoint-500", "-F", "json")
+    assert [token["text"] for token in ran.json["tokens"]] == ["time", "flies"]
+    assert org.sent(".safetensors") == 0
+    assert shown(attn, "org/name") == "org/name/checkpoint-500"  # with the tokenizer beside it
+
+
+def test_a_download_of_a_folder_that_was_cut_is_gone_on_with(org: Hub, tiny_llama: str, attn: Run) -> None:
+    training(tiny_llama, org.repositories["org/name"])
+    for ending in ("tokenizer_config.json", ".safetensors"):
+        org.trouble = lambda one, ending=ending: (403, {}) if one.path.endswith(ending) else None
+        ran = attn("inspect", TEXT, "-m", "org/name")
+        assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
+        assert "403" in ran.err
+    org.trouble = lambda _: None
+    assert shown(attn, "org/name") == "org/name/checkpoint-500"
+
+
+@pytest.mark.parametrize("engine", ["native", "transformers"])
+def test_shards_in_a_folder_of_a_repository_are_read_by_parts(
+    engine: str, org: Hub, tiny_llama: str, attn: Run
+) -> None:
+    training(tiny_llama, org.repositories["org/name"])
+    folder = org.repositories["org/name"] / "checkpoint-500"
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    shard = {name: f"model-0000{1 + ('.layers.2.' in name)}-of-00002.safetensors" for name in tensors}
+    for file in set(shard.values()):
+        some = {name: tensor for name, tensor in tensors.items() if shard[name] == file}
+        save_file(some, folder / file, metadata={"format": "pt"})
+    written(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": shard})
+    how = ("-F", "json", "--engine", engine)
+    ran = attn("inspect", TEXT, "-m", "org/name", *how)
+    assert ran.json["layers"] == attn("inspect", TEXT, "-m", tiny_llama, *how).json["layers"]
+    asked = {one.path for one in org.asked if one.host == "storage" and one.method == "GET" and one.range}
+    assert asked <= {f"/org/name/checkpoint-500/{file}" for file in shard.values()}
+    assert all(one.range for one in org.asked if one.host == "storage" and one.method == "GET")
+    if engine == "native":  # the other reads the names in the headers of all
+        assert asked == {"/org/name/checkpoint-500/model-00001-of-00002.safetensors"}
+
+
+def test_an_adapter_and_a_pickle_in_a_folder_of_a_repository(
+    org: Hub, adapter: Path, tiny_llama: str, tmp_path: Path, attn: Run
+) -> None:
+    shutil.copytree(adapter, org.repositories["org/name"] / "checkpoint-5")
+    org.repositories["some/base"] = Path(tiny_llama)
+    ran = attn("inspect", TEXT, "-m", "org/name", "-F", "json")
+    assert ran.code == 0, ran.err
+    assert ran.json["layers"] == attn("inspect", TEXT, "-m", adapter, "--base", tiny_llama, "-F", "json").json["layers"]
+    assert (ran.json["source"]["model"], ran.json["source"]["base"]) == ("org/name/checkpoint-5", "some/base")
+    shutil.copytree(tiny_llama, tmp_path / "bases" / "checkpoint-9")
+    org.repositories["some/bases"] = tmp_path / "bases"
+    for base in ("some/bases/checkpoint-9", "some/bases"):
+        more = attn("inspect", TEXT, "-m", "org/name", "--base", base, "-F", "json")
+        assert (more.code, more.json["layers"]) == (0, ran.json["layers"])
+        assert more.json["source"]["base"] == "some/bases/checkpoint-9"
+    pickle = Path(shutil.copytree(tiny_llama, org.repositories["org/name"] / "pickle"))
+    torch.save(load_file(pickle / "model.safetensors"), pickle / "pytorch_model.bin")
+    (pickle / "model.safetensors").unlink()
+    org.commit = "3" * 40
+    how = ("inspect", TEXT, "-m", "org/name/pickle", "--revision", "v2")
+    ran = attn(*how)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
+    assert "org/name/pickle has its weights in a pickle, which may hold code; --allow-pickle" in ran.err
+    assert org.sent(".bin") == 0
+    assert attn(*how, "--allow-pickle").code == 0
 
 
 def test_a_folder_in_the_working_directory_is_given_by_its_bare_name(

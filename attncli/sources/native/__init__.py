@@ -186,14 +186,18 @@ def _files(model: str, options: EngineOptions) -> _Files:
     found = _folder(place, options, has_shards if place.tokenizer else _is_whole)
     own = place.options(options)
     folder = found or _checked_out(place.model, own)
+    fetching = None if found is not None and not place.is_partial else own
+    if place.adapter is not None and fetching is None and not has_shards(folder):
+        check_form(place.model, folder)
+        raise DeclinedError("the weights of its base are not in safetensors files")
     config = without_quantization(read_json(folder / "config.json"))  # which the store undoes
 
     @cache
     def store() -> Store:
-        if found is not None:
+        if fetching is None:
             check_form(place.name, folder)
         adapter = place.read_adapter(options.allow_pickle)
-        return open_store(place.name, folder, adapter, None if found else own)
+        return open_store(place.name, folder, adapter, fetching)
 
     if place.adapter is not None and "vocab_size" in config:
         config["vocab_size"] = rows_of_vocabulary(store(), config["vocab_size"])

@@ -15,9 +15,10 @@ from transformers import __version__ as transformers_version
 
 from attncli.errors import LoadError, UsageError
 from attncli.sources.checkout import checkout
-from attncli.sources.folder import is_known
-from attncli.sources.forms import check_form, has_pickle
+from attncli.sources.folder import ALONE, INDEX, check_folder, is_known, split_name
+from attncli.sources.forms import check_form, has_pickle, pickled
 from attncli.sources.hub import Download, download_adapter, download_weights, explained, first_sentence, heard
+from attncli.sources.inside import download_inside
 from attncli.sources.locating import Place, locate
 from attncli.sources.pretrained import places
 from attncli.sources.pretrained.configuration import layer_count
@@ -27,6 +28,7 @@ from attncli.sources.pretrained.running import settle, with_ours
 from attncli.sources.pretrained.state import names_of, state_of
 from attncli.sources.pretrained.tokenizer import hub_arguments, positions
 from attncli.sources.storage import check_types, check_unread
+from attncli.sources.tensors.cache import Notes
 from attncli.sources.tensors.opening import is_fetched, is_plain, open_store, rows_of_vocabulary
 from attncli.sources.tensors.shards import has_shards
 from attncli.text import visible
@@ -63,12 +65,7 @@ def find(name: str, options: LoadOptions) -> tuple[Place, TextPart]:
                 place = replace(place, revision=parts.name)
             part = text_part(place.model, place.options(options))
     except LoadError:
-        if (
-            os.path.isdir(name)
-            or place.adapter is not None
-            or not is_known(place.folder, "config.json")
-            or not download_adapter(name, options)
-        ):
+        if os.path.isdir(place.model) or not _may_be_another(place, options):
             raise
         return find(name, options)
     if not os.path.isdir(name) and download_adapter(name, options):
@@ -76,6 +73,18 @@ def find(name: str, options: LoadOptions) -> tuple[Place, TextPart]:
     if place.lacks(options.base):
         raise UsageError(f"--base names the model under an adapter, and {visible(name)} is none; drop it")
     return place, part
+
+
+def _may_be_another(place: Place, options: LoadOptions) -> bool:
+    """Return whether a name on the hub that has no model was found to be an adapter, or to hold one in a folder."""
+    own = place.options(options)
+    if not split_name(place.model)[1]:
+        if not is_known(place.folder, "config.json"):
+            return False
+        if place.adapter is None and download_adapter(place.model, own):
+            return True
+    with place.reading():
+        return download_inside(place.model, own, for_tokenizer=False)
 
 
 def load_model(
@@ -101,27 +110,26 @@ def load_model(
     name, adapter = place.model, place.read_adapter(options.allow_pickle)
     options = place.options(options)
     _check_device(options)
-    if os.path.isdir(name):
+    if place.is_here:
         check_form(name, place.folder)
-        if has_pickle(place.folder) and not has_shards(place.folder) and not options.allow_pickle:
-            raise LoadError(
-                f"{visible(name)} has its weights in a pickle, which may hold code; --allow-pickle reads the tensors "
-                "in it and nothing else, or save it again as safetensors"
-            )
+    if not options.allow_pickle and _is_pickle(place):
+        with place.reading():
+            raise pickled(name)
     _log.info("loading the weights of %s", name)
     part.config.use_cache = False  # one pass, no generation: keys and values need not be kept
     loader = _loader(part, options, request, writes)
-    fetching = None if os.path.isdir(name) else options
+    fetching = None if place.is_here else options
     # transformers would undo the one and apply the other by other packages, or not at all.
     is_changed = _take_quantization(part) or adapter is not None
     if is_changed and not is_fetched(place.folder, fetching):
         _prepare(place, options)
-    store = open_store(name, place.folder, adapter, fetching)
+    reads_pickles = adapter is not None
+    store = open_store(name, place.folder, adapter, fetching, reads_pickles)
     if hasattr(part.config, "vocab_size"):
         part.config.vocab_size = rows_of_vocabulary(store, part.config.vocab_size)
     with explained(name, "model", options), heard() as said:
         model, report = with_ours(partial(_loaded, loader, name, part, options, store))
-    store = open_store(name, place.folder, adapter, fetching)  # now that it is downloaded
+    store = open_store(name, place.folder, adapter, fetching, reads_pickles)  # now that it is downloaded
     head = model.base_model_prefix + "." if model.base_model_prefix else ""
     notes = _check_weights(name, model, part, report, head, is_undone=bool(store.form))
     floating = (tensor for tensor, value in model.state_dict().items() if value.is_floating_point())
@@ -142,13 +150,19 @@ def _prepare(place: Place, options: LoadOptions) -> None:
         LoadError: they cannot be had.
     """
     if not os.path.isdir(place.model) and not has_shards(place.folder):
-        with explained(place.model, "model", options):
+        with place.reading(), explained(place.model, "model", options):
             download_weights(place.model, options)
-    if place.adapter is not None and not has_shards(place.folder):
-        raise LoadError(
-            f"the base of {visible(place.name)}, {visible(place.model)}, has no safetensors weights; save it again as "
-            "safetensors"
-        )
+        check_folder(place.folder)
+
+
+def _is_pickle(place: Place) -> bool:
+    """Return whether the only weights of a checkpoint are pickles, here or in what the hub has listed."""
+    if has_shards(place.folder):
+        return False
+    if os.path.isdir(place.model):
+        return has_pickle(place.folder)
+    listed = Notes(place.folder).files
+    return listed.isdisjoint((ALONE, INDEX)) and has_pickle(place.folder, listed)
 
 
 def _check_device(options: LoadOptions) -> None:

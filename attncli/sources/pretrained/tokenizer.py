@@ -13,8 +13,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attncli.errors import LoadError
 from attncli.sources.folder import check_folder, folder_of
 from attncli.sources.hub import download_adapter, explained, hush
+from attncli.sources.inside import download_inside
 from attncli.sources.locating import locate
 from attncli.sources.pretrained.python_tokenizer import PythonTokenizer
 from attncli.sources.pretrained.tokenizer_files import check_files, no_tokenizer
@@ -96,11 +98,16 @@ def _alone(name: str, options: LoadOptions) -> tuple[Any, int | None]:
     place = locate(name, options, for_tokenizer=True)
     if place.lacks(options.base) and download_adapter(name, options):
         place = locate(name, options, for_tokenizer=True)
-    options = place.options(options)
-    config = None if place.tokenizer is None else _config(place.model, options)
-    with place.reading():
-        tokenizer = load_tokenizer(place.model, options, place.tokenizer, config)
-    config = config or _config(place.model, options)
+    own = place.options(options)
+    config = None if place.tokenizer is None else _config(place.model, own)
+    try:
+        with place.reading():
+            tokenizer = load_tokenizer(place.model, own, place.tokenizer, config)
+    except LoadError:
+        if os.path.isdir(place.model) or not download_inside(place.model, own, for_tokenizer=True):
+            raise
+        return _alone(name, options)
+    config = config or _config(place.model, own)
     if config is not None:
         return tokenizer, limit_by(config)
     limit = tokenizer.model_max_length

@@ -97,10 +97,14 @@ class Notes:
     def files(self, names: Iterable[str]) -> None:
         self._write("files", sorted(names))
 
-    @property
-    def has_parts(self) -> bool:
-        """Whether the commit has safetensors files that are the model: those beside an adapter are not."""
-        return not self.files.isdisjoint((ALONE, INDEX)) and _ADAPTER not in self.files
+    def has_parts(self, start: str = "") -> bool:
+        """Return whether the commit has safetensors files that are the model: those beside an adapter are not.
+
+        Args:
+            start: of their names, for a model in a folder of the repository: checkpoint-500/.
+        """
+        files = self.files
+        return not files.isdisjoint((start + ALONE, start + INDEX)) and start + _ADAPTER not in files
 
     @property
     def has_tokenizer(self) -> bool:

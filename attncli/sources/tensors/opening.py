@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attncli.sources.folder import split_snapshot
+from attncli.sources.forms import has_pickle
 from attncli.sources.storage import check_beside, check_is_undone
 from attncli.sources.tensors import Store
 from attncli.sources.tensors.adapted import Adapted
@@ -16,7 +18,13 @@ if TYPE_CHECKING:
     from attncli.sources.options import LoadOptions
 
 
-def open_store(name: str, folder: Path, adapter: Adapter | None = None, fetching: LoadOptions | None = None) -> Store:
+def open_store(
+    name: str,
+    folder: Path,
+    adapter: Adapter | None = None,
+    fetching: LoadOptions | None = None,
+    reads_pickles: bool = False,
+) -> Store:
     """Return the tensors of a checkpoint, of which nothing is read yet.
 
     Args:
@@ -24,6 +32,7 @@ def open_store(name: str, folder: Path, adapter: Adapter | None = None, fetching
         folder: where its files are.
         adapter: what changes them.
         fetching: how what is not there is fetched from the hub, of which the folder is a snapshot; None: nothing is.
+        reads_pickles: whether pickles are read where there are no other weights; it takes torch.
 
     Raises:
         LoadError: a file is damaged or cannot be opened, the weights are quantized in a way that is not undone, or the
@@ -35,6 +44,10 @@ def open_store(name: str, folder: Path, adapter: Adapter | None = None, fetching
         from attncli.sources.tensors.remote import Remote
 
         stored = Remote(folder, fetching)
+    elif reads_pickles and not has_shards(folder) and has_pickle(folder):
+        from attncli.sources.pretrained.pickles import Pickles
+
+        stored = Pickles(folder)
     store = dequantized(stored, folder)
     check_is_undone(name, folder, store)
     return store if adapter is None else Adapted(store, adapter)
@@ -46,7 +59,8 @@ def is_fetched(folder: Path, fetching: LoadOptions | None) -> bool:
         return False
     from attncli.sources.tensors.cache import Notes
 
-    return Notes(folder).has_parts
+    snapshot, start = split_snapshot(folder)
+    return Notes(snapshot).has_parts(start)
 
 
 def is_plain(store: Store) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 
 from attncli.errors import LoadError, UnconfirmedError
 from attncli.files import CODES, DTYPES
-from attncli.sources.folder import ALONE, repository_name, shards_of
+from attncli.sources.folder import ALONE, repository_name, shards_of, split_snapshot
 from attncli.sources.hub import explained, hush_hub, is_offline
 from attncli.sources.tensors import Stored
 from attncli.sources.tensors.cache import Notes, Version, trim
@@ -35,7 +35,8 @@ _log = logging.getLogger(__name__)
 
 MOST_UNASKED = 1_000_000_000  # bytes that are fetched without a yes
 _HEAD = 1 << 16  # bytes that most headers fit into
-_NEAR = 1 << 16  # bytes between two rows that cost less than a request
+NEAR = 1 << 16  # bytes between two rows, or two tensors, that cost less than a request
+LARGEST = 1 << 25  # bytes that several are fetched in together; more at once would run one after the other
 _TOGETHER = 8  # requests, as many as the hub's client makes
 _OFTEN = 0.1  # seconds between two words on how far it is
 
@@ -52,7 +53,7 @@ class Remote:
     """The tensors of a repository at a commit; see `attncli.sources.tensors.Store`.
 
     Args:
-        folder: the snapshot of the commit in the hub's local cache, with its small files.
+        folder: the snapshot of the commit in the hub's local cache, or a folder in it, with its small files.
         options: how the checkpoint is loaded.
 
     Raises:
@@ -64,15 +65,17 @@ class Remote:
     form = ""
 
     def __init__(self, folder: Path, options: LoadOptions) -> None:
-        self._folder = folder
+        self._folder, start = split_snapshot(folder)
         self._options = options
-        self._name = repository_name(folder)
-        self._notes = Notes(folder)
+        self._name = repository_name(self._folder)
+        self._notes = Notes(self._folder)
         self._files: dict[str, _File] = {}
         self._fetched = 0
         self._lock = Lock()
-        is_alone = ALONE in self._notes.files
-        self._file_of = dict.fromkeys(self._file(ALONE).entries, ALONE) if is_alone else shards_of(folder)
+        if (alone := start + ALONE) in self._notes.files:
+            self._file_of = dict.fromkeys(self._file(alone).entries, alone)
+        else:
+            self._file_of = {name: start + file for name, file in shards_of(folder).items()}
         self.names = self._file_of.keys()
 
     def stored(self, name: str) -> Stored:
@@ -89,8 +92,7 @@ class Remote:
         entry = self._entry(name)
         width = (entry.end - entry.begin) // entry.shape[0]
         first = {index: entry.begin + index * width for index in sorted(set(indices))}
-        parts = (_Part(self._file_of[name], begin, begin + width) for begin in first.values())
-        self._bring(_near(part for part in parts if not self._has(part)))
+        self._bring([_Part(self._file_of[name], begin, begin + width) for begin in first.values()])
         shape = (1, *entry.shape[1:])
         rows = {index: self._numbers(name, begin, begin + width, shape) for index, begin in first.items()}
         return np.concatenate([rows[index] for index in indices])
@@ -129,8 +131,8 @@ class Remote:
         return self._file(part.file).has(part.begin, part.end)
 
     def _bring(self, parts: Iterable[_Part]) -> None:
-        """Fetch what is not here, several parts at once, and keep the cache within its limit."""
-        missing = [part for part in dict.fromkeys(parts) if not self._has(part)]
+        """Fetch what is not here, several requests at once, and keep the cache within its limit."""
+        missing = list(_joined(part for part in sorted(set(parts)) if not self._has(part)))
         if not missing:
             return
         total = sum(part.end - part.begin for part in missing)
@@ -284,11 +286,14 @@ class _Progress:
         _log.debug("fetching %s: %s of %s", self._name, *parts, extra={"share": self._done / self._total})
 
 
-def _near(parts: Iterable[_Part]) -> Iterator[_Part]:
-    """Join parts of a file, in their order, that stand near each other."""
+def _joined(parts: Iterable[_Part]) -> Iterator[_Part]:
+    """Join parts, in their order, that stand near each other in a file: the experts of a layer are many tensors.
+
+    What an interrupted run has left to fetch is joined as it was then.
+    """
     last: _Part | None = None
     for part in parts:
-        if last is not None and part.begin - last.end <= _NEAR:
+        if last is not None and _is_near(last, part):
             last = last._replace(end=max(last.end, part.end))
             continue
         if last is not None:
@@ -296,3 +301,8 @@ def _near(parts: Iterable[_Part]) -> Iterator[_Part]:
         last = part
     if last is not None:
         yield last
+
+
+def _is_near(one: _Part, next_one: _Part) -> bool:
+    is_near = one.file == next_one.file and next_one.begin - one.end <= NEAR
+    return is_near and max(one.end, next_one.end) - one.begin <= LARGEST

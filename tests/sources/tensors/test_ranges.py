@@ -143,7 +143,7 @@ def test_notes_are_kept_for_a_commit_and_damaged_ones_are_none(tmp_path: Path) -
     one.files = ["config.json", "model.safetensors"]
     assert one.version("a.safetensors") == Version("etag", 7)
     assert other.version("a.safetensors") is None
-    assert (one.has_parts, other.has_parts) == (True, False)
+    assert (one.has_parts(), one.has_parts("inside/"), other.has_parts()) == (True, False, False)
     for path in (one.repository / "1").iterdir():
         path.write_text('{"etag": 7, "size": "x"}')
     assert one.version("a.safetensors") is None

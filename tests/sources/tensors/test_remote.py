@@ -27,6 +27,8 @@ from safetensors.torch import save_file as save_torch
 
 from attncli.errors import LoadError
 from attncli.sources import open_source
+from attncli.sources.checkout import checkout
+from attncli.sources.options import LoadOptions
 from attncli.sources.tensors import remote, wire
 from attncli.sources.tensors.cache import held, place
 from attncli.trace.store import load
@@ -34,6 +36,7 @@ from attncli.trace.store import load
 Run = Callable[..., Any]
 ASK = ("inspect", "-m", NAME, "time flies like an arrow", "-F", "json")
 WEIGHTS = "model.safetensors"
+NEAR = remote.NEAR
 
 
 @pytest.fixture
@@ -49,7 +52,8 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 @pytest.fixture
 def hub(tiny_llama: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     shutil.copytree(tiny_llama, tmp_path / "files")
-    with Hub(tmp_path / "files") as served:
+    monkeypatch.setattr(remote, "NEAR", 0)  # in models as small as these everything is near
+    with Hub({NAME: tmp_path / "files"}) as served:
         served.reach(tmp_path / "home", monkeypatch)
         yield served
 
@@ -62,6 +66,31 @@ def layers(ran: Any) -> Any:
 def weights(hub: Hub) -> list[Asked]:
     """The requests for bytes of weights."""
     return [one for one in hub.asked if one.path.endswith(".safetensors") and one.method == "GET"]
+
+
+def fetched(hub: Hub) -> list[int]:
+    """The bytes of tensors that were asked for, each as often as it was."""
+    ranges = [one.range for one in weights(hub) if one.range and one.range[0]]  # the header is asked for by itself
+    return [byte for first, last in ranges for byte in range(first, last + 1)]
+
+
+def bytes_of(hub: Hub, *names: str) -> list[int]:
+    """The bytes of the file that are those of some tensors."""
+    data = (hub.folder / WEIGHTS).read_bytes()
+    header = json.loads(data[8 : (start := 8 + int.from_bytes(data[:8], "little"))])
+    places = [header[name]["data_offsets"] for name in names]
+    return [start + byte for begin, end in places for byte in range(begin, end)]
+
+
+V = "model.layers.0.self_attn.v_proj.weight"
+
+
+def values_fetched(hub: Hub) -> bool:
+    """Return whether V of layer 0 was fetched, each byte of it once; no byte of it was if it was not."""
+    values = set(bytes_of(hub, V))
+    asked = sorted(byte for byte in fetched(hub) if byte in values)
+    assert asked in ([], sorted(values))
+    return bool(asked)
 
 
 @pytest.mark.parametrize("engine", ["native", "transformers"])
@@ -82,31 +111,16 @@ def test_the_numbers_are_those_of_the_folder_and_the_second_run_asks_nothing(
 
 def test_nothing_but_what_the_layer_takes_is_fetched(hub: Hub, attn: Run) -> None:
     save_file({**load_file(hub.folder / WEIGHTS), "head": np.zeros(1 << 15, np.float32)}, hub.folder / WEIGHTS)
-    data = (hub.folder / WEIGHTS).read_bytes()
-    header = json.loads(data[8 : (start := 8 + int.from_bytes(data[:8], "little"))])
     layers(attn(*ASK))
     first, *others = weights(hub)
     assert first.range == (0, (1 << 16) - 1)
-    at = {tuple(start + each for each in header[name]["data_offsets"]): name for name in header if name[0] != "_"}
-    whole = {at.get((one.range[0], one.range[1] + 1)) for one in others if one.range}
     parts = ("input_layernorm", "self_attn.q_proj", "self_attn.k_proj")
-    assert whole == {None, *(f"model.layers.0.{part}.weight" for part in parts)}
-    rows = [one.range for one in others if one.range and (one.range[0], one.range[1] + 1) not in at]
-    begin = start + header["model.embed_tokens.weight"]["data_offsets"][0]
-    assert rows == [(begin + 2 * 96, begin + 7 * 96 - 1)]  # of the five words, which stand beside each other
-    fetched = {one.path.rpartition("/")[2] for one in hub.asked if one.method == "GET"}
-    assert fetched == {"config.json", "tokenizer.json", "tokenizer_config.json", COMMIT, WEIGHTS}
-
-
-def spans(hub: Hub, ending: str) -> set[tuple[int, int]]:
-    """The first and the last byte of the tensors whose names end so."""
-    data = (hub.folder / WEIGHTS).read_bytes()
-    start = 8 + int.from_bytes(data[:8], "little")
-    places = [place["data_offsets"] for name, place in json.loads(data[8:start]).items() if name.endswith(ending)]
-    return {(start + begin, start + end - 1) for begin, end in places}
-
-
-V = "0.self_attn.v_proj.weight"
+    of_tensors = bytes_of(hub, *(f"model.layers.0.{part}.weight" for part in parts))
+    of_rows = bytes_of(hub, "model.embed_tokens.weight")[2 * 96 : 7 * 96]  # of the five words
+    assert sorted(fetched(hub)) == sorted(of_tensors + of_rows)
+    assert len(others) == 4  # the five rows stand beside each other
+    names = {one.path.rpartition("/")[2] for one in hub.asked if one.method == "GET"}
+    assert names == {"config.json", "tokenizer.json", "tokenizer_config.json", COMMIT, WEIGHTS}
 
 
 @pytest.mark.parametrize(
@@ -137,10 +151,10 @@ def test_values_are_fetched_where_somebody_reads_them(
     command, *more = how
     ran = attn(command, "-m", NAME, "time flies like", *more)
     assert ran.code == 0, ran.err
-    assert (spans(hub, V) <= {one.range for one in weights(hub)}) == takes_values
+    assert values_fetched(hub) == takes_values
     if command == "inspect" and takes_values:
         # With the other tensors, before anything is computed: the rows of the embedding come after them.
-        assert {weights(hub)[-1].range} != spans(hub, V)
+        assert fetched(hub)[-1] in bytes_of(hub, "model.embed_tokens.weight")
     known = attn(command, "-m", tiny_llama, "time flies like", *more)
     assert ran.out.replace(NAME, tiny_llama) == known.out
 
@@ -149,25 +163,23 @@ def test_values_are_fetched_where_somebody_reads_them(
 def test_values_that_were_not_fetched_come_when_they_are_read(text: str, hub: Hub, attn: Run, tiny_llama: str) -> None:
     # Of one token every stage is shown, the output too.
     ran = attn("inspect", "-m", NAME, text)
-    assert (
-        ("output: weights·V" in ran.out) == (spans(hub, V) <= {one.range for one in weights(hub)}) == (text == "time")
-    )
+    assert ("output: weights·V" in ran.out) == values_fetched(hub) == (text == "time")
     assert ran.out.replace(NAME, tiny_llama) == attn("inspect", "-m", tiny_llama, text, "--rows", ":").out
 
 
 def test_a_trace_without_its_values_is_saved_and_copied_whole(hub: Hub, tiny_llama: str, tmp_path: Path) -> None:
     known = open_source(model=tiny_llama, engine="transformers").trace("time flies").layers[0].v
     trace = open_source(model=NAME, values=False).trace("time flies")
-    assert not spans(hub, V) & {one.range for one in weights(hub)}
+    assert not values_fetched(hub)
     assert trace.layers[0].shapes["v"] == [2, 2, 4]
     assert trace.layers[0].capture == "exact"
-    assert not spans(hub, V) & {one.range for one in weights(hub)}
+    assert not values_fetched(hub)
     copied = pickle.loads(pickle.dumps(trace.layers[0])).v
     assert type(copied) is np.ndarray
     trace.save(tmp_path / "trace.safetensors")
     for values in (copied, load(tmp_path / "trace.safetensors").layers[0].v, trace.layers[0].v):
         np.testing.assert_allclose(values, known, atol=1e-6)
-    assert len([one for one in weights(hub) if one.range in spans(hub, V)]) == 1
+    assert values_fetched(hub)
 
 
 def test_values_that_are_not_to_be_had_end_in_one_sentence(hub: Hub, attn: Run) -> None:
@@ -183,17 +195,53 @@ def test_values_that_are_not_to_be_had_end_in_one_sentence(hub: Hub, attn: Run) 
 
 def test_values_that_no_run_reads_are_looked_at_all_the_same(hub: Hub, attn: Run) -> None:
     tensors = load_file(hub.folder / WEIGHTS)
-    name = f"model.layers.{V}"
-    save_file({**tensors, name: tensors[name][:, :-1].copy()}, hub.folder / WEIGHTS)
+    save_file({**tensors, V: tensors[V][:, :-1].copy()}, hub.folder / WEIGHTS)
     ran = attn(*ASK, "--engine", "native")
     assert (ran.code, ran.err.count("\n")) == (3, 1)
     assert "v_proj.weight has shape [8, 23], the model expects [8, 24]" in ran.err
     hub.etags.clear()
     shutil.rmtree(place())
-    save_file({each: value for each, value in tensors.items() if each != name}, hub.folder / WEIGHTS)
+    save_file({name: value for name, value in tensors.items() if name != V}, hub.folder / WEIGHTS)
     ran = attn(*ASK, "--engine", "native")
     assert (ran.code, ran.err.count("\n")) == (4, 1)
-    assert f"its weights have no layers.{V} that it reads" in ran.err
+    assert f"its weights have no {V.removeprefix('model.')} that it reads" in ran.err
+
+
+def test_the_many_tensors_of_a_layer_come_in_few_requests_of_a_bounded_size(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = np.random.default_rng(0)
+    names = [f"experts.{index}.{part}_proj" for index in range(256) for part in ("down", "gate", "up")]
+    wanted = {f"layers.1.{name}.weight": generator.random((16, 32), np.float32) for name in names}
+    # Which nobody asks for, and stand between them.
+    between = {name.replace("weight", "input_scale"): np.zeros(1, np.float32) for name in wanted}
+    others = {f"layers.{index}.mlp.weight": np.zeros((1 << 15,), np.float32) for index in (0, 2)}
+    save_file(wanted | between | others, hub.folder / WEIGHTS)
+    folder = checkout(NAME, LoadOptions())
+    assert folder is not None
+    monkeypatch.setattr(remote, "NEAR", 1 << 10)
+    largest = 1 << 18
+    monkeypatch.setattr(remote, "LARGEST", largest)
+    store = remote.Remote(folder, LoadOptions())
+    hub.asked.clear()
+    store.prepare(wanted)
+    requests = [one.range for one in weights(hub) if one.range]
+    total = sum(each.nbytes for each in wanted.values())
+    assert total // largest < len(requests) < 2 * total // largest
+    assert max(last + 1 - first for first, last in requests) <= largest
+    assert total <= sum(one.sent for one in weights(hub)) < total * 1.01
+    hub.asked.clear()
+    assert all(np.array_equal(store.read(name), expected) for name, expected in wanted.items())
+    assert hub.asked == []
+    # What an interrupted run has left is asked for as it was then.
+    (first, *_, last) = sorted(place().rglob("[0-9]*-*"), key=lambda path: int(path.name.partition("-")[0]))[1:]
+    begin, end = map(int, first.name.split("-"))
+    (first.parent / f"{first.name}.part").write_bytes(first.read_bytes()[:1000])
+    for path in (first, last):
+        path.unlink()
+    remote.Remote(folder, LoadOptions()).prepare(wanted)
+    assert {one.range for one in weights(hub)} >= {(begin + 1000, end - 1)}
+    assert len(weights(hub)) == 2
 
 
 def test_a_second_sentence_asks_for_the_rows_that_it_has_more(hub: Hub, attn: Run) -> None:
@@ -214,14 +262,14 @@ def test_shards_that_nothing_is_read_of_are_not_opened(hub: Hub, attn: Run, tiny
     index = {"weight_map": {name: f"{each}.safetensors" for name, each in shard.items()}}
     (hub.folder / f"{WEIGHTS}.index.json").write_text(json.dumps(index))
     assert layers(attn(*ASK)) == layers(attn("inspect", "-m", tiny_llama, *ASK[3:]))
-    assert {one.path for one in weights(hub)} == {"/a.safetensors"}
+    assert {one.path for one in weights(hub)} == {f"/{NAME}/a.safetensors"}
     # One that is here whole is read there.
     (snapshot,) = (place().parents[1] / "hub").glob("models--*/snapshots/*")
     shutil.copy(hub.folder / "b.safetensors", snapshot)
     hub.asked.clear()
     last = ("-l", "2")
     assert layers(attn(*ASK, *last)) == layers(attn("inspect", "-m", tiny_llama, *ASK[3:], *last))
-    assert {one.path for one in weights(hub)} == {"/a.safetensors"}
+    assert {one.path for one in weights(hub)} == {f"/{NAME}/a.safetensors"}
     # What the index says has to be so.
     index["weight_map"]["model.layers.1.input_layernorm.weight"] = "a.safetensors"
     (snapshot / f"{WEIGHTS}.index.json").unlink()
@@ -434,10 +482,11 @@ def environment(hub: Hub, home: Path) -> dict[str, str]:
     return os.environ | hub.environment | {"HF_HOME": str(home)}
 
 
-@pytest.mark.parametrize("moment", [0, 1, 3, 4])
+@pytest.mark.parametrize("moment", [0, 1, 2])
 def test_a_run_that_is_killed_and_repeated_gives_the_same_numbers(
-    moment: int, hub: Hub, attn: Run, tiny_llama: str, tmp_path: Path
+    moment: int, hub: Hub, attn: Run, tiny_llama: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(remote, "NEAR", NEAR)  # as in the run that is killed
     runs: list[subprocess.Popen[bytes]] = []
     count = iter(range(1000))
 
@@ -467,14 +516,14 @@ def test_two_runs_at_once_fetch_each_tensor_once(hub: Hub, tmp_path: Path) -> No
     assert one == other
     assert json.loads(one)
     tensors = [one.range for one in weights(hub) if one.range and one.range[0]]
-    assert len(tensors) == len(set(tensors)) == 4
+    assert len(tensors) == len(set(tensors)) == 2
 
 
 def test_a_person_at_a_terminal_sees_how_far_it_is(hub: Hub, tmp_path: Path) -> None:
     hub.pause = 0.1
     code, _, shown = on_terminal(*ASK, **hub.environment, HF_HOME=str(tmp_path / "home"))
     assert code == 0
-    assert f"fetching {NAME}: 3 kB of 3 kB" in text_shown(shown)
+    assert f"fetching {NAME}: 17 kB of 17 kB" in text_shown(shown)
     assert "━━━━" in text_shown(shown)
 
 
@@ -511,7 +560,10 @@ def sparse(folder: Path) -> int:
     return total
 
 
-def test_layer_0_of_a_llama_of_8_billion_parameters_takes_42_megabytes(hub: Hub, attn: Run) -> None:
+def test_layer_0_of_a_llama_of_8_billion_parameters_takes_42_megabytes(
+    hub: Hub, attn: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "NEAR", NEAR)
     (hub.folder / WEIGHTS).unlink()
     total = sparse(hub.folder)
     assert total > 16_000_000_000
@@ -565,7 +617,7 @@ def test_a_person_at_a_terminal_is_asked(answer: str, code: int, hub: Hub, tmp_p
     command = [sys.executable, "-c", ANSWERING, answer, *ASK, "-o", str(tmp_path / "out.json")]
     ran = subprocess.run(command, env=environment(hub, tmp_path / "home"), capture_output=True, text=True, check=False)
     assert ran.returncode == code, ran.stdout
-    assert f"attn: 3 kB of the weights of {NAME} are fetched from the hub for this; go on? [y/N]" in ran.stdout
+    assert f"attn: 17 kB of the weights of {NAME} are fetched from the hub for this; go on? [y/N]" in ran.stdout
     assert (tmp_path / "out.json").exists() == (code == 0)
 
 
