@@ -92,9 +92,7 @@ class Probe:
 
     def read(self, text: str, target: str | None) -> Sentence:
         """Return a sentence as the model reads it; without a target, a decoder is given the sentence itself."""
-        self.checkpoint.check_target(target)
-        own = (text if target is None else target) if self.checkpoint.is_encoder_decoder else None
-        return self.checkpoint.reader.read(text, None, own)
+        return self.checkpoint.read_for_both(text, None, target)
 
     # --- layer by layer ---
 

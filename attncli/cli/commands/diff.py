@@ -117,7 +117,7 @@ def _traces(
     Raises:
         UsageError: the options do not name two things to compare, or name more.
     """
-    from attncli.cli.request import traces_of
+    from attncli.cli.request import takes_target_alone, traces_of
 
     if files:
         if models:
@@ -128,13 +128,23 @@ def _traces(
         return _only(traces_of(environment, one, "all")), _only(traces_of(environment, other, "all"))
     if len(models) > 2:
         raise UsageError(f"--model is given {_times(len(models))}; give it once, or twice to compare two checkpoints")
+    if len(models) == 2 and takes_target_alone(environment, computed, models[0]):
+        return _of_each(environment, computed, selection, models)
     texts = _texts(environment, computed.sentences, 1 if len(models) == 2 else 2)
     computed = replace(computed, sentences=replace(computed.sentences, text=texts, file=None, whole=False))
     if len(models) == 2:
-        one, other = (options.Request(computed, selection, model=name) for name in models)
-        return _only(traces_of(environment, one, "all")), _only(traces_of(environment, other, "all"))
+        return _of_each(environment, computed, selection, models)
     traces = traces_of(environment, options.Request(computed, selection, model=models[0] if models else None), "all")
     return _only(traces), _only(traces)
+
+
+def _of_each(
+    environment: Environment, computed: options.Computed, selection: options.Selection, models: list[str]
+) -> tuple[Trace, Trace]:
+    from attncli.cli.request import traces_of
+
+    one, other = (options.Request(computed, selection, model=name) for name in models)
+    return _only(traces_of(environment, one, "all")), _only(traces_of(environment, other, "all"))
 
 
 def _only(traces: Iterator[tuple[int, Trace]]) -> Trace:

@@ -93,9 +93,7 @@ class BlankCheckpoint(Checkpoint):
             InputError: a text cannot be read.
             NotExposedError: the model does not show its masks, or cannot do what is asked.
         """
-        self.check_target(target)
-        own = [target or text if self.is_encoder_decoder else None for text in texts]
-        sentences = [self.reader.read(text, pair, each) for text, each in zip(texts, own, strict=True)]
+        sentences = [self.read_for_both(text, pair, target) for text in texts]
         self._check_room(sentences)
         side = pad or self.reader.tokenizer.padding_side
         padding = self._padding()
