@@ -207,9 +207,10 @@ def _computed(
     source = agreed(environment, asked.load, opened)
     if request.model is None:
         environment.tell(f"the toy layer: {source}")
-    if resumed is None:
-        return traced(source, texts, pair, target)
-    return traced(source, texts, pair, target, resumed.is_due, resumed.sentence)
+    due = () if resumed is None else (resumed.is_due, resumed.sentence)
+    answers = traced(source, texts, pair, target, *due)
+    keeps_errors = getattr(request, "keep_errors", False)
+    return refusing(answers, is_alone=True) if given == "target" and not keeps_errors else answers
 
 
 def _sentences(environment: Environment, asked: Computed, model: str | None) -> tuple[Given, Iterator[Numbered]]:

@@ -100,7 +100,8 @@ def diff(
 
     with output.canvas(environment, chosen, "diff") as shown:
         palette = shown.palette(colormap or "viridis")
-        title = " / ".join(dict.fromkeys((difference.first.text, difference.second.text)))
+        both = (difference.first, difference.second)
+        title = " / ".join(dict.fromkeys(trace.text or trace.target or "" for trace in both))
         digits, drawn = DIGITS if precision is None else precision, 1 if maps is None else maps
         shown.show(Changes(difference, palette, shown.width, digits, top or TOP, drawn).renderables(), title)
 
@@ -128,7 +129,9 @@ def _traces(
         return _only(traces_of(environment, one, "all")), _only(traces_of(environment, other, "all"))
     if len(models) > 2:
         raise UsageError(f"--model is given {_times(len(models))}; give it once, or twice to compare two checkpoints")
-    if len(models) == 2 and takes_target_alone(environment, computed, models[0]):
+    if models and takes_target_alone(environment, computed, models[0]):
+        if len(models) == 1:
+            raise UsageError("one target to compare; give two checkpoints, -m A -m B, or two traces, --from A --from B")
         return _of_each(environment, computed, selection, models)
     texts = _texts(environment, computed.sentences, 1 if len(models) == 2 else 2)
     computed = replace(computed, sentences=replace(computed.sentences, text=texts, file=None, whole=False))

@@ -170,7 +170,7 @@ class BlankCheckpoint(Checkpoint):
             if has_own_positions(self.model.config):
                 name = visible(self.name)
                 raise NotExposedError(f"{name} has keys that are no tokens, and a cache hides which; leave out --past")
-            return recorded(part, given, ("self",), Span(rest, rest, past))
+            return recorded(part, given, self.kinds, Span(rest, rest, past))
         texts = {name: value for name, value in inputs.items() if not name.startswith("decoder_")}
         encoder = recorded(self.model.get_encoder(), texts, ("encoder",), whole)
         part, given = continued(self.model, inputs, past)

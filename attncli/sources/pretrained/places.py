@@ -157,8 +157,9 @@ def leave_alone(model: Any, path: str, with_head: bool) -> None:
     """Take everything out of a model but the part that stands at a path, and what makes logits of what it gives."""
     head = model.get_output_embeddings() if with_head else None
     pairs = model.all_tied_weights_keys.items()
-    # A checkpoint may have the embeddings under the name of the head that shares them.
-    tied = {target.rpartition(".")[0] for target, source in pairs if source.startswith(path + ".")}
+    # A checkpoint may have the embeddings under the name of the head that shares them, or of what both share.
+    shared = [pair for pair in pairs if any(name.startswith(path + ".") for name in pair)]
+    tied = {name.rpartition(".")[0] for pair in shared for name in pair}
     kept = [path, *tied, *(name for name, module in model.named_modules() if module is head)]
 
     def is_kept(name: str) -> bool:
