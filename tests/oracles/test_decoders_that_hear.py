@@ -10,6 +10,7 @@ import pytest
 import torch
 from architectures import HEARING, tiny_listener
 from conformance import DECODE_ALONE, arrays, calmed, conform_listener, opened, save, save_for_auto, stacked
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoTokenizer,
@@ -151,6 +152,19 @@ def test_a_target_is_read_as_the_models_labels_are(tmp_path: Path, attn: Run) ->
     assert [token["special"] for token in tokens] == [True] * 4 + [False] * 11
     plain = attn("inspect", "--target", "hello world", "-m", tmp_path, "-F", "json", "--no-special").json
     assert "".join(token["text"] for token in plain["query_tokens"]) == "helloĠworld"
+
+
+def test_an_adapter_of_a_model_that_hears(tmp_path: Path) -> None:
+    model = calmed(tiny_listener("whisper"))
+    base = save_for_auto(model, tmp_path / "base")
+    changes = LoraConfig(target_modules=["q_proj", "v_proj", "fc1"], r=4, init_lora_weights=False)
+    adapted = get_peft_model(model, changes)
+    adapted.save_pretrained(str(tmp_path / "lora"))
+    trace = attncli.inspect(target=TARGET, model=str(tmp_path / "lora"), base=str(base), layers="all", special=False)
+    with torch.no_grad():
+        expected = model.get_decoder()(IDS, output_attentions=True).attentions
+    for layer, theirs in zip(trace.layers, expected, strict=True):
+        np.testing.assert_allclose(stacked(layer), theirs[0], atol=1e-6)
 
 
 # --- the program ---

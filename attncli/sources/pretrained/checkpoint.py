@@ -95,7 +95,7 @@ class Checkpoint:
         self.ahead = ahead(config)
         self.notes = (*self._unshown(), *particular.notes(config, last), *notes)
         self.unseen = implied_masks(self.model)  # but for the layers whose mask was complained of
-        has_decoder = self.is_encoder_decoder or self.part.hears
+        starts = self.part.whole if self.part.hears else config if self.is_encoder_decoder else None
         self.reader = Reader(
             name=model,
             tokenizer=own_tokenizer,
@@ -103,7 +103,7 @@ class Checkpoint:
             limit=loading.position_limit(self.model),
             truncate=options.truncate,
             rows=loading.vocabulary_rows(self.model),
-            start_id=start_id(model, self.part.whole, own_tokenizer) if has_decoder else None,
+            start_id=None if starts is None else start_id(model, starts, own_tokenizer),
             chat=chat,
             decodes_alone=self.part.hears,
         )

@@ -137,9 +137,8 @@ def text_part(name: str, options: LoadOptions) -> TextPart:
         _check_types(name, inner)
     main_input = getattr(_class_of(config), "main_input_name", "input_ids")
     needed = _NEEDED.get(config.model_type)
-    if needed is None and config.is_encoder_decoder and _hears(config, main_input):
-        return _listener(name, config, config if inner is None else inner, options)
-    if needed is None and inner is not None and config.is_encoder_decoder and not inner.is_encoder_decoder:
+    hears = needed is None and config.is_encoder_decoder and _hears(config, main_input)
+    if needed is None and not hears and config.is_encoder_decoder and not getattr(inner, "is_encoder_decoder", True):
         needed = _READ.get(main_input, _PICTURE)
     if config.model_type in _MERGED:
         raise NotExposedError(
@@ -147,9 +146,14 @@ def text_part(name: str, options: LoadOptions) -> TextPart:
         )
     if needed is not None:
         raise NotExposedError(f"{shown} reads {needed} into its text part; give a text model")
-    if inner is None and main_input != "input_ids":
+    if hears:
+        part = _listener(name, config, config if inner is None else inner, options)
+    elif inner is not None:
+        part = _tower(name, config, inner, options)
+    elif main_input == "input_ids":
+        part = TextPart(config, config, _text_class(config))
+    else:
         raise NotExposedError(f"{shown} reads {_READ.get(main_input, main_input)}, not text; give a text model")
-    part = TextPart(config, config, _text_class(config)) if inner is None else _tower(name, config, inner, options)
     if not is_counted(part.config):
         raise NotExposedError(
             f"{shown} is no text model with attention layers: its configuration counts no layers or no heads; Mamba, "
@@ -242,7 +246,8 @@ def _listener(name: str, config: Any, inner: Any, options: LoadOptions) -> TextP
     for count, own in _OF_DECODERS.items():
         if hasattr(inner, own):
             setattr(inner, count, getattr(inner, own))
-    _check_count(name, inner)  # before it is built
+    if is_counted(inner):
+        _check_count(name, inner)  # before it is built
     model_class = _class_of(config) or MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING[type(config)]
     with explained(name, "model", options):
         model = on_meta(model_class, deepcopy(config), "eager")
