@@ -15,7 +15,7 @@ from attncli.analysis.metrics import counted_rows
 from attncli.errors import InputError
 from attncli.text import several
 from attncli.trace.layer import HeadTrace
-from attncli.trace.trace import Trace
+from attncli.trace.trace import Trace, texts_of
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -166,10 +166,10 @@ def diff(first: Trace, second: Trace, *, queries: str | int | Iterable[str | int
     for trace in (first, second):
         trace.check_recorded("diff")
         check_tokens(trace.layers, "diff compares the attention")
-    same_text = first.text and (first.text, first.pair, first.target) == (second.text, second.pair, second.target)
-    of_keys = align(first.key_tokens, second.key_tokens, (first.text, first.pair) if same_text else None)
-    asking = first.text if first.target is None else first.target, first.pair
-    of_queries = align(first.query_tokens, second.query_tokens, asking if same_text else None)
+    texts, others = (texts_of(trace.text, trace.pair, trace.target) for trace in (first, second))
+    asking, asked = texts if texts == others and texts[1][0] else (None, None)
+    of_queries = align(first.query_tokens, second.query_tokens, asking)
+    of_keys = align(first.key_tokens, second.key_tokens, asked)
     if not of_queries.pairs or not of_keys.pairs:
         raise InputError("the two share no token, so there is nothing to compare")
     chosen = chosen_rows(of_queries, list(several(queries)))

@@ -46,7 +46,11 @@ KeepErrors = Annotated[
 ]
 Pair = Annotated[str | None, input_option(metavar="TEXT", help="A second text in the same sequence.")]
 Target = Annotated[
-    str | None, input_option(metavar="TEXT", help="The text whose queries attend to the sentence's keys.")
+    str | None,
+    input_option(
+        metavar="TEXT",
+        help="The text whose queries attend to the sentence's keys; alone, what a model that hears would write.",
+    ),
 ]
 From = Annotated[
     Path | None,

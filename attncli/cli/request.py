@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from attncli.cli.environment import Environment
-    from attncli.cli.options import Derive, Load, Request, Texts
+    from attncli.cli.options import Computed, Derive, Load, Request, Texts
     from attncli.cli.resume import Resumed
+    from attncli.sources.reading import Given
     from attncli.sources.stream import Numbered, Source
     from attncli.trace.trace import Derivation, Trace
 
@@ -103,6 +104,17 @@ def is_alone(texts: Texts, saved: Path | None) -> bool:
     return saved is not None or texts.is_one or (texts.text != ["-"] and len(texts.text or ()) == 1)
 
 
+def takes_target_alone(environment: Environment, computed: Computed, model: str | None) -> bool:
+    """Return whether a target that no sentence is given with is all that a model reads: one that hears."""
+    texts = computed.sentences
+    if model is None or texts.target is None or texts.text or texts.file is not None:
+        return False
+    from attncli.sources.engines import decodes_alone
+
+    with loading(environment, model, None):
+        return decodes_alone(model, **dict(computed.load.said()))
+
+
 def refuse_beside_saved(names: Iterable[str]) -> None:
     """Refuse the options that make what `--from` holds already.
 
@@ -176,11 +188,11 @@ def _computed(
     from attncli.sources.stream import traced
 
     asked = request.computed
-    texts = sentences(asked.sentences, environment)
-    if only is not None:
-        texts = _the_only(texts, only)
     pair, target = asked.sentences.pair, asked.sentences.target
     check_chat(asked.sentences, target)
+    given, texts = _sentences(environment, asked, request.model)
+    if only is not None:
+        texts = _the_only(texts, only)
 
     def opened(load: dict[str, Any]) -> Source:
         with loading(environment, request.model, asked.toy.vocab):
@@ -193,6 +205,7 @@ def _computed(
                 special=not asked.sentences.no_special,
                 generate=generate,
                 values=values,
+                given=given,
                 **dict(asked.sentences.prompt.said()),
                 **load,
                 **dict(asked.toy.said()),
@@ -201,9 +214,18 @@ def _computed(
     source = agreed(environment, asked.load, opened)
     if request.model is None:
         environment.tell(f"the toy layer: {source}")
-    if resumed is None:
-        return traced(source, texts, pair, target)
-    return traced(source, texts, pair, target, resumed.is_due, resumed.sentence)
+    due = () if resumed is None else (resumed.is_due, resumed.sentence)
+    answers = traced(source, texts, pair, target, *due)
+    keeps_errors = getattr(request, "keep_errors", False)
+    return refusing(answers, is_alone=True) if given == "target" and not keeps_errors else answers
+
+
+def _sentences(environment: Environment, asked: Computed, model: str | None) -> tuple[Given, Iterator[Numbered]]:
+    """Return what the sentences have, and the sentences."""
+    if takes_target_alone(environment, asked, model):
+        return "target", iter([(1, "")])
+    texts = sentences(asked.sentences, environment)
+    return "text" if asked.sentences.target is None else "both", texts
 
 
 def _the_only(texts: Iterator[Numbered], what: str) -> Iterator[Numbered]:

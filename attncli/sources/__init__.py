@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from attncli.sources.reading import Given
     from attncli.sources.stream import Source
     from attncli.trace.selection import Indices
     from attncli.trace.trace import Trace
@@ -21,6 +22,7 @@ def open_source(
     special: bool = True,
     generate: int = 0,
     values: bool = True,
+    given: Given = "text",
     **options: Any,
 ) -> Source:
     """Return the toy layer, or a checkpoint with its tokenizer, ready for sentences.
@@ -35,6 +37,8 @@ def open_source(
         generate: how many tokens a causal model writes after each sentence, greedily.
         values: whether V of the last layer is going to be read. If not, an engine that makes Q, K and V apart leaves
             what makes V on the disk, or on the hub, until somebody reads V.
+        given: what the sentences will have: a `text`, `both` a text and a target, or a `target` alone, which the
+            decoder of a model that hears reads.
         options: fields of `options.ToyOptions`, or of `options.EngineOptions` with a model.
 
     Raises:
@@ -53,12 +57,16 @@ def open_source(
         return ToyLayer(chosen_layers, chosen_heads, kind=kind, mask=mask, special=special, **options)
     from attncli.sources.engines import open_checkpoint
 
-    given: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "generate": generate, "values": values}
-    return open_checkpoint(model, chosen_layers, chosen_heads, **given, **options)
+    how: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "generate": generate}
+    return open_checkpoint(model, chosen_layers, chosen_heads, values=values, given=given, **how, **options)
 
 
 def inspect(
-    text: str | Sequence[Mapping[str, str]], *, pair: str | None = None, target: str | None = None, **options: Any
+    text: str | Sequence[Mapping[str, str]] = "",
+    *,
+    pair: str | None = None,
+    target: str | None = None,
+    **options: Any,
 ) -> Trace:
     """Return the attention of one sentence.
 
@@ -66,7 +74,8 @@ def inspect(
         trace.layer(0).head(1).weights      # NumPy, [Q, K]
 
     Args:
-        text: the sentence; with `chat`, a user's turn, or a list of messages.
+        text: the sentence; with `chat`, a user's turn, or a list of messages. The decoder of a model that hears reads a
+            target alone.
         pair: a second text in the same sequence.
         target: the text whose queries attend to the sentence's keys.
         options: everything `attn inspect` takes, under the name of its long option: `model`, `layers`, `heads`,
@@ -76,6 +85,7 @@ def inspect(
     Raises:
         AttnError: one sentence that says what was expected, what came and what to do.
     """
-    from attncli.sources.reading import asked
+    from attncli.sources.reading import asked, given_by
 
-    return open_source(**options).trace(asked(text, options), pair, target)
+    text = asked(text, options)
+    return open_source(given=given_by(text, target), **options).trace(text, pair, target)

@@ -20,6 +20,7 @@ from attncli.trace.layer import LayerTrace, Proof
 
 if TYPE_CHECKING:
     from attncli.sources.pretrained.checkpoint import Checkpoint
+    from attncli.sources.reading import Given
     from attncli.sources.stream import Source
     from attncli.trace.selection import Indices
     from attncli.trace.trace import Trace
@@ -38,6 +39,7 @@ def open_checkpoint(
     special: bool,
     generate: int,
     values: bool,
+    given: Given,
     **options: Any,
 ) -> Source:
     """Return a checkpoint, ready for sentences.
@@ -51,6 +53,7 @@ def open_checkpoint(
         special: whether the tokenizer adds its special tokens.
         generate: how many tokens the model writes after each sentence.
         values: whether those of the last layer are going to be read; see `open_source`.
+        given: what the sentences have.
         options: fields of `EngineOptions`.
 
     Raises:
@@ -66,12 +69,14 @@ def open_checkpoint(
         announce_import("the transformers engine")
         from attncli.sources.pretrained.checkpoint import Checkpoint
 
-        how: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "generate": generate}
+        how: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "generate": generate, "given": given}
         return Checkpoint(model, layers, heads, options=chosen, **how)
 
     def by_numpy() -> NativeCheckpoint:
         if generate:
             raise DeclinedError("it writes no tokens")
+        if given == "target":
+            raise DeclinedError("it runs no decoder alone")
         how: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "values": values}
         return NativeCheckpoint(model, layers, heads, options=chosen, **how)
 
@@ -97,6 +102,27 @@ def open_checkpoint(
     if chosen.verify:
         return _Verified(native, by_transformers())
     return _Native(native, by_transformers if chosen.engine == "auto" and not is_gguf(model) else None)
+
+
+def decodes_alone(model: str, **options: Any) -> bool:
+    """Return whether a checkpoint reads a target without a text: it hears, and its decoder runs alone.
+
+    Args:
+        model: folder or hub name.
+        options: fields of `EngineOptions`.
+
+    Raises:
+        AttnError: see `Checkpoint`.
+    """
+    chosen = checked_options(model, options, EngineOptions, "--model; it belongs to the toy layer")
+    if is_gguf(model):
+        return False
+    from attncli.sources.pretrained import announce_import
+
+    announce_import("the transformers engine")
+    from attncli.sources.pretrained.loading import find
+
+    return find(model, chosen)[1].hears
 
 
 def _leave(model: str, reason: DeclinedError) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from attncli.errors import InputError, LoadError, UsageError
 from attncli.sources.vocabulary import readable, tokens_of, unknown_notes
@@ -16,6 +16,17 @@ if TYPE_CHECKING:
     from tokenizers import Encoding
 
     from attncli.sources.chat import Chat
+
+
+Given = Literal["text", "both", "target", "any"]
+"""What the sentences of a run have: a text, a text and a target, a target alone; or a text for either side."""
+
+
+def given_by(text: str | None, target: str | None) -> Given:
+    """Return what a sentence has of both."""
+    if target is None:
+        return "text"
+    return "both" if text else "target"
 
 
 def check_texts(text: str | None, pair: str | None = None, target: str | None = None) -> None:
@@ -62,7 +73,7 @@ class Sentence(NamedTuple):
     """A sentence as a model reads it.
 
     Attributes:
-        text: the sentence, or what a chat template has made of it.
+        text: the sentence, or what a chat template has made of it; empty where a target stands alone.
         pair: the second text of the same sequence.
         target: the decoder's text.
         tokens: of the sentence.
@@ -94,6 +105,7 @@ class Reader(NamedTuple):
         rows: how many ids the model has embeddings for; None is any.
         start_id: the id that a decoder begins with.
         chat: what makes a chat of a sentence, and adds the special tokens itself; None leaves it as it stands.
+        decodes_alone: whether the model is a decoder without its encoder, which reads a target and no text.
     """
 
     name: str
@@ -104,6 +116,7 @@ class Reader(NamedTuple):
     rows: int | None = None
     start_id: int | None = None
     chat: Chat | None = None
+    decodes_alone: bool = False
 
     @property
     def padding_id(self) -> int:
@@ -112,13 +125,15 @@ class Reader(NamedTuple):
         return next(each for each in known if each is not None)
 
     def read(self, text: str, pair: str | None, target: str | None) -> Sentence:
-        """Tokenize a sentence, with its pair and its target.
+        """Tokenize a sentence, with its pair and its target; or a target alone, where the text is empty.
 
         Raises:
             InputError: a text is blank, or longer than the model reads.
             LoadError: the tokenizer has ids that the model has not.
-            UsageError: a chat has a pair or a target.
+            UsageError: a chat has a pair or a target; or what is given is not what the model reads.
         """
+        if self.decodes_alone:
+            return self._read_alone(text, pair, target)
         check_texts(text, pair, target)
         written = None
         if self.chat is not None:
@@ -137,13 +152,26 @@ class Reader(NamedTuple):
         notes += unknown_notes((text, pair), tokens, self.unknown_pieces)
         query_tokens = tokens
         if target is not None:
-            encoding = self.tokenizer(text_target=target, **self._plainly(), truncation=False)
-            shifted = self._known(self._decoder_tokens(list(tokens_of(encoding.encodings[0], target))))
-            query_tokens = Tokens(shifted[: self.limit])
-            notes += self._cut("the target", len(shifted))
-            notes += unknown_notes((target, None), query_tokens, self.unknown_pieces)
+            query_tokens, more = self._of_target(target)
+            notes += more
             inputs["decoder_input_ids"] = query_tokens.ids
         return Sentence(text, pair, target, tokens, query_tokens, inputs, notes)
+
+    def _read_alone(self, text: str, pair: str | None, target: str | None) -> Sentence:
+        if text or pair is not None or target is None:
+            raise UsageError(f"{visible(self.name)} has no encoder of texts; give --target TEXT alone, for its decoder")
+        check_texts(None, target=target)
+        tokens, notes = self._of_target(target)
+        inputs = {"input_ids": tokens.ids, "attention_mask": [1] * len(tokens)}
+        return Sentence("", None, target, tokens, tokens, inputs, notes)
+
+    def _of_target(self, target: str) -> tuple[Tokens, tuple[str, ...]]:
+        """Return what the decoder reads while it writes a target, and what the user should know of it."""
+        encoding = self.tokenizer(text_target=target, **self._plainly(), truncation=False)
+        shifted = self._known(self._decoder_tokens(list(tokens_of(encoding.encodings[0], target))))
+        tokens = Tokens(shifted[: self.limit])
+        notes = self._cut("the target", len(shifted)) + unknown_notes((target, None), tokens, self.unknown_pieces)
+        return tokens, notes
 
     def _plainly(self) -> dict[str, Any]:
         return {"add_special_tokens": self.special and self.chat is None, "padding": False, "verbose": False}
@@ -190,6 +218,8 @@ class Reader(NamedTuple):
             return Tokens(tokens)
         if tokens[-1].id == self.tokenizer.eos_token_id:
             tokens = tokens[:-1]
+        if self.decodes_alone and tokens and tokens[0].id == self.start_id:
+            return Tokens(tokens)  # Whisper's labels begin with it, and are trained without a second one
         piece = self.tokenizer.convert_ids_to_tokens(self.start_id)
         first = Token(0, self.start_id, piece, None, None, special=True)
         return Tokens(replace(token, index=index) for index, token in enumerate([first, *tokens]))

@@ -27,7 +27,7 @@ class Source(Protocol):
         """Return the attention of one sentence.
 
         Args:
-            text: the sentence.
+            text: the sentence; empty where a target stands alone.
             pair: a second text in the same sequence.
             target: the text whose queries attend to the sentence's keys.
         """

@@ -26,7 +26,7 @@ from attncli.trace.layer import LayerTrace, Proof
 from attncli.trace.selection import Indices
 from attncli.trace.spelling import spelled
 from attncli.trace.tokens import Token, Tokens
-from attncli.trace.trace import SCHEMA, Provenance, Trace
+from attncli.trace.trace import SCHEMA, Provenance, Trace, texts_of
 
 _ARRAYS = ("q", "k", "v", "bias", "sinks", "inputs", "out_projection", "out_bias", "scores", "weights")
 _SIDES = ("query_tokens", "key_tokens")  # of a trace; of a layer where it has positions of its own
@@ -166,10 +166,9 @@ def _read_trace(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
         kept = ", ".join(map(str, recorded))
         raise UsageError(f"the trace file does not hold layer {', '.join(missing)}; it holds {kept}")
     of_trace = _plain(Trace, header, "header")
-    text, pair, target = of_trace["text"], of_trace["pair"], of_trace["target"]
-    of_queries = (text, pair) if target is None else (target, None)
+    of_queries, of_keys = texts_of(of_trace["text"], of_trace["pair"], of_trace["target"])
     query_tokens = spelled(_tokens(_list(header, "query_tokens")), *of_queries)
-    key_tokens = spelled(_tokens(_list(header, "key_tokens")), text, pair)
+    key_tokens = spelled(_tokens(_list(header, "key_tokens")), *of_keys)
     for said, own in zip(_list(header, "layers"), known, strict=True):  # of tokens nothing is escaped
         own |= {side: _positions(_list(said, side), (*query_tokens, *key_tokens)) for side in _SIDES if side in said}
     both = list(zip(entries, known, strict=True))

@@ -99,8 +99,11 @@ class Tokenization:
 
 
 def tokenizations_in(trace: Trace) -> Iterator[Tokenization]:
-    """Yield the tokens of a trace, and those of its target if it has one."""
+    """Yield the tokens of a trace, and those of its target if it has one beside a text."""
+    from attncli.trace.trace import texts_of  # it imports NumPy, which the tokens of a text do not need
+
     origin = (trace.source.kind, trace.source.model, None)
-    yield Tokenization(*origin, trace.text, trace.pair, trace.key_tokens)
-    if trace.target is not None:
+    _, of_keys = texts_of(trace.text, trace.pair, trace.target)
+    yield Tokenization(*origin, *of_keys, trace.key_tokens)
+    if trace.target is not None and trace.text:
         yield Tokenization(*origin, trace.target, None, trace.query_tokens)

@@ -83,6 +83,16 @@ def sequences(kind: str, query_tokens: Tokens, key_tokens: Tokens) -> tuple[Toke
     return query_tokens, key_tokens
 
 
+Texts = tuple[str, str | None]  # a text, and a second one in its sequence
+
+
+def texts_of(text: str, pair: str | None, target: str | None) -> tuple[Texts, Texts]:
+    """Return the texts of a trace's queries, and of its keys; a target without a text is both."""
+    own = text, pair
+    of_queries = own if target is None else (target, None)
+    return of_queries, own if text or target is None else of_queries
+
+
 @dataclass(frozen=True)
 class Provenance:
     """Where a trace comes from.
@@ -119,7 +129,7 @@ class Trace:
         query_tokens: the tokens whose queries attend.
         key_tokens: the tokens they attend to; the same ones in self-attention. A layer may have positions of its own.
         layers: the recorded layers, in the order asked.
-        text: the sentence.
+        text: the sentence; empty where there is none, as in a dump and beside a target that stands alone.
         pair: the second text of the same sequence.
         target: the text whose queries attend to the sentence's keys.
         notes: what the source wants the user to know of this one, a sentence each.

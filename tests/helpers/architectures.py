@@ -37,6 +37,9 @@ OTHER_INPUTS = ("audio_token_index", "conv_stride", "image_size", "num_frames", 
 IMAGE_TEXT = modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 """The models that read pictures beside text, by their model types."""
 
+HEARING = modeling_auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES
+"""The models that hear and write text, by their model types."""
+
 TEXT_CLASSES = {"seamless_m4t": "SeamlessM4TForTextToText", "seamless_m4t_v2": "SeamlessM4Tv2ForTextToText"}
 """What reads text in a model that speaks and hears too."""
 
@@ -366,6 +369,15 @@ def tiny_whole(name: str, layers: int = 3) -> PreTrainedModel:
 def tiny_tower(name: str, layers: int = 3) -> PreTrainedModel:
     """The language model of one that reads pictures beside text, alone; see `tiny_model`."""
     return random_model(AutoModel.from_config, tiny_config(name, layers).get_text_config(decoder=True))
+
+
+def tiny_listener(name: str, layers: int = 3) -> PreTrainedModel:
+    """A model that hears and writes text; see `tiny_model`."""
+    config = tiny_config(name, layers)
+    if name == "speech-encoder-decoder":
+        sides = tiny_config("wav2vec2", layers), tiny_config("bert", layers)
+        config = type(config).from_encoder_decoder_configs(*sides, decoder_start_token_id=2)
+    return random_model(getattr(transformers, HEARING[name])._from_config, config)
 
 
 def whole_class(name: str) -> type[PreTrainedModel]:

@@ -2,7 +2,8 @@
 
     python tests/helpers/conformance.py [NAME]...       prints one row for each as a Markdown table, and the count
 
-Those are the text architectures, and those that read pictures beside text, of which the language model is inspected.
+Those are the text architectures, those that read pictures beside text, of which the language model is inspected, and
+those that hear, of which the decoder is inspected without a sound.
 Each model is tiny and random. It is saved, read back by `attn` as any checkpoint, and the weights of every layer are
 compared with those that the model itself returns under eager attention with `output_attentions=True`.
 """
@@ -13,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from architectures import (
     architectures,
     tiny_config,
     tiny_inputs,
+    tiny_listener,
     tiny_model,
     tiny_tower,
     tiny_whole,
@@ -74,6 +76,18 @@ NEED_MORE_THAN_TEXT = {
     "udop": "a picture",
     "vision-encoder-decoder": "a picture",
 }
+
+# The models that hear whose decoder runs without its encoder, over a target.
+DECODE_ALONE = (
+    "canary",
+    "moonshine",
+    "seamless_m4t",
+    "seamless_m4t_v2",
+    "speech-encoder-decoder",
+    "speech_to_text",
+    "speecht5",
+    "whisper",
+)
 
 # They cannot be built without timm; their language models can.
 WITH_TIMM = ("fast_vlm", "gemma3n", "perception_lm")
@@ -153,6 +167,18 @@ def conform_whole(name: str, folder: Path) -> Row:
     return compared(name, folder, model, tiny_inputs(inner))
 
 
+def conform_listener(name: str, folder: Path) -> Row:
+    """Save one tiny model that hears, inspect its decoder without a sound, and compare."""
+    model = calmed(tiny_listener(name))
+    save(model, folder)
+    decoder = model.get_decoder()
+
+    def without_sound(decoder_input_ids: torch.Tensor, **asked: Any) -> dict[str, Any]:
+        return {"decoder_attentions": decoder(decoder_input_ids, **asked).attentions}
+
+    return compared(name, folder, without_sound, {"decoder_input_ids": torch.tensor([[23, 42, 17, 88, 23, 64, 31]])})
+
+
 def calmed(model: PreTrainedModel) -> PreTrainedModel:
     """Return a model with scores of a usual size: the float32 next to a large one is further away than EXACT."""
     with torch.no_grad():
@@ -162,11 +188,11 @@ def calmed(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-def compared(name: str, folder: Path, model: PreTrainedModel, inputs: dict[str, torch.Tensor]) -> Row:
+def compared(name: str, folder: Path, model: Callable[..., Any], inputs: dict[str, torch.Tensor]) -> Row:
     """Inspect a checkpoint, and compare every layer with what its model returns."""
     text, target = (words(inputs.get(key)) for key in ("input_ids", "decoder_input_ids"))
     try:
-        checkpoint = opened(folder, "all")
+        checkpoint = opened(folder, "all", given="text" if text else "target")
         trace = checkpoint.trace(text or "", target=target)
         # Blocks of a few rows, as if the sentence were long.
         with patch.object(memory, "ROWS", 4), patch.object(interface, "_BLOCK", 100):
@@ -203,6 +229,10 @@ def opened(folder: Path, layers: str, **more: Any) -> Checkpoint:
 
 def stacked(layer: LayerTrace) -> Any:
     return np.stack([layer.head(head).weights for head in range(layer.num_heads)])
+
+
+def arrays(layers: Sequence[LayerTrace]) -> list[np.ndarray]:
+    return [array for layer in layers for array in (layer.q, layer.k, layer.v, layer.head(1).weights)]
 
 
 def difference(name: str, layer: LayerTrace, expected: Any) -> float:
@@ -269,7 +299,8 @@ def rows(names: list[str]) -> Iterator[Row]:
     text = architectures()
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
-            yield (conform if name in text else conform_whole)(name, Path(folder))
+            way = conform if name in text else conform_listener if name in DECODE_ALONE else conform_whole
+            yield way(name, Path(folder))
 
 
 def main() -> None:
@@ -277,7 +308,7 @@ def main() -> None:
     start = time.perf_counter()
     print("| architecture | way in | layers | max difference | |\n|---|---|---|---|---|")
     found = []
-    for row in rows(sys.argv[1:] or [*architectures(), *IMAGE_TEXT]):
+    for row in rows(sys.argv[1:] or list(dict.fromkeys([*architectures(), *IMAGE_TEXT, *DECODE_ALONE]))):
         found.append(row)
         print(
             f"| {row.name} | {row.way} | {row.layers} | {row.difference:.1e} | {row.capture}{row.reason} |", flush=True

@@ -1,7 +1,6 @@
 """Every text architecture of transformers: what is shown is what the model computed, and cutting it changes nothing."""
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +11,13 @@ from conformance import (
     NOT_REACHED,
     WITH_TIMM,
     Row,
+    arrays,
     conform,
     conform_whole,
     opened,
 )
 from readme import pages
 from safetensors import safe_open
-
-from attncli.trace.layer import LayerTrace
 
 # What never calls transformers' attention function, so that its softmax is watched.
 WATCHED = set(
@@ -83,10 +81,6 @@ def sizes_in(folder: Path) -> list[int]:
     """How many numbers each tensor of a checkpoint has."""
     with safe_open(folder / "model.safetensors", "np") as file:
         return [math.prod(file.get_slice(name).get_shape()) for name in file.keys()]  # noqa: SIM118
-
-
-def arrays(layers: Sequence[LayerTrace]) -> list[np.ndarray]:
-    return [array for layer in layers for array in (layer.q, layer.k, layer.v, layer.head(1).weights)]
 
 
 def test_the_documentation_counts_them() -> None:

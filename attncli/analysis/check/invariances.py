@@ -95,7 +95,7 @@ def invariances(
     in_steps = ways.compare("cache", "whole, in steps", lambda: map(probe.with_cache, sentences))
     yield in_steps
     # Where padding alone makes no difference.
-    if in_steps.change is not None and (right if probe.checkpoint.is_encoder_decoder else left).first is None:
+    if in_steps.change is not None and (right if probe.is_beside_encoder else left).first is None:
         yield ways.compare("cache", "whole, padded in steps", lambda: probe.with_cache_together(sentences))
     yield ways.compare("backend", ", ".join(probe.backends), lambda: _in_eager(probe, sentences))
     by_positions = ways.compare("packing", "alone, packed by positions", lambda: probe.packed(sentences, False))

@@ -92,9 +92,7 @@ class Probe:
 
     def read(self, text: str, target: str | None) -> Sentence:
         """Return a sentence as the model reads it; without a target, a decoder is given the sentence itself."""
-        self.checkpoint.check_target(target)
-        own = (text if target is None else target) if self.checkpoint.is_encoder_decoder else None
-        return self.checkpoint.reader.read(text, None, own)
+        return self.checkpoint.read_for_both(text, None, target)
 
     # --- layer by layer ---
 
@@ -178,15 +176,20 @@ class Probe:
         """Return the hidden states of a padded batch whose last tokens run one by one with a cache, as in generation.
 
         A decoder alone is padded on its left, so that all sentences end together; beside an encoder it is the
-        encoder's text that is padded. Recurrent layers go on by one token at a time here too.
+        encoder's text that is padded, or the sound. Recurrent layers go on by one token at a time here too.
         """
-        side = "right" if self.checkpoint.is_encoder_decoder else "left"
+        side = "right" if self.is_beside_encoder else "left"
         batch = self._padded(sentences, side)
         shortest = min(len(sentence.query_tokens) for sentence in sentences)
         count = batch.whole.target.stop
         first = max(count - max(shortest - 1, 1), 1)
         single = first if self.checkpoint.other_layers else max(count - 2, first)
         return self._in_steps(batch, sorted({first, *range(single, count + 1)}))
+
+    @property
+    def is_beside_encoder(self) -> bool:
+        """Whether what writes texts is a decoder beside an encoder, which may be left out."""
+        return "decoder" in self.checkpoint.kinds
 
     @property
     def looks_back(self) -> bool:
@@ -204,7 +207,7 @@ class Probe:
 
     def _states(self, batch: Batch, backend: int = 0) -> list[States]:
         switch(self.model, self.backends[backend])
-        return states(self.model, batch.inputs, batch.spans)
+        return self._by_kind(states(self.model, batch.inputs, batch.spans))
 
     def _in_steps(self, batch: Batch, steps: list[int]) -> list[States]:
         if not self.looks_back:
@@ -215,7 +218,12 @@ class Probe:
             steps = list(range(1, whole.target.stop + 1))
         if self.checkpoint.takes_positions and "position_ids" not in inputs and not self.checkpoint.is_encoder_decoder:
             inputs["position_ids"] = torch.arange(whole.text.stop).expand(len(spans), -1)
-        return states_with_cache(self.model, inputs, spans, steps)
+        return self._by_kind(states_with_cache(self.model, inputs, spans, steps))
+
+    def _by_kind(self, found: list[States]) -> list[States]:
+        """Return hidden states under the kind of their attention, which is not `self` in a decoder that runs alone."""
+        own = {"self": self.checkpoint.kinds[0]}
+        return [{(layer, own.get(kind, kind)): state for (layer, kind), state in one.items()} for one in found]
 
     def _padded(self, sentences: Sequence[Sentence], side: str) -> Batch:
         given = [sentence.inputs for sentence in sentences]

@@ -11,7 +11,7 @@ from attncli.attention import row_blocks
 from attncli.errors import UsageError
 from attncli.trace.layer import Derived, HeadTrace, LayerTrace
 from attncli.trace.tokens import Tokens
-from attncli.trace.trace import Trace
+from attncli.trace.trace import Trace, texts_of
 from attncli.trace.words import words_of
 
 if TYPE_CHECKING:
@@ -54,10 +54,10 @@ def sides_of(trace: Trace) -> tuple[Tokens, Tokens, str]:
     """
     if trace.generated:
         raise UsageError("--words merges pieces by their places in the text, and what the model wrote has none")
-    keys, is_own = words_of(trace.key_tokens, trace.text, trace.pair)
+    of_queries, of_keys = texts_of(trace.text, trace.pair, trace.target)
+    keys, is_own = words_of(trace.key_tokens, *of_keys)
     queries = keys
     if trace.query_tokens != trace.key_tokens:
-        of_queries = (trace.text, trace.pair) if trace.target is None else (trace.target, None)
         queries, is_also = words_of(trace.query_tokens, *of_queries)
         is_own &= is_also
     return queries, keys, RULE if is_own else RULE + "; a word is what no space divides"

@@ -101,7 +101,8 @@ def diff(
 
     with output.canvas(environment, chosen, "diff") as shown:
         palette = shown.palette(colormap or "viridis")
-        title = " / ".join(dict.fromkeys((difference.first.text, difference.second.text)))
+        both = (difference.first, difference.second)
+        title = " / ".join(dict.fromkeys(trace.text or trace.target or "" for trace in both))
         digits, drawn = DIGITS if precision is None else precision, 1 if maps is None else maps
         shown.show(Changes(difference, palette, shown.width, digits, top or TOP, drawn).renderables(), title)
 
@@ -118,7 +119,7 @@ def _traces(
     Raises:
         UsageError: the options do not name two things to compare, or name more.
     """
-    from attncli.cli.request import traces_of
+    from attncli.cli.request import takes_target_alone, traces_of
 
     traces = partial(traces_of, environment, usual="all", values=False)
     if files:
@@ -130,8 +131,12 @@ def _traces(
         return _only(traces(one)), _only(traces(other))
     if len(models) > 2:
         raise UsageError(f"--model is given {_times(len(models))}; give it once, or twice to compare two checkpoints")
-    texts = _texts(environment, computed.sentences, 1 if len(models) == 2 else 2)
-    computed = replace(computed, sentences=replace(computed.sentences, text=texts, file=None, whole=False))
+    is_alone = bool(models) and takes_target_alone(environment, computed, models[0])
+    if is_alone and len(models) == 1:
+        raise UsageError("one target to compare; give two checkpoints, -m A -m B, or two traces, --from A --from B")
+    if not is_alone:
+        texts = _texts(environment, computed.sentences, 1 if len(models) == 2 else 2)
+        computed = replace(computed, sentences=replace(computed.sentences, text=texts, file=None, whole=False))
     if len(models) == 2:
         one, other = (options.Request(computed, selection, model=name) for name in models)
         return _only(traces(one)), _only(traces(other))

@@ -69,7 +69,7 @@ def model(
         from attncli.sources.pretrained.masks import BlankCheckpoint
 
         every, special = (Indices.of("layer", None), Indices.of("head", None)), not no_special
-        blank = BlankCheckpoint(model, *every, kind=None, mask=None, special=special, options=loading)
+        blank = BlankCheckpoint(model, *every, kind=None, mask=None, special=special, options=loading, given="any")
         sentences, notes = blank.masks(text, pair, target, pad, past or 0)
     for each in notes:
         environment.note(each)

@@ -73,7 +73,7 @@ def why(
 
     with output.canvas(environment, chosen, "why") as shown:
         page = WhyPage(trace, explained, top or 8, Sheet(shown.palette("viridis"), shown.width, precision))
-        shown.show(page.parts(), trace.text)
+        shown.show(page.parts(), trace.text or trace.target or "")
     for each in page.notes():
         environment.note(each)
 

@@ -78,7 +78,7 @@ def _page(trace: Trace, view: View, colormap: str) -> Iterator[str]:
             )
     style, script = _asset("style.css"), "\n".join(_asset(name) for name in _SCRIPTS)
     opening, closing = _asset("template.html").split("<!-- data -->")
-    title = visible(f"{trace.text or 'attention'} · attn")
+    title = visible(f"{trace.text or trace.target or 'attention'} · attn")
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
     )

@@ -29,7 +29,7 @@ from attncli.sources.pretrained.generation import Writer, check_causal, check_no
 from attncli.sources.pretrained.implied import implied_masks, mask_notes
 from attncli.sources.pretrained.positions import ahead, own_tokens, with_prompts
 from attncli.sources.pretrained.recording import Request
-from attncli.sources.reading import Reader, Sentence
+from attncli.sources.reading import Given, Reader, Sentence
 from attncli.sources.tensors.cache import Notes
 from attncli.sources.tensors.opening import is_fetched
 from attncli.text import several, visible
@@ -63,6 +63,7 @@ class Checkpoint:
         special: bool,
         options: LoadOptions,
         generate: int = 0,
+        given: Given = "text",
     ) -> None:
         expression = None if mask is None else parse(mask, states_true=False)
         if generate and expression is not None:
@@ -72,6 +73,7 @@ class Checkpoint:
         self.name = model = self.place.name
         self.options = options
         config = self.part.config
+        self._check_given(given)
         if generate:
             check_causal(model, self.part)
         particular.check_has_weights(model, config)
@@ -93,6 +95,7 @@ class Checkpoint:
         self.ahead = ahead(config)
         self.notes = (*self._unshown(), *particular.notes(config, last), *notes)
         self.unseen = implied_masks(self.model)  # but for the layers whose mask was complained of
+        starts = self.part.whole if self.part.hears else config if self.is_encoder_decoder else None
         self.reader = Reader(
             name=model,
             tokenizer=own_tokenizer,
@@ -100,8 +103,9 @@ class Checkpoint:
             limit=loading.position_limit(self.model),
             truncate=options.truncate,
             rows=loading.vocabulary_rows(self.model),
-            start_id=start_id(model, config, own_tokenizer) if self.is_encoder_decoder else None,
+            start_id=None if starts is None else start_id(model, starts, own_tokenizer),
             chat=chat,
+            decodes_alone=self.part.hears,
         )
         made = (whole, self.model, own_tokenizer, self.reader.limit)
         self.writer = Writer(model, *made, generate) if generate else None
@@ -109,6 +113,20 @@ class Checkpoint:
     def _load(self, writes: bool) -> tuple[Any, tuple[str, ...], str]:
         """Return the model that the part is in, what the user should know of its weights, and how they are stored."""
         return loading.load_model(self.place, self.part, self.options, self.request, writes)
+
+    def _check_given(self, given: Given) -> None:
+        """Raise an error, before the weights are read, for a text without a reader, and where there is none at all."""
+        if not self.part.hears:
+            if given == "target":
+                raise UsageError('give a sentence, such as "time flies like an arrow"')
+            return
+        shown = f"{visible(self.name)} ({visible(self.part.architecture)})"
+        if given == "text":
+            raise NotExposedError(
+                f"{shown} reads a sound, not text; give a text model, or --target TEXT alone for its decoder"
+            )
+        if given == "both":
+            raise UsageError(f"{shown} has no encoder of texts, but one of sounds; give --target TEXT alone")
 
     def _check_attention(self, found: Sequence[int]) -> None:
         """Raise NotExposedError unless one at least of the layers asked for has softmax attention."""
@@ -121,6 +139,11 @@ class Checkpoint:
             )
 
     def _unshown(self) -> Iterator[str]:
+        if self.part.hears:
+            yield (
+                f"{self.part.architecture} is given no sound, and its decoder runs without cross-attention: the "
+                "self-attention of layer 0 is the same whatever it hears, that of later layers is another with a sound"
+            )
         for index in self.request.layers:
             if index in self.other_layers:
                 yield f"layer {index} has {instead(self.other_layers[index])}; it is not shown"
@@ -128,6 +151,8 @@ class Checkpoint:
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of attention that the model has."""
+        if self.part.hears:
+            return ("decoder",)
         return ("encoder", "decoder", "cross") if self.is_encoder_decoder else ("self",)
 
     @property
@@ -145,10 +170,18 @@ class Checkpoint:
 
     def check_target(self, target: str | None) -> None:
         """Raise UsageError for a target that the model has no decoder for."""
-        if target is not None and not self.is_encoder_decoder:
+        if target is not None and not (self.is_encoder_decoder or self.part.hears):
             raise UsageError(
                 "--target needs an encoder-decoder model or the toy layer; here use --pair for a second text"
             )
+
+    def read_for_both(self, text: str, pair: str | None, target: str | None) -> Sentence:
+        """Return a sentence as the model reads it; a decoder without a target is given the sentence itself."""
+        self.check_target(target)
+        if self.part.hears and target is None:
+            return self.reader.read("", pair, text)
+        own = (text if target is None else target) if self.is_encoder_decoder else target
+        return self.reader.read(text, pair, own)
 
     def room_for(self, tokens: int) -> int:
         """Return how many sentences of one length fit into memory together; InputError if not even one does."""
@@ -197,7 +230,7 @@ class Checkpoint:
             yield done.pop(index)
 
     def _trace_size(self, sentence: Sentence) -> float:
-        layers = len(self.request.layers) * (1 if sentence.target is None else 3)  # encoder, decoder, cross
+        layers = len(self.request.layers) * (1 if sentence.target is None else len(self.kinds))
         # At most: whether the model has to be watched is not known before it has run, and batches, which decide the
         # last bits, are not to depend on what ran before.
         return memory.trace_size(self.model.config, _longest(sentence), layers, is_watched=True)

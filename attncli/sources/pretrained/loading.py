@@ -190,7 +190,8 @@ def _loader(part: TextPart, options: LoadOptions, request: Request, writes: bool
     is_whole = part.model_class is None and (keep == layers or options.trust_remote_code)
     if is_whole or not isinstance(model_class, type):
         return AutoModel
-    return places.reduced(model_class, part.path, keep, whole_encoder=request.kind != "encoder", with_head=writes)
+    whole_encoder = request.kind != "encoder"
+    return places.reduced(model_class, part.path, keep, whole_encoder, with_head=writes, is_alone=part.hears)
 
 
 def _loaded(

@@ -93,9 +93,7 @@ class BlankCheckpoint(Checkpoint):
             InputError: a text cannot be read.
             NotExposedError: the model does not show its masks, or cannot do what is asked.
         """
-        self.check_target(target)
-        own = [target or text if self.is_encoder_decoder else None for text in texts]
-        sentences = [self.reader.read(text, pair, each) for text, each in zip(texts, own, strict=True)]
+        sentences = [self.read_for_both(text, pair, target) for text in texts]
         self._check_room(sentences)
         side = pad or self.reader.tokenizer.padding_side
         padding = self._padding()
@@ -135,6 +133,9 @@ class BlankCheckpoint(Checkpoint):
         return Token(0, own, str(self.reader.tokenizer.convert_ids_to_tokens(own)), None, None, special=True)
 
     def _layer_notes(self) -> Iterator[str]:
+        if self.part.hears:
+            name = self.part.architecture
+            yield f"{name} is given no sound: its cross-attention is left out"
         for kind in dict.fromkeys(self.other_layers.values()):
             count = sum(other == kind for other in self.other_layers.values())
             layers = f"{count} of {self.num_layers} layers" if count > 1 else "1 layer"
@@ -172,7 +173,7 @@ class BlankCheckpoint(Checkpoint):
             if has_own_positions(self.model.config):
                 name = visible(self.name)
                 raise NotExposedError(f"{name} has keys that are no tokens, and a cache hides which; leave out --past")
-            return recorded(part, given, ("self",), Span(rest, rest, past))
+            return recorded(part, given, self.kinds, Span(rest, rest, past))
         texts = {name: value for name, value in inputs.items() if not name.startswith("decoder_")}
         encoder = recorded(self.model.get_encoder(), texts, ("encoder",), whole)
         part, given = continued(self.model, inputs, past)

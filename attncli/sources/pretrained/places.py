@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -15,6 +16,7 @@ from attncli.sources.pretrained.configuration import attention_layers
 _SIDE = re.compile(r"(encoder|decoder)$")  # SeamlessM4T has a text_encoder and a text_decoder
 _NAME = re.compile("Attention(?!Residual)")  # of a class; Inkling 2 mixes its layers by what it calls one, too
 _KEPT = "attncli_kept_layers"  # an attribute of a model that was cut
+_ALONE = "attncli_alone"  # an attribute of a decoder that runs without its encoder
 
 
 @dataclass(frozen=True)
@@ -74,31 +76,50 @@ class Places:
 def attention_places(model: Any) -> Places:
     """Find a model's attention modules, by the names of their classes."""
     named = {name: module for name, module in model.named_modules() if _NAME.search(type(module).__name__)}
-    is_encoder_decoder = model.config.is_encoder_decoder
+    is_encoder_decoder, is_alone = model.config.is_encoder_decoder, hasattr(model, _ALONE)
     modules = {}
     for name, module in named.items():
         is_outermost = not any(name.startswith(other + ".") for other in named)
-        modules[id(module)] = _place(name, type(module).__name__, is_outermost, is_encoder_decoder)
+        side = "decoder" if is_alone else _side(name) if is_encoder_decoder else None
+        modules[id(module)] = _place(name, type(module).__name__, is_outermost, side)
     if not is_encoder_decoder:
         kept = getattr(model, _KEPT, math.inf)
-        return Places(modules, {"self": [layer for layer in attention_layers(model.config) if layer < kept]})
+        kind = "decoder" if is_alone else "self"
+        return Places(modules, {kind: [layer for layer in attention_layers(model.config) if layer < kept]})
     kinds = [place.kind for place in modules.values() if place.is_outermost]
     return Places(modules, {kind: range(kinds.count(kind)) for kind in ("encoder", "decoder", "cross")})
 
 
-def _place(name: str, class_name: str, is_outermost: bool, is_encoder_decoder: bool) -> Place:
+def _side(name: str) -> str:
+    return next((each[0] for part in name.split(".") if (each := _SIDE.search(part))), "decoder")
+
+
+def _place(name: str, class_name: str, is_outermost: bool, side: str | None) -> Place:
     # Its layer is the first number in a module's name: encoder.layer.3.attention.self
     number = re.search(r"\.(\d+)(?=\.|$)", name)
     layers, index = (name[: number.start()], int(number[1])) if number else ("", None)
-    if not is_encoder_decoder:
+    if side is None:
         return Place("self", layers, index, is_outermost)
-    side = next((each[0] for part in name.split(".") if (each := _SIDE.search(part))), "decoder")
     own = (name.rpartition(side + ".")[2] + class_name).lower()
     is_cross = side == "decoder" and any(word in own for word in ("cross", "encoder_attn", "encdec", "enc_dec"))
     return Place("cross" if is_cross else side, layers, index, is_outermost)
 
 
-def reduced(model_class: type, path: str, keep: int, whole_encoder: bool, with_head: bool) -> type:
+def stand_alone(decoder: Any) -> None:
+    """Let a decoder run without its encoder: its cross-attention, which does not run then, is none of its layers."""
+    setattr(decoder, _ALONE, True)
+    if "input_ids" not in signature(decoder.forward).parameters:
+        decoder.register_forward_pre_hook(_as_values, with_kwargs=True)
+
+
+def _as_values(_: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Call the ids of tokens as SpeechT5's decoder does, which may also read sounds."""
+    return arguments, {"input_values" if name == "input_ids" else name: given for name, given in named.items()}
+
+
+def reduced(
+    model_class: type, path: str, keep: int, whole_encoder: bool, with_head: bool, is_alone: bool = False
+) -> type:
     """Return a model class whose models have one part alone, with its first `keep` layers.
 
     Loading such a model reads only the tensors it has, by the names that they have in the whole. The configuration
@@ -112,6 +133,7 @@ def reduced(model_class: type, path: str, keep: int, whole_encoder: bool, with_h
         keep: how many layers stay.
         whole_encoder: whether those of an encoder all do.
         with_head: whether what makes logits stays, where it is outside of the part.
+        is_alone: whether the part is a decoder that runs without its encoder.
     """
 
     class Reduced(model_class):  # type: ignore[misc]
@@ -119,6 +141,8 @@ def reduced(model_class: type, path: str, keep: int, whole_encoder: bool, with_h
             super().__init__(config, *arguments, **options)
             if path:
                 leave_alone(self, path, with_head)
+            if is_alone:
+                stand_alone(self.get_submodule(path))
             _cut(self.get_submodule(path), keep, whole_encoder)
 
     for name in ("__name__", "__qualname__", "__module__", "__doc__"):
@@ -133,8 +157,9 @@ def leave_alone(model: Any, path: str, with_head: bool) -> None:
     """Take everything out of a model but the part that stands at a path, and what makes logits of what it gives."""
     head = model.get_output_embeddings() if with_head else None
     pairs = model.all_tied_weights_keys.items()
-    # A checkpoint may have the embeddings under the name of the head that shares them.
-    tied = {target.rpartition(".")[0] for target, source in pairs if source.startswith(path + ".")}
+    # A checkpoint may have the embeddings under the name of the head that shares them, or of what both share.
+    shared = [pair for pair in pairs if any(name.startswith(path + ".") for name in pair)]
+    tied = {name.rpartition(".")[0] for pair in shared for name in pair}
     kept = [path, *tied, *(name for name, module in model.named_modules() if module is head)]
 
     def is_kept(name: str) -> bool:

@@ -34,7 +34,7 @@ _AFTER_PADDING = frozenset({
 })  # fmt: skip
 
 
-_POSITIONS = ("max_position_embeddings", "max_seq_len")
+_POSITIONS = ("max_position_embeddings", "max_seq_len", "max_target_positions", "max_text_positions")
 
 
 def load_tokenizer(name: str, options: LoadOptions, folder: Path | None = None, config: Any = None) -> Any:
