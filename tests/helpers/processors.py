@@ -2,9 +2,9 @@
 
     python tests/helpers/processors.py [ARGUMENT OF PYTEST]...
 
-NumPy's OpenBLAS and torch choose kernels by the processor, and each rounds differently; both can be told to take
-others. What they took is asked of a process that has computed with them: OpenBLAS takes another core where it has not
-the one that is named, and a process ends at the first instruction that the processor lacks.
+NumPy's OpenBLAS and torch, whose products are MKL's, choose kernels by the processor, and each rounds differently; all
+can be told to take others. What they took is asked of a process that has computed with them: OpenBLAS takes another
+core where it has not the one that is named, and a process ends at the first instruction that the processor lacks.
 """
 
 import os
@@ -13,15 +13,17 @@ import sys
 import tempfile
 
 ENOUGH = 3  # kernels, those of this processor among them, with which the whole suite runs anyway
-# OpenBLAS's core and ATen's capability, as processors have them together.
+# OpenBLAS's core, ATen's capability and MKL's instructions, as processors have them together.
 SETTINGS = [
-    ("SkylakeX", "avx512"), ("Haswell", "avx2"), ("Zen", "avx2"), ("Sandybridge", "default"), ("Nehalem", "default"),
+    ("SkylakeX", "avx512", "AVX512"), ("Haswell", "avx2", "AVX2"), ("Zen", "avx2", "AVX2"),
+    ("Sandybridge", "default", "AVX"), ("Nehalem", "default", "SSE4_2"),
 ]  # fmt: skip
 NUMERIC = """
     tests/test_attention.py tests/analysis/derive/test_derive.py tests/analysis/test_diff.py
     tests/analysis/test_why.py tests/analysis/test_metrics.py tests/analysis/test_heads.py tests/sources/test_toy.py
     tests/oracles/test_checkpoints.py tests/analysis/derive/test_on_checkpoints.py tests/oracles/test_native.py
-    tests/oracles/test_why.py tests/sources/test_module.py
+    tests/oracles/test_why.py tests/sources/test_module.py tests/oracles/test_gguf.py tests/oracles/test_batches.py
+    tests/oracles/test_blocks.py tests/promises/test_readme.py::test_a_command_prints_what_its_page_shows
     tests/cli/test_resume.py::test_wherever_it_was_cut_the_file_ends_the_same
     tests/trace/test_store.py::test_where_and_in_which_order_arrays_lie_changes_no_byte
     tests/trace/test_store.py::test_a_saved_trace_shows_the_same_bytes
@@ -44,10 +46,11 @@ def main() -> None:
     known = [probed(dict(os.environ)).stdout.strip()]
     print(f"this processor takes {known[0]}: the whole suite runs with these kernels", flush=True)
     running = []
-    for core, capability in SETTINGS:
+    for core, capability, instructions in SETTINGS:
         if len(known) == ENOUGH:
             break
-        environment = os.environ | {"OPENBLAS_CORETYPE": core, "ATEN_CPU_CAPABILITY": capability}
+        told = {"OPENBLAS_CORETYPE": core, "ATEN_CPU_CAPABILITY": capability, "MKL_ENABLE_INSTRUCTIONS": instructions}
+        environment = os.environ | told
         probe = probed(environment)
         found = probe.stdout.strip()
         if probe.returncode:

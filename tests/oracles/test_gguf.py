@@ -12,7 +12,9 @@ import pytest
 import sentencepiece
 import torch
 import transformers
+from conformance import stacked
 from gguf_files import Kind, write_gguf
+from rounding import of_weights
 from running import Ran
 from tiny_tokenizers import STRINGS, save_tokenizer
 from tokenizers import Tokenizer
@@ -104,8 +106,8 @@ def same(path: Path, model: Any, numbers: dict[str, np.ndarray]) -> attncli.Trac
     expected = known(model, numbers, [token.id for token in trace.query_tokens])
     assert len(trace.layers) == len(expected)
     for layer, weights in zip(trace.layers, expected, strict=True):
-        for head in range(layer.num_heads):
-            np.testing.assert_allclose(layer.head(head).weights, weights[head], atol=1e-6)
+        exact = of_weights(layer, SIZES["intermediate_size"])
+        np.testing.assert_allclose(stacked(layer), weights, rtol=0, atol=exact)
     return trace
 
 
