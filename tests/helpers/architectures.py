@@ -187,7 +187,8 @@ MORE: dict[str, dict[str, Any]] = {
     "minimax_m3_vl_text": {"layer_types": ["full_attention", "minimax_m3_sparse"], "index_n_heads": 2},
     "nemotron": {"num_key_value_heads": 2},
     "nemotron_h": {"layers_block_type": ["linear_attention", "full_attention", "moe", "mlp"]},
-    "neomme": {"head_dim": 16, "default_long_sliding_window": 4},
+    # Its long window is 1024, whatever one says.
+    "neomme": {"head_dim": 16, "per_layer_config": {1: {"sliding_window": None}, 2: {"sliding_window": 4}}},
     "pegasus_x": {"block_size": 4, "num_global_tokens": 3},
     "qwen4_exp_text": {
         "indexer_n_heads": 2,
