@@ -163,7 +163,7 @@ def _place(layer: LayerTrace) -> HeadKey:
 
 
 def heads(
-    texts: str | Iterable[str] | Trace,
+    texts: str | Iterable[str] | Trace = "",
     *,
     pair: str | None = None,
     target: str | None = None,
@@ -179,7 +179,7 @@ def heads(
     Sentences are read one after the other and forgotten; only their sums are kept.
 
     Args:
-        texts: a sentence, several, or a trace.
+        texts: a sentence, several, or a trace; none beside a target that stands alone, see `attncli.inspect`.
         pair: a second text in the same sequence as each sentence.
         target: the text whose queries attend to each sentence's keys.
         queries: the query rows that count, a token, its index, or several; none are all rows.
@@ -193,6 +193,7 @@ def heads(
     """
     from attncli.errors import refusing
     from attncli.sources import open_source
+    from attncli.sources.reading import given_by
     from attncli.sources.stream import traced
 
     view = View(queries=tuple(several(queries)))
@@ -201,7 +202,7 @@ def heads(
         if unused := [name for name, value in given.items() if value is not None]:
             raise UsageError(f"{unused[0]} does not apply to a trace, whose attention is already computed")
         return survey([texts], view)
-    source = open_source(layers=layers, **options)
+    source = open_source(layers=layers, given=given_by(texts, target), values=False, **options)
     numbered = enumerate(several(texts), start=1)
     is_alone = isinstance(texts, str)
     return survey((trace for _, trace in refusing(traced(source, numbered, pair, target), is_alone)), view)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -22,8 +22,8 @@ Given = Literal["text", "both", "target", "any"]
 """What the sentences of a run have: a text, a text and a target, a target alone; or a text for either side."""
 
 
-def given_by(text: str | None, target: str | None) -> Given:
-    """Return what a sentence has of both."""
+def given_by(text: str | Iterable[str], target: str | None) -> Given:
+    """Return what sentences have, given a text or several, and a target."""
     if target is None:
         return "text"
     return "both" if text else "target"

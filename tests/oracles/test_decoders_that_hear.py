@@ -196,6 +196,13 @@ def test_the_document_of_a_target_alone(whisper: str, attn: Run) -> None:
     np.testing.assert_array_equal(shown, stacked(trace.layers[2]))
 
 
+def test_the_heads_of_a_target_alone_are_those_of_its_trace(whisper: str) -> None:
+    trace = attncli.inspect(target=TARGET, model=whisper, layers="all")
+    assert attncli.heads(target=TARGET, model=whisper).heads == attncli.heads(trace).heads
+    with pytest.raises(NotExposedError, match="reads a sound, not text"):
+        attncli.heads(TARGET, model=whisper)
+
+
 def test_every_view_says_that_there_is_no_sound(whisper: str, attn: Run, tmp_path: Path) -> None:
     saved = tmp_path / "saved.safetensors"
     given = ("--target", TARGET, "-m", whisper)

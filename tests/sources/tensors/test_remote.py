@@ -25,6 +25,7 @@ from safetensors.numpy import load_file, save_file
 from safetensors.torch import load_file as torch_tensors
 from safetensors.torch import save_file as save_torch
 
+import attncli
 from attncli.errors import LoadError
 from attncli.sources import open_source
 from attncli.sources.checkout import checkout
@@ -169,6 +170,7 @@ def test_values_that_were_not_fetched_come_when_they_are_read(text: str, hub: Hu
 
 def test_a_trace_without_its_values_is_saved_and_copied_whole(hub: Hub, tiny_llama: str, tmp_path: Path) -> None:
     known = open_source(model=tiny_llama, engine="transformers").trace("time flies").layers[0].v
+    assert attncli.heads("time flies", model=NAME, layers=0).sentences == 1
     trace = open_source(model=NAME, values=False).trace("time flies")
     assert not values_fetched(hub)
     assert trace.layers[0].shapes["v"] == [2, 2, 4]
