@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from architectures import IMAGE_TEXT, architectures, each, tiny_config
 from conformance import (
+    DECODE_ALONE,
     NEED_MORE_THAN_TEXT,
     NOT_REACHED,
     WITH_TIMM,
@@ -89,10 +90,11 @@ def test_the_documentation_counts_them() -> None:
     exact = count - len(NOT_REACHED)
     assert exact >= 209
     page = pages()["docs/reference/architectures.md"]
-    assert f"{exact} of the {count} text architectures" in page
+    assert f"| that read text | {count} | {exact} | [{len(NOT_REACHED)}](" in page
     wholes = len(IMAGE_TEXT) - len(NEED_MORE_THAN_TEXT)
     assert wholes >= 88
-    assert f"{wholes} of the {len(IMAGE_TEXT)} show" in " ".join(page.split())
+    assert f" | {len(IMAGE_TEXT)} | {wholes} | [{len(NEED_MORE_THAN_TEXT)}](" in page
+    assert f" | {len(DECODE_ALONE) + 2} | {len(DECODE_ALONE)} | [2](" in page
     for number in (len(WATCHED), exact - len(WATCHED)):
         assert f" | {number} | queries, keys" in page
 
