@@ -77,7 +77,8 @@ def candidates(root: Any, words: Sequence[str], has_home: bool = True) -> list[C
 
 def _cursor(command: Any, words: list[str], name: str = "attn", parent: Any = None) -> Cursor | None:
     """Return where the mark stands among a command's words; None where they name a command that does not exist."""
-    context = typer.Context(command, parent, name, resilient_parsing=True, ignore_unknown_options=True)
+    how = command.context_settings | {"resilient_parsing": True, "ignore_unknown_options": True}
+    context = typer.Context(command, parent, name, **how)
     given, rest, _ = command.make_parser(context).parse_args(words)
     if _is_group(command) and rest[:1] not in ([], [_HERE]):
         inner_name, inner, rest = command.resolve_command(context, rest)
