@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import reduce
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from attncli.attention import row_blocks
 from attncli.errors import InputError
+from attncli.masks.alone import LAID_ALONG_QUERIES, WHAT_BECOMES, suspicions
 from attncli.masks.conventions import LEAST
-from attncli.masks.expressions import And, Atom, Expression, Grid, Not, Or, conjuncts, leaves, named
-from attncli.masks.findings import MOST_CELLS, Finding, Severity
+from attncli.masks.expressions import (
+    Atom,
+    Expression,
+    Grid,
+    Or,
+    Pad,
+    batch_rows,
+    conjuncts,
+    leaves,
+    named,
+    replaced,
+)
+from attncli.masks.files import Loaded
+from attncli.masks.findings import MOST_CELLS, Finding, Severity, in_batch
 from attncli.masks.layout import Size, Subject, rows_of
+from attncli.masks.recognition import Shape, rule_of, shape_of
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
@@ -35,9 +51,15 @@ def explained(subject: Subject, expected: Expression, wrong: list[int]) -> dict[
         if _is_laid_out(changed, subject, wrong):
             return dict.fromkeys(("window", "missing", "leak"), said)
     queries, keys = subject.allowed.shape[1:]
+    has_padding = queries == keys and any(map(_is_pad, leaves(expected)))
+    if has_padding and _is_laid_out(_laid_along_queries(expected), subject, wrong):
+        return {"broadcast": LAID_ALONG_QUERIES}
     transposed = subject._replace(allowed=subject.allowed.swapaxes(1, 2))
     if queries == keys and _is_laid_out(expected, transposed, wrong):
         return {"shape": "the mask is the transpose of what is expected: queries and keys are swapped"}
+    for shifted, said in _other_diagonals(expected):
+        if _is_laid_out(shifted, subject, wrong):
+            return dict.fromkeys(("leak", "missing"), said)
     for past, side in ((0, "top-left"), (keys - queries, "bottom-right")):
         if past >= 0 and past != subject.past and _is_laid_out(expected, subject._replace(past=past), wrong):
             return {"shape": f"the mask is aligned {side} (past {past}), expected past {subject.past}"}
@@ -49,10 +71,12 @@ def _is_laid_out(expression: Expression, subject: Subject, wrong: list[int]) -> 
     planes, queries, keys = subject.allowed.shape
     blocks = [np.array(wrong), *row_blocks(np.arange(queries), planes * keys)]
     with suppress(InputError):  # what does not fit at another alignment explains nothing
-        return all(
-            (expression.allowed(rows_of(expression, subject, rows)) == subject.cells[..., rows, :]).all()
-            for rows in blocks
-        )
+        for rows in blocks:
+            grid = rows_of(expression, subject, rows)
+            wanted, cells = expression.allowed(grid), subject.cells[..., rows, :]
+            if ((cells != wanted) & matters(cells, wanted, expression, grid)).any():
+                return False
+        return True
     return False
 
 
@@ -73,13 +97,17 @@ def _other_windows(expression: Expression) -> Iterator[tuple[Expression, str]]:
             yield _with(expression, window, moved), f"the window is shifted by {step:+d}"
 
 
-def _with(expression: Expression, old: Atom, new: Atom) -> Expression:
+def _other_diagonals(expression: Expression) -> Iterator[tuple[Expression, str]]:
+    """Yield the expression with its causal part shifted by a key to either side."""
+    causal = Atom("causal")
+    if causal in leaves(expression):
+        yield _with(expression, causal, _Shifted(1)), "the diagonal is shifted by +1, a query sees the key after itself"
+        yield _with(expression, causal, _Shifted(-1)), "the diagonal is shifted by -1, a query does not see itself"
+
+
+def _with(expression: Expression, old: Atom, new: Expression) -> Expression:
     """Return the expression with `new` wherever it says `old`."""
-    if isinstance(expression, And | Or):
-        return type(expression)(tuple(_with(side, old, new) for side in expression.sides))
-    if isinstance(expression, Not):
-        return Not(_with(expression.inner, old, new))
-    return new if expression == old else expression
+    return replaced(expression, lambda leaf: new if leaf == old else leaf)
 
 
 # The code of a cell that is allowed and should not be, by the atom that forbids it.
@@ -103,13 +131,16 @@ _SAYS = {
 
 @dataclass
 class _Place:
-    """Cells of one kind: how many, and where the first ones are."""
+    """Cells of one kind: how many, where the first ones are, and in which rows of the batch, if there are several."""
 
     count: int = 0
     cells: list[tuple[int, int]] = field(default_factory=list)
+    batch: set[int] = field(default_factory=set)
 
     def add(self, planes: Bool[np.ndarray, "*P Q K"], first_row: int = 0) -> None:
         """Take in the cells that are true in any plane; a cell counts once however many planes agree."""
+        if planes.ndim == 4 and len(planes) > 1:
+            self.batch.update(np.flatnonzero(planes.any(axis=(1, 2, 3))).tolist())
         where = _in_any_plane(planes)
         found = int(np.count_nonzero(where))
         self.count += found
@@ -120,7 +151,7 @@ class _Place:
             self.cells += [(int(rows[row]) + first_row, column) for row, column in cells]
 
     def __str__(self) -> str:
-        return "1 cell" if self.count == 1 else f"{self.count} cells"
+        return ("1 cell" if self.count == 1 else f"{self.count} cells") + in_batch(self.batch)
 
 
 def audit(subject: Subject, expected: Expression | None, size: Size) -> Iterator[Finding]:
@@ -132,11 +163,111 @@ def audit(subject: Subject, expected: Expression | None, size: Size) -> Iterator
     yield from _ambiguous(subject)
     if _is_misshapen(subject, size):
         expected = None  # it says nothing of a mask of another size
-    yield from _varies(subject, expected)
+    if subject.is_padding and expected is not None and not _is_of_keys(expected, subject):
+        message = f"key padding is the same for every query, and {expected} is not: what says it is another mask"
+        yield Finding("shape", "error", message)
+        expected = None
     if expected is not None:
+        yield from _varies(subject, expected)
         yield from _cells(subject, expected)
-    if expected is not None or subject.reading is None or not subject.reading.is_ambiguous:
         yield from _dead_rows(subject, expected)
+        return
+    is_read = subject.reading is None or not subject.reading.is_ambiguous
+    cells = subject.cells.reshape((1,) * (4 - subject.cells.ndim) + subject.cells.shape)
+    rule = rule_of(cells, shape_of(cells), subject.past) if is_read else None
+    if rule is None or rule.expression is None:  # rows with padding of their own follow one rule
+        yield from _varies(subject, None)
+    if rule is not None:
+        yield from suspicions(cells, rule, subject.past, _becomes(subject))
+
+
+def audit_allowed(allowed: Bool[np.ndarray, "_ _ _ _"], shape: Shape, expected: Expression) -> Iterator[Finding]:
+    """Yield what is wrong with the mask of an attention, whose last query stands at the last key.
+
+    Args:
+        allowed: `[#B, #H, #Q, #K]`, True = attend; an axis may be 1 where nothing changes along it.
+        shape: `(B, H, Q, K)` of the attention.
+        expected: what it should say.
+
+    Raises:
+        InputError: the expectation does not fit this many positions, or is for another batch.
+    """
+    batch, _, queries, keys = shape
+    rows = batch_rows(expected)
+    if rows not in (None, 1, batch):
+        raise InputError(f"the attention has {batch} batch rows, and the lengths are those of {rows}")
+    planes = np.broadcast_to(allowed, (*allowed.shape[:2], queries, keys))
+    past = max(keys - queries, 0)
+    subject = Subject("the mask", planes.reshape(-1, queries, keys), past, None, Loaded(planes, "bool"))
+    yield from audit(subject, expected, subject.size)
+
+
+def _is_of_keys(expected: Expression, subject: Subject) -> bool:
+    """Return whether an expectation is the same for every query, over as many queries as there are keys."""
+    keys = subject.allowed.shape[2]
+    first = None
+    for rows in row_blocks(np.arange(keys), keys):
+        cells = expected.allowed(Grid(rows[:, None], keys, 0, keys, subject.heads))
+        first = cells[..., :1, :] if first is None else first
+        if (cells != first).any():
+            return False
+    return True
+
+
+def padding_queries(expected: Expression, grid: Grid) -> Bool[np.ndarray, " ..."]:
+    """Return which queries stand at keys that are padding in their row of the batch; it broadcasts to the cells."""
+    pads = [leaf for leaf in leaves(expected) if isinstance(leaf, Pad)]
+    if not pads or grid.total_queries == 1 or grid.past + grid.total_queries != grid.keys:
+        return np.zeros((1, 1), bool)
+    tokens = reduce(operator.and_, (pad.tokens(grid.keys) for pad in pads))
+    return ~tokens[:, None, grid.i[:, 0], None]
+
+
+def matters(
+    cells: Bool[np.ndarray, "*#P Q K"], wanted: Bool[np.ndarray, "*#P Q K"], expected: Expression, grid: Grid
+) -> Bool[np.ndarray, " ..."]:
+    """Return the queries whose cells have to be as expected; it broadcasts to the cells.
+
+    Nobody reads what the queries of padding give. So libraries let them see nothing or themselves alone, or
+    everything where they would see nothing, which is as right as what is expected.
+    """
+    padding = padding_queries(expected, grid)
+    if not padding.any():
+        return ~padding
+    count = np.count_nonzero(cells, axis=-1, keepdims=True)
+    own = (cells & (grid.i == grid.j)).any(axis=-1, keepdims=True)
+    is_lost = ~np.any(wanted, axis=-1, keepdims=True)
+    return ~(padding & ((count == 0) | ((count == 1) & own) | ((count == grid.keys) & is_lost)))
+
+
+class _Shifted(NamedTuple):
+    """A causal mask whose diagonal is some keys too far to the right, or to the left."""
+
+    step: int
+
+    def allowed(self, grid: Grid) -> Bool[np.ndarray, "Q K"]:
+        """See `Expression.allowed`."""
+        return grid.j <= grid.i + self.step
+
+
+class _AlongQueries(NamedTuple):
+    """Padding that is laid along the queries by mistake: it hides queries and leaves the keys at their places."""
+
+    pad: Expression
+
+    def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
+        """See `Expression.allowed`."""
+        keys = self.pad.allowed(grid._replace(queries=np.zeros((1, 1), int)))
+        return np.broadcast_to(keys[..., 0, grid.i[:, 0], None], (*keys.shape[:-2], len(grid.queries), grid.keys))
+
+
+def _laid_along_queries(expected: Expression) -> Expression:
+    """Return an expectation whose padding is laid along the queries."""
+    return replaced(expected, lambda leaf: _AlongQueries(leaf) if _is_pad(leaf) else leaf)
+
+
+def _is_pad(leaf: Expression) -> bool:
+    return isinstance(leaf, Pad) or (isinstance(leaf, Atom) and leaf.name == "pad")
 
 
 def forbidden_by(expression: Expression, grid: Grid) -> dict[str, Bool[np.ndarray, " ..."]]:
@@ -145,7 +276,7 @@ def forbidden_by(expression: Expression, grid: Grid) -> dict[str, Bool[np.ndarra
     merged: dict[str, Bool[np.ndarray, " ..."]] = {}
     for part in conjuncts(expression):
         first = part.sides[0] if isinstance(part, Or) else part
-        atom = first.name if isinstance(first, Atom) else ""
+        atom = first.name if isinstance(first, Atom) else "pad" if isinstance(first, Pad) else ""
         code = _CODES.get(atom, "leak")
         forbidden = ~part.allowed(grid)
         by_code = {code: forbidden}
@@ -167,11 +298,12 @@ def _cells(subject: Subject, expected: Expression) -> Iterator[Finding]:
         grid = rows_of(expected, subject, rows)
         wanted = expected.allowed(grid)
         block = subject.cells[..., rows[0] : rows[-1] + 1, :]
-        if (block == wanted).all():
+        weighed = matters(block, wanted, expected, grid)
+        if not ((block != wanted) & weighed).any():
             continue
-        places["missing"].add(~block & wanted, int(rows[0]))
+        places["missing"].add(~block & wanted & weighed, int(rows[0]))
         for code, forbidden in forbidden_by(expected, grid).items():
-            places[code].add(block & forbidden, int(rows[0]))
+            places[code].add(block & forbidden & weighed, int(rows[0]))
     found = {code: place for code, place in places.items() if place.count}
     if not found:
         return
@@ -180,8 +312,8 @@ def _cells(subject: Subject, expected: Expression) -> Iterator[Finding]:
     for code, place in found.items():
         hint = f": {hints[code]}" if code in hints else ""
         yield Finding(code, "error", f"{_SAYS[code]} in {place}{hint}", place.count, tuple(place.cells))
-    if "shape" in hints:
-        yield Finding("shape", "error", hints["shape"], sum(place.count for place in found.values()))
+    for code in hints.keys() & {"shape", "broadcast"}:
+        yield Finding(code, "error", hints[code], sum(place.count for place in found.values()))
 
 
 def _in_any_plane(cells: Bool[np.ndarray, "*P Q K"]) -> Bool[np.ndarray, "Q K"]:
@@ -225,18 +357,26 @@ def _ambiguous(subject: Subject) -> Iterator[Finding]:
 
 
 def _varies(subject: Subject, expected: Expression | None) -> Iterator[Finding]:
-    first = subject.allowed[0]
-    different = [plane for plane, cells in enumerate(subject.allowed) if not np.array_equal(cells, first)]
+    """Yield which heads, or batch rows, have another mask; where each batch row is expected to, only heads."""
+    if subject.is_padding:
+        return
+    count = len(subject.allowed)
+    has_rows = expected is not None and (batch_rows(expected) or 1) > 1 and subject.cells.ndim == 4
+    alike = count // subject.shape[0] if has_rows else count  # planes that are compared with the first one of them
+    place, different = _Place(), []
+    for plane, cells in enumerate(subject.allowed):
+        first = subject.allowed[plane - plane % alike]
+        if not np.array_equal(cells, first):
+            different.append(plane)
+            place.add(cells ^ first)
     if different:
-        place = _Place()
-        place.add(subject.allowed ^ first)
         names = ", ".join(subject.planes[plane] for plane in different[:5])
         names += f" and {len(different) - 5} more" if len(different) > 5 else ""
         verb = "differs" if len(different) == 1 else "differ"
         yield Finding(
             "varies",
             "error" if expected is not None and _is_one_plane(expected, subject) else "note",
-            f"{names} {verb} from {subject.planes[0]}, in {place}",
+            f"{names} {verb} from {subject.planes[different[0] - different[0] % alike]}, in {place}",
             len(different),
             tuple(place.cells),
         )
@@ -245,36 +385,33 @@ def _varies(subject: Subject, expected: Expression | None) -> Iterator[Finding]:
 def _is_one_plane(expected: Expression, subject: Subject) -> bool:
     """Return whether an expectation is the same for all heads."""
     row = expected.allowed(rows_of(expected, subject, np.arange(1)))
-    return row.ndim == 2 or len(row) == 1
+    return row.ndim == 2 or row.shape[-3] == 1
 
 
-def _dead_rows(subject: Subject, expected: Expression | None) -> Iterator[Finding]:
+def _dead_rows(subject: Subject, expected: Expression) -> Iterator[Finding]:
     """Yield the fully masked rows; those that the expectation masks too are a note."""
     dead = ~np.any(subject.cells, axis=-1, keepdims=True)
     rows = np.flatnonzero(_in_any_plane(dead))
     if not rows.size:
         return
-    wanted: Bool[np.ndarray, " R"] = np.zeros(len(rows), bool)
-    if expected is not None:
-        attends = expected.allowed(rows_of(expected, subject, rows)).any(axis=-1, keepdims=True)
-        wanted = ~_in_any_plane(dead[..., rows, :] & attends)[:, 0]
-    if not wanted.all():
-        yield _dead(subject, "error", rows[~wanted], "")
-    if wanted.any():
-        yield _dead(subject, "note", rows[wanted], ", as --expect has it")
-
-
-def _dead(subject: Subject, severity: Severity, rows: Int[np.ndarray, " R"], addition: str) -> Finding:
-    who = "1 row is" if len(rows) == 1 else f"{len(rows)} rows are"
-    message = f"{who} fully masked{addition}: {_becomes(subject)}"
-    return Finding("dead-row", severity, message, len(rows), rows=tuple(rows[:MOST_CELLS].tolist()))
+    grid = rows_of(expected, subject, rows)
+    attends = np.any(expected.allowed(grid), axis=-1, keepdims=True) & ~padding_queries(expected, grid)
+    wrong = _in_any_plane(dead[..., rows, :] & attends)[:, 0]
+    found: list[tuple[Severity, Int[np.ndarray, " R"], str]] = [
+        ("error", rows[wrong], ""), ("note", rows[~wrong], ", as expected"),
+    ]  # fmt: skip
+    for severity, some, addition in found:
+        if some.size:
+            who = "1 row is" if len(some) == 1 else f"{len(some)} rows are"
+            message = f"{who} fully masked{addition}: {_becomes(subject)}"
+            yield Finding("dead-row", severity, message, len(some), rows=tuple(some[:MOST_CELLS].tolist()))
 
 
 def _becomes(subject: Subject) -> str:
     """Return what the APIs make of a fully masked row."""
     fills = () if subject.reading is None else subject.reading.fills
     if not fills:
-        return "softmax over −inf gives NaN, finfo.min a uniform row that looks fine, scaled_dot_product_attention 0"
+        return WHAT_BECOMES
     if fills == (-np.inf,):
         return "softmax over −inf gives NaN, scaled_dot_product_attention 0"
     # A fill hides the scores in its own rounding where neighbouring numbers of its size are further apart than scores.
@@ -294,6 +431,8 @@ def audit_fills(subject: Subject, dtype: str | None) -> Iterator[Finding]:
     fills = subject.reading.fills
     twice = [(fill, other) for fill in fills for other in fills if _is_twice(other, fill)]
     for fill, other in twice:
+        if _stand_apart(subject, fill, other):
+            continue
         message = f"{other:.5g} beside {fill:.5g} is {fill:.5g} added twice; combine masks before they become numbers"
         yield Finding("double-fill", "error", message, _count(subject, other))
     if len(fills) > 1 and len(twice) < len(fills) - 1:
@@ -306,6 +445,17 @@ def audit_fills(subject: Subject, dtype: str | None) -> Iterator[Finding]:
     for fill in beyond:
         message = f"{fill:.5g} is beyond {dtype}, whose least number is {LEAST[dtype]:.5g}: there it becomes -inf"
         yield Finding("overflow", "error", message, _count(subject, fill))
+
+
+def _stand_apart(subject: Subject, fill: float, other: float) -> bool:
+    """Return whether two numbers hide keys of two kinds, in masks laid side by side: none of them was added twice.
+
+    A key that `other` hides is then seen by some query, as padding is not, and no query has `fill` there.
+    """
+    assert subject.loaded is not None
+    values = subject.loaded.values
+    of_fill, of_other, seen = ((values == each).any(axis=-2) for each in (fill, other, 0))
+    return bool((of_other & seen).any() and not (of_fill & of_other).any())
 
 
 def _is_twice(value: float, fill: float) -> bool:

@@ -1,15 +1,13 @@
-"""Where two masks differ, what a mask is like in numbers, and which expression it is."""
+"""Where two masks differ, and what a mask is like in numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from attncli.errors import InputError
-from attncli.masks.expressions import And, Atom, Expression, RuleMask
 from attncli.masks.layout import Subject, is_broadcast
 from attncli.text import visible
 
@@ -97,39 +95,3 @@ def summary(allowed: Bool[np.ndarray, "Q K"], queries: Int[np.ndarray, " Q"], ke
         is_causal=not (allowed & (keys > queries[:, None])).any(),
         unseen_keys=tuple(np.flatnonzero(~allowed.any(axis=0)).tolist()),
     )
-
-
-def recognized(allowed: Bool[np.ndarray, "Q K"], past: int) -> Expression | None:
-    """Return the simplest expression that gives exactly these cells, or None where no simple one does."""
-    queries, keys = allowed.shape
-    found = (
-        each for each in _candidates(allowed, past) if RuleMask(each, queries, keys, 1, past).is_exactly(allowed[None])
-    )
-    return next(found, None)
-
-
-def _candidates(allowed: Bool[np.ndarray, "Q K"], past: int) -> Iterator[Expression]:
-    """Yield the expressions that these cells could be, plain ones before those with padding."""
-    rules = list(_rules(allowed, past))
-    yield from rules
-    seen = np.flatnonzero(allowed.any(axis=0))
-    if not len(seen):
-        return
-    left, right = int(seen[0]), allowed.shape[1] - 1 - int(seen[-1])
-    for side, count in (("left", left), ("right", right)):
-        if count:
-            pad = Atom("pad", keywords=((side, count),))
-            yield from (pad if rule == Atom("full") else And((rule, pad)) for rule in rules)
-
-
-def _rules(allowed: Bool[np.ndarray, "Q K"], past: int) -> Iterator[Expression]:
-    most = int(allowed.sum(axis=1).max())
-    if not most:
-        return
-    yield Atom("full")
-    yield Atom("causal")
-    yield Atom("window", (most,))
-    yield And((Atom("causal"), Atom("chunk", (most,))))
-    rows, columns = np.nonzero(allowed)
-    back = rows + past - columns
-    yield Atom("band", (max(int(back.max()), 0), max(int(-back.min()), 0)))

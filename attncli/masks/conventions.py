@@ -43,6 +43,13 @@ WRITTEN = {
 }
 
 
+# A mask whose meaning depends on who reads it is right for one of them alone.
+RIGHT_FOR: dict[Convention, str] = {
+    "attend": "ok as scaled_dot_product_attention reads it; nn.MultiheadAttention reads True as masked",
+    "masked": "ok as nn.MultiheadAttention reads it; scaled_dot_product_attention reads True as attend",
+}
+
+
 class Reading(NamedTuple):
     """A mask's values, understood.
 
@@ -70,6 +77,7 @@ def read_convention(
     past: int | None = None,
     expected: Bool[np.ndarray, "*#P Q K"] | None = None,
     says: str = "--expect",
+    is_padding: bool = False,
 ) -> Reading:
     """Return what the values of a mask say.
 
@@ -79,7 +87,8 @@ def read_convention(
     2. what the mask should say (`expected`): the reading that is exactly that, else the one with fewer wrong cells;
     3. causal structure: the one reading in which there are future cells and none is allowed, three queries or more
        attend to their own positions, only those before all of them attend to nothing (padding on the left), and some
-       query attends to an earlier key.
+       query attends to an earlier key;
+    4. of key padding masks, the one reading in which every row has a key: the longest row of a batch has no padding.
 
     Otherwise it is ambiguous. No mask whose rows are all alike, and no padding of sentences that have a token, has
     causal structure in its wrong reading; a mask has that lets a query attend to all that follows and not to itself.
@@ -92,6 +101,7 @@ def read_convention(
         past: how many keys stand before the first query; None is as many as there are more keys than queries.
         expected: what the mask should say; it broadcasts to the values, or they to it.
         says: what `expected` is called.
+        is_padding: whether they say of each batch row which keys are padding.
 
     Raises:
         InputError: the values are those of no mask.
@@ -122,6 +132,9 @@ def read_convention(
     causal = _causal(is_true, values.shape[-1] - values.shape[-2] if past is None else past)
     if causal is not None:
         return _as_read(is_true, causal, "only so is it causal")
+    if is_padding and is_true.any(axis=-1).all() != (~is_true).any(axis=-1).all():
+        true: Convention = "attend" if is_true.any(axis=-1).all() else "masked"
+        return _as_read(is_true, true, "only so has every row a key")
     why = "nothing in the cells tells True = attend from True = masked"
     if cells:
         why = f"half of the cells are not as {says} has them whatever True means; read as True = attend"

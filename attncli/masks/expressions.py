@@ -12,7 +12,7 @@ import operator
 import shlex
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial, reduce
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -57,7 +57,10 @@ class Expression(Protocol):
     """A node of a parsed mask expression; `str()` writes it back."""
 
     def allowed(self, grid: Grid) -> Bool[np.ndarray, " ..."]:
-        """Return which cells of `grid` are allowed, in a shape that broadcasts to `[H, Q, K]`."""
+        """Return which cells of `grid` are allowed, in a shape that broadcasts to `[H, Q, K]`.
+
+        Where batch rows have padding of their own (`Pad`) it broadcasts to `[B, H, Q, K]`.
+        """
 
 
 class And(NamedTuple):
@@ -158,6 +161,67 @@ class File(NamedTuple):
         return f"file({quote}{self.path}{quote})"
 
 
+class Pad(NamedTuple):
+    """`pad` without numbers: every row of a batch has padding of its own, which is given beside the expression.
+
+    Attributes:
+        side: on which the padding is, where lengths say how much there is.
+        lengths: how many tokens each row has.
+        real: the keys of each row that are tokens, as an attention mask says it; one of the two is given.
+    """
+
+    side: Literal["left", "right"] = "right"
+    lengths: tuple[int, ...] | None = None
+    real: Bool[np.ndarray, "B K"] | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many rows the batch has.
+
+        Raises:
+            UsageError: nobody said.
+        """
+        told = self.lengths if self.real is None else self.real
+        if told is None:
+            raise UsageError(
+                f"{self} is the padding of each row of a batch; say how many tokens the rows have by --lengths 5,2 "
+                "(in Python lengths=[5, 2]), or write pad(left=n) or pad(right=n)"
+            )
+        return len(told)
+
+    @property
+    def longest(self) -> int:
+        """How many keys the longest row has, or the mask of tokens; see `rows` for what is raised."""
+        if self.rows and self.real is not None:
+            return self.real.shape[1]
+        return max(*self.lengths or (), 1)
+
+    def tokens(self, keys: int) -> Bool[np.ndarray, "B K"]:
+        """Return which of the keys are tokens.
+
+        Raises:
+            UsageError: nobody said.
+            InputError: it was said for another number of keys.
+        """
+        if self.rows and self.real is not None:
+            if self.real.shape[1] != keys:
+                raise InputError(f"the lengths are a mask of {self.real.shape[1]} keys, and there are {keys}")
+            return self.real
+        lengths = np.array(self.lengths)[:, None]
+        if lengths.max() > keys:
+            raise InputError(f"a row of {lengths.max()} tokens does not fit into {keys} keys; look at the lengths")
+        place = np.arange(keys)[None, :]
+        return place < lengths if self.side == "right" else place >= keys - lengths
+
+    def allowed(self, grid: Grid) -> Bool[np.ndarray, "B 1 Q K"]:
+        """See `Expression.allowed`."""
+        tokens = self.tokens(grid.keys)
+        return np.broadcast_to(tokens[:, None, None], (len(tokens), 1, len(grid.queries), grid.keys))
+
+    def __str__(self) -> str:
+        return "pad" if self.side == "right" else f"pad({self.side})"
+
+
 def leaves(*expressions: Expression) -> Iterator[Expression]:
     """Yield the atoms, files and functions of expressions, as they are written from left to right."""
     for expression in expressions:
@@ -179,6 +243,48 @@ def conjuncts(expression: Expression) -> list[Expression]:
 def named(name: str, parts: Iterable[Expression]) -> list[Atom]:
     """Return the atoms of this name among the parts of an expression."""
     return [part for part in parts if isinstance(part, Atom) and part.name == name]
+
+
+def replaced(expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
+    """Return the expression with `change` of every atom, file and function in its place."""
+    if isinstance(expression, And | Or):
+        return type(expression)(tuple(replaced(side, change) for side in expression.sides))
+    if isinstance(expression, Not):
+        return Not(replaced(expression.inner, change))
+    return change(expression)
+
+
+def with_lengths(expression: Expression, lengths: Int[np.ndarray, " B"] | Bool[np.ndarray, "B K"]) -> Expression:
+    """Return the expression with the padding of each batch row, where it says `pad` without numbers.
+
+    Args:
+        expression: with or without `pad`.
+        lengths: how many tokens each row has, or which of its keys are tokens; `pad(left)` takes numbers alone.
+
+    Raises:
+        UsageError: a mask of tokens says the side itself, and it is not the one that is written.
+    """
+
+    def bound(leaf: Expression) -> Expression:
+        if not isinstance(leaf, Pad):
+            return leaf
+        if lengths.ndim == 1:
+            return leaf._replace(lengths=tuple(lengths.tolist()))
+        if leaf.side == "left" and not (lengths[:, :-1] <= lengths[:, 1:]).all():
+            raise UsageError("pad(left) beside a mask whose rows are not padded on the left; write pad")
+        return leaf._replace(real=lengths.astype(bool))
+
+    return replaced(expression, bound)
+
+
+def batch_rows(expression: Expression) -> int | None:
+    """Return how many batch rows have padding of their own in an expression; None is no such padding.
+
+    Raises:
+        UsageError: it has such padding, and nobody said how much.
+    """
+    counts = {leaf.rows for leaf in leaves(expression) if isinstance(leaf, Pad)}
+    return counts.pop() if counts else None
 
 
 def files_of(*expressions: Expression) -> list[File]:

@@ -70,17 +70,7 @@ def read_values(path: Path, most_axes: int = 4) -> Loaded:
     Raises:
         InputError: there is no such file, or it cannot hold a mask.
     """
-    name = visible(str(path))
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # NumPy's, about what a damaged header looks like
-            loaded = _read(path)
-    except FileNotFoundError:
-        raise InputError(f"mask file {name} does not exist") from None
-    except LoadError:  # what reads it is not installed
-        raise
-    except Exception as error:  # a damaged header is read as Python literals, which raises nearly anything
-        raise InputError(f"mask file {name} cannot be read: {visible(str(error))[:200]}") from None
+    name, loaded = visible(str(path)), read_array(path)
     values = loaded.values
     if not 2 <= values.ndim <= most_axes or not values.size or values.dtype.kind not in "biuf":
         axes = ", [batch, heads, queries, keys]" if most_axes == 4 else ""
@@ -89,6 +79,25 @@ def read_values(path: Path, most_axes: int = 4) -> Loaded:
             f"0/1 or additive floats of shape [queries, keys] or [heads, queries, keys]{axes}"
         )
     return loaded
+
+
+def read_array(path: Path) -> Loaded:
+    """Read the array of a file with one of `ENDINGS`, whatever it is.
+
+    Raises:
+        InputError: there is no such file, or it cannot be read.
+    """
+    name = visible(str(path))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # NumPy's, about what a damaged header looks like
+            return _read(path)
+    except FileNotFoundError:
+        raise InputError(f"mask file {name} does not exist") from None
+    except LoadError:  # what reads it is not installed
+        raise
+    except Exception as error:  # a damaged header is read as Python literals, which raises nearly anything
+        raise InputError(f"mask file {name} cannot be read: {visible(str(error))[:200]}") from None
 
 
 def _read(path: Path) -> Loaded:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from attncli.text import names_in
+from attncli.text import as_ranges, names_in
 
 Severity = Literal["error", "note"]
 
 CODES = (
     "leak", "missing", "pad", "document", "dead-row", "window", "shape", "varies", "ambiguous", "mixed-fill",
     "double-fill", "overflow", "row-sum", "no-mask", "proof", "batch", "padding-side", "cache", "backend", "packing",
-    "dtype", "tokenizer",
+    "dtype", "tokenizer", "broadcast", "unscaled", "after-softmax", "axis", "added-bool", "dropout", "nan",
 )  # fmt: skip
 
 MOST_CELLS = 20  # places listed with a finding; its count says how many there are
@@ -64,3 +64,8 @@ def parse_fail_on(given: str | None) -> frozenset[str] | None:
 def fails(findings: Iterable[Finding], fail_on: frozenset[str] | None) -> bool:
     """Return whether findings fail a check: those of severity `error`, or those of the codes that are named."""
     return any(finding.severity == "error" if fail_on is None else finding.code in fail_on for finding in findings)
+
+
+def in_batch(rows: Collection[int]) -> str:
+    """Return in which rows of a batch something was found, as the end of a message; nothing where there are none."""
+    return f", in batch row{'s' * (len(rows) > 1)} {as_ranges(rows).replace(',', ', ')}" if rows else ""

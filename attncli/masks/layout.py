@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from attncli.attention import row_blocks
 from attncli.errors import InputError, UsageError
-from attncli.masks.expressions import Expression, Grid, RuleMask, bias_heads, files_of, leaves, named
+from attncli.masks.expressions import (
+    Expression,
+    Grid,
+    Pad,
+    batch_rows,
+    bias_heads,
+    files_of,
+    leaves,
+    named,
+    with_lengths,
+)
 from attncli.masks.function import FUNCTION, load_function
 from attncli.masks.notation import ENDINGS, MOST
 from attncli.masks.parser import parse
@@ -65,8 +75,9 @@ def filled(size: Size, *expressions: Expression) -> Size:
     if size.queries is None and size.keys is None:
         for file in files_of(*expressions):
             return Size(file.mask.shape[-2], file.mask.shape[-1], size.past)
-    documents = named("docs", leaves(*expressions))
-    return size.completed(max((sum(lengths.arguments) for lengths in documents), default=_DEFAULT))
+    several = [sum(documents.arguments) for documents in named("docs", leaves(*expressions))]
+    several = several or [pad.longest for pad in leaves(*expressions) if isinstance(pad, Pad)]
+    return size.completed(max(several, default=_DEFAULT))
 
 
 def heads_asked(expression: Expression, heads: int) -> int:
@@ -93,6 +104,7 @@ class Subject(NamedTuple):
         expression: what it was made from; None for a file that stands alone.
         loaded: what the file holds.
         reading: what its values mean.
+        is_padding: whether it says of each batch row which keys are padding, to every query alike.
     """
 
     name: str
@@ -101,6 +113,7 @@ class Subject(NamedTuple):
     expression: Expression | None = None
     loaded: Loaded | None = None
     reading: Reading | None = None
+    is_padding: bool = False
 
     @property
     def size(self) -> Size:
@@ -113,6 +126,9 @@ class Subject(NamedTuple):
         """The shape it has in its file; without one, a plane axis only where there are several."""
         if self.loaded is not None:
             return self.loaded.values.shape
+        rows = None if self.expression is None else batch_rows(self.expression)
+        if rows is not None:
+            return (rows, len(self.allowed) // rows, *self.allowed.shape[1:])
         return self.allowed.shape[1:] if len(self.allowed) == 1 else self.allowed.shape
 
     @property
@@ -158,14 +174,26 @@ def is_file(given: str) -> bool:
     return given.lower().endswith(ENDINGS)
 
 
-def expression_of(given: str, allow_bias: bool = False) -> Expression:
+def expression_of(
+    given: str,
+    allow_bias: bool = False,
+    lengths: Int[np.ndarray, " B"] | Bool[np.ndarray, "B K"] | None = None,
+) -> Expression:
     """Return what an expression, a file name or `file.py:function` says; a bare name does not state what True means.
+
+    Args:
+        given: one of these.
+        allow_bias: whether an expression may hold a bias.
+        lengths: what `pad` without numbers stands for, as `with_lengths` takes it.
 
     Raises:
         UsageError: it is none of them.
         InputError: a file cannot be read.
     """
-    return load_function(given) if FUNCTION.fullmatch(given) else parse(given, True, allow_bias, states_true=False)
+    if FUNCTION.fullmatch(given):
+        return load_function(given)
+    expression = parse(given, True, allow_bias, states_true=False, allow_rows=True)
+    return expression if lengths is None else with_lengths(expression, lengths)
 
 
 def subject_of_file(
@@ -173,33 +201,124 @@ def subject_of_file(
     reader: Reader | None = None,
     past: int | None = None,
     expected: Expression | None = None,
+    is_batch: bool = False,
 ) -> Subject:
-    """Read a mask file.
-
-    Args:
-        given: the file.
-        reader: what it is for, which says what True means; None is to be found out.
-        past: how many keys stand before the first query; None is as many as there are more keys than queries.
-        expected: what it should say, which tells what True means where it can be laid over so many positions.
+    """Read a mask file; see `subject_of_values`.
 
     Raises:
         InputError: it cannot be read, or holds no mask.
         UsageError: `reader` does not apply to its values.
     """
-    from attncli.masks.conventions import read_convention
     from attncli.masks.files import read_values
 
     check_past(past)
-    loaded = read_values(Path(given))
+    return subject_of_values(given, read_values(Path(given)), reader, past, expected, is_batch)
+
+
+def subject_of_values(
+    name: str,
+    loaded: Loaded,
+    reader: Reader | None = None,
+    past: int | None = None,
+    expected: Expression | None = None,
+    is_batch: bool = False,
+) -> Subject:
+    """Return a mask that is given cell by cell.
+
+    Args:
+        name: what it is called.
+        loaded: its values, two to four axes.
+        reader: what it is for, which says what True means; None is to be found out.
+        past: how many keys stand before the first query; None is as many as there are more keys than queries.
+        expected: what it should say, which tells what True means where it can be laid over so many positions.
+        is_batch: whether the first axis is the batch: `[B, K]` says which keys of each row are padding, `[B, Q, K]`
+            is a mask for each row. Three axes are so too where `expected` has the padding of as many rows, and for
+            `nn.MultiheadAttention`, whose first axis is the heads of the first row, then of the second.
+
+    Raises:
+        InputError: it holds no mask, or that of another batch than `expected`.
+        UsageError: `reader` does not apply to its values.
+    """
+    from attncli.masks.conventions import read_convention
+
+    rows = None if expected is None else batch_rows(expected)
+    loaded = loaded._replace(values=_with_batch(loaded.values, rows, reader, is_batch))
     *_, queries, keys = shape = loaded.values.shape
+    batch = shape[0] if len(shape) == 4 else 1
+    if rows is not None and 1 not in (rows, batch) and rows != batch:
+        raise InputError(f"the mask {visible(name)} has {batch} batch rows, and the lengths are those of {rows}")
     offset = max(keys - queries, 0) if past is None else past
     wanted = None
     if expected is not None and reader is None:
         with suppress(InputError):  # whoever compares them says why it does not fit
             wanted = laid_out(expected, Size(queries, keys, offset), heads_of(shape))
-    reading = read_convention(loaded.values, visible(given), reader, offset, wanted)
+    is_padding = is_batch and queries == heads_of(shape) == 1
+    reading = read_convention(loaded.values, visible(name), reader, offset, wanted, is_padding=is_padding)
     allowed = reading.allowed.reshape(-1, queries, keys)
-    return Subject(given, allowed, offset, None, loaded, reading)
+    return Subject(name, allowed, offset, None, loaded, reading, is_padding)
+
+
+def _with_batch(
+    values: np.ndarray[Any, Any], rows: int | None, reader: Reader | None, is_batch: bool
+) -> np.ndarray[Any, Any]:
+    """Return the values with axes for batch rows and heads, if their first axis is the batch."""
+    if values.ndim == 2 and is_batch:
+        return values[:, None, None]
+    if values.ndim == 3:
+        planes, *cells = values.shape
+        if rows and planes % rows == 0 and (is_batch or reader == "mha" or planes == rows > 1):
+            return values.reshape(rows, planes // rows, *cells)
+        if is_batch:
+            return values[:, None]
+    return values
+
+
+def read_lengths(given: str) -> Int[np.ndarray, " B"] | Bool[np.ndarray, "B K"]:
+    """Return how long the rows of a batch are: `5,2`, or a file of such numbers, or of an attention mask.
+
+    Raises:
+        UsageError: it is none of them.
+        InputError: the file cannot be read, or holds something else.
+    """
+    from attncli.masks.files import read_array
+
+    if is_file(given):
+        return lengths_of(read_array(Path(given)).values, f"--lengths {visible(given)}")
+    numbers = [part.strip() for part in given.split(",")]
+    if not all(part.isascii() and part.isdigit() and len(part) <= len(str(MOST)) for part in numbers):
+        raise UsageError(f"--lengths {visible(given)}: expected numbers such as 5,2, or the file of an array")
+    return np.array([int(part) for part in numbers])
+
+
+def has_own_padding(given: str) -> bool:
+    """Return whether an expression says `pad` without numbers, which needs lengths."""
+    if is_file(given) or FUNCTION.fullmatch(given):
+        return False
+    return any(isinstance(leaf, Pad) for leaf in leaves(parse(given, True, True, states_true=False, allow_rows=True)))
+
+
+def lengths_of(values: np.ndarray[Any, Any], name: str) -> Int[np.ndarray, " B"] | Bool[np.ndarray, "B K"]:
+    """Return the lengths of rows as `with_lengths` takes them.
+
+    Args:
+        values: `[B]`, how many tokens each row has; or `[B, K]`, 1 or True where a key is a token.
+        name: what they are called, for errors.
+
+    Raises:
+        InputError: they are neither.
+    """
+    whole = values.size > 0 and values.dtype.kind in "biuf" and bool((values == np.floor(values)).all())
+    if values.ndim == 1 and whole and values.dtype != bool and values.min() >= 0 and values.max() <= MOST:
+        return values.astype(int)
+    if values.ndim != 2 or not whole or not ((values == 0) | (values == 1)).all():
+        raise InputError(
+            f"{name} holds {values.dtype} of shape {list(values.shape)}; expected the tokens of each row, [batch], or "
+            "a mask of 0 and 1, [batch, keys], with 1 for a token"
+        )
+    tokens = values.astype(bool)
+    if not tokens.any(axis=1).all() and (~tokens).any(axis=1).all():
+        raise InputError(f"{name} leaves a row without a token; 1 and True are tokens in it, and not padding")
+    return tokens
 
 
 def open_subjects(
@@ -209,6 +328,8 @@ def open_subjects(
     heads: int = 1,
     allow_bias: bool = False,
     beside: Expression | None = None,
+    lengths: Int[np.ndarray, " B"] | Bool[np.ndarray, "B K"] | None = None,
+    is_batch: bool = False,
 ) -> list[Subject]:
     """Return the mask that is given as a file, or as something to be laid over positions.
 
@@ -219,6 +340,8 @@ def open_subjects(
         heads: how many heads an expression is asked for; one that reads a file of several has as many.
         allow_bias: whether an expression may hold a bias.
         beside: what it is held against, whose size an expression takes that says none.
+        lengths: what `pad` without numbers stands for, as `with_lengths` takes it.
+        is_batch: whether the first axis of a file is the batch, as `subject_of_values` takes it.
 
     Returns:
         One subject, or two where the alignment of an expression matters and was not chosen.
@@ -228,7 +351,7 @@ def open_subjects(
         InputError: a file cannot be read, or is not of this size.
     """
     if is_file(given):
-        subject = subject_of_file(given, reader, size.past)
+        subject = subject_of_file(given, reader, size.past, None, is_batch)
         _, queries, keys = subject.allowed.shape
         if (size.queries or queries, size.keys or keys) != (queries, keys):
             raise InputError(
@@ -240,12 +363,21 @@ def open_subjects(
         raise UsageError(f"--for {reader} applies to files; in an expression True = attend")
     if heads > _MOST_HEADS:
         raise InputError(f"{heads} heads are too many to lay out; give at most {_MOST_HEADS}")
-    expression = expression_of(given, allow_bias)
+    if is_batch:
+        raise UsageError("--batch applies to files; in an expression pad and --lengths say what batch rows there are")
+    expression = expression_of(given, allow_bias, lengths)
     known = (expression,) if beside is None else (expression, beside)
     return subjects_of_expression(expression, filled(size, *known), heads)
 
 
-def open_pair(one: str, other: str, size: Size, reader: Reader | None = None) -> tuple[Subject, Subject]:
+def open_pair(
+    one: str,
+    other: str,
+    size: Size,
+    reader: Reader | None = None,
+    lengths: Int[np.ndarray, " B"] | Bool[np.ndarray, "B K"] | None = None,
+    is_batch: bool = False,
+) -> tuple[Subject, Subject]:
     """Return two masks of one size; where nothing else says it, one takes the size of the other.
 
     Where nothing in the cells of one tells what True means, it is read as what is nearer to the other.
@@ -256,11 +388,13 @@ def open_pair(one: str, other: str, size: Size, reader: Reader | None = None) ->
     """
     if reader is not None and not is_file(one) and not is_file(other):
         raise UsageError(f"--for {reader} applies to files; in an expression True = attend")
-    expressions = {given: expression_of(given) for given in (one, other) if not is_file(given)}
+    if is_batch and not is_file(one) and not is_file(other):
+        raise UsageError("--batch applies to files; in an expression pad and --lengths say what batch rows there are")
+    expressions = {given: expression_of(given, False, lengths) for given in (one, other) if not is_file(given)}
     opened = {}
     for given in sorted((one, other), key=is_file, reverse=True):  # a file knows its size
         if is_file(given):
-            subjects = open_subjects(given, size, reader)
+            subjects = open_subjects(given, size, reader, is_batch=is_batch)
         else:
             subjects = subjects_of_expression(expressions[given], filled(size, *expressions.values()))
         opened[given] = subjects[-1]
@@ -283,7 +417,7 @@ def _read_beside(subject: Subject, other: Subject) -> Subject:
 
     assert subject.loaded is not None
     said = visible(subject.name), None, subject.past, other.cells, visible(other.name)
-    reading = read_convention(subject.loaded.values, *said)
+    reading = read_convention(subject.loaded.values, *said, is_padding=subject.is_padding)
     # It is what was looked for, and no more than that, even where it is exactly the other one.
     reading = reading._replace(is_nearer=not reading.is_ambiguous)
     return subject._replace(allowed=reading.allowed.reshape(subject.allowed.shape), reading=reading)
@@ -317,21 +451,27 @@ def subjects_of_expression(expression: Expression, size: Size, heads: int = 1) -
             "or a smaller size"
         )
     pasts = [size.past] if size.past is not None else sorted({0, max(size.keys - size.queries, 0)})
+    if biased and batch_rows(expression):
+        raise UsageError("a bias is drawn beside one mask; write pad(right=n) in place of pad")
     subjects = []
     for past in pasts:
         allowed = laid_out(expression, size._replace(past=past), heads)
-        subjects.append(Subject(str(expression), allowed, past, expression))
+        planes = allowed.reshape(-1, size.queries, size.keys)
+        subjects.append(Subject(str(expression), planes, past, expression))
     same = len(subjects) == 2 and np.array_equal(subjects[0].allowed, subjects[1].allowed)
     return subjects[1:] if same and subjects[1].bias_heads is None else subjects
 
 
-def laid_out(expression: Expression, size: Size, heads: int = 1) -> Bool[np.ndarray, "#H Q K"]:
+def laid_out(expression: Expression, size: Size, heads: int = 1) -> Bool[np.ndarray, "*B #H Q K"]:
     """Return the cells of an expression, made a block of rows at a time.
 
     Args:
         expression: what is laid out; one that reads a file of several heads has as many where it is asked for one.
         size: over how many positions.
         heads: how many heads it is asked for.
+
+    Returns:
+        A plane for all heads or one for each; behind a batch axis where batch rows have padding of their own.
 
     Raises:
         InputError: the expression does not fit this many positions, or there are too many cells.
@@ -340,17 +480,20 @@ def laid_out(expression: Expression, size: Size, heads: int = 1) -> Bool[np.ndar
     assert size.keys is not None
     check_past(size.past)
     heads = heads_asked(expression, heads)
-    if heads * size.queries * size.keys > _MOST_CELLS:
-        of_heads, fewer = (f"{heads} heads of ", "fewer heads or ") if heads > 1 else ("", "")
+    rows = batch_rows(expression) or 1
+    if rows * heads * size.queries * size.keys > _MOST_CELLS:
+        of_planes, fewer = (f"{heads} heads of ", "fewer heads or ") if heads > 1 else ("", "")
+        of_planes = f"{rows} batch rows of {of_planes}" if rows > 1 else of_planes
         raise InputError(
-            f"{of_heads}{size.queries} × {size.keys} cells are too many to lay out; give {fewer}a smaller size"
+            f"{of_planes}{size.queries} × {size.keys} cells are too many to lay out; give {fewer}a smaller size"
         )
-    mask = RuleMask(expression, size.queries, size.keys, heads, size.past or 0)
-    blocks = row_blocks(np.arange(size.queries), size.keys)
-    first = mask.rows(list(range(heads)), blocks[0])
-    allowed = np.empty((len(first), size.queries, size.keys), bool)
-    for block in blocks:
-        allowed[:, block[0] : block[-1] + 1] = mask.rows(list(range(heads)), block)
+    allowed = None
+    for block in row_blocks(np.arange(size.queries), size.keys):
+        cells = expression.allowed(Grid(block[:, None], size.keys, size.past or 0, size.queries, heads))
+        if allowed is None:
+            allowed = np.empty((*(cells.shape[:-2] or (1,)), size.queries, size.keys), bool)
+        allowed[..., block, :] = cells
+    assert allowed is not None
     return allowed
 
 

@@ -2,7 +2,7 @@
 
 expression := term ('|' term)*        term := factor ('&' factor)*
 factor     := '~' factor | '(' expression ')' | atom
-atom       := name [ '(' argument (',' argument)* ')' ]
+atom       := name [ '(' argument (',' argument)* ')' ]          pad := 'pad' [ '(' side ')' ]
 """
 
 from __future__ import annotations
@@ -11,17 +11,20 @@ import re
 from pathlib import Path
 
 from attncli.errors import UsageError
-from attncli.masks.expressions import ATOMS, And, Atom, AtomKind, Expression, File, Not, Or
+from attncli.masks.expressions import ATOMS, And, Atom, AtomKind, Expression, File, Not, Or, Pad
 from attncli.masks.notation import ENDINGS, MOST
 from attncli.text import did_you_mean, visible
 
 _TOKEN = re.compile(
     r"""\s*(?:(?P<name>[A-Za-z_]\w*)|(?P<number>-?\d+)|(?P<string>"[^"]*"|'[^']*')|(?P<sign>[&|~(),=]))"""
 )
+_ROWS = re.compile(r"\s*\(\s*(?P<side>left|right)\s*\)|(?!\s*\()")  # what follows `pad` of a batch's rows
 _DEEPEST = 100  # parentheses and ~ inside one another; keeps a hostile expression from exhausting the stack
 
 
-def parse(text: str, allow_files: bool = True, allow_bias: bool = False, states_true: bool = True) -> Expression:
+def parse(
+    text: str, allow_files: bool = True, allow_bias: bool = False, states_true: bool = True, allow_rows: bool = False
+) -> Expression:
     """Parse a mask expression.
 
     In `file("mask.npy")` it is stated that True = attend, and in `~file("mask.npy")` that True = masked.
@@ -32,6 +35,7 @@ def parse(text: str, allow_files: bool = True, allow_bias: bool = False, states_
         allow_bias: whether a bias may stand beside the mask, joined by `&`.
         states_true: whether the bare name of a file states that True = attend too; else its cells decide, and a mask
             whose cells do not is refused where it is laid over positions.
+        allow_rows: whether `pad` may stand without numbers, for padding that each row of a batch has of its own.
 
     Raises:
         UsageError: it is not one; the message points at the character.
@@ -41,7 +45,7 @@ def parse(text: str, allow_files: bool = True, allow_bias: bool = False, states_
         raise UsageError("the mask is an expression such as 'causal & window(4)', or the name of a file")
     if allow_files and text.lower().endswith(ENDINGS):
         return _file(text) if states_true else _bare_file(text)
-    return _Parser(text, allow_files, allow_bias).whole()
+    return _Parser(text, allow_files, allow_bias, allow_rows).whole()
 
 
 def _file(path: str) -> File:
@@ -62,9 +66,10 @@ def _bare_file(path: str) -> Expression:
 class _Parser:
     """Recursive descent over one expression."""
 
-    def __init__(self, text: str, allow_files: bool, allow_bias: bool) -> None:
+    def __init__(self, text: str, allow_files: bool, allow_bias: bool, allow_rows: bool) -> None:
         self.text = text
         self.allow_files = allow_files
+        self.allow_rows = allow_rows
         self.bias_left = int(allow_bias)  # how many biases may still come
         self.bias_at: int | None = None
         self.position = 0
@@ -117,6 +122,9 @@ class _Parser:
             return Atom("full")
         if name == "file" and self.allow_files:
             return self.file(start)
+        if name == "pad" and self.allow_rows and (match := _ROWS.match(self.text, self.position)):
+            self.position = match.end()
+            return Pad("left" if match["side"] == "left" else "right")
         if name not in ATOMS:
             known = [atom for atom, kind in ATOMS.items() if self.bias_left or not kind.is_bias]
             known += ["file"] if self.allow_files else []

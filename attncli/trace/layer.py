@@ -171,6 +171,11 @@ class Proof(NamedTuple):
     magnitude: float = 1.0
 
 
+def apart(ours: Float[np.ndarray, "*N"], theirs: Float[np.ndarray, "*N"]) -> float:
+    """Return the largest difference; a query without keys is NaN in both, and NaN in one alone is of no known size."""
+    return float(np.where(np.isnan(ours) & np.isnan(theirs), 0, np.abs(ours - theirs)).max())
+
+
 class Derived(NamedTuple):
     """What the numbers of a derived layer are, which stand in the place of its weights.
 

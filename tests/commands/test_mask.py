@@ -220,7 +220,15 @@ def test_a_check_ends_with_1_where_something_is_wrong(attn: Run, masks: Path) ->
     healthy = attn("mask", "check", "causal.npy", "--expect", "causal")
     assert healthy.code == 0
     assert "True = attend" in healthy.out
-    assert "ok: nothing found" in healthy.out
+    assert healthy.out.endswith(
+        "\nok as scaled_dot_product_attention reads it; nn.MultiheadAttention reads True as masked\n"
+    )
+    assert attn("mask", "check", "additive.npy", "--expect", "causal").out.endswith("\nok: nothing found\n")
+    np.save("torch.npy", ~np.load("causal.npy"))
+    masked = attn("mask", "check", "torch.npy").out
+    assert masked.endswith(
+        "\nok as nn.MultiheadAttention reads it; scaled_dot_product_attention reads True as attend\n"
+    )
     leaking = attn("mask", "check", "leak.npy", "--expect", "causal")
     assert leaking.code == 1
     assert "error  leak  attends to the future in 1 cell; cells (0,4)" in leaking.out
@@ -352,6 +360,85 @@ def test_zeros_added_to_the_scores_mask_nothing(attn: Run, folder: Path) -> None
     assert attn("inspect", "a b c d", "--mask", "mask.npy").code == 0
 
 
+# --- batches -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def batches(folder: Path) -> Path:
+    """A folder with masks of two rows, of 5 and 2 tokens among 6, and of 6 and 2."""
+    lower, tokens = np.tri(6, dtype=bool), np.arange(6) < np.array([5, 2])[:, None]
+    whole = np.arange(6) < np.array([6, 2])[:, None]
+    np.save("four.npy", lower & tokens[:, None, None])
+    np.save("three.npy", lower & tokens[:, None])
+    np.save("torch.npy", ~np.repeat(lower & tokens[:, None], 4, axis=0))  # as nn.MultiheadAttention takes 4 heads
+    np.save("causal.npy", np.broadcast_to(lower, (2, 1, 6, 6)))
+    np.save("keys.npy", whole)
+    np.save("padding.npy", ~whole)
+    np.save("lengths.npy", np.array([5, 2]))
+    np.save("tokens.npy", tokens.astype(np.int64))
+    return folder
+
+
+def test_the_padding_of_each_row_is_drawn(attn: Run, batches: Path) -> None:
+    drawn = attn("mask", "show", "causal & pad", "--lengths", "5,2", "--size", "6")
+    assert drawn.code == 0
+    assert "batch 0      batch 1" in drawn.out
+    documents = attn("mask", "show", "causal & pad", "--lengths", "5,2", "--size", "6", "-F", "json").json
+    assert [document["plane"] for document in documents] == ["batch 0", "batch 1"]
+    assert [document["mask"] for document in documents] == np.load("three.npy").tolist()
+    assert [len(one["mask"]) for one in attn("mask", "show", "pad(left)", "--lengths", "5,2", "-F", "json").json] == [
+        5,
+        5,
+    ]
+    assert attn("mask", "show", "pad", "--lengths", "4", "--size", "6", "-F", "json").json["plane"] is None
+
+
+@pytest.mark.parametrize("lengths", ["5,2", "lengths.npy", "tokens.npy"])
+def test_a_batch_is_checked_against_the_padding_of_each_row(attn: Run, batches: Path, lengths: str) -> None:
+    expect = ["--expect", "causal & pad", "--lengths", lengths]
+    for name in ("four.npy", "three.npy"):
+        assert attn("mask", "check", name, *expect).code == 0
+    assert attn("mask", "check", "torch.npy", *expect, "--for", "mha").code == 0
+    assert attn("mask", "diff", "four.npy", "causal & pad", "--lengths", lengths).code == 0
+    wrong = attn("mask", "check", "causal.npy", *expect)
+    assert wrong.code == 1
+    assert "error  pad  attends to padding in 10 cells, in batch rows 0-1; cells (2,2)" in wrong.out
+
+
+def test_key_padding_is_read_as_what_it_is(attn: Run, batches: Path) -> None:
+    expect = ["--expect", "pad", "--lengths", "6,2"]
+    for name, convention in (("keys.npy", "attend"), ("padding.npy", "masked")):
+        for more in ([], expect, ["--for", {"attend": "sdpa", "masked": "mha"}[convention]]):
+            document = attn("mask", "check", name, "--batch", *more, "-F", "json").json
+            assert (document["ok"], document["convention"], document["findings"]) == (True, convention, [])
+    out = attn("mask", "check", "padding.npy", "--batch").out
+    assert "padding.npy · bool [2, 6], padding · True = masked" in out
+    assert out.endswith("ok as nn.MultiheadAttention reads it; scaled_dot_product_attention reads True as attend\n")
+    swapped = attn("mask", "check", "padding.npy", "--batch", "--for", "sdpa")
+    assert (swapped.code, "True and False are swapped" in swapped.out) == (1, True)
+    causal = attn("mask", "check", "keys.npy", "--batch", "--expect", "causal & pad", "--lengths", "6,2", "-F", "json")
+    assert [finding["code"] for finding in causal.json["findings"]] == ["shape"]
+    np.save("unsure.npy", np.array([[1, 1, 0], [1, 0, 0]]))  # each reading gives every row a key
+    assert "ambiguous" in attn("mask", "check", "unsure.npy", "--batch").out
+    assert attn("mask", "convert", "padding.npy", "--batch", "--to", "sdpa", "-o", "out.npy").code == 0
+    np.testing.assert_array_equal(np.load("out.npy"), np.load("keys.npy")[:, None, None])
+    assert attn("mask", "convert", "keys.npy", "--batch", "--to", "mha", "-o", "out.npy").code == 0
+    np.testing.assert_array_equal(np.load("out.npy"), np.load("padding.npy"))
+
+
+def test_a_mask_alone_shows_what_no_mask_should_say(attn: Run, folder: Path) -> None:
+    np.save("upper.npy", np.where(np.tri(5, dtype=bool).T, 0, -np.inf))
+    np.save(
+        "columns.npy", np.where(np.arange(5) < np.array([5, 3])[:, None], 0, -np.inf)[:, None, :, None] * np.ones(5)
+    )
+    for name, code, words in (
+        ("upper.npy", "leak", "a causal mask whose queries and keys are swapped"),
+        ("columns.npy", "broadcast", "padding lies along the queries"),
+    ):
+        ran = attn("mask", "check", name)
+        assert (ran.code, f"error  {code}  " in ran.out, words in ran.out) == (1, True, True)
+
+
 # --- diff and convert ----------------------------------------------------------------------------------------
 
 
@@ -438,6 +525,16 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "no folder": (["convert", "causal.npy", "--to", "sdpa", "-o", "gone/x.npy"], INPUT, "cannot write"),
     "what could be either": (["convert", "padding.npy", "--to", "sdpa", "-o", "x.npy"], USAGE, "--for sdpa or"),
     "no output": (["convert", "causal.npy", "--to", "sdpa"], USAGE, "--output"),
+    "padding of rows without lengths": (["show", "causal & pad"], USAGE, "--lengths 5,2"),
+    "padding of rows in a layer": (["check", "causal.npy", "--expect", "pad"], USAGE, "--lengths 5,2"),
+    "lengths of nothing": (["show", "causal", "--lengths", "5,2"], USAGE, "pad without numbers"),
+    "lengths that are no numbers": (["show", "pad", "--lengths", "5,-2"], USAGE, "expected numbers such as 5,2"),
+    "lengths in a mask": (["show", "pad", "--lengths", "heads.npy"], INPUT, "bool of shape [3, 6, 6]"),
+    "lengths that are not there": (["show", "pad", "--lengths", "gone.npy"], INPUT, "gone.npy does not exist"),
+    "lengths beyond the keys": (["show", "pad", "--lengths", "9,2", "--size", "6"], INPUT, "a row of 9 tokens"),
+    "too many rows": (["show", "pad", "--lengths", "9," * 999 + "9", "--size", "9999"], INPUT, "1000 batch rows of 9"),
+    "a bias of rows": (["show", "pad & alibi(2)", "--lengths", "3,2"], USAGE, "write pad(right=n)"),
+    "a batch of an expression": (["show", "causal", "--batch"], USAGE, "--batch applies to files"),
     "masks of two sizes": (["diff", "causal.npy", "docs(3,4)"], INPUT, "covers 7 positions"),
 }  # fmt: skip
 

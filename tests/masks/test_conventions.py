@@ -108,6 +108,24 @@ def test_padding_is_never_taken_for_something_else(allowed: np.ndarray, way: tup
 
 
 @given(
+    lengths=st.lists(st.integers(0, 6), min_size=1, max_size=5), side=st.sampled_from(["left", "right"]), way=untyped
+)
+@settings(max_examples=200)
+def test_key_padding_is_read_by_its_longest_row_or_called_ambiguous(lengths: list[int], side: str, way: Any) -> None:
+    tokens = np.array([[key < n if side == "right" else key >= 6 - n for key in range(6)] for n in lengths])
+    values = written(tokens, way)
+    reading = read_convention(values[:, None, None], "m", is_padding=True)
+    if is_zero_in_floats(values):
+        return
+    # A batch has no row without a token, and mostly one without padding.
+    if 6 in lengths and 0 not in lengths:
+        assert (reading.is_ambiguous, reading.why) == (False, "only so has every row a key")
+        np.testing.assert_array_equal(reading.allowed[:, 0, 0], tokens)
+    elif not {0, 6} & set(lengths):
+        assert reading.is_ambiguous
+
+
+@given(
     text=st.sampled_from(KEYS), queries=st.integers(1, 7), past=st.integers(0, 4), way=untyped, planes=st.integers(1, 3)
 )
 def test_nor_are_rows_that_are_all_alike(text: str, queries: int, past: int, way: Any, planes: int) -> None:

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from attncli.errors import AttnError, InputError, UsageError
 from attncli.masks.conventions import as_allowed
-from attncli.masks.expressions import ArrayMask, RuleMask, smallest
+from attncli.masks.expressions import ArrayMask, RuleMask, batch_rows, smallest, with_lengths
 from attncli.masks.files import read_mask
+from attncli.masks.layout import Size, laid_out
 from attncli.masks.parser import parse
 
 Allows = Callable[[int, int, int], bool]  # query position (past included), key position, number of keys
@@ -303,6 +304,45 @@ def test_a_mistake_is_pointed_at(text: str, character: int, message: str) -> Non
     assert message in said
 
 
+@pytest.mark.parametrize("text", ["pad", "causal & pad(left) | pad", "~pad(left)", "pad & pad(right=2)"])
+def test_padding_of_rows_is_written_back_and_has_to_be_allowed(text: str) -> None:
+    assert str(parse(text, allow_rows=True)) == text
+    assert "pad is written pad(left=n) or pad(right=n)" in refusal(text.replace("(left)", ""))
+    assert parse("pad ( right )", allow_rows=True) == parse("pad", allow_rows=True)
+    for wrong in ("pad(3)", "pad()", "pad(top)", "pad(left,right)", "pad(left"):
+        with pytest.raises(UsageError, match=r"pad\(left=n\)|expected"):
+            parse(wrong, allow_rows=True)
+
+
+@given(data=st.data(), queries=st.integers(1, 5), past=st.integers(0, 3), side=st.sampled_from(["left", "right"]))
+@quickly
+def test_each_row_of_a_batch_has_its_own_padding(data: st.DataObject, queries: int, past: int, side: str) -> None:
+    keys = queries + past
+    lengths = data.draw(st.lists(st.integers(0, keys), min_size=1, max_size=4))
+    text = "causal & pad" if side == "right" else "causal & pad(left)"
+    expression = with_lengths(parse(text, allow_rows=True), np.array(lengths))
+    assert batch_rows(expression) == len(lengths)
+    laid = laid_out(expression, Size(queries, keys, past))
+    assert laid.shape == (len(lengths), 1, queries, keys)
+    for plane, length in zip(laid[:, 0], lengths, strict=True):
+        numbers = f"pad(right={keys - length})" if side == "right" else f"pad(left={keys - length})"
+        assert plane.tolist() == cells(f"causal & {numbers}", queries, keys, past)
+    tokens = np.array([[key < n if side == "right" else key >= keys - n for key in range(keys)] for n in lengths])
+    again = with_lengths(parse(text, allow_rows=True), tokens)
+    np.testing.assert_array_equal(laid_out(again, Size(queries, keys, past)), laid)
+
+
+def test_padding_of_rows_needs_lengths_that_fit() -> None:
+    pad = parse("causal & pad", allow_rows=True)
+    with pytest.raises(UsageError, match=r"pad is the padding of each row of a batch; say .* --lengths 5,2"):
+        laid_out(pad, Size(3, 3, 0))
+    with pytest.raises(InputError, match="a row of 4 tokens does not fit into 3 keys"):
+        laid_out(with_lengths(pad, np.array([2, 4])), Size(3, 3, 0))
+    with pytest.raises(InputError, match="a mask of 2 keys, and there are 3"):
+        laid_out(with_lengths(pad, np.ones((1, 2), bool)), Size(3, 3, 0))
+    assert batch_rows(parse("causal & pad(left=1)")) is None
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -381,14 +421,14 @@ def test_the_largest_numbers_do_not_overflow() -> None:
 def test_any_text_is_a_mask_or_a_usage_error(text: str) -> None:
     said = ""
     try:
-        mask = parse(text)
+        mask = parse(text, allow_rows=True)
     except UsageError as error:
         said = str(error)
     if said:
         assert said.startswith("mask '")
         assert all(character.isprintable() for character in said if character.isascii())
     else:
-        assert str(parse(str(mask))) == str(mask)
+        assert str(parse(str(mask), allow_rows=True)) == str(mask)
 
 
 # --- masks in files ------------------------------------------------------------------------------------------

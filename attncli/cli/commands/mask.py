@@ -16,6 +16,8 @@ from attncli.cli.groups import Options
 from attncli.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Bool, Int
     from rich.console import RenderableType
 
     from attncli.masks.comparison import Comparison
@@ -66,6 +68,34 @@ class _Reading(Options):
             "masked; or additive, what is added to scores. Default: found out, or said to be ambiguous.",
         ),
     ] = None
+    batch: Annotated[
+        bool,
+        options.input_option(
+            "--batch",
+            help="The first axis of a file is the batch; [batch, keys] says which keys of each row are padding.",
+        ),
+    ] = False
+    lengths: Annotated[
+        str | None,
+        options.input_option(
+            metavar="LENGTHS|FILE", help="Tokens of each row of a batch, whose padding an expression calls pad: 5,2."
+        ),
+    ] = None
+
+    def row_lengths(self, *masks: str | None) -> Int[np.ndarray, " B"] | Bool[np.ndarray, "B K"] | None:
+        """Return how many tokens each row of a batch has, or which of its keys are tokens.
+
+        Raises:
+            UsageError: none of the masks needs them.
+            InputError: they cannot be read.
+        """
+        from attncli.masks.layout import has_own_padding, read_lengths
+
+        if self.lengths is None:
+            return None
+        if not any(mask is not None and has_own_padding(mask) for mask in masks):
+            raise UsageError("--lengths applies to an expression with pad without numbers, such as 'causal & pad'")
+        return read_lengths(self.lengths)
 
     def sizes(self, tokens: Sequence[str] | None = None) -> Size:
         """Return what the size options say; a text says how many keys there are.
@@ -109,12 +139,14 @@ def show(
     Examples:
     attn mask show "causal & window(4)" --size 12
     attn mask show "causal" --queries 3 --keys 8
+    attn mask show "causal & pad" --lengths 5,2 --size 6
     attn mask show "chunk(2)" "time flies like an arrow" -o mask.svg
     """
     from attncli.masks.layout import open_subjects
 
     tokens = None if text is None else _words(text)
-    subjects = open_subjects(mask, reading.sizes(tokens), reading.for_, heads or 1, allow_bias=True)
+    size, lengths = reading.sizes(tokens), reading.row_lengths(mask)
+    subjects = open_subjects(mask, size, reading.for_, heads or 1, True, None, lengths, reading.batch)
     for subject in subjects:
         subject.check_read()
     if output.chosen() == "json":
@@ -147,17 +179,20 @@ def check(
     attn mask check mask.npy
     attn mask check mask.npy --expect "causal & window(4)"
     attn mask check mask.npy --expect causal --fail-on leak,pad
+    attn mask check mask.npy --expect "causal & pad" --lengths 5,2
+    attn mask check padding.npy --batch --for mha
     """
     from attncli.masks.audit import audit, audit_fills
     from attncli.masks.findings import fails, parse_fail_on
     from attncli.masks.layout import expression_of, is_file, open_subjects, subject_of_file
 
     codes, size = parse_fail_on(fail_on), reading.sizes()
-    expected = None if expect is None else expression_of(expect)
+    lengths = reading.row_lengths(mask, expect)
+    expected = None if expect is None else expression_of(expect, lengths=lengths)
     if is_file(mask):
-        subject = subject_of_file(mask, reading.for_, size.past, expected)
+        subject = subject_of_file(mask, reading.for_, size.past, expected, reading.batch)
     else:
-        subject = open_subjects(mask, size, reading.for_, beside=expected)[-1]
+        subject = open_subjects(mask, size, reading.for_, 1, False, expected, lengths, reading.batch)[-1]
     findings = [*audit(subject, expected, size), *audit_fills(subject, dtype)]
     failed = fails(findings, codes)
     if output.chosen() == "json":
@@ -185,7 +220,8 @@ def diff(environment: Environment, mask: Mask, other: Other, reading: _Reading, 
     from attncli.render.masks import compared
 
     how = _How(environment, "diff", f"{mask} / {other}", output)
-    first, second = open_pair(mask, other, reading.sizes(), reading.for_)
+    lengths = reading.row_lengths(mask, other)
+    first, second = open_pair(mask, other, reading.sizes(), reading.for_, lengths, reading.batch)
     _say_what_was_nearer(environment, [first, second])
     comparison = compare(first, second)
     _draw(lambda view: compared(comparison, view.palette, view.room), first, how)
@@ -222,10 +258,13 @@ def convert(
 
     if dtype is not None and to != "additive":
         raise UsageError(f"--dtype {dtype} does not apply to --to {to}, which writes booleans; leave it out")
-    subject = open_subjects(mask, reading.sizes(), reading.for_)[-1]
+    lengths = reading.row_lengths(mask)
+    subject = open_subjects(mask, reading.sizes(), reading.for_, lengths=lengths, is_batch=reading.batch)[-1]
     subject.check_read()
     kind = (dtype or "float32") if to == "additive" else "bool"
-    write_values(output, encoded(subject.allowed.reshape(subject.shape), to, kind), kind)
+    # nn.MultiheadAttention takes key padding as it is, every other function with axes for heads and queries.
+    shape = (len(subject.allowed), subject.shape[-1]) if subject.is_padding and to == "mha" else subject.shape
+    write_values(output, encoded(subject.allowed.reshape(shape), to, kind), kind)
 
 
 def _words(text: str) -> list[str]:

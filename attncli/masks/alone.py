@@ -1,0 +1,172 @@
+"""What a mask shows to be wrong with it by itself, where its convention is known and nobody said what it should be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attncli.masks.expressions import Atom, Expression, conjuncts, leaves
+from attncli.masks.findings import MOST_CELLS, Finding, Severity, in_batch
+from attncli.masks.recognition import OddQueries, Rule, Variant, rule_of
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool
+
+WHAT_BECOMES = "softmax over −inf gives NaN, finfo.min a uniform row that looks fine, scaled_dot_product_attention 0"
+LAID_ALONG_QUERIES = (
+    "padding lies along the queries: it hides whole queries and leaves their keys to all others; a mask of keys has "
+    "the shape [batch, 1, 1, keys]"
+)
+_LEAST = 3  # queries; of fewer, a triangle is too small to be one
+_LOOKING_BACK = {"causal", "window", "docs", "chunk", "prefix", "dilated"}  # a query sees itself in each of them
+
+
+def suspicions(
+    allowed: Bool[np.ndarray, "_ _ _ _"], rule: Rule, past: int, becomes: str = WHAT_BECOMES
+) -> Iterator[Finding]:
+    """Yield what is wrong with a mask, as far as the mask alone shows it.
+
+    Args:
+        allowed: `[#B, #H, #Q, #K]`, True = attend.
+        rule: what it follows.
+        past: how many keys stand before the first query.
+        becomes: what the program makes of a query that sees nothing.
+    """
+    wrong = [*_transposed(rule), *_shifted(rule), *_inverted(allowed, rule)]
+    yield from wrong
+    if wrong:
+        return  # rows that see nothing follow from it
+    laid = list(_laid_along_queries(rule))
+    yield from laid
+    if not laid:
+        yield from _dead_queries(allowed, rule, becomes)
+    yield from _top_left(rule, past)
+
+
+def _plain(expression: Expression | None) -> Expression | None:
+    """Return a rule without what some queries see instead."""
+    return expression.inner if isinstance(expression, OddQueries) else expression
+
+
+def _in_rows(variant: Variant, rule: Rule) -> str:
+    """Return which batch rows a variant is about, unless it is about all of them."""
+    return "" if len(variant.rows) == rule.shape[0] else in_batch(variant.rows)
+
+
+def _transposed(rule: Rule) -> Iterator[Finding]:
+    """Yield the upper triangles: every query sees itself and all that follows."""
+    _, _, queries, keys = rule.shape
+    if queries != keys or queries < _LEAST:
+        return
+    for variant in rule.variants:
+        expression = _plain(variant.expression)
+        parts = [] if expression is None else conjuncts(expression)
+        if any(isinstance(part, Atom) and part.name == "band" and _is_upper(part, keys) for part in parts):
+            message = "sees itself and the future alone: a causal mask whose queries and keys are swapped"
+            places = tuple((0, key) for key in range(1, min(keys, MOST_CELLS + 1)))
+            yield Finding("leak", "error", message + _in_rows(variant, rule), keys * (keys - 1) // 2, places)
+
+
+def _shifted(rule: Rule) -> Iterator[Finding]:
+    """Yield the causal masks whose diagonal is one key too far to the right."""
+    _, _, queries, keys = rule.shape
+    if queries != keys or queries <= _LEAST:
+        return
+    for variant in rule.variants:
+        expression = _plain(variant.expression)
+        if expression is not None and Atom("band", (keys - 1, 1)) in conjuncts(expression):
+            message = "sees the key after itself and no later one: the diagonal of a causal mask is shifted by +1"
+            places = tuple((query, query + 1) for query in range(min(keys - 1, MOST_CELLS)))
+            yield Finding("leak", "error", message + _in_rows(variant, rule), keys - 1, places)
+
+
+def _is_upper(band: Atom, keys: int) -> bool:
+    return band.arguments[0] == 0 and band.arguments[1] >= keys - 1
+
+
+def _inverted(allowed: Bool[np.ndarray, "_ _ _ _"], rule: Rule) -> Iterator[Finding]:
+    """Yield the masks in which True and False are swapped: the other way round they are what masks are.
+
+    Either no query sees itself, as padding may, and each does in the complement, which is a rule. Or rows of the
+    batch see nothing, and in the complement every row has keys from its beginning, or up to its end.
+    """
+    batch, heads, queries, keys = rule.shape
+    lengths = rule.tokens.sum(axis=1)
+    swapped = ~rule.tokens
+    is_begun = (swapped[:, :-1] >= swapped[:, 1:]).all() or (swapped[:, :-1] <= swapped[:, 1:]).all()
+    if rule.expression is not None and (lengths == 0).any() and swapped.any(axis=1).all() and is_begun:
+        rows = np.flatnonzero(lengths == 0).tolist()
+        message = f"attends to padding alone, and to nothing where there is none{in_batch(rows)}: "
+        yield Finding("leak", "error", message + "True and False are swapped", int((~swapped).sum()))
+        return
+    if queries != keys or queries < _LEAST or rule.expression is not None:
+        return
+    other = rule_of(~allowed, rule.shape, 0)
+    rules = [leaf for leaf in leaves(*filter(None, [other.expression])) if isinstance(leaf, Atom)]
+    names = {leaf.name for leaf in rules if leaf != Atom("window", (1,))}  # its complement is a mask that some want
+    if names & _LOOKING_BACK and not (_sees_itself(allowed, keys) & other.tokens).any():
+        count = int(np.count_nonzero(allowed)) * (batch * heads * queries * keys // allowed.size)
+        message = f"attends only where {other.text} forbids: True and False are swapped"
+        yield Finding("leak", "error", message, count)
+
+
+def _sees_itself(allowed: Bool[np.ndarray, "_ _ _ _"], keys: int) -> Bool[np.ndarray, "_ K"]:
+    """Return which queries see the key at their own position, in some head."""
+    own = np.arange(keys)
+    queries, columns = (own if side > 1 else own * 0 for side in allowed.shape[2:])
+    return np.any(allowed[..., queries, columns], axis=1)
+
+
+def _laid_along_queries(rule: Rule) -> Iterator[Finding]:
+    """Yield a padding mask that was broadcast along the queries: `[B, 1, T, 1]` in place of `[B, 1, 1, T]`.
+
+    It hides whole queries, at the beginning or the end of rows, and none of the keys at their places.
+    """
+    _, _, queries, keys = rule.shape
+    odd = rule.expression
+    if not isinstance(odd, OddQueries) or odd.see != "masked" or odd.is_padding or queries != keys or rule.padded:
+        return
+    lives = ~odd.where
+    at_an_end = (lives[:, :-1] >= lives[:, 1:]).all() or (lives[:, :-1] <= lives[:, 1:]).all()
+    differs = bool((lives != lives[:1]).any())
+    if not at_an_end or not (differs or odd.inner == Atom("full")):
+        return
+    rows = np.flatnonzero(odd.where.any(axis=1))
+    hidden = np.flatnonzero(odd.where.any(axis=0))
+    message = LAID_ALONG_QUERIES + (in_batch(rows.tolist()) if len(lives) > 1 else "")
+    yield Finding("broadcast", "error", message, int(odd.where.sum()), rows=tuple(hidden[:MOST_CELLS].tolist()))
+
+
+def _dead_queries(allowed: Bool[np.ndarray, "_ _ _ _"], rule: Rule, becomes: str) -> Iterator[Finding]:
+    """Yield the queries that see nothing in some head; those that are padding are a note."""
+    batch, _, queries, keys = rule.shape
+    dead = np.broadcast_to(np.any(~np.any(allowed, axis=-1), axis=1), (batch, queries))
+    if not dead.any():
+        return
+    padding = np.zeros((batch, queries), bool)
+    if queries == keys:
+        padding = ~rule.tokens
+    elif queries > 1:  # of another sequence, whose padding is at one of its ends, or of the last positions
+        for row, lost in enumerate(dead):
+            padding[row] = lost & ((lost[:-1] <= lost[1:]).all() or (lost[:-1] >= lost[1:]).all())
+    padding = padding & ~dead.all(axis=1, keepdims=True)  # a row whose queries all see nothing is no padded sentence
+    if queries != keys:  # where some heads see keys that others do not, heads are blocks of positions, some all padding
+        padding |= dead & np.any(allowed, axis=(1, 3))
+    found: list[tuple[Severity, Bool[np.ndarray, "B Q"]]] = [("error", dead & ~padding), ("note", dead & padding)]
+    for severity, which in found:
+        count, rows = int(which.any(axis=0).sum()), np.flatnonzero(which.any(axis=1)).tolist()
+        if count:
+            who = "query is" if count == 1 else "queries are"
+            said = f"{count} {'padding ' if severity == 'note' else ''}{who} fully masked"
+            said += in_batch(rows) if batch > 1 else ""
+            places = tuple(np.flatnonzero(which.any(axis=0))[:MOST_CELLS].tolist())
+            yield Finding("dead-row", severity, f"{said}: {becomes}", count, rows=places)
+
+
+def _top_left(rule: Rule, past: int) -> Iterator[Finding]:
+    """Yield a note where queries are taken for the first positions, though they are fewer than the keys."""
+    if any(variant.past == 0 != past for variant in rule.variants):
+        message = f"aligned top-left: query 0 sees key 0 alone, and not the {past} keys before the last queries"
+        yield Finding("shape", "note", message)

@@ -1,0 +1,607 @@
+"""Which rule a mask follows, found from its cells alone: over all heads and batch rows, with the padding of each row.
+
+Masks come in the shape in which a program made them, `[#B, #H, #Q, #K]`, and are never made larger: an axis along
+which nothing changes is looked at once, and cells are compared a block of rows at a time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from attncli.attention import row_blocks
+from attncli.errors import InputError
+from attncli.masks.expressions import And, Atom, Expression, Grid, Not, Or, Pad, conjuncts, leaves
+from attncli.text import as_ranges
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int
+
+Shape = tuple[int, int, int, int]  # B, H, Q, K
+Odd = Literal["masked", "open", "themselves"]  # what queries see that do not follow the rule of the others
+
+_PLAIN = 3  # rules that come before all others: full, and those looked for at other alignments: causal, a window
+_MOST_PLACES = 64  # positions that `global` is tried with
+_MOST_DOCUMENTS = 4096
+_MOST_GAPS = 3  # between keys that are tokens, which are written as numbers
+_SAMPLED = 16  # rows that a rule is tried on before all others
+_MOST_VARIANTS = 3  # that are named
+_MOST_NUMBERS = 4  # of a list that is longer than twice as much
+_MANY = re.compile(r"\d+(?:,\d+){8,}")
+_ODD: dict[Odd, str] = {
+    "masked": "see nothing",
+    "open": "see every key",
+    "themselves": "see themselves alone",
+}
+
+
+class OddQueries(NamedTuple):
+    """Some queries of a batch see something else than the rule says: mostly padding, whose output nobody reads.
+
+    Attributes:
+        inner: the rule of the others.
+        where: which queries.
+        see: what they see.
+        is_padding: whether all of them are padding.
+    """
+
+    inner: Expression
+    where: Bool[np.ndarray, "B Q"]
+    see: Odd
+    is_padding: bool
+
+    def allowed(self, grid: Grid) -> Bool[np.ndarray, "B _ Q K"]:
+        """See `Expression.allowed`."""
+        own = {"masked": np.False_, "open": np.True_, "themselves": grid.i == grid.j}[self.see]
+        return np.where(self.where[:, None, grid.queries[:, 0], None], own, self.inner.allowed(grid))
+
+    def __str__(self) -> str:
+        return f"{self.inner}, {'padding' if self.is_padding else 'some'} queries {_ODD[self.see]}"
+
+
+class Variant(NamedTuple):
+    """The rule of some batch rows and heads.
+
+    Attributes:
+        rows: these batch rows.
+        heads: these heads.
+        expression: exactly their cells, those of `rows` where it has a batch; None where no rule is known.
+        past: how many keys stand before the first query for it to do so.
+        tokens: which keys are tokens; one row where all of `rows` agree.
+    """
+
+    rows: tuple[int, ...]
+    heads: tuple[int, ...]
+    expression: Expression | None
+    past: int
+    tokens: Bool[np.ndarray, "#R K"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What the mask of an attention says.
+
+    Attributes:
+        text: in words and as expressions, such as `causal & pad (rows 0, 3 of 4)`.
+        variants: the rules that it consists of: one, or one for each kind of head or batch row.
+        shape: `(B, H, Q, K)` of the attention.
+        density: the share of cells that are allowed.
+    """
+
+    text: str
+    variants: tuple[Variant, ...]
+    shape: Shape
+    density: float
+
+    @property
+    def expression(self) -> Expression | None:
+        """What all heads and batch rows follow; None where they differ, or follow no rule."""
+        return self.variants[0].expression if len(self.variants) == 1 else None
+
+    @property
+    def past(self) -> int:
+        """How many keys stand before the first query, as the expression needs it."""
+        return self.variants[0].past
+
+    @property
+    def varies(self) -> Literal["rows", "heads"] | None:
+        """What has rules of its own; padding that each batch row has of its own is one rule."""
+        if len(self.variants) == 1:
+            return None
+        return "heads" if len({variant.heads for variant in self.variants}) > 1 else "rows"
+
+    @cached_property
+    def tokens(self) -> Bool[np.ndarray, "B K"]:
+        """Which keys are tokens: all of them where nothing looks like padding."""
+        batch, _, _, keys = self.shape
+        tokens = np.zeros((batch, keys), bool)
+        for variant in self.variants:
+            tokens[list(variant.rows)] |= variant.tokens
+        return tokens
+
+    @property
+    def lengths(self) -> tuple[int, ...] | None:
+        """How many tokens each batch row has; None where there is no padding."""
+        return None if self.tokens.all() else tuple(self.tokens.sum(axis=1).tolist())
+
+    @property
+    def padded(self) -> tuple[int, ...]:
+        """The batch rows that have padding."""
+        return tuple(np.flatnonzero(~self.tokens.all(axis=1)).tolist())
+
+
+def rule_of(allowed: Bool[np.ndarray, "_ _ _ _"], shape: Shape, past: int | None = None) -> Rule:
+    """Return the rule that a mask follows.
+
+    Args:
+        allowed: `[#B, #H, #Q, #K]`, True = attend; an axis may be 1 where nothing changes along it.
+        shape: `(B, H, Q, K)` of the attention.
+        past: how many keys stand before the first query; None is as many as there are more keys than queries.
+    """
+    _, heads, queries, keys = shape
+    before = max(keys - queries, 0) if past is None else past
+    cells = _collapsed(allowed)
+    variants: list[Variant] = []
+    for alike in _alike_heads(cells, heads):
+        variants += _of_rows(cells[:, alike[0] % cells.shape[1]], shape, before, alike)
+    variants = _without_names(variants)
+    density = float(np.count_nonzero(cells) / cells.size)
+    return Rule(_worded(variants, shape, before, density), tuple(variants), shape, density)
+
+
+def shape_of(cells: Bool[np.ndarray, "_ _ _ _"]) -> Shape:
+    """Return the shape of a mask that is not broadcast any further."""
+    batch, heads, queries, keys = cells.shape
+    return batch, heads, queries, keys
+
+
+def recognized(allowed: Bool[np.ndarray, "Q K"], past: int) -> Expression | None:
+    """Return the simplest expression that gives exactly these cells, or None where no simple one does."""
+    if not allowed.any():
+        return None
+    found = _Planes(allowed[None], past).plain()
+    if found is None or found.past != past or any(isinstance(leaf, Pad) for leaf in leaves(found.expression)):
+        return None  # it could not be written
+    return found.expression
+
+
+# --- planes that are alike ----------------------------------------------------------------------------------
+
+
+def _collapsed(allowed: Bool[np.ndarray, "_ _ _ _"]) -> Bool[np.ndarray, "_ _ _ _"]:
+    """Return the cells with 1 for every axis along which nothing changes."""
+    for axis in range(4):
+        before = (slice(None),) * axis
+        first, last = allowed[*before, :1], allowed[*before, -1:]
+        if allowed.shape[axis] > 1 and np.array_equal(first, last) and (allowed == first).all():
+            allowed = first
+    return allowed
+
+
+def _alike_heads(cells: Bool[np.ndarray, "_ _ _ _"], heads: int) -> list[tuple[int, ...]]:
+    """Return the heads, those together whose masks are equal in all batch rows."""
+    if cells.shape[1] == 1:
+        return [tuple(range(heads))]
+    middle = cells.shape[2] // 2
+    groups: list[list[int]] = []
+    for head in range(heads):
+        for group in groups:
+            one, other = cells[:, group[0]], cells[:, head]
+            if np.array_equal(one[:, middle], other[:, middle]) and np.array_equal(one, other):
+                group.append(head)
+                break
+        else:
+            groups.append([head])
+    return [tuple(group) for group in groups]
+
+
+def _of_rows(cells: Bool[np.ndarray, "_ _ _"], shape: Shape, past: int, heads: tuple[int, ...]) -> list[Variant]:
+    """Return the rule of all batch rows, or those that they have each for itself."""
+    batch, _, queries, keys = shape
+    everyone = tuple(range(batch))
+    found = _of_planes(cells, queries, keys, past)
+    if found is not None:
+        return [Variant(everyone, heads, *found)]
+    if len(cells) == 1:
+        return [Variant(everyone, heads, None, past, np.full((1, keys), bool(cells.any())))]
+    alone = [_of_planes(cells[row : row + 1], queries, keys, past) for row in everyone]
+    groups: dict[tuple[str, int], list[int]] = {}
+    for row, rule in enumerate(alone):
+        key = ("" if cells[row].any() else "nothing", past) if rule is None else (_unpadded(rule.expression), rule.past)
+        groups.setdefault(key, []).append(row)
+    variants: list[Variant] = []
+    for rows in groups.values():
+        variants += _together(cells, shape, past, heads, rows, alone)
+    return sorted(variants, key=lambda variant: variant.rows)
+
+
+def _together(
+    cells: Bool[np.ndarray, "_ _ _"],
+    shape: Shape,
+    past: int,
+    heads: tuple[int, ...],
+    rows: list[int],
+    alone: Sequence[_Found | None],
+) -> Iterator[Variant]:
+    """Yield one variant for batch rows that differ in their padding alone; else one for all that are equal."""
+    _, _, queries, keys = shape
+    first = alone[rows[0]]
+    if first is None:
+        yield Variant(tuple(rows), heads, None, past, np.full((1, keys), bool(cells[rows[0]].any())))
+        return
+    texts = [str(rule.expression) for row in rows if (rule := alone[row])]
+    found = first if len(set(texts)) == 1 else _of_planes(cells[rows], queries, keys, past)
+    if found is not None:
+        yield Variant(tuple(rows), heads, *found)
+        return
+    for text in dict.fromkeys(texts):
+        same = [row for row, other in zip(rows, texts, strict=True) if other == text]
+        one = alone[same[0]]
+        assert one is not None
+        yield Variant(tuple(same), heads, *one)
+
+
+def _unpadded(expression: Expression) -> str:
+    """Return a rule without its padding."""
+    if isinstance(expression, OddQueries):
+        return f"{_unpadded(expression.inner)}, {expression.see}"
+    parts = [part for part in conjuncts(expression) if not _is_padding(part)]
+    return " & ".join(map(str, parts)) or "full"
+
+
+def _is_padding(part: Expression) -> bool:
+    if isinstance(part, Not):
+        return isinstance(part.inner, Atom) and part.inner.name == "keys"
+    return isinstance(part, Pad) or (isinstance(part, Atom) and part.name == "pad")
+
+
+def _of_planes(cells: Bool[np.ndarray, "_ _ _"], queries: int, keys: int, past: int) -> _Found | None:
+    """Return the one rule of these planes, `[#B, #Q, #K]`, or None where none gives them all."""
+    if not cells.any():
+        return None
+    if cells.shape[1] == 1 < queries:  # the same keys for every query
+        tokens = np.broadcast_to(cells[:, 0], (len(cells), keys))
+        return _Found(_padded(Atom("full"), tokens), past, tokens)
+    planes = _Planes(np.broadcast_to(cells, (len(cells), queries, keys)), past)
+    return planes.plain() or planes.odd()
+
+
+# --- one rule for some planes -------------------------------------------------------------------------------
+
+
+class _Found(NamedTuple):
+    """A rule, as `Variant` has it."""
+
+    expression: Expression
+    past: int
+    tokens: Bool[np.ndarray, "#B K"]
+
+
+class _Planes:
+    """The masks of batch rows, which are tried to be one rule with the padding of each row."""
+
+    def __init__(self, cells: Bool[np.ndarray, "B Q K"], past: int) -> None:
+        self.cells = cells
+        self.past = past
+        self.batch, self.queries, self.keys = cells.shape
+        self.every: Bool[np.ndarray, "B Q"] = np.ones((self.batch, self.queries), bool)
+
+    def plain(self) -> _Found | None:
+        """Return the rule that all queries follow."""
+        found = self._followed(None)
+        return None if found is None else found[0]
+
+    def odd(self) -> _Found | None:
+        """Return the rule that all queries follow but some, which see nothing, or which are padding."""
+        for see in _ODD:
+            if not self._is_odd[see].any():
+                continue
+            kept = ~self._is_odd[see] | ~(~self._is_odd[see]).any(axis=1, keepdims=True)
+            seen = self._seen(kept)
+            for rule, past in self._rules(kept) if not seen.all() else ():
+                if not self._could_be(rule, past, see):
+                    continue
+                tokens = self._tokens(rule, past, seen) | self._follow(rule, past)[:, None]
+                if not tokens.any(axis=1).all():
+                    continue
+                where = self._exceptions(rule, past, tokens, see)
+                if where is not None and self._are_padding(where, tokens, past):
+                    return _Found(OddQueries(_padded(rule, tokens), where, see, True), past, tokens)
+        if not self._is_odd["masked"].any() or (followed := self._followed("masked")) is None:
+            return None
+        (rule, past, tokens), where = followed
+        return _Found(OddQueries(rule, where, "masked", False), past, tokens)
+
+    def _followed(self, see: Odd | None) -> tuple[_Found, Bool[np.ndarray, "B Q"]] | None:
+        """Return the rule of all queries but those that see something else, and these.
+
+        It is one without padding, else one with the padding of each row.
+        """
+        seen = self._seen(self.every)
+        for is_padded in (False, True)[: 2 - bool(seen.all())]:
+            for rule, past in self._plain_rules:
+                if not self._could_be(rule, past, see):
+                    continue
+                tokens = self._tokens(rule, past, seen) if is_padded else np.ones((1, self.keys), bool)
+                where = self._exceptions(rule, past, tokens, see)
+                if where is not None:
+                    return _Found(_padded(rule, tokens), past, tokens), where
+        return None
+
+    @cached_property
+    def _plain_rules(self) -> list[tuple[Expression, int]]:
+        return self._rules(self.every)
+
+    def _rules(self, kept: Bool[np.ndarray, "B Q"]) -> list[tuple[Expression, int]]:
+        """Return what the mask could be, the simplest first, each with the past at which it could be that.
+
+        They are read from the batch row in which most is allowed, that is, with the least padding.
+        """
+        row = int(np.where(kept, self._counts, 0).sum(axis=1).argmax())
+        rules = [(rule, self.past) for rule in _candidates(self.cells[row], self.past, kept[row])]
+        others = {0, max(self.keys - self.queries, 0)} - {self.past}
+        aligned = [(rule, other) for other in sorted(others) for rule, _ in rules[1:_PLAIN]]
+        return rules[:_PLAIN] + aligned + rules[_PLAIN:]
+
+    @cached_property
+    def _counts(self) -> Int[np.ndarray, "B Q"]:
+        return np.count_nonzero(self.cells, axis=-1)
+
+    @cached_property
+    def _is_odd(self) -> dict[Odd, Bool[np.ndarray, "B Q"]]:
+        """Which queries see nothing, everything, or themselves alone."""
+        places = np.arange(self.queries)
+        own = np.minimum(places + self.past, self.keys - 1)
+        alone = (self._counts == 1) & self.cells[:, places, own] & (places + self.past < self.keys)
+        return {"masked": self._counts == 0, "open": self._counts == self.keys, "themselves": alone}
+
+    def _seen(self, kept: Bool[np.ndarray, "B Q"]) -> Bool[np.ndarray, "B K"]:
+        """Return which keys any of the kept queries of each row sees."""
+        pairs = zip(self.cells, kept, strict=True)
+        return np.stack([(plane if rows.all() else plane[rows]).any(axis=0) for plane, rows in pairs])
+
+    def _tokens(self, rule: Expression, past: int, seen: Bool[np.ndarray, "B K"]) -> Bool[np.ndarray, "B K"]:
+        """Return which keys are no padding: a key that nobody sees is, unless the rule itself hides it from all.
+
+        Of keys that the rule hides at either end nothing is known; they are taken for what their neighbour is.
+        """
+        shown = np.zeros(self.keys, bool)
+        for rows in row_blocks(np.arange(self.queries), self.keys):
+            shown |= rule.allowed(self._grid(rows, past)).any(axis=0)
+            if shown.all():
+                break
+        tokens = seen | ~shown
+        places = np.flatnonzero(shown)
+        if places.size:
+            tokens[:, : places[0]] = tokens[:, places[:1]]
+            tokens[:, places[-1] + 1 :] = tokens[:, places[-1:]]
+        return tokens
+
+    def _exceptions(
+        self, rule: Expression, past: int, tokens: Bool[np.ndarray, "#B K"], see: Odd | None
+    ) -> Bool[np.ndarray, "B Q"] | None:
+        """Return which queries do not follow a rule; None if any of them sees something else than `see`."""
+        where = np.zeros((self.batch, self.queries), bool)
+        sample = self._sample
+        for rows in (sample, *row_blocks(np.arange(self.queries), self.batch * self.keys)):
+            wanted = rule.allowed(self._grid(rows, past))
+            if not tokens.all():
+                wanted = wanted & tokens[:, None]
+            some: Any = rows if rows is sample else slice(rows[0], rows[-1] + 1)  # a view, and no copy
+            wrong = (self.cells[:, some] != wanted).any(axis=-1)
+            if wrong.any() and (see is None or (wrong & ~self._is_odd[see][:, some]).any()):
+                return None
+            where[:, some] = wrong
+        return where
+
+    def _could_be(self, rule: Expression, past: int, see: Odd | None) -> bool:
+        """Return whether some queries see nothing that a rule forbids, which no padding allows; odd ones may."""
+        rows = self._sample
+        try:
+            extra = np.any(self.cells[:, rows] & ~rule.allowed(self._grid(rows, past)), axis=-1)
+        except InputError:  # documents that do not fit another alignment
+            return False
+        return not (extra if see is None else extra & ~self._is_odd[see][:, rows]).any()
+
+    @cached_property
+    def _sample(self) -> Int[np.ndarray, " _"]:
+        return np.unique(np.linspace(0, self.queries - 1, _SAMPLED).astype(int))
+
+    def _follow(self, rule: Expression, past: int) -> Bool[np.ndarray, " B"]:
+        """Return which batch rows follow a rule in all of their cells, without padding."""
+        follow = np.ones(self.batch, bool)
+        for rows in row_blocks(np.arange(self.queries), self.batch * self.keys):
+            follow &= (self.cells[:, rows[0] : rows[-1] + 1] == rule.allowed(self._grid(rows, past))).all(axis=(1, 2))
+            if not follow.any():
+                break
+        return follow
+
+    def _are_padding(self, where: Bool[np.ndarray, "B Q"], tokens: Bool[np.ndarray, "B K"], past: int) -> bool:
+        """Return whether these queries stand at the positions of keys that are padding."""
+        positions = np.arange(self.queries) + past
+        if positions[-1] >= self.keys:
+            return False
+        return not (where & tokens[:, positions]).any()
+
+    def _grid(self, rows: Int[np.ndarray, " R"], past: int) -> Grid:
+        return Grid(rows[:, None], self.keys, past, self.queries, 1)
+
+
+def _padded(rule: Expression, tokens: Bool[np.ndarray, "#B K"]) -> Expression:
+    """Return the rule with its padding: in numbers where all rows agree and it is at the ends."""
+    if tokens.all():
+        return rule
+    lengths = tokens.sum(axis=1)
+    pad: Expression = Pad(real=tokens)
+    if (tokens == tokens[:1]).all():
+        hidden = _hidden(tokens[0])
+        pad = hidden if hidden is not None else pad
+    elif (tokens[:, :-1] >= tokens[:, 1:]).all():
+        pad = Pad("right", tuple(lengths.tolist()))
+    elif (tokens[:, :-1] <= tokens[:, 1:]).all():
+        pad = Pad("left", tuple(lengths.tolist()))
+    return pad if rule == Atom("full") else And((*conjuncts(rule), *conjuncts(pad)))
+
+
+def _hidden(tokens: Bool[np.ndarray, " K"]) -> Expression | None:
+    """Return what hides some keys from every query; None where they are too many to be written."""
+    edges = np.flatnonzero(np.diff(tokens.astype(np.int8), prepend=1, append=1))
+    runs = list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+    if len(runs) > _MOST_GAPS or not tokens.any():
+        return None
+    left, right = (int(tokens[::step].argmax()) for step in (1, -1))
+    ends = tuple(end for end in (("left", left), ("right", right)) if end[1])
+    inside = runs[bool(left) : len(runs) - bool(right)]
+    parts: list[Expression] = [Atom("pad", keywords=ends)] if ends else []
+    parts += [Not(Atom("keys", run)) for run in inside]
+    return parts[0] if len(parts) == 1 else And(tuple(parts))
+
+
+# --- what a plane could be ----------------------------------------------------------------------------------
+
+
+def _candidates(plane: Bool[np.ndarray, "Q K"], past: int, kept: Bool[np.ndarray, " Q"]) -> Iterator[Expression]:
+    """Yield the rules that these cells could be, the simplest first, read from the queries that are kept."""
+    rows = np.flatnonzero(kept & plane.any(axis=1))
+    if not rows.size:
+        return
+    live = plane if rows.size == len(plane) else plane[rows]
+    keys, own = plane.shape[1], rows + past
+    counts = np.count_nonzero(live, axis=1)
+    first, last = live.argmax(axis=1), keys - 1 - live[:, ::-1].argmax(axis=1)
+    most = int(counts.max())
+    causal = Atom("causal")
+    yield Atom("full")
+    yield causal
+    yield Atom("window", (most,))
+    yield And((causal, Atom("chunk", (most,))))
+    yield Atom("chunk", (most,))
+    yield Atom("band", (max(int((own - first).max()), 0), max(int((last - own).max()), 0)))
+    if (last < own).all():
+        yield And((causal, Not(Atom("window", (1,)))))
+    if last.min() > 0 and (last == own).any():
+        yield Atom("prefix", (int(last.min()) + 1,))
+    for documents in _documents(first, last, own, max(keys, past + len(plane))):
+        yield documents
+        yield And((causal, documents))
+        yield And((Atom("window", (most,)), documents))
+    if (counts < last - first + 1).any():
+        yield from _scattered(live, own, counts)
+
+
+def _documents(
+    first: Int[np.ndarray, " R"], last: Int[np.ndarray, " R"], own: Int[np.ndarray, " R"], total: int
+) -> Iterator[Atom]:
+    """Yield the documents that the first keys of the queries could be due to.
+
+    A document begins where the first visible key jumps; in a window, where a query sees nothing before itself. What
+    stands before the first visible key, and behind the last one, is part of a document or one of its own.
+    """
+    jumps, selves = np.unique(first), np.unique(own[first == own])
+    options: dict[tuple[int, ...], None] = {}
+    for inner in (set(jumps[1:].tolist()), set(selves.tolist())):
+        for edges in (set(), {int(first.min())}, {int(last.max()) + 1}, {int(first.min()), int(last.max()) + 1}):
+            starts = sorted((inner | edges | {0}) - {total})
+            if inner - {0} and len(starts) <= _MOST_DOCUMENTS and 2 * len(starts) <= total + 2:
+                options[tuple(np.diff([*starts, total]).tolist())] = None
+    yield from (Atom("docs", lengths) for lengths in options)
+
+
+def _scattered(
+    live: Bool[np.ndarray, "R K"], own: Int[np.ndarray, " R"], counts: Int[np.ndarray, " R"]
+) -> Iterator[Expression]:
+    """Yield rules whose rows have gaps: steps, and a window beside keys that everybody sees."""
+    at_most = int(counts.max())
+    places = np.flatnonzero(live[-1])
+    if len(places) > 1:
+        yield Atom("dilated", (at_most, int(places[-1] - places[-2])))
+    always = live.all(axis=0)
+    everywhere = Atom("global", tuple(np.flatnonzero(always)[:_MOST_PLACES].tolist()))
+    local = np.flatnonzero(counts < live.shape[1])
+    local = local[np.linspace(0, len(local) - 1, min(_SAMPLED, len(local))).astype(int)] if local.size else local
+    if always.any() and local.size:
+        yield everywhere
+        rest = [(own[row], np.flatnonzero(live[row] & ~always)) for row in local.tolist()]
+        back = max((int(at - keys[0]) for at, keys in rest if keys.size), default=0)
+        ahead = max((int(keys[-1] - at) for at, keys in rest if keys.size), default=0)
+        near = Atom("band", (max(back, 0), ahead)) if ahead > 0 else Atom("window", (max(back, 0) + 1,))
+        yield Or((near, everywhere))
+    gapped = [row for row in local.tolist() if counts[row] < np.ptp(np.flatnonzero(live[row])) + 1]
+    if gapped:
+        yield from _before_a_window(np.flatnonzero(live[gapped[-1]]))
+
+
+def _before_a_window(places: Int[np.ndarray, " _"]) -> Iterator[Expression]:
+    """Yield a causal window beside the keys before it, given the keys that a late query sees."""
+    start = int(np.flatnonzero(np.diff(places) > 1)[-1]) + 1
+    window, before = Atom("window", (len(places) - start,)), places[:start]
+    if before[-1] == len(before) - 1:
+        yield And((Atom("causal"), Or((window, Atom("keys", (0, len(before)))))))
+    if len(before) <= _MOST_PLACES:
+        yield And((Atom("causal"), Or((window, Atom("global", tuple(before.tolist()))))))
+
+
+# --- in words -----------------------------------------------------------------------------------------------
+
+
+def _without_names(variants: Sequence[Variant]) -> list[Variant]:
+    """Return the variants, those together that are all of their rows and follow no rule."""
+    named = [variant for variant in variants if variant.expression is not None]
+    nameless = [variant for variant in variants if variant.expression is None]
+    if len({variant.rows for variant in nameless}) == 1:
+        heads = sorted(head for variant in nameless for head in variant.heads)
+        nameless = [nameless[0]._replace(heads=tuple(heads))]
+    return named + nameless
+
+
+def _worded(variants: Sequence[Variant], shape: Shape, past: int, density: float) -> str:
+    """Return the rule in words."""
+    if len(variants) == 1:
+        return _said(variants[0], shape, past, density)
+    has_heads = len({variant.heads for variant in variants}) > 1
+    has_rows = len({variant.rows for variant in variants}) > 1
+    parts = []
+    for variant in variants[:_MOST_VARIANTS]:
+        rows, heads = (_places(places) for places in (variant.rows, variant.heads))
+        where = f"rows {rows} heads {heads}" if has_rows and has_heads else rows if has_rows else heads
+        parts.append(f"{where} {_said(variant, shape, past, None)}")
+    more = len(variants) - _MOST_VARIANTS
+    what = "" if has_rows and has_heads else "rows " if has_rows else "heads "
+    return what + ", ".join(parts) + (f" and {more} more" if more > 0 else "")
+
+
+def _said(variant: Variant, shape: Shape, past: int, density: float | None) -> str:
+    """Return the rule of some rows and heads, with which rows are padded, and how it is aligned."""
+    if variant.expression is None:
+        if not variant.tokens.any():
+            return "nothing: every key is masked"
+        return "a mask of its own" + ("" if density is None else f", {density:.0%} of cells".replace("%", " %"))
+    expression, odd = variant.expression, ""
+    if isinstance(expression, OddQueries):
+        odd = str(expression).removeprefix(str(expression.inner))
+        expression = expression.inner
+    text = _MANY.sub(_shortened, str(expression))
+    if any(isinstance(leaf, Pad) and leaf.real is not None for leaf in leaves(expression)):
+        begins = np.diff(variant.tokens.astype(np.int8), axis=1, prepend=0) > 0
+        text += " with gaps" if begins.sum(axis=1).max() > 1 else ""
+    padded = [variant.rows[row] for row in np.flatnonzero(~variant.tokens.all(axis=1))]
+    if len(variant.tokens) > 1 and 0 < len(padded) < len(variant.tokens):
+        text += f" ({'row' if len(padded) == 1 else 'rows'} {_places(padded)} of {shape[0]})"
+    if variant.past != past:
+        text += ", aligned top-left" if variant.past == 0 else f", aligned bottom-right (past {variant.past})"
+    return text + odd
+
+
+def _shortened(found: re.Match[str]) -> str:
+    """Return a long list of numbers by its first ones and how many there are."""
+    numbers = found[0].split(",")
+    return ",".join(numbers[:_MOST_NUMBERS]) + f",… {len(numbers)} in all"
+
+
+def _places(places: Sequence[int]) -> str:
+    return as_ranges(places).replace(",", ", ")

@@ -1,0 +1,282 @@
+"""The rule that a mask follows, found from its cells alone: each rule as plain loops, batches of any padding."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attncli.masks.expressions import Grid
+from attncli.masks.layout import Size, laid_out
+from attncli.masks.parser import parse
+from attncli.masks.recognition import Rule, recognized, rule_of
+
+RULES = [
+    "full", "causal", "window(3)", "causal & chunk(4)", "band(2,2)", "band(1,3)",
+    "causal & pad(left=2)", "causal & pad(right=3)", "window(2) & pad(left=3)", "pad(left=1)", "pad(right=2)",
+    "causal & chunk(3) & pad(right=2)", "band(2,1) & pad(right=3)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_mask_is_told_from_its_cells(rule: str) -> None:
+    cells = laid_out(parse(rule), Size(9, 9, 0))[0]
+    assert str(recognized(cells, 0)) == rule
+
+
+@pytest.mark.parametrize("rule", ["full", "causal", "window(3)", "causal & pad(left=2)"])
+def test_a_mask_after_a_past_is_told_too(rule: str) -> None:
+    cells = laid_out(parse(rule), Size(3, 9, 6))[0]
+    assert str(recognized(cells, 6)) == rule
+
+
+def test_what_follows_no_rule_has_none() -> None:
+    cells = np.tri(6, dtype=bool)
+    cells[1, 4] = True
+    assert recognized(cells, 0) is None
+    assert recognized(np.zeros((3, 3), bool), 0) is None
+    random = np.random.default_rng(0).random((6, 6)) < 0.5
+    assert recognized(random, 0) is None
+
+
+def test_what_is_found_gives_the_very_cells() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        queries, past = rng.integers(1, 4), rng.integers(0, 3)
+        cells = rng.random((queries, queries + past)) < 0.6
+        found = recognized(cells, int(past))
+        if found is not None:
+            np.testing.assert_array_equal(laid_out(found, Size(*cells.shape, int(past)))[0], cells)
+
+
+# --- batches and heads ---------------------------------------------------------------------------------------
+
+Allows = Callable[[int, int], bool]  # query position (past included), key position
+
+
+def loops(allows: Allows, queries: int, keys: int, past: int) -> np.ndarray:
+    return np.array([[allows(past + row, key) for key in range(keys)] for row in range(queries)])
+
+
+def documents(lengths: list[int]) -> Allows:
+    number = [place for place, length in enumerate(lengths) for _ in range(length)]
+    return lambda i, j: number[i] == number[j]
+
+
+def both(one: Allows, other: Allows) -> Allows:
+    return lambda i, j: one(i, j) and other(i, j)
+
+
+def causal(i: int, j: int) -> bool:
+    return j <= i
+
+
+BY_HAND: dict[str, Allows] = {
+    "full": lambda i, j: True,
+    "causal": causal,
+    "window(3)": lambda i, j: j in (i, i - 1, i - 2),
+    "causal & ~window(1)": lambda i, j: j < i,
+    "band(2,1)": lambda i, j: j in (i - 2, i - 1, i, i + 1),
+    "band(0,11)": lambda i, j: j >= i,
+    "prefix(4)": lambda i, j: j < 4 or j <= i,
+    "chunk(5)": lambda i, j: i // 5 == j // 5,
+    "causal & chunk(5)": lambda i, j: i // 5 == j // 5 and j <= i,
+    "docs(3,2,7)": documents([3, 2, 7]),
+    "causal & docs(3,2,7)": both(causal, documents([3, 2, 7])),
+    "window(3) & docs(5,7)": both(lambda i, j: i - 3 < j <= i, documents([5, 7])),
+    "dilated(3,2)": lambda i, j: j in (i, i - 2, i - 4),
+    "global(0,6)": lambda i, j: i in (0, 6) or j in (0, 6),
+    "band(1,1) | global(0)": lambda i, j: abs(i - j) <= 1 or i == 0 or j == 0,
+    "window(2) | global(1)": lambda i, j: j in (i, i - 1) or i == 1 or j == 1,
+    "causal & (window(3) | keys(0,2))": lambda i, j: j <= i and (j > i - 3 or j < 2),
+    "causal & (window(2) | global(2,5))": lambda i, j: j <= i and (j > i - 2 or j in (2, 5) or i in (2, 5)),
+}
+
+
+def reproduced(rule: Rule) -> np.ndarray:
+    """The cells of every variant, laid out by the expressions alone."""
+    _, _, queries, keys = rule.shape
+    cells = np.zeros(rule.shape, bool)
+    for variant in rule.variants:
+        assert variant.expression is not None
+        grid = Grid(np.arange(queries)[:, None], keys, variant.past, queries, 1)
+        laid = np.broadcast_to(variant.expression.allowed(grid), (len(variant.rows), 1, queries, keys))
+        cells[np.ix_(variant.rows, variant.heads)] = laid
+    return cells
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_each_rule_is_told_by_its_name(name: str) -> None:
+    cells = loops(BY_HAND[name], 12, 12, 0)
+    rule = rule_of(cells[None, None], (2, 3, 12, 12))
+    assert (rule.text, str(rule.expression), rule.lengths, rule.padded, rule.varies) == (name, name, None, (), None)
+    whole = np.broadcast_to(cells, (2, 3, 12, 12)).copy()
+    assert rule_of(whole, (2, 3, 12, 12)).text == name
+    assert (reproduced(rule) == whole).all()
+
+
+@pytest.mark.parametrize("name", ["full", "causal", "window(3)", "chunk(5)", "causal & docs(3,2,7)", "prefix(4)"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_the_padding_of_each_row_is_told(name: str, side: str) -> None:
+    lengths = (9, 12, 12, 10)
+    tokens = [[key < length if side == "right" else key >= 12 - length for key in range(12)] for length in lengths]
+    cells = loops(BY_HAND[name], 12, 12, 0) & np.array(tokens)[:, None, None]
+    rule = rule_of(cells, (4, 2, 12, 12))
+    pad = "pad" if side == "right" else "pad(left)"
+    assert rule.text == f"{pad if name == 'full' else f'{name} & {pad}'} (rows 0, 3 of 4)"
+    assert (rule.lengths, rule.padded, rule.varies) == (lengths, (0, 3), None)
+    assert (rule.tokens == np.array(tokens)).all()
+    assert (reproduced(rule) == np.broadcast_to(cells, (4, 2, 12, 12))).all()
+
+
+def test_padding_of_all_rows_alike_is_a_number_and_of_all_rows_is_no_list() -> None:
+    lower, keys = np.tri(6, dtype=bool), np.arange(6)
+    assert rule_of((lower & (keys < 4))[None, None], (3, 1, 6, 6)).text == "causal & pad(right=2)"
+    assert rule_of((lower & (keys < 4))[None, None], (3, 1, 6, 6)).lengths == (4, 4, 4)
+    assert rule_of(lower & (keys < np.array([4, 3])[:, None])[:, None, None], (2, 1, 6, 6)).text == "causal & pad"
+    one = rule_of(((keys != 2) & (keys < 5))[None, None, None], (1, 1, 6, 6))
+    assert one.text == "pad(right=1) & ~keys(2,3)"
+    gaps = np.array([[1, 1, 1, 1, 1, 1], [1, 0, 1, 1, 0, 0]], bool)[:, None, None]
+    assert rule_of(gaps & lower, (2, 1, 6, 6)).text == "causal & pad with gaps (row 1 of 2)"
+    sides = np.array([[1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1]], bool)[:, None, None]
+    assert rule_of(sides & lower, (2, 1, 6, 6)).text == "causal & pad"
+    empty = np.array([[1, 1, 1], [0, 0, 0]], bool)[:, None, None]
+    assert rule_of(empty, (2, 1, 3, 3)).lengths == (3, 0)
+
+
+def test_what_the_queries_of_padding_see_is_told_apart() -> None:
+    lower, lengths = np.tri(6, dtype=bool), np.array([6, 4])
+    right = (np.arange(6) < lengths[:, None])[:, None]
+    left = (np.arange(6) >= 6 - lengths[:, None])[:, None]
+    own = np.eye(6, dtype=bool)
+    for tokens, pad in ((right, "pad"), (left, "pad(left)")):
+        queries = tokens[:, 0, :, None]
+        for cells, said in (
+            (lower & tokens, ""),
+            (lower & tokens & queries, "masked"),
+            (np.where(queries, lower & tokens, True), "open"),
+            (np.where(queries, lower & tokens, own), "themselves"),
+            (tokens & queries, "masked"),
+            (np.where(queries, tokens, own), "themselves"),
+        ):
+            rule = rule_of(cells[:, None], (2, 1, 6, 6))
+            ways = {"masked": "see nothing", "open": "see every key", "themselves": "see themselves alone"}
+            odd = (
+                f", padding queries {ways[said]}"
+                if said and not (said == "masked" and pad == "pad(left)" and (cells == (lower & tokens)).all())
+                else ""
+            )
+            begin = "" if (cells[0] == 1).all() else "causal & "
+            assert rule.text == f"{begin}{pad} (row 1 of 2){odd}"
+            assert rule.lengths == (6, 4)
+            assert (reproduced(rule)[:, 0] == cells).all()
+
+
+def test_rows_that_see_nothing_and_are_no_padding_are_told() -> None:
+    cells = np.tri(6, dtype=bool)
+    cells[3] = False
+    rule = rule_of(cells[None, None], (1, 1, 6, 6))
+    assert rule.text == "causal, some queries see nothing"
+    assert (reproduced(rule)[0, 0] == cells).all()
+    columns = np.array([[1, 1, 1], [1, 1, 0]], bool)[:, None, :, None]  # [B, 1, Q, 1]
+    assert rule_of(columns, (2, 1, 3, 3)).text == "full, some queries see nothing"
+
+
+def test_top_left_and_bottom_right_are_told_apart() -> None:
+    shape = (1, 1, 3, 7)
+    assert rule_of(np.tri(3, 7, dtype=bool)[None, None], shape).text == "causal, aligned top-left"
+    assert rule_of(np.tri(3, 7, dtype=bool)[None, None], shape).past == 0
+    assert rule_of(np.tri(3, 7, 4, dtype=bool)[None, None], shape).text == "causal"
+    assert rule_of(np.tri(3, 7, 4, dtype=bool)[None, None], shape).past == 4
+    assert rule_of(np.tri(3, 7, 4, dtype=bool)[None, None], shape, 0).text == "causal, aligned bottom-right (past 4)"
+    assert rule_of(np.tri(3, 7, dtype=bool)[None, None], shape, 0).text == "causal"
+    padded = np.tri(3, 7, dtype=bool) & (np.arange(7) < np.array([3, 2])[:, None])[:, None, None]
+    assert rule_of(padded, (2, 1, 3, 7)).text == "causal & pad (row 1 of 2), aligned top-left"
+
+
+def test_heads_and_rows_with_rules_of_their_own_are_named() -> None:
+    lower, whole = np.tri(12, dtype=bool), np.ones((12, 12), bool)
+    heads = rule_of(np.stack([lower] * 4 + [whole] * 4)[None], (2, 8, 12, 12))
+    assert (heads.text, heads.varies, heads.expression) == ("heads 0-3 causal, 4-7 full", "heads", None)
+    assert (reproduced(heads)[1] == np.stack([lower] * 4 + [whole] * 4)).all()
+    rows = np.stack([loops(documents(lengths), 10, 10, 0) for lengths in ([3, 2, 5], [4, 6], [3, 2, 5])])
+    packed = rule_of(rows[:, None], (3, 2, 10, 10))
+    assert (packed.text, packed.varies) == ("rows 0, 2 docs(3,2,5), 1 docs(4,6)", "rows")
+    assert (reproduced(packed) == rows[:, None]).all()
+    padded = np.stack([np.stack([lower, whole]) & (np.arange(12) < length) for length in (12, 7)])
+    assert rule_of(padded, (2, 2, 12, 12)).text == "heads 0 causal & pad (row 1 of 2), 1 pad (row 1 of 2)"
+    long = loops(documents(list(range(1, 12))), 66, 66, 0)
+    assert rule_of(long[None, None], (1, 1, 66, 66)).text == "docs(1,2,3,4,… 11 in all)"
+    many = np.stack([loops(BY_HAND[name], 12, 12, 0) for name in list(BY_HAND)[:6]])
+    text = rule_of(many[None], (1, 6, 12, 12)).text
+    assert text == "heads 0 full, 1 causal, 2 window(3) and 3 more"
+
+
+def test_cells_that_follow_no_rule_are_said_to_be_their_own() -> None:
+    random = np.random.default_rng(0).random((2, 3, 9, 9)) < 0.4
+    rule = rule_of(random, (2, 3, 9, 9))
+    share = round(100 * random.mean())
+    assert rule.text == f"a mask of its own, {share} % of cells"
+    assert (rule.expression, rule.varies, len(rule.variants)) == (None, None, 1)
+    assert rule_of(np.zeros((1, 1, 4, 4), bool), (2, 1, 4, 4)).text == "nothing: every key is masked"
+    some = np.tri(9, dtype=bool) & (np.arange(9) < np.array([9, 7, 5, 9])[:, None])[:, None]
+    some[0, 2, 6] = True  # one wrong cell does not hide what the other rows are
+    assert rule_of(some[:, None], (4, 1, 9, 9)).text == "rows 1-3 causal & pad (rows 1-2 of 4), 0 a mask of its own"
+    lost = np.stack([loops(documents([4, 5]), 9, 9, 0), np.zeros((9, 9), bool), loops(documents([3, 6]), 9, 9, 0)])
+    assert rule_of(lost[:, None], (3, 1, 9, 9)).text == (
+        "rows 0 docs(4,5), 2 docs(3,6), 1 nothing: every key is masked"
+    )
+    beside = np.stack([np.tri(9, dtype=bool), random[0, 0]])
+    assert rule_of(beside[:, None], (2, 1, 9, 9)).text == "rows 0 causal, 1 a mask of its own"
+
+
+def test_a_query_after_a_cache_is_told_by_its_padding() -> None:
+    tokens = np.array([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]], bool)[:, None, None]
+    assert rule_of(tokens, (2, 4, 1, 5)).text == "pad(left) (row 1 of 2)"
+    assert rule_of(np.ones((1, 1, 1, 5), bool), (2, 4, 1, 5)).text == "full"
+    assert rule_of(np.arange(5)[None, None, None] < 1, (1, 4, 1, 5)).text == "causal, aligned top-left"
+
+
+names = st.sampled_from([name for name in BY_HAND if "band(0" not in name])
+
+
+@given(data=st.data(), keys=st.integers(1, 12), side=st.sampled_from(["left", "right", "none"]))
+@settings(max_examples=300, deadline=None)
+def test_any_rule_with_any_padding_is_reproduced(data: st.DataObject, keys: int, side: str) -> None:
+    queries = data.draw(st.integers(1, keys))
+    past = keys - queries
+    lengths = data.draw(st.lists(st.integers(1, keys), min_size=1, max_size=4))
+    tokens = np.array([[j < n if side == "right" else j >= keys - n for j in range(keys)] for n in lengths])
+    if side == "none":
+        tokens[:] = True
+    heads = [loops(BY_HAND[name], queries, keys, past) for name in data.draw(st.lists(names, min_size=1, max_size=2))]
+    cells = np.stack(heads)[None] & tokens[:, None, None]
+    whole = np.broadcast_to(cells, (len(lengths), len(heads), queries, keys))
+    if not whole.any(axis=(2, 3)).all():
+        return  # a mask that hides everything has no rule
+    rule = rule_of(cells, whole.shape)
+    if any(variant.expression is None for variant in rule.variants):
+        # Of two rules side by side each is told by itself; what no rule gives is what padding left of one.
+        assert side != "none" or keys < 12
+        return
+    assert (reproduced(rule) == whole).all()
+
+
+@given(data=st.data())
+@settings(max_examples=200, deadline=None)
+def test_whatever_is_recognised_gives_the_very_cells(data: st.DataObject) -> None:
+    batch, heads, queries, keys = shape = tuple(data.draw(st.integers(1, 4)) for _ in range(4))
+    compact = [data.draw(st.sampled_from([1, side])) for side in shape]
+    bits = data.draw(st.lists(st.booleans(), min_size=int(np.prod(compact)), max_size=int(np.prod(compact))))
+    cells = np.array(bits).reshape(compact)
+    rule = rule_of(cells, shape, data.draw(st.integers(0, 3)))
+    whole = np.broadcast_to(cells, shape)
+    covered = np.zeros((batch, heads), bool)
+    for variant in rule.variants:
+        covered[np.ix_(variant.rows, variant.heads)] = True
+        if variant.expression is not None:
+            grid = Grid(np.arange(queries)[:, None], keys, variant.past, queries, 1)
+            laid = np.broadcast_to(variant.expression.allowed(grid), (len(variant.rows), 1, queries, keys))
+            assert (laid == whole[np.ix_(variant.rows, variant.heads)]).all()
+    assert covered.all()
