@@ -1,7 +1,6 @@
 """Where a checkpoint is found: in the folders that people have, and an adapter and its base on the hub."""
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -235,58 +234,6 @@ def test_an_adapter_whose_base_is_not_there_says_which(adapter: Path, tmp_path: 
         assert "--base names another" in ran.err
 
 
-def test_an_adapter_on_the_hub_is_downloaded_with_its_base(
-    adapter: Path, tiny_llama: str, tmp_path: Path, attn: Run
-) -> None:
-    with Hub({"some/lora": adapter, "some/base": Path(tiny_llama)}) as hub:
-        environment = hub.environment | {"HF_HOME": str(tmp_path)}
-        none = program("inspect", TEXT, "-m", "some/base", "--base", "some/other", env=os.environ | environment)
-        assert (none.returncode, none.stdout) == (2, "")
-        assert "some/base is none; drop it" in none.stderr
-        first = program(
-            "inspect", TEXT, "-m", "some/lora", "--base", "some/base", "-F", "json", env=os.environ | environment
-        )
-        assert first.returncode == 0, first.stderr
-        assert json.loads(first.stdout)["source"]["base"] == "some/base"
-        (weights,) = tmp_path.rglob("adapter_model.safetensors")  # as if the first download had been cut
-        weights.unlink()
-        again = program("inspect", TEXT, "-m", "some/lora", "-F", "json", env=os.environ | environment)
-        assert again.stdout == first.stdout
-        assert not list(tmp_path.rglob("models--some--base/**/model.safetensors"))  # its tensors come one by one
-        whole = "--engine", "transformers", "-F", "json"
-        by_transformers = program("inspect", TEXT, "-m", "some/lora", *whole, env=os.environ | environment)
-    offline = program("inspect", TEXT, "-m", "some/lora", *whole, env=os.environ | {"HF_HOME": str(tmp_path)})
-    assert (offline.stdout, offline.returncode) == (by_transformers.stdout, 0), offline.stderr
-    offline = attn("inspect", TEXT, "-m", "some/lora", "-F", "json", HF_HOME=str(tmp_path))
-    assert offline.out == first.stdout, offline.err
-
-
-def test_an_adapter_whose_base_on_the_hub_is_a_pickle_is_read_where_that_is_allowed(
-    adapter: Path, tiny_llama: str, tmp_path: Path
-) -> None:
-    base = Path(shutil.copytree(tiny_llama, tmp_path / "base"))
-    torch.save(load_file(base / "model.safetensors"), base / "pytorch_model.bin")
-    (base / "model.safetensors").unlink()
-    ask = ("inspect", TEXT, "-m", "some/lora", "-F", "json")
-    with Hub({"some/lora": adapter, "some/base": base}) as hub:
-        environment = os.environ | hub.environment | {"HF_HOME": str(tmp_path / "home")}
-        refused = program(*ask, env=environment)
-        assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (3, "", 1)
-        assert refused.stderr.startswith("attn: the base of some/lora: some/base has its weights in a pickle, which")
-        assert "--allow-pickle" in refused.stderr
-        assert hub.sent(".bin") == 0
-        first = program(*ask, "--allow-pickle", env=environment)
-        assert first.returncode == 0, first.stderr
-        assert hub.sent("pytorch_model.bin") == (base / "pytorch_model.bin").stat().st_size
-    offline = environment | {"HF_HUB_OFFLINE": "1"}
-    assert program(*ask, "--allow-pickle", env=offline).stdout == first.stdout
-    local = program("inspect", TEXT, "-m", str(adapter), "--base", tiny_llama, "-F", "json", "--engine", "transformers")
-    assert json.loads(first.stdout)["layers"] == json.loads(local.stdout)["layers"]
-
-
-# --- checkpoints in folders of a repository ----------------------------------------------------------------
-
-
 @pytest.fixture
 def org(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A hub with an empty repository, which this process asks."""
@@ -294,6 +241,56 @@ def org(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     with Hub({"org/name": tmp_path / "repository"}) as hub:
         hub.reach(tmp_path / "home", monkeypatch)
         yield hub
+
+
+def test_an_adapter_on_the_hub_is_downloaded_with_its_base(
+    org: Hub, adapter: Path, tiny_llama: str, tmp_path: Path, attn: Run
+) -> None:
+    org.repositories |= {"some/lora": adapter, "some/base": Path(tiny_llama)}
+    none = attn("inspect", TEXT, "-m", "some/base", "--base", "some/other")
+    assert (none.code, none.out) == (2, "")
+    assert "some/base is none; drop it" in none.err
+    ask = ("inspect", TEXT, "-m", "some/lora", "-F", "json")
+    first = attn(*ask, "--base", "some/base")
+    assert first.code == 0, first.err
+    assert first.json["source"]["base"] == "some/base"
+    (weights,) = tmp_path.rglob("adapter_model.safetensors")  # as if the first download had been cut
+    weights.unlink()
+    assert attn(*ask).out == first.out
+    assert not list(tmp_path.rglob("models--some--base/**/model.safetensors"))  # its tensors come one by one
+    by_transformers = attn(*ask, "--engine", "transformers")
+    org.asked.clear()
+    offline = attn(*ask, "--engine", "transformers", "--offline")
+    assert (offline.out, offline.code) == (by_transformers.out, 0), offline.err
+    offline = attn(*ask, "--offline")
+    assert offline.out == first.out, offline.err
+    assert org.asked == []
+
+
+def test_an_adapter_whose_base_on_the_hub_is_a_pickle_is_read_where_that_is_allowed(
+    org: Hub, adapter: Path, tiny_llama: str, tmp_path: Path, attn: Run
+) -> None:
+    base = Path(shutil.copytree(tiny_llama, tmp_path / "base"))
+    torch.save(load_file(base / "model.safetensors"), base / "pytorch_model.bin")
+    (base / "model.safetensors").unlink()
+    org.repositories |= {"some/lora": adapter, "some/base": base}
+    ask = ("inspect", TEXT, "-m", "some/lora", "-F", "json")
+    refused = attn(*ask)
+    assert (refused.code, refused.out, refused.err.count("\n")) == (3, "", 1)
+    assert refused.err.startswith("attn: the base of some/lora: some/base has its weights in a pickle, which")
+    assert "--allow-pickle" in refused.err
+    assert org.sent(".bin") == 0
+    first = attn(*ask, "--allow-pickle")
+    assert first.code == 0, first.err
+    assert org.sent("pytorch_model.bin") == (base / "pytorch_model.bin").stat().st_size
+    org.asked.clear()
+    assert attn(*ask, "--allow-pickle", "--offline").out == first.out
+    assert org.asked == []
+    local = attn("inspect", TEXT, "-m", str(adapter), "--base", tiny_llama, "-F", "json", "--engine", "transformers")
+    assert first.json["layers"] == local.json["layers"]
+
+
+# --- checkpoints in folders of a repository ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("engine", ["auto", "transformers"])

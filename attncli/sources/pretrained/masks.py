@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli.errors import InputError, NotExposedError, UsageError
-from attncli.masks.comparison import recognized
+from attncli.masks.recognition import recognized
 from attncli.sources.pretrained.batch import padded
 from attncli.sources.pretrained.blank import blank_model, costless
 from attncli.sources.pretrained.capture import run

@@ -1,0 +1,261 @@
+"""What became of a product of two tensors, as far as it may be attention: scale, masks, softmax, dropout.
+
+A tensor that is followed has a `Node`: what its axes are, and a `State` that it shares with the views of it, so that
+what is done in place to one is known of all. Nodes are found by the tensor's identity and end with it. What they hold
+of the program's tensors are aliases without a history, for as long as a tensor that came from the product lives and
+few others were computed since.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+from weakref import WeakSet, ref
+
+import torch
+
+from attncli.masks.conventions import Convention
+from attncli.sources.live.axes import Atom, Axis, Layout, leaves
+
+# operand: what may be a factor. outer: factors multiplied, not yet summed. Then what a softmax makes, at once or by
+# hand: scores, exp of them, log of the weights, weights. pending: weights multiplied with values, not yet summed.
+# sum, logsumexp, max: what they are divided by, or less.
+Stage = Literal["operand", "outer", "scores", "exp", "log", "weights", "pending", "sum", "logsumexp", "max"]
+
+# A tensor of one element is looked at when a call is told, as looking at it waits for the device.
+Number = float | torch.Tensor
+
+UNKNOWN: Number = math.nan  # among the numbers of a tensor: it was also multiplied with what is no one constant
+_MOST_PRODUCTS = 64  # that are followed at a time
+
+
+class Operand(NamedTuple):
+    """A factor of a product.
+
+    Attributes:
+        tensor: an alias of the program's.
+        layout: what its axes are.
+        steps: the numbers that it was multiplied with before.
+        is_learned: whether it is a parameter of a module, or a view of one.
+        version: of the tensor when the product was computed.
+    """
+
+    tensor: torch.Tensor
+    layout: Layout
+    steps: tuple[Number, ...] = ()
+    is_learned: bool = False
+    version: int = 0
+
+
+class Product:
+    """A product of two tensors, from which everything that is followed comes.
+
+    Attributes:
+        left: the first factor.
+        right: the second.
+        summed: the axes that were summed over.
+        own: the axes that only the first and only the second has.
+    """
+
+    __slots__ = ("__weakref__", "left", "own", "right", "states", "summed")
+
+    def __init__(self, left: Operand, right: Operand, summed: Axis, own: tuple[Axis, Axis]) -> None:
+        self.left, self.right, self.summed, self.own = left, right, summed, own
+        self.states: WeakSet[State] = WeakSet()
+
+    def own_leaves(self) -> tuple[frozenset[Atom], frozenset[Atom]]:
+        """Return the atoms that only the first and only the second factor has, divided as they are now."""
+        return frozenset(leaves(self.own[0])), frozenset(leaves(self.own[1]))
+
+
+class Laid(NamedTuple):
+    """What was laid on scores or weights.
+
+    Attributes:
+        how: the operation.
+        values: the mask; None where it is that of `torch.tril`, or can only be read from what the softmax received.
+        layout: of the mask.
+        convention: what its values mean, or that they multiply.
+        fill: what forbidden cells were set to.
+        factor: what the values were multiplied with since.
+        diagonal: of `torch.tril`.
+        is_capped: whether a tanh came after it.
+        is_random: whether its values were drawn.
+        is_of_exp: whether it was laid on the exp of the scores.
+    """
+
+    how: str
+    values: torch.Tensor | None
+    layout: Layout
+    convention: Convention | Literal["multiplied", "tril", "triu"]
+    fill: float = 0.0
+    factor: Number = 1.0
+    diagonal: int = 0
+    is_capped: bool = False
+    is_random: bool = False
+    is_of_exp: bool = False
+
+
+class Softmax:
+    """A softmax of what came from a product.
+
+    Attributes:
+        over: the axes that it normalises over.
+        layout: of scores and weights.
+        scores: what it received, while that is at hand.
+        weights: what it gave.
+        versions: of both then.
+        is_second: whether it received weights.
+    """
+
+    __slots__ = ("is_second", "layout", "over", "scores", "versions", "weights")
+
+    def __init__(
+        self,
+        over: frozenset[Atom],
+        layout: Layout,
+        scores: torch.Tensor | None,
+        weights: torch.Tensor,
+        is_second: bool = False,
+    ) -> None:
+        self.over, self.layout, self.scores, self.weights, self.is_second = over, layout, scores, weights, is_second
+        self.versions = (0 if scores is None else version(scores), version(weights))
+
+
+class Flow(NamedTuple):
+    """How a tensor came from a product.
+
+    Attributes:
+        stage: what it is.
+        product: where it came from; None of an operand.
+        factors: the two of an `outer` or `pending` product; the second of `pending` are the values.
+        scale: what multiplies the product; None where that is no one number.
+        steps: the numbers that it was multiplied with, in order.
+        capped: the scale before the tanh of a soft cap; None without.
+        laid: on the scores, in order.
+        sinks: a column that was put beside the scores, which nothing was done to since but to all of a row alike.
+        four: the layout with four axes that the scores had; None where they had none.
+        softmax: that it went through.
+        after: what was laid on the weights.
+        again: the axes that the weights were normalised over once more.
+        dropout: the probability.
+        in_dropout: whether the module that dropped weights was in training mode.
+        summed: of a `sum`, `max` or `log`: the axes that went.
+        unread: what of it is not understood.
+        is_random: whether an operand's values were drawn.
+        beside: weights of other softmaxes that were added to these.
+    """
+
+    stage: Stage
+    product: Product | None = None
+    factors: tuple[Operand, Operand] | None = None
+    scale: Number | None = 1.0
+    steps: tuple[Number, ...] = ()
+    capped: Number | None = None
+    laid: tuple[Laid, ...] = ()
+    sinks: Laid | None = None
+    four: Layout | None = None
+    softmax: Softmax | None = None
+    after: tuple[Laid, ...] = ()
+    again: frozenset[Atom] = frozenset()
+    dropout: float = 0.0
+    in_dropout: bool | None = None
+    summed: frozenset[Atom] = frozenset()
+    unread: str | None = None
+    is_random: bool = False
+    beside: tuple[tuple[Flow, Layout], ...] = ()
+
+
+class State:
+    """The flow of a tensor and of its views; None once its attention was told, or it is too long ago."""
+
+    __slots__ = ("__weakref__", "flow", "version", "was_told")
+
+    def __init__(self, flow: Flow, at: int) -> None:
+        self.flow: Flow | None = flow
+        self.version = at
+        self.was_told = False
+        if flow.product is not None:
+            flow.product.states.add(self)
+
+
+class Node(NamedTuple):
+    """A tensor that is followed."""
+
+    state: State
+    layout: Layout
+
+
+class _Key(ref[torch.Tensor]):
+    __slots__ = ("key",)
+    key: int
+
+
+class Nodes:
+    """The nodes of the tensors of one thread that are followed and still exist."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[_Key, Node]] = {}
+        self._products: deque[ref[Product]] = deque()
+        known = self._known
+        self._ended = lambda dead: known.pop(dead.key, None)
+
+    def knows(self, values: Iterable[object]) -> bool:
+        """Return whether one of some values is a tensor that is followed."""
+        return not self._known.keys().isdisjoint(map(id, values))
+
+    def get(self, tensor: object) -> Node | None:
+        """Return the node of a tensor; None of one that is not followed, that has other axes now, and of all else."""
+        node = self.before(tensor)
+        return node if node is None or (isinstance(tensor, torch.Tensor) and tensor.ndim == len(node.layout)) else None
+
+    def before(self, tensor: object) -> Node | None:
+        """Return the node of a tensor that may have got or lost an axis just now."""
+        entry = self._known.get(id(tensor))
+        return None if entry is None else entry[1]
+
+    def steps(self, tensor: torch.Tensor) -> tuple[Number, ...]:
+        """Return the numbers that a tensor was multiplied with, as far as it was followed."""
+        node = self.get(tensor)
+        if node is None:
+            return ()
+        steps = steps_of(node.state.flow)
+        return steps if version(tensor) == node.state.version else unsure(steps)
+
+    def follow(self, tensor: torch.Tensor, flow: Flow, layout: Layout) -> None:
+        """Follow a tensor that is new."""
+        self.share(tensor, Node(State(flow, version(tensor)), layout))
+
+    def share(self, tensor: torch.Tensor, node: Node) -> None:
+        """Follow a tensor with the state of another, of which it is a view; a number is not followed."""
+        if not node.layout:
+            return
+        key = _Key(tensor, self._ended)
+        key.key = id(tensor)
+        self._known[id(tensor)] = key, node
+
+    def begin(self, product: Product) -> None:
+        """Make room for a product: what became of the oldest is followed no more."""
+        self._products.append(ref(product))
+        if len(self._products) > _MOST_PRODUCTS and (oldest := self._products.popleft()()) is not None:
+            for state in list(oldest.states):
+                state.flow = None
+
+
+def steps_of(flow: Flow | None) -> tuple[Number, ...]:
+    """Return the numbers that a factor of a product was multiplied with; weights are a factor as they are."""
+    if flow is None or flow.softmax is not None:
+        return ()
+    return unsure(flow.steps) if flow.laid else flow.steps
+
+
+def unsure(steps: tuple[Number, ...]) -> tuple[Number, ...]:
+    """Return the numbers of a tensor that not all of it was multiplied with, or that were taken back."""
+    return (*steps, UNKNOWN) if steps else ()
+
+
+def version(tensor: torch.Tensor) -> int:
+    """Return how often a tensor was changed in place; tensors of the inference mode do not count it."""
+    return 0 if tensor.is_inference() else tensor._version

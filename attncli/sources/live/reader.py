@@ -1,0 +1,79 @@
+"""What every reader of live attention has in common: what it is told, and what it may ask.
+
+A reader is made anew for each thread of the program. After a function of torch ran, `watching` gives it function,
+arguments and result, while the program waits: no function that the reader calls is watched, and none is recorded by
+autograd. What it makes of them it hands to `Scene.tell`, at once or when it has seen more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import torch
+
+from attncli.sources.live.call import Call, Place
+from attncli.sources.live.flow import Nodes
+
+# Takes function, arguments, keyword arguments and result.
+Handler = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any], Any], None]
+# Takes a module whose forward ended, the modules that it called, its arguments, keyword arguments and output.
+ModuleHandler = Callable[[Any, list[torch.nn.Module], tuple[Any, ...], dict[str, Any], Any], None]
+
+
+def may_look() -> bool:
+    """Return whether values of tensors can be read now.
+
+    They cannot while a program is traced or a CUDA graph is captured. And what runs in a backward pass was seen
+    forward: it is computed again for the gradients.
+    """
+    return (
+        torch._C._current_graph_task_id() < 0
+        and not torch._C._get_tracing_state()
+        and not (
+            torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+            and torch.cuda.is_current_stream_capturing()
+        )
+    )
+
+
+class Scene(Protocol):
+    """The thread of the program that runs.
+
+    Attributes:
+        nodes: its tensors that are followed.
+    """
+
+    nodes: Nodes
+
+    def place(self) -> Place:
+        """Return where the program stands."""
+
+    def module(self) -> torch.nn.Module | None:
+        """Return the innermost module that runs; None outside of modules."""
+
+    def is_training(self) -> bool | None:
+        """Return whether the innermost module that runs is in training mode; None outside of modules."""
+
+    def tell(self, call: Call) -> None:
+        """Hand over an attention."""
+
+    def note(self, text: str) -> None:
+        """Say once what a reader of the whole should know."""
+
+
+class Reader:
+    """A reader that wants to see nothing.
+
+    Attributes:
+        functions: what takes the calls of which function of torch.
+        modules: what takes the modules that have which forward.
+        others: what takes the calls of all functions that are not in it, or None. It costs each of them.
+    """
+
+    functions: Mapping[Callable[..., Any], Handler] = {}
+    modules: Mapping[Callable[..., Any], ModuleHandler] = {}
+    others: Handler | None = None
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene

@@ -1,0 +1,215 @@
+"""A program under `attn run` does what it does under python, and what was seen of it is reported."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ATTEND = """
+import torch
+import torch.nn.functional as F
+def attend():
+    x = torch.ones(1, 1, 2, 4)
+    return F.scaled_dot_product_attention(x, x, x)
+"""
+
+TELLS = """
+import os, sys
+print(sys.argv, sys.path[0], __name__, __file__, __package__, __doc__, __cached__, sorted(globals()))
+print(type(__loader__).__name__, sys.modules["__main__"].__dict__ is globals(), sys.stdin.read(), os.environ.get("X"))
+print(sys.stdout is sys.__stdout__, sys.excepthook is sys.__excepthook__, "torch" in sys.modules)
+import gc, signal
+print(gc.get_threshold(), *(signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)))
+"""
+
+
+class Ran(NamedTuple):
+    """What became of a program, and how many calls were reported; None if nothing was."""
+
+    code: int
+    stdout: str
+    stderr: str
+    calls: int | None = None
+
+
+def alone(*arguments: str, stdin: str = "") -> Ran:
+    done = subprocess.run([sys.executable, *arguments], input=stdin, capture_output=True, text=True, check=False)
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+def watched(*arguments: str, stdin: str = "") -> Ran:
+    Path("calls.json").unlink(missing_ok=True)
+    done = alone("-m", "attncli", "run", "--quiet", "-o", "calls.json", *arguments, stdin=stdin)
+    if not Path("calls.json").exists():
+        return done
+    places = json.loads(Path("calls.json").read_text())["places"]
+    return done._replace(calls=sum(place["calls"] for place in places))
+
+
+def same(*arguments: str, stdin: str = "") -> int | None:
+    """Run a program both ways, hold that nothing differs, and return how many calls were reported."""
+    without, ran = alone(*arguments, stdin=stdin), watched(*arguments, stdin=stdin)
+    assert ran[:3] == without[:3]
+    return ran.calls
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # OpenMP hangs in the children of os.fork
+
+
+def write(name: str, text: str) -> str:
+    Path(name).parent.mkdir(exist_ok=True, parents=True)
+    Path(name).write_text(text)
+    return name
+
+
+def test_what_a_script_can_tell_of_itself() -> None:
+    assert same(write("sub/tells.py", TELLS), "--one", "-F", "two", stdin="words") == 0
+
+
+def test_what_a_module_can_tell_of_itself() -> None:
+    write("package/__init__.py", "")
+    write("package/tells.py", TELLS)
+    write("package/__main__.py", TELLS)
+    assert same("-m", "package.tells", "one") == 0
+    assert same("-m", "package", "--two", stdin="words") == 0
+
+
+def test_a_folder_and_an_archive() -> None:
+    write("folder/__main__.py", TELLS)
+    subprocess.run([sys.executable, "-m", "zipfile", "-c", "archive.zip", "folder/__main__.py"], check=True)
+    assert same("folder", "one") == 0
+    same("archive.zip")
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "sys.exit()", "sys.exit(3)", "sys.exit('a sentence')", "sys.exit(256)", "sys.exit(-1)", "1 / 0",
+        "raise ValueError from KeyError()", "sys.stdout.write('no line end')",
+        "sys.excepthook = lambda *_: print('hook'); 1 / 0",
+    ],
+)  # fmt: skip
+def test_a_program_ends_as_under_python(last: str) -> None:
+    assert same(write("ends.py", f"import atexit, sys\natexit.register(print, 'at exit')\n{last}\n")) == 0
+
+
+def test_a_function_of_torch_that_fails() -> None:
+    last = "try:\n    1 / 0\nexcept ZeroDivisionError:\n    F.scaled_dot_product_attention(torch.ones(2, 3), 1, 2)"
+    assert same(write("fails.py", f"{ATTEND}\nattend()\n{last}\n")) == 1
+
+
+@pytest.mark.parametrize("text", ["x = (\n", "def f():\nreturn 1\n"])
+def test_a_script_that_is_no_python(text: str) -> None:
+    assert same(write("wrong.py", text)) == 0
+
+
+def test_there_is_no_such_program() -> None:
+    ran = watched("missing.py")
+    assert (ran.code, ran.stdout, ran.calls) == (2, "", None)
+    assert "can't open file" in ran.stderr
+    assert "missing.py" in ran.stderr
+    assert same("-m", "no_such_module") == 0
+
+
+def test_a_program_that_interrupts_itself() -> None:
+    script = write("interrupted.py", f"{ATTEND}\nattend()\nraise KeyboardInterrupt\n")
+    without, ran = alone(script), watched(script)
+    assert (ran.stdout, ran.stderr, ran.calls) == (without.stdout, without.stderr, 1)
+    assert ran.code == 128 + signal.SIGINT == 128 - without.code  # it died of the signal; a shell says so like that
+
+
+def test_ctrl_c_reports_what_was_seen(signals_arrive: None) -> None:
+    script = write("waits.py", f"import time{ATTEND}\nattend()\nprint('ready', flush=True)\ntime.sleep(60)\n")
+    command = [sys.executable, "-m", "attncli", "run", "--quiet", "-F", "json", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "KeyboardInterrupt\n" in stderr
+    assert stderr.rstrip().endswith("}")
+    assert json.loads(stderr[stderr.index("{") :])["places"][0]["calls"] == 1
+
+
+def test_os_exit_reports_what_was_seen() -> None:
+    assert same(write("leaves.py", f"import os{ATTEND}\nattend()\nprint(1, flush=True)\nos._exit(7)\n")) == 1
+
+
+def test_a_fork_reports_nothing_of_its_own() -> None:
+    script = f"""
+import os{ATTEND}
+attend()
+child = os.fork()
+attend()
+if child:
+    os.waitpid(child, 0)
+print("parent" if child else "child", flush=True)
+"""
+    assert same(write("forks.py", script)) == 2
+
+
+def test_workers_and_processes_go_on_working() -> None:
+    script = f"""
+import multiprocessing
+from torch.utils.data import DataLoader, Dataset{ATTEND}
+class Numbers(Dataset):
+    def __len__(self):
+        return 2
+    def __getitem__(self, index):
+        attend()
+        return float(index)
+def double(x):
+    return 2 * x
+if __name__ == "__main__":
+    for kind in ("fork", "spawn"):
+        attend()
+        print(kind, *DataLoader(Numbers(), num_workers=1, multiprocessing_context=kind))
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(pool.map(double, [1, 2]))
+"""
+    assert same(write("loads.py", script)) == 2
+
+
+def test_threads_the_environment_and_warnings() -> None:
+    """Threads end before the report; torch reads what the program set; a warning names the program's line."""
+    script = f"""
+import os, sys, threading, time
+os.environ["OMP_NUM_THREADS"] = "3"
+from concurrent.futures import ThreadPoolExecutor{ATTEND}
+def later():
+    time.sleep(0.2)
+    attend()
+    sys.stdout.write("later\\n")
+threading.Thread(target=later).start()
+pool = ThreadPoolExecutor(1)
+pool.submit(later)
+print("main", torch.get_num_threads(), torch.ones(1, 2, 3).T.shape)  # of three axes, of which torch warns
+"""
+    assert same(write("threads.py", script)) == 2
+
+
+def test_a_program_without_torch() -> None:
+    assert same(write("plain.py", "import sys\nprint('torch' in sys.modules)\n")) == 0
+
+
+def test_pytest_runs_under_it() -> None:
+    write("test_model.py", f"{ATTEND}\ndef test_it():\n    assert attend().sum() == 8\n")
+    ran = watched("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_model.py")
+    assert (ran.code, ran.calls) == (0, 1)
+    assert "1 passed" in ran.stdout
+
+
+def test_a_script_reads_its_lines() -> None:
+    assert same(write("reads.py", "for number in range(2):\n    print(number, input())\n"), stdin="one\ntwo\n") == 0
+    assert os.path.exists("calls.json")
