@@ -6,6 +6,8 @@
     trace.layer(0).head(1).weights      # NumPy, [Q, K]: rows are queries, columns keys
 
 Importing the package imports nothing heavy; each name is loaded when it is first used.
+
+PYTEST_DONT_REWRITE: `attn run -m pytest` imports this before pytest does, which would warn of it.
 """
 
 from __future__ import annotations
@@ -17,15 +19,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from attncli.analysis.calls import watch as watch
     from attncli.analysis.check import check as check
     from attncli.analysis.derive import derive as derive
     from attncli.analysis.diff import diff as diff
     from attncli.analysis.heads import heads as heads
     from attncli.analysis.why import why as why
     from attncli.errors import AttnError as AttnError
+    from attncli.masks.checking import check_mask as check_mask
     from attncli.sources import inspect as inspect
     from attncli.sources import open_source as open_source
-    from attncli.sources.module import from_multihead_attention as from_multihead_attention
+    from attncli.sources.live.module import from_multihead_attention as from_multihead_attention
     from attncli.sources.tokenize import tokenize as tokenize
     from attncli.trace.store import load as load
     from attncli.trace.trace import Trace as Trace
@@ -33,15 +37,17 @@ if TYPE_CHECKING:
 _HOMES = {
     "AttnError": "attncli.errors",
     "check": "attncli.analysis.check",
+    "check_mask": "attncli.masks.checking",
     "derive": "attncli.analysis.derive",
     "Trace": "attncli.trace.trace",
     "diff": "attncli.analysis.diff",
-    "from_multihead_attention": "attncli.sources.module",
+    "from_multihead_attention": "attncli.sources.live.module",
     "heads": "attncli.analysis.heads",
     "inspect": "attncli.sources",
     "load": "attncli.trace.store",
     "open_source": "attncli.sources",
     "tokenize": "attncli.sources.tokenize",
+    "watch": "attncli.analysis.calls",
     "why": "attncli.analysis.why",
 }
 __all__ = sorted(["__version__", *_HOMES])

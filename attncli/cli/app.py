@@ -29,6 +29,7 @@ _COMMANDS = {
     "why": "Say why a query attends to a key.",
     "diff": "Show what changed between two sentences, checkpoints or traces.",
     "tokens": "Show the tokens of a sentence.",
+    "run": "Run a Python program, and show every attention that ran.",
     "config": "Say what the options are set to, and where.",
     "completion": "Print the completion script of a shell.",
     "help": "Show the help of a command, or on a topic.",
@@ -129,6 +130,27 @@ class _Command(_Ours, SettableCommand):
                 raise
 
 
+class _Program(_Command):
+    """A command that runs a program, whose arguments are its own."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line up to the program: a script, or what follows `-m MODULE`."""
+        return super().parse_args(ctx, self._divided(list(args)))
+
+    def _divided(self, args: list[str]) -> list[str]:
+        """Return the command line with `--` where the program's part begins, as python reads its own."""
+        with_value = {name for one in self.params if not getattr(one, "is_flag", True) for name in one.opts}
+        index = 0
+        while index < len(args) and args[index].startswith("-") and args[index] not in ("-", "--"):
+            name = args[index]
+            if name.startswith("-m") and not name.startswith("--"):
+                index += 1 if len(name) > 2 else 2
+                return [*args[:index], "--", *args[index:]]
+            is_attached = "=" in name if name.startswith("--") else len(name) > 2
+            index += 2 if not is_attached and name in with_value else 1
+        return args if args[index : index + 1] == ["--"] else [*args[:index], "--", *args[index:]]
+
+
 def _help(context: typer.Context, code: int = ExitCode.OK) -> NoReturn:
     """Print a command's help and end there; Typer would print what it is given, and a line end after it."""
     from attncli.cli.help import page_of, show
@@ -167,7 +189,7 @@ def _built(name: str, function: str | None = None) -> Any:
 
     alone = typer.Typer(add_completion=False)
     found = getattr(import_module(f"attncli.cli.commands.{name}"), function or name)
-    alone.command(name, cls=_Command, short_help=_COMMANDS[name])(takes(found, Volume))
+    alone.command(name, cls=_Program if name == "run" else _Command, short_help=_COMMANDS[name])(takes(found, Volume))
     return typer.main.get_command(alone)
 
 

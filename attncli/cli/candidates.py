@@ -416,6 +416,7 @@ VALUES: dict[str, Callable[[Cursor], Iterable[Candidate]]] = {
     "--output": _outputs,
     "--revision": _revisions,
     "CODES": _codes,
+    "DIR": partial(_files, ()),
     "EXPR": _masks,
     "FILE": _mask_files,
     "FILE.safetensors": partial(_files, (".safetensors",)),
@@ -425,6 +426,7 @@ VALUES: dict[str, Callable[[Cursor], Iterable[Candidate]]] = {
     "NAME_OR_FOLDER": _models,
     "PARTS": _parts,
     "PATH": partial(_files, ()),
+    "SCRIPT ARGS": partial(_files, ()),
     "TOKENIZER": _tokenizers,
     "TOPIC": _topics,
 }

@@ -110,6 +110,12 @@ class Environment:
         self._is_quiet, self._is_verbose = is_quiet, is_verbose
         self._begun = perf_counter()
 
+    def aside(self) -> Environment:
+        """Return one that writes its data to stderr: standard output belongs to a program that is run."""
+        other = Environment(self._is_quiet, self._is_verbose)
+        other._data = sys.stderr
+        return other
+
     @contextmanager
     def running(self) -> Iterator[None]:
         """Keep standard output for data: what a library prints, or code that a checkpoint brings, goes to stderr."""

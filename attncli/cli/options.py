@@ -512,6 +512,22 @@ class Rows(Output):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
+class Beside(Output):
+    """Where what is said of a program goes, whose standard output is its own."""
+
+    format_: Annotated[Literal["table", "json", "tsv"] | None, _FORMAT] = None
+    output: Annotated[
+        Path | None,
+        output_option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write to a file; its ending decides the format. Default: standard error.",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, repr=False, eq=False)
 class Document(Output):
     """Where what is one document goes."""
 

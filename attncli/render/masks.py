@@ -15,7 +15,7 @@ from rich.style import Style
 from rich.text import Text
 
 from attncli.masks.comparison import Comparison, summary
-from attncli.masks.conventions import WRITTEN
+from attncli.masks.conventions import RIGHT_FOR, WRITTEN
 from attncli.masks.expressions import biases, slopes
 from attncli.masks.findings import Finding
 from attncli.masks.layout import Subject
@@ -309,7 +309,8 @@ def checked(
     if comparison is not None:
         names = (comparison.names[0], "expected")
         yield _difference(replace(comparison, names=names), palette, room)
-    yield Text(tally(findings))
+    convention = subject.reading and subject.reading.convention
+    yield Text(RIGHT_FOR[convention] if not findings and convention in RIGHT_FOR else tally(findings))
 
 
 def _glyphs(width: int, palette: Palette) -> list[tuple[str, Style | None]]:
@@ -324,7 +325,8 @@ def _read_as(subject: Subject) -> str:
     if subject.loaded is None or subject.reading is None:
         _, queries, keys = subject.allowed.shape
         return f"{subject.name} · {queries} queries × {keys} keys"
-    said = f"{subject.name} · {subject.loaded.dtype or 'numbers'} {list(subject.shape)} · "
+    shape = f"[{len(subject.allowed)}, {subject.shape[-1]}], padding" if subject.is_padding else list(subject.shape)
+    said = f"{subject.name} · {subject.loaded.dtype or 'numbers'} {shape} · "
     if subject.reading.is_ambiguous:
         return said + "ambiguous"
     said += WRITTEN[subject.reading.convention]

@@ -122,12 +122,16 @@ class Palette(NamedTuple):
         """Return text of a user, a file or a vocabulary as it may stand among our words: harmless and writable."""
         return self._labelled(text, _PLAIN)
 
-    def shortened(self, text: str, width: int) -> str:
-        """Return such a text in at most `width` cells; an ellipsis says that it was longer."""
+    def shortened(self, text: str, width: int, keeps_end: bool = False) -> str:
+        """Return such a text in at most `width` cells, or its beginning or end; an ellipsis says that it was longer."""
         text = self._labelled(text, _PLAIN_MARKS)
         if cell_len(text) <= width:
             return text
         ellipsis = self.fit("…")
+        if keeps_end:
+            while cell_len(text) > width - len(ellipsis):
+                text = text[1:]
+            return ellipsis + text.lstrip()
         mark = LEFT_TO_RIGHT if text.endswith(LEFT_TO_RIGHT) else ""
         return set_cell_size(text, width - len(ellipsis)).rstrip() + ellipsis + mark
 

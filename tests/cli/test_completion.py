@@ -32,7 +32,11 @@ COMMANDS: dict[tuple[str, ...], Any] = {
     tuple(one.command_path.split()[1:]): one.command for one in (CONTEXT, *commands_of(CONTEXT))
 }
 ONLY_THE_USER_KNOWS = {
+    "GLOB",
+    "LENGTHS",
+    "MODULE",
     "N",
+    "N,N,…",
     "NUMBER",
     "SIZE",
     "START:STOP",

@@ -16,6 +16,7 @@ from readme import pages
 from rich.cells import cell_len
 from running import program
 from typer.main import get_command
+from whole_program import forked
 
 from attncli.analysis.metric_names import NAMES
 from attncli.cli.app import app
@@ -99,12 +100,27 @@ def all_examples() -> list[str]:
     return list(dict.fromkeys(lines))
 
 
+_TRAIN = """
+import torch, torch.nn.functional as F
+
+weight = torch.nn.Parameter(torch.ones(4))
+x, real = torch.randn(2, 1, 6, 4), torch.arange(6) < torch.tensor([[6], [4]])
+y = F.scaled_dot_product_attention(x * weight, x, x, attn_mask=real[:, None, None, :], is_causal=True)
+y.sum().backward()
+torch.optim.SGD([weight], lr=0.1).step()
+"""
+
+
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attn: Callable[..., Any]) -> Path:
     """A folder with the files that the examples name."""
     monkeypatch.chdir(tmp_path)
     for name in ("mask.npy", "before.npy", "after.npy"):
         np.save(tmp_path / name, np.tri(6, dtype=bool) & ~np.tri(6, k=-4, dtype=bool))
+    np.save(tmp_path / "padding.npy", np.arange(6) >= np.array([6, 2])[:, None])
+    (tmp_path / "train.py").write_text(_TRAIN)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_model.py").write_text("def test_model(): import train")
     (tmp_path / "sentences.txt").write_text("time flies like an arrow\nfruit flies like a banana\n")
     for name, seed in (("before", "0"), ("after", "1")):
         assert attn("inspect", "time flies", "--seed", seed, "--save", f"{name}.safetensors").code == 0
@@ -123,6 +139,10 @@ def test_an_example_runs(example: str, desk: Path, tiny_llama: str, attn: Callab
     assert words[0] == "attn"
     # The names are of real checkpoints, which tests do not download.
     arguments = [tiny_llama if word in ("gpt2", "distilgpt2") else word for word in words[1:]]
+    if arguments[0] == "run":  # a program, which has a process of its own, and pytest a new one
+        ran = (program if "pytest" in arguments else forked)(*arguments)
+        assert (ran.returncode, "1 place, 1 call" in ran.stderr) == (0, True), ran.stderr
+        return
     ran = attn(*arguments, stdin=stdin, **environment)
     is_check = arguments[0] == "check" or arguments[:2] in (["mask", "check"], ["mask", "diff"])
     assert ran.code == 0 or (is_check and ran.code == ExitCode.FINDINGS), ran.err
@@ -158,10 +178,12 @@ def test_a_topic_says_what_the_docs_say(name: str, heading: str) -> None:
 
 
 def test_the_masks_are_those_of_the_parser_and_written_as_it_reads_them() -> None:
-    assert NOTATION.keys() == ATOMS.keys() | {"file"}
+    assert NOTATION.keys() == ATOMS.keys() | {"file", "pad(left)"}
     for name, (usage, _) in NOTATION.items():
         for form in usage.split(" or "):
-            if name != "file":
+            if name == "pad(left)":
+                assert str(parse(form, allow_rows=True)) == form
+            elif name != "file":
                 numbered = re.sub(r"\b(?!left=|right=)[a-z]+(?=[,)])", "2", form).replace(",…", "")
                 assert str(parse(numbered, allow_bias=True)).startswith(name), form
     assert set(rows("metrics")) == set(NAMES)

@@ -95,8 +95,8 @@ def model(
 
 def _subject(mask: LayerMask) -> Subject:
     """Return a mask under the rule that it follows, if it follows one."""
-    from attncli.masks.comparison import recognized
     from attncli.masks.layout import Subject
+    from attncli.masks.recognition import recognized
 
     rule = recognized(mask.allowed[0], mask.past) if len(mask.allowed) == 1 else None
     return Subject("" if rule is None else str(rule), mask.allowed, mask.past, rule)

@@ -1,0 +1,281 @@
+"""The calls of a running program, taken one by one while it waits, as rows."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from threading import get_ident
+from time import perf_counter
+from typing import Any, overload
+
+from attncli.analysis.calls.expected import UnexpectedError, Wrong, expectation, findings_against, wrong_against
+from attncli.analysis.calls.looking import Latest, Looking
+from attncli.analysis.calls.passes import Pass, Step
+from attncli.analysis.calls.rows import Row, merged
+from attncli.analysis.calls.steps import Taken, findings_of_step
+from attncli.analysis.calls.table import LOOKED_FOR, plain_table
+from attncli.analysis.calls.tracks import Track
+from attncli.masks.checking import with_given_lengths
+from attncli.masks.findings import Finding
+from attncli.sources.live.call import Call, Place
+from attncli.sources.live.copies import kept
+from attncli.sources.live.inputs import Told
+from attncli.text import counted, visible
+
+_MOST_BYTES = 2**26  # of masks that are kept to be checked afterwards
+_FULL = f"{_MOST_BYTES >> 20} MiB of masks are kept for check, and later ones are not held against anything"
+_MOST_STEPS = 64  # whose findings are known when they come again
+
+
+def _without_notes_of_errors(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Return findings without the note that padding is seen, where that is an error beside what is expected."""
+    is_error = any(one.code == "pad" and one.severity == "error" for one in findings)
+    return tuple(one for one in findings if not (is_error and one.code == "pad" and one.severity == "note"))
+
+
+def matches(place: Place, pattern: str) -> bool:
+    """Return whether a pattern, as of file names, is that of a place: of its file and line, function or module."""
+    names = str(place), place.file, place.function, place.module or ""
+    return any(fnmatchcase(name, pattern) for name in names)
+
+
+class Calls(Sequence[Row]):
+    """Every attention that was seen, in rows of equal calls.
+
+    Args:
+        expect: an expression that each call is held against.
+        first: how many calls of each place are looked at; None is all.
+        place: a pattern, as of file names, of the places that are looked at: of their line, function or module.
+        is_kept: whether q, k and v of the first call of each place are kept, for traces, and masks for `check`.
+
+    Attributes:
+        seconds: how long the program was watched.
+        notes: what the rows do not say, a sentence each.
+        left_out: how many calls were seen that `place` or `first` leaves out.
+    """
+
+    def __init__(
+        self,
+        expect: str | None = None,
+        first: int | None = None,
+        place: str | None = None,
+        is_kept: bool = True,
+    ) -> None:
+        self.seconds = 0.0
+        self.notes: list[str] = []
+        self.left_out = 0
+        self._begun: float | None = None
+        self._expected = None if expect is None else expectation(expect)
+        self._first, self._pattern, self._is_kept = first, place, is_kept
+        self._looking = Looking()
+        self._tracks: dict[tuple[object, ...], Track] = {}
+        self._seen_at: dict[Place, int] = {}
+        self._keys_at: dict[Place, int] = {}  # of the last call there
+        self._open: dict[int, Pass] = {}  # of each thread
+        self._known: Latest[tuple[Step, list[tuple[Finding, ...]]]] = Latest(_MOST_STEPS)
+        self._to_check: list[Step] = []
+        self._bytes = 0
+        self._made_nan = False
+
+    # --- taking ---------------------------------------------------------------------------------------------
+
+    def take(self, call: Call) -> bool:
+        """Take in a call, while the program waits; it is not kept.
+
+        Returns:
+            Whether NaN came in with it, and no attention is known that made it.
+        """
+        if not self._is_wanted(call.place):
+            self.left_out += 1
+            return False
+        key = call.api, call.place, call.dtype, call.shape[1], call.shape[2] == 1
+        track = self._tracks.get(key)
+        if track is None:
+            track = self._tracks[key] = Track(call.api, call.place, call.dtype, call.shape)
+            if self._is_kept:
+                track.first = kept(call)
+        taken = self._look(call)
+        track.count(call, taken)
+        here = self._here()
+        if track in here.tracks:
+            self._end(here)
+        here.add(track, taken)
+        nan = next((one.severity for one in taken.findings if one.code == "nan"), None)
+        self._made_nan |= nan == "error"
+        return nan == "note" and not self._made_nan
+
+    def _look(self, call: Call) -> Taken:
+        """Look at a call; what goes wrong in us is said, and the program goes on."""
+        try:
+            return self._looking.look(call, self._has_cache(call))
+        except RecursionError:  # the program left us too few frames; its watcher says so
+            raise
+        except Exception as fault:
+            said = " ".join(f"{type(fault).__name__}: {fault}".split())[:200]
+            note = f"{call.place} could not be looked at, which is a bug in attn; please report it: {said}"
+            self.notes += [note] if note not in self.notes else []
+            return Taken(call.place, None, (), call.findings, "a bug in attn")
+
+    def _has_cache(self, call: Call) -> bool:
+        """Return whether the keys are those of the last call of this module here, and one more for each query."""
+        queries, keys = call.shape[2:]
+        before = self._keys_at.get(call.place, 0)
+        self._keys_at[call.place] = keys
+        return 0 < before == keys - queries
+
+    def tell(self, told: Told, since: int) -> None:
+        """Take in what an input of a module says of a batch; see `watching_inputs`."""
+        self._here().tell(told, since)
+
+    def taken(self) -> int:
+        """Return how many calls this thread has made."""
+        return self._here().taken
+
+    def _here(self) -> Pass:
+        return self._open.setdefault(get_ident(), Pass())
+
+    def start(self) -> None:
+        """Say that the program begins."""
+        self._begun = perf_counter()
+
+    def finish(self) -> None:
+        """Say that no call is to come."""
+        if self._begun is not None:
+            self.seconds, self._begun = perf_counter() - self._begun, None
+        self.settle()
+
+    def settle(self) -> None:
+        """Say that a step is over: what comes is another one."""
+        for each in list(self._open.values()):  # other threads may begin meanwhile
+            if each.calls:
+                self._end(each)
+
+    def _is_wanted(self, place: Place) -> bool:
+        if self._pattern is not None and not matches(place, self._pattern):
+            return False
+        if self._first is None:
+            return True
+        self._seen_at[place] = self._seen_at.get(place, 0) + 1
+        return self._seen_at[place] <= self._first
+
+    def _end(self, thread: Pass) -> None:
+        """Look at the calls of a step together."""
+        step = thread.end()
+        _, found = self._known.get(step.key, lambda: (step, self._found(step)))
+        for track, findings in zip(step.tracks, found, strict=True):
+            track.notice(findings)
+
+    def _found(self, step: Step) -> list[tuple[Finding, ...]]:
+        if self._is_kept:
+            self._keep(step)
+        found = [[beside.call.findings for beside in step.calls], findings_of_step(step.calls)]
+        if self._expected is not None:
+            found.append(findings_against(step.calls, self._expected))
+        return [_without_notes_of_errors(sum(of_one, ())) for of_one in zip(*found, strict=True)]
+
+    def _keep(self, step: Step) -> None:
+        """Keep the masks of a step for `check`."""
+        if self._bytes + step.size > _MOST_BYTES:
+            self.notes += [_FULL] if _FULL not in self.notes else []
+            return
+        self._bytes += step.size
+        self._to_check.append(step)
+
+    # --- reading --------------------------------------------------------------------------------------------
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """A row for each place, of the modules whose calls are alike."""
+        return merged(self._tracks.values())
+
+    @property
+    def tracks(self) -> tuple[Track, ...]:
+        """The calls of every module at every place."""
+        return tuple(self._tracks.values())
+
+    @property
+    def calls(self) -> int:
+        """How many calls were looked at."""
+        return sum(track.calls for track in self._tracks.values())
+
+    @property
+    def places(self) -> int:
+        """How many places there are: lines of a program."""
+        return len({track.place[:3] for track in self._tracks.values()})
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What is wrong, everywhere."""
+        return tuple(finding for row in self.rows for finding in row.findings)
+
+    def check(self, expect: str, lengths: Any = None, place: str | None = None) -> None:
+        """Hold every call against an expression.
+
+        Args:
+            expect: what the masks should be: `causal & pad`.
+            lengths: how many tokens each batch row has, for `pad`, or an attention mask `[B, K]` with 1 or True for a
+                token; None is what the masks themselves say, the first of a step that hides keys at an end of a batch
+                row.
+            place: a pattern, as of file names, of the places that are held against it: of their file, `file:line`,
+                function or module.
+
+        Raises:
+            UnexpectedError: an AssertionError that says where a mask is another one, or that there was no call.
+            UsageError: `expect` is no expression, or has no `pad` for the lengths.
+            InputError: `lengths` are none.
+        """
+        self.settle()
+        expected = expectation(expect)
+        if lengths is not None:
+            expected = with_given_lengths(expected, lengths)
+        wrong: list[Wrong] = []
+        held = 0
+        for step in self._to_check:
+            for beside, found in zip(step.calls, wrong_against(step.calls, expected), strict=True):
+                if place is None or matches(beside.call.place, place):
+                    held += 1
+                    wrong += found
+        if wrong or not held:
+            raise UnexpectedError(expect, wrong, self._seen_instead(place))
+        if _FULL in self.notes:
+            warnings.warn(_FULL, stacklevel=2)
+
+    def _seen_instead(self, place: str | None) -> str:
+        """Return what there was where no call is to be checked."""
+        if not self.calls:
+            return f"no attention ran; looked for {LOOKED_FOR}"
+        if place is None or any(matches(track.place, place) for track in self.tracks):
+            return "the masks of its calls were not kept"
+        return f"no attention ran at {visible(place)}; {counted(self.calls, 'call')} ran elsewhere"
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Row, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Row | tuple[Row, ...]:
+        """Return a row, or some."""
+        return self.rows[index]
+
+    def __iter__(self) -> Iterator[Row]:
+        """Yield the rows."""
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        """Return how many rows there are."""
+        return len(self.rows)
+
+    def __str__(self) -> str:
+        """Return the table."""
+        return plain_table(self.headline, self.rows)
+
+    def __repr__(self) -> str:
+        """Return what was seen, in a line."""
+        return f"<{type(self).__name__}: {self.headline}>"
+
+    @property
+    def headline(self) -> str:
+        """What was seen, in numbers."""
+        return f"{counted(self.places, 'place')}, {counted(self.calls, 'call')}, {self.seconds:.1f} s"

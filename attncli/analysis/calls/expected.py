@@ -1,0 +1,186 @@
+"""Calls held against an expression: what differs, cell by cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from attncli.analysis.calls.rows import named
+from attncli.analysis.calls.steps import Beside, Taken, padding_of
+from attncli.errors import AttnError
+from attncli.masks.audit import audit_allowed, matters
+from attncli.masks.comparison import Comparison
+from attncli.masks.expressions import Expression, Grid, Pad, leaves, with_lengths
+from attncli.masks.findings import Finding
+from attncli.masks.layout import Size, laid_out
+from attncli.masks.parser import parse
+from attncli.sources.live.call import Place
+from attncli.text import visible
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool
+
+    from attncli.analysis.calls.masks import CallMask
+
+_MOST_LINES = 20
+
+
+class WrongCells(NamedTuple):
+    """Which cells of a call are wrong, in the first batch row and head where some are.
+
+    Attributes:
+        where: the batch row and the head in words; empty where there is one of each.
+        comparison: of the call with what is expected; where it does not matter what a query sees, they agree.
+    """
+
+    where: str
+    comparison: Comparison
+
+
+class Wrong(NamedTuple):
+    """A call that is not as expected, and how.
+
+    Attributes:
+        call: it.
+        finding: what differs.
+        expected: what it was held against, with the padding of its batch; None where that is not known.
+    """
+
+    call: Taken
+    finding: Finding
+    expected: Expression | None
+
+    @property
+    def cells(self) -> WrongCells | None:
+        """Which cells are wrong; None where it is no matter of cells."""
+        mask, expected = self.call.mask, self.expected
+        if mask is None or expected is None or not self.finding.cells:
+            return None
+        _, heads, queries, keys = mask.shape
+        grid = Grid(np.arange(queries)[:, None], keys, mask.past, queries, heads)
+        wanted = laid_out(expected, Size(queries, keys, mask.past), heads)
+        wanted = wanted.reshape((1,) * (4 - wanted.ndim) + wanted.shape)
+        rows = max(len(mask.allowed), len(wanted))
+        for row in range(rows):
+            planes = _row(np.broadcast_to(mask.allowed, (*mask.allowed.shape[:2], queries, keys)), row)
+            differs = (planes != _row(wanted, row)) & _row(matters(planes[None], wanted, expected, grid), row)
+            for head, plane in enumerate(differs):
+                if plane.any():
+                    names = [f"batch row {row}"] * (rows > 1) + [f"head {head}"] * (len(differs) > 1)
+                    seen = planes[min(head, len(planes) - 1)]
+                    compared = Comparison(
+                        ("the call", "expected"), plane & seen, plane & ~seen, seen & ~plane, mask.past
+                    )
+                    return WrongCells(", ".join(names), compared)
+        return None
+
+
+def _row(planes: Bool[np.ndarray, "_ _ _ _"], row: int) -> Bool[np.ndarray, "_ _ _"]:
+    return planes[min(row, len(planes) - 1)]
+
+
+class UnexpectedError(AssertionError):
+    """Calls are not as expected.
+
+    Attributes:
+        expected: the expression that they were held against.
+        wrong: which calls, and how; empty where there was no call at all.
+    """
+
+    def __init__(self, expected: str, wrong: Sequence[Wrong], instead: str = "") -> None:
+        """Make the error.
+
+        Args:
+            expected: the expression that the calls were held against.
+            wrong: which calls, and how.
+            instead: what there was where no call was to be held against it, in words.
+        """
+        self.expected, self.wrong = expected, tuple(wrong)
+        lines = self._lines() if wrong else [instead]
+        super().__init__("\n".join([f"attention is not {visible(expected)}", *lines]))
+
+    def _lines(self) -> Iterator[str]:
+        places: dict[tuple[tuple[object, ...], str], list[Place]] = {}
+        for one in self.wrong:
+            advice = f"; {one.finding.advice}" if one.finding.advice else ""
+            said = f"{one.finding.code}: {one.finding.message}{advice}"
+            places.setdefault((one.call.place[:3], said), []).append(one.call.place)
+        for (_, said), alike in [*places.items()][:_MOST_LINES]:
+            yield visible(f"{named(alike)}: {said}")
+        if len(places) > _MOST_LINES:
+            yield f"and {len(places) - _MOST_LINES} more"
+
+
+def expectation(text: str) -> Expression:
+    """Parse what calls are held against; `pad` may stand without numbers.
+
+    Raises:
+        UsageError: it is no expression.
+        InputError: a file that it names cannot be read.
+    """
+    return parse(text, states_true=False, allow_rows=True)
+
+
+def findings_against(calls: Sequence[Beside], expected: Expression) -> list[tuple[Finding, ...]]:
+    """Return what each call of a step does otherwise than an expression says; see `wrong_against`."""
+    return [tuple(one.finding for one in wrong) for wrong in wrong_against(calls, expected)]
+
+
+def wrong_against(calls: Sequence[Beside], expected: Expression) -> Iterator[list[Wrong]]:
+    """Yield what each call of a step does otherwise than an expression says.
+
+    Args:
+        calls: of one step, with what is known of their batches.
+        expected: what their masks should be; the last query stands at the last key. How much `pad` hides is what the
+            numbers of the words say, by the `padding_idx` of an embedding, or else the first mask of the step that
+            hides keys at an end of a batch row, unless the expression itself was told.
+    """
+    for each in calls:
+        try:
+            own = _with_padding(expected, each, calls)
+        except AttnError as error:  # pad(left), and the padding is on the right
+            yield [Wrong(each.call, Finding("padding-side", "error", f"{expected} does not fit: {error}"), None)]
+            continue
+        yield [Wrong(each.call, one, own) for one in _findings(each.call, own)]
+
+
+def _with_padding(expected: Expression, beside: Beside, calls: Sequence[Beside]) -> Expression | None:
+    """Return what is expected of a call, with the padding of its batch; None where nobody knows that."""
+    mask = beside.call.mask
+    if mask is None or not any(_is_untold(leaf) for leaf in leaves(expected)):
+        return expected
+    tokens = _tokens(mask, beside, calls)
+    return None if tokens is None else with_lengths(expected, tokens)
+
+
+def _is_untold(leaf: Expression) -> bool:
+    return isinstance(leaf, Pad) and leaf.lengths is None and leaf.real is None
+
+
+def _tokens(mask: CallMask, beside: Beside, calls: Sequence[Beside]) -> Bool[np.ndarray, "B K"] | None:
+    """Return which keys of a call are tokens; None where nobody knows."""
+    batch, _, _, keys = mask.shape
+    known = padding_of(calls, beside)
+    if known:
+        return next((one for one in known if np.array_equal(one.tokens, mask.rule.tokens)), known[0]).tokens
+    is_told = batch == 1 or any(
+        len(one.allowed) == batch for each in calls for one in each.call.reads if one.allowed.shape[3] == keys
+    )
+    return np.ones((batch, keys), bool) if is_told else None
+
+
+def _findings(call: Taken, expected: Expression | None) -> list[Finding]:
+    """Return the errors of a call beside what is expected of it, of which None is that its padding is not known."""
+    if call.mask is None:
+        return [Finding("no-mask", "error", f"the mask cannot be held against {expected}: it cannot be read")]
+    if expected is None:
+        message = "no mask of this step says which keys are padding, and none is hidden here"
+        advice = "pad has to come from somewhere: give a padding mask, or in Python lengths, to check"
+        return [Finding("pad", "error", message, advice=advice)]
+    try:
+        found = audit_allowed(call.mask.allowed, call.mask.shape, expected)
+        return [one for one in found if one.severity == "error" and one.code != "dead-row"]  # said of every call
+    except AttnError as error:  # it does not fit so many positions
+        return [Finding("shape", "error", f"{expected} does not fit: {error}")]

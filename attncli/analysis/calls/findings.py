@@ -1,0 +1,192 @@
+"""What is wrong with one call: what its masks are made of, what they hide together, and what came out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from attncli.analysis.calls.masks import CallMask, Read
+from attncli.masks.alone import suspicions
+from attncli.masks.conventions import LEAST
+from attncli.masks.findings import Finding
+from attncli.masks.recognition import rule_of
+from attncli.sources.live.call import Call
+from attncli.sources.live.copies import has_nan, is_zero
+from attncli.text import counted
+
+
+def findings_of(
+    call: Call, mask: CallMask, reads: Sequence[Read], unused: Sequence[Read], has_cache: bool = False
+) -> Iterator[Finding]:
+    """Yield what is wrong with a call, while the program waits.
+
+    Args:
+        call: as it was seen.
+        mask: what all its masks hide together.
+        reads: these masks.
+        unused: masks that it was given and that the API did not apply.
+        has_cache: whether the keys before its queries are those of the calls before.
+    """
+    yield from call.findings
+    yield from _alignment(mask)
+    if has_cache and mask.is_top_left and not mask.is_causal:
+        yield _before_the_cache(mask)
+    is_laid = False
+    for one in reads:
+        yield from one.findings
+        if _is_laid_along_queries(one, mask):
+            is_laid = True
+            yield _broadcast(one)
+        yield from _beside_causal(one, mask)
+    yield from _added_up(reads, call.dtype)
+    if mask.is_causal:
+        yield from (_ignored(one, mask) for one in unused if not _is_causal(one))
+    yield from _by_itself(call, mask, reads, {"shape", "broadcast", "dead-row"} if is_laid else {"shape"})
+    yield from _dropout(call)
+    yield from _nan(call)
+
+
+def _alignment(mask: CallMask) -> Iterator[Finding]:
+    _, _, queries, keys = mask.shape
+    if mask.is_causal and queries < keys:
+        sizes = f"{queries} {'query' if queries == 1 else 'queries'} and {keys} keys"
+        sees = "it sees the first key alone" if queries == 1 else "query i sees keys up to i, and not those before it"
+        advice = "torch.nn.attention.bias.causal_lower_right aligns the last query with the last key"
+        message = f"is_causal aligns {sizes} top-left: {sees}"
+        yield Finding("shape", "error", message, queries, advice=advice)
+    elif mask.is_causal and queries > keys:
+        rest = queries - keys
+        message = f"is_causal aligns {queries} queries and {keys} keys top-left: the last {rest} see every key"
+        yield Finding("shape", "note", message, rest)
+
+
+def _before_the_cache(mask: CallMask) -> Finding:
+    """Return that a mask takes the queries for the first positions, although earlier calls had those."""
+    queries, keys = mask.shape[2:]
+    message = f"the mask of {queries}×{keys} is aligned top-left: query 0 sees no key of the cache but the first"
+    advice = "tril(diagonal=keys - queries) aligns the last query with the last key"
+    return Finding("shape", "error", message, queries, advice=advice)
+
+
+def _broadcast(one: Read) -> Finding:
+    """Return that a mask is the same for every key and differs from query to query."""
+    hidden = int(np.count_nonzero(~one.allowed[:, 0, :, 0]))
+    message = (
+        f"{one.name} {list(one.shape)} is the same for every key: it says which queries attend, not which keys "
+        f"are attended{f', and hides every key from {hidden} of them' * (hidden > 0)}"
+    )
+    return Finding("broadcast", "error", message, hidden, advice="a mask of keys has shape [B, 1, 1, K]")
+
+
+def _is_laid_along_queries(one: Read, mask: CallMask) -> bool:
+    _, _, queries, keys = mask.shape
+    allowed = one.allowed
+    if keys == 1 or queries == 1 or allowed.shape[2] == 1:
+        return False
+    if allowed.shape[3] == 1:
+        return one.convention != "additive" or not allowed.all()  # added to all scores of a query, it changes nothing
+    return not allowed.all() and bool(allowed.any()) and bool((allowed == allowed[..., :1]).all())
+
+
+def _beside_causal(one: Read, mask: CallMask) -> Iterator[Finding]:
+    """Yield a mask of queries and keys beside `is_causal`."""
+    if mask.is_causal and one.has_rows:
+        message = f"is_causal and {one.name} are both given: some kernels apply both, others refuse"
+        yield Finding("backend", "note", message, advice="put the causal part into the mask, and leave is_causal out")
+
+
+def _added_up(reads: Sequence[Read], dtype: str) -> Iterator[Finding]:
+    """Yield masks whose numbers come to −inf where two of them forbid a key."""
+    filled = [one for one in reads if any(math.isfinite(fill) for fill in one.fills)]
+    for one, other in combinations(filled, 2):
+        both = ~one.allowed & ~other.allowed
+        sums = [first + second for first in one.fills for second in other.fills]
+        if both.any() and any(total < LEAST.get(dtype, -math.inf) for total in sums if math.isfinite(total)):
+            message = "two masks are added whose numbers come to -inf where both hide a key"
+            advice = "combine masks before they become numbers"
+            yield Finding("double-fill", "error", message, int(np.count_nonzero(both)), advice=advice)
+
+
+def _ignored(one: Read, mask: CallMask) -> Finding:
+    queries, keys = mask.shape[2:]
+    allowed = np.broadcast_to(one.allowed, (*one.allowed.shape[:2], queries, keys))
+    count = int(np.count_nonzero((allowed != np.tri(queries, keys, dtype=bool)).any(axis=(0, 1))))
+    message = (
+        f"{one.name} is not applied: is_causal says that it is causal, and {counted(count, 'cell')} of it "
+        f"{'is' if count == 1 else 'are'} not"
+    )
+    return Finding("backend", "error", message, count, advice="leave is_causal out")
+
+
+def _is_causal(one: Read) -> bool:
+    """Return whether a given mask is the causal one, aligned top-left."""
+    queries, keys = one.allowed.shape[-2:]
+    return bool((one.allowed == np.tri(queries, keys, dtype=bool)).all())
+
+
+def _by_itself(call: Call, mask: CallMask, reads: Sequence[Read], said: set[str]) -> Iterator[Finding]:
+    """Yield what the mask shows to be wrong, besides what is said already."""
+    rule, allowed = mask.rule, mask.allowed
+    if rule.varies == "heads":
+        yield Finding("varies", "note", f"heads have different masks: {rule.text}", mask.shape[1])
+    dead = np.argwhere(~allowed.any(axis=3))
+    becomes = _becomes(call, *dead[0].tolist()) if len(dead) else ""
+    found = [one for one in suspicions(allowed, rule, mask.past, becomes) if one.code not in said]
+    parts = [] if any(one.code == "leak" for one in found) else list(_swapped_parts(mask, reads))
+    yield from parts
+    yield from (one for one in found if not parts or one.code != "dead-row")  # they follow from it
+
+
+def _swapped_parts(mask: CallMask, reads: Sequence[Read]) -> Iterator[Finding]:
+    """Yield what is wrong way round in one of several masks, where together they follow no rule."""
+    if mask.rule.expression is not None or len(reads) + mask.is_causal < 2:
+        return
+    for one in reads:
+        rule = rule_of(one.allowed, mask.shape)
+        leaks = (each for each in suspicions(one.allowed, rule, mask.past) if each.code == "leak")
+        yield from (replace(each, message=f"{one.name} {each.message}") for each in leaks)
+
+
+def _becomes(call: Call, row: int, head: int, query: int) -> str:
+    """Return what was made of a query that sees no key."""
+    if has_nan(_result(call)):
+        return "they became NaN"
+    zero = is_zero(call, row, head, query)
+    if zero is None:
+        return "what they give is no attention"
+    return "their output is 0" if zero else "the fill is finite, so they attend to hidden keys all the same"
+
+
+def _result(call: Call) -> Any:
+    """Return what came out; weights that are NaN may have been made 0 before they met the values."""
+    return call.weights if call.output is None else call.output
+
+
+def _dropout(call: Call) -> Iterator[Finding]:
+    """Yield dropout in evaluation, unless the reader of the call knows what it is for."""
+    if call.dropout > 0 and call.is_training is False and not any(one.code == "dropout" for one in call.findings):
+        message = f"dropout of {call.dropout:g} is on although the module is in eval mode"
+        is_written = call.api == "softmax"
+        advice = (
+            "F.dropout(…, training=self.training)" if is_written else "dropout_p=self.dropout if self.training else 0.0"
+        )
+        yield Finding("dropout", "error", message, advice=advice)
+
+
+def _nan(call: Call) -> Iterator[Finding]:
+    """Yield where NaN comes from: this attention, or what was before it."""
+    if not has_nan(_result(call)):
+        return
+    inputs = (call.q, call.k, call.v) if call.project is None else call.project()
+    came = [name for name, one in zip(("queries", "keys", "values"), inputs, strict=True) if has_nan(one)]
+    if came:
+        yield Finding("nan", "note", f"NaN comes in with its {' and '.join(came)}, and goes out again")
+        return
+    module = call.place.module
+    where = "" if module is None else f", the first module whose output has it: {module or 'the model itself'}"
+    yield Finding("nan", "error", f"NaN comes out of this attention{where}")

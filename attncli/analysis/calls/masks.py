@@ -1,0 +1,170 @@
+"""What the mask of a call is: the keys that each query may see, batch row by batch row, and the rule they follow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import reduce
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from attncli.attention import FORBIDDEN_BELOW
+from attncli.masks.audit import audit_fills
+from attncli.masks.conventions import LEAST, Convention, Reading, read_added
+from attncli.masks.files import Loaded
+from attncli.masks.findings import Finding
+from attncli.masks.layout import Subject
+from attncli.masks.recognition import Rule, rule_of
+from attncli.sources.live.copies import Copied
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool
+
+_SIDE = re.compile(r"\bpad\([^)]*\)")  # how much padding there is belongs to a batch
+UNKNOWN = "a mask of its own"  # which follows no simple rule
+
+
+class Read(NamedTuple):
+    """A mask that a call was given, understood.
+
+    Attributes:
+        name: what the API calls it.
+        shape: of its values, four axes, those along which they only repeat being 1.
+        dtype: of its values.
+        convention: what they mean to this API.
+        allowed: True = attend.
+        digest: what tells its values from others.
+        fills: the numbers with which it forbids, where it is added.
+        has_bias: whether it adds other numbers to the scores of keys that it allows.
+        findings: what is wrong with the values themselves.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    convention: Convention
+    allowed: Bool[np.ndarray, "#B #H #Q #K"]
+    digest: int
+    fills: tuple[float, ...] = ()
+    has_bias: bool = False
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether it tells queries apart."""
+        return self.allowed.shape[2] > 1 and bool((self.allowed != self.allowed[:, :, :1]).any())
+
+
+def digest_of(copied: Copied) -> int:
+    """Return a number that two masks have in common only if their values are the same."""
+    values = np.ascontiguousarray(copied.values)
+    return hash((values.shape, copied.dtype, values.tobytes()))
+
+
+def read(copied: Copied, dtype: str, digest: int) -> Read:
+    """Return what a given mask says; its convention is that of the API that reads it.
+
+    Args:
+        copied: the mask.
+        dtype: of the call, in which its numbers have to stay what they are.
+        digest: of its values.
+    """
+    values = copied.values
+    if copied.convention == "additive":
+        reading = read_added(values)
+        findings = tuple(_numbers(copied, reading, dtype))
+        has_bias = bool((values[reading.allowed] != 0).any())
+        own = copied.name, values.shape, copied.dtype, copied.convention, reading.allowed, digest
+        return Read(*own, reading.fills, has_bias, findings)
+    allowed = values.astype(bool) == (copied.convention == "attend")
+    return Read(copied.name, values.shape, copied.dtype, copied.convention, allowed, digest)
+
+
+def _numbers(copied: Copied, reading: Reading, dtype: str) -> Iterator[Finding]:
+    """Yield what is wrong with the numbers of an additive mask."""
+    values = copied.values
+    least, most = float(values.min()), float(values.max())
+    other = most if least == 0 else least
+    # The same number everywhere is a bias that has not learned yet.
+    if 0 in (least, most) and other and bool(((values == 0) | (values == other)).all()):
+        count, numbers = int(np.count_nonzero(values)), f"{copied.name} is {copied.dtype} of 0 and {other:g}"
+        # Also 1e-9, for −1e9. Of −1 it takes a third key, where a bias that grows with the distance has another number.
+        if 0 < other <= 1 or (other == -1 and values.shape[-1] > 2):
+            message = f"{numbers}, which are added to the scores and hide nothing"
+            yield Finding("added-bool", "error", message, count, advice="give it as booleans, or as 0 and -inf")
+            return
+        if other >= -FORBIDDEN_BELOW:
+            message = f"{numbers}, which is added: all weight goes to what it should hide"
+            yield Finding("leak", "error", message, count, advice=f"-{other:g} hides")
+            return
+    subject = Subject(copied.name, reading.allowed[0], 0, None, Loaded(values, copied.dtype), reading)
+    yield from audit_fills(subject, dtype if dtype in LEAST else None)
+
+
+class CallMask(NamedTuple):
+    """The mask of a call, all that hides keys taken together.
+
+    Attributes:
+        given: the masks that it was given, True = attend.
+        is_causal: whether the API hides later keys, aligned top-left.
+        shape: `(B, H, Q, K)`.
+        rule: what they follow together.
+        has_bias: whether a mask adds other numbers to the scores besides.
+    """
+
+    given: tuple[Bool[np.ndarray, "#B #H #Q #K"], ...]
+    is_causal: bool
+    shape: tuple[int, int, int, int]
+    rule: Rule
+    has_bias: bool = False
+
+    @property
+    def past(self) -> int:
+        """How many keys stand before the first query, if the last query stands at the last key."""
+        return max(self.shape[3] - self.shape[2], 0)
+
+    @property
+    def allowed(self) -> Bool[np.ndarray, "#B #H #Q #K"]:
+        """True = attend, in the smallest shape that says it."""
+        return together(self.given, self.is_causal, self.shape)
+
+    @property
+    def is_top_left(self) -> bool:
+        """Whether its queries are taken for the first positions, though they are fewer than the keys."""
+        return any(variant.past == 0 != self.past for variant in self.rule.variants)
+
+    @property
+    def sees_later(self) -> bool:
+        """Whether a query sees a key behind its own position."""
+        queries, keys = self.shape[2:]
+        return bool((self.allowed & ~np.tri(queries, keys, keys - queries, dtype=bool)).any())
+
+    @property
+    def name(self) -> str:
+        """The rule without what belongs to this batch alone."""
+        if self.rule.varies is not None:
+            said = self.rule.text
+        else:
+            said = UNKNOWN if self.rule.expression is None else _SIDE.sub("pad", str(self.rule.expression))
+            said += ", aligned top-left" if self.is_top_left else ""
+        return f"{said} + bias" if self.has_bias else said
+
+    def __str__(self) -> str:
+        """The rule, with which batch rows are padded."""
+        return f"{self.rule.text} + bias" if self.has_bias else self.rule.text
+
+
+def mask_of(reads: tuple[Read, ...], is_causal: bool, shape: tuple[int, int, int, int]) -> CallMask:
+    """Return what masks hide together."""
+    given = tuple(one.allowed for one in reads)
+    rule = rule_of(together(given, is_causal, shape), shape)
+    return CallMask(given, is_causal, shape, rule, any(one.has_bias for one in reads))
+
+
+def together(
+    given: Iterable[Bool[np.ndarray, "_ _ _ _"]], is_causal: bool, shape: tuple[int, int, int, int]
+) -> Bool[np.ndarray, "_ _ _ _"]:
+    """Return which keys are seen under several masks; axes along which nothing changes are 1."""
+    planes = [*given, *([np.tri(*shape[2:], dtype=bool)[None, None]] if is_causal else [])]
+    return reduce(np.logical_and, planes) if planes else np.ones((1, 1, 1, 1), bool)

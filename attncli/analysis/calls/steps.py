@@ -1,0 +1,176 @@
+"""What the calls of one step of a program say of each other: padding that one knows of and another does not hide.
+
+A step is the calls until a place comes again: one pass through a model, as far as its attention is concerned.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from attncli.analysis.calls.masks import CallMask, Read
+from attncli.masks.findings import MOST_CELLS, Finding, Severity, in_batch
+from attncli.sources.live.call import Place
+from attncli.sources.live.inputs import Told
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool
+
+
+class Taken(NamedTuple):
+    """A call as it is remembered.
+
+    Attributes:
+        place: where it was.
+        mask: what its masks hide together; None where that cannot be read.
+        reads: these masks.
+        findings: what is wrong with it by itself.
+        unread: what of it cannot be read, in words.
+        sees_later: whether a query sees a key behind its own position; asked of masks that follow no rule.
+    """
+
+    place: Place
+    mask: CallMask | None
+    reads: tuple[Read, ...]
+    findings: tuple[Finding, ...]
+    unread: str | None = None
+    sees_later: bool = False
+
+
+class Beside(NamedTuple):
+    """A call, and what inputs of modules say of its batch.
+
+    Attributes:
+        call: the call.
+        told: what was said before it and by modules around it.
+    """
+
+    call: Taken
+    told: tuple[Told, ...] = ()
+
+    def said(self, kind: str) -> list[Told]:
+        """Return what is said of as many positions as the call has keys."""
+        if self.call.mask is None:
+            return []
+        batch, _, _, keys = self.call.mask.shape
+        fits = [one for one in self.told if one.kind == kind and one.size == keys]
+        return [one for one in fits if len(one.values) in ({1, batch} if kind == "documents" else {batch})]
+
+
+class Padding(NamedTuple):
+    """Which keys of each batch row are tokens, and who says so."""
+
+    tokens: Bool[np.ndarray, "B K"]
+    who: Place | None  # None is an embedding with a `padding_idx`
+
+
+def padding_of(calls: Sequence[Beside], beside: Beside) -> list[Padding]:
+    """Return what is known of the padding of a call: from numbers of words, else from the first mask of its step."""
+    tokens = [Padding(one.values.astype(bool), None) for one in beside.said("tokens")]
+    mask = beside.call.mask
+    if tokens or mask is None:
+        return tokens
+    for call, _ in calls:
+        other = call.mask
+        if other is not None and other.rule.padded and other.rule.tokens.shape == (mask.shape[0], mask.shape[3]):
+            return [Padding(other.rule.tokens, call.place)]
+    return []
+
+
+def findings_of_step(calls: Sequence[Beside]) -> list[tuple[Finding, ...]]:
+    """Return what is wrong with each of the calls beside the others."""
+    found: list[list[Finding]] = [[] for _ in calls]
+    for own, beside in zip(found, calls, strict=True):
+        if beside.call.mask is not None:
+            own += _padding(beside.call.mask, beside.call.place, padding_of(calls, beside))
+            own += _documents(beside.call.mask, beside.said("documents"))
+    for index, finding in _conventions([beside.call for beside in calls]):
+        found[index].append(finding)
+    return [tuple(own) for own in found]
+
+
+def _padding(mask: CallMask, place: Place, known: Sequence[Padding]) -> Iterator[Finding]:
+    """Yield padding that is known and not hidden here, or hidden in other batch rows, or on the other side."""
+    own = mask.rule.tokens
+    if not known or any(one.who == place or np.array_equal(one.tokens, own) for one in known):
+        return
+    padding = known[0]
+    severity: Severity = "error" if padding.who is None else "note"
+    who = "the words have" if padding.who is None else f"{_named(padding.who, place)} hides"
+    if mask.rule.padded:
+        if np.array_equal(own, padding.tokens[:, ::-1]):
+            message = f"hides the padding that {who} at one end of the rows at their other end"
+            yield Finding("padding-side", severity, message, len(mask.rule.padded))
+            return
+        if sorted(own.tolist()) == sorted(padding.tokens.tolist()):
+            message = f"hides the padding that {who}, in another batch order"
+            count = int(np.count_nonzero((own != padding.tokens).any(axis=1)))
+            yield Finding("batch", severity, message, count, advice="sort the mask with the words")
+            return
+        if padding.who is not None:
+            return  # it is another sequence's
+    seen = _seen_padding(mask, padding.tokens)
+    if seen.any():
+        rows = np.flatnonzero(seen.any(axis=(1, 2))).tolist()
+        first = np.argwhere(seen[rows[0]])[:MOST_CELLS].tolist()
+        message = f"attends to padding that {who}{in_batch(rows)}"
+        yield Finding("pad", "note", message, int(np.count_nonzero(seen)), tuple((row, key) for row, key in first))
+
+
+def _seen_padding(mask: CallMask, tokens: Bool[np.ndarray, "B K"]) -> Bool[np.ndarray, "B Q K"]:
+    """Return the cells of padding that queries see which are none themselves."""
+    _, _, queries, keys = mask.shape
+    seen: Bool[np.ndarray, "B Q K"] = np.any(mask.allowed, axis=1) & ~tokens[:, None, :]
+    if queries + mask.past == keys:
+        seen = seen & tokens[:, mask.past :, None]
+    return np.broadcast_to(seen, (len(tokens), queries, keys))
+
+
+def _documents(mask: CallMask, told: Sequence[Told]) -> Iterator[Finding]:
+    """Yield documents that attend to others, in rows whose positions begin again.
+
+    It is a note where queries see later keys: the columns of a picture's patches begin again in every row.
+    """
+    batch, _, queries, keys = mask.shape
+    if queries != keys:
+        return
+    for one in told:
+        document = one.values
+        apart = (
+            (document[:, :, None] != document[:, None, :]) & (document[:, :, None] >= 0) & (document[:, None, :] >= 0)
+        )
+        crossing = np.any(mask.allowed, axis=1) & apart
+        if crossing.any():
+            rows = np.flatnonzero(crossing.any(axis=(1, 2))).tolist()
+            cells = np.argwhere(crossing[rows[0]])[:MOST_CELLS].tolist()
+            where = in_batch(rows) if batch > 1 and len(crossing) > 1 else ""
+            message = f"attends to other documents, although positions begin again at each{where}"
+            count = int(np.count_nonzero(crossing)) * (batch // len(crossing))
+            severity: Severity = "note" if np.triu(np.any(mask.allowed, axis=1), 1).any() else "error"
+            yield Finding("document", severity, message, count, tuple((query, key) for query, key in cells))
+            return
+
+
+def _named(other: Place, place: Place) -> str:
+    """Return what another place is called: by its module, where it is the same line."""
+    return other.module if other.module and other[:3] == place[:3] else str(other)
+
+
+def _conventions(calls: Sequence[Taken]) -> Iterator[tuple[int, Finding]]:
+    """Yield masks of booleans that say one thing to one API and the opposite to another."""
+    by_values: dict[int, list[tuple[int, Read]]] = defaultdict(list)
+    for index, call in enumerate(calls):
+        for one in call.reads:
+            if one.convention != "additive" and one.allowed.any() and not one.allowed.all():
+                by_values[one.digest].append((index, one))
+    for same in by_values.values():
+        first, earlier = same[0]
+        for index, one in same[1:]:
+            if one.convention != earlier.convention:
+                there, here = _named(calls[first].place, calls[index].place), one.convention
+                other = "attend" if here == "masked" else "masked"
+                message = f"{one.name} is the very mask of {there}, where True = {other}; here True = {here}"
+                yield index, Finding("ambiguous", "error", message, advice="one of them needs ~mask")

@@ -1,0 +1,164 @@
+"""`attn run`: run a Python program, and show every attention that ran."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer import Argument
+
+from attncli.cli import options
+from attncli.cli.environment import Environment
+from attncli.errors import AttnError, ExitCode, InputError, UsageError
+from attncli.text import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from attncli.analysis.calls.calls import Calls
+
+
+def run(
+    environment: Environment,
+    output: options.Beside,
+    program: Annotated[
+        list[str] | None,
+        Argument(
+            metavar="SCRIPT ARGS",
+            help="A program, as python takes it, and its arguments; with -m the arguments alone.",
+            show_default=False,
+        ),
+    ] = None,
+    module: Annotated[
+        str | None, options.input_option("-m", metavar="MODULE", help="Run a module, as python -m does.")
+    ] = None,
+    first: Annotated[
+        int | None, options.choice_option(min=1, metavar="N", help="Look at the first N calls of each place alone.")
+    ] = None,
+    steps: Annotated[
+        int | None,
+        options.choice_option(min=1, metavar="N", help="End the program after N steps of an optimizer of torch."),
+    ] = None,
+    place: Annotated[
+        str | None,
+        options.choice_option(
+            metavar="GLOB", help="Look at these places alone: a file, file:line, a function, or a module's name."
+        ),
+    ] = None,
+    expect: Annotated[
+        str | None,
+        options.choice_option(
+            metavar="EXPR", help="What each mask should be: 'causal & pad'; exit with 1 where one is not."
+        ),
+    ] = None,
+    fail_on: options.FailOn = None,
+    save: Annotated[
+        Path | None,
+        options.output_option(
+            metavar="DIR", help="Save the first call of each place there, a trace a batch row, for --from."
+        ),
+    ] = None,
+) -> None:
+    """Run a Python program as python does, and show every attention that ran.
+
+    The program keeps its streams, its arguments and its exit code, and computes what it computes without. The table
+    goes to standard error. With --expect or --fail-on findings end it with exit code 1, unless the program failed.
+
+    `pad` in --expect needs no numbers: how long the sentences are is what an embedding's padding_idx says, or else the
+    first mask of a step that hides keys at an end of a row.
+
+    Examples:
+    attn run train.py --epochs 1
+    attn run -m pytest tests/test_model.py
+    attn run --expect "causal & pad" --steps 1 train.py
+    """
+    from attncli.analysis.calls.calls import Calls
+    from attncli.masks.findings import fails, parse_fail_on
+    from attncli.sources.live.imports import when_imported
+    from attncli.sources.live.inputs import watching_inputs
+    from attncli.sources.live.program import ending_after, run_program
+
+    target, *arguments = [*([] if module is None else [module]), *(program or [])] or [""]
+    if not target:
+        raise UsageError("give a program: a script, or a module by -m")
+    codes, chosen = parse_fail_on(fail_on), output.chosen()
+    calls = Calls(expect, first, place, is_kept=save is not None)
+    aside = environment.aside()
+
+    def report(notes: Sequence[str]) -> int:
+        calls.notes += notes
+        calls.finish()
+        for note in [*calls.notes, *_left_out(calls)]:
+            aside.note(note)
+        _write(calls, output, chosen, aside)
+        if save is not None:
+            _save(calls, save, aside)
+        if expect is None and fail_on is None:
+            return ExitCode.OK
+        is_wrong = fails(calls.findings, codes) or (expect is not None and not calls.calls)
+        return ExitCode.FINDINGS if is_wrong else ExitCode.OK
+
+    # The program may go to another folder.
+    output = replace(output, output=output.output and output.output.absolute())
+    if save is not None:
+        _make_folder(save)
+        save = save.absolute()
+    calls.start()
+    with ExitStack() as stack:
+        inputs = watching_inputs(calls.tell, calls.taken)
+        stack.enter_context(when_imported("torch", lambda: stack.enter_context(inputs)))
+        if steps is not None:
+            stack.enter_context(ending_after(steps))
+        code = run_program(target, arguments, calls.take, report, is_module=module is not None)
+    raise typer.Exit(code)
+
+
+def _left_out(calls: Calls) -> list[str]:
+    """Return what the table does not say."""
+    if calls.calls:
+        return []
+    if calls.left_out:
+        return [f"no attention ran at the places that --place names; {calls.left_out} calls ran elsewhere"]
+    from attncli.analysis.calls.table import LOOKED_FOR
+
+    return [f"no attention was seen; looked for {LOOKED_FOR}"]
+
+
+def _write(calls: Calls, output: options.Beside, chosen: str, aside: Environment) -> None:
+    if chosen != "table":
+        from attncli.formats.calls import write_call_rows, write_calls
+
+        aside.write([(write_calls if chosen == "json" else write_call_rows)(calls)], output.output)
+        return
+    from attncli.render.calls import calls_parts
+
+    with output.canvas(aside, chosen, "run") as shown:
+        shown.show(calls_parts(calls, shown.palette("viridis"), shown.width))
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--save {visible(str(folder))}: {error.strerror or error}") from None
+
+
+def _save(calls: Calls, folder: Path, aside: Environment) -> None:
+    """Save the traces of every row, in the order of the table."""
+    for number, row in enumerate(calls.rows, 1):
+        try:
+            traces = row.traces
+        except AttnError as error:
+            aside.note(f"{row.place} is not saved: {error}")
+            continue
+        for index, trace in enumerate(traces):
+            batch = f"-row{index}" if len(traces) > 1 else ""
+            trace.save(folder / f"{number:02}-{_file_name(f'{row.place}-{row.place.function}')}{batch}.safetensors")
+
+
+def _file_name(place: str) -> str:
+    """Return what a place is called in the name of a file."""
+    return "".join(one if one.isalnum() or one in "._-" else "-" for one in place).strip("-")[-100:]

@@ -1,0 +1,98 @@
+"""A fixture for pytest: which attention runs in a test, and whether its masks are what they should be.
+
+    def test_mask(attention):
+        model(tokens)
+        attention.check("causal & pad", lengths=[5, 2])
+
+Where attncli is installed, every run of pytest imports this module. So it imports nothing but pytest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from attncli.analysis.calls.calls import Calls
+    from attncli.analysis.calls.expected import UnexpectedError
+
+_ROOM = 76  # cells in a line of a message, to the left of which pytest writes a margin
+
+
+class Attention:
+    """The attention that runs in a test."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    @property
+    def calls(self) -> Calls:
+        """What ran until now: a row for each place in the code, as `attncli.watch` gives them."""
+        self._calls.settle()
+        return self._calls
+
+    def check(self, expect: str, lengths: Any = None, place: str | None = None) -> None:
+        """Fail the test unless the mask of every call until now is as expected.
+
+        Args:
+            expect: what the masks should be: `causal & pad`.
+            lengths: how many tokens each batch row has, for `pad`, or an attention mask `[B, K]` with 1 or True for a
+                token; None is what the masks themselves say.
+            place: a pattern, as of file names, of the places that are checked: of their file, `file:line`, function or
+                module.
+
+        Raises:
+            AssertionError: a mask is another one, which is drawn; or no attention ran there.
+            UsageError: `expect` is no expression, or has no `pad` for the lengths.
+            InputError: `lengths` are none.
+        """
+        __tracebackhide__ = True  # so that what pytest shows ends at the line of the test
+        from attncli.analysis.calls.expected import UnexpectedError
+        from attncli.errors import AttnError
+
+        try:
+            self._calls.check(expect, lengths, place)
+        except UnexpectedError as error:
+            said = _with_maps(error)
+        except AttnError as error:
+            raise error.with_traceback(None) from None
+        else:
+            return
+        raise AssertionError(said)
+
+
+@pytest.fixture
+def attention() -> Iterator[Attention]:
+    """Watch every attention that runs until the test ends; `attention.check("causal & pad")` holds its masks."""
+    from attncli.errors import AttnError, require
+
+    missing = None
+    try:
+        require("the fixture attention", "torch")
+    except AttnError as error:
+        missing = str(error)
+    if missing is not None:  # outside of the handler, so that the sentence stands alone
+        pytest.fail(missing, pytrace=False)
+    from attncli.analysis.calls import watch
+
+    with watch() as calls:
+        yield Attention(calls)
+
+
+def _with_maps(error: UnexpectedError) -> str:
+    """Return what differs, and the maps of the wrong cells below it, as plain text."""
+    import io
+    import sys
+
+    from attncli.cli.environment import Terminal
+    from attncli.render.calls import wrong_parts
+
+    encoding = getattr(sys.__stdout__, "encoding", None) or "utf-8"  # what pytest writes in, whatever it captures
+    drawn = io.TextIOWrapper(io.BytesIO(), encoding, "backslashreplace")
+    terminal = Terminal(drawn, color="never", width=_ROOM)
+    terminal.show(wrong_parts(error, terminal.palette("gray"), _ROOM))
+    drawn.seek(0)
+    lines = [line.rstrip() for line in drawn]
+    return "\n".join([str(error), *([""] if lines else []), *lines])

@@ -1,0 +1,52 @@
+"""The calls of a running program as a document, and as tidy rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attncli.analysis.calls.tracks import Span, Track
+from attncli.formats.answers import dumped
+from attncli.formats.rows import escaped
+
+if TYPE_CHECKING:
+    from attncli.analysis.calls.calls import Calls
+
+COLUMNS = ("place", "function", "module", "api", "calls", "heads", "queries", "keys", "dtype", "mask", "findings")
+
+
+def write_calls(calls: Calls) -> str:
+    """Return the document: an entry for each module at each place."""
+    places = [_entry(track) for track in calls.tracks]
+    document = {"schema": "attncli.calls/1", "places": places, "seconds": calls.seconds, "notes": calls.notes}
+    return dumped(document) + "\n"
+
+
+def _entry(track: Track) -> dict[str, Any]:
+    batch, heads, queries, keys = track.shape
+    names = ("batch", "heads", "queries", "keys")
+    return {
+        "place": str(track.place),
+        "function": track.place.function,
+        "module": track.place.module,
+        "api": track.api,
+        "calls": track.calls,
+        "batch": batch,
+        "heads": heads,
+        "queries": queries,
+        "keys": keys,
+        "sizes": {name: list(span) for name, span in zip(names, track.sizes, strict=True)},
+        "dtype": track.dtype,
+        "mask": track.mask,
+        "findings": [one.finding.as_dict() | {"calls": one.calls} for one in track.all_noticed],
+    }
+
+
+def write_call_rows(calls: Calls) -> str:
+    """Return a header and a row for each module at each place; findings are their codes, with commas."""
+    lines = ["\t".join(COLUMNS)]
+    for track in calls.tracks:
+        codes = ",".join(dict.fromkeys(one.finding.code for one in track.all_noticed))
+        sizes: list[Span] = list(track.sizes[1:])
+        names = str(track.place), track.place.function, track.place.module or "", track.api, str(track.calls)
+        lines.append("\t".join(map(escaped, (*names, *map(str, sizes), track.dtype, track.mask, codes))))
+    return "".join(line + "\n" for line in lines)

@@ -1,0 +1,277 @@
+"""What is wrong with a call: every finding in a call that has it, and in none that has not."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from live_calls import CAUSAL, LENGTHS, REAL, B, H, T, given, padding, place, sdpa
+
+from attncli.analysis.calls.calls import Calls
+from attncli.masks.findings import Finding
+from attncli.sources.live.call import Call, Given
+
+INF = float("inf")
+LEAST = torch.finfo(torch.float32).min
+
+
+def found(*calls: Call, expect: str | None = None) -> tuple[Finding, ...]:
+    taken = Calls(expect)
+    for call in calls:
+        taken.take(call)
+    taken.finish()
+    assert taken.notes == []  # nothing went wrong in us
+    return taken.findings
+
+
+def codes(*calls: Call, expect: str | None = None) -> list[tuple[str, str]]:
+    return [(finding.code, finding.severity) for finding in found(*calls, expect=expect)]
+
+
+def numbers(hidden: torch.Tensor, fill: float) -> torch.Tensor:
+    return torch.zeros(hidden.shape).masked_fill(hidden, fill)
+
+
+RIGHT = {
+    "nothing": lambda: sdpa(),
+    "causal": lambda: sdpa(is_causal=True),
+    "booleans": lambda: sdpa(given(CAUSAL)),
+    "numbers": lambda: sdpa(given(numbers(~CAUSAL, -INF))),
+    "least number": lambda: sdpa(given(numbers(~CAUSAL, LEAST))),
+    "padding": lambda: sdpa(padding()),
+    "causal beside padding": lambda: sdpa(padding(), is_causal=True),
+    "padding on the left, which sees itself": lambda: sdpa(
+        given((CAUSAL & REAL.flip(1)[:, None, None, :]) | torch.eye(T, dtype=torch.bool))
+    ),
+    "a cache": lambda: sdpa(given(torch.ones(3, T, dtype=torch.bool).tril(T - 3)), size=(B, 3, T)),
+    "one token behind a cache": lambda: sdpa(size=(B, 1, T)),
+    "another sequence": lambda: sdpa(padding(), size=(B, 5, T)),
+    "a bias": lambda: sdpa(given(torch.randn(1, H, T, T))),
+    "a bias that has not learned yet": lambda: sdpa(given(torch.ones(1, H, T, T))),
+    "a distance of two keys": lambda: sdpa(given(torch.tensor([[0.0, -1.0], [-1.0, 0.0]])), size=(B, 2, 2)),
+    "a bias for each query": lambda: sdpa(given(torch.randn(1, H, T, 1))),
+    "dropout in training": lambda: sdpa(is_causal=True, dropout=0.1, is_training=True),
+    "a query mask of one column, where there is one key": lambda: sdpa(
+        given(torch.ones(B, 1, T, 1, dtype=torch.bool)), size=(B, T, 1)
+    ),
+}
+
+
+@pytest.mark.parametrize("call", RIGHT.values(), ids=RIGHT)
+def test_what_is_right_has_no_finding(call: Callable[[], Call]) -> None:
+    assert found(call()) == ()
+
+
+def half(fill: float) -> Call:
+    """A float32 mask whose numbers float16 does not hold."""
+    return sdpa(given(numbers(~REAL[:, None, None, :], fill)), dtype="float16")
+
+
+WRONG = {
+    "is_causal with a cache": (lambda: sdpa(is_causal=True, size=(B, 2, T)), "shape", "top-left"),
+    "is_causal and one query": (lambda: sdpa(is_causal=True, size=(B, 1, T)), "shape", "the first key alone"),
+    "padding along the queries": (lambda: sdpa(given(REAL[:, None, :, None])), "broadcast", "[3, 1, 8, 1]"),
+    "the same laid out": (lambda: sdpa(given(REAL[:, None, :, None].repeat(1, 1, 1, T))), "broadcast", "from 9 of"),
+    "one column": (lambda: sdpa(given(CAUSAL[:, :1])), "broadcast", "not which keys"),
+    "0 and 1 added": (lambda: sdpa(given(CAUSAL.float())), "added-bool", "0 and 1"),
+    "0 and -1 added": (lambda: sdpa(given(CAUSAL.float() - 1)), "added-bool", "0 and -1"),
+    "a tiny number added": (lambda: sdpa(given(numbers(~CAUSAL, 1e-9))), "added-bool", "0 and 1e-09"),
+    "transposed": (lambda: sdpa(given(CAUSAL.T.contiguous())), "leak", "queries and keys are swapped"),
+    "of the other API": (lambda: sdpa(given(CAUSAL, masked=True)), "leak", "True and False are swapped"),
+    "too large for half": (lambda: half(-1e9), "overflow", "beyond float16"),
+    "dropout in evaluation": (lambda: sdpa(dropout=0.1, is_training=False), "dropout", "0.1"),
+    "no key at all": (lambda: sdpa(padding(torch.arange(T) < torch.tensor([0, 8, 2])[:, None])), "dead-row",
+                      "8 queries are fully masked, in batch row 0: their output is 0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "code", "said"), WRONG.values(), ids=WRONG)
+def test_what_is_wrong_is_found_by_its_name(call: Callable[[], Call], code: str, said: str) -> None:
+    errors = {one.code: one for one in found(call()) if one.severity == "error"}
+    assert code in errors
+    assert said in errors[code].message
+
+
+def test_masks_of_other_keys_side_by_side_have_fills_of_their_own() -> None:
+    """DeepSeek V4: the mask of compressed keys, of −inf, stands beside that of the tokens, of the least number."""
+    mask = torch.cat([numbers(~CAUSAL, LEAST), numbers(~CAUSAL[:, ::2], -INF)], dim=1)
+    assert not [code for code, severity in codes(sdpa(given(mask), size=(B, T, T + T // 2))) if severity == "error"]
+
+
+def test_blocks_of_padding_are_no_error() -> None:
+    """LongT5: blocks of positions stand where heads stand, and of a padded row some see nothing."""
+    allowed = torch.ones(B, H, T, 2 * T, dtype=torch.bool)
+    allowed[..., -1], allowed[1, 1] = False, False
+    (dead,) = [one for one in found(sdpa(given(allowed), size=(B, T, 2 * T))) if one.code == "dead-row"]
+    assert dead.severity == "note"
+    assert dead.message.endswith("batch row 1: their output is 0")
+
+
+def test_numbers_added_twice() -> None:
+    both = numbers(~CAUSAL, LEAST) + numbers(~REAL[:, None, None, :], LEAST)
+    assert ("double-fill", "error") in codes(sdpa(given(both)))
+    apart = sdpa(given(numbers(~CAUSAL, LEAST)), given(numbers(~REAL[:, None, None, :], LEAST), "added"))
+    assert codes(apart) == [("double-fill", "error")]
+    small = sdpa(given(numbers(~CAUSAL, -1e9)), given(numbers(~REAL[:, None, None, :], -1e9), "added"))
+    assert codes(small) == []
+
+
+def test_a_mask_beside_is_causal_is_worth_a_note_if_it_tells_queries_apart() -> None:
+    window = torch.ones(T, T, dtype=torch.bool).tril().triu(-2)
+    assert codes(sdpa(given(window), is_causal=True)) == [("backend", "note")]
+
+
+def test_a_mask_that_is_not_applied_is_an_error_unless_it_is_causal() -> None:
+    window = torch.ones(T, T, dtype=torch.bool).tril().triu(-2)
+    hint = sdpa(is_causal=True, unused=(given(window),))
+    (finding,) = found(hint)
+    assert (finding.code, finding.severity, finding.count) == ("backend", "error", int((CAUSAL & ~window).sum()))
+    assert codes(sdpa(is_causal=True, unused=(given(~CAUSAL, masked=True),))) == []
+
+
+def test_dead_rows_of_padding_are_a_note_and_say_what_became_of_them() -> None:
+    both = given(REAL[:, None, :, None] & REAL[:, None, None, :])
+    (finding,) = found(sdpa(both))
+    assert (finding.code, finding.severity, finding.count) == ("dead-row", "note", T - min(LENGTHS))
+    assert finding.rows == tuple(range(min(LENGTHS), T))
+    assert finding.message == "6 padding queries are fully masked, in batch rows 1-2: their output is 0"
+
+
+def test_nan_is_found_where_it_comes_from() -> None:
+    mask = given(CAUSAL.tril(-1))  # the first query sees nothing
+    nan = torch.full((B, H, T, 4), torch.nan)
+    own = sdpa(mask, output=nan, at=place(module="layers.0.attn"))
+    findings = {one.code: one for one in found(own)}
+    assert findings["nan"].severity == "error"
+    assert "first module whose output has it: layers.0.attn" in findings["nan"].message
+    assert findings["dead-row"].message.endswith("they became NaN")
+    later = sdpa(at=place(2), output=nan)
+    later = Call(**{**vars(later), "q": later.q * torch.nan})
+    (finding,) = found(later)
+    assert (finding.code, finding.severity) == ("nan", "note")
+    assert finding.message == "NaN comes in with its queries, and goes out again"
+
+
+def test_weights_that_were_nan_and_are_made_0_are_no_nan() -> None:
+    call = sdpa(given(REAL[:, None, :, None] & REAL[:, None, None, :]))
+    weights = torch.full((B, H, T, T), torch.nan)
+    assert codes(Call(**{**vars(call), "weights": weights})) == [("dead-row", "note")]
+
+
+def test_heads_that_differ_are_a_note() -> None:
+    mask = CAUSAL.repeat(1, H, 1, 1)
+    mask[:, 0] = True
+    assert codes(sdpa(given(mask))) == [("varies", "note")]
+
+
+def test_what_the_reader_found_is_told_first() -> None:
+    own = Finding("axis", "error", "the softmax is over the queries")
+    assert found(sdpa(findings=(own,), dropout=0.5, is_training=False))[0] == own
+
+
+def test_dropout_that_a_reader_knows_is_on_purpose_is_no_error() -> None:
+    own = Finding("dropout", "note", "dropped by a module in training mode")
+    assert found(sdpa(findings=(own,), dropout=0.5, is_training=False)) == (own,)
+
+
+def top_left(queries: int, keys: int) -> Call:
+    return sdpa(given(torch.ones(queries, keys, dtype=torch.bool).tril()), size=(B, queries, keys))
+
+
+def test_a_mask_that_begins_before_the_cache() -> None:
+    for queries in (3, 1):
+        finding, *others = found(top_left(5, 5), top_left(queries, 5 + queries))
+        assert others == []
+        assert (finding.code, finding.severity, finding.count) == ("shape", "error", queries)
+        assert f"{queries}×{5 + queries} is aligned top-left" in finding.message
+    right = torch.ones(3, 8, dtype=torch.bool).tril(5)
+    assert codes(top_left(5, 5), sdpa(given(right), size=(B, 3, 8))) == []
+
+
+def test_a_prompt_in_a_cache_that_is_longer_than_it_holds_is_right() -> None:
+    assert codes(*[top_left(5, 12)] * 2) == []
+    assert codes(top_left(5, 12), top_left(1, 12)) == []
+
+
+def test_one_of_two_masks_whose_truth_is_swapped_is_found_beside_the_other() -> None:
+    real = given(~REAL[:, None, None, :], "key_padding_mask", masked=True)
+    finding, *others = found(sdpa(real, given(CAUSAL, masked=True)))
+    assert others == []  # queries that see nothing follow from it
+    assert (finding.code, finding.severity) == ("leak", "error")
+    assert finding.message == "attn_mask attends only where causal forbids: True and False are swapped"
+    swapped = given(REAL[:, None, None, :], "key_padding_mask", masked=True)
+    (finding,) = found(sdpa(swapped, is_causal=True))
+    assert finding.message.endswith("True and False are swapped")
+
+
+def test_padding_that_another_place_hides() -> None:
+    bare = sdpa(at=place(2))
+    assert codes(sdpa(padding()), bare) == [("pad", "note")]
+    (finding,) = found(sdpa(padding()), bare)
+    seen = sum(length * (T - length) for length in LENGTHS)  # what words see of padding
+    assert finding.count == seen
+    assert finding.message == "attends to padding that model.py:1 hides, in batch rows 1-2"
+    assert codes(sdpa(padding()), sdpa(is_causal=True, at=place(2))) == []  # no word sees padding on the right
+    assert codes(sdpa(padding()), sdpa(at=place(2), size=(B, T, T + 1))) == []
+    assert codes(sdpa(padding()), sdpa(padding(REAL[:1].expand(B, T)), at=place(2))) == [("pad", "note")]
+
+
+def test_padding_of_another_batch_order() -> None:
+    assert codes(sdpa(padding()), sdpa(padding(REAL.flip(0)), at=place(2))) == [("batch", "note")]
+    other = torch.arange(T) < torch.tensor([3, 8, 8])[:, None]
+    assert codes(sdpa(padding()), sdpa(padding(other), at=place(2))) == []  # another sequence
+
+
+def test_padding_on_the_other_side() -> None:
+    assert codes(sdpa(padding()), sdpa(padding(REAL.flip(1)), at=place(2))) == [("padding-side", "note")]
+
+
+def test_one_mask_for_two_apis() -> None:
+    real = REAL[:, None, None, :]
+    mha: Given = given(real, "key_padding_mask", masked=True)
+    errors = {one.code: one.message for one in found(sdpa(given(real)), sdpa(mha, at=place(2)))}
+    assert "where True = attend; here True = masked" in errors["ambiguous"]
+    right = given(~real, "key_padding_mask", masked=True)
+    assert codes(sdpa(given(real)), sdpa(right, at=place(2))) == []
+
+
+def test_steps_are_told_apart_by_places_that_come_again() -> None:
+    shorter = padding(torch.arange(T) < torch.tensor([8, 8, 1])[:, None])
+    other = padding(torch.arange(T) < torch.tensor([8, 1, 8])[:, None])
+    assert codes(*(sdpa(one, at=place(line)) for one in (shorter, other) for line in (1, 2))) == []
+
+
+# --- against an expression ---------------------------------------------------------------------------------
+
+
+def test_calls_that_are_as_expected() -> None:
+    for expect, call in (
+        ("causal", sdpa(is_causal=True)),
+        ("causal", sdpa(given(CAUSAL))),
+        ("full", sdpa()),
+        ("pad", sdpa(padding())),
+        ("causal & pad", sdpa(padding(), is_causal=True)),
+        ("causal & pad", sdpa(given(CAUSAL & REAL.flip(1)[:, None, None, :]))),
+        ("causal", sdpa(size=(B, 1, T))),
+        ("causal & pad", sdpa(is_causal=True, size=(1, T, T))),  # one sentence has no padding
+        ("window(3)", sdpa(given(CAUSAL.triu(-2)))),
+    ):
+        assert [one for one in codes(call, expect=expect) if one[1] == "error" and one[0] != "dead-row"] == []
+
+
+def test_calls_that_are_not() -> None:
+    (leak,) = found(sdpa(size=(1, T, T)), expect="causal")
+    assert (leak.code, leak.severity, leak.count) == ("leak", "error", T * (T - 1) // 2)
+    assert ("missing", "error") in codes(sdpa(is_causal=True), expect="full")
+    assert ("window", "error") in codes(sdpa(given(CAUSAL.triu(-3))), expect="window(3)")
+    assert codes(sdpa(is_causal=True), expect="causal & pad") == [("pad", "error")]  # nobody says where it is
+    assert codes(sdpa(padding()), sdpa(at=place(2)), expect="pad") == [("pad", "error")]  # and no note of the same
+    assert codes(sdpa(size=(B, T, T)), expect="docs(3,4)") == [("shape", "error")]
+    unread = sdpa(unread="the score_mod")
+    assert codes(unread, expect="causal") == [("no-mask", "error")]
+    assert codes(unread) == []
+
+
+def test_a_cache_is_aligned_to_its_end() -> None:
+    assert codes(sdpa(given(torch.ones(3, T, dtype=torch.bool).tril(T - 3)), size=(B, 3, T)), expect="causal") == []
+    top_left = [one.code for one in found(sdpa(is_causal=True, size=(B, 3, T)), expect="causal")]
+    assert set(top_left) == {"shape", "missing"}

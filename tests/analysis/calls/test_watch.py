@@ -1,0 +1,250 @@
+"""`attncli.watch`: what ran, as every other function of the library takes it."""
+
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from running import Ran
+from torch import Tensor, nn
+
+import attncli
+from attncli.analysis.calls.calls import Calls
+from attncli.analysis.cell import Cell
+from attncli.errors import LoadError
+
+BATCH, SIZE, HEADS, WIDTH = 2, 6, 2, 8
+
+
+class Attention(nn.Module):
+    """Causal self-attention; it keeps its queries, keys and output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(HEADS * WIDTH, 3 * HEADS * WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.project(x).unflatten(-1, (3, HEADS, WIDTH)).permute(2, 0, 3, 1, 4)
+        self.q, self.k = q.detach(), k.detach()
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+
+
+class Model(nn.Module):
+    """Two layers, and an attention over everything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Attention(), Attention()])
+        self.pool = nn.MultiheadAttention(HEADS * WIDTH, HEADS, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = x + layer(x)
+        pooled: Tensor = self.pool(x, x, x)[0]
+        return pooled
+
+
+@pytest.fixture
+def model() -> Model:
+    torch.manual_seed(0)
+    return Model().eval()
+
+
+@pytest.fixture
+def x(model: Model) -> Tensor:
+    return torch.randn(BATCH, SIZE, HEADS * WIDTH)
+
+
+@pytest.fixture
+def calls(model: Model, x: Tensor) -> Calls:
+    with attncli.watch() as calls:
+        model(x)
+    return calls
+
+
+def test_rows_stay_when_the_block_has_ended(calls: Calls) -> None:
+    assert [(row.module, row.api, row.calls, row.mask, row.findings) for row in calls] == [
+        ("layers.0-1", "sdpa", 2, "causal", ()),
+        ("pool", "mha", 1, "full", ()),
+    ]
+    assert len(calls) == 2
+    assert calls[-1] == calls[1]
+    assert calls[:1] == (calls[0],)
+    calls.check("causal", place="layers.*")
+    with pytest.raises(AssertionError, match="attends to the future in 15 cells"):
+        calls.check("causal")
+
+
+def test_str_is_the_table_and_repr_is_a_line(calls: Calls) -> None:
+    headline, titles, *rows = str(calls).splitlines()
+    assert headline.startswith("2 places, 3 calls, ")
+    assert titles.split() == "place module calls kind heads queries×keys mask findings".split()
+    assert len(rows) == 2
+    assert repr(calls) == f"<Calls: {headline}>"
+    said = repr(calls[0])
+    assert said.startswith("<Row: ")
+    assert said.endswith(" Attention.forward (layers.0-1), 2 calls, sdpa, causal: ok>")
+
+
+def test_a_trace_is_what_ran(model: Model, calls: Calls) -> None:
+    assert len(calls[0].traces) == BATCH
+    future = torch.ones(SIZE, SIZE, dtype=torch.bool).triu(1)
+    for index, layer in enumerate(model.layers):
+        assert isinstance(layer, Attention)
+        scores = (layer.q @ layer.k.mT * WIDTH**-0.5).masked_fill(future, -torch.inf)
+        for row, trace in enumerate(calls[0].traces):
+            assert len(trace.layers) == 2
+            for head in range(HEADS):
+                weights = trace.layer(index).head(head).weights
+                np.testing.assert_allclose(weights, scores.softmax(-1)[row, head].numpy(), atol=1e-6)
+
+
+def test_a_trace_is_one_for_every_other_function(calls: Calls, attn: Callable[..., Ran], tmp_path: Path) -> None:
+    first, second = calls[0].traces
+    weights = first.layer(1).head(1).weights
+    cells = [one for one in attncli.why(first, query=3, key=2) if isinstance(one, Cell)]
+    assert len(cells) == 2 * HEADS
+    assert cells[-1].weight == pytest.approx(weights[3, 2], abs=1e-6)
+    summary = next(one for one in attncli.heads(first).heads if (one.layer, one.head) == (1, 1))
+    assert summary.metrics["max_weight"] == pytest.approx(weights.max(axis=1).mean(), abs=1e-6)
+    changed = attncli.diff(first, second)
+    assert len(changed.heads) == 2 * HEADS
+    path = tmp_path / "first.safetensors"
+    first.save(path)
+    shown = attn("inspect", "--from", path, "--layer", "1")
+    assert shown.code == 0, shown.err
+    assert shown.out.startswith("layers.0-1 · layer 1, 2 heads · mask causal · float32 on cpu")
+
+
+def test_of_one_module(model: Model, x: Tensor) -> None:
+    with attncli.watch(model.layers[1]) as calls:
+        model(x)
+    (row,) = calls
+    assert (row.module, row.calls) == ("layers.1", 1)
+
+
+def test_a_watch_within_a_watch(model: Model, x: Tensor) -> None:
+    with attncli.watch() as outer:
+        model(x)
+        with attncli.watch(model.pool) as inner:
+            model(x)
+    assert (outer.calls, inner.calls) == (6, 1)
+    assert [row.calls for row in outer] == [4, 2]
+
+
+@pytest.mark.parametrize("error", [KeyError("its own"), KeyboardInterrupt(), SystemExit(3)])
+def test_an_exception_goes_through_and_the_rows_stay(model: Model, x: Tensor, error: BaseException) -> None:
+    calls, passed = None, None
+    try:
+        with attncli.watch() as calls:
+            model(x)
+            raise error
+    except BaseException as raised:
+        passed = raised
+    assert passed is error
+    assert calls is not None
+    assert calls.calls == 3
+    assert calls[0].findings == ()
+    assert calls[0].trace.layers
+    assert torch._C._len_torch_function_stack() == 0
+
+
+def test_what_is_not_in_the_table_is_in_the_notes(x: Tensor) -> None:
+    layer = Attention()
+    compiled = torch.compile(layer, backend="eager")
+    with suppress(KeyError), attncli.watch() as calls:
+        compiled(x)
+        raise KeyError
+    assert calls.calls == 1
+    assert any("torch.compile" in note for note in calls.notes)
+
+
+def test_nothing_that_ran_is_said(model: Model) -> None:
+    with attncli.watch() as calls:
+        pass
+    assert str(calls).startswith("0 places, 0 calls, ")
+    assert list(calls) == []
+
+
+def test_without_torch_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(LoadError, match="takes torch, which is not installed: pip install"), attncli.watch():
+        pass
+
+
+class Logarithm(nn.Module):
+    """Makes NaN by itself; the module that it calls makes none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inner(x).abs().neg().log()
+        return out
+
+
+class Before(nn.Module):
+    """Something before the attention of a model."""
+
+    def __init__(self, first: nn.Module) -> None:
+        super().__init__()
+        self.first, self.model, self.after = first, Model(), nn.Linear(HEADS * WIDTH, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.after(self.model(self.first(x)))
+        return out
+
+
+def norm_without_epsilon() -> nn.Module:
+    return nn.LayerNorm(HEADS * WIDTH, eps=0.0)
+
+
+def broken_projection() -> nn.Module:
+    module = nn.Linear(HEADS * WIDTH, HEADS * WIDTH)
+    nn.init.constant_(module.weight, torch.nan)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("first", "x", "begins"),
+    [
+        (norm_without_epsilon, 0.0, "first (LayerNorm): its output has it, its inputs do not"),
+        (Logarithm, 1.0, "first (Logarithm): its output has it, its inputs do not"),
+        (broken_projection, 1.0, "first (Linear): its output has it, its inputs do not, and its own weights do"),
+    ],
+)
+def test_where_nan_begins_is_known_from_the_next_step_on(first: Callable[[], nn.Module], x: float, begins: str) -> None:
+    model, given = Before(first()), torch.full((BATCH, SIZE, HEADS * WIDTH), x)
+    with attncli.watch() as calls:
+        model(given)
+        assert calls.notes == []
+        model(given)
+        model(given)
+    assert calls.notes == [f"NaN begins in {begins}"]
+    assert "NaN comes in with its queries and keys and values" in calls[0].findings[0].message
+
+
+def test_nan_that_an_attention_makes_is_looked_for_nowhere_else(model: Model, x: Tensor) -> None:
+    nobody = torch.ones(BATCH, SIZE, dtype=torch.bool)
+    with attncli.watch() as calls:
+        for _ in range(2):
+            out, _ = model.pool(x, x, x, key_padding_mask=nobody)
+            F.scaled_dot_product_attention(out, out, out)
+    assert [one.severity for row in calls for one in row.findings if one.code == "nan"] == ["error", "note"]
+    assert calls.notes == []
+
+
+def test_nothing_is_looked_at_before_nan_was_seen(model: Model, x: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Tensor) -> bool:
+        raise AssertionError
+
+    monkeypatch.setattr("attncli.sources.live.watching.has_nan", fails)
+    with attncli.watch() as calls:
+        model(x)
+        model(x)
+    assert len(calls) == 2

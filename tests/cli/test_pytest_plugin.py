@@ -1,0 +1,310 @@
+"""The fixture `attention`, in runs of pytest as its users make them."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+MODEL = """
+import torch
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(16, 48)
+
+    def forward(self, x, mask):
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        return scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([Block(), Block()])
+
+    def forward(self, mask):
+        x = torch.zeros(len(mask), mask.shape[-1], 16)
+        for layer in self.layers:
+            x = layer(x, mask)
+
+
+def right(lengths, size=6):
+    real = torch.arange(size) < torch.tensor(lengths)[:, None]
+    return torch.ones(size, size, dtype=torch.bool).tril() & real[:, None, None]
+
+
+def padded(lengths, size=6):
+    return torch.ones(size, size, dtype=torch.bool).tril().expand(len(lengths), 1, size, size)
+"""
+TESTS = """
+import pytest
+import torch
+
+import attncli
+from model import Model, padded, right
+
+
+def test_right(attention):
+    Model()(right([6, 2]))
+    attention.check("causal & pad", lengths=[6, 2])
+    attention.check("causal & pad")
+    attention.check("causal & pad", lengths=torch.arange(6) < torch.tensor([[6], [2]]))
+    (row,) = attention.calls
+    assert (row.calls, row.module, row.findings) == (2, "layers.0-1", ())
+    assert len(row.traces) == 2
+    Model()(right([6, 2]))
+    assert attention.calls[0].calls == 4
+
+
+def test_padding_is_seen(attention):
+    Model()(padded([6, 2]))
+    attention.check("causal & pad", lengths=[6, 2])
+
+
+def test_the_future_is_seen(attention):
+    Model()(torch.ones(1, 1, 200, 200, dtype=torch.bool).tril(2))
+    attention.check("causal")
+
+
+def test_of_each_head(attention):
+    masks = right([4, 6]).repeat(1, 2, 1, 1)
+    masks[1, 1, 5, 0] = False
+    Model()(masks)
+    attention.check("causal & pad", lengths=[4, 6])
+
+
+def test_nothing_runs(attention):
+    attention.check("causal")
+
+
+def test_elsewhere(attention):
+    Model()(right([6, 2]))
+    attention.check("causal & pad", place="layers.*")
+    attention.check("causal", place="decoder.*")
+
+
+def test_no_expression(attention):
+    attention.check("cuasal")
+
+
+def test_lengths_of_others(attention):
+    Model()(right([6, 2]))
+    attention.check("causal & pad", lengths=[6, 2, 1])
+
+
+def test_lengths_for_nothing(attention):
+    attention.check("causal", lengths=[6, 2])
+
+
+def test_it_is_watched_to_the_end(attention):
+    with pytest.raises(AssertionError):
+        attention.check("causal & pad")
+    with attncli.watch() as inner:
+        Model()(right([3]))
+    attention.check("causal & pad", lengths=[3])
+    inner.check("causal & pad", lengths=[3])
+
+
+def test_a_failure_of_its_own(attention):
+    Model()(right([3]))
+    raise KeyError("its own")
+
+
+def test_without_it():
+    assert torch._C._len_torch_function_stack() == 0
+    assert not torch.nn.modules.module._global_forward_hooks
+"""
+RIGHT = {"test_right", "test_it_is_watched_to_the_end", "test_without_it"}
+
+
+def run_pytest(folder: Path, *arguments: str, **environment: str) -> tuple[str, dict[str, str]]:
+    """Run pytest as its users do, and return what it prints, and the failures by their tests."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "ATTN"))}
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--junitxml", "out.xml", "-W", "error"]
+    ended = subprocess.run(
+        [*command, *arguments],
+        cwd=folder,
+        env=clean | environment,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    cases = ElementTree.parse(folder / "out.xml").iter("testcase")
+    return ended.stdout + ended.stderr, {
+        each.attrib["name"]: "".join(failed.text or "" for failed in each if failed.tag in ("failure", "error"))
+        for each in cases
+    }
+
+
+def project(folder: Path, tests: str = TESTS) -> Path:
+    (folder / "model.py").write_text(MODEL, encoding="utf-8")
+    (folder / "test_masks.py").write_text(tests, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What the tests above fail with."""
+    return run_pytest(project(tmp_path_factory.mktemp("project")))[1]
+
+
+def line_of(text: str, line: str) -> int:
+    return text.splitlines().index(line) + 1
+
+
+def message(failure: str) -> list[str]:
+    """The lines of an error as pytest shows it."""
+    return [line.removeprefix("E").strip() for line in failure.splitlines() if line.startswith("E ")]
+
+
+def map_of(lines: Sequence[str], size: int) -> list[list[str]]:
+    """The cells of the map in a message, two characters each."""
+    start = next(index for index, line in enumerate(lines) if line.startswith("0 ") and set(line[2:]) <= set("░AB· "))
+    rows = [line.partition(" ")[2].removeprefix(" ").ljust(2 * size) for line in lines[start : start + size]]
+    return [[row[2 * key : 2 * key + 2].strip() for key in range(size)] for row in rows]
+
+
+def test_right_masks_pass_and_nothing_else(failures: dict[str, str]) -> None:
+    assert {name for name, failed in failures.items() if not failed} == RIGHT
+
+
+def test_a_failure_says_where_what_and_draws_the_wrong_cells(failures: dict[str, str]) -> None:
+    failed = failures["test_padding_is_seen"]
+    lines = message(failed)
+    assert lines[0] == "AssertionError: attention is not causal & pad"
+    line = line_of(MODEL, "        return scaled_dot_product_attention(q, k, v, attn_mask=mask)"
+                          ".transpose(1, 2).flatten(2)")  # fmt: skip
+    where = f"model.py:{line} Block.forward"
+    assert lines[1] == f"{where} (layers.0-1): pad: attends to padding in 10 cells, in batch row 1"
+    assert f"{where} (layers.0), batch row 1" in lines
+    # Queries of padding count too: these see more than nothing or themselves.
+    wrong = [["AA" if 2 <= key <= query else "░░" if key <= query else "·" for key in range(6)] for query in range(6)]
+    assert map_of(lines, 6) == wrong
+    assert sum(row.count("AA") for row in wrong) == 10
+    assert lines[-1] == "A only the call: 10   B only expected: 0   ░ both   · neither"
+    assert "\x1b" not in failed
+    assert failed.rstrip().endswith(
+        f"test_masks.py:{line_of(TESTS, '    Model()(padded([6, 2]))') + 1}: AssertionError"
+    )
+    assert "pytest_plugin" not in failed.partition("\n\n")[2], "it ends at the line of the test"
+
+
+def test_of_a_long_mask_the_map_is_small(failures: dict[str, str]) -> None:
+    lines = message(failures["test_the_future_is_seen"])
+    assert len(lines) < 80
+    assert max(map(len, lines)) < 100
+    assert any(line.startswith("a cell is ") for line in lines)
+
+
+def test_the_batch_row_and_the_head_are_named(failures: dict[str, str]) -> None:
+    lines = message(failures["test_of_each_head"])
+    assert any("misses an allowed key in 1 cell, in batch row 1" in line for line in lines)
+    assert any(line.endswith("(layers.0), batch row 1, head 1") for line in lines)
+    drawn = map_of(lines, 6)
+    assert [(query, key) for query in range(6) for key in range(6) if drawn[query][key] == "BB"] == [(5, 0)]
+
+
+def test_without_attention_it_says_what_was_looked_for(failures: dict[str, str]) -> None:
+    said = "\n".join(message(failures["test_nothing_runs"]))
+    assert "no attention ran; looked for scaled_dot_product_attention" in said
+    said = "\n".join(message(failures["test_elsewhere"]))
+    assert "no attention ran at decoder.*; 2 calls ran elsewhere" in said
+
+
+def test_what_it_cannot_use_is_one_sentence(failures: dict[str, str]) -> None:
+    (said,) = message(failures["test_no_expression"])
+    assert "unknown mask 'cuasal'; did you mean 'causal'?" in said
+    (said,) = message(failures["test_lengths_for_nothing"])
+    assert "lengths apply to pad without numbers" in said
+    assert "2 batch rows, and the lengths are those of 3" in "".join(message(failures["test_lengths_of_others"]))
+    assert message(failures["test_a_failure_of_its_own"]) == ["KeyError: 'its own'"]
+
+
+def test_in_several_processes_beside_a_plain_terminal(tmp_path: Path) -> None:
+    chosen = "test_right or test_padding_is_seen or test_nothing_runs"
+    _, failures = run_pytest(project(tmp_path), "-n", "2", "-k", chosen, PYTHONIOENCODING="ascii")
+    assert {name: message(failed)[:1] for name, failed in failures.items()} == {
+        "test_right": [],
+        "test_padding_is_seen": ["AssertionError: attention is not causal & pad"],
+        "test_nothing_runs": ["AssertionError: attention is not causal"],
+    }
+    failed = failures["test_padding_is_seen"]
+    assert failed.isascii()
+    assert "3  ::::AAAA . ." in message(failed)
+
+
+def test_it_can_be_left_out(tmp_path: Path) -> None:
+    said, failures = run_pytest(
+        project(tmp_path, "def test(attention): pass\ndef test_other(): pass"), "-p", "no:attncli"
+    )
+    assert "fixture 'attention' not found" in failures["test"]
+    assert failures["test_other"] == ""
+    assert "1 passed, 1 error" in said
+
+
+def test_a_project_may_have_an_attention_of_its_own(tmp_path: Path) -> None:
+    own = "import pytest\n@pytest.fixture\ndef attention(): return 5\ndef test(attention): assert attention == 5"
+    assert run_pytest(project(tmp_path, own))[1] == {"test": ""}
+
+
+def test_without_torch_it_says_so(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text('import sys\nsys.modules["torch"] = None\n', encoding="utf-8")
+    said, failures = run_pytest(project(tmp_path, "def test(attention): pass\ndef test_other(): pass"))
+    sentence = "the fixture attention takes torch, which is not installed: pip install 'attncli[torch]'"
+    assert failures["test"].strip().endswith(sentence)
+    assert len(failures["test"].strip().splitlines()) == 1
+    assert "1 passed, 1 error" in said
+
+
+def test_it_is_there_and_costs_nothing() -> None:
+    asked = (
+        "import sys, pytest\n"
+        "from importlib.metadata import entry_points\n"
+        "(plugin,) = entry_points(group='pytest11', name='attncli')\n"
+        "before = set(sys.modules)\n"
+        "plugin.load()\n"
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    printed = subprocess.run([sys.executable, "-c", asked], capture_output=True, encoding="utf-8", check=True).stdout
+    assert printed.split() == ["attncli", "attncli._version", "attncli.cli", "attncli.cli.pytest_plugin"]
+
+
+def test_attn_runs_a_pytest_that_warns_of_nothing(tmp_path: Path) -> None:
+    """pytest wants to rewrite the packages of plugins, and warns of one that `attn run` imported before it."""
+    wheel = tmp_path / "site" / "installed-1.dist-info"
+    wheel.mkdir(parents=True)
+    (wheel / "METADATA").write_text("Metadata-Version: 2.1\nName: installed\nVersion: 1\n", encoding="utf-8")
+    (wheel / "RECORD").write_text("attncli/__init__.py,,\n", encoding="utf-8")
+    (wheel / "entry_points.txt").write_text("[pytest11]\nattncli = attncli.cli.pytest_plugin\n", encoding="utf-8")
+    ended = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "attncli",
+            "run",
+            "-m",
+            "pytest",
+            "-p",
+            "no:cacheprovider",
+            "-W",
+            "error",
+            "-k",
+            "right",
+        ],
+        cwd=project(tmp_path),
+        env=os.environ | {"PYTHONPATH": str(wheel.parent)},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "1 passed" in ended.stdout
+    assert ended.stderr.startswith("1 place, 4 calls"), ended.stderr
