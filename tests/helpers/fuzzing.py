@@ -126,6 +126,14 @@ BY_METAVAR: dict[str, tuple[Values, Values]] = {
     "NAME": (["cpu", "main"], ["cuda", "meta", "", "x\x1b[2J"]),
     "MODEL": _checkpoints,
     "NAME_OR_FOLDER": _checkpoints,
+    "SCRIPT ARGS": (["program.py"], ["missing.py", "text.txt", "bytes.txt", ".", ""]),
+    "LENGTHS|FILE": (
+        ["2", "4,1"],
+        ["0", "-1", "", "x", "2,", "1.5", "mask.npy", "missing.npy", "text.txt", _HUGE, "٣"],
+    ),
+    "MODULE": (["program"], ["missing", ""]),
+    "GLOB": (["program.py", "*:5"], ["missing", "", "[", "*" * 50]),
+    "DIR": (["saved"], ["text.txt", "text.txt/saved"]),
 }
 BY_METAVAR |= {"EXPR|FILE": BY_METAVAR["EXPR"], "EXPR|FILE|none": BY_METAVAR["EXPR"]}
 _SAVED = (["trace.safetensors", "dump.safetensors"], ["missing", ".", "", "mask.npy", "text.txt", "mask.safetensors"])
@@ -145,7 +153,10 @@ def values(parameter: Any, is_wild: bool) -> st.SearchStrategy[str]:
     else:
         sane, odd = _SAVED if parameter.name == "from_" else BY_METAVAR[parameter.metavar]
     usual, unusual = (st.sampled_from(one) if isinstance(one, list) else one for one in (sane, odd))
-    return st.one_of(unusual, unusual, usual, texts) if is_wild else usual
+    if not is_wild:
+        return usual
+    is_safe = parameter.metavar not in ("MODULE", "DIR")  # of any name one is run, or made
+    return st.one_of(unusual, unusual, usual, *([texts] if is_safe else []))
 
 
 @dataclass(frozen=True)

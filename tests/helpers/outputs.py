@@ -94,7 +94,7 @@ def _rows(separator: str) -> Callable[[str], None]:
             rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
         assert {len(row) for row in rows} == {len(rows[0])}
         assert len(rows[0]) >= 5
-        assert rows[0][-1] in ("weight", "norm", "max_score", "pieces", "unknown") or "entropy" in rows[0]
+        assert rows[0][-1] in ("findings", "weight", "norm", "max_score", "pieces", "unknown") or "entropy" in rows[0]
 
     return read
 

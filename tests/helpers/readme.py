@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,8 +14,11 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 _EXAMPLE = re.compile(r"```console\n\$ (?P<command>.*)\n(?P<output>(?:.*\n)*?)```\n")
 _PICTURE = re.compile(r"^(?P<command>attn .* -o (?P<path>docs/\S+))$", re.MULTILINE)
-# A proof's last digits, and those of a change that is rounding, belong to the processor.
-_MACHINE = re.compile(r"(?<== )\d\.\de-\d\d(?=</text>|$)|\d\.\de-\d\d(?= +rounding$)", re.MULTILINE)
+# The last digits of a proof or of a change that is rounding belong to the processor, and so do seconds.
+_MACHINE = re.compile(
+    r"(?<== )\d\.\de-\d\d(?=</text>|$)|\d\.\de-\d\d(?= +rounding$)|(?:(?<= call, )|(?<= calls, ))\d+\.\d s",
+    re.MULTILINE,
+)
 
 
 class Example(NamedTuple):
@@ -51,6 +55,12 @@ def drawn(path: str, folder: Path, environment: dict[str, str]) -> str:
     said = ran(pictures()[path], folder, environment)
     assert not said, said
     return (folder / path).read_text(encoding="utf-8")
+
+
+def bring_programs(folder: Path) -> None:
+    """Copy the programs of a guide into a folder, where its examples run and change them."""
+    for path in (ROOT / "docs/guides/programs").glob("*.py"):
+        shutil.copy(path, folder)
 
 
 def ran(command: str, folder: Path, environment: dict[str, str]) -> str:
@@ -92,6 +102,7 @@ def main() -> None:
         home = Path(name)
         environment = hub_cache(home / "cache", "sentence-transformers/all-MiniLM-L6-v2", minilm_folder())
         save_tiny_llama(str(home / "tiny-llama"))
+        bring_programs(home)
         for page, text in pages().items():
             written = _EXAMPLE.sub(
                 lambda match: f"```console\n$ {match['command']}\n{ran(match['command'], home, environment)}```\n", text

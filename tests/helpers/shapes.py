@@ -6,6 +6,7 @@ are strings, and what they name is missing where they stand: here it is built in
 
 import ast
 import builtins
+import importlib
 import inspect
 import re
 import sys
@@ -29,7 +30,7 @@ UNCHECKED = {
 
 def execute_shapes() -> None:
     """Check the shapes of every module of the package that is imported from now on."""
-    vars(builtins).update(Bool=jaxtyping.Bool, Float=jaxtyping.Float, Int=jaxtyping.Int, np=np)
+    vars(builtins).update(Bool=jaxtyping.Bool, Float=jaxtyping.Float, Int=jaxtyping.Int, np=np, torch=_Torch())
     every = jaxtyping.jaxtyped
     known: dict[Any, dict[Any, set[Any]] | None] = {}  # by code: an inner function is made again at every outer call
 
@@ -51,6 +52,16 @@ def execute_shapes() -> None:
 
     jaxtyping.jaxtyped = jaxtyped  # type: ignore[assignment]
     jaxtyping.install_import_hook("attncli", "shapes.checked")
+    # What pytest imported before, for the package brings a plugin of it.
+    for name in [name for name in sys.modules if name.partition(".")[0] == "attncli"]:
+        del sys.modules[name]
+
+
+class _Torch:
+    """torch for modules that name it for type checkers alone, imported when a shape of a tensor is stated there."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module("torch"), name)
 
 
 def _checked_once(function: Any, held: dict[Any, set[Any]], check: Callable[..., Any]) -> Any:

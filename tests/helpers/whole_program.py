@@ -8,8 +8,11 @@ import importlib
 import io
 import os
 import signal
+import subprocess
 import sys
 import tempfile
+import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -28,7 +31,10 @@ def _put_back() -> Iterator[None]:
     """Undo what the program does to its process, which is all its own: signal handlers, collector, hook, streams."""
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     threshold, hook = gc.get_threshold(), sys.excepthook
-    streams = {name: getattr(sys, name) for name in ("stdin", "stdout", "stderr", "__stdout__")}
+    streams = {
+        name: getattr(sys, name) for name in ("stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__")
+    }
+    main, path = sys.modules["__main__"], [*sys.path]
     descriptors = [os.dup(number) for number in range(3)]
     try:
         yield
@@ -39,6 +45,7 @@ def _put_back() -> Iterator[None]:
             os.close(kept)
         for name, stream in streams.items():
             setattr(sys, name, stream)
+        sys.modules["__main__"], sys.path[:] = main, path
         sys.excepthook = hook
         gc.set_threshold(*threshold)
         for signal_number, handler in handlers.items():
@@ -58,6 +65,7 @@ def whole_program() -> Iterator[Callable[..., Ran]]:
     with (
         ExitStack() as stack,
         patch.object(typer.main, "get_command", lambda made: root if made is app else build(made)),
+        patch.object(threading, "_shutdown", lambda: None),  # `attn run` ends all threads
         _put_back(),
     ):
         # As a program's first line does; from here on a SIGTERM finds the program's own handler.
@@ -79,6 +87,36 @@ def whole_program() -> Iterator[Callable[..., Ran]]:
         yield run
 
 
+def forked(*arguments: str | Path, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `main()` in a copy of this process: for `attn run`, whose program does with its process what it likes.
+
+    It starts in no time, for what such a run imports is imported here once; a process of its own needs seconds for it.
+    """
+    for name in (
+        "torch._dynamo",
+        "attncli.analysis.calls.calls",
+        "attncli.render.calls",
+        "attncli.sources.live.watching",
+    ):
+        importlib.import_module(name)
+    with ExitStack() as stack:
+        files = [stack.enter_context(tempfile.TemporaryFile(buffering=0)) for _ in range(3)]
+        process = os.fork()
+        if process == 0:
+            code = 99
+            try:
+                with _connected(files, stdin.encode(), "utf-8"), patch.dict(os.environ, environment):
+                    warnings.resetwarnings()
+                    sys.argv = ["attn", *map(str, arguments)]
+                    sys.path.insert(0, os.getcwd())
+                    code = _ended(importlib.reload(importlib.import_module("attncli.__main__")).main)
+            finally:
+                os._exit(code)
+        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        out, err = (_content(file).decode() for file in files[1:])
+    return subprocess.CompletedProcess(arguments, code, out, err)
+
+
 @contextmanager
 def _connected(files: list[Any], stdin: bytes, encoding: str) -> Iterator[None]:
     """Make three files this process's standard streams, the first with this content, as Python opens them."""
@@ -91,9 +129,9 @@ def _connected(files: list[Any], stdin: bytes, encoding: str) -> Iterator[None]:
         os.write(0, stdin)
         os.lseek(0, 0, os.SEEK_SET)
         opened = partial(open, encoding=encoding, closefd=False)
-        sys.stdin = opened(0, errors=errors)
+        sys.stdin = sys.__stdin__ = opened(0, errors=errors)  # type: ignore[misc]
         sys.stdout = sys.__stdout__ = opened(1, "w", errors=errors)  # type: ignore[misc]
-        sys.stderr = opened(2, "w", errors="backslashreplace")
+        sys.stderr = sys.__stderr__ = opened(2, "w", errors="backslashreplace")  # type: ignore[misc]
         yield
 
 

@@ -17,7 +17,7 @@ from transformers import AutoModel, masking_utils
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from attncli.errors import AttnError, NotExposedError
-from attncli.masks.comparison import recognized
+from attncli.masks.recognition import recognized
 from attncli.sources.options import LoadOptions
 from attncli.sources.pretrained import blank
 from attncli.sources.pretrained.interface import ATTENTION

@@ -34,10 +34,10 @@ EXCEPTIONS = {
     ("attncli.trace.trace", "attncli.trace.store"): "Trace.save",
 }
 # Who may name a library, wherever in the file.
-TRANSFORMERS = ("sources.pretrained", "sources.live", "sources.hub", "analysis.check")
+TRANSFORMERS = ("sources.pretrained", "sources.hub", "analysis.check")
 LIBRARIES = {
     "transformers": TRANSFORMERS,
-    "torch": (*TRANSFORMERS, "masks.files", "sources.draws", "sources.module", "files"),
+    "torch": (*TRANSFORMERS, "sources.live", "masks.files", "sources.draws", "files"),
     "rich": ("render", "formats.pictures", "explore", "cli"),
     "typer": ("cli",),
     "click": ("cli",),

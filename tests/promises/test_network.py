@@ -54,6 +54,7 @@ COMMANDS = {
     "transformers' engine": ["inspect", "time flies", "-m", "tiny", "--engine", "transformers"],
     "both engines": ["inspect", "time flies", "-m", "tiny", "--engine", "auto", "--verify"],
     "an interrupted run": ["inspect", "time", "flies", "-m", "tiny", "--resume", "-o", "rows.jsonl"],
+    "program": ["run", "program.py"],  # the last one: after a program there are no more threads
 }
 ENDS = {"pickle that is not allowed": LOAD, "broken": LOAD, "mask diff": 1}
 # What would keep the libraries off the network anyway.
@@ -77,6 +78,7 @@ def recorded(
         (tmp_path / name / "model.safetensors").unlink()
     assert attn("inspect", "time flies", "--save", tmp_path / "trace.safetensors").code == 0
     assert attn("mask", "convert", "causal", "--to", "sdpa", "-o", tmp_path / "mask.pt").code == 0
+    (tmp_path / "program.py").write_text("import torch\n")
     online = {name: value for name, value in os.environ.items() if name not in KEEPERS}
     online |= {"HF_HOME": str(tmp_path / "hub")}
 

@@ -10,7 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from readme import README, ROOT, Example, arguments_of, comparable, drawn, examples, pages, pictures, ran
+from readme import (
+    README,
+    ROOT,
+    Example,
+    arguments_of,
+    bring_programs,
+    comparable,
+    drawn,
+    examples,
+    pages,
+    pictures,
+    ran,
+)
 from small_checkpoints import hub_cache
 from typer.main import get_command
 from whole_program import whole_program
@@ -23,8 +35,8 @@ PAGES = pages()
 DEVELOPMENT = {"docs", "test"}
 """The extras of those who work on attncli."""
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
-FRESH = ("attn check", "attn mask model", "--verify", "--engine transformers")
-"""Commands whose libraries look where the hub's cache is when they are imported, and not again."""
+FRESH = ("attn check", "attn mask model", "attn run", "--verify", "--engine transformers")
+"""Commands that run a program, or whose libraries look where the hub's cache is only when they are imported."""
 
 
 def tried(example: Example) -> Any:
@@ -40,6 +52,7 @@ def test_a_command_prints_what_its_page_shows(
     monkeypatch.delenv("COLUMNS")
     environment = hub_cache(tmp_path / "cache", MODEL, minilm)
     (tmp_path / "tiny-llama").symlink_to(tiny_llama, target_is_directory=True)
+    bring_programs(tmp_path)
     arguments = arguments_of(example.command)
     if arguments is None or any(word in example.command for word in FRESH):
         printed = [ran(example.command, tmp_path, environment)]

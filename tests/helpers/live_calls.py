@@ -1,0 +1,74 @@
+"""Calls made by hand, as a reader of live attention makes them; and what the parts of a call make by definition."""
+
+from typing import Any
+
+import torch
+
+from attncli.sources.live.call import Call, Given, Place
+
+B, H, T, D = 3, 2, 8, 4
+LENGTHS = (8, 5, 2)
+REAL = torch.arange(T) < torch.tensor(LENGTHS)[:, None]  # [B, T], False at the padding
+CAUSAL = torch.ones(T, T, dtype=torch.bool).tril()
+
+
+def place(line: int = 1, module: str | None = "attn") -> Place:
+    return Place("model.py", line, "Block.forward", module)
+
+
+def given(values: torch.Tensor, name: str = "attn_mask", masked: bool = False) -> Given:
+    convention = "masked" if masked else "attend" if values.dtype == torch.bool else "additive"
+    return Given(name, values.reshape((1,) * (4 - values.dim()) + values.shape), convention, values)
+
+
+def sdpa(
+    *masks: Given, at: Place | None = None, size: tuple[int, int, int] = (B, T, T), is_causal: bool = False, **more: Any
+) -> Call:
+    """Return a call of sdpa with random queries, keys and values, and what torch makes of them under these masks."""
+    batch, queries, keys = size
+    q, k, v = (torch.randn(batch, H, length, D) for length in (queries, keys, keys))
+    scores = q @ k.mT * D**-0.5
+    for one in masks:
+        if one.convention == "additive":
+            scores = scores + one.values
+        else:
+            scores = scores.masked_fill(one.values if one.convention == "masked" else ~one.values, -torch.inf)
+    if is_causal:
+        scores = scores.masked_fill(~torch.ones(queries, keys, dtype=torch.bool).tril(), -torch.inf)
+    output = scores.softmax(-1) @ v
+    facts = {"dtype": "float32", "device": "cpu", "output": output.nan_to_num(0), **more}
+    return Call("sdpa", at or place(), (batch, H, queries, keys), q=q, k=k, v=v, given=masks, is_causal=is_causal,
+                scale=D**-0.5, **facts)  # fmt: skip
+
+
+def padding(real: torch.Tensor = REAL) -> Given:
+    return given(real[:, None, None, :])
+
+
+def recomputed(call: Call) -> torch.Tensor:
+    """Return the weights that the parts of a call make, in double precision, each mask as its API documents it."""
+    q, k, _ = call.project() if call.project else (call.q, call.k, call.v)
+    assert q is not None
+    assert k is not None
+    assert call.scale is not None
+    k = k.double().repeat_interleave(q.shape[1] // k.shape[1], 1)
+    scores = torch.einsum("bhqd,bhkd->bhqk", q.double(), k) * call.scale
+    assert tuple(scores.shape) == call.shape
+    if call.softcap is not None:
+        scores = call.softcap * torch.tanh(scores / call.softcap)
+    if call.is_causal:
+        later = torch.arange(call.shape[3]) > torch.arange(call.shape[2])[:, None]
+        scores = scores.masked_fill(later, -torch.inf)
+    for mask in call.given:
+        if mask.convention == "additive":
+            scores = scores + mask.values.double()
+        else:
+            scores = scores.masked_fill(mask.values == (mask.convention == "masked"), -torch.inf)
+    return scores.softmax(-1)
+
+
+def weighed(call: Call) -> torch.Tensor:
+    """Return weights·V of what a call says, `[B, H, Q, Dv]`."""
+    v = call.project()[2] if call.project else call.v
+    assert v is not None
+    return (recomputed(call) @ v.double().repeat_interleave(call.shape[1] // v.shape[1], 1)).to(v.dtype)

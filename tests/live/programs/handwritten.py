@@ -1,0 +1,494 @@
+"""Programs that write attention out: a product, a softmax, a product, as public models have them."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+import torch.utils.checkpoint
+from step import HEADS, LENGTHS, REAL, WIDTH, SelfAttention, evaluated, evaluation, main, sentences, step, trained
+from torch import Tensor, nn
+
+T, HEAD = max(LENGTHS), WIDTH // HEADS
+LEAST = torch.finfo(torch.float32).min
+FUTURE = torch.ones(T, T, dtype=torch.bool).triu(1)
+
+
+# --- right -------------------------------------------------------------------------------------------------
+
+
+class CausalSelfAttention(nn.Module):
+    """As minGPT has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.c_attn, self.c_proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.attn_dropout = nn.Dropout(0.1)
+        self.register_buffer("bias", torch.tril(torch.ones(64, 64)).view(1, 1, 64, 64))
+        self.n_head, self.n_embd = HEADS, WIDTH
+
+    def forward(self, x: Tensor) -> Tensor:
+        B, T, C = x.size()
+        q, k, v = self.c_attn(x).split(self.n_embd, dim=2)
+        k = k.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
+        q = q.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
+        v = v.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
+        att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
+        att = att.masked_fill(self.bias[:, :, :T, :T] == 0, float("-inf"))
+        att = F.softmax(att, dim=-1)
+        att = self.attn_dropout(att)
+        y = att @ v
+        return self.c_proj(y.transpose(1, 2).contiguous().view(B, T, C))
+
+
+def mingpt():
+    model, x = CausalSelfAttention(), sentences(16, 2)
+    return step(model, x) + evaluation(model, x)
+
+
+class AlibiAttention(nn.Module):
+    """A penalty for each head that grows with the distance, in the mask that is added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        slopes = torch.tensor([2 ** (-8 * (head + 1) / HEADS) for head in range(HEADS)])
+        self.register_buffer("slopes", slopes.view(HEADS, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, _ = x.shape
+        q, k, v = (each.view(batch, length, HEADS, HEAD).transpose(1, 2) for each in self.qkv(x).chunk(3, dim=-1))
+        distance = torch.arange(length)[None, :] - torch.arange(length)[:, None]
+        bias = (self.slopes * distance).masked_fill(distance > 0, float("-inf"))
+        scores = torch.einsum("bhqd,bhkd->bhqk", q, k) / HEAD**0.5 + bias
+        weights = scores.softmax(dim=-1)
+        return self.out(torch.einsum("bhqk,bhkd->bqhd", weights, v).reshape(batch, length, WIDTH))
+
+
+def alibi():
+    return step(AlibiAttention(), sentences(batch=2))
+
+
+def rotate_half(x: Tensor) -> Tensor:
+    one, other = x.chunk(2, dim=-1)
+    return torch.cat((-other, one), dim=-1)
+
+
+class RotaryAttention(nn.Module):
+    """As Llama has it: rotated queries and keys, two heads of queries for each head of keys, a softmax in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q_proj, self.o_proj = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
+        self.k_proj, self.v_proj = (nn.Linear(WIDTH, WIDTH // 2, bias=False) for _ in range(2))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        batch, length, _ = x.shape
+        q = self.q_proj(x).view(batch, length, -1, HEAD).transpose(1, 2)
+        k, v = (each(x).view(batch, length, -1, HEAD).transpose(1, 2) for each in (self.k_proj, self.v_proj))
+        angles = torch.outer(torch.arange(length), 1e4 ** (-torch.arange(0, HEAD, 2) / HEAD)).repeat(1, 2)
+        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+        q, k = (each * cos + rotate_half(each) * sin for each in (q, k))
+        k, v = (each.repeat_interleave(2, dim=1) for each in (k, v))
+        scores = torch.matmul(q, k.transpose(2, 3)) / math.sqrt(HEAD)
+        scores = scores + mask
+        weights = F.softmax(scores.float(), dim=-1, dtype=torch.float32).type_as(q)
+        return self.o_proj(torch.matmul(weights, v).transpose(1, 2).reshape(batch, length, -1))
+
+
+def rotary():
+    mask = torch.full((T, T), float("-inf")).triu(1)
+    return step(RotaryAttention(), sentences(batch=2), mask)
+
+
+def rotary_in_half():
+    mask = torch.full((T, T), torch.finfo(torch.bfloat16).min, dtype=torch.bfloat16).triu(1)
+    with torch.inference_mode():
+        return [RotaryAttention().bfloat16()(sentences(batch=2).bfloat16(), mask)]
+
+
+class CrossAttention(nn.Module):
+    """Queries of a picture, keys of a text, heads folded into the batch: as the first diffusion models had it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.to_q = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.to_k, self.to_v = (nn.Linear(24, WIDTH, bias=False) for _ in range(2))
+
+    def forward(self, x: Tensor, context: Tensor, mask: Tensor) -> Tensor:
+        batch = len(x)
+        q, k, v = self.to_q(x), self.to_k(context), self.to_v(context)
+        q, k, v = (each.unflatten(-1, (HEADS, -1)).transpose(1, 2).flatten(0, 1) for each in (q, k, v))
+        sim = torch.einsum("b i d, b j d -> b i j", q, k) * HEAD**-0.5
+        sim.masked_fill_(~mask[:, None, :].repeat_interleave(HEADS, 0), -torch.finfo(sim.dtype).max)
+        attn = sim.softmax(dim=-1)
+        out = torch.einsum("b i j, b j d -> b i d", attn, v)
+        return out.unflatten(0, (batch, HEADS)).transpose(1, 2).flatten(2)
+
+
+def cross_attention():
+    return step(CrossAttention(), torch.randn(len(LENGTHS), 7, WIDTH), torch.randn(len(LENGTHS), T, 24), REAL)
+
+
+class WindowAttention(nn.Module):
+    """Four keys to the left, the word's own among them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
+        ones = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool)
+        is_seen = ones.tril() & ones.triu(-3)
+        scores = q.mul(HEAD**-0.5).matmul(k.mT)
+        scores = torch.where(is_seen, scores, torch.tensor(float("-inf")))
+        return torch.softmax(scores, -1).matmul(v).transpose(1, 2).flatten(2)
+
+
+def sliding_window():
+    return step(WindowAttention(), sentences(batch=2))
+
+
+class T5Attention(nn.Module):
+    """As T5 has it: no scale, and a learned bias for each distance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
+        nn.init.normal_(self.q.weight, std=(WIDTH * HEAD) ** -0.5)
+        self.relative_attention_bias = nn.Embedding(2 * T, HEADS)
+
+    def forward(self, hidden_states: Tensor, mask: Tensor) -> Tensor:
+        batch, length, _ = hidden_states.shape
+        shape = (batch, length, HEADS, HEAD)
+        q, k, v = (each(hidden_states).view(shape).transpose(1, 2) for each in (self.q, self.k, self.v))
+        scores = torch.matmul(q, k.transpose(3, 2))
+        distance = torch.arange(length)[None, :] - torch.arange(length)[:, None] + T
+        position_bias = self.relative_attention_bias(distance).permute(2, 0, 1).unsqueeze(0)
+        scores += position_bias + (1.0 - mask[:, None, None, :].float()) * LEAST
+        attn_weights = nn.functional.softmax(scores.float(), dim=-1).type_as(scores)
+        attn_weights = nn.functional.dropout(attn_weights, p=0.1, training=self.training)
+        return self.o(torch.matmul(attn_weights, v).transpose(1, 2).reshape(batch, length, -1))
+
+
+def t5():
+    return step(T5Attention(), sentences(), REAL)
+
+
+def annotated_transformer():
+    """A function of its own, a mask of zeros and ones, and −1e9."""
+    dropout, mask = nn.Dropout(0.1), REAL[:, None, None, :].long()
+
+    def attention(query, key, value):
+        scores = torch.matmul(query, key.transpose(-2, -1)) / math.sqrt(query.size(-1))
+        scores = scores.masked_fill(mask == 0, -1e9)
+        p_attn = scores.softmax(dim=-1)
+        return torch.matmul(dropout(p_attn), value)
+
+    return step(SelfAttention(attention), sentences())
+
+
+@trained(batch=2)
+def batched_products(q, k, v):
+    """`baddbmm` with the scale in it, and an addition in place, as GPT-2's and BLOOM's older code."""
+    mask = torch.full((T, T), -1e4).triu(1)
+    shape = q.shape
+    q, k, v = (each.flatten(0, 1) for each in (q, k, v))
+    scores = torch.baddbmm(mask, q, k.transpose(1, 2), beta=1.0, alpha=HEAD**-0.5)
+    return torch.bmm(nn.Softmax(dim=-1)(scores), v).view(shape)
+
+
+@trained(batch=2)
+def picture_patches(q, k, v):
+    """As timm has it without its fused kernel: nothing is masked."""
+    attn = q * HEAD**-0.5 @ k.transpose(-2, -1)
+    attn = attn.softmax(dim=-1)
+    return attn @ v
+
+
+class SlidingBias(nn.Module):
+    """As Swin has it: a bias for each pair of places, and -100 between parts that a shift put together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.bias = nn.Linear(WIDTH, 3 * WIDTH), nn.Parameter(torch.randn(HEADS, 8, 8) * 0.02)
+        part = torch.tensor([0] * 4 + [1] * 4)
+        self.register_buffer("mask", (part[:, None] != part) * -100.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
+        attn = q * HEAD**-0.5 @ k.transpose(-2, -1) + self.bias.unsqueeze(0)
+        attn = (attn + self.mask).softmax(dim=-1)
+        return (attn @ v).transpose(1, 2).flatten(2)
+
+
+def shifted_windows():
+    return step(SlidingBias(), sentences(8, 6))
+
+
+@trained(batch=2)
+def cosine_attention(q, k, v):
+    """As Swin v2 has it: directions are compared, and a learned factor takes the place of the scale."""
+    factor = torch.log(torch.tensor(10.0))
+    scores = F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT
+    return (scores * factor.clamp(max=4.6).exp()).softmax(dim=-1) @ v
+
+
+@trained(batch=2)
+def softcap(q, k, v):
+    """As Gemma 2 has it."""
+    scores = q @ k.mT * HEAD**-0.5
+    scores = torch.tanh(scores / 50.0) * 50.0
+    scores = scores + torch.zeros(T, T).masked_fill(FUTURE, LEAST)
+    return F.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype) @ v
+
+
+@trained(batch=2)
+def sink(q, k, v):
+    """As gpt-oss has it: one more column, of a learned number, which takes weight and gives nothing."""
+    scores = torch.matmul(q, k.transpose(2, 3)) * HEAD**-0.5 + torch.zeros(T, T).masked_fill(FUTURE, LEAST)
+    sinks = torch.zeros(1, HEADS, 1, 1).expand(q.shape[0], -1, T, -1)
+    combined = torch.cat([scores, sinks], dim=-1)
+    combined = combined - combined.max(dim=-1, keepdim=True).values
+    return F.softmax(combined, dim=-1)[..., :-1] @ v
+
+
+@trained()
+def masked_before_and_after(q, k, v):
+    """As DeBERTa has it: what the mask hides is set to 0 once more after the softmax."""
+    hidden = ~REAL[:, None, None, :]
+    scores = (q @ k.mT * HEAD**-0.5).masked_fill(hidden, LEAST)
+    return scores.softmax(dim=-1).masked_fill(hidden, 0) @ v
+
+
+@evaluated()
+def zero_for_nan(q, k, v):
+    """The padding's rows are empty, and what the softmax makes of them is thrown away."""
+    mask = REAL[:, None, :, None] & REAL[:, None, None, :]
+    scores = (q @ k.mT * HEAD**-0.5).masked_fill(~mask, float("-inf"))
+    return scores.softmax(dim=-1).nan_to_num(0.0) @ v
+
+
+@trained(batch=2)
+def a_factor_for_each_head(q, k, v):
+    """The `head_mask` of older models of transformers, after the softmax."""
+    factors = torch.ones(1, HEADS, 1, 1)
+    weights = (q @ k.mT * HEAD**-0.5).masked_fill(FUTURE, -1e4).softmax(dim=-1)
+    return (weights * factors) @ v
+
+
+def multiplied_and_added():
+    """As the first GPT has it: the future's scores are multiplied with 0 and then −1e4; padded on the left."""
+    past, hidden = 1.0 - FUTURE.float(), REAL.flip(1)[:, None, None, :].logical_not() * LEAST
+
+    def attend(q, k, v):
+        w = q @ k.mT / math.sqrt(HEAD)
+        w = w * past + -1e4 * (1 - past)
+        return nn.functional.softmax(w + hidden, dim=-1) @ v
+
+    return step(SelfAttention(attend), sentences().flip(1))
+
+
+@trained()
+def renormalized(q, k, v):
+    """As AllenNLP has it: hidden weights are set to 0, and the others divided by their sum."""
+    mask = REAL[:, None, None, :].float()
+    weights = (q @ k.mT * HEAD**-0.5 * mask).softmax(dim=-1) * mask
+    weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-13)
+    return weights @ v
+
+
+@trained(batch=2)
+def difference_of_two(q, k, v):
+    """As the differential transformer has it."""
+    (q1, q2), (k1, k2) = q.chunk(2, -1), k.chunk(2, -1)
+    one = (q1 @ k1.mT * (HEAD / 2) ** -0.5).masked_fill(FUTURE, float("-inf")).softmax(dim=-1)
+    other = (q2 @ k2.mT * (HEAD / 2) ** -0.5).masked_fill(FUTURE, float("-inf")).softmax(dim=-1)
+    return (one - 0.2 * other) @ v
+
+
+@trained(batch=2)
+def heads_last(q, k, v):
+    """Scores as `[B, Q, K, H]`, so that the softmax is not over the last axis."""
+    scores = torch.einsum("bhqd,bhkd->bqkh", q, k) / math.sqrt(HEAD)
+    scores = scores.masked_fill(FUTURE[:, :, None], float("-inf"))
+    return torch.einsum("bqkh,bhkd->bhqd", scores.softmax(dim=2), v)
+
+
+@trained(batch=2)
+def linear_attention(q, k, v):
+    """A softmax over the features of the queries, and one over the keys: no weights of queries on keys at all."""
+    return q.softmax(dim=-1) @ (k.softmax(dim=-2).mT @ v)
+
+
+class Pool(nn.Module):
+    """One learned query, whose scores are a linear layer's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score = nn.Linear(WIDTH, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.score(x).masked_fill(~REAL[..., None], float("-inf"))
+        return (scores.softmax(dim=1).mT @ x).squeeze(1)
+
+
+def pooling():
+    return step(Pool(), sentences())
+
+
+class Experts(nn.Module):
+    """A softmax over experts, from a product and into one, and no attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.experts = nn.Linear(WIDTH, 4), nn.Parameter(torch.randn(4, WIDTH, WIDTH) / WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = self.gate(x).softmax(dim=-1)
+        return torch.einsum("bte,bted->btd", weights, torch.einsum("btd,edf->btef", x, self.experts))
+
+
+def experts():
+    return step(Experts(), sentences())
+
+
+class Checkpointed(nn.Module):
+    """Computed again in the backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = CausalSelfAttention()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.utils.checkpoint.checkpoint(self.block, x, use_reentrant=False)
+
+
+def checkpointed():
+    return step(Checkpointed(), sentences(16, 2))
+
+
+def classifier():
+    """No attention at all: a softmax of a linear layer."""
+    model = nn.Sequential(nn.Linear(WIDTH, T), nn.Softmax(-1), nn.Linear(T, 2))
+    return step(model, sentences())
+
+
+# --- wrong -------------------------------------------------------------------------------------------------
+
+
+@trained()
+def booleans_added(q, k, v):
+    scores = q @ k.transpose(-2, -1) / math.sqrt(HEAD)
+    scores = scores + REAL[:, None, None, :]
+    return scores.softmax(-1) @ v  # <- True is 1
+
+
+@trained(batch=2)
+def zeros_and_ones_added(q, k, v):
+    scores = q @ k.transpose(-2, -1) / math.sqrt(HEAD)
+    scores = scores + FUTURE.float()
+    return scores.softmax(-1) @ v  # <- not multiplied by -inf
+
+
+@trained(batch=2)
+def minus_forgotten(q, k, v):
+    scores = q @ k.transpose(-2, -1) / math.sqrt(HEAD) + FUTURE * 1e9
+    return scores.softmax(-1) @ v  # <- 1e9 for -1e9
+
+
+@trained()
+def minus_one(q, k, v):
+    scores = q @ k.transpose(-2, -1) / math.sqrt(HEAD) - (1.0 - REAL[:, None, None, :].float())
+    return scores.softmax(-1) @ v  # <- -1 for -1e9
+
+
+@trained(batch=2)
+def mask_after_the_softmax(q, k, v):
+    weights = F.softmax(q @ k.transpose(-2, -1) / math.sqrt(HEAD), dim=-1)
+    weights = weights.masked_fill(FUTURE, 0.0)
+    return weights @ v  # <- saw the future, then forgot it
+
+
+@trained()
+def mask_multiplied_after_the_softmax(q, k, v):
+    weights = (q @ k.transpose(-2, -1) / math.sqrt(HEAD)).softmax(dim=-1)
+    return (weights * REAL[:, None, None, :]) @ v  # <- rows do not add up to 1
+
+
+@trained(batch=2)
+def softmax_over_queries(q, k, v):
+    scores = q @ k.transpose(-2, -1) / math.sqrt(HEAD)
+    scores = scores.masked_fill(FUTURE, float("-inf"))
+    return scores.softmax(dim=-2) @ v  # <- dim=-1
+
+
+@trained(batch=2)
+def softmax_over_heads(q, k, v):
+    scores = q @ k.transpose(-2, -1) / math.sqrt(HEAD)
+    return F.softmax(scores, dim=1) @ v  # <- dim=1 was right for [B * H, Q, K]
+
+
+@trained(batch=2)
+def no_scale(q, k, v):
+    scores = (q @ k.transpose(-2, -1)).masked_fill(FUTURE, float("-inf"))
+    return scores.softmax(dim=-1) @ v  # <- not divided by sqrt(d)
+
+
+@trained(batch=2)
+def two_scales(q, k, v):
+    q = q * HEAD**-0.5
+    scores = (q @ k.transpose(-2, -1) / math.sqrt(HEAD)).masked_fill(FUTURE, float("-inf"))
+    return scores.softmax(dim=-1) @ v  # <- divided by d
+
+
+@trained()
+def padding_rows_are_nan(q, k, v):
+    """pytorch #103749: rows of the padding have nothing to attend to, and the next layer spreads their NaN."""
+    mask = REAL[:, None, :, None] & REAL[:, None, None, :]
+    scores = (q @ k.transpose(-2, -1) / math.sqrt(HEAD)).masked_fill(~mask, float("-inf"))
+    return scores.softmax(dim=-1) @ v  # <- softmax of nothing but -inf
+
+
+@trained(batch=2)
+def inverted(q, k, v):
+    scores = (q @ k.transpose(-2, -1) / math.sqrt(HEAD)).masked_fill(~FUTURE, float("-inf"))
+    return scores.softmax(dim=-1) @ v  # <- ~
+
+
+@trained()
+def least_number_twice(q, k, v):
+    scores = q @ k.transpose(-2, -1) / math.sqrt(HEAD)
+    scores = scores + torch.zeros(T, T).masked_fill(FUTURE, LEAST)
+    scores = scores + torch.zeros(REAL.shape).masked_fill(~REAL, LEAST)[:, None, None, :]
+    return scores.softmax(dim=-1) @ v  # <- -inf where both forbid
+
+
+@evaluated(batch=2)
+def dropout_in_evaluation(q, k, v):
+    scores = (q @ k.transpose(-2, -1) / math.sqrt(HEAD)).masked_fill(FUTURE, float("-inf"))
+    return F.dropout(scores.softmax(dim=-1), 0.1) @ v  # <- F.dropout is on unless it is told
+
+
+@trained()
+def padding_along_queries(q, k, v):
+    scores = q @ k.transpose(-2, -1) / math.sqrt(HEAD)
+    scores = scores.masked_fill(~REAL.unsqueeze(1).unsqueeze(3), -1e9)
+    return scores.softmax(dim=-1) @ v  # <- [B, 1, T, 1] for [B, 1, 1, T]
+
+
+@trained(batch=2)
+def multiplied_scores(q, k, v):
+    scores = (q @ k.transpose(-2, -1) / math.sqrt(HEAD)) * ~FUTURE
+    return scores.softmax(dim=-1) @ v  # <- a score of 0 is not hidden
+
+
+@trained(batch=2)
+def tiny_fill(q, k, v):
+    scores = (q @ k.transpose(-2, -1) / math.sqrt(HEAD)).masked_fill(FUTURE, 1e-9)
+    return scores.softmax(dim=-1) @ v  # <- 1e-9 for -1e9
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    main(globals())

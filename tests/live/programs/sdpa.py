@@ -1,0 +1,438 @@
+"""Programs that call `F.scaled_dot_product_attention`."""
+
+import threading
+import warnings
+
+import torch
+import torch.nn.functional as F
+from step import (
+    HEADS,
+    LENGTHS,
+    REAL,
+    WIDTH,
+    SelfAttention,
+    evaluated,
+    evaluation,
+    main,
+    sentences,
+    step,
+    trained,
+    words,
+)
+from torch import Tensor, nn
+from torch.nn.attention.bias import causal_lower_right
+
+T = max(LENGTHS)
+LEAST = torch.finfo(torch.float32).min
+
+
+def causal_mask(size: int = T) -> Tensor:
+    """True = attend."""
+    return torch.ones(size, size, dtype=torch.bool).tril()
+
+
+# --- right -------------------------------------------------------------------------------------------------
+
+
+class Block(nn.Module):
+    """A block of nanoGPT: `is_causal`, and dropout in training alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.c_attn, self.c_proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.ln_1, self.ln_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+        self.dropout = 0.1
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.size()
+        q, k, v = self.c_attn(self.ln_1(x)).split(width, dim=2)
+        q, k, v = (each.view(batch, length, HEADS, -1).transpose(1, 2) for each in (q, k, v))
+        y = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0, is_causal=True)
+        x = x + self.c_proj(y.transpose(1, 2).contiguous().view(batch, length, width))
+        return x + self.mlp(self.ln_2(x))
+
+
+def nanogpt():
+    model, x = nn.Sequential(Block(), Block()), sentences(16, 2)
+    return step(model, x) + evaluation(model, x)
+
+
+def full():
+    return step(SelfAttention(F.scaled_dot_product_attention), sentences(batch=1))
+
+
+@trained(batch=2)
+def causal_booleans(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=causal_mask())
+
+
+@trained(batch=2)
+def causal_numbers(q, k, v):
+    mask = torch.full((T, T), float("-inf")).triu(1)
+    return F.scaled_dot_product_attention(q, k, v, mask)
+
+
+@trained()
+def padding(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=REAL[:, None, None, :])
+
+
+@trained()
+def causal_and_padding(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=causal_mask() & REAL[:, None, None, :])
+
+
+def left_padding():
+    real = REAL.flip(1)
+
+    def attend(q, k, v):
+        mask = causal_mask() & real[:, None, None, :]
+        mask = mask | torch.eye(T, dtype=torch.bool)  # padding attends to itself, so that no row is empty
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    return step(SelfAttention(attend), sentences().flip(1))
+
+
+def grouped_heads():
+    torch.manual_seed(0)
+    q, k, v = torch.randn(2, 8, T, 8, requires_grad=True), torch.randn(2, 2, T, 8), torch.randn(2, 2, T, 8)
+    y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    y.sum().backward()
+    return [y.detach(), q.grad]
+
+
+def no_batch():
+    q, k, v = torch.randn(3, T, 8)
+    return [F.scaled_dot_product_attention(q, k, v, is_causal=True)]
+
+
+@torch.inference_mode()
+def decoding():
+    """The prompt is causal; then one token at a time sees everything in the cache."""
+    keys, values, outputs = torch.empty(1, HEADS, 0, 8), torch.empty(1, HEADS, 0, 8), []
+    for new in (6, 1, 1, 1):
+        q, k, v = torch.randn(3, 1, HEADS, new, 8)
+        keys, values = torch.cat([keys, k], dim=2), torch.cat([values, v], dim=2)
+        outputs.append(F.scaled_dot_product_attention(q, keys, values, is_causal=new > 1))
+    return outputs
+
+
+def chunked_prefill():
+    """Chunks of four tokens after a cache: the mask is aligned to the end."""
+    q, k, v = torch.randn(1, HEADS, 4, 8), torch.randn(1, HEADS, 12, 8), torch.randn(1, HEADS, 12, 8)
+    mask = torch.ones(4, 12, dtype=torch.bool).tril(12 - 4)
+    return [F.scaled_dot_product_attention(q, k, v, attn_mask=mask)]
+
+
+def lower_right():
+    """PyTorch's own name of that mask."""
+    q, k, v = torch.randn(1, HEADS, 4, 8), torch.randn(1, HEADS, 12, 8), torch.randn(1, HEADS, 12, 8)
+    return [F.scaled_dot_product_attention(q, k, v, attn_mask=causal_lower_right(4, 12))]
+
+
+def in_a_thread():
+    model, x, results = nn.Sequential(Block(), Block()), sentences(16, 2), []
+    thread = threading.Thread(target=lambda: results.extend(evaluation(model, x)))
+    thread.start()
+    thread.join()
+    return results
+
+
+def half_precision():
+    q, k, v = torch.randn(3, 2, HEADS, T, 8, dtype=torch.float16)
+    mask = torch.zeros(T, T, dtype=torch.float16).masked_fill(~causal_mask(), torch.finfo(torch.float16).min)
+    return [F.scaled_dot_product_attention(q, k, v, attn_mask=mask)]
+
+
+def autocast():
+    with torch.autocast("cpu", torch.bfloat16):
+        return step(nn.Sequential(Block(), Block()), sentences(16, 2))
+
+
+def compiled():
+    def attend(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    return step(SelfAttention(torch.compile(attend, backend="eager")), sentences(batch=2))
+
+
+@trained(batch=2)
+def packed(q, k, v):
+    """Two documents of six and four words in one row, and a mask that keeps them apart."""
+    document = torch.tensor([0] * 6 + [1] * 4)
+    mask = causal_mask() & (document[:, None] == document)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+@trained(batch=2)
+def window(q, k, v):
+    i = torch.arange(T)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=causal_mask() & (i[:, None] - i < 4))
+
+
+def scaled_before():
+    """As Whisper does: the projection scales its queries, and the function is told so."""
+
+    def attend(q, k, v):
+        return F.scaled_dot_product_attention(q * q.shape[-1] ** -0.5, k, v, is_causal=True, scale=1.0)
+
+    return step(SelfAttention(attend), sentences(batch=2))
+
+
+class LowRank(nn.Module):
+    """Queries with a low-rank addition, as peft has it; its factor of alpha / r happens to be 1/√D."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.kv = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 2 * WIDTH)
+        self.down, self.up = nn.Linear(WIDTH, 2), nn.Linear(2, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = self.q(x) + self.up(self.down(x)) * (WIDTH // HEADS) ** -0.5
+        q, k, v = (each.unflatten(-1, (HEADS, -1)).transpose(1, 2) for each in (q, *self.kv(x).chunk(2, -1)))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+
+
+def low_rank():
+    return step(LowRank(), sentences(batch=2))
+
+
+class Tempered(nn.Module):
+    """Normalized queries and keys with a temperature that is learned, and begins at 1/√D."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.temperature = nn.Parameter(torch.tensor((WIDTH // HEADS) ** -0.5))
+        self.attention = SelfAttention(self.attend)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k = F.normalize(q, dim=-1) * self.temperature, F.normalize(k, dim=-1)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(x)
+
+
+def learned_temperature():
+    return step(Tempered(), sentences(batch=2))
+
+
+# --- wrong -------------------------------------------------------------------------------------------------
+
+
+@trained(batch=2)
+def forgot_the_mask(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v)  # <- every word sees the words that it should predict
+
+
+@trained(batch=2)
+def transposed(q, k, v):
+    mask = torch.ones(T, T, dtype=torch.bool).triu()
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # <- triu for tril
+
+
+@trained(batch=2)
+def mask_of_mha(q, k, v):
+    """`nn.MultiheadAttention`'s mask, in which True forbids."""
+    mask = torch.ones(T, T, dtype=torch.bool).triu(1)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # <- here True allows
+
+
+@trained()
+def padding_along_queries(q, k, v):
+    mask = REAL.unsqueeze(1).unsqueeze(3)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # <- [B, 1, T, 1] for [B, 1, 1, T]
+
+
+@trained(batch=2)
+def zeros_and_ones(q, k, v):
+    mask = causal_mask().float()
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # <- added to the scores, hides nothing
+
+
+def causal_with_a_cache():
+    """pytorch #103082: `is_causal` counts from the first key, so that the new words see the oldest."""
+    q, k, v = torch.randn(1, HEADS, 2, 8), torch.randn(1, HEADS, 8, 8), torch.randn(1, HEADS, 8, 8)
+    return [F.scaled_dot_product_attention(q, k, v, is_causal=True)]  # <- aligned top-left
+
+
+@trained()
+def nobody_to_attend_to(q, k, v):
+    """pytorch #103963: rows of the padding are empty."""
+    mask = REAL[:, None, :, None] & REAL[:, None, None, :]
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # <- padding attends to nothing
+
+
+def too_large_for_half():
+    q, k, v = torch.randn(3, len(LENGTHS), HEADS, T, 8, dtype=torch.float16)
+    mask = (1.0 - REAL[:, None, None, :].float()) * -1e9
+    return [F.scaled_dot_product_attention(q, k, v, attn_mask=mask)]  # <- -1e9 is -inf in float16
+
+
+@trained()
+def least_number_twice(q, k, v):
+    causal = torch.zeros(T, T).masked_fill(~causal_mask(), LEAST)
+    padding = torch.zeros(REAL.shape).masked_fill(~REAL, LEAST)[:, None, None, :]
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=causal + padding)  # <- -inf where both forbid
+
+
+@evaluated(batch=2)
+def dropout_in_evaluation(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=0.1)  # <- whatever self.training says
+
+
+class Packed(nn.Module):
+    """Documents in one row, whose positions begin again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions = nn.Embedding(T, WIDTH)
+        self.attention = SelfAttention(self.attend)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)  # <- sees the document before
+
+    def forward(self, x: Tensor, position_ids: Tensor) -> Tensor:
+        return self.attention(x + self.positions(position_ids))
+
+
+def packed_as_one():
+    positions = torch.tensor([[*range(6), *range(4)]])
+    return step(Packed(), sentences(batch=1), position_ids=positions)
+
+
+class Reading(nn.Module):
+    """Numbers of words in; the padding's is 0."""
+
+    def __init__(self, mask: Tensor) -> None:
+        super().__init__()
+        self.mask = mask
+        self.words, self.attention = nn.Embedding(50, WIDTH, padding_idx=0), SelfAttention(self.attend)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask[:, None, None, :])  # <- if it is not theirs
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.attention(self.words(ids))
+
+
+def words_with_their_mask():
+    """This one is right."""
+    return step(Reading(REAL), words())
+
+
+def mapped():
+    """One sentence at a time, by `torch.vmap`."""
+    model = Reading(torch.ones(1, T, dtype=torch.bool)).requires_grad_(False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is slow, says torch
+        return [torch.vmap(lambda ids: model(ids[None]))(words())]
+
+
+def scripted():
+    """Compiled by torch.jit, before an attention that is not."""
+    first = torch.jit.script(nn.Linear(WIDTH, WIDTH))
+    return step(nn.Sequential(first, SelfAttention(F.scaled_dot_product_attention)), sentences(batch=1))
+
+
+def another_batch_order():
+    """The sentences were sorted by their length, their mask was not."""
+    return step(Reading(REAL.roll(1, 0)), words())
+
+
+def padding_on_the_other_side():
+    """The tokenizer pads on the left."""
+    return step(Reading(REAL), words().flip(1))
+
+
+@trained(batch=2)
+def window_off_by_one(q, k, v):
+    i = torch.arange(T)
+    mask = causal_mask() & (i[:, None] - i <= 4)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # <- five keys, not four
+
+
+class TwoLayers(nn.Module):
+    """The mask is handed to the first layer alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = SelfAttention(self.padded), SelfAttention(self.bare)
+
+    def padded(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=REAL[:, None, None, :])
+
+    def bare(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v)  # <- forgotten here
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x))
+
+
+def one_layer_of_two():
+    return step(TwoLayers(), sentences())
+
+
+@trained(batch=2)
+def one_column(q, k, v):
+    mask = causal_mask()[:, :1]
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # <- [T, 1] is every key or none
+
+
+@trained(batch=2)
+def causal_encoder(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)  # <- copied from a decoder
+
+
+@trained(batch=2)
+def one_head(q, k, v):
+    mask = torch.ones(1, HEADS, T, T, dtype=torch.bool)
+    mask[:, 0] = causal_mask()
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # <- [:, 0] is the first head
+
+
+@trained(batch=2)
+def tiny_fill(q, k, v):
+    mask = torch.zeros(T, T).masked_fill(~causal_mask(), 1e-9)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # <- 1e-9 for -1e9
+
+
+def two_scales():
+    def attend(q, k, v):
+        q = q / q.shape[-1] ** 0.5
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)  # <- which scales by itself
+
+    return step(SelfAttention(attend), sentences(batch=2))
+
+
+def no_scale():
+    def attend(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0)  # <- on purpose?
+
+    return step(SelfAttention(attend), sentences(batch=2))
+
+
+class Normalized(nn.Module):
+    """A norm of padding that is all zeros, without an epsilon."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.norm = nn.Embedding(50, WIDTH, padding_idx=0), nn.LayerNorm(WIDTH, eps=0.0)
+        self.attention = SelfAttention(self.attend)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=REAL[:, None, None, :])  # <- NaN comes in
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.attention(self.norm(self.words(ids)))
+
+
+def norm_of_zeros():
+    model, ids = Normalized(), words()
+    return evaluation(model, ids) + evaluation(model, ids)
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    main(globals())
