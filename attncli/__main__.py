@@ -6,13 +6,18 @@ settle_signals()
 
 import gc
 import os
+import sys
+
+# `attn run` leaves the process to a program of the user's, which is to find it as python leaves it.
+_IS_OURS = sys.argv[1:2] != ["run"]
 
 # Importing makes many objects and no garbage; looking for some at Python's usual pace costs 7 % of every run.
-gc.set_threshold(100_000, 50, 1000)
+if _IS_OURS:
+    gc.set_threshold(100_000, 50, 1000)
 
 # NumPy multiplies on one core, unless its user says otherwise: most products here are small, and OpenBLAS's threads
 # wait for each other without sleeping. Where others used the same two cores, 1,000 sentences took nine times as long.
-if "OMP_NUM_THREADS" not in os.environ:
+if _IS_OURS and "OMP_NUM_THREADS" not in os.environ:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 

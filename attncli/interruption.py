@@ -26,6 +26,14 @@ def settle_signals() -> None:
             signal.signal(number, _end)
 
 
+def leave_signals() -> None:
+    """Take signals as Python does where nobody settles them, for a program of the user's that runs in this process."""
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) == _end:
+            signal.signal(number, signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL)
+
+
 class Undoing:
     """Within the block, an early end calls `undo` first; a block that ends by itself does not."""
 

@@ -311,6 +311,15 @@ def longest(material: Material, length: int) -> list[Case]:
     ]
 
 
+def watch(material: Material, attention: str) -> list[Case]:
+    """Compare the training of a small GPT under `attn run` to the same under Python."""
+    training = [str(SCRIPTS / "training.py"), attention]
+    return [
+        Case(f"python training.py {attention}", [PYTHON, *training]),
+        Case(f"attn run training.py {attention}", [ATTN, "run", *training], 1.3, memory=1.2),
+    ]
+
+
 @dataclass(frozen=True)
 class Question:
     """What a part of BENCHMARKS.md asks, and the tables that answer it.
@@ -405,5 +414,11 @@ QUESTIONS = [
         "The bare script would return 155 GB of matrices; the interface loop keeps one head of them.",
         {"long-16384": partial(longest, length=16384)},
         is_warmed=False,
+    ),
+    Question(
+        "What does watching a program cost?",
+        "Twelve training steps of a GPT of 6 layers, 256 wide, on texts of 256 tokens, with PyTorch's fused attention "
+        "and with a softmax written out: as a program of its own, and under `attn run`.",
+        {"watch-sdpa": partial(watch, attention="sdpa"), "watch-handwritten": partial(watch, attention="handwritten")},
     ),
 ]
