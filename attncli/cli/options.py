@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Option
 
@@ -454,6 +454,11 @@ _FORMAT = output_option(
 )
 
 
+def _file_option(default: str) -> Any:
+    help_ = f"Write to a file; its ending decides the format. Default: {default}."
+    return output_option("--output", "-o", metavar="FILE", help=help_)
+
+
 @dataclass(frozen=True, repr=False, eq=False)
 class Output(Options):
     """Where what is shown goes, and in which format."""
@@ -477,15 +482,7 @@ class Output(Options):
     format_: Annotated[
         Literal["table", "json", "jsonl", "tsv", "csv", "parquet", "svg", "html", "md"] | None, _FORMAT
     ] = None
-    output: Annotated[
-        Path | None,
-        output_option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Write to a file; its ending decides the format. Default: standard output.",
-        ),
-    ] = None
+    output: Annotated[Path | None, _file_option("standard output")] = None
 
     def chosen(self) -> str:
         """Return the format that `--format` and the ending of `--output` agree on.
@@ -516,15 +513,7 @@ class Beside(Output):
     """Where what is said of a program goes, whose standard output is its own."""
 
     format_: Annotated[Literal["table", "json", "tsv"] | None, _FORMAT] = None
-    output: Annotated[
-        Path | None,
-        output_option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Write to a file; its ending decides the format. Default: standard error.",
-        ),
-    ] = None
+    output: Annotated[Path | None, _file_option("standard error")] = None
 
 
 @dataclass(frozen=True, repr=False, eq=False)

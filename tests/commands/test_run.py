@@ -212,6 +212,13 @@ def test_files_are_where_the_program_began(train: Path) -> None:
     assert "mask causal" in shown.stdout
 
 
+def test_a_script_that_is_not_there_leaves_no_folder(folder: Path) -> None:
+    ran = run("--save", "traces", "missing.py")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "can't open file" in ran.stderr
+    assert not (folder / "traces").exists()
+
+
 def test_no_attention_is_said_with_what_was_looked_for(folder: Path) -> None:
     (folder / "none.py").write_text("print('hello')")
     ran = run("none.py")

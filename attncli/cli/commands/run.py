@@ -79,12 +79,13 @@ def run(
     from attncli.masks.findings import fails, parse_fail_on
     from attncli.sources.live.imports import when_imported
     from attncli.sources.live.inputs import watching_inputs
-    from attncli.sources.live.program import ending_after, run_program
+    from attncli.sources.live.program import ending_after, program_of, run_program
 
     target, *arguments = [*([] if module is None else [module]), *(program or [])] or [""]
     if not target:
         raise UsageError("give a program: a script, or a module by -m")
     codes, chosen = parse_fail_on(fail_on), output.chosen()
+    run_it = program_of(target, is_module=module is not None)
     calls = Calls(expect, first, place, is_kept=save is not None)
     aside = environment.aside()
 
@@ -112,7 +113,7 @@ def run(
         stack.enter_context(when_imported("torch", lambda: stack.enter_context(inputs)))
         if steps is not None:
             stack.enter_context(ending_after(steps))
-        code = run_program(target, arguments, calls.take, report, is_module=module is not None)
+        code = run_program(run_it, arguments, calls.take, report)
     raise typer.Exit(code)
 
 

@@ -31,12 +31,24 @@ _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _PACKAGE = os.path.abspath(os.path.join(_OURS, os.pardir, os.pardir)) + os.sep
 
 
+def program_of(target: str, is_module: bool = False) -> Callable[[], None]:
+    """Return what runs a program to its end, as `python` does.
+
+    Args:
+        target: a script, a folder or an archive with a `__main__.py`, or a module as `python -m` takes it.
+        is_module: whether `target` is the name of a module.
+
+    Raises:
+        UsageError: there is no such script, or it cannot be read.
+    """
+    return _module(target) if is_module else _script(target)
+
+
 def run_program(
-    target: str,
+    run: Callable[[], None],
     arguments: Sequence[str],
     on_call: Callable[[Call], bool | None],
     report: Callable[[Sequence[str]], int],
-    is_module: bool = False,
 ) -> int:
     """Run a program in this process, and return the exit code to end with.
 
@@ -44,17 +56,12 @@ def run_program(
     child that the program forks goes on as under python and reports nothing.
 
     Args:
-        target: a script, a folder or an archive with a `__main__.py`, or a module as `python -m` takes it.
+        run: what `program_of` returned.
         arguments: the program's.
         on_call: see `watching`.
         report: called once, when the program has ended, or when it calls `os._exit`, with notes about what was seen.
             It returns the exit code that what was found asks for; a program that fails has its own.
-        is_module: whether `target` is the name of a module.
-
-    Raises:
-        UsageError: there is no such script, or it cannot be read.
     """
-    run = _module(target) if is_module else _script(target)
     notes: list[str] = []
     fault: Exception | None = None
     own_process = os.getpid()
