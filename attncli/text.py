@@ -38,12 +38,21 @@ def _visible_character(character: str) -> str:
     return character
 
 
+_LONGEST = 24  # characters of a text in the line of a result
+
+
+def quoted(text: str) -> str:
+    """Return a text of somebody, harmless and short, as a line names it."""
+    shown = visible(text)
+    return f"'{shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1].rstrip() + '…'}'"
+
+
 def did_you_mean(word: str, names: Iterable[str]) -> str:
     """Return `; did you mean 'x'?` where one of the names is close to a word, and nothing where none is."""
     import difflib  # needed for an error alone
 
-    bare = {name.lstrip("-"): name for name in names}  # what all options begin with makes none of them alike
-    near = difflib.get_close_matches(word.lstrip("-"), bare, n=1)
+    bare = {name.lstrip("-").lower(): name for name in names}  # what all options begin with makes none of them alike
+    near = difflib.get_close_matches(word.lstrip("-").lower(), bare, n=1)
     return f"; did you mean '{bare[near[0]]}'?" if near else ""
 
 

@@ -441,7 +441,7 @@ def smallest(allowed: Bool[np.ndarray, "#H Q K"], heads: int) -> Mask:
     """Return a mask in its smallest exact form: `full`, `causal` or `window(w)` if it is one, else its cells."""
     queries, keys = allowed.shape[1:]
     if len(allowed) == 1 and queries <= keys:
-        width = int(allowed[0, -1].sum())
+        width = max(int(allowed[0, -1].sum()), 1)  # no window is empty
         for atom in (Atom("full"), Atom("causal"), Atom("window", (width,))):
             rule = RuleMask(atom, queries, keys, heads, past=keys - queries)
             if rule.is_exactly(allowed):

@@ -7,6 +7,7 @@ atom       := name [ '(' argument (',' argument)* ')' ]          pad := 'pad' [ 
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -45,6 +46,9 @@ def parse(
         raise UsageError("the mask is an expression such as 'causal & window(4)', or the name of a file")
     if allow_files and text.lower().endswith(ENDINGS):
         return _file(text) if states_true else _bare_file(text)
+    if allow_files and Path(text).suffix and os.path.isfile(text):
+        *most, last = ENDINGS
+        raise UsageError(f"a mask is not read from {visible(text)}; its ending says how: {', '.join(most)} or {last}")
     return _Parser(text, allow_files, allow_bias, allow_rows).whole()
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Unpack
+
+from attncli.sources.keywords import Choice, InspectKeywords, Kind, MakingKeywords, spelling_out
+from attncli.sources.options import EngineOptions, ToyOptions
 
 if TYPE_CHECKING:
     from attncli.sources.reading import Given
@@ -12,18 +15,19 @@ if TYPE_CHECKING:
     from attncli.trace.trace import Trace
 
 
+@spelling_out(MakingKeywords, ToyOptions, EngineOptions)
 def open_source(
     *,
     model: str | None = None,
-    layers: str | int | Iterable[int] | Indices | None = 0,
-    heads: str | int | Iterable[int] | None = None,
-    kind: str | None = None,
+    layers: Choice | Indices = 0,
+    heads: Choice = None,
+    kind: Kind | None = None,
     mask: str | None = None,
     special: bool = True,
     generate: int = 0,
     values: bool = True,
     given: Given = "text",
-    **options: Any,
+    **options: Unpack[MakingKeywords],
 ) -> Source:
     """Return the toy layer, or a checkpoint with its tokenizer, ready for sentences.
 
@@ -61,12 +65,13 @@ def open_source(
     return open_checkpoint(model, chosen_layers, chosen_heads, values=values, given=given, **how, **options)
 
 
+@spelling_out(InspectKeywords, open_source)
 def inspect(
     text: str | Sequence[Mapping[str, str]] = "",
     *,
     pair: str | None = None,
     target: str | None = None,
-    **options: Any,
+    **options: Unpack[InspectKeywords],
 ) -> Trace:
     """Return the attention of one sentence.
 

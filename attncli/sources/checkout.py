@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attncli.errors import not_installed
-from attncli.sources.folder import check_folder, snapshot, split_name
-from attncli.sources.hub import Download, explained, hush_hub, is_offline
+from attncli.sources.folder import check_folder, opened, repository, snapshot, split_name
+from attncli.sources.hub import Download, check_answers, explained, hush_hub, is_offline, not_found
 from attncli.sources.nested import is_adapter
 from attncli.sources.storage import check_path
 from attncli.sources.tensors.cache import Notes
@@ -47,8 +47,10 @@ def checkout(name: str, options: LoadOptions) -> Path | None:
         return None
     notes = Notes(folder)
     if not _has_all(folder, notes):
+        check_there(name, "configuration", options)
         if is_offline(options):
             return None
+        check_answers(name, "configuration", options)
         with explained(name, "configuration", options):
             found = _fetched(name, options.revision or "main")
         if found is None:
@@ -59,6 +61,20 @@ def checkout(name: str, options: LoadOptions) -> Path | None:
         return None
     check_folder(folder)
     return folder
+
+
+def check_there(name: str, part: str, options: LoadOptions) -> None:
+    """Refuse a name that nothing on this machine has, where no hub is asked or none answers: before long imports.
+
+    Raises:
+        LoadError: it names the part that is wanted.
+    """
+    is_here = os.path.exists(opened(name)) or os.path.isdir(repository(split_name(name)[0]))
+    if is_here or not_installed("huggingface_hub"):
+        return
+    if is_offline(options):
+        raise not_found(name, part, options)
+    check_answers(name, part, options)
 
 
 def _has_all(folder: Path, notes: Notes) -> bool:

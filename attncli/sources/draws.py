@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -12,6 +13,8 @@ from attncli.errors import require
 
 if TYPE_CHECKING:
     from jaxtyping import Float
+
+    from attncli.trace.tokens import Token
 
 
 class Linear(NamedTuple):
@@ -26,9 +29,10 @@ class Linear(NamedTuple):
         return self.weight.size + (0 if self.bias is None else self.bias.size)
 
     def apply(self, x: Float[np.ndarray, "T E"]) -> Float[np.ndarray, "T D"]:
-        """Return the projection of every row."""
-        projected = x @ self.weight
-        return projected if self.bias is None else projected + self.bias
+        """Return the projection of every row, which is the same bit for bit whatever rows stand beside it."""
+        # A product in float32 is rounded otherwise when it has another number of rows.
+        projected = x.astype(np.float64) @ self.weight
+        return (projected if self.bias is None else projected + self.bias).astype(np.float32)
 
 
 class Draws(Protocol):
@@ -40,8 +44,8 @@ class Draws(Protocol):
     def uniform(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
         """Draw from U[0, 1)."""
 
-    def embedding(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
-        """Draw an embedding table, N(0, 1)."""
+    def embedding(self, tokens: Sequence[Token], size: int, width: int) -> Float[np.ndarray, "T E"]:
+        """Draw the embedding of each token of a vocabulary of that size, N(0, 1)."""
 
     def default_linear(self, fan_in: int, fan_out: int) -> Linear:
         """Draw weight and bias as nn.Linear does by default, U(-1/√fan_in, 1/√fan_in)."""
@@ -51,6 +55,7 @@ class _NumpyDraws:
     """Draws with NumPy's default generator."""
 
     def __init__(self, seed: int) -> None:
+        self._seed = seed
         self._generator = np.random.default_rng(seed)
 
     def normal(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
@@ -59,8 +64,14 @@ class _NumpyDraws:
     def uniform(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
         return self._generator.random((rows, columns), dtype=np.float32)
 
-    def embedding(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
-        return self.normal(rows, columns)
+    def embedding(self, tokens: Sequence[Token], size: int, width: int) -> Float[np.ndarray, "T E"]:
+        """Draw each from the seed and the word alone, so that it is the same beside any other words."""
+        drawn = {text: self._of_word(text, width) for text in dict.fromkeys(token.text for token in tokens)}
+        return np.stack([drawn[token.text] for token in tokens])
+
+    def _of_word(self, text: str, width: int) -> Float[np.ndarray, " E"]:
+        digest = int.from_bytes(sha256(text.encode()).digest(), "big")
+        return np.random.default_rng([self._seed, digest]).standard_normal(width, dtype=np.float32)
 
     def default_linear(self, fan_in: int, fan_out: int) -> Linear:
         bound = np.float32(1 / math.sqrt(fan_in))
@@ -98,9 +109,10 @@ class _TorchDraws:
     def uniform(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
         return self._drawn(lambda: self._torch.rand(rows, columns, **self._kind)).numpy()
 
-    def embedding(self, rows: int, columns: int) -> Float[np.ndarray, "R C"]:
-        table = self._drawn(lambda: self._torch.nn.Embedding(rows, columns, **self._kind))
-        return table.weight.detach().numpy()
+    def embedding(self, tokens: Sequence[Token], size: int, width: int) -> Float[np.ndarray, "T E"]:
+        """Draw the whole table, a row for each id, as a notebook does."""
+        table = self._drawn(lambda: self._torch.nn.Embedding(size, width, **self._kind))
+        return table.weight.detach().numpy()[[token.id for token in tokens]]
 
     def default_linear(self, fan_in: int, fan_out: int) -> Linear:
         linear = self._drawn(lambda: self._torch.nn.Linear(fan_in, fan_out, **self._kind))

@@ -66,7 +66,7 @@ def open_checkpoint(
     def by_transformers() -> Checkpoint:
         from attncli.sources.pretrained import announce_import
 
-        announce_import("the transformers engine")
+        announce_import("the transformers engine", model, chosen)
         from attncli.sources.pretrained.checkpoint import Checkpoint
 
         how: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "generate": generate, "given": given}
@@ -119,7 +119,7 @@ def decodes_alone(model: str, **options: Any) -> bool:
         return False
     from attncli.sources.pretrained import announce_import
 
-    announce_import("the transformers engine")
+    announce_import("the transformers engine", model, chosen)
     from attncli.sources.pretrained.loading import find
 
     return find(model, chosen)[1].hears

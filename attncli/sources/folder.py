@@ -16,6 +16,9 @@ from attncli.errors import LoadError
 from attncli.files import MOST_SETTINGS, MOST_TEXT, Tensors, check_file, read_file
 from attncli.text import visible
 
+DEMO = "demo"  # the name of the small model in the box
+_BOX = Path(__file__).with_name("native") / DEMO
+
 ALONE = "model.safetensors"  # the weights of a checkpoint that is not in several files
 INDEX = "model.safetensors.index.json"
 PICKLE = "pytorch_model.bin"
@@ -39,6 +42,11 @@ def check_name(path: Path) -> None:
             f"the name {visible(str(path))} is not UTF-8, and tokenizers and safetensors open no other; rename it, or "
             "give a link to it"
         ) from None
+
+
+def opened(name: str) -> str:
+    """Return the folder of the model in the box for `demo`, which hides `./demo`; any other name as it is."""
+    return str(_BOX) if name == DEMO else name
 
 
 def is_gguf(name: str) -> bool:

@@ -6,14 +6,18 @@ import inspect
 import io
 import logging
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tqdm.std import tqdm
 
 from attncli.errors import AttnError, InputError, LoadError
 from attncli.sources.folder import ALONE, INDEX, PICKLE, PICKLE_INDEX, is_known, shards_of, snapshot, split_name
+from attncli.sources.nearby import nearby
 from attncli.sources.nested import ADAPTER, has_adapter_weights, is_adapter
 from attncli.text import bytes_shown, visible
 
@@ -53,7 +57,7 @@ def hush() -> None:
 
 
 def hush_hub() -> None:
-    """Log what the hub's client says as steps of ours: it tries again for half a minute and more."""
+    """Log what the hub's client says as steps of ours: it tries a download again for half a minute."""
     from huggingface_hub.utils import logging as hub_logging  # which makes a handler of its own
 
     hub_logging.get_logger().handlers = [_Relay()]
@@ -64,6 +68,76 @@ def is_offline(options: LoadOptions) -> bool:
     from huggingface_hub import is_offline_mode
 
     return options.offline or is_offline_mode()
+
+
+PATIENCE = 5  # seconds in which a hub that can be reached has answered something
+_REMEMBERED = 60.0  # seconds: one run may want many files of a hub that does not answer
+
+
+def silence() -> str | None:
+    """Return why the hub does not answer; None where it does, or is not to be asked.
+
+    The client alone would find out in half a minute, or in many where nothing is refused and nothing comes. Once the
+    hub has answered, it is the client that waits and tries again.
+    """
+    from huggingface_hub import constants, is_offline_mode
+
+    if is_offline_mode():
+        return None
+    said = _asked(constants.ENDPOINT)
+    if said.why is not None and monotonic() - said.at > _REMEMBERED:  # the connection may be back, in a notebook
+        _asked.cache_clear()
+        said = _asked(constants.ENDPOINT)
+    return said.why
+
+
+def is_local(name: str, options: LoadOptions) -> bool:
+    """Return whether a checkpoint is read from this machine alone: the hub may not be asked, or does not answer."""
+    return is_offline(options) or (not os.path.isdir(name) and silence() is not None)
+
+
+def check_answers(name: str, part: str, options: LoadOptions) -> None:
+    """Raise LoadError where the hub is to be asked for a part of a checkpoint, and does not answer."""
+    if not is_offline(options) and (why := silence()):
+        raise _unreached(visible(name), part, why)
+
+
+class _Said(NamedTuple):
+    """What came of asking the hub for anything.
+
+    Attributes:
+        why: nothing came; None where an answer did, whichever.
+        at: when, in seconds.
+    """
+
+    why: str | None
+    at: float
+
+
+@cache
+def _asked(endpoint: str) -> _Said:
+    """Ask the hub for the headers of its first page; in a thread, since looking up a name knows no limit of time."""
+    from huggingface_hub import constants, get_session
+
+    hush_hub()
+    patience = constants.HF_HUB_ETAG_TIMEOUT if os.environ.get("HF_HUB_ETAG_TIMEOUT") else PATIENCE
+    came: list[str | None] = []
+
+    def ask() -> None:
+        try:
+            get_session().head(endpoint, timeout=patience, follow_redirects=False)
+        except Exception as error:  # of the client, and what lies below it
+            came.append(first_sentence(error))
+        else:
+            came.append(None)
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(patience)
+    why = came[0] if came else f"it did not answer within {patience} s; HF_HUB_ETAG_TIMEOUT sets how many"
+    if why is not None:
+        _log.info("the hub does not answer: %s", why)
+    return _Said(why, monotonic())
 
 
 @contextmanager
@@ -130,22 +204,32 @@ def _sentence(error: Exception, name: str, part: str, options: LoadOptions) -> A
             f"the {part} of {shown} is Python code that the checkpoint brings; read it, and --trust-remote-code runs it"
         )
     if not os.path.isdir(name):
-        if why := unreached(error):
-            return LoadError(
-                f"the hub could not be reached, the {part} of '{shown}' is not in the local cache, and there is no "
-                f"such folder; check the connection, or give the folder of a downloaded checkpoint ({why})"
-            )
+        if why := unreached(error) or (None if is_offline(options) else silence()):
+            return _unreached(shown, part, why)
         if why := _refused(error):
             return LoadError(f"the hub does not hand out the {part} of '{shown}': {why}")
-        where = "in the local cache" if is_offline(options) else "on the hub or in the local cache"
-        return LoadError(
-            f"the {part} of '{shown}' was not found {where}, and there is no such folder; check the name, or "
-            f"give the folder of a downloaded checkpoint{'' if split_name(name)[1] else f' ({first_sentence(error)})'}"
-        )
+        return not_found(name, part, options, None if split_name(name)[1] else first_sentence(error))
     if part == "model" and not any(file.endswith(".safetensors") for file in os.listdir(name)) and options.allow_pickle:
         return LoadError(f"the pickle of {shown} holds more than tensors or is damaged; nothing in it was run")
     return LoadError(
         f"the {part} of {shown} cannot be loaded: {first_sentence(error)}; check that the folder is complete"
+    )
+
+
+def _unreached(shown: str, part: str, why: str) -> LoadError:
+    return LoadError(
+        f"the hub could not be reached, the {part} of '{shown}' is not in the local cache, and there is no such folder"
+        f"{nearby(shown) or '; check the connection, or give the folder of a downloaded checkpoint'} ({why})"
+    )
+
+
+def not_found(name: str, part: str, options: LoadOptions, why: str | None = None) -> LoadError:
+    """Return the error for a part of a checkpoint that is nowhere; `why` is what the hub's client said."""
+    where = "in the local cache" if is_offline(options) else "on the hub or in the local cache"
+    return LoadError(
+        f"the {part} of '{visible(name)}' was not found {where}, and there is no such folder"
+        f"{nearby(name) or '; check the name, or give the folder of a downloaded checkpoint'}"
+        f"{'' if why is None else f' ({why})'}"
     )
 
 
@@ -220,7 +304,7 @@ def download_adapter(name: str, options: LoadOptions) -> bool:
     Raises:
         LoadError: some of its files could not be had.
     """
-    from huggingface_hub import hf_hub_download, is_offline_mode, snapshot_download
+    from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     if split_name(name)[1]:
@@ -228,7 +312,7 @@ def download_adapter(name: str, options: LoadOptions) -> bool:
     revision = options.revision or "main"
     folder = snapshot(name, revision)
     is_there = has_adapter_weights(folder) if is_adapter(folder) else is_known(folder, ADAPTER)
-    if is_there or options.offline or is_offline_mode():
+    if is_there or is_local(name, options):
         return False
     try:
         hf_hub_download(name, ADAPTER, revision=revision)
@@ -253,7 +337,7 @@ def download_weights(name: str, options: LoadOptions) -> None:
             name,
             file,
             revision=options.revision,
-            local_files_only=options.offline,
+            local_files_only=is_local(name, options),
             tqdm_class=Download,
         )
 

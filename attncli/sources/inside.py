@@ -65,12 +65,12 @@ def download_inside(name: str, options: LoadOptions, *, for_tokenizer: bool) -> 
     """
     from huggingface_hub import HfApi, snapshot_download
 
-    from attncli.sources.hub import Download, explained, is_offline
+    from attncli.sources.hub import Download, explained, is_local
 
     repository, within = split_name(name)
     revision = options.revision or "main"
     is_one_itself = not within and os.path.isfile(snapshot(repository, revision) / _CONFIG)
-    if is_offline(options) or is_one_itself:
+    if is_one_itself or is_local(name, options):
         return False
     with explained(name, "configuration", options):
         try:

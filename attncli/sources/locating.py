@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from attncli.errors import LoadError, UsageError
 from attncli.sources.adapter import Adapter, kind_of, read_adapter
-from attncli.sources.folder import check_folder, folder_of, is_known
+from attncli.sources.folder import DEMO, check_folder, folder_of, is_known, opened
 from attncli.sources.inside import found_inside
 from attncli.sources.nested import ADAPTER, base_of, has_tokenizer, is_adapter, taken, tokenizer_beside
 from attncli.sources.storage import check_is_checkpoint, check_path
@@ -96,7 +96,7 @@ def locate(name: str, options: LoadOptions, *, for_tokenizer: bool = False) -> P
     """Find a checkpoint's files on this machine; a name of the hub that is not in its cache is left as it is.
 
     Args:
-        name: a folder, or a name on the hub.
+        name: a folder, a name on the hub, or `demo`, the model in the box.
         options: `base`, `revision` and `allow_pickle` say which files.
         for_tokenizer: whether a tokenizer is enough.
 
@@ -105,10 +105,11 @@ def locate(name: str, options: LoadOptions, *, for_tokenizer: bool = False) -> P
         UsageError: `base` is given for what is known to be no adapter.
     """
     check_path(name)
-    given = model = name
+    given, model = name, opened(name)
     is_partial = False
-    if os.path.isdir(name):
-        name = model = taken(name)
+    if os.path.isdir(model):
+        model = taken(model)
+        name = name if name == DEMO else model
     elif found := found_inside(name, options, for_tokenizer=for_tokenizer):
         name, model = found[0], str(found[1])
         is_partial = is_fetched(found[1], options)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from attncli.errors import UsageError
 from attncli.text import visible
@@ -42,10 +42,12 @@ def refuse_unknown(given: Mapping[str, Any], known: Any, place: str) -> None:
         raise UsageError(f"no such option: {visible(name)}{did_you_mean(name, sorted(possible))}")
 
 
-ENGINES = ("auto", "native", "transformers")
+Engine = Literal["auto", "native", "transformers"]
+ENGINES: tuple[str, ...] = get_args(Engine)
 _UNITS = ("", "k", "m", "g", "t")
 _SIZE = re.compile(r"(\d{1,12}(?:\.\d+)?) *([kmgt]?)b?", re.IGNORECASE)
-DTYPES = ("auto", "float32", "float16", "bfloat16", "float64")
+Dtype = Literal["auto", "float32", "float16", "bfloat16", "float64"]
+DTYPES: tuple[str, ...] = get_args(Dtype)
 
 
 @dataclass(frozen=True)
@@ -146,13 +148,16 @@ def checked_options(model: str, options: Mapping[str, Any], known: type[_Options
     refuse_unknown(options, known, place)
     if not isinstance(model, str):
         raise UsageError("model: expected a checkpoint's folder or its name on the hub, as text")
-    if os.path.isdir(model) and "revision" in options:
+    from attncli.sources.folder import opened  # which the toy layer does not need
+
+    if os.path.isdir(opened(model)) and "revision" in options:
         raise UsageError("--revision names a version on the hub; it does not apply to a folder")
     return known(**options)
 
 
 PROJECTS = {"qkv": ("q", "k", "v"), "qk": ("q", "k"), "none": ()}
-POSITIONS = ("none", "sinusoidal")
+Positions = Literal["none", "sinusoidal"]
+POSITIONS: tuple[str, ...] = get_args(Positions)
 
 _LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
 _LARGEST = 100_000_000  # numbers in one weight matrix; a typing slip should not fill the memory
@@ -175,7 +180,8 @@ class ToyOptions:
         seed: seed of the draws.
         rng: whose random numbers.
         vocab: `words`, or a tokenizer (a tokenizer.json, a folder that holds one, or a hub name).
-        vocab_size: rows of the embedding; None is the number of words, or of the tokenizer's tokens.
+        vocab_size: size of the vocabulary, which is how many rows torch's embedding has; None is the number of words,
+            or of the tokenizer's tokens.
         out_proj: whether the concatenated heads are projected by W_o; None is yes, unless nothing is projected.
         offline: look for a tokenizer's name in the local cache only.
     """

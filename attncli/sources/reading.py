@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from attncli.errors import InputError, LoadError, UsageError
+from attncli.sources.repeated import Repeated
 from attncli.sources.vocabulary import readable, tokens_of, unknown_notes
 from attncli.text import visible
 from attncli.trace.tokens import Token, Tokens
@@ -134,6 +136,8 @@ class Reader(NamedTuple):
         """
         if self.decodes_alone:
             return self._read_alone(text, pair, target)
+        if isinstance(text, Repeated):
+            return self._read_repeated(text)
         check_texts(text, pair, target)
         written = None
         if self.chat is not None:
@@ -164,6 +168,32 @@ class Reader(NamedTuple):
         tokens, notes = self._of_target(target)
         inputs = {"input_ids": tokens.ids, "attention_mask": [1] * len(tokens)}
         return Sentence("", None, target, tokens, tokens, inputs, notes)
+
+    def _read_repeated(self, text: Repeated) -> Sentence:
+        """Return random tokens twice, between what the tokenizer puts around a text.
+
+        Where it puts nothing before a text, the token for the beginning stands there, if there is one (GPT-2's has one
+        that it does not use).
+        """
+        if self.chat is not None:
+            raise UsageError("--chat does not apply to --induction, which draws its tokens; drop one of them")
+        encoding, inputs = self.encoded("a", None, None)
+        around = tokens_of(encoding, "a")
+        before = [token.id for token in takewhile(lambda token: token.special, around)]
+        behind = [token.id for token in around[len(before) :] if token.special]
+        ids = self.tokenizer.get_vocab()
+        if self.special and not before:
+            before = [ids[first] for first in [self.tokenizer.special_tokens_map.get("bos_token")] if first in ids]
+        special = {id_ for id_, token in self.tokenizer.added_tokens_decoder.items() if token.special}
+        known = [id_ for id_ in sorted(ids.values()) if id_ not in special and (self.rows is None or id_ < self.rows)]
+        room = (self.limit or sys.maxsize) - len(before) - len(behind)
+        read = [*before, *text.drawn(known, room), *behind]
+        tokens = Tokens(
+            Token(index, id_, self.tokenizer.convert_ids_to_tokens(id_) or "", None, None, special=id_ in special)
+            for index, id_ in enumerate(read)
+        )
+        alike = {name: values[:1] * len(read) for name, values in inputs.items()}
+        return Sentence(text, None, None, tokens, tokens, alike | {"input_ids": read}, ())
 
     def _of_target(self, target: str) -> tuple[Tokens, tuple[str, ...]]:
         """Return what the decoder reads while it writes a target, and what the user should know of it."""

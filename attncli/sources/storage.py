@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from attncli.errors import LoadError
 from attncli.sources.folder import check_folder, is_gguf
 from attncli.sources.forms import other_form
+from attncli.sources.nearby import nearby
 from attncli.text import visible
 
 if TYPE_CHECKING:
@@ -55,9 +56,11 @@ _ADVICE = "give the checkpoint that it was made from"
 def check_path(name: str) -> None:
     """Raise LoadError for a path where there is nothing and that cannot be a name on the hub."""
     if not os.path.exists(name) and name.lower().endswith(".gguf"):
-        raise LoadError(f"the checkpoint '{visible(name)}' was not found: there is no such file; check the path")
+        near = nearby(name) or "; check the path"
+        raise LoadError(f"the checkpoint '{visible(name)}' was not found: there is no such file{near}")
     if not os.path.exists(name) and (os.path.isabs(name) or name.startswith(("./", "../")) or not _is_name(name)):
-        raise LoadError(f"the checkpoint '{visible(name)}' was not found: there is no such folder; check the path")
+        near = nearby(name) or "; check the path"
+        raise LoadError(f"the checkpoint '{visible(name)}' was not found: there is no such folder{near}")
 
 
 def _is_name(name: str) -> bool:

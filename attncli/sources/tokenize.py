@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 from attncli.errors import LoadError, require
+from attncli.sources.keywords import TokenizeKeywords, VocabularyKeywords, spelling_out
 from attncli.sources.options import LoadOptions, TokenizerOptions, VocabularyOptions, checked_options, refuse_unknown
 from attncli.sources.reading import Reader, asked, check_texts
 from attncli.sources.vocabulary import Trained, Vocabulary, Words, open_vocabulary, unknown_notes, unknown_tokens
 from attncli.text import visible
 from attncli.trace.tokenization import Tokenization
-
-OPTIONS = ("model", *sorted({field.name for known in (VocabularyOptions, TokenizerOptions) for field in fields(known)}))
 
 
 class Tokenizer(Protocol):
@@ -27,7 +25,10 @@ class Tokenizer(Protocol):
         """
 
 
-def open_tokenizer(*, model: str | None = None, special: bool = True, **options: Any) -> Tokenizer:
+@spelling_out(VocabularyKeywords, VocabularyOptions, TokenizerOptions)
+def open_tokenizer(
+    *, model: str | None = None, special: bool = True, **options: Unpack[VocabularyKeywords]
+) -> Tokenizer:
     """Return a vocabulary of the toy layer, or a checkpoint's tokenizer, ready for sentences.
 
     Args:
@@ -41,13 +42,17 @@ def open_tokenizer(*, model: str | None = None, special: bool = True, **options:
     """
     if model is None:
         place = "the toy layer's vocabulary; give --model, or leave it out"
-        refuse_unknown(options, VocabularyOptions, place)
-        return _OfVocabulary(VocabularyOptions(**options), special)
+        of_vocabulary: dict[str, Any] = {**options}
+        refuse_unknown(of_vocabulary, VocabularyOptions, place)
+        return _OfVocabulary(VocabularyOptions(**of_vocabulary), special)
     chosen = checked_options(model, options, TokenizerOptions, "--model, whose tokenizer runs alone")
     return _OfCheckpoint(model, chosen, special)
 
 
-def tokenize(text: str | Sequence[Mapping[str, str]], *, pair: str | None = None, **options: Any) -> Tokenization:
+@spelling_out(TokenizeKeywords, open_tokenizer)
+def tokenize(
+    text: str | Sequence[Mapping[str, str]], *, pair: str | None = None, **options: Unpack[TokenizeKeywords]
+) -> Tokenization:
     """Return the tokens of one sentence; neither a model's weights nor torch are loaded.
 
         attncli.tokenize("time flies", model="sentence-transformers/all-MiniLM-L6-v2").tokens.ids
@@ -124,6 +129,9 @@ def _loaded(model: str, load: LoadOptions) -> tuple[Any, int | None]:
         if is_gguf(model):
             raise LoadError(f"the tokenizer of {visible(model)} cannot be read: {visible(str(error))}") from None
         require(f"{visible(model)}: {visible(str(error))}. The tokenizer of transformers", "transformers")
+        from attncli.sources.checkout import check_there
+
+        check_there(model, "tokenizer", load)
         import logging  # no other run says anything
 
         logging.getLogger(__name__).info("the tokenizer is left to transformers: %s", visible(str(error)))

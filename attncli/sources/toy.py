@@ -1,7 +1,8 @@
 """The toy layer: one attention layer over the words of a sentence, with weights drawn from a seed.
 
-Every draw is in a stated order (seed, embedding; seed again, then W_q, W_k, W_v of each head, then W_o), so that
-published notebooks come out digit for digit with torch's random numbers, and NumPy's need no torch.
+With NumPy's random numbers a word's embedding depends on the word and the seed alone. With torch's, the whole table is
+drawn from the seed, as notebooks do, so that published ones come out digit for digit. The weights are drawn from the
+seed again: W_q, W_k, W_v of each head, then W_o.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class ToyLayer(OneByOne):
-    """One attention layer with drawn weights; every sentence draws embeddings afresh, for its own vocabulary."""
+    """One attention layer with drawn weights, for sentences that each have a vocabulary of their own."""
 
     def __init__(
         self,
@@ -65,10 +66,9 @@ class ToyLayer(OneByOne):
         vocabulary = self._vocabulary(text, pair, target)
         key_tokens = vocabulary.encode(text, pair)
         query_tokens = key_tokens if target is None else vocabulary.encode(target, None)
-        embedding = RNGS[options.rng](options.seed).embedding(vocabulary.size, options.d_model)
-        x_keys = self._embed(embedding, key_tokens)
-        x_queries = x_keys if target is None else self._embed(embedding, query_tokens)
-        weights = self._weights
+        x_keys = self.embedded(key_tokens, vocabulary.size)
+        x_queries = x_keys if target is None else self.embedded(query_tokens, vocabulary.size)
+        weights = self.weights
         default = Atom("causal") if target is None else Atom("full")
         layer = LayerTrace(
             layer=0,
@@ -93,29 +93,38 @@ class ToyLayer(OneByOne):
         return Trace(source, query_tokens, key_tokens, (layer,), text, pair, target, notes)
 
     @cached_property
-    def _weights(self) -> _Weights:
-        return _Weights.draw(self.options)
+    def weights(self) -> Weights:
+        """The weights of the layer, the same for every sentence."""
+        return Weights.draw(self.options)
 
     def _vocabulary(self, *texts: str | None) -> Vocabulary:
         if self._tokenizer is None:
             return Words([text for text in texts if text is not None], self.options.vocab_size)
         return Trained(self._tokenizer, self.special, self.options.vocab_size)
 
-    def _embed(self, embedding: Float[np.ndarray, "V E"], tokens: Tokens) -> Float[np.ndarray, "T E"]:
-        embedded = embedding[tokens.ids]
-        if self.options.positions == "sinusoidal":
-            embedded = embedded + sinusoidal_positions(len(tokens), self.options.d_model)
+    def embedded(self, tokens: Tokens, size: int) -> Float[np.ndarray, "T E"]:
+        """Return what the projections of some tokens are made of, out of a vocabulary of that size."""
+        options = self.options
+        embedded = RNGS[options.rng](options.seed).embedding(tokens, size, options.d_model)
+        if options.positions == "sinusoidal":
+            embedded = embedded + sinusoidal_positions(len(tokens), options.d_model)
         return embedded
 
 
-class _Weights(NamedTuple):
-    """The weights of the layer, which a real model learns and which are drawn here."""
+class Weights(NamedTuple):
+    """The weights of the layer, which a real model learns and which are drawn here.
 
-    heads: list[dict[str, Linear]]  # for each head, those of W_q, W_k, W_v that the layer has
+    Attributes:
+        heads: for each head, those of W_q, W_k and W_v that the layer has, by the names `q`, `k` and `v`.
+        out: W_o, if there is one.
+    """
+
+    heads: list[dict[str, Linear]]
     out: Linear | None
 
     @classmethod
-    def draw(cls, options: ToyOptions) -> _Weights:
+    def draw(cls, options: ToyOptions) -> Weights:
+        """Return those of a layer, drawn in the order that the module states."""
         draws = RNGS[options.rng](options.seed)
         width = options.d_model
 
@@ -135,6 +144,7 @@ class _Weights(NamedTuple):
         return sum(linear.size for linear in drawn)
 
     def project(self, name: str, x: Float[np.ndarray, "T E"]) -> Float[np.ndarray, "H T D"]:
+        """Return q, k or v of every head; without a projection it is what would be projected."""
         return np.stack([head[name].apply(x) if name in head else x for head in self.heads])
 
 

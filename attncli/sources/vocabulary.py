@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Vocabulary(Protocol):
-    """Turns texts into tokens whose ids are rows of the embedding."""
+    """Turns texts into tokens with the ids of a vocabulary."""
 
     size: int
 
@@ -197,9 +197,9 @@ def load_tokenizer(name: str, offline: bool) -> Tokenizer:
     Raises:
         LoadError: there is none, or it cannot be read.
     """
-    from attncli.sources.folder import check_name
+    from attncli.sources.folder import check_name, opened
 
-    path = Path(name)
+    path = Path(opened(name))
     shown = visible(name)
     check_name(path)
     if os.path.isdir(path):
@@ -232,15 +232,16 @@ def tokenizer_in(path: Path, whose: str) -> Tokenizer:
 
 def _tokenizer_from_hub(name: str, offline: bool) -> Path:
     require(f"--vocab '{visible(name)}' is no file or folder here. A look on the hub", "huggingface_hub")
-    from attncli.sources.hub import first_sentence, hush_hub, unreached
+    from attncli.sources.hub import first_sentence, hush_hub, silence, unreached
 
     hush_hub()
     from huggingface_hub import hf_hub_download
 
+    silent = None if offline else silence()
     try:
-        return Path(hf_hub_download(name, "tokenizer.json", local_files_only=offline))
+        return Path(hf_hub_download(name, "tokenizer.json", local_files_only=offline or silent is not None))
     except Exception as error:  # network, authentication, names: a sentence for each is in the error
-        if why := unreached(error):
+        if why := silent or unreached(error):
             raise LoadError(
                 f"the hub could not be reached, and --vocab '{visible(name)}' is no file or folder here and not in "
                 f"the local cache; check the connection ({why})"

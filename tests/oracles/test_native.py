@@ -341,7 +341,7 @@ def test_what_computes_a_sentence_does_not_depend_on_those_before_it(tmp_path: P
     save_whole("bert", tmp_path)
     name = "embeddings.word_embeddings.weight"
     changed_weights(tmp_path, lambda tensors: tensors[name][7].fill_(torch.nan))
-    ran = attn("inspect", "-m", tmp_path, "w8", "w7", "w8", "-F", "jsonl")
+    ran = attn("inspect", "-m", tmp_path, "w8", "w7", "w8", "--each", "-F", "jsonl")
     documents = [json.loads(line) for line in ran.out.splitlines()]
     assert [document["source"]["engine"] for document in documents] == ["native", "transformers", "native"]
     assert documents[0]["layers"] == documents[2]["layers"]

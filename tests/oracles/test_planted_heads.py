@@ -145,6 +145,34 @@ def test_the_planted_heads_are_on_top_over_many_sentences_too(planted: str, attn
     assert heads[INDUCTION]["counts"]["entropy"] == 4
 
 
+def test_each_planted_head_has_its_label(planted: str, attn: Run) -> None:
+    heads = attn("heads", "-m", planted, "start a b c d a b c d", "--label", "-F", "json").json["heads"]
+    found = {(head["layer"], head["head"]): head["label"] for head in heads}
+    expected = {PREVIOUS: "previous", FIRST: "first", UNIFORM: "broad", DUPLICATE: "same token", INDUCTION: "induction"}
+    assert {place: found[place] for place in expected} == expected
+    assert [found[place] for place in SELF] == ["self"] * 3
+    order = ["previous", "self", "first", "same token", "induction", "broad"]
+    assert list(found.values()) == sorted(found.values(), key=order.index)
+
+
+def test_the_test_on_random_tokens_finds_the_induction_head_alone(planted: str, attn: Run) -> None:
+    ran = attn("heads", "-m", planted, "--induction", "-F", "json")
+    assert (ran.code, ran.err) == (0, "")
+    first, second, *_ = ran.json["heads"]
+    assert (first["layer"], first["head"]) == INDUCTION
+    # Seven words twice, with nothing before them: the first of all looks back at itself, as if it stood before itself
+    # too, so that where it comes again half of the weight is there.
+    assert first["induction"] == pytest.approx(6.5 / 7, abs=1e-4)
+    assert first["std"]["induction"] == pytest.approx(0.0, abs=1e-4)
+    assert first["induction_head"] == pytest.approx(6.5 / 14, abs=1e-4)  # of the weight of all rows
+    assert second["induction"] < 0.5
+    by_name = {(head["layer"], head["head"]): head for head in ran.json["heads"]}
+    assert by_name[PREVIOUS]["previous_token_head"] == pytest.approx(13 / 14, abs=1e-4)
+    assert by_name[DUPLICATE]["duplicate_token_head"] == pytest.approx(0.5, abs=1e-4)
+    labelled = attn("heads", "-m", planted, "--induction", "--label", "-F", "json").json["heads"]
+    assert [(head["layer"], head["head"]) for head in labelled if head["label"] == "induction"] == [INDUCTION]
+
+
 # --- the real checkpoint -------------------------------------------------------------------------------------
 
 

@@ -2,8 +2,11 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,6 +68,91 @@ def test_the_tokens_of_what_was_downloaded_are_read_without_the_hubs_client(
     missing.unlink()
     assert tokens(**online) == (shown, "True\n")
     assert tokens(**online) == (shown, "False\n")
+
+
+@pytest.fixture
+def silent() -> Iterator[dict[str, str]]:
+    """A hub that takes every connection and says nothing; the environment of a program that asks it."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(64)
+        yield {"HF_ENDPOINT": f"http://127.0.0.1:{listening.getsockname()[1]}", "HF_HUB_OFFLINE": "0"}
+
+
+ASK = (
+    ("inspect", "x", "-m", "somebody/else"),
+    ("tokens", "x", "-m", "somebody/else"),
+    ("inspect", "x", "-m", "somebody/else/folder"),
+    ("inspect", "x", "--vocab", "somebody/else"),
+)
+
+
+@pytest.mark.parametrize("arguments", ASK, ids=" ".join)
+def test_a_hub_that_says_nothing_is_left_after_the_time_that_it_has(
+    silent: dict[str, str], tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    # The client alone waits for ten seconds, and then six times for a minute.
+    patience = {"HF_HUB_ETAG_TIMEOUT": "1", "HF_HOME": str(tmp_path)}
+    ran = program(*arguments, env=os.environ | silent | patience, timeout=60)
+    assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (3, "", 1)
+    assert ran.stderr.startswith("attn: the hub could not be reached, ")
+    assert "(it did not answer within 1 s; HF_HUB_ETAG_TIMEOUT sets how many)" in ran.stderr
+
+
+def test_without_a_word_on_it_the_time_is_five_seconds(silent: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    from attncli.sources import hub
+
+    waited: list[float | None] = []
+
+    def join(thread: threading.Thread, timeout: float | None = None) -> None:
+        waited.append(timeout)
+
+    monkeypatch.setattr(constants, "ENDPOINT", silent["HF_ENDPOINT"])
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.delenv("HF_HUB_ETAG_TIMEOUT", raising=False)
+    monkeypatch.setattr(threading.Thread, "join", join)
+    said = hub.silence()
+    assert waited == [5]
+    assert said == "it did not answer within 5 s; HF_HUB_ETAG_TIMEOUT sets how many"
+
+
+def test_what_did_not_answer_is_asked_again_after_a_while_and_what_answered_never(
+    silent: dict[str, str], tiny_llama: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    from attncli.sources import hub
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "1")
+    monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", 0.2)
+    now = 1000.0
+    monkeypatch.setattr(hub, "monotonic", lambda: now)
+    with Hub({NAME: Path(tiny_llama)}) as there:
+        monkeypatch.setattr(constants, "ENDPOINT", there.address)
+        monkeypatch.setattr(there, "trouble", lambda _: time.sleep(0.5))
+        assert hub.silence() is not None
+        monkeypatch.setattr(there, "trouble", lambda _: (500, {}))
+        now += 50
+        assert hub.silence() is not None
+        now += 50
+        assert hub.silence() is None  # an error is an answer
+        asked = len(there.asked)
+    now += 500
+    assert hub.silence() is None
+    assert asked == len(there.asked) == 2
+
+
+def test_a_checkpoint_in_the_local_cache_is_read_where_the_hub_says_nothing(
+    online: dict[str, str], silent: dict[str, str]
+) -> None:
+    ask = ("inspect", "-m", NAME, "time flies", "--engine", "transformers", "-F", "json")
+    there = program(*ask, env=os.environ | online)
+    assert there.returncode == 0, there.stderr
+    patience = {"HF_HUB_ETAG_TIMEOUT": "1"}
+    assert program(*ask, env=os.environ | online | silent | patience, timeout=60).stdout == there.stdout
 
 
 def test_a_hub_that_answers_was_reached(online: dict[str, str]) -> None:

@@ -1,5 +1,6 @@
 """The toy layer against plain torch, with its weights drawn again here in the order that the design states."""
 
+import hashlib
 import math
 from collections.abc import Callable
 from functools import partial
@@ -26,8 +27,8 @@ from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Trace
 
 SENTENCE = "Life is short eat dessert first"
-IDS = [0, 4, 5, 2, 1, 3]
 LENGTH = 6
+STATES = "b a d c e", "e z a"  # keys, and queries that are of another sequence
 NOTEBOOK: dict[str, Any] = {
     "rng": "torch",
     "seed": 123,
@@ -59,11 +60,6 @@ class Stream:
             return torch.rand(rows, columns)
         return torch.from_numpy(self.generator.random((rows, columns), dtype=np.float32))
 
-    def embedding(self, rows: int, columns: int) -> Tensor:
-        if self.generator is None:
-            return torch.nn.Embedding(rows, columns).weight.detach()
-        return self.normal(rows, columns)
-
     def linear(self, rows: int, columns: int) -> tuple[Tensor, Tensor]:
         if self.generator is None:
             module = torch.nn.Linear(rows, columns)
@@ -73,8 +69,17 @@ class Stream:
         return weight.T, (self.uniform(1, columns) * 2 * bound - bound)[0]
 
 
-def embedded(rng: str, seed: int, size: int, width: int, ids: list[int]) -> Tensor:
-    return Stream(rng, seed).embedding(size, width)[ids]
+def embedded(rng: str, seed: int, width: int, text: str, others: str = "", size: int | None = None) -> Tensor:
+    """The embeddings of a text's words: with torch, rows of a table for all the words; with NumPy, each by itself."""
+    words = text.split()
+    if rng == "numpy":
+        seeds = [[seed, int(hashlib.sha256(word.encode()).hexdigest(), 16)] for word in words]
+        drawn = [np.random.Generator(np.random.PCG64(each)).standard_normal(width, dtype=np.float32) for each in seeds]
+        return torch.from_numpy(np.array(drawn))
+    torch.manual_seed(seed)
+    vocabulary = sorted({*words, *others.split()})
+    table = torch.nn.Embedding(size or len(vocabulary), width).weight.detach()
+    return table[[vocabulary.index(word) for word in words]]
 
 
 def scaled(rng: str, seed: int, width: int, *shapes: tuple[int, int]) -> list[Tensor]:
@@ -104,7 +109,7 @@ def rounded(row: np.ndarray) -> str:
 @both_rngs
 def test_a_single_head_is_softmax_of_qk_over_root_d_times_v(rng: str) -> None:
     trace = attncli.inspect(SENTENCE, d_model=7, num_heads=1, out_proj=False, mask="none", seed=3, rng=rng)
-    x = embedded(rng, 3, LENGTH, 7, IDS)
+    x = embedded(rng, 3, 7, SENTENCE)
     w_q, w_k, w_v = scaled(rng, 3, 7, (7, 7), (7, 7), (7, 7))
     scores = (x @ w_q) @ (x @ w_k).T / math.sqrt(7)
     head = trace.layer(0).head(0)
@@ -123,7 +128,7 @@ def test_a_single_head_is_softmax_of_qk_over_root_d_times_v(rng: str) -> None:
 def test_heads_with_key_and_value_widths_of_their_own_are_concatenated_and_projected(rng: str) -> None:
     width, count, d_k, d_v = 6, 3, 5, 4
     trace = attncli.inspect(SENTENCE, d_model=width, num_heads=count, d_k=d_k, d_v=d_v, mask="none", seed=11, rng=rng)
-    x = embedded(rng, 11, LENGTH, width, IDS)
+    x = embedded(rng, 11, width, SENTENCE)
     *drawn, w_o = scaled(rng, 11, width, *[(width, d_k), (width, d_k), (width, d_v)] * count, (count * d_v, width))
     outputs = []
     for head in range(count):
@@ -159,7 +164,7 @@ def packed(rng: str, seed: int, width: int, count: int) -> torch.nn.MultiheadAtt
 @pytest.mark.parametrize("out_proj", [None, True])
 def test_the_default_layer_is_torchs_multihead_attention(rng: str, out_proj: bool | None) -> None:
     trace = attncli.inspect(SENTENCE, seed=5, rng=rng, out_proj=out_proj)
-    x = embedded(rng, 5, LENGTH, 32, IDS)
+    x = embedded(rng, 5, 32, SENTENCE)
     later = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
     with torch.no_grad():
         output, weights = packed(rng, 5, 32, 4)(x, x, x, attn_mask=later, average_attn_weights=False)
@@ -171,9 +176,9 @@ def test_the_default_layer_is_torchs_multihead_attention(rng: str, out_proj: boo
 
 @both_rngs
 def test_cross_attention_is_torchs_multihead_attention_over_another_sequence(rng: str) -> None:
-    trace = attncli.inspect("b a d c e", target="e z a", d_model=6, num_heads=2, seed=8, rng=rng)
-    keys = embedded(rng, 8, 6, 6, [1, 0, 3, 2, 4])
-    queries = embedded(rng, 8, 6, 6, [4, 5, 0])
+    trace = attncli.inspect(STATES[0], target=STATES[1], d_model=6, num_heads=2, seed=8, rng=rng)
+    keys = embedded(rng, 8, 6, *STATES)
+    queries = embedded(rng, 8, 6, *reversed(STATES))
     with torch.no_grad():
         output, weights = packed(rng, 8, 6, 2)(queries, keys, keys, average_attn_weights=False)
     layer = trace.layer(0)
@@ -186,7 +191,7 @@ def test_cross_attention_is_torchs_multihead_attention_over_another_sequence(rng
 
 
 def test_cross_attention_takes_a_mask_between_its_two_lengths() -> None:
-    layer = attncli.inspect("b a d c e", target="e z a", mask="causal").layer(0)
+    layer = attncli.inspect(STATES[0], target=STATES[1], mask="causal").layer(0)
     assert layer.head(0).mask.tolist() == [[column <= row for column in range(5)] for row in range(3)]
     assert (layer.head(0).weights[:, 3:] == 0).all()
 
@@ -194,7 +199,7 @@ def test_cross_attention_takes_a_mask_between_its_two_lengths() -> None:
 @both_rngs
 def test_without_projections_queries_keys_and_values_are_the_embeddings(rng: str) -> None:
     trace = attncli.inspect(SENTENCE, project="none", d_model=5, mask="none", seed=2, rng=rng)
-    x = embedded(rng, 2, LENGTH, 5, IDS)
+    x = embedded(rng, 2, 5, SENTENCE)
     layer = trace.layer(0)
     assert layer.num_heads == 1
     for name in ("q", "k", "v"):
@@ -206,9 +211,9 @@ def test_without_projections_queries_keys_and_values_are_the_embeddings(rng: str
 
 @both_rngs
 def test_without_projections_a_target_attends_over_encoder_states_by_unscaled_alignment_scores(rng: str) -> None:
-    trace = attncli.inspect("b a d c e", target="e z a", project="none", scale="none", d_model=7, seed=4, rng=rng)
-    encoder = embedded(rng, 4, 6, 7, [1, 0, 3, 2, 4])
-    decoder = embedded(rng, 4, 6, 7, [4, 5, 0])
+    trace = attncli.inspect(STATES[0], target=STATES[1], project="none", scale="none", d_model=7, seed=4, rng=rng)
+    encoder = embedded(rng, 4, 7, *STATES)
+    decoder = embedded(rng, 4, 7, *reversed(STATES))
     head = trace.layer(0).head(0)
     for step in range(3):
         alignment = torch.stack([torch.dot(decoder[step], state) for state in encoder])
@@ -231,7 +236,7 @@ def test_without_projections_several_heads_see_the_same_and_w_o_can_be_asked_for
 @both_rngs
 def test_projecting_only_queries_and_keys_leaves_the_embeddings_as_values(rng: str) -> None:
     trace = attncli.inspect(SENTENCE, project="qk", d_model=4, d_k=3, num_heads=2, mask="none", seed=6, rng=rng)
-    x = embedded(rng, 6, LENGTH, 4, IDS)
+    x = embedded(rng, 6, 4, SENTENCE)
     *drawn, w_o = scaled(rng, 6, 4, *[(4, 3)] * 4, (8, 4))
     outputs = [
         scaled_dot_product_attention(x @ w_q, x @ w_k, x) for w_q, w_k in zip(drawn[::2], drawn[1::2], strict=True)
@@ -246,7 +251,7 @@ def test_projecting_only_queries_and_keys_leaves_the_embeddings_as_values(rng: s
 @both_rngs
 def test_zero_weights_make_the_causal_average(rng: str) -> None:
     trace = attncli.inspect(SENTENCE, init="zeros", project="qk", mask="causal", d_model=8, seed=9, rng=rng)
-    x = embedded(rng, 9, LENGTH, 8, IDS)
+    x = embedded(rng, 9, 8, SENTENCE)
     layer = trace.layer(0)
     assert layer.num_heads == 4
     for head in range(4):
@@ -271,9 +276,9 @@ def sinusoids(length: int, width: int) -> list[list[float]]:
 @pytest.mark.parametrize("width", [1, 2, 7, 8])
 def test_sinusoidal_positions_are_added_to_the_embeddings(rng: str, width: int) -> None:
     options: dict[str, Any] = {"positions": "sinusoidal", "project": "none", "d_model": width, "seed": 1, "rng": rng}
-    trace = attncli.inspect("b a d c e", target="e z a", **options)
-    keys = embedded(rng, 1, 6, width, [1, 0, 3, 2, 4]) + torch.tensor(sinusoids(5, width))
-    queries = embedded(rng, 1, 6, width, [4, 5, 0]) + torch.tensor(sinusoids(3, width))
+    trace = attncli.inspect(STATES[0], target=STATES[1], **options)
+    keys = embedded(rng, 1, width, *STATES) + torch.tensor(sinusoids(5, width))
+    queries = embedded(rng, 1, width, *reversed(STATES)) + torch.tensor(sinusoids(3, width))
     head = trace.layer(0).head(0)
     close(head.k, keys)
     close(head.v, keys)
@@ -321,7 +326,7 @@ def test_one_query_row_has_its_omega_alpha_and_context_vector(rng: str) -> None:
     options: dict[str, Any] = {"num_heads": 2, "d_model": 6, "mask": "none", "seed": 21, "rng": rng}
     raw = attncli.inspect(SENTENCE, scale="none", **options)
     trace = attncli.inspect(SENTENCE, **options)
-    x = embedded(rng, 21, LENGTH, 6, IDS)
+    x = embedded(rng, 21, 6, SENTENCE)
     drawn = scaled(rng, 21, 6, *[(6, 3)] * 6)
     row = trace.query_tokens.find("is", "query")
     assert row == [1]
@@ -386,7 +391,7 @@ def test_the_published_four_heads_come_out_digit_for_digit() -> None:
 def test_every_init_draws_each_head_and_then_w_o(rng: str, init: str) -> None:
     width, count, d_k, d_v = 6, 2, 3, 4
     trace = attncli.inspect(SENTENCE, d_model=width, num_heads=count, d_k=d_k, d_v=d_v, init=init, seed=17, rng=rng)
-    x = embedded(rng, 17, LENGTH, width, IDS)
+    x = embedded(rng, 17, width, SENTENCE)
     stream = Stream(rng, 17)
 
     def matrix(rows: int, columns: int) -> tuple[Tensor, Tensor]:
@@ -442,7 +447,33 @@ def test_seeds_are_as_good_as_their_promise(rng: str) -> None:
     assert np.isfinite(largest.layer(0).q).all()
 
 
-def test_every_sentence_draws_afresh_for_its_own_words() -> None:
+def qkv(text: str, **options: Any) -> dict[str, list[np.ndarray]]:
+    """Queries, keys and values of each word, by its text."""
+    trace = attncli.inspect(text, **options)
+    layer = trace.layer(0)
+    return {token.text: [array[:, token.index] for array in (layer.q, layer.k, layer.v)] for token in trace.key_tokens}
+
+
+@pytest.mark.parametrize("options", [{}, {"d_model": 6, "num_heads": 2, "init": "linear"}, {"d_model": 512}], ids=str)
+def test_deleting_a_word_leaves_the_others_as_they_were(options: dict[str, Any]) -> None:
+    whole = qkv(SENTENCE, seed=7, **options)
+    for text in ("Life is short dessert first", "first eat Life", "short"):
+        for word, arrays in qkv(text, seed=7, **options).items():
+            for array, expected in zip(arrays, whole[word], strict=True):
+                np.testing.assert_array_equal(array, expected)
+
+
+def test_a_word_has_one_embedding_in_a_text_and_its_target_and_another_seed_gives_it_another() -> None:
+    options: dict[str, Any] = {"project": "none", "d_model": 8}
+    head = attncli.inspect("é b é", target="c é", **options).layer(0).head(0)
+    np.testing.assert_array_equal(head.k[0], head.k[2])
+    np.testing.assert_array_equal(head.q[1], head.k[0])
+    assert not np.isclose(head.k[0], head.k[1]).any()
+    other = attncli.inspect("é b é", seed=1, **options).layer(0).head(0)
+    assert not np.isclose(head.k, other.k).any()
+
+
+def test_every_sentence_draws_torchs_table_afresh_for_its_own_words() -> None:
     source = attncli.open_source(rng="torch", seed=3)
     alone = attncli.inspect("to be or not to be", rng="torch", seed=3)
     source.trace(SENTENCE)
@@ -454,8 +485,8 @@ def test_every_sentence_draws_afresh_for_its_own_words() -> None:
 @both_rngs
 def test_the_weights_are_drawn_from_the_seed_again_whatever_the_vocabulary_took(rng: str) -> None:
     small, large = (attncli.inspect(SENTENCE, seed=3, rng=rng, vocab_size=size).layer(0) for size in (6, 60))
-    close(small.inputs, embedded(rng, 3, 6, 32, IDS))
-    close(large.inputs, embedded(rng, 3, 60, 32, IDS))
+    close(small.inputs, embedded(rng, 3, 32, SENTENCE))
+    close(large.inputs, embedded(rng, 3, 32, SENTENCE, size=60))
     np.testing.assert_array_equal(small.out_projection, large.out_projection)
 
 
@@ -594,13 +625,20 @@ def test_a_tokenizer_file_gives_its_ids_without_its_padding_and_truncation(token
     assert [token.start for token in trace.query_tokens] == [None, 0, 5, 11, 16, 19, None]
     assert trace.source.details["vocab_size"] == 9
     assert trace.notes == ()
-    close(trace.layer(0).inputs, embedded("numpy", 0, 9, 32, [2, 4, 5, 6, 7, 8, 3]))
+    close(trace.layer(0).inputs, embedded("numpy", 0, 32, "[CLS] time flies like an arrow [SEP]"))
 
 
 def test_a_folder_with_a_tokenizer_will_do(tokenizer_file: Path) -> None:
     trace = attncli.inspect("time flies", vocab=str(tokenizer_file.parent), special=False, vocab_size=20)
     assert trace.query_tokens.ids == [4, 5]
     assert trace.source.details["vocab_size"] == 20
+
+
+def test_a_tokenizers_token_has_the_embedding_of_the_same_word_and_of_any_other_table(tokenizer_file: Path) -> None:
+    trained = qkv("time flies", vocab=str(tokenizer_file))
+    for word, arrays in qkv("flies of time").items():
+        if word != "of":
+            np.testing.assert_array_equal(arrays, trained[word])
 
 
 def test_a_tokenizer_puts_a_pair_into_one_sequence(tokenizer_file: Path) -> None:

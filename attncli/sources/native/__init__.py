@@ -185,7 +185,8 @@ def _files(model: str, options: EngineOptions) -> _Files:
         raise NotCachedError("its adapter is not, or not whole, in the local cache")
     found = _folder(place, options, has_shards if place.tokenizer else _is_whole)
     own = place.options(options)
-    folder = found or _checked_out(place.model, own)
+    with place.reading():
+        folder = found or _checked_out(place.model, own)
     fetching = None if found is not None and not place.is_partial else own
     if place.adapter is not None and fetching is None and not has_shards(folder):
         check_form(place.model, folder)

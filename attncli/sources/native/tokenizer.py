@@ -157,6 +157,11 @@ class NativeTokenizer:
         added: dict[int, AddedToken] = self._tokenizer.get_added_tokens_decoder()
         return added
 
+    def get_vocab(self) -> dict[str, int]:
+        """Return the id of every piece."""
+        vocabulary: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
+        return vocabulary
+
     def convert_ids_to_tokens(self, id_: int) -> str | None:
         """Return the piece of an id."""
         piece: str | None = self._tokenizer.id_to_token(id_)

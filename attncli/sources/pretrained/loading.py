@@ -68,7 +68,7 @@ def find(name: str, options: LoadOptions) -> tuple[Place, TextPart]:
         if os.path.isdir(place.model) or not _may_be_another(place, options):
             raise
         return find(name, options)
-    if not os.path.isdir(name) and download_adapter(name, options):
+    if not os.path.isdir(place.model) and download_adapter(name, options):
         return find(name, options)
     if place.lacks(options.base):
         raise UsageError(f"--base names the model under an adapter, and {visible(name)} is none; drop it")
@@ -214,7 +214,7 @@ def _loaded(
         output_loading_info=True,
         tqdm_class=Download,
         ignore_mismatched_sizes=True,  # reported by us, with the names and the shapes
-        **hub_arguments(options),
+        **hub_arguments(name, options),
     )
     if is_read_by_it:
         return load(config=part.loaded, device_map=options.device_map)

@@ -121,7 +121,7 @@ def text_part(name: str, options: LoadOptions) -> TextPart:
     """
     with explained(name, "configuration", options):
         try:
-            config = AutoConfig.from_pretrained(name, **hub_arguments(options))
+            config = AutoConfig.from_pretrained(name, **hub_arguments(name, options))
         except AttributeError:
             check_quantization(name, options)
             raise

@@ -7,6 +7,7 @@ Many of transformers' classes build their pipeline themselves and take no more t
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from attncli.errors import LoadError
 from attncli.sources.folder import check_folder, folder_of
-from attncli.sources.hub import download_adapter, explained, hush
+from attncli.sources.hub import download_adapter, explained, hush, is_local
 from attncli.sources.inside import download_inside
 from attncli.sources.locating import locate
 from attncli.sources.pretrained.python_tokenizer import PythonTokenizer
@@ -25,6 +26,7 @@ from attncli.sources.storage import unknown_quantization
 if TYPE_CHECKING:
     from attncli.sources.options import LoadOptions
 
+_COMMIT = re.compile("[0-9a-f]{40}")
 _ADVICE = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
 
 # RoBERTa and its kin: they number their positions from the one after the padding's.
@@ -51,7 +53,7 @@ def load_tokenizer(name: str, options: LoadOptions, folder: Path | None = None, 
     """
     with explained(name, "tokenizer", options):
         try:
-            own = hub_arguments(options) | ({} if folder is None else {"config": config})
+            own = hub_arguments(name, options) | ({} if folder is None else {"config": config})
             tokenizer = _loaded(folder or name, own)
         except Exception as error:  # of whatever reads the files
             if isinstance(error, AttributeError):
@@ -143,7 +145,7 @@ def check_quantization(name: str, options: LoadOptions) -> None:
     """Raise LoadError where a config.json says something of its quantization that is no object."""
     from transformers import PreTrainedConfig
 
-    said, _ = PreTrainedConfig.get_config_dict(name, **hub_arguments(options))
+    said, _ = PreTrainedConfig.get_config_dict(name, **hub_arguments(name, options))
     if not isinstance(said.get("quantization_config"), dict | None):
         raise unknown_quantization(name, None)
 
@@ -168,7 +170,7 @@ def _config(name: str, options: LoadOptions) -> Any:
     from transformers import AutoConfig
 
     with suppress(OSError, ValueError, KeyError):
-        return AutoConfig.from_pretrained(name, **hub_arguments(options))
+        return AutoConfig.from_pretrained(name, **hub_arguments(name, options))
     return None
 
 
@@ -180,10 +182,12 @@ def limit_by(config: Any) -> int | None:
     return limit - config.pad_token_id - 1
 
 
-def hub_arguments(options: LoadOptions) -> dict[str, Any]:
-    """Return what transformers' `from_pretrained` takes of the options."""
+def hub_arguments(name: str, options: LoadOptions) -> dict[str, Any]:
+    """Return what transformers' `from_pretrained` takes of the options for a folder or a name on the hub."""
+    revision = options.revision or "main"
     return {
-        "revision": options.revision or "main",
-        "local_files_only": options.offline,
+        "revision": revision,
+        # What is at a commit stays as it is, and is not asked for where it is here.
+        "local_files_only": options.offline if _COMMIT.fullmatch(revision) else is_local(name, options),
         "trust_remote_code": options.trust_remote_code,
     }

@@ -20,7 +20,7 @@ import numpy as np
 from attncli.errors import LoadError, UnconfirmedError
 from attncli.files import CODES, DTYPES
 from attncli.sources.folder import ALONE, repository_name, shards_of, split_snapshot
-from attncli.sources.hub import explained, hush_hub, is_offline
+from attncli.sources.hub import check_answers, explained, hush_hub, is_offline
 from attncli.sources.tensors import Stored
 from attncli.sources.tensors.cache import Notes, Version, trim
 from attncli.sources.tensors.header import MOST, PREFIX, Entry, header_end, read_header
@@ -141,6 +141,7 @@ class Remote:
             raise LoadError(
                 f"{shown} are not in the cache of tensors, and offline nothing is fetched; run it once online"
             )
+        check_answers(self._name, "model", self._options)
         with self._lock:  # transformers reads in threads of its own
             if not self._options.yes and self._fetched + total > MOST_UNASKED:
                 more = bytes_shown(self._fetched + total)
@@ -254,6 +255,7 @@ class _File:
                 f"the header of {visible(self._named)} of {visible(self._name)} is not in the cache of tensors, and "
                 "offline nothing is fetched; run it once online"
             )
+        check_answers(self._name, "model", self._options)
         hush_hub()
         with explained(self._name, "model", self._options):
             return self._hub.version()
