@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli import attention
+from attncli.text import counted, quoted
 from attncli.trace.layer import HeadTrace, LayerTrace
 from attncli.trace.tokens import Token, Tokens
 
@@ -55,6 +56,9 @@ class Row:
     head: HeadTrace
     query: Token
     keys: Tokens
+
+    def __repr__(self) -> str:
+        return f"Row({_place(self)}, {quoted(self.query.text)} to {counted(len(self.keys), 'key')})"
 
     @property
     def layer(self) -> LayerTrace:
@@ -154,6 +158,10 @@ class Row:
         return np.lexsort((~self.allowed, -weights))
 
 
+def _place(row: Row) -> str:
+    return f"layer {row.layer.layer}, head {row.head.head}"
+
+
 @dataclass(frozen=True)
 class Cell:
     """One query and one key of one head.
@@ -167,6 +175,10 @@ class Cell:
 
     row: Row
     key: Token
+
+    def __repr__(self) -> str:
+        tokens = f"{quoted(self.row.query.text)} to {quoted(self.key.text)}"
+        return f"Cell({_place(self.row)}, {tokens}, weight {self.weight:.4g})"
 
     @property
     def q(self) -> Float[np.ndarray, " D"] | None:

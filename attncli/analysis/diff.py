@@ -13,7 +13,8 @@ from attncli.analysis.alignment import Alignment, LayerPair, align, chosen_rows,
 from attncli.analysis.derive.layer import check_tokens
 from attncli.analysis.metrics import counted_rows
 from attncli.errors import InputError
-from attncli.text import several
+from attncli.text import counted, quoted, several
+from attncli.trace.display import Displayed
 from attncli.trace.layer import HeadTrace
 from attncli.trace.trace import Trace, texts_of
 
@@ -114,8 +115,8 @@ class CellDifference:
 
 
 @dataclass(frozen=True)
-class Difference:
-    """Two traces compared.
+class Difference(Displayed):
+    """Two traces compared; a notebook shows it as `attn diff` does.
 
     Attributes:
         first: A.
@@ -136,6 +137,12 @@ class Difference:
     heads: tuple[HeadDifference, ...]
     cells: tuple[CellDifference, ...]
     notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        sides = " / ".join(quoted(trace.text or trace.target or "") for trace in (self.first, self.second))
+        furthest = self.heads[0].jensen_shannon
+        most = "" if furthest is None else f", at most {furthest:.3g} bits apart"
+        return f"Difference({sides}, {counted(len(self.heads), 'head')}{most})"
 
     def pair(self, of: HeadDifference | CellDifference) -> LayerPair:
         """Return the layer that a head or a cell belongs to."""

@@ -5,7 +5,8 @@ What is per cell is made for several heads at once and a block of query rows at 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,17 +29,18 @@ def head_metrics(trace: Trace, layer: LayerTrace, head: HeadTrace) -> dict[str, 
     positions of one sequence, so they are None where queries and keys come from two. Where other keys stand behind
     those of the sequence they are weights on the sequence's own, and `distance` is None.
     """
-    (values,) = _measured(trace, layer, (head.head,), (block.stages for block in head.blocks()))
-    return by_name(values)
+    blocks = (block.stages for block in head.blocks())
+    (values,) = _measured(trace, layer, (head.head,), blocks, has_scores="scores" not in layer.missing)
+    return by_name(NAMES, values)
 
 
-def by_name(values: Float[np.ndarray, " M"]) -> dict[str, float | None]:
-    """Return one number a metric, in the order of `NAMES`, as a dictionary; NaN becomes None.
+def by_name(names: Sequence[Metric], values: Float[np.ndarray, " M"]) -> dict[str, float | None]:
+    """Return one number a metric as a dictionary; NaN becomes None.
 
     They come by way of a float32's own shortest digits: it has no more to give.
     """
     digits = [str(value) for value in values.astype(np.float32)]
-    return {name: None if text == "nan" else float(text) for name, text in zip(NAMES, digits, strict=True)}
+    return {name: None if text == "nan" else float(text) for name, text in zip(names, digits, strict=True)}
 
 
 def layer_metrics(
@@ -49,11 +51,35 @@ def layer_metrics(
     They are over all query rows, or over the given ones.
     """
     rows = np.arange(layer.num_queries) if queries is None else queries
-    return _measured(trace, layer, layer.heads, stages_of(layer, layer.heads, rows))
+    blocks = stages_of(layer, layer.heads, rows)
+    return _measured(trace, layer, layer.heads, blocks, has_scores="scores" not in layer.missing)
+
+
+def uniform_metrics(trace: Trace, layer: LayerTrace, queries: Int[np.ndarray, " Q"]) -> Float[np.ndarray, "#H M"]:
+    """Return the metrics of the head that gives every allowed key the same weight, over the given rows.
+
+    It knows nothing but the mask, so that what a head has more than this it does by itself. Where all heads share a
+    mask it is one row; `max_score` is NaN, as it has no scores.
+    """
+    planes = len(layer.mask.rows(list(layer.heads), queries[:1]))
+    heads = layer.heads if planes > 1 else layer.heads[:1]
+    blocks = (_Uniform(layer, block.heads, block.queries) for block in stages_of(layer, heads, queries))
+    return _measured(trace, layer, heads, blocks, has_scores=False)
+
+
+class _Uniform(Stages):
+    """Heads that give every allowed key the same weight."""
+
+    @cached_property
+    def weights(self) -> Float[np.ndarray, "H Q K"]:
+        """One over the number of allowed keys; NaN in a row that has none."""
+        allowed = self.mask.astype(np.float32)
+        with np.errstate(invalid="ignore"):
+            return allowed / allowed.sum(axis=-1, keepdims=True)
 
 
 def _measured(
-    trace: Trace, layer: LayerTrace, heads: tuple[int, ...], blocks: Iterable[Stages]
+    trace: Trace, layer: LayerTrace, heads: tuple[int, ...], blocks: Iterable[Stages], has_scores: bool
 ) -> Float[np.ndarray, "H M"]:
     """Return the metrics of some heads, given block by block."""
     query_tokens, key_tokens = trace.sides(layer)
@@ -61,7 +87,6 @@ def _measured(
     ids, special = np.array(key_tokens.ids), np.array([token.special for token in key_tokens], dtype=bool)
     totals = {name: np.zeros(len(heads)) for name in NAMES}
     counts = {name: np.zeros(len(heads), int) for name in NAMES}
-    has_scores = "scores" not in layer.missing
     highest = np.full(len(heads), -np.inf if has_scores else np.nan)
     for block in blocks:
         first = heads.index(block.heads[0])
@@ -110,6 +135,8 @@ def _of_rows(
     yield "sink", later, weights[:, later, 0]
     if special.any():
         yield "special", _EVERY, weights @ special.astype(weights.dtype)
+    if special[1:].any():
+        yield "separator", _EVERY, weights[..., 1:] @ special[1:].astype(weights.dtype)
     if not is_one:
         return
     weights, ids = weights[..., : block.layer.num_queries], ids[: block.layer.num_queries]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Unpack
 
 from attncli.analysis.cell import Cell, Row
 from attncli.errors import MisfitError, UsageError
+from attncli.sources import inspect, open_source
+from attncli.sources.keywords import InspectKeywords, spelling_out
 from attncli.text import visible
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Trace
@@ -14,6 +16,7 @@ from attncli.trace.trace import Trace
 Explained = tuple[Row, ...] | tuple[Cell, ...]
 
 
+@spelling_out(InspectKeywords, open_source)
 def why(
     text: str | Trace,
     *,
@@ -21,7 +24,7 @@ def why(
     key: str | int | None = None,
     pair: str | None = None,
     target: str | None = None,
-    **options: Any,
+    **options: Unpack[InspectKeywords],
 ) -> Explained:
     """Return why a query attends to a key, or with no key to all of them, in every layer and head asked for.
 
@@ -48,8 +51,6 @@ def why(
         if given:
             raise UsageError(f"{given[0]} does not apply to a trace, whose attention is already computed; leave it out")
         return explain(text, query, key)
-    from attncli.sources import inspect
-
     return explain(inspect(text, pair=pair, target=target, **options), query, key)
 
 

@@ -94,7 +94,7 @@ def test_odd_scores_have_the_mean_and_the_deviation_that_they_have(
 ) -> None:
     from attncli.analysis.heads import _Running
 
-    running = _Running((1, len(NAMES)))
+    running = _Running(NAMES, 1)
     for value in values:
         running.add(np.full((1, len(NAMES)), value))
     means, std, counts = running.summary(0)

@@ -72,6 +72,7 @@ def test_uniform_causal_rows_have_numbers_known_in_advance() -> None:
         "duplicate": pytest.approx((1 / 3 + 1 / 4) / 2),
         "induction": pytest.approx((1 / 3 + 1 / 4) / 2),
         "special": None,
+        "separator": None,
         "max_weight": pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 4) / 4),
         "max_score": 0.0,
     }
@@ -79,7 +80,7 @@ def test_uniform_causal_rows_have_numbers_known_in_advance() -> None:
 
 def test_one_token_has_no_neighbours_and_no_negative_zero() -> None:
     metrics = toy("a")
-    undefined = {"previous", "next", "sink", "duplicate", "induction", "special"}
+    undefined = {"previous", "next", "sink", "duplicate", "induction", "special", "separator"}
     assert {name for name, value in metrics.items() if value is None} == undefined
     assert metrics["entropy"] == 0
     assert math.copysign(1, metrics["entropy"]) == 1

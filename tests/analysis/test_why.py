@@ -5,6 +5,7 @@ import math
 import re
 from dataclasses import replace
 from itertools import count
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -22,10 +23,11 @@ from attncli.analysis.why import explain, why
 from attncli.errors import UsageError
 from attncli.formats.documents import write_why
 from attncli.render.bars import Sheet, bar, signed_bar
-from attncli.render.palette import Palette
+from attncli.render.palette import Palette, Scale
 from attncli.render.why import WhyPage
 from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Trace
+from attncli.trace.view import Ramp
 
 SENTENCE = "time flies like an arrow"
 HEADS, GROUPS, QUERIES, KEYS, WIDTH, VALUES = 6, 2, 5, 7, 11, 3
@@ -178,7 +180,7 @@ def test_the_page_of_a_cell_is_exactly_this() -> None:
 @pytest.mark.parametrize("top", [1, 3, 7, 100])
 def test_what_is_printed_adds_up_to_what_is_printed(top: int) -> None:
     shown = drawn(toy(d_k=31, num_heads=1), "arrow", "flies", top=top, precision=6)
-    table = shown.split("\n")[3:]
+    table = shown.split("\n")[4:]
     parts = [line.split() for line in table[: next(i for i in count() if "q·k" in table[i])]]
     products = [float(words[2]) if words[1] == "more" else float(words[3]) for words in parts]
     assert len(products) == min(top, 31) + (top < 31)
@@ -191,7 +193,7 @@ def test_the_weights_and_shares_of_a_row_add_up_on_the_page() -> None:
     start = next(number for number, line in enumerate(shown) if "by weight" in line)
     assert len(shown[start + 1 :]) == 4
     one = drawn(attncli.inspect(SENTENCE, heads=1), "like", top=2).splitlines()
-    lines = {line.split("  ")[0]: re.findall(r"-?\d+\.\d{4}", line) for line in one[3:]}
+    lines = {line.split("  ")[0]: re.findall(r"-?\d+\.\d{4}", line) for line in one[4:]}
     assert [name for name in lines if name] == ["0 time", "1 flies", "1 more", "2 masked", "total"]
     weights = float(lines["0 time"][1]) + float(lines["1 flies"][1]) + float(lines["1 more"][0])
     assert weights == pytest.approx(1, abs=2e-4)
@@ -209,6 +211,11 @@ def test_bars_have_a_side_for_each_sign_and_marks_for_what_is_no_number() -> Non
             assert signed_bar(value, 1.0, 9, palette) == ("    " + axis + mark, None)
             assert bar(value, 1.0, 9, palette) == (mark, None)
         assert bar(0.0, 0.0, 9, palette)[0] == ""
+        for ramp in get_args(Ramp):
+            text, style = bar(0.25, 0.5, 8, palette, ramp)
+            assert text == full * 4  # whatever the ramp
+            cell = palette.cells(np.array([[0.25]]), np.ones((1, 1), bool), Scale.up_to(1.0, ramp), 1)[0][0][1]
+            assert (style and style.color) == (cell and cell.bgcolor)
         assert (signed_bar(1.0, 1.0, 9, palette)[1] == signed_bar(-1.0, 1.0, 9, palette)[1]) != palette.has_color
 
 
@@ -220,7 +227,7 @@ def test_a_masked_cell_has_its_score_and_no_weight() -> None:
     assert (cell.allowed, cell.weight, cell.exponential, cell.masked) == (False, 0, 0, -np.inf)
     assert cell.score == cell.scaled != 0
     shown = drawn(attncli.inspect(SENTENCE, heads=0), "time", "arrow")
-    assert re.search(r"score +-1\.1390  masked: the softmax gets -inf instead\n", shown)
+    assert re.search(rf"score +{cell.score:.4f}  masked: the softmax gets -inf instead\n", shown)
     assert re.search(r"weight +0  ÷", shown)
 
 

@@ -16,12 +16,13 @@ from attncli.analysis.calls.rows import Row, merged
 from attncli.analysis.calls.steps import Taken, findings_of_step
 from attncli.analysis.calls.table import LOOKED_FOR, plain_table
 from attncli.analysis.calls.tracks import Track
-from attncli.masks.checking import with_given_lengths
 from attncli.masks.findings import Finding
+from attncli.masks.given import with_given_lengths
 from attncli.sources.live.call import Call, Place
 from attncli.sources.live.copies import kept
 from attncli.sources.live.inputs import Told
 from attncli.text import counted, visible
+from attncli.trace.display import Displayed
 
 _MOST_BYTES = 2**26  # of masks that are kept to be checked afterwards
 _FULL = f"{_MOST_BYTES >> 20} MiB of masks are kept for check, and later ones are not held against anything"
@@ -40,8 +41,8 @@ def matches(place: Place, pattern: str) -> bool:
     return any(fnmatchcase(name, pattern) for name in names)
 
 
-class Calls(Sequence[Row]):
-    """Every attention that was seen, in rows of equal calls.
+class Calls(Displayed, Sequence[Row]):
+    """Every attention that was seen, in rows of equal calls; a notebook shows it as `attn run` does.
 
     Args:
         expect: an expression that each call is held against.

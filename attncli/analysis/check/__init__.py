@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from attncli.analysis.check.report import Invariance, Report
 from attncli.errors import InputError
 from attncli.masks.findings import Finding
+from attncli.sources.keywords import Choice, LoadKeywords, spelling_out
+from attncli.sources.options import LoadOptions, checked_options
 from attncli.text import layers_named, several
 
 if TYPE_CHECKING:
@@ -28,15 +30,16 @@ DEFAULT_TEXTS = (
 _MOST, _MOST_TOKENS = 8, 4096
 
 
+@spelling_out(LoadKeywords, LoadOptions)
 def check(
     model: str,
     texts: str | Iterable[str] = (),
     *,
     target: str | None = None,
     documents: bool = False,
-    layers: str | int | Iterable[int] | None = "all",
+    layers: Choice = "all",
     special: bool = True,
-    **options: Any,
+    **options: Unpack[LoadKeywords],
 ) -> Report:
     """Say what is wrong with the attention of a checkpoint.
 
@@ -60,11 +63,10 @@ def check(
         NotExposedError: its attention cannot be observed.
         InputError: a text cannot be read, or is too long.
     """
-    from attncli.sources.options import LoadOptions, checked_options
     from attncli.sources.pretrained import announce_import
 
     loading = checked_options(model, options, LoadOptions, "a checkpoint that transformers runs in several ways")
-    announce_import("attn check")
+    announce_import("attn check", model, loading)
     from attncli.analysis.check.invariances import findings_of, invariances
     from attncli.analysis.check.probe import Probe
     from attncli.analysis.check.tokenizer import tokenizer_findings

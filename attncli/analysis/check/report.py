@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from attncli.text import counted
+from attncli.trace.display import Displayed
+
 if TYPE_CHECKING:
     from attncli.masks.findings import Finding
 
@@ -38,8 +41,8 @@ class Invariance:
 
 
 @dataclass(frozen=True)
-class Report:
-    """What a check of a checkpoint has to say.
+class Report(Displayed):
+    """What a check of a checkpoint has to say; a notebook shows it as `attn check` does.
 
     Attributes:
         model: folder or hub name.
@@ -62,3 +65,6 @@ class Report:
     invariances: tuple[Invariance, ...]
     notes: tuple[str, ...] = ()
     tower: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Report({self.model}, {counted(len(self.findings), 'finding')})"

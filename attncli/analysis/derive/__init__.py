@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from attncli.errors import UsageError
 from attncli.text import visible
@@ -16,6 +16,7 @@ from attncli.trace.selection import Indices
 from attncli.trace.trace import AXES, Derivation, Origin
 
 if TYPE_CHECKING:
+    from attncli.sources.keywords import Choice
     from attncli.trace.layer import LayerTrace
     from attncli.trace.trace import Trace
 
@@ -38,9 +39,9 @@ def derive(
     norms: bool = False,
     rollout: bool = False,
     words: bool = False,
-    reduce: str | None = None,
+    reduce: Literal["mean", "max"] | None = None,
     over: str | Iterable[str] | None = None,
-    layers: str | int | Iterable[int] | None = None,
+    layers: Choice = None,
 ) -> Trace:
     """Return a trace of derived numbers; the steps follow each other in the order of the arguments.
 

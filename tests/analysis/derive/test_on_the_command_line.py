@@ -135,36 +135,35 @@ def test_a_trace_file_of_before_words_is_read(attn: Run, tmp_path: Path) -> None
 
 
 def test_no_sink_leaves_the_first_key_out_of_the_range_and_says_so(attn: Run) -> None:
-    ran = attn("inspect", "time flies like an", "--head", "0", "--no-sink", "--show", "heatmap")
+    ran = attn("inspect", "time flies like an", "--head", "0", "--range", "no-sink", "--show", "heatmap")
     weights = arrays(attn("inspect", "time flies like an", "--head", "0", "-F", "json").json)[0, 0]
     highest = weights[:, 1:].max()
-    assert f" {highest:.4g}   " in ran.out
+    assert f" {highest:.4g}".replace(" 0.", " .") + "   " in ran.out
     assert "+ beyond the range, which leaves out key 0 time" in ran.out
     cells = re.findall(r"^\d \w+ +(.*)$", ran.out, re.MULTILINE)
     assert [line[:2] == " +" or line[0] == "+" for line in cells] == (weights[:, 0] > highest).tolist()
-    without = attn("inspect", "time flies like an", "--no-sink", "--key", "an", "--show", "heatmap").out
+    without = attn("inspect", "time flies like an", "--range", "no-sink", "--key", "an", "--show", "heatmap").out
     assert "leaves out" not in without
 
 
-def test_a_logarithmic_scale_says_its_ends_and_what_is_below(attn: Run) -> None:
-    ran = attn("inspect", "time flies like an arrow", "--init", "normal", "--log", "--show", "heatmap", "--head", "0")
-    weights = arrays(attn("inspect", "time flies like an arrow", "--init", "normal", "-F", "json").json)[0, 0]
-    low = 1e-4 * weights.max()
-    below = ((weights > 0) & (weights < low)).any()
-    assert below
-    assert f"weights   {low:.4g}  " in ran.out
-    assert " 1, logarithmic" in ran.out
-    assert "- below the range" in ran.out
-    assert "logarithmic" not in attn("inspect", "a b", "--show", "heatmap").out
+def test_a_ramp_changes_the_shades_and_what_stands_between_them_and_no_number(attn: Run) -> None:
+    command = ("inspect", "time flies like an arrow", "--head", "0", "--show", "weights,heatmap")
+    logarithmic, root, linear = (attn(*command, "--ramp", ramp).out for ramp in ("log", "sqrt", "linear"))
+    assert "weights   ≤.001  ░░░ .0056 ░▒▒▒ .032 ▒▓▓▓ .18 ▓███ 1" in logarithmic
+    assert "weights   0  ░░░ .062 ░▒▒▒ .25 ▒▓▓▓ .56 ▓███ 1" in root
+    assert "weights   0  ░░░ .25 ░▒▒▒ .5 ▒▓▓▓ .75 ▓███ 1" in linear
+    digits = [shown[: shown.index("weights   ")] for shown in (logarithmic, root, linear)]
+    assert digits[0] == digits[1] == digits[2]
+    maps = {shown[shown.index("0 time", shown.index("weights   ")) :] for shown in (logarithmic, root, linear)}
+    assert len(maps) == 3
 
 
-def test_equal_ratios_are_equal_steps_of_colour() -> None:
-    from attncli.render.palette import Palette, Scale
-
-    values = np.array([[1e-4, 1.1e-3, 1.1e-2, 0.11, 1.0, 0.0, 1e-5]])
-    drawn = Palette("blocks").cells(values, np.ones((1, 7), bool), Scale(1e-4, 1.0, is_log=True), 2)[0]
-    ramp = [glyph for glyph, _ in Palette("blocks").ramp(2)]
-    assert [glyph for glyph, _ in drawn] == [ramp[0], ramp[2], ramp[4], ramp[6], ramp[7], " 0", " -"]
+def test_each_head_has_its_own_range_and_says_it(attn: Run) -> None:
+    ran = attn("inspect", "time flies like an arrow", "--mask", "none", "--range", "head", "--show", "heatmap")
+    weights = arrays(attn("inspect", "time flies like an arrow", "--mask", "none", "-F", "json").json)[0]
+    for head, own in enumerate(weights):
+        assert f"head {head} to {own.max():.3g}" in ran.out
+    assert "of the largest weight of each, beside its name" in ran.out
 
 
 @pytest.mark.parametrize(

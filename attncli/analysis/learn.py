@@ -1,0 +1,109 @@
+"""Lessons: one query on its way through a layer so small that a reader can redo every number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from attncli.analysis.cell import Row
+from attncli.analysis.why import explain
+from attncli.errors import InputError
+from attncli.sources.toy import ToyLayer, Weights
+from attncli.trace.selection import Indices
+from attncli.trace.tokens import Token
+from attncli.trace.trace import Trace
+
+if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Float
+
+TEXT = "time flies like an arrow"
+MOST_WORDS = 8  # a step of more would not fit a terminal of 24 lines
+
+
+class Lesson(NamedTuple):
+    """What a lesson is about.
+
+    Attributes:
+        name: by which it is asked for.
+        title: in a few words.
+        num_heads: heads.
+        width: of q, k and v of a head.
+        mask: a mask expression.
+        target: the text whose words ask, where it is another one.
+    """
+
+    name: str
+    title: str
+    num_heads: int = 1
+    width: int = 3
+    mask: str = "none"
+    target: str | None = None
+
+
+D_MODEL = 3
+_ALL = (
+    Lesson("one", "one head"),
+    Lesson("several", "several heads", num_heads=2, width=2),
+    Lesson("causal", "a causal mask", mask="causal"),
+    Lesson("cross", "cross-attention", target="die Zeit fliegt"),
+)
+LESSONS = {lesson.name: lesson for lesson in _ALL}
+
+
+@dataclass(frozen=True)
+class Walk:
+    """One query on its way through the layer of a lesson; all numbers are those of its trace and its weights.
+
+    Attributes:
+        lesson: what it is about.
+        trace: of the text.
+        embedded: the embeddings of the words that are attended to, `[K, E]`.
+        weights: the matrices of the layer.
+        rows: the query's row, in each head.
+    """
+
+    lesson: Lesson
+    trace: Trace
+    embedded: Float[np.ndarray, "K E"]
+    weights: Weights
+    rows: tuple[Row, ...]
+
+    @property
+    def query(self) -> Token:
+        """The word that attends."""
+        return self.rows[0].query
+
+
+def walk(text: str, lesson: Lesson, query: str | int | None = None, seed: int = 0) -> Walk:
+    """Return the way of one query through a lesson's layer.
+
+    Args:
+        text: the sentence.
+        lesson: one of `LESSONS`.
+        query: the word that attends, or its index; None is the one in the middle.
+        seed: of the embeddings and the weights.
+
+    Raises:
+        UsageError: there is no such word, or several are called that.
+        InputError: the text is empty, or has too many words.
+    """
+    source = ToyLayer(
+        Indices.of("layer", 0),
+        Indices.of("head", None),
+        kind=None,
+        mask=lesson.mask,
+        special=True,
+        d_model=D_MODEL,
+        num_heads=lesson.num_heads,
+        d_k=lesson.width,
+        d_v=lesson.width,
+        out_proj=True,
+        seed=seed,
+    )
+    trace = source.trace(text, target=lesson.target)
+    if (count := len(trace.key_tokens)) > MOST_WORDS:
+        raise InputError(f"a lesson has room for {MOST_WORDS} words, and the text has {count}; give a shorter one")
+    rows = explain(trace, len(trace.query_tokens) // 2 if query is None else query)
+    embedded = source.embedded(trace.key_tokens, trace.source.details["vocab_size"])
+    return Walk(lesson, trace, embedded, source.weights, tuple(row for row in rows if isinstance(row, Row)))

@@ -1,0 +1,185 @@
+"""`attncli.mask`: the cells of a mask, what is wrong with it, and how another function reads it."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attncli.errors import InputError, UsageError
+from attncli.masks.audit import audit, audit_fills
+from attncli.masks.conventions import CONVENTIONS, LEAST, WRITTEN, Reader, encoded
+from attncli.masks.expressions import Expression
+from attncli.masks.files import Loaded, read_values
+from attncli.masks.findings import Finding
+from attncli.masks.given import loaded_from, with_given_lengths
+from attncli.masks.layout import (
+    Size,
+    Subject,
+    check_past,
+    expression_of,
+    filled,
+    is_file,
+    subject_of_values,
+    subjects_of_expression,
+)
+from attncli.text import visible
+from attncli.trace.display import Displayed
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool
+
+
+def mask(
+    given: Any,
+    queries: int | None = None,
+    keys: int | None = None,
+    past: int | None = None,
+    *,
+    api: Reader | None = "sdpa",
+    lengths: Any = None,
+    batch: bool = False,
+) -> GivenMask:
+    """Return a mask: an expression over positions, or an array of yours.
+
+        attncli.mask("causal & window(4)", queries=8).allowed      # NumPy booleans, [Q, K], True = attend
+        attncli.mask(tensor, api="mha").check("causal & pad", lengths=[5, 2])
+
+    Args:
+        given: an expression, such as `causal & window(4)`, or `file.py:function`; or an array, a tensor, nested lists
+            or the file of an array: `[Q, K]`, `[H, Q, K]` or `[B, H, Q, K]`, where axes may be 1, of booleans, 0/1 or
+            additive numbers.
+        queries: of an expression, how many query rows; None is as many as keys, or what the expression says, or 8.
+        keys: of an expression, how many key columns; None is as many as queries and those before them.
+        past: how many keys stand before the first query; None is as many as there are more keys than queries.
+        api: what reads an array: `sdpa`, to which True = attend; `mha` (`nn.MultiheadAttention`), to which True =
+            masked; `additive`, what is added to scores; None finds it out, or says that it is ambiguous.
+        lengths: for `pad` without numbers in an expression: how many tokens each row of the batch has, or an attention
+            mask `[B, K]` with 1 or True for a token.
+        batch: whether the first axis of an array is the batch: `[B, K]` is key padding, `[B, Q, K]` a mask for each
+            row.
+
+    Raises:
+        UsageError: the expression is none, an argument does not apply, or `api` does not read such values.
+        InputError: an array is no mask, a file cannot be read, or an expression does not fit so many positions.
+    """
+    for name, count, least in (("queries", queries, 1), ("keys", keys, 1), ("past", past, 0)):
+        is_count = isinstance(count, Integral) and not isinstance(count, bool)
+        if count is not None and not (is_count and count >= least):
+            raise UsageError(f"{name} is {count!r}; expected {least} or more")
+    check_past(past)
+    if isinstance(given, str) and not is_file(given):
+        if api != "sdpa" or batch:
+            raise UsageError("api and batch apply to arrays; in an expression True = attend, and lengths say the batch")
+        expression = expression_of(given)
+        if lengths is not None:
+            expression = with_given_lengths(expression, lengths)
+        size = filled(Size(queries, keys, past), expression)
+        return GivenMask(subjects_of_expression(expression, size)[-1])
+    if api is not None and api not in CONVENTIONS:
+        raise UsageError(f"api {api!r}: expected {', '.join(CONVENTIONS)} or None")
+    if queries is not None or keys is not None or lengths is not None:
+        raise UsageError("queries, keys and lengths apply to an expression; of an array, check takes the lengths")
+    name = str(given) if isinstance(given, str | PathLike) else "the mask"
+    loaded = read_values(Path(given)) if isinstance(given, str | PathLike) else loaded_from(given, name)
+    shape = loaded.values.shape
+    if not 2 <= len(shape) <= 4 or not loaded.values.size:
+        raise InputError(
+            f"{visible(name)} has shape {list(shape)}; expected two to four axes, of which the last is the keys"
+        )
+    return GivenMask(subject_of_values(name, loaded, api, past, None, batch), loaded, api, batch)
+
+
+class GivenMask(Displayed):
+    """A mask, cell by cell; `attncli.mask` makes it, and NumPy takes it as the array `allowed`.
+
+    A notebook shows it as `attn mask show` does.
+
+    Attributes:
+        subject: its cells and what is known of them.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        loaded: Loaded | None = None,
+        api: Reader | None = None,
+        batch: bool = False,
+    ) -> None:
+        self.subject = subject
+        self._loaded, self._api, self._batch = loaded, api, batch
+
+    @property
+    def allowed(self) -> Bool[np.ndarray, "*B Q K"]:
+        """True where the query may attend to the key: `[Q, K]`, or with axes for heads and batch rows before these.
+
+        Raises:
+            UsageError: it is not known what True means in the array; see `api`.
+        """
+        reading = self.subject.reading
+        if reading is not None and reading.is_ambiguous:
+            raise UsageError(f"{reading.why}; say it with api='sdpa' or api='mha'")
+        return self.subject.cells
+
+    @property
+    def past(self) -> int:
+        """How many keys stand before the first query."""
+        return self.subject.past
+
+    def check(self, expect: str | Expression | None = None, *, lengths: Any = None) -> list[Finding]:
+        """Return what is wrong with the mask, as `attn mask check` finds it; an empty list is a healthy mask.
+
+        Args:
+            expect: what it should say, such as `causal & window(4)`; None finds what the mask alone shows.
+            lengths: for `pad` without numbers in `expect`: how many tokens each row of the batch has, or an attention
+                mask `[B, K]` with 1 or True for a token.
+
+        Raises:
+            UsageError: what is expected is no expression, or has no `pad` for the lengths.
+            InputError: the mask is of another size than the expression or the lengths.
+        """
+        expected = expression_of(expect) if isinstance(expect, str) else expect
+        if expected is not None and not callable(getattr(type(expected), "allowed", None)):
+            raise UsageError(
+                f"what is expected is of type {type(expected).__name__}; expected an expression, such as "
+                "'causal & window(4)'. Of an array: attncli.mask(array).check('causal')"
+            )
+        if lengths is not None:
+            expected = with_given_lengths(expected, lengths)
+        subject = self.subject
+        if self._loaded is not None:  # what is expected tells what True means, and how many rows the batch has
+            subject = subject_of_values(subject.name, self._loaded, self._api, subject.past, expected, self._batch)
+        return [*audit(subject, expected, Size()), *audit_fills(subject, None)]
+
+    def to(self, api: Reader, dtype: str = "float32") -> np.ndarray[Any, Any]:
+        """Return the mask as another function reads it, as `attn mask convert` writes it.
+
+        Args:
+            api: `sdpa`, to which True = attend; `mha` (`nn.MultiheadAttention`), to which True = masked; `additive`,
+                0 and the least number of `dtype`, which is added to scores.
+            dtype: of an additive mask; bfloat16 comes as float32, which holds it exactly.
+
+        Raises:
+            UsageError: there is no such function or type, or it is not known what True means in the array.
+        """
+        for name, chosen, known in (("api", api, list(CONVENTIONS)), ("dtype", dtype, list(LEAST))):
+            if chosen not in known:
+                raise UsageError(f"{name} {chosen!r}: expected one of {', '.join(known)}")
+        return encoded(self.allowed, api, dtype)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return np.array(self.allowed, dtype, copy=copy)
+
+    def __repr__(self) -> str:
+        shape = "×".join(map(str, self.subject.shape))
+        past = f", past {self.past}" if self.past else ""
+        if self._loaded is None:
+            return f"mask({self.subject.name!r}, {shape}{past})"
+        reading = self.subject.reading
+        means = (
+            "ambiguous" if reading is None or reading.is_ambiguous else WRITTEN[reading.convention].partition(",")[0]
+        )
+        return f"mask({self._loaded.dtype}, {shape}{past}, {means})"

@@ -1,0 +1,133 @@
+"""Labels: what the uniform head gets, and which names follow from how far a head is from it."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from metrics_by_hand import HEADS, MASKS, agree, by_hand, tokens, traced
+from traces import layer_of, trace_of
+
+import attncli
+from attncli.analysis.heads import survey
+from attncli.analysis.labels import LABELS, labels_of
+from attncli.analysis.metric_names import NAMES
+from attncli.analysis.metrics import by_name, uniform_metrics
+from attncli.masks.expressions import ArrayMask
+from attncli.trace.view import View
+
+
+@given(
+    ids=st.lists(st.integers(0, 3), min_size=1, max_size=8),
+    mask=st.sampled_from(MASKS),
+    special=st.frozensets(st.integers(0, 3), max_size=2),
+)
+@settings(max_examples=60)
+def test_the_uniform_head_is_that_of_a_plain_loop(ids: list[int], mask: str, special: frozenset[int]) -> None:
+    sequence = tokens(ids, special)
+    trace = traced(sequence, sequence, mask)
+    (found,) = uniform_metrics(trace, trace.layer(0), np.arange(len(ids)))
+    expected = by_hand(trace, 0, is_uniform=True) | {"max_score": None}  # it has no scores
+    agree(by_name(NAMES, found), expected)
+
+
+def test_masks_that_differ_by_head_have_a_uniform_head_each() -> None:
+    allowed = np.tril(np.ones((HEADS, 4, 4), bool))
+    allowed[1] = np.eye(4, dtype=bool)
+    layer = layer_of(np.ones((HEADS, 4, 2), np.float32), np.ones((HEADS, 4, 2), np.float32), mask=allowed)
+    trace = trace_of(layer, queries=tokens([0, 1, 2, 3]), keys=tokens([0, 1, 2, 3]))
+    assert isinstance(layer.mask, ArrayMask)
+    found = [by_name(NAMES, row) for row in uniform_metrics(trace, layer, np.arange(4))]
+    assert [one["self"] for one in found] == [pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 4) / 4), 1.0]
+    # Each head is held against its own: where the mask leaves no choice, a head does nothing by itself.
+    assert [[label.name for label in head.labels] for head in survey([trace], View()).heads] == [["broad"], []]
+
+
+def numbers(**known: float) -> dict[str, float | None]:
+    return {name: known.get(name) for name in NAMES}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "baselines", "expected"),
+    [
+        ({"previous": 0.46}, {"previous": 0.1}, [("previous", 0.4)]),  # (0.46 − 0.1) / (1 − 0.1)
+        ({"previous": 0.45}, {"previous": 0.1}, []),
+        ({"sink": 0.7, "separator": 0.9}, {"sink": 0.5, "separator": 0.5}, [("separator", 0.8), ("first", 0.4)]),
+        (
+            {"duplicate": 1.0, "distance": 1.0},
+            {"duplicate": 0.2, "distance": 2.0},
+            [("same token", 1.0), ("local", 0.5)],
+        ),
+        (
+            {"next": 0.8, "distance": 0.5},
+            {"next": 0.2, "distance": 2.0},
+            [("next", 0.75)],
+        ),  # which says that it is local
+        ({"distance": 2.5}, {"distance": 2.0}, []),
+        ({"effective_keys": 4.6}, {"effective_keys": 10.0}, [("broad", 0.4)]),  # (4.6 − 1) / (10 − 1)
+        ({"effective_keys": 8.0, "induction": 0.5}, {"effective_keys": 10.0, "induction": 0.1}, [("induction", 4 / 9)]),
+        ({"self": 1.0, "effective_keys": 1.0}, {"self": 1.0, "effective_keys": 1.0}, []),  # a mask leaves no choice
+        ({"previous": 0.9}, {}, []),  # not defined
+    ],
+    ids=str,
+)
+def test_a_label_says_how_much_of_the_way_from_the_baseline_is_gone(
+    metrics: dict[str, float], baselines: dict[str, float], expected: list[tuple[str, float]]
+) -> None:
+    found = labels_of(numbers(**metrics), numbers(**baselines))
+    assert [label.name for label in found] == [name for name, _ in expected]
+    assert [label.gain for label in found] == pytest.approx([gain for _, gain in expected])
+
+
+def test_one_position_for_each_head_has_its_label() -> None:
+    """A head for each pattern: the scores are the pattern, so that all weight is there."""
+    ids = [9, 1, 2, 3, 4, 8, 1, 2, 3, 4, 7]
+    count, special = len(ids), frozenset({9, 7})
+    places = np.arange(count)
+    earlier = (np.array(ids)[:, None] == np.array(ids)) & (places < places[:, None])
+    patterns = {
+        "previous": places == places[:, None] - 1,
+        "next": places == places[:, None] + 1,
+        "self": places == places[:, None],
+        "first": np.broadcast_to(places == 0, (count, count)),
+        "same token": earlier,
+        "induction": np.roll(earlier, 1, axis=1),
+        "separator": np.broadcast_to(places == count - 1, (count, count)),
+        "local": abs(places - places[:, None]) <= 1,
+        "broad": np.zeros((count, count), bool),
+    }
+    scores = np.stack([np.where(pattern, 30.0, 0.0) for pattern in patterns.values()]).astype(np.float32)
+    keys = np.broadcast_to(np.eye(count, dtype=np.float32), scores.shape)
+    sequence = tokens(ids, special)
+    trace = trace_of(layer_of(scores, keys), queries=sequence, keys=sequence)
+    found = survey([trace], View())
+    assert [head.labels[0].name for head in found.heads] == list(patterns) == list(LABELS)
+    for head in found.heads[:3]:
+        assert head.labels[0].gain == pytest.approx(1.0, abs=1e-5)
+
+
+def test_over_many_sentences_both_are_means_over_those_in_which_the_metric_is_defined() -> None:
+    sequences = [tokens(ids) for ids in ([0, 1, 2], [0, 1, 0, 1], [2])]
+    traces = [traced(sequence, sequence, "causal", seed) for seed, sequence in enumerate(sequences)]
+    for number, head in enumerate(survey(traces, View()).heads):
+        plain = [(by_hand(trace, number), by_hand(trace, number, is_uniform=True)) for trace in traces]
+        for label in head.labels:
+            name = {"first": "sink", "same token": "duplicate", "local": "distance", "broad": "effective_keys"}.get(
+                label.name, label.name
+            )
+            both = [(one[name], other[name]) for one, other in plain if one[name] is not None]
+            assert label.score == pytest.approx(np.mean([one for one, _ in both]), rel=1e-4)
+            assert label.baseline == pytest.approx(np.mean([other for _, other in both]), rel=1e-4)
+    assert any(head.labels for head in survey(traces, View()).heads)
+
+
+def test_by_label_each_label_keeps_its_strongest_heads() -> None:
+    found = attncli.heads("the cat saw the dog and the dog saw the cat", num_heads=8)
+    grouped = found.by_label()
+    names = [head.labels[0].name if head.labels else "mixed" for head in grouped.heads]
+    assert names == sorted(names, key=[*LABELS, "mixed"].index)
+    assert {head.head for head in grouped.heads} == set(range(8))
+    strongest: dict[str, float] = {}
+    for name, head in zip(names, grouped.heads, strict=True):
+        strongest[name] = max(strongest.get(name, 0.0), head.labels[0].gain if head.labels else 0.0)
+    first = found.by_label(1).heads
+    assert [head.labels[0].gain if head.labels else 0.0 for head in first] == list(strongest.values())

@@ -1,0 +1,179 @@
+"""`attncli.mask`: an expression laid out, and what a program hands to an attention function."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+import attncli
+from attncli.errors import AttnError, InputError, UsageError
+from attncli.masks.findings import Finding
+from attncli.masks.parser import parse
+
+LOWER = torch.ones(6, 6, dtype=torch.bool).tril()
+TOKENS = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
+
+
+def check(mask: Any, expect: Any = None, *, lengths: Any = None, **options: Any) -> list[Finding]:
+    return attncli.mask(mask, **options).check(expect, lengths=lengths)
+
+
+def codes(*arguments: Any, **options: Any) -> dict[str, str]:
+    return {finding.code: finding.severity for finding in check(*arguments, **options)}
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [LOWER, LOWER.numpy(), LOWER.tolist(), LOWER[None, None], torch.zeros(6, 6).masked_fill(~LOWER, -torch.inf),
+     torch.zeros(6, 6, dtype=torch.bfloat16).masked_fill(~LOWER, torch.finfo(torch.bfloat16).min),
+     torch.zeros(6, 6, requires_grad=True).masked_fill(~LOWER, -1e9)],
+    ids=["tensor", "array", "list", "four axes", "additive", "bfloat16", "with a gradient"],
+)  # fmt: skip
+def test_a_healthy_mask_of_any_kind_has_no_finding(mask: Any) -> None:
+    assert check(mask, "causal") == []
+    assert check(mask) == []
+    assert "leak" in codes(mask, "window(2)") or "window" in codes(mask, "window(2)")
+
+
+def test_the_function_that_reads_it_decides_what_true_means() -> None:
+    square = torch.nn.Transformer.generate_square_subsequent_mask(6)
+    assert check(square, "causal", api="mha") == check(square, "causal") == []
+    assert check(~LOWER, "causal", api="mha") == []
+    assert codes(~LOWER, "causal") == {"missing": "error", "leak": "error", "dead-row": "error"}
+    assert codes(~LOWER) == {"leak": "error"}
+    assert codes(LOWER, api="mha") == {"leak": "error"}
+    assert codes(TOKENS[:, None, None], api=None)["ambiguous"] == "error"
+    query = torch.randn(1, 6, 4)
+    read = scaled_dot_product_attention(query, query, query, attn_mask=~LOWER)
+    assert read[0, 5].eq(0).all()  # the last query sees nothing, as was said
+
+
+def test_the_lengths_of_a_batch_may_be_numbers_or_a_mask_of_tokens() -> None:
+    mask = LOWER & TOKENS.bool()[:, None, None]
+    for lengths in ([6, 4], torch.tensor([6, 4]), TOKENS, TOKENS.bool(), TOKENS.numpy(), TOKENS.tolist()):
+        assert check(mask, "causal & pad", lengths=lengths) == []
+        (finding,) = (f for f in check(LOWER, "causal & pad", lengths=lengths) if f.code == "pad")
+        assert finding.message.endswith("in batch row 1")
+    assert check(mask[:, 0], "causal & pad", lengths=[6, 4], batch=True) == []
+    assert check(TOKENS == 0, "pad", lengths=[6, 4], batch=True, api="mha") == []
+    assert codes(TOKENS == 0, "pad", lengths=[6, 4], batch=True)["pad"] == "error"
+    heads = (~mask).expand(2, 3, 6, 6).reshape(6, 6, 6)  # as nn.MultiheadAttention takes them
+    assert check(heads, "causal & pad", lengths=[6, 4], api="mha") == []
+    laid = TOKENS.bool()[:, None, :, None].expand(2, 1, 6, 6)
+    assert codes(laid) == {"broadcast": "error"}
+    assert check(mask, parse("causal & pad", allow_rows=True), lengths=[6, 4]) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "kind", "words"),
+    [
+        ((LOWER, "casual"), {}, UsageError, "did you mean 'causal'"),
+        ((LOWER, "causal"), {"api": "flash"}, UsageError, "api 'flash': expected sdpa, mha, additive or None"),
+        ((LOWER, "causal"), {"api": "additive"}, UsageError, "whose values are booleans"),
+        ((LOWER, "causal"), {"past": 10**12}, UsageError, "from 0 to"),
+        ((LOWER, "causal & pad"), {}, UsageError, r"lengths=\[5, 2\]"),
+        ((LOWER, "causal"), {"lengths": [6]}, UsageError, "pad without numbers"),
+        ((LOWER, "causal & pad"), {"lengths": [7]}, InputError, "7 tokens"),
+        ((LOWER, "causal & pad"), {"lengths": "six"}, InputError, "lengths holds <U3"),
+        ((LOWER, "causal & pad"), {"lengths": [[[1]]]}, InputError, "lengths holds int64 of shape"),
+        ((LOWER, "causal & pad"), {"lengths": [1.5]}, InputError, "lengths holds float64 of shape"),
+        ((LOWER, "causal & pad"), {"lengths": [[0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1]]}, InputError, "a row without a"),
+        (([1, 0],), {}, InputError, "two to four axes"),
+        (([[1, 0], [1]],), {}, InputError, "its rows have different lengths"),
+        (([["a"]],), {}, InputError, "expected booleans or numbers"),
+        ((torch.rand(3, 3),), {}, InputError, "holds the values"),
+    ],
+)
+def test_what_is_no_mask_is_said_in_a_sentence(arguments: Any, options: Any, kind: type[AttnError], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        check(*arguments, **options)
+
+
+SIZES: list[tuple[dict[str, int], int, int, int]] = [
+    ({}, 8, 8, 0),
+    ({"queries": 5}, 5, 5, 0),
+    ({"keys": 5}, 5, 5, 0),
+    ({"queries": 3, "keys": 8}, 3, 8, 5),
+    ({"queries": 3, "keys": 8, "past": 0}, 3, 8, 0),
+    ({"queries": 3, "past": 2}, 3, 5, 2),
+]
+
+
+@pytest.mark.parametrize(("size", "queries", "keys", "past"), SIZES)
+def test_an_expression_is_laid_out_over_positions(size: dict[str, int], queries: int, keys: int, past: int) -> None:
+    mask = attncli.mask("causal & window(2)", **size)
+    by_hand = [[past + i - 2 < j <= past + i for j in range(keys)] for i in range(queries)]
+    assert mask.allowed.tolist() == np.asarray(mask).tolist() == by_hand
+    assert mask.past == past
+    assert mask.check("causal & window(2)") == []
+    assert {finding.code for finding in mask.check("causal & window(3)")} == {"missing"}
+
+
+def test_lengths_give_an_expression_a_batch() -> None:
+    mask = attncli.mask("causal & pad", lengths=[6, 4])
+    assert np.array_equal(mask.allowed, (LOWER & TOKENS.bool()[:, None, None]).numpy())
+    assert mask.check("causal & pad", lengths=[6, 4]) == []
+    assert {finding.code for finding in mask.check("causal & pad", lengths=[6, 5])} == {"missing"}
+
+
+def test_a_mask_is_written_as_another_function_reads_it() -> None:
+    mask, query = attncli.mask("causal & window(3)", queries=6), torch.randn(1, 1, 6, 4)
+    expected = scaled_dot_product_attention(query, query, query, attn_mask=torch.as_tensor(mask.allowed))
+    for api, dtype in (("sdpa", "float32"), ("additive", "float32"), ("additive", "bfloat16")):
+        read = scaled_dot_product_attention(query, query, query, attn_mask=torch.as_tensor(mask.to(api, dtype)))
+        assert torch.equal(read, expected)
+    module = torch.nn.MultiheadAttention(4, 1, batch_first=True).eval()
+    _, weights = module(query[0], query[0], query[0], attn_mask=torch.as_tensor(mask.to("mha")))
+    assert (weights[0].ne(0) == torch.as_tensor(mask.allowed)).all()
+    for api in ("sdpa", "mha", "additive"):  # and what was written is read as it was
+        assert np.array_equal(attncli.mask(mask.to(api), api=api).allowed, mask.allowed)
+
+
+def test_a_mask_says_in_a_line_what_it_is(tmp_path: Path) -> None:
+    assert repr(attncli.mask("causal & window(4)", queries=8)) == "mask('causal & window(4)', 8×8)"
+    assert repr(attncli.mask("causal", queries=3, keys=8)) == "mask('causal', 3×8, past 5)"
+    assert repr(attncli.mask(~LOWER, api="mha")) == "mask(bool, 6×6, True = masked)"
+    assert repr(attncli.mask(torch.ones(6, 6), api=None)) == "mask(float32, 6×6, ambiguous)"
+    assert repr(attncli.mask(LOWER.float().sub(1).mul(1e9))) == "mask(float32, 6×6, additive (0 = attend))"
+    np.save(tmp_path / "mask.npy", LOWER.numpy())
+    assert np.array_equal(attncli.mask(tmp_path / "mask.npy").allowed, LOWER.numpy())
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "kind", "words"),
+    [
+        ("causall", {}, UsageError, "did you mean 'causal'"),
+        ("causal", {"queries": 0}, UsageError, "queries is 0; expected 1 or more"),
+        ("causal", {"queries": 2.5}, UsageError, "queries is 2.5; expected 1 or more"),
+        ("causal", {"keys": "8"}, UsageError, "keys is '8'; expected 1 or more"),
+        ("causal", {"queries": True}, UsageError, "queries is True; expected 1 or more"),
+        ("causal", {"past": -1}, UsageError, "past is -1; expected 0 or more"),
+        ("causal", {"api": "mha"}, UsageError, "in an expression True = attend"),
+        ("causal & pad", {}, UsageError, r"lengths=\[5, 2\]"),
+        ("causal", {"lengths": [3]}, UsageError, "pad without numbers"),
+        ("docs(3,2)", {"queries": 6}, InputError, "5"),
+        ("missing.npy", {}, InputError, "missing.npy"),
+        (LOWER, {"queries": 6}, UsageError, "apply to an expression"),
+    ],
+)
+def test_what_makes_no_mask_is_said_in_a_sentence(given: Any, options: Any, kind: type[AttnError], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        attncli.mask(given, **options)
+
+
+@pytest.mark.parametrize("expect", [LOWER, LOWER.tolist(), attncli.mask("causal"), 3], ids=lambda it: type(it).__name__)
+def test_what_is_expected_is_an_expression(expect: Any) -> None:
+    with pytest.raises(UsageError, match=rf"of type {type(expect).__name__}; expected an expression, such as 'causal"):
+        attncli.mask("causal", queries=6).check(expect)
+
+
+def test_cells_of_an_ambiguous_mask_are_not_guessed() -> None:
+    mask = attncli.mask(torch.ones(6, 6), api=None)
+    with pytest.raises(UsageError, match="say it with api='sdpa' or api='mha'"):
+        mask.allowed  # noqa: B018
+    for name in ({"api": "flash"}, {"api": "additive", "dtype": "int8"}):
+        with pytest.raises(UsageError, match="expected one of"):
+            attncli.mask("causal").to(**name)  # type: ignore[arg-type]
