@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
     from jaxtyping import Bool
 
 LONGEST_LABEL = 12
+LONGEST_END = 0.00123  # in three digits none is longer, but for less than a thousandth
 MARK = "!"  # of a row that may attend to no key
-_TICKS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
+# At every how many places a tick or a label stands.
+STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,10 @@ class Axis:
         """Return the axis with a mark at the rows that may attend to no key in one of the planes."""
         return replace(self, marked=frozenset(np.flatnonzero(blind.any(axis=0)).tolist()))
 
+    def labelled(self, labels: Sequence[str]) -> Axis:
+        """Return the same axis with other labels."""
+        return replace(self, labels=tuple(labels))
+
     def pooled(self, step: int) -> Axis:
         """Return the axis of every `step`-th place, which carries the mark of any that it stands for."""
         kept = range(0, len(self), step)
@@ -81,21 +88,43 @@ class Axis:
             frozenset(place // step for place in self.marked),
         )
 
+    def paired(self) -> Axis:
+        """Return the axis of lines that show two places each, which both belong to the same text of a pair."""
+        starts = [*range(0, self.boundary, 2), *range(self.boundary, len(self), 2)]
+        return Axis(
+            tuple(self.labels[place] for place in starts),
+            tuple(self.indices[place] for place in starts),
+            -(-self.boundary // 2),
+            frozenset(line for line, place in enumerate(starts) for own in self.marked if own in self._line(place)),
+        )
+
+    def _line(self, start: int) -> range:
+        """Return the places that a line shows which begins with one."""
+        end = self.boundary if start < self.boundary else len(self)
+        return range(start, min(start + 2, end))
+
+    def shortened(self, longest: int, palette: Palette) -> Axis:
+        """Return the axis with labels of so many cells at the most."""
+        return replace(
+            self, labels=tuple(palette.shortened(label, longest) if longest else "" for label in self.labels)
+        )
+
     def first(self, count: int) -> Axis:
         """Return the axis of the first places."""
         boundary = self.boundary if self.boundary < count else 0
         marked = frozenset(place for place in self.marked if place < count)
         return Axis(self.labels[:count], self.indices[:count], boundary, marked)
 
-    @property
+    @cached_property
     def digits(self) -> int:
         """How many digits the longest index has."""
         return len(str(max(self.indices)))
 
-    @property
+    @cached_property
     def width(self) -> int:
         """How many cells the row labels take."""
-        return self.digits + 1 + max(map(cell_len, self.labels)) + (2 if self.marked else 0)
+        longest = max(map(cell_len, self.labels))
+        return self.digits + (1 + longest if longest else 0) + (2 if self.marked else 0)
 
     def row_labels(self, header_lines: int, palette: Palette) -> Block:
         """Return `index label` for every row, below as many blank lines as the matrix has headers."""
@@ -104,7 +133,7 @@ class Axis:
         margin = 2 if self.marked else 0
         lines = [
             [
-                cell(f"{index:>{digits}} {label}", width - margin, align="left"),
+                cell(f"{index:>{digits}} {label}".rstrip(), width - margin, align="left"),
                 cell(MARK if place in self.marked else "", margin, BOLD),
             ]
             for place, (index, label) in enumerate(zip(self.indices, self.labels, strict=True))
@@ -117,7 +146,7 @@ class Axis:
     def ticks(self, cell_width: int, palette: Palette) -> list[Segment]:
         """Return the header of narrow columns: as many of their indices as have room."""
         last = len(str(self.indices[-1]))
-        step = next(step for step in _TICKS if step * cell_width > last)
+        step = next(step for step in STEPS if step * cell_width > last)
         line = ""
         width = len(self) * cell_width + (1 if self.boundary else 0)
         for place, index in enumerate(self.indices):
@@ -135,6 +164,11 @@ def mark_note(blind: Bool[np.ndarray, "P Q"]) -> str:
         return ""
     is_everywhere = np.array_equal(blind.any(axis=0), blind.all(axis=0))
     return f"{MARK} fully masked" + ("" if is_everywhere else " in some of them")
+
+
+def up_to(title: str, highest: float) -> str:
+    """Return the title of a map whose colours are its own: they reach to its largest weight."""
+    return f"{title} to {highest:.3g}"
 
 
 def titled(what: str, label: int | str) -> str:

@@ -14,22 +14,26 @@ from attncli.render.axes import LONGEST_LABEL
 from attncli.render.block import Block
 from attncli.render.heatmap import COMFORTABLE
 from attncli.render.matrix import DIGITS, WIDEST_FIXED, number_text
-from attncli.render.palette import Palette
+from attncli.render.palette import Palette, Scale
 from attncli.render.tables import Cell, Column, table, width_of
 from attncli.trace.tokens import Token
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
+    from attncli.trace.view import Ramp
+
 _STYLES = (Style(color="#d55e00"), Style(color="#0072b2"))  # Okabe and Ito's: negative, positive
 
 
-def bar(value: float, largest: float, width: int, palette: Palette) -> Cell:
-    """Return a bar that begins at 0 on the left; NaN and the infinities have the marks of a heat map."""
-    if not math.isfinite(value):
-        return _mark(value), None
-    style = _STYLES[1] if palette.has_color else None
-    return palette.fit("█") * _cells(value, largest, width), style
+def bar(weight: float, largest: float, width: int, palette: Palette, ramp: Ramp | None = None) -> Cell:
+    """Return a bar that begins at 0 on the left; NaN and the infinities have the marks of a heat map.
+
+    Its length is in proportion to the weight, whatever the ramp; its colour is that of a map whose largest weight is 1.
+    """
+    if not math.isfinite(weight):
+        return _mark(weight), None
+    return palette.fit("█") * _cells(weight, largest, width), palette.ink(weight, Scale.up_to(1.0, ramp))
 
 
 def signed_bar(value: float, largest: float, width: int, palette: Palette) -> Cell:
@@ -73,11 +77,13 @@ class Sheet:
         palette: how bars and words look.
         width: cells in a line; None is as many as it takes.
         precision: digits after the point; None is four.
+        ramp: how the colours of bars grow with weights; None leaves it to the palette.
     """
 
     palette: Palette
     width: int | None
     precision: int | None = None
+    ramp: Ramp | None = None
 
     @property
     def _digits(self) -> int:
@@ -116,11 +122,13 @@ class Sheet:
         Args:
             columns: the others.
             place: of the column that is behind the bars.
-            values: what the bars say; None is no bar.
+            values: the weights that the bars say; None is no bar.
             largest: the value of a bar as long as can be.
         """
         width = self.bar_width(columns, place, _WIDEST_BAR)
-        bars = [("", None) if value is None else bar(value, largest, width, self.palette) for value in values]
+        bars = [
+            ("", None) if value is None else bar(value, largest, width, self.palette, self.ramp) for value in values
+        ]
         return table([*columns[:place], bar_column(bars), *columns[place:]], self.width)
 
     def bar_width(self, columns: Sequence[Column], place: int, widest: int) -> int:

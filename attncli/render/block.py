@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from rich.cells import cell_len
+from rich.cells import cell_len, chop_cells
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.segment import Segment
@@ -79,6 +79,18 @@ def in_lines(blocks: Iterable[Block], gap: int, width: int | None) -> list[list[
 def flowing(parts: Iterable[Sequence[Segment]], width: int | None) -> Block:
     """Return parts, none of which is split, behind each other in as few lines of `width` cells as they fit in."""
     return stack(beside(line, 3) for line in in_lines((block([part]) for part in parts), 3, width))
+
+
+def in_words(text: str, width: int | None) -> list[str]:
+    """Return text in lines of at most `width` cells, broken between words where one line has room for them."""
+    lines = [""]
+    for word in text.split(" "):
+        room = None if width is None else width - cell_len(lines[-1]) - 1
+        if room is None or cell_len(word) <= room:
+            lines[-1] += f" {word}"
+            continue
+        lines += chop_cells(word, width or 1)
+    return [line.removeprefix(" ") for line in lines if line] or [""]
 
 
 def cell(text: str, width: int, style: Style | None = None, align: str = "right") -> Segment:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
@@ -25,19 +25,22 @@ from attncli.render.heatmap import (
     extent_of,
     heatmaps,
     joined,
-    legend,
     picture_of,
     pooling,
 )
+from attncli.render.legend import legend
 from attncli.render.matrix import DIGITS
-from attncli.render.palette import BOLD, DIM, Palette
-from attncli.render.summaries import headline, proof_line
+from attncli.render.palette import BOLD, DIM, Palette, Scale
+from attncli.render.ranges import largest_weight
+from attncli.render.summaries import cautioned, proof_line, what_ran
 from attncli.render.tables import Cell, Column, table
 from attncli.trace.ranking import drawn_cells
 from attncli.trace.tokens import Tokens
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
+
+    from attncli.trace.view import Ramp
 
     Blind = Bool[np.ndarray, "1 R"]
 
@@ -51,7 +54,7 @@ _FEWEST_COLUMNS = 20  # of a map that stands beside another one
 Axes = tuple[Axis, Axis]  # rows and columns
 
 
-def maps_of(pair: LayerPair, head: int, palette: Palette, room: int) -> Block:
+def maps_of(pair: LayerPair, head: int, palette: Palette, room: int, ramp: Ramp | None = None) -> Block:
     """Return the three maps under what their cells mean.
 
     Args:
@@ -59,6 +62,7 @@ def maps_of(pair: LayerPair, head: int, palette: Palette, room: int) -> Block:
         head: the head.
         palette: how cells look.
         room: cells in a line.
+        ramp: how colours grow with weights and differences; None leaves it to the palette.
     """
     blind = _blind(pair, head)
     axes = _axes(pair, blind, palette)
@@ -69,10 +73,18 @@ def maps_of(pair: LayerPair, head: int, palette: Palette, room: int) -> Block:
     pictures = [picture_of(side, slice(None), pool) for side, pool in zip(sides, pools[:2], strict=True)]
     common = extent_of(pictures)
     change = _change(pair, head, pools[2])
-    weights, signed = common.scale(), change.extent.signed()
+    highest, reach = common.highest, change.extent.highest
+    if pair.chosen != pair.rows.pairs:  # the rows that are chosen keep the colours that they have among all
+        whole = replace(pair, chosen=pair.rows.pairs)
+        highest = max(
+            largest_weight(layer.head(head, rows), slice(None))
+            for layer, rows in zip((pair.first, pair.second), zip(*whole.chosen, strict=True), strict=True)
+        )
+        reach = _change(whole, head, pools[2]).extent.highest
+    weights, signed = Scale.up_to(highest, ramp), Scale.around_zero(reach, ramp)
     shown = [(picture._replace(title=name), weights) for picture, name in zip(pictures, NAMES, strict=True)]
     drawn = [
-        heatmaps([picture], *axis, pool, palette, share, scale)
+        heatmaps([picture], *axis, pool, palette, share, [scale])
         for (picture, scale), axis, pool in zip([*shown, (change, signed)], axes, pools, strict=True)
     ]
     rows, columns = axes[2]
@@ -81,8 +93,8 @@ def maps_of(pair: LayerPair, head: int, palette: Palette, room: int) -> Block:
     more += [mark for mark in change.extent.said if mark not in common.marks]
     marks = [*common.said, mark_note(blind[0] | blind[1])]
     scales = [
-        _named(_WEIGHTS, legend(weights, marks, palette, room - len(_WEIGHTS)), palette),
-        _named(CHANGE, legend(signed, more, palette, room - len(_WEIGHTS), cell_width), palette),
+        _named(_WEIGHTS, legend([weights], marks, palette, room - len(_WEIGHTS)), palette),
+        _named(CHANGE, legend([signed], more, palette, room - len(_WEIGHTS), cell_width), palette),
     ]
     maps = stack((beside(line, _BETWEEN) for line in in_lines(drawn, _BETWEEN, room)), gap=1)
     return stack([*scales, *_pooled(pools, palette), maps])
@@ -172,6 +184,7 @@ class Changes:
         precision: digits after the point.
         top: how many heads are listed.
         maps: how many heads are drawn.
+        ramp: how colours grow with weights and differences; None leaves it to the palette.
     """
 
     difference: Difference
@@ -180,17 +193,17 @@ class Changes:
     precision: int = DIGITS
     top: int = 10
     maps: int = 1
+    ramp: Ramp | None = None
 
     def renderables(self) -> Iterator[RenderableType]:
         """Yield the view, part by part; a blank line belongs between two parts."""
         difference = self.difference
-        titles = [headline(trace, self.palette) for trace in (difference.first, difference.second)]
-        if titles[0] == titles[1]:
-            yield titles[0]
-        else:
-            yield Text("\n").join(
-                Text.assemble((f"{name}  ", BOLD), title) for name, title in zip(NAMES, titles, strict=True)
-            )
+        traces = (difference.first, difference.second)
+        titles = [what_ran(trace, self.palette) for trace in traces]
+        if titles[0] != titles[1]:
+            named = (Text.assemble((f"{name}  ", BOLD), title) for name, title in zip(NAMES, titles, strict=True))
+            titles = [Text("\n").join(named)]
+        yield cautioned(titles[0], [trace.source for trace in traces], self.palette)
         if difference.queries == difference.keys:
             yield self._alignment(difference.keys, "tokens")
         else:
@@ -200,7 +213,7 @@ class Changes:
         for head in difference.heads[: self.maps]:
             if head.jensen_shannon:
                 yield self._title(head)
-                yield maps_of(difference.pair(head), head.head, self.palette, self._room)
+                yield maps_of(difference.pair(head), head.head, self.palette, self._room, self.ramp)
         proven = [layer for pair in difference.layers for layer in (pair.first, pair.second) if layer.proof]
         if proven:
             worst = max(proven, key=lambda layer: layer.proof.max_abs_error if layer.proof else 0)

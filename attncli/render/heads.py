@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from textwrap import wrap
+from typing import NamedTuple
 
 import numpy as np
 from rich.console import RenderableType
@@ -11,14 +13,16 @@ from rich.segment import Segment
 from rich.text import Text
 
 from attncli.analysis.heads import HeadSummary, Survey
-from attncli.analysis.metric_names import NAMES, Metric
+from attncli.analysis.labels import LEAST, MIXED
+from attncli.analysis.metric_names import Metric
 from attncli.render.axes import Axis
 from attncli.render.block import Block, beside, block, cell, flowing, stack
-from attncli.render.heatmap import COMFORTABLE, ramp_line
+from attncli.render.heatmap import COMFORTABLE
+from attncli.render.legend import ramp_line
 from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.screen import LINES
-from attncli.render.summaries import architecture_of, joined, numbers_of, title_of
+from attncli.render.summaries import architecture_of, cautioned, joined, numbers_of
 from attncli.render.tables import Cell, Column, table, width_of
 from attncli.text import counted, span
 
@@ -26,26 +30,88 @@ UNDEFINED = "–"
 _NAMED = 3  # highest and lowest heads in words, below a map
 
 
-def table_parts(
-    survey: Survey, sort: Metric | None, palette: Palette, width: int | None, precision: int | None
-) -> Iterator[RenderableType]:
-    """Yield what ran, a row for every head, and what the numbers are over.
+class Shown(NamedTuple):
+    """What a table has of the heads.
+
+    Attributes:
+        sort: the metric that stands first; None keeps the order of the survey's names.
+        has_labels: whether it says what the heads do, in words.
+        precision: digits after the point; None is as many, 4 to 2, as let the table stand in one piece.
+        lines: of the screen that it is to fit, with all around it; None shows every head.
+    """
+
+    sort: Metric | None = None
+    has_labels: bool = False
+    precision: int | None = None
+    lines: int | None = None
+
+    @property
+    def by_label(self) -> bool:
+        """Whether the heads of one label stand beside each other."""
+        return self.has_labels and self.sort is None
+
+
+def table_parts(survey: Survey, shown: Shown, palette: Palette, width: int | None) -> list[RenderableType]:
+    """Return what ran, a row for every head, and what the numbers are over.
 
     Args:
         survey: the heads, in the order in which they are shown.
-        sort: the metric that stands first; None keeps the order of `NAMES`.
+        shown: what of them.
         palette: how words look.
         width: cells in a line; None is as many as it takes.
-        precision: digits after the point; None is as many, 4 to 2, as let the table stand in one piece.
     """
-    yield _headline(survey, palette)
-    names: list[Metric] = sorted(NAMES, key=lambda name: name != sort)
-    digits = range(DIGITS, 1, -1) if precision is None else [precision]
-    defined = {name for name in names if name == sort or _is_defined(survey, name)}
-    drawn, shown = _fitting([_columns(survey, names, sort, palette, each) for each in digits], defined, width)
-    yield drawn
-    if notes := _notes(survey, names, shown, sort):
-        yield Text(palette.fit("; ".join(notes)), DIM)
+    if shown.lines is None:
+        return _parts(survey, shown, palette, width, LINES)
+    whole = _parts(survey, shown, palette, width, shown.lines)
+    if _lines_of(whole, width) <= shown.lines:
+        return whole
+    rows = len(survey.heads)
+    while True:
+        parts = _parts(_first(survey, shown, rows), shown, palette, width, 0, rows < len(survey.heads))
+        excess = _lines_of(parts, width) - shown.lines
+        if excess <= 0 or rows == 1:
+            return parts
+        rows = max(rows - excess, 1)
+
+
+def _first(survey: Survey, shown: Shown, rows: int) -> Survey:
+    """Return the survey with at most so many heads: the first ones, or where they stand by label, some of each."""
+    if len(survey.heads) <= rows or not shown.by_label:
+        return replace(survey, heads=survey.heads[:rows])
+    cuts = (survey.by_label(top) for top in range(rows, 0, -1))
+    return next((cut for cut in cuts if len(cut.heads) <= rows), survey.by_label(1))
+
+
+def _lines_of(parts: Sequence[RenderableType], width: int | None) -> int:
+    """Return how many lines of a screen parts take, with a blank line between them."""
+    lines = len(parts) - 1
+    for part in parts:
+        if isinstance(part, Block):
+            lines += len(part.lines)
+        else:
+            written = str(part).split("\n")
+            lines += len(written) if width is None else sum(max(len(wrap(line, width)), 1) for line in written)
+    return lines
+
+
+def _parts(
+    survey: Survey, shown: Shown, palette: Palette, width: int | None, most: int, is_cut: bool = False
+) -> list[RenderableType]:
+    """Return the parts of a table, which may be folded as long as it has so many lines at the most."""
+    names: list[Metric] = sorted(survey.names, key=lambda name: name != shown.sort)
+    if shown.sort is not None and shown.sort not in names:
+        names.insert(0, shown.sort)
+    digits = range(DIGITS, 1, -1) if shown.precision is None else [shown.precision]
+    tables = [_columns(survey, names, shown, palette, each) for each in digits]
+    empty = {name for name in names if name != shown.sort and not _is_defined(survey, name)}
+    drawn, titles = _fitting(tables, empty, width, most)
+    notes = _notes(survey, names, titles, shown)
+    if is_cut:
+        some = f"{len(survey.heads)} of {counted(survey.measured, 'head')}"
+        which = f"{some}, the strongest of each label" if shown.by_label else f"the first {some}"
+        notes.insert(0, f"one screen: {which}; --all shows the rest")
+    parts: list[RenderableType] = [_headline(survey, palette), drawn]
+    return [*parts, Text(palette.fit("; ".join(notes)), DIM)] if notes else parts
 
 
 def _headline(survey: Survey, palette: Palette) -> Text:
@@ -54,14 +120,14 @@ def _headline(survey: Survey, palette: Palette) -> Text:
     facts += [counted(source.layers, "layer")] if source.layers > 1 else []
     facts += [f"{shown} of " * (shown < survey.measured) + counted(survey.measured, "head")]
     facts += [f"mask {' and '.join(survey.masks)}", *numbers_of(source)]
-    facts += [f"{counted(survey.sentences, 'sentence')} of {span(*survey.tokens)} token{'s' * (survey.tokens[1] > 1)}"]
-    return joined(title_of(source), facts, palette)
+    what = "sequence" if survey.is_test else "sentence"
+    facts += [f"{counted(survey.sentences, what)} of {span(*survey.tokens)} token{'s' * (survey.tokens[1] > 1)}"]
+    facts += ["random tokens twice"] * survey.is_test
+    return cautioned(joined(source.title, facts, palette), [source], palette)
 
 
-def _columns(
-    survey: Survey, names: Sequence[Metric], sort: Metric | None, palette: Palette, digits: int
-) -> list[Column]:
-    """Return where each head is, and a column of numbers for each name."""
+def _columns(survey: Survey, names: Sequence[Metric], shown: Shown, palette: Palette, digits: int) -> list[Column]:
+    """Return where each head is, what it does in words if that is shown, and a column of numbers for each name."""
     kinds = {head.kind for head in survey.heads}
     longest = max(map(len, kinds)) if kinds != {"self"} else 0
 
@@ -71,29 +137,51 @@ def _columns(
 
     places = [place(head.layer, head.kind, head.head) for head in survey.heads]
     columns = [Column(place("layer", "kind", "head"), places, BOLD)]
+    columns += _label_columns(survey, palette, digits) if shown.has_labels else []
     for name in names:
         texts = [palette.fit(_written(head, name, survey.sentences > 1, digits)) for head in survey.heads]
-        columns.append(Column(name, texts, BOLD if name == sort else None, title_style=BOLD if name == sort else DIM))
+        style = BOLD if name == shown.sort else None
+        columns.append(Column(name, texts, style, title_style=style or DIM))
     return columns
 
 
+def _label_columns(survey: Survey, palette: Palette, digits: int) -> Iterator[Column]:
+    """Yield the strongest label of each head, the numbers that it follows from, and the other labels."""
+    first = [head.labels[0] if head.labels else None for head in survey.heads]
+    styles = [DIM if label is None else BOLD for label in first]
+    yield Column("label", [MIXED if label is None else label.name for label in first], styles, "<")
+    for title, style in (("score", None), ("baseline", DIM), ("gain", None)):
+        numbers = [None if label is None else getattr(label, title) for label in first]
+        yield Column(title, ["" if one is None else number_text(one, digits) for one in numbers], style)
+    if any(len(head.labels) > 1 for head in survey.heads):
+        yield Column("also", [_others(head, digits) for head in survey.heads], DIM, "<")
+
+
+def _others(head: HeadSummary, digits: int) -> str:
+    return ", ".join(f"{label.name} {number_text(label.score, digits)}" for label in head.labels[1:])
+
+
 # What tells heads apart comes first; the last ones are the first to go.
-_BY_USE: tuple[Metric, ...] = (
-    "entropy", "sink", "previous", "induction", "self", "next", "special", "duplicate", "distance", "max_weight",
-    "effective_keys", "max_score",
+_BY_USE = (
+    "label", "score", "baseline", "gain", "also", "induction_head", "previous_token_head", "duplicate_token_head",
+    "entropy", "sink", "previous", "induction", "self", "next", "special", "separator", "duplicate", "distance",
+    "max_weight", "effective_keys", "max_score",
 )  # fmt: skip
 
 
-def _fitting(tables: Sequence[list[Column]], defined: Collection[str], width: int | None) -> tuple[Block, list[str]]:
-    """Return a table as wide as the output, and the names of the metrics that it shows.
+def _fitting(
+    tables: Sequence[list[Column]], empty: Collection[str], width: int | None, lines: int
+) -> tuple[Block, list[str]]:
+    """Return a table as wide as the output, and the titles of the columns that it shows.
 
     Metrics that no head has go first. What is still too wide is folded, as long as all pieces stand on one screen;
     of more lines than that nobody could say to which one a number belongs, so that columns go.
 
     Args:
         tables: the columns, with ever fewer digits; what they are sorted by comes first of the metrics.
-        defined: the names of the metrics that stay as long as there is room.
+        empty: the titles of columns in which there is nothing.
         width: cells in a line; None is as many as it takes.
+        lines: of one screen.
     """
 
     def drawn(columns: list[Column]) -> tuple[Block, list[str]]:
@@ -102,12 +190,12 @@ def _fitting(tables: Sequence[list[Column]], defined: Collection[str], width: in
     def fits(columns: Sequence[Column]) -> bool:
         return width is None or width_of(columns) - 2 <= width
 
-    known = [[columns[0], *(column for column in columns[1:] if column.title in defined)] for columns in tables]
+    known = [[column for column in columns if column.title not in empty] for columns in tables]
     for columns in (*tables, *known):
         if fits(columns):
             return drawn(columns)
     folded = min((drawn(columns) for columns in known), key=lambda one: len(one[0].lines))
-    if len(folded[0].lines) <= LINES:
+    if len(folded[0].lines) <= lines:
         return folded
     by_name = {column.title: column for column in known[-1]}
     kept = known[-1][:2]
@@ -133,23 +221,24 @@ def _written(head: HeadSummary, name: Metric, has_several: bool, digits: int) ->
     return f"{text} ±{UNDEFINED if std is None else number_text(std, digits)}"
 
 
-def _notes(survey: Survey, names: Sequence[Metric], shown: Sequence[str], sort: Metric | None) -> list[str]:
+def _notes(survey: Survey, names: Sequence[Metric], titles: Sequence[str], shown: Shown) -> list[str]:
     """Return what the numbers are over, where that is not plain, and what the table has no room for."""
-    notes = []
-    if sort is not None and not _is_defined(survey, sort):
+    notes = _label_notes(survey) if shown.has_labels else []
+    if shown.sort is not None and not _is_defined(survey, shown.sort):
         notes.append(
-            f"no head is ranked: {sort} is not defined for {'this' if survey.sentences == 1 else 'any'} sentence"
+            f"no head is ranked: {shown.sort} is not defined for {'this' if survey.sentences == 1 else 'any'} sentence"
         )
-    left_out = [name for name in names if name not in shown]
+    left_out = [name for name in names if name not in titles]
     unknown = [name for name in left_out if not _is_defined(survey, name)]
     if unknown and survey.sentences == 1:
         notes.append(f"{', '.join(unknown)} not defined for this sentence")
     if more := [name for name in left_out if name not in unknown]:
-        notes.append(f"no room for {', '.join(more)}; -F tsv has them, --sort brings one to the front")
+        notes.append(f"no room for {', '.join(more)}; -F tsv has them, --metrics chooses")
     if survey.sentences == 1:
-        is_undefined = any(head.metrics[name] is None for head in survey.heads for name in names if name in shown)
+        is_undefined = any(head.metrics[name] is None for head in survey.heads for name in names if name in titles)
         return [*notes, *[f"{UNDEFINED} not defined for this sentence"] * is_undefined]
-    notes.append(f"mean ± standard deviation over {survey.sentences:,} sentences")
+    if names:
+        notes.append(f"mean ± standard deviation over {_over(survey)}")
     fewer: dict[str, list[str]] = {}
     for name in names:
         counts = [head.counts[name] for head in survey.heads]
@@ -161,6 +250,27 @@ def _notes(survey: Survey, names: Sequence[Metric], shown: Sequence[str], sort: 
     return notes
 
 
+def _over(survey: Survey) -> str:
+    return f"{survey.sentences:,} {'sequences' if survey.is_test else 'sentences'}"
+
+
+def _label_notes(survey: Survey) -> list[str]:
+    """Return how a label is given, and what its numbers are where they are no weights."""
+    notes = [
+        "gain: share of the way from the baseline, a head that weighs all allowed keys alike, to the best head; "
+        f"labels from {LEAST:g}"
+    ]
+    names = {label.name for head in survey.heads for label in head.labels}
+    units = [unit for name, unit in (("local", "local in positions"), ("broad", "broad in keys")) if name in names]
+    notes += [f"scores: {', '.join(units)}, else weights"] if units else []
+    if names & {"same token", "induction"} and not survey.is_test:
+        test = "; --induction tests them" if survey.source.kind == "pretrained" else ""
+        notes.append(f"same token and induction rest on the few tokens that come twice{test}")
+    elif survey.source.kind == "pretrained" and not survey.is_test:
+        notes.append("--induction looks for induction heads, on random tokens that come twice")
+    return notes
+
+
 # --- the map -----------------------------------------------------------------------------------------------
 
 
@@ -169,7 +279,7 @@ def grid_parts(
 ) -> Iterator[RenderableType]:
     """Yield what ran, one map of layers × heads for each kind of attention, and the heads at both ends."""
     yield _headline(survey, palette)
-    title = metric if survey.sentences == 1 else f"{metric}, mean over {survey.sentences:,} sentences"
+    title = metric if survey.sentences == 1 else f"{metric}, mean over {_over(survey)}"
     defined = replace(survey, heads=tuple(head for head in survey.heads if head.metrics[metric] is not None))
     values = np.array([head.metrics[metric] for head in defined.heads], float)
     finite = values[np.isfinite(values)]

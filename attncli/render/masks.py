@@ -22,7 +22,8 @@ from attncli.masks.layout import Subject
 from attncli.render.axes import LONGEST_LABEL, Axis, mark_note
 from attncli.render.block import Block, beside, block, cell, flowing, grid, stack
 from attncli.render.findings import finding_lines, tally
-from attncli.render.heatmap import COMFORTABLE, Extent, Picture, extent_of, heatmaps, legend, pooling
+from attncli.render.heatmap import COMFORTABLE, Extent, Picture, extent_of, heatmaps, pooling
+from attncli.render.legend import legend
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.tables import Cell, wrapped
 from attncli.text import listed, span
@@ -74,7 +75,7 @@ class MaskDrawing:
             room: cells in a line.
         """
         pictures = [_picture(self._title(kind), self.allowed[kind[0]], pool) for kind in self.kinds]
-        drawn = heatmaps(pictures, self.rows, self.columns, pool, palette, room, Scale(0.0, 1.0))
+        drawn = heatmaps(pictures, self.rows, self.columns, pool, palette, room, [Scale(0.0, 1.0)] * len(pictures))
         # Without titles the first line is empty.
         cells = drawn if len(pictures) > 1 else Block(drawn.lines[1:], drawn.width)
         return stack([cells, self._legend(pool, palette, room), *self._keys(pool, palette, room)])
@@ -208,9 +209,11 @@ class MaskView(NamedTuple):
         else:
             pictures = list(_biases(subject, pool))
             extent = extent_of(pictures)
-            scale, marks = extent.scale(), [*extent.said, mark_note(drawing.blind)]
-            drawn = heatmaps(pictures, drawing.rows, drawing.columns, pool, self.palette, self.room, scale)
-            parts = [drawn, legend(scale, marks, self.palette, self.room)]
+            scale, marks = Scale.up_to(extent.highest, "linear"), [*extent.said, mark_note(drawing.blind)]
+            drawn = heatmaps(
+                pictures, drawing.rows, drawing.columns, pool, self.palette, self.room, [scale] * len(pictures)
+            )
+            parts = [drawn, legend([scale], marks, self.palette, self.room)]
         heading = [block([[Segment(self.palette.fit(title), BOLD)]])] if title else []
         return stack([*heading, *parts])
 

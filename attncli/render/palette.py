@@ -6,19 +6,21 @@ Masked, NaN, ±inf, clipped and zero are different marks in each of them, after 
 
 from __future__ import annotations
 
-import math
 import unicodedata
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
+from rich.color import Color
 from rich.style import Style
 
 from attncli.text import visible
 
 if TYPE_CHECKING:
     import numpy as np
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool, Float, Int
+
+    from attncli.trace.view import Ramp
 
 # Nine evenly spaced stops each. 256-colour terminals tell no more apart (their cube has 14 of viridis' colours).
 # viridis: van der Walt and Smith 2015; cividis: Nuñez, Anderton and Renslow 2018, made for colour-blind readers.
@@ -47,16 +49,25 @@ _SIGNED_RAMPS = {
     ("ascii", 2): ("-@", "-#", "-=", "-:", "  ", "+:", "+=", "+#", "+@"),
 }
 
+# Where two cells share a character there is no room for a glyph, and what is odd has a colour that no map has: none of
+# them is a step between violet, blue, green, yellow and grey, or looks like a light or a dark background.
+_TONES = {"0": "6b4226", "+": "ff7f0e", "-": "f7a8c4", "I": "d100d1", "X": "e3000f"}
+
 # What our own words and glyphs become where the encoding lacks them.
 _PLAIN = str.maketrans({
     "·": ".", "×": "x", "−": "-", "–": "-", "→": "->", "⋯": "..", "…": "..", "■": "#", "ᵀ": "^T", "√": "sqrt",
     "│": "|", "─": "-", "┼": "+", "░": ":", "▒": "=", "▓": "#", "█": "@", "␣": "_", "◌": "", "‖": "||", "÷": "/",
+    "≤": "<=",
 })  # fmt: skip
 # Of those, what stands in a token's label; anything else there is the token's own, and no other token may look like it.
 _PLAIN_MARKS = str.maketrans({"␣": "_", "◌": ""})
 
 _RIGHT_TO_LEFT = frozenset({"R", "AL", "AN"})  # Unicode's bidirectional classes
 LEFT_TO_RIGHT = "\u200e"
+
+# With it the most cells of real heads are told apart from their neighbours: BENCHMARKS.md has the shares.
+DEFAULT_RAMP: Ramp = "log"
+WIDEST = 1000  # ratio of the ends of a logarithmic scale; a softmax has hundreds of powers of ten
 
 DIM = Style(dim=True)
 BOLD = Style(bold=True)
@@ -66,18 +77,73 @@ class Scale(NamedTuple):
     """Which number each colour of a picture stands for.
 
     Attributes:
-        low: the number of the lowest one.
+        low: the number of the lowest one; of a logarithmic ramp it is above 0.
         high: the number of the highest one.
-        is_log: whether equal steps are equal ratios; `low` has to be above 0.
-        is_cut: whether there are numbers below the lowest one.
+        ramp: how far along the colours a number stands: in proportion to it, to its square root, or to its logarithm.
         is_signed: whether they are differences, and those above and below zero have colours of their own.
     """
 
     low: float
     high: float
-    is_log: bool = False
-    is_cut: bool = False
+    ramp: Ramp = "linear"
     is_signed: bool = False
+
+    @classmethod
+    def up_to(cls, highest: float, ramp: Ramp | None = None) -> Scale:
+        """Return a scale from 0 to the highest number, or where it is logarithmic, over three powers of ten."""
+        ramp = ramp or DEFAULT_RAMP
+        return cls(highest / WIDEST if ramp == "log" else 0.0, highest, ramp)
+
+    @classmethod
+    def around_zero(cls, reach: float, ramp: Ramp | None = None) -> Scale:
+        """Return a scale of differences that reaches as far below zero as above.
+
+        Zero has no logarithm: where weights are told by it, their differences are by the square root of their size.
+        """
+        reach = reach or 1.0
+        return cls(-reach, reach, "linear" if (ramp or DEFAULT_RAMP) == "linear" else "sqrt", is_signed=True)
+
+    def placed(self, values: Float[np.ndarray, "*N"]) -> Float[np.ndarray, "*N"]:
+        """Return how far along the colours finite numbers stand, from 0 to 1; those beyond an end stand at it.
+
+        What is less than the lowest number of a logarithmic ramp, zero too, has its colour.
+        Of differences 0 stands in the middle, and the ramp goes from there to either side.
+        """
+        import numpy as np  # which words alone do not need
+
+        if self.is_signed:
+            size = Scale.up_to(self.high, self.ramp).placed(np.abs(values))
+            return (1 + np.sign(values) * size) / 2
+        inside = np.clip(values.astype(np.float64), self.low, self.high)
+        if self.low >= self.high:
+            return np.zeros_like(inside)
+        if self.ramp == "log":
+            return np.log(inside / self.low) / np.log(self.high / self.low)
+        share = (inside - self.low) / (self.high - self.low)
+        return np.sqrt(share) if self.ramp == "sqrt" else share
+
+    def at(self, share: float) -> float:
+        """Return the number that stands so far along the colours, from 0 to 1, of a scale that is not signed."""
+        if self.ramp == "log" and self.low > 0:
+            return self.low * (self.high / self.low) ** share
+        return self.low + (self.high - self.low) * (share**2 if self.ramp == "sqrt" else share)
+
+    def odd(self, values: Float[np.ndarray, "*N"]) -> dict[str, Bool[np.ndarray, "*N"]]:
+        """Return where the values are that no colour tells, by their mark; of two that hold the later one counts.
+
+        Each is exactly zero (`0`), beyond an end of the colours (`+`, `-`), infinite (`I`, `-I`) or NaN (`X`).
+        """
+        import numpy as np
+
+        finite = np.isfinite(values)
+        return {
+            "0": values == 0,
+            "+": finite & (values > self.high),
+            "-": finite & (values < self.low) & (values != 0) & (self.ramp != "log"),
+            "I": np.isposinf(values),
+            "-I": np.isneginf(values),
+            "X": np.isnan(values),
+        }
 
 
 class Palette(NamedTuple):
@@ -140,6 +206,14 @@ class Palette(NamedTuple):
         # Right-to-left letters would draw the numbers and labels that follow to their left; a mark ends their run.
         return text + LEFT_TO_RIGHT if is_right_to_left(text) else text
 
+    def ink(self, value: float, scale: Scale) -> Style | None:
+        """Return the colour of a number, for a bar or a letter; None without colours."""
+        import numpy as np
+
+        ramp = self.ramp(1, scale.is_signed)
+        style = ramp[min(int(scale.placed(np.array([value]))[0] * len(ramp)), len(ramp) - 1)][1]
+        return None if style is None else Style(color=style.bgcolor)
+
     def cells(
         self,
         values: Float[np.ndarray, "Q K"],
@@ -157,30 +231,69 @@ class Palette(NamedTuple):
         """
         import numpy as np  # which words alone do not need
 
-        low, high = scale.low, scale.high
         ramp = self.ramp(width, scale.is_signed)
-        finite = np.where(np.isfinite(values), values, 0)
-        placed, start, end = finite, low, high
-        if scale.is_log:
-            placed, start, end = np.log(np.maximum(finite, low)), math.log(low), math.log(high)
-        steps = ((placed - start) / ((end - start) or 1) * len(ramp)).astype(int).clip(0, len(ramp) - 1)
-        drawn = [[ramp[step] for step in row] for row in steps.tolist()]
-        marks = (  # later ones win
-            ("0", values == 0),
-            ("+", finite > high),
-            ("-", (finite < low) & (values != 0)),
-            ("I", np.isposinf(values)),
-            ("-I"[-width:], np.isneginf(values)),
-            ("X", np.isnan(values)),
-        )
-        for mark, where in marks:
+        drawn = [[ramp[step] for step in row] for row in _steps(values, scale, len(ramp)).tolist()]
+        for mark, where in scale.odd(values).items():
             for row, column in np.argwhere(where & allowed).tolist():
                 style = drawn[row][column][1] if mark in {"0", "+", "-"} else None
-                drawn[row][column] = (mark.rjust(width), style)
+                drawn[row][column] = (mark[-width:].rjust(width), style)
         masked = (self.fit("·").rjust(width), DIM)
         for row, column in np.argwhere(~allowed).tolist():
             drawn[row][column] = masked
         return drawn
+
+    @property
+    def has_halves(self) -> bool:
+        """Whether two cells can share a character: both halves of it in colours of their own."""
+        return self.has_color and self.fit("▀▄") == "▀▄"
+
+    def halves(
+        self, values: Float[np.ndarray, "Q K"], allowed: Bool[np.ndarray, "Q K"], scale: Scale
+    ) -> list[list[tuple[str, Style | None]]]:
+        """Return a character and a style for every two cells that stand one above the other.
+
+        What is masked is left as the terminal is. What is odd has a colour of its own, and its letter where both
+        halves are odd alike.
+
+        Args:
+            values: what the colours say; below an odd number of rows nothing is drawn.
+            allowed: the cells that count; the others are masked.
+            scale: which colour says what.
+        """
+        import numpy as np
+
+        ramp = self.ramp(1, scale.is_signed)
+        tones = [style.bgcolor for _, style in ramp if style is not None]
+        tones += [Color.parse(f"#{tone}") for tone in _TONES.values()]
+        places = _steps(values, scale, len(ramp))
+        for mark, where in scale.odd(values).items():
+            places[where] = len(ramp) + list(_TONES).index(mark[-1])
+        places[~allowed] = -1
+        places = np.pad(places, ((0, len(places) % 2), (0, 0)), constant_values=-1)
+        letters = [*(" " for _ in ramp), *_TONES]
+
+        @cache
+        def drawn(top: int, bottom: int) -> tuple[str, Style | None]:
+            if top == bottom:
+                return (" ", None) if top < 0 else (letters[top], Style(color="#ffffff", bgcolor=tones[top]))
+            if top < 0:
+                return "▄", Style(color=tones[bottom])
+            return "▀", Style(color=tones[top], bgcolor=None if bottom < 0 else tones[bottom])
+
+        pairs = zip(places[::2].tolist(), places[1::2].tolist(), strict=True)
+        return [[drawn(*pair) for pair in zip(*rows, strict=True)] for rows in pairs]
+
+    def swatch(self, mark: str) -> Style | None:
+        """Return how the half of a character is drawn that stands for a mark; None is none of them."""
+        return Style(color="#ffffff", bgcolor=f"#{_TONES[mark]}") if mark in _TONES else None
+
+
+def _steps(values: Float[np.ndarray, "Q K"], scale: Scale, count: int) -> Int[np.ndarray, "Q K"]:
+    """Return which of so many steps of a ramp each value is; what is not finite is any of them."""
+    import numpy as np
+
+    places = scale.placed(np.where(np.isfinite(values), values, 0))
+    return np.asarray((places * count).astype(int).clip(0, count - 1))
 
 
 def is_right_to_left(text: str) -> bool:

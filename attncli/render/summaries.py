@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+from itertools import pairwise
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -10,7 +12,7 @@ from rich.style import Style
 from rich.text import Text
 
 from attncli.analysis.metrics import head_metrics
-from attncli.render.block import Block, beside, cell, grid, in_lines, stack
+from attncli.render.block import Block, beside, block, cell, grid, in_lines, stack
 from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.render.tables import Column, table
@@ -20,10 +22,16 @@ from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Provenance, Trace
 
 _LONGEST_TOKEN = 200  # cells, where the output sets no width
+_MEANINGLESS = "shapes and arithmetic are real, patterns mean nothing"
 
 
 def headline(trace: Trace, palette: Palette) -> Text:
-    """Return what ran."""
+    """Return what ran, with the caution that belongs to it."""
+    return cautioned(what_ran(trace, palette), [trace.source], palette)
+
+
+def what_ran(trace: Trace, palette: Palette) -> Text:
+    """Return what ran, in one line."""
     source = trace.source
     facts = []
     if source.kind == "pretrained":
@@ -34,7 +42,7 @@ def headline(trace: Trace, palette: Palette) -> Text:
         facts += [where + counted(layer.num_heads, "head"), f"mask {' and '.join(masks)}"]
     facts += numbers_of(source)
     facts += sorted({layer.capture for layer in trace.layers} - {"exact"})
-    return joined(title_of(source), facts, palette)
+    return joined(source.title, facts, palette)
 
 
 def joined(title: str, facts: Sequence[str], palette: Palette) -> Text:
@@ -42,9 +50,15 @@ def joined(title: str, facts: Sequence[str], palette: Palette) -> Text:
     return Text.assemble((palette.label(title), BOLD), palette.label("".join(f" · {fact}" for fact in facts)))
 
 
-def title_of(source: Provenance) -> str:
-    """Return what a source is called."""
-    return source.model or {"toy": "toy layer", "file": "tensors from a file"}.get(source.kind, source.kind)
+def cautioned(line: Text, sources: Sequence[Provenance], palette: Palette) -> Text:
+    """Return what ran with a line below that says what its numbers do not mean, where its weights are drawn."""
+    said = dict.fromkeys(f"random {_drawn(source)}: {_MEANINGLESS}" for source in sources if source.kind == "toy")
+    return Text("\n").join([line, *(Text(palette.fit(caution)) for caution in said)])
+
+
+def _drawn(source: Provenance) -> str:
+    details = source.details
+    return "weights" if details["parameters"] and details["init"] != "zeros" else "embeddings"
 
 
 def architecture_of(source: Provenance) -> list[str]:
@@ -66,17 +80,47 @@ def numbers_of(source: Provenance) -> list[str]:
     return [*facts, f"{details['parameters']:,} parameters"]
 
 
-def token_list(tokens: Tokens, title: str, palette: Palette, width: int | None, has_ids: bool) -> Block:
-    """Return the tokens with their indices, over their ids if they have some, in as many lines as they need."""
+def token_list(
+    tokens: Tokens, title: str, palette: Palette, width: int | None, has_ids: bool, most: int | None = None
+) -> Block:
+    """Return the tokens with their indices, over their ids if they have some, in as many lines as they need.
+
+    Args:
+        tokens: at least one.
+        title: what they are.
+        palette: how words look.
+        width: cells in a line; None is as many as it takes.
+        has_ids: whether they have ids to be shown.
+        most: how many lines of tokens there may be; those in the middle are counted where they need more.
+    """
     margin = max(len("queries"), len(title)) + 2
     has_ids = has_ids and any(token.below for token in tokens)
     ids = ("pieces" if tokens[0].pieces else "ids") if has_ids else ""
     longest = _LONGEST_TOKEN if width is None else width - margin - 8
-    blocks = []
-    for previous, token in zip((tokens[0], *tokens), tokens, strict=False):
-        opens_second = token.segment == 1 and previous.segment == 0
-        blocks.append(_token_block(token, palette, palette.fit("│ ") if opens_second else "", longest))
-    lines = in_lines(blocks, 3, None if width is None else width - margin)
+    room = None if width is None else width - margin
+
+    openings = {token.index for before, token in pairwise(tokens) if token.segment == 1 and before.segment == 0}
+
+    @cache
+    def listed(place: int) -> Block:
+        bar = palette.fit("│ ") if tokens[place].index in openings else ""
+        return _token_block(tokens[place], palette, bar, longest)
+
+    def in_the_room(kept: int) -> list[list[Block]]:
+        """Return the lines of the first and the last tokens, and of how many there are between them."""
+        if kept == len(tokens):
+            return in_lines(map(listed, range(kept)), 3, room)
+        first = -(-kept // 2)
+        gap = block([[Segment(palette.fit(f"… {len(tokens) - kept:,} more …"), DIM)]])
+        ends = range(first), range(len(tokens) - kept + first, len(tokens))
+        return in_lines([*map(listed, ends[0]), gap, *map(listed, ends[1])], 3, room)
+
+    kept = len(tokens)
+    if most is not None and room is not None:
+        kept = min(kept, most * (room + 3) // 6)  # `0 a` and the gap behind it
+        while kept > 2 and len(in_the_room(kept)) > most:
+            kept -= 1
+    lines = in_the_room(kept)
     margins = [
         Block([[cell(text, margin, BOLD, "left")] for text in (title if number == 0 else "", ids)], margin)
         for number in range(len(lines))

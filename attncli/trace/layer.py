@@ -8,7 +8,7 @@ the bias stay in their smallest exact form: a rule, booleans, or one array share
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -18,6 +18,8 @@ from attncli import attention
 from attncli.attention import FORBIDDEN_BELOW, noise_floor, row_blocks
 from attncli.errors import InputError, NotExposedError, UsageError
 from attncli.masks.expressions import Mask, RuleMask
+from attncli.text import counted
+from attncli.trace.display import Displayed, Drawable, Tabular
 from attncli.trace.selection import Indices
 from attncli.trace.tokens import Tokens
 
@@ -192,11 +194,18 @@ class Derived(NamedTuple):
     head: str | None = None
 
 
+class Whole(Protocol):
+    """What a layer is a part of, as a Trace is."""
+
+    def only(self, layer: LayerTrace, heads: tuple[int, ...]) -> Whole:
+        """Return one layer alone, with some of its heads."""
+
+
 _NOT_DERIVED = frozenset({"embeddings", "q", "k", "v", "scores", "output"})
 
 
 @dataclass(frozen=True)
-class LayerTrace:
+class LayerTrace(Displayed, Tabular, Drawable):
     """One layer's attention.
 
     Most layers are known by what their attention is made of, and scores and weights are derived. A model whose
@@ -225,6 +234,7 @@ class LayerTrace:
         derived: what stands in the place of weights; None where it is what a model computes.
         query_tokens: what its queries are, where they are other positions than the trace's tokens; None where not.
         key_tokens: likewise of its keys.
+        whole: the trace that it was taken from by `Trace.layer`, whose tokens name what it shows.
     """
 
     layer: int
@@ -248,6 +258,7 @@ class LayerTrace:
     derived: Derived | None = None
     query_tokens: Tokens | None = None
     key_tokens: Tokens | None = None
+    whole: Whole | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse arrays that do not fit each other, with the names and the numbers of what was expected."""
@@ -403,6 +414,10 @@ class LayerTrace:
             raise UsageError(f"query {outside[0]} is out of range: there are {self.num_queries}")
         return HeadTrace(self, index, rows % self.num_queries)
 
+    def __repr__(self) -> str:
+        cells = f"{self.num_queries} queries × {self.num_keys} keys"
+        return f"LayerTrace(layer {self.label}, {self.kind}, {counted(len(self.heads), 'head')}, {cells})"
+
     def projected(self, queries: Sequence[int]) -> Float[np.ndarray, "Q E"] | None:
         """Return the concatenated heads times W_o for the given query rows, or None without a W_o."""
         if self.out_projection is None:
@@ -421,7 +436,7 @@ class LayerTrace:
         return np.broadcast_to(np.concatenate(blind, axis=1), (len(heads), len(queries)))
 
 
-class HeadTrace:
+class HeadTrace(Displayed, Tabular, Drawable):
     """One head of a layer, for some of its query rows; every array is derived when it is first asked for.
 
     `scores`, `mask` and `weights` have a row for every query and a column for every key. Long sentences are read
@@ -441,6 +456,10 @@ class HeadTrace:
             return
         for queries in blocks:
             yield HeadTrace(self.layer, self.head, queries)
+
+    def __repr__(self) -> str:
+        place = f"layer {self.layer.label}, head {self.layer.head_label(self.head)}"
+        return f"HeadTrace({place}, {len(self.queries)} queries × {self.layer.num_keys} keys)"
 
     @property
     def key_head(self) -> int:

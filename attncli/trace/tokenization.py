@@ -8,6 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attncli.errors import UsageError
+from attncli.text import counted, quoted
+from attncli.trace.display import Displayed
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.words import words_of
 
@@ -30,8 +32,8 @@ class Choice(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tokenization:
-    """The tokens of one sentence.
+class Tokenization(Displayed):
+    """The tokens of one sentence; a notebook shows them as `attn tokens` does.
 
     Attributes:
         kind: `toy`, `pretrained`, or that of the saved trace which the tokens are from.
@@ -54,6 +56,10 @@ class Tokenization:
     limit: int | None = None
     unknown: frozenset[int] | None = None
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        source = self.model or self.vocab or self.kind
+        return f"Tokenization({quoted(self.text)}, {source}, {counted(len(self.tokens), 'token')})"
 
     @property
     def characters(self) -> int:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attncli.errors import InputError, UsageError
+from attncli.text import counted, quoted
+from attncli.trace.display import Displayed, Drawable, Tabular
 from attncli.trace.layer import LayerTrace
 from attncli.trace.selection import Indices
 from attncli.trace.tokens import Token, Tokens
@@ -114,6 +116,11 @@ class Provenance:
     details: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    @property
+    def title(self) -> str:
+        """What the source is called."""
+        return self.model or {"toy": "toy layer", "file": "tensors from a file"}.get(self.kind, self.kind)
+
     def as_dict(self) -> dict[str, Any]:
         """Return the source as the JSON document spells it."""
         named = {name: value for name, value in vars(self).items() if name not in ("details", "notes")}
@@ -121,8 +128,8 @@ class Provenance:
 
 
 @dataclass(frozen=True)
-class Trace:
-    """The attention of one sentence.
+class Trace(Displayed, Tabular, Drawable):
+    """The attention of one sentence; a notebook shows it as `attn inspect` does.
 
     Attributes:
         source: where it comes from.
@@ -195,7 +202,20 @@ class Trace:
         if len(found) != 1:
             recorded = ", ".join(f"{layer.layer} ({layer.kind})" for layer in self.layers)
             raise UsageError(f"layer {index}{f' of kind {kind}' if kind else ''}: recorded are {recorded}")
-        return found[0]
+        return replace(found[0], whole=self)
+
+    def only(self, layer: LayerTrace, heads: tuple[int, ...]) -> Trace:
+        """Return the trace of one of its layers, of some heads of that."""
+        return replace(self, layers=(replace(layer, heads=heads, whole=None),))
+
+    def __repr__(self) -> str:
+        heads = sorted({layer.num_heads for layer in self.layers})
+        each = f" × {counted(heads[0], 'head')}" if len(heads) == 1 else f" of {heads[0]} to {heads[-1]} heads"
+        queries, keys = len(self.query_tokens), len(self.key_tokens)
+        tokens = f"{queries} queries × {keys} keys" if self.target and self.text else counted(keys, "token")
+        said = [quoted(self.text or self.target or ""), self.source.title]
+        said += [counted(len(self.layers), "layer") + each, tokens, *(["derived"] if self.origin else [])]
+        return f"Trace({', '.join(said)})"
 
     def save(self, path: str | Path) -> None:
         """Write the trace to a safetensors file, from which `attncli.load` reads it back unchanged.

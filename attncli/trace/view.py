@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from attncli.errors import MisfitError, NotExposedError, UsageError
 from attncli.trace.layer import LayerTrace
@@ -17,6 +17,8 @@ PARTS = (
 )  # fmt: skip
 
 Columns = slice | list[int]
+Ramp = Literal["sqrt", "linear", "log"]  # how far along the colours a weight stands
+Range = Literal["all", "head", "no-sink"]  # which weights stand at the two ends of the colours
 
 
 class Cells(NamedTuple):
@@ -52,8 +54,9 @@ class View(NamedTuple):
         span: keep the query rows of this range; None keeps all of those that are chosen.
         top_keys: show only this many keys of each query, the heaviest ones; None is all of them.
         min_weight: show only keys of this weight, or norm, and more; None is all of them.
-        no_sink: leave the first key out of the range of colours.
-        log: colours on a logarithmic scale.
+        ramp: how far along the colours a weight stands; None leaves it to the format.
+        range_: what the colours reach to: the largest weight of `all` heads of a layer, of each `head`, or of all
+            heads without the first key (`no-sink`).
     """
 
     show: frozenset[str] | None = None
@@ -64,8 +67,8 @@ class View(NamedTuple):
     span: RowRange | None = None
     top_keys: int | None = None
     min_weight: float | None = None
-    no_sink: bool = False
-    log: bool = False
+    ramp: Ramp | None = None
+    range_: Range = "all"
 
     @property
     def heaviest(self) -> Heaviest | None:
@@ -73,6 +76,11 @@ class View(NamedTuple):
         if self.top_keys is None and self.min_weight is None:
             return None
         return Heaviest(self.top_keys, self.min_weight)
+
+    @property
+    def unselected(self) -> View:
+        """The same view of all rows and columns: what the range of colours is of, whichever of them are chosen."""
+        return self._replace(queries=(), keys=(), span=None)
 
     def parts(self, default: tuple[str, ...]) -> frozenset[str]:
         """Return the parts to show, given a format's default."""

@@ -1,6 +1,7 @@
 """The view of a comparison: what stands where."""
 
 import re
+from typing import Any
 
 import numpy as np
 from running import printed
@@ -8,11 +9,12 @@ from running import printed
 import attncli
 from attncli.analysis.diff import Difference
 from attncli.render.diff import Changes
-from attncli.render.heatmap import Extent, Picture, ramp_line
-from attncli.render.palette import Palette
+from attncli.render.heatmap import Picture
+from attncli.render.legend import ramp_line
+from attncli.render.palette import Palette, Scale
 
 
-def drawn(difference: Difference, palette: Palette = Palette(), width: int | None = None, **view: int) -> str:  # noqa: B008
+def drawn(difference: Difference, palette: Palette = Palette(), width: int | None = None, **view: Any) -> str:  # noqa: B008
     return printed(Changes(difference, palette, width, **view).renderables(), palette, width)
 
 
@@ -23,6 +25,7 @@ def test_the_view_of_a_small_comparison_is_exactly_this() -> None:
     difference = attncli.diff(first, second)
     assert drawn(difference, width=80) == (
         "toy layer · 1 head · mask full · zeros weights, seed 0 (numpy) · 16 parameters\n"
+        "random embeddings: shapes and arithmetic are real, patterns mean nothing\n"
         "tokens A  0 a  1 b\n"
         "tokens B       0 b  1 c  2 d\n"
         "shared         =\n"
@@ -36,19 +39,19 @@ def test_the_view_of_a_small_comparison_is_exactly_this() -> None:
         "layer  head  query  key         A       B    B − A\n"
         "    0     0  1/0 b  1/0 b  0.5000  0.3333  −0.1667\n"
         "layer 0 head 0 · 0.0207 bits\n"
-        "weights  0  ░░░░▒▒▒▒▓▓▓▓███ 0.5\n"
-        "B − A    −0.1667 -█-▓-▒-░  +░+▒+▓+█ +0.1667   − more in A   + more in B\n"
+        "weights  ≤.0005  ░░░ .0028 ░▒▒▒ .016 ▒▓▓▓ .089 ▓███ .5\n"
+        "B − A    −.1667 -█-▓-▒-░  +░+▒+▓+█ +.1667   − more in A   + more in B\n"
         "    A          B            B − A\n"
         "    0 1        0 1 2        1\n"
-        "1 b ████   0 b ▓▓▓▓▓▓   1 b -█\n"
+        "1 b ████   0 b ██████   1 b -█\n"
     )
 
 
 def test_of_a_long_sentence_the_maps_are_pooled_and_say_so() -> None:
     long = " ".join(f"w{index}" for index in range(150))
-    text = drawn(attncli.diff(attncli.inspect(long), attncli.inspect(f"{long} end")), width=100)
+    text = drawn(attncli.diff(attncli.inspect(long), attncli.inspect(f"start {long}")), width=100)
     assert "tokens: 150 shared" in text
-    assert "B  151 tokens, only here: 150 end" in text
+    assert "B  151 tokens, only here: 0 start" in text
     assert "a cell is the strongest of " in text
     assert len(text.splitlines()) < 70
 
@@ -65,7 +68,8 @@ def test_equal_traces_have_neither_cells_nor_maps() -> None:
 def test_two_layers_of_another_make_have_a_headline_each_and_a_mark_is_explained_once() -> None:
     first, second = (attncli.inspect("time flies", seed=seed) for seed in (0, 1))
     text = drawn(attncli.diff(first, second))
-    assert re.match(r"A  toy layer .*seed 0.*\nB  toy layer .*seed 1", text)
+    assert re.match(r"A  toy layer .*seed 0.*\nB  toy layer .*seed 1.*\nrandom weights: shapes and", text)
+    assert text.count("random weights") == 1
     assert text.count("· masked") == 1
 
 
@@ -95,5 +99,28 @@ def test_a_pooled_cell_is_the_one_farthest_from_zero() -> None:
 
 
 def test_the_legend_shows_the_cells_that_are_drawn() -> None:
-    line = ramp_line(Extent(0.25).signed(), Palette("blocks"), 1)
-    assert "".join(segment.text for segment in line) == "−0.25 =- +# +0.25"
+    line = ramp_line(Scale.around_zero(0.25), Palette("blocks"), cell_width=1)
+    assert "".join(segment.text for segment in line) == "−.25 =- +# +.25"
+
+
+def test_chosen_rows_keep_the_colours_of_all() -> None:
+    first, second = (attncli.inspect(text, mask="none", seed=1) for text in ("a b c d e f", "a b x d e f"))
+    part = drawn(attncli.diff(first, second, queries=("d",)))
+    head = re.findall(r"^layer 0 head (\d)", part, re.MULTILINE)[0]
+
+    def of_head(text: str) -> str:
+        return text[text.index(f"layer 0 head {head} ·") :]
+
+    whole = drawn(attncli.diff(first, second), top=4, maps=4)
+    legends = [re.findall(r"^(?:weights|B − A) .*$", of_head(text), re.MULTILINE)[:2] for text in (whole, part)]
+    assert legends[0] == legends[1]
+    rows = [re.findall(r"^3 d .*$", of_head(text), re.MULTILINE)[0] for text in (whole, part)]
+    assert rows[0] == rows[1]
+
+
+def test_a_ramp_is_of_weights_and_of_their_differences() -> None:
+    difference = attncli.diff(*(attncli.inspect(text, mask="none") for text in ("a b c d", "a b x d")))
+    linear, log = (drawn(difference, ramp=ramp) for ramp in ("linear", "log"))
+    assert "weights  0  ░░░ " in linear
+    assert "weights  ≤" in log
+    assert linear[: linear.index("weights  ")] == log[: log.index("weights  ")]  # the numbers

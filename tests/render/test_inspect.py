@@ -35,6 +35,7 @@ def test_the_picture_of_a_small_layer_is_exactly_this() -> None:
     assert drawn(trace, width=80) == (
         "toy layer · 2 heads · mask causal · zeros weights, seed 0 (numpy) · 64 \n"
         "parameters\n"
+        "random embeddings: shapes and arithmetic are real, patterns mean nothing\n"
         "tokens   0 a   1 b   2 c\n"
         "ids        0     1     2\n"
         "Q          [head 2, query 3, d_k 2]  X·W_q\n"
@@ -50,23 +51,30 @@ def test_the_picture_of_a_small_layer_is_exactly_this() -> None:
         "0 a 0 0 0                      1.0000      ·      ·\n"
         "1 b 0 0 0                      0.5000 0.5000      ·\n"
         "2 c 0 0 0                      0.3333 0.3333 0.3333\n"
-        "weights of every head   0  ░░░░▒▒▒▒▓▓▓▓███ 1   · masked\n"
+        "weights of every head   ≤.001  ░░░ .0056 ░▒▒▒ .032 ▒▓▓▓ .18 ▓███ 1   · masked\n"
         "    head 0 head 1\n"
         "    0 1 2  0 1 2\n"
         "0 a ██ · · ██ · ·\n"
-        "1 b ▒▓▒▓ · ▒▓▒▓ ·\n"
-        "2 c ░▒░▒░▒ ░▒░▒░▒\n"
+        "1 b ████ · ████ ·\n"
+        "2 c ▓█▓█▓█ ▓█▓█▓█\n"
     )
 
 
 @pytest.mark.parametrize("width", [40, 60, 100, 200])
-def test_numbers_are_never_split_and_columns_that_are_left_out_are_named(width: int) -> None:
+def test_numbers_are_never_split_and_columns_that_do_not_fit_go_on_below(width: int) -> None:
     words = " ".join(f"word{index}" for index in range(12))
-    shown = drawn(attncli.inspect(words), View(show=frozenset({"weights"})), width=width)
+    trace = attncli.inspect(words)
+    shown = drawn(trace, View(show=frozenset({"weights"})), width=width)
     numbers = re.findall(r"\d\.\d+", shown)
-    assert numbers
+    assert len(numbers) == 4 * (12 * 13 // 2)  # of every head, the ones below the diagonal and on it
     assert len({len(number) for number in numbers}) == 1
-    assert ("do not fit" in shown) == ("⋯" in shown) == (width < 90)
+    rows = [line.split()[2:] for line in shown.splitlines() if line.startswith(" 7 word7 ")]
+    assert (len(rows) > 4) == (width < 90)
+    pieces = len(rows) // 4
+    for head in range(4):
+        row = [text for piece in rows[head * pieces : (head + 1) * pieces] for text in piece]
+        expected = [f"{weight:.{len(numbers[0]) - 2}f}" for weight in trace.layer(0).head(head).weights[7, :8]]
+        assert row == [*expected, *"····"]
 
 
 def test_a_blind_row_is_drawn_as_nan_and_never_as_a_small_number() -> None:
@@ -145,7 +153,8 @@ def test_a_pooled_row_carries_the_mark_of_any_row_it_stands_for() -> None:
     trace = attncli.inspect(" ".join(f"w{index}" for index in range(200)), mask="causal & ~queries(7,8)")
     view = View(show=frozenset({"mask", "heatmap"}))
     shown = drawn(trace, view, width=80)
-    assert len(re.findall(r"^  4 w4   ! ", shown, re.MULTILINE)) == 5  # of the mask, and of four heads
+    assert len(re.findall(r"^  4 w4   ! ", shown, re.MULTILINE)) == 1  # of the mask, whose cells are 4×4
+    assert len(re.findall(r"^  6 w6   ! ", shown, re.MULTILINE)) == 4  # of four heads, whose cells are 3×3
     assert shown.count(" ! ") == 7  # and in two legends
     (note,) = Layout(trace, view, Palette(), 80).notes()
     assert note.startswith("each cell drawn of the mask stands for 4×4; ")
@@ -166,7 +175,7 @@ def test_pooling_keeps_the_largest_weight_and_masks_only_what_is_all_masked() ->
 def test_a_long_text_is_pooled_and_says_so() -> None:
     trace = attncli.inspect(" ".join(f"w{index}" for index in range(LONG + 1)))
     layout = Layout(trace, View(), Palette(), None)
-    assert "largest of 3×3" in drawn(trace)
+    assert "largest of 6×3" in drawn(trace)
     assert "scores, before the mask" not in drawn(trace)
     (note,) = layout.notes()
     assert note.startswith("65 tokens: ")

@@ -194,6 +194,12 @@ def test_one_file_keeps_one_trace(attn: Run, tmp_path: Path) -> None:
 # --- dumps -------------------------------------------------------------------------------------------------
 
 
+def test_a_trace_is_kept_under_no_other_formats_name(attn: Run, tmp_path: Path) -> None:
+    ran = attn("inspect", "time flies", "--save", tmp_path / "head.svg")
+    assert (ran.code, ran.out, list(tmp_path.iterdir())) == (2, "", [])
+    assert ran.err == "attn: --save keeps a trace, in a file such as x.safetensors; -o x.svg writes a .svg file\n"
+
+
 def vectors(*shape: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     return np.random.default_rng(sum(shape)).standard_normal(shape, dtype=np.float32)
 
@@ -227,6 +233,15 @@ def test_a_plain_q_and_k_of_any_usual_shape(attn: Run, dump: Callable[..., Path]
         np.testing.assert_allclose(head["weights"], exponentials / exponentials.sum(-1, keepdims=True), rtol=1e-5)
         assert head["mask"] == [[True] * 4] * 4
     assert attn("inspect", "--from", dump(q=q, k=k)).code == 0
+
+
+def test_a_dump_in_which_nothing_may_be_attended_to(attn: Run, dump: Callable[..., Path], tmp_path: Path) -> None:
+    path = dump(q=vectors(2, 3, 4), k=vectors(2, 3, 4), mask=np.zeros((3, 3), bool))
+    ran = attn("inspect", "--from", path, "--show", "heatmap", "--save", tmp_path / "saved.safetensors")
+    assert (ran.code, ran.err.count("the mask leaves no key to query 0 '0'")) == (0, 1)
+    assert "! fully masked" in ran.out
+    again = attn("inspect", "--from", tmp_path / "saved.safetensors", "--show", "heatmap")
+    assert (again.code, again.out, again.err) == (0, ran.out, ran.err)
 
 
 def test_a_dump_of_everything(attn: Run, dump: Callable[..., Path]) -> None:

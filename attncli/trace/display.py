@@ -1,0 +1,98 @@
+"""What results offer to who holds them in Python: a view in a notebook, a data frame, a figure.
+
+They are made further to the right, by what reads every result; these methods are the one place that names it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from attncli.text import several
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    from matplotlib.figure import Figure
+
+
+class Displayed:
+    """A result that a notebook shows as the view that the command draws."""
+
+    def _repr_html_(self) -> str | None:
+        from attncli.formats.python import html_of
+
+        return html_of(self)
+
+
+class Tabular:
+    """A result that is made of rows."""
+
+    @overload
+    def to_dataframe(self, library: Literal["pandas"]) -> pandas.DataFrame: ...
+
+    @overload
+    def to_dataframe(self, library: Literal["polars"]) -> polars.DataFrame: ...
+
+    @overload
+    def to_dataframe(self, library: None = None) -> Any: ...
+
+    def to_dataframe(self, library: Literal["pandas", "polars"] | None = None) -> Any:
+        """Return a data frame of pandas or polars, with the columns that TSV has, less the number of the sentence.
+
+        Args:
+            library: whose; None is the one that is imported already, or else the one that is installed, and pandas
+                where that leaves both.
+
+        Raises:
+            UsageError: neither is installed, or not the one that is asked for.
+        """
+        from attncli.formats.python import frame_of
+
+        return frame_of(self, library)
+
+
+class Drawable:
+    """A result that is maps of heads."""
+
+    def plot(
+        self,
+        *,
+        queries: str | int | Iterable[str | int] = (),
+        keys: str | Iterable[str] = (),
+        hide_special: bool = False,
+        ramp: Literal["sqrt", "linear", "log"] | None = None,
+        range: Literal["all", "head", "no-sink"] = "all",  # noqa: A002  the name of the option
+        colormap: Literal["viridis", "cividis", "gray"] = "viridis",
+        size: str | None = None,
+    ) -> Figure:
+        """Return the maps as a figure of matplotlib, which `savefig` writes: a row is a query, a column a key.
+
+            trace.layer(3).head(1).plot(size="3.3in").savefig("head.pdf")
+
+        Args:
+            queries: the query rows to draw, a token, its index, or several; none are all of them.
+            keys: likewise of the key columns.
+            hide_special: leave out the tokenizer's special tokens.
+            ramp: how far along the colours a weight stands; None is what a terminal shows.
+            range: what the colours reach to: the largest weight of `all` heads of a layer, of each `head`, or of all
+                heads without the first key.
+            colormap: the colours of weights.
+            size: how wide, such as `3.3in` or `84mm`, or `WIDTHxHEIGHT`; None is as large as it takes.
+
+        Raises:
+            UsageError: matplotlib is not installed, a layer or a head is of no trace, or an argument is none of these.
+            MisfitError: a wanted token does not exist, or none is left.
+        """
+        from attncli.formats.python import plotted
+
+        return plotted(
+            self,
+            queries=tuple(several(queries)),
+            keys=tuple(several(keys)),
+            hide_special=hide_special,
+            ramp=ramp,
+            range_=range,
+            colormap=colormap,
+            size=size,
+        )

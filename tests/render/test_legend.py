@@ -1,0 +1,100 @@
+"""What a legend says of colours: each number stands where its colour is."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.cells import cell_len
+from views import TIERS
+
+from attncli.render.legend import legend, ramp_line
+from attncli.render.palette import Palette, Scale
+from attncli.trace.view import Ramp
+
+Run = Callable[..., Any]
+RAMPS: tuple[Ramp, ...] = ("sqrt", "linear", "log")
+
+
+def text_of(scale: Scale, palette: Palette, width: int | None = None, cell_width: int = 2) -> str:
+    return "".join(segment.text for segment in ramp_line(scale, palette, width, cell_width))
+
+
+def number(text: str) -> float:
+    return float(text.replace("−", "-").removeprefix("≤"))
+
+
+@pytest.mark.parametrize("ramp", RAMPS)
+@pytest.mark.parametrize("high", [1.0, 0.3518, 0.0213, 4.2, 812.0, 3e-7])
+def test_numbers_stand_on_the_colours_that_cells_of_theirs_have(ramp: Ramp, high: float) -> None:
+    palette, scale = Palette("truecolor"), Scale.up_to(high, ramp)
+    bar = ramp_line(scale, palette)
+    found = list(re.finditer(r"\S+", "".join(segment.text for segment in bar)))
+    assert len(found) >= 3
+    assert number(found[0][0]) == pytest.approx(scale.low, rel=1e-3)
+    assert number(found[-1][0]) == pytest.approx(high, rel=1e-3)
+    values = [number(each[0]) for each in found]
+    assert values == sorted(values)
+    steps = [style for _, style in palette.ramp(1)]
+    for each in found[1:-1]:
+        ((_, style),) = palette.cells(np.array([[number(each[0])]]), np.ones((1, 1), bool), scale, 1)[0]
+        under = [steps.index(bar[place].style) for place in range(each.start(), each.end())]
+        assert min(under) - 8 <= steps.index(style) <= max(under) + 8  # of 256; a place of the bar is seven of them
+
+
+@pytest.mark.parametrize("palette", TIERS[2:], ids=lambda palette: f"{palette.tier}-{palette.encoding}")
+@pytest.mark.parametrize("ramp", RAMPS)
+@pytest.mark.parametrize("width", [1, 2])
+def test_a_shade_begins_at_the_number_before_it(palette: Palette, ramp: Ramp, width: int) -> None:
+    """A number a little above a bound has the shade behind it, a little below it the one before."""
+    scale = Scale.up_to(1.0, ramp)
+    parts = re.findall(r"[-−<=≤]*[\d.]+|[^\d.]+", text_of(scale, palette, cell_width=width).replace("<=", "≤"))
+    glyphs = [glyph for glyph, _ in palette.ramp(width)]
+    bounds = [(place, float(part)) for place, part in enumerate(parts[:-1]) if place and re.fullmatch(r"[\d.]+", part)]
+    assert bounds
+    for place, bound in bounds:
+        near = np.array([[bound * 0.96, bound * 1.04]])  # written in two digits
+        before, after = (glyph for glyph, _ in palette.cells(near, np.ones((1, 2), bool), scale, width)[0])
+        assert glyphs.index(after) == glyphs.index(before) + 1
+        assert parts[place - 1][1:-1].endswith(before)
+        assert parts[place + 1][1:-1].startswith(after)
+
+
+@pytest.mark.parametrize("palette", TIERS, ids=lambda palette: f"{palette.tier}-{palette.encoding}")
+@pytest.mark.parametrize("high", [0.0, 1.0, 0.35184, 3e-7, 123456.0])
+def test_a_legend_fits_the_narrowest_output(palette: Palette, high: float) -> None:
+    for ramp in RAMPS:
+        for scale in (Scale.up_to(high, ramp), Scale.around_zero(high, ramp)):
+            drawn = legend([scale], ["· masked"], palette, 40)
+            assert all(cell_len("".join(segment.text for segment in line)) <= 40 for line in drawn.lines)
+            assert palette.fit("·") + " masked" in "".join(segment.text for line in drawn.lines for segment in line)
+
+
+def test_differences_have_their_numbers_on_both_sides() -> None:
+    written = text_of(Scale.around_zero(1.0, "linear"), Palette("truecolor")).split()
+    assert written == ["−1", "−.5", "−.2", "0", "+.2", "+.5", "+1"]
+    assert text_of(Scale.around_zero(0.0), Palette("blocks")) == "−1 -█-▓-▒-░  +░+▒+▓+█ +1"
+
+
+def test_ranges_of_their_own_are_told_in_shares() -> None:
+    drawn = legend([Scale.up_to(0.5), Scale.up_to(0.25)], [], Palette("blocks"), None)
+    text = "".join(segment.text for line in drawn.lines for segment in line)
+    assert text == "≤.001  ░░░ .0056 ░▒▒▒ .032 ▒▓▓▓ .18 ▓███ 1   of the largest weight of each, beside its name"
+
+
+@pytest.mark.parametrize("palette", TIERS, ids=lambda palette: f"{palette.tier}-{palette.encoding}")
+def test_where_no_cell_has_a_colour_the_marks_stand_alone(palette: Palette) -> None:
+    def said(*highest: float) -> str:
+        scales = [Scale.up_to(each) for each in highest]
+        drawn = legend(scales, ["X NaN"], palette, None)
+        return "".join(segment.text for line in drawn.lines for segment in line)
+
+    assert said(0.0, 0.0) == "X NaN"
+    assert said(0.0, 0.5) != "X NaN"
+
+
+def test_a_mark_of_the_range_stands_where_a_cell_has_it(attn: Run) -> None:
+    assert "beyond the range" in attn("inspect", "time flies", "--range", "no-sink", "--show", "heatmap").out
+    even = attn("inspect", "time flies", "--mask", "none", "--init", "zeros", "--range", "no-sink", "--show", "heatmap")
+    assert "beyond the range" not in even.out

@@ -1,0 +1,225 @@
+"""What a result says of itself: one line where it is printed, and the command's view in a notebook."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.segment import Segment
+from rich.style import Style
+
+import attncli
+from attncli.analysis.check.report import Report
+from attncli.errors import UsageError
+from attncli.formats.notebook import markup
+from attncli.trace.layer import LayerTrace
+
+TEXT = "time flies like an arrow"
+
+
+@pytest.fixture(scope="module")
+def trace() -> attncli.Trace:
+    return attncli.inspect(TEXT, num_heads=2)
+
+
+class Read(HTMLParser):
+    """The text of a view, the elements that it has, and the classes around each run of text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.open: list[tuple[str, str]] = []
+        self.runs: list[tuple[str, str]] = []
+        self.feed(html)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+        self.open.append((tag, dict(attrs).get("class") or ""))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop()[0] == tag
+
+    def handle_data(self, data: str) -> None:
+        if any(tag == "pre" for tag, _ in self.open):
+            self.runs.append((data, " ".join(name for _, name in self.open)))
+
+    @property
+    def text(self) -> str:
+        return "".join(text for text, _ in self.runs)
+
+
+def colors_of(html: str) -> dict[str, str]:
+    return dict(re.findall(r" \.([fb]\d+)\{--[fb]:(#[0-9a-f]{6})\}", html))
+
+
+def test_every_result_is_one_line(trace: attncli.Trace) -> None:
+    other = attncli.inspect("fruit flies like a banana", num_heads=2)
+    (cell,) = attncli.why(trace, query="arrow", key="flies")[:1]
+    (row,) = attncli.why(trace, query=1)[:1]
+    survey = attncli.heads(["time flies", TEXT])
+    report = Report("gpt2", "gpt2", "float32", (3,), (), (), ())
+    lines = {
+        repr(trace): "Trace('time flies like an arrow', toy layer, 1 layer × 2 heads, 5 tokens)",
+        repr(trace.layer(0)): "LayerTrace(layer 0, self, 2 heads, 5 queries × 5 keys)",
+        repr(trace.layer(0).head(-1)): "HeadTrace(layer 0, head 1, 5 queries × 5 keys)",
+        repr(survey): "Survey(toy layer, 4 heads, 2 sentences of 2..5 tokens)",
+        repr(attncli.diff(trace, other)).partition(", at")[0]: "Difference('time flies like an arrow' / 'fruit flies "
+        "like a bana…', 2 heads",
+        repr(cell).partition(", weight")[0]: "Cell(layer 0, head 0, 'arrow' to 'flies'",
+        repr(row): "Row(layer 0, head 0, 'flies' to 5 keys)",
+        repr(attncli.tokenize("time flies")): "Tokenization('time flies', words, 2 tokens)",
+        repr(report): "Report(gpt2, 0 findings)",
+        repr(survey.heads[0]).partition(":")[0]: "HeadSummary(layer 0, self, head 0",
+    }
+    assert list(lines) == list(lines.values())
+    crossed = attncli.inspect("time flies", target="le temps vole", num_heads=2)
+    assert repr(crossed) == "Trace('time flies', toy layer, 1 layer × 2 heads, 3 queries × 2 keys)"
+    assert repr(attncli.derive(trace, reduce="mean")).endswith("5 tokens, derived)")
+    hostile = repr(attncli.inspect("a\x1b[31m\u202e b\nc", num_heads=1))
+    assert hostile.isprintable()
+
+
+def test_a_notebook_shows_a_trace_as_the_command_does(trace: attncli.Trace) -> None:
+    html = trace._repr_html_()
+    assert html is not None
+    read = Read(html)
+    for part in ("toy layer · 2 heads", "scores, before the mask", "weights of every head", "head 0", "head 1"):
+        assert part in read.text
+    for token in trace.key_tokens:
+        assert token.text in read.text
+    weights = trace.layer(0).head(0).weights
+    for query, row in enumerate(weights):
+        for key in range(query + 1):
+            assert any(f"{row[key]:.{digits}f}" in read.text for digits in (3, 4))
+    (highest,) = {name for text, name in read.runs if text.strip() in ("1.000", "1.0000")}
+    background = next(name for name in highest.split() if name.startswith("b"))
+    assert colors_of(html)[background] == "#fde725"  # the end of viridis
+    assert read.tags <= {"style", "pre", "i", "b", "s", "bdi"}
+    assert "url(" not in html
+    assert "#" not in re.sub(r"\.[fb]\d+\{--[fb]:#[0-9a-f]{6}\}", "", html), "no colour but that of cells"
+
+
+def test_the_view_of_a_layer_of_twelve_heads_is_small() -> None:
+    trace = attncli.inspect(" ".join(f"word{number}" for number in range(20)), num_heads=12, d_model=96)
+    html = trace._repr_html_()
+    assert html is not None
+    assert len(html.encode()) < 100_000
+    assert len(repr(trace)) < 100
+
+
+def test_a_long_text_is_one_screen_that_says_what_it_leaves_out() -> None:
+    trace = attncli.inspect(" ".join(f"word{number}" for number in range(300)), num_heads=12, d_model=96)
+    html = trace._repr_html_()
+    assert html is not None
+    assert len(html.encode()) < 150_000
+    text = Read(html).text
+    assert text.count("\n") < 70
+    assert " ".join(text.split()).endswith("; .layer(0).head(1) shows one head, .to_dataframe() has all numbers")
+    assert "--" not in text
+
+
+def test_every_kind_of_result_has_a_view(trace: attncli.Trace) -> None:
+    with attncli.watch() as calls:
+        import torch
+
+        query = torch.zeros(1, 1, 3, 4)
+        torch.nn.functional.scaled_dot_product_attention(query, query, query, is_causal=True)
+    views = {
+        "arrow": trace.layer(0)._repr_html_(),
+        "head 1": trace.layer(0).head(1)._repr_html_(),
+        "entropy": attncli.heads(trace)._repr_html_(),
+        "shared": attncli.diff(trace, attncli.inspect("time flies", num_heads=2))._repr_html_(),
+        "causal · 8 queries": attncli.mask("causal")._repr_html_(),
+        "flies": attncli.tokenize("time flies")._repr_html_(),
+        "sdpa": calls._repr_html_(),
+        "gpt2": Report("gpt2", "gpt2", "float32", (3,), (), (), ())._repr_html_(),
+    }
+    for words, html in views.items():
+        assert html is not None
+        assert words in Read(html).text
+    assert "head 0" not in Read(views["head 1"] or "").text
+    named = [re.findall(r'<pre class="(attn-\w+)"', html or "") for html in views.values()]
+    assert len({name for (name,) in named}) == len(views), "no view has the style of another"
+
+
+def test_what_a_text_holds_stays_text() -> None:
+    html = attncli.inspect("<script>alert(1)</script> & 日本語 \x1b[31m", num_heads=1)._repr_html_()
+    assert html is not None
+    read = Read(html)
+    assert "script" not in read.tags
+    assert read.attributes <= {"class", "style", "dir", "translate"}
+    assert "\x1b" not in html
+    assert re.search(r'<bdi style="width:6ch">日本語</bdi>', html)
+
+
+def test_two_cells_in_one_character_are_two_colours() -> None:
+    above, below = Style(color="#440154", bgcolor="#fde725"), Style(color="#440154")
+    html = markup([[Segment("▀▀", above), Segment("▄", below), Segment(" x")]])
+    runs = dict(Read(html).runs)
+    assert colors_of(html) == {"f0": "#440154", "b1": "#fde725"}
+    assert runs["▀▀"].split()[1:] == ["up", "f0", "b1"]
+    assert runs["▄"].split()[1:] == ["lo", "f0"]
+
+
+def test_a_layer_without_a_trace_says_where_to_take_it_from(trace: attncli.Trace) -> None:
+    alone = trace.layers[0]
+    assert isinstance(alone, LayerTrace)
+    for one in (alone, alone.head(0)):
+        assert one._repr_html_() is None
+        with pytest.raises(UsageError, match=r"trace\.layer\(0\)\.head\(1\)"):
+            one.to_dataframe()
+    taken = trace.layer(0)
+    assert np.array_equal(taken.head(1).weights, alone.head(1).weights)
+    assert taken == alone or taken.q is alone.q
+
+
+def test_an_ambiguous_mask_has_a_line_and_no_picture() -> None:
+    assert attncli.mask(np.ones((3, 3)), api=None)._repr_html_() is None
+
+
+def test_some_rows_of_a_head_are_shown_alone(trace: attncli.Trace) -> None:
+    shown: Any = trace.layer(0).head(1, queries=[2])._repr_html_()
+    lines = Read(shown).text
+    assert f"{trace.layer(0).head(1).weights[2, 1]:.4f}" in lines
+    assert f"{trace.layer(0).head(1).weights[4, 1]:.4f}" not in lines
+
+
+def test_a_head_is_plotted_as_a_figure(trace: attncli.Trace, tmp_path: Path) -> None:
+    figure = trace.layer(0).head(1).plot(size="3.3in")
+    assert figure.get_size_inches()[0] == pytest.approx(3.3)
+    figure.savefig(tmp_path / "head.pdf")
+    assert (tmp_path / "head.pdf").read_bytes().startswith(b"%PDF")
+    picture, size = figure._repr_png_()
+    assert picture.startswith(b"\x89PNG"), "a notebook shows it"
+    assert size["width"] == 330
+    titles = [axes.get_title(loc) for axes in figure.axes for loc in ("left", "center") if axes.get_title(loc)]
+    assert titles == ["head 1"]
+    both = [axes.get_title(loc) for axes in trace.plot().axes for loc in ("left", "center") if axes.get_title(loc)]
+    assert both == ["head 0", "head 1"]
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert all(token.text in " ".join(labels) for token in trace.key_tokens)
+    rows = trace.layer(0).plot(queries=["flies", "an"], ramp="log", range="head", colormap="gray")
+    assert len(rows.axes[0].get_yticklabels()) == 2
+    for wrong, options in (("size", {"size": "wide"}), ("token", {"queries": "banana"})):
+        with pytest.raises(UsageError, match=wrong):
+            trace.plot(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"ramp": "cube"}, "ramp 'cube': expected one of sqrt, linear, log"),
+        ({"range": "sink"}, "range 'sink': expected one of all, head, no-sink"),
+        ({"colormap": "jet"}, "colormap 'jet': expected one of viridis, cividis, gray"),
+        ({"size": 3}, "size 3: expected a width, as in 3.3in"),
+    ],
+)
+def test_what_no_figure_has_is_said_in_a_sentence(trace: attncli.Trace, given: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        trace.plot(**given)
