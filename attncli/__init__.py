@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from attncli.analysis.derive import derive as derive
     from attncli.analysis.diff import diff as diff
     from attncli.analysis.heads import heads as heads
+    from attncli.analysis.mask import mask as mask
     from attncli.analysis.why import why as why
     from attncli.errors import AttnError as AttnError
-    from attncli.masks.checking import check_mask as check_mask
     from attncli.sources import inspect as inspect
     from attncli.sources import open_source as open_source
     from attncli.sources.live.module import from_multihead_attention as from_multihead_attention
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "AttnError": "attncli.errors",
     "check": "attncli.analysis.check",
-    "check_mask": "attncli.masks.checking",
+    "mask": "attncli.analysis.mask",
     "derive": "attncli.analysis.derive",
     "Trace": "attncli.trace.trace",
     "diff": "attncli.analysis.diff",

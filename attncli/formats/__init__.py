@@ -49,8 +49,11 @@ MEANINGS = {
     "svg": "the table as a picture",
     "html": "the table as a page; of attn inspect, a page to look around in",
     "md": "the table for a Markdown document",
+    "pdf": "of attn inspect, heat maps as a figure for a paper; else the table; needs the extra attncli[figures]",
+    "png": "the same in pixels, 300 to an inch",
 }
-DRAWN = frozenset({"table", *_PICTURES})
+FIGURES = frozenset({"pdf", "png"})  # bytes that are no text
+DRAWN = frozenset({"table", *_PICTURES, *FIGURES})
 STREAMS = frozenset({"jsonl", "tsv", "csv"})  # whole lines at any moment, so an interrupted file is still of use
 
 _PIECE = 1_000_000  # characters

@@ -11,7 +11,6 @@ from attncli.analysis.cell import Cell, Row
 from attncli.analysis.check.report import Invariance, Report
 from attncli.analysis.diff import CellDifference, Difference, HeadDifference
 from attncli.analysis.heads import HeadSummary, Survey
-from attncli.analysis.metric_names import NAMES
 from attncli.analysis.why import Explained
 from attncli.attention import row_blocks
 from attncli.formats.answers import array, dumped, opened
@@ -115,33 +114,47 @@ def write_heads(survey: Survey, precision: int | None) -> str:
         "schema": "attncli.heads/1",
         "source": survey.source.as_dict(),
         "sentences": survey.sentences,
-        "heads": [_head_entry(head, survey.sentences > 1, precision) for head in survey.heads],
+        "heads": [_head_entry(survey, head, precision) for head in survey.heads],
     }) + "\n"  # fmt: skip
 
 
-def _head_entry(head: HeadSummary, has_several: bool, precision: int | None) -> dict[str, Any]:
-    entry = {"layer": head.layer, "kind": head.kind, "head": head.head, **_head_numbers(head.metrics, precision)}
-    return entry | {"std": _head_numbers(head.std, precision), "counts": dict(head.counts)} if has_several else entry
+def _head_entry(survey: Survey, head: HeadSummary, precision: int | None) -> dict[str, Any]:
+    def numbers(values: Mapping[str, float | None]) -> dict[str, Any]:
+        return {name: number(values[name], precision) for name in survey.names}
 
-
-def _head_numbers(values: Mapping[str, float | None], precision: int | None) -> dict[str, Any]:
-    return {name: number(value, precision) for name, value in values.items()}
+    labels = [
+        {
+            "label": label.name,
+            "score": number(label.score, precision),
+            "baseline": number(label.baseline, precision),
+            "gain": number(label.gain, precision),
+        }
+        for label in head.labels
+    ]
+    entry = {"layer": head.layer, "kind": head.kind, "head": head.head, **numbers(head.metrics)}
+    if survey.sentences > 1:
+        entry |= {"std": numbers(head.std), "counts": {name: head.counts[name] for name in survey.names}}
+    return entry | {"label": labels[0]["label"] if labels else None, "labels": labels}
 
 
 def write_head_rows(survey: Survey, comma: str, precision: int | None) -> str:
     """Return a header and a row a head; what is not defined is an empty field.
 
-    With several sentences `METRIC_std` and `METRIC_count` of every metric follow the means.
+    With several sentences `METRIC_std` and `METRIC_count` of every metric follow the means. The columns of the label
+    are those of the strongest one; `labels` are all of them.
     """
-    has_several = survey.sentences > 1
-    columns = ["layer", "kind", "head", *NAMES]
-    columns += [f"{name}_{what}" for what in ("std", "count") for name in NAMES] if has_several else []
-    lines = [columns]
+    has_several, names = survey.sentences > 1, survey.names
+    columns = ["layer", "kind", "head", *names]
+    columns += [f"{name}_{what}" for what in ("std", "count") for name in names] if has_several else []
+    lines = [[*columns, "label", "label_score", "label_baseline", "label_gain", "labels"]]
     for head in survey.heads:
         fields = [str(head.layer), head.kind, str(head.head)]
         for values in (head.metrics, head.std) if has_several else (head.metrics,):
-            fields += [_head_field(value, precision) for value in values.values()]
-        lines.append(fields + ([str(count) for count in head.counts.values()] if has_several else []))
+            fields += [_head_field(values[name], precision) for name in names]
+        fields += [str(head.counts[name]) for name in names] if has_several else []
+        name, *numbers = head.labels[0] if head.labels else ("", None, None, None)
+        fields += [name, *(_head_field(value, precision) for value in numbers)]
+        lines.append([*fields, ";".join(label.name for label in head.labels)])
     return "".join(comma.join(line) + "\n" for line in lines)
 
 

@@ -27,8 +27,8 @@ from attncli.render.palette import BOLD, LEFT_TO_RIGHT, is_right_to_left
 
 INK, PAPER = (31, 35, 40), (255, 255, 255)
 FAINT = "#59636e"  # what is dim in a terminal: on paper at a contrast of 6:1 (WCAG 2.2 asks for 4.5)
-_THEME = TerminalTheme(PAPER, INK, [INK])
-_FONTS = 'ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", "Liberation Mono", monospace'
+THEME = TerminalTheme(PAPER, INK, [INK])
+FONTS = 'ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", "Liberation Mono", monospace'
 
 
 class Drawing(NamedTuple):
@@ -68,7 +68,7 @@ def _console(width: int) -> Console:
     )
 
 
-def _title_of(drawings: Sequence[Drawing], name: str) -> str:
+def title_of(drawings: Sequence[Drawing], name: str) -> str:
     """Return what a document of these views is called, given what drew them."""
     titles = [drawing.title for drawing in drawings if drawing.title]
     if not titles:
@@ -96,7 +96,7 @@ class _Recording:
         style = segment.style
         if style is not None and style.dim:
             style += Style(color=FAINT, dim=False)
-        for text, width, is_boxed in _runs(segment.text):
+        for text, width, is_boxed in boxed_runs(segment.text):
             box = self._boxes.setdefault((text, width), chr(_FIRST + len(self._boxes))) if is_boxed else ""
             yield Segment(box * width if is_boxed else text, style)
 
@@ -111,7 +111,7 @@ class _Recording:
         return _STAND_INS.sub(filled, exported)
 
 
-def _runs(text: str) -> Iterator[tuple[str, int, bool]]:
+def boxed_runs(text: str) -> Iterator[tuple[str, int, bool]]:
     """Yield the parts of a text: what stands in it, how many cells that takes, and whether it needs a box."""
     if text.isascii():
         yield text, len(text), False
@@ -152,7 +152,7 @@ text {{{{ font: {{char_height}}px {fonts}; }}}}
 
 def write_svg(drawings: Sequence[Drawing], name: str) -> Iterator[str]:
     """Yield the picture of all views, one below the other: real text, as wide as a terminal makes it."""
-    lines = _stacked(drawings)
+    lines = stacked(drawings)
     recording = _Recording([*lines, []])  # Rich gives the last line no clip path, though it names one
     across = recording.console.width * _CELL + 2 * _MARGIN
     down = len(lines) * _LINE + 2 * _MARGIN
@@ -161,13 +161,48 @@ def write_svg(drawings: Sequence[Drawing], name: str) -> Iterator[str]:
         height=down * 0.75,
         across=across,
         down=down,
-        title=_literally(_title_of(drawings, name)),
-        fonts=_FONTS,
-        paper=_THEME.background_color.hex,
+        title=_literally(title_of(drawings, name)),
+        fonts=FONTS,
+        paper=THEME.background_color.hex,
         margin=_MARGIN,
     )
-    svg = recording.console.export_svg(theme=_THEME, code_format=form, font_aspect_ratio=_CELL / 20)
-    yield recording.put_back(svg, "{text}")
+    svg = recording.console.export_svg(theme=THEME, code_format=form, font_aspect_ratio=_CELL / 20)
+    yield _with_areas(recording.put_back(svg, "{text}"))
+
+
+# Half a character is an area of a colour, for no font fills its cells to the edges.
+_AREA = r'x="(?P<left>[^"]*)" y="(?P<top>[^"]*)" (?:width|textLength)="(?P<width>[^"]*)"'
+_BACKGROUND = re.compile(rf'<rect fill="(?P<fill>[^"]*)" {_AREA} height="(?P<height>[^"]*)"[^>]*/>')
+_HALF = re.compile(rf'<text class="(?P<style>[^"]*)" {_AREA}[^>]*>(?:(?P<upper>▀+)|▄+)</text>')
+_FILL = re.compile(r"\.(\S+) \{ fill: (#\w+)")
+
+
+def _with_areas(svg: str) -> str:
+    """Return a picture whose halves of characters are drawn, one shape for each colour: there are thousands of them."""
+    if _HALF.search(svg) is None:
+        return svg
+    fills = dict(_FILL.findall(svg))
+    shapes: dict[str, list[str]] = {}
+
+    def add(fill: str, match: re.Match[str], top: float, height: float) -> str:
+        width = match["width"]
+        shapes.setdefault(fill, []).append(f"M{match['left']} {top:g}h{width}v{height:g}h-{width}z")
+        return ""
+
+    def half(match: re.Match[str]) -> str:
+        top = float(match["top"]) - 20 + 1.5  # of the text is its base; so much above it Rich draws its background
+        return add(fills[match["style"]], match, top if match["upper"] else top + _LINE / 2, _LINE / 2)
+
+    svg = _HALF.sub(half, svg)
+    halves, shapes = shapes, {}
+    svg = _BACKGROUND.sub(lambda match: add(match["fill"], match, float(match["top"]), float(match["height"])), svg)
+    areas = "".join(
+        f'<path fill="{fill}" shape-rendering="crispEdges" d="{"".join(parts)}"/>\n'
+        for layer in (shapes, halves)  # halves stand on the background of their character
+        for fill, parts in layer.items()
+    )
+    before, opening, rest = svg.partition(f'<g transform="translate({_MARGIN}, {_MARGIN})">\n')
+    return before + opening + areas + rest
 
 
 def _literally(text: str) -> str:
@@ -176,7 +211,7 @@ def _literally(text: str) -> str:
     return escaped.replace("{", "{{").replace("}", "}}")
 
 
-def _stacked(drawings: Sequence[Drawing]) -> list[Sequence[Segment]]:
+def stacked(drawings: Sequence[Drawing]) -> list[Sequence[Segment]]:
     """Return the lines of all views; where there are several, each below its title."""
     if len(drawings) == 1:
         return list(drawings[0].block.lines)
@@ -214,16 +249,26 @@ _VIEW = '<pre role="region" aria-label="{label}" dir="ltr" translate="no" tabind
 
 def write_html(drawings: Sequence[Drawing], name: str) -> Iterator[str]:
     """Yield the page of all views, one below the other: text that can be selected and searched, no script."""
-    colors = {"paper": _THEME.background_color.hex, "ink": _THEME.foreground_color.hex, "faint": FAINT}
-    yield _PAGE.format(title=escape(_title_of(drawings, name)), name=escape(name), fonts=_FONTS, **colors)
+    colors = {"paper": THEME.background_color.hex, "ink": THEME.foreground_color.hex, "faint": FAINT}
+    yield _PAGE.format(title=escape(title_of(drawings, name)), name=escape(name), fonts=FONTS, **colors)
     for drawing in drawings:
         if drawing.title:
             yield f'<h2 dir="auto" translate="no">{escape(drawing.title)}</h2>\n'
         recording = _Recording(drawing.block.lines)
         form = _VIEW.format(label=_literally(drawing.title or "view"))
-        view = recording.console.export_html(theme=_THEME, code_format=form, inline_styles=True)
-        yield recording.put_back(view, '<bdi style="width: {width}ch">{text}</bdi>')
+        view = recording.console.export_html(theme=THEME, code_format=form, inline_styles=True)
+        yield _HALVES_OF_HTML.sub(_as_gradient, recording.put_back(view, '<bdi style="width: {width}ch">{text}</bdi>'))
     yield "</main>\n</body>\n</html>\n"
+
+
+_HALVES_OF_HTML = re.compile(r'<bdi style="(width: \d+ch)">((▀+)|▄+)</bdi>')
+
+
+def _as_gradient(match: re.Match[str]) -> str:
+    """Return halves of characters as two colours; the characters, out of sight, are what is copied."""
+    width, text, is_upper = match.groups()
+    colors = "currentcolor 50%, transparent 0" if is_upper else "transparent 50%, currentcolor 0"
+    return f'<bdi style="{width}; text-indent: 100%; background: linear-gradient({colors})">{text}</bdi>'
 
 
 _TICKS = re.compile(r"`+")

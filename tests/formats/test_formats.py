@@ -144,7 +144,8 @@ def kinds(values: Any) -> set[type]:
 
 
 METRICS = {
-    *"entropy effective_keys distance self previous next sink duplicate induction special max_weight max_score".split()
+    *"entropy effective_keys distance self previous next sink duplicate induction".split(),
+    *"special separator max_weight max_score".split(),
 }
 SOURCE = {"architecture": None, "dtype": "float32", "device": "cpu"}  # promised of every one
 
@@ -400,7 +401,7 @@ def test_the_ending_of_the_file_decides_the_format(attn: Run, tmp_path: Path, en
 
 
 @pytest.mark.parametrize(
-    "arguments", ["out.tsv -F json", "out.json -F jsonl", "out.txt -F csv", "out.svg -F md", "out.png", "out"]
+    "arguments", ["out.tsv -F json", "out.json -F jsonl", "out.txt -F csv", "out.svg -F md", "out.gif", "out"]
 )
 def test_a_format_that_contradicts_the_ending_is_refused(
     attn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str

@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from matplotlib.image import imread
 from pages import ODD, QK, odd_trace, page_of, random_trace, to_three_decimals, tokens, translation, written
 
 from attncli.masks.expressions import Atom, RuleMask
+from attncli.render.heatmap import picture_of
+from attncli.render.palette import Palette
+from attncli.render.ranges import scales_of
 from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Provenance, Trace
+from attncli.trace.view import Ramp, Range, View
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -44,24 +49,24 @@ def opened(chromium: Browser) -> Iterator[Callable[..., Page]]:
     said: list[str] = []
     contexts = []
 
-    def open_page(path: Path, **options: Any) -> Page:
+    def open_page(path: Path, fragment: str = "", **options: Any) -> Page:
         context = chromium.new_context(offline=True, viewport={"width": 1400, "height": 1000}, **options)
         contexts.append(context)
-        page = context.new_page()
+        page, before = context.new_page(), len(said)
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("dialog", lambda dialog: said.append(dialog.message))
         page.on("request", lambda request: said.append(request.url))
-        page.goto(path.as_uri())
+        page.goto(path.as_uri() + fragment)
         page.wait_for_selector("#cell-value")
         page.wait_for_selector("#heads[data-drawn]", state="attached", timeout=60_000)
-        assert said == [path.as_uri()]
+        assert [url.partition("#")[0] for url in said[before:]] == [path.as_uri()]
         return page
 
     yield open_page
     for context in contexts:
         context.close()
-    assert all(text.startswith("file:") for text in said), said
+    assert all(text.startswith(("file:", "blob:file:")) for text in said), said
 
 
 @pytest.fixture
@@ -135,7 +140,18 @@ def test_each_kind_of_cell_has_its_own_word_and_its_own_colour(tmp_path: Path, o
     ]
     for name in ("masked", "NaN", "inf", "-inf", "above 32.764", "below -32.764", "! fully masked: 1 of 4 queries"):
         assert name in page.inner_text("#legend")
-    colors = page.evaluate("""() => {
+    colors = colors_of(page, 4)
+    odd = [*colors[0], *colors[1][:3], *colors[2][:2]]
+    assert len(set(odd)) == len(odd)
+    assert {*colors[3], colors[0][3]} == {colors[0][3]}
+    assert colors[2][2] == colors[0][0]
+    assert ODD[2, 2] > 0
+
+
+def colors_of(page: Page, size: int) -> list[list[str]]:
+    """The colours of the cells of a map, as red, green and blue with commas."""
+    found: list[list[str]] = page.evaluate(
+        """(count) => {
         const canvas = document.getElementById("map-cells");
         const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", { willReadFrequently: true });
         copy.drawImage(canvas, 0, 0);
@@ -143,14 +159,46 @@ def test_each_kind_of_cell_has_its_own_word_and_its_own_colour(tmp_path: Path, o
         const size = parseFloat(style("map-cursor").width);
         const left = parseFloat(style("map-row").left), top = parseFloat(style("map-column").top);
         const at = (row, column) => [...copy.getImageData(
-            left + column * size + 4, top + row * size + 4, 1, 1).data].join();
-        return [0, 1, 2, 3].map((row) => [0, 1, 2, 3].map((column) => at(row, column)));
-    }""")
-    odd = [*colors[0], *colors[1][:3], *colors[2][:2]]
-    assert len(set(odd)) == len(odd)
-    assert {*colors[3], colors[0][3]} == {colors[0][3]}
-    assert colors[2][2] == colors[0][0]
-    assert ODD[2, 2] > 0
+            left + column * size + 4, top + row * size + 4, 1, 1).data].slice(0, 3).join();
+        return Array.from({length: count}, (_, row) => Array.from({length: count}, (_, column) => at(row, column)));
+    }""",
+        size,
+    )
+    return found
+
+
+@pytest.mark.parametrize("ramp", ["sqrt", "linear", "log"])
+@pytest.mark.parametrize("range_", ["all", "head", "no-sink"])
+def test_a_cell_has_the_colour_that_the_terminal_gives_it(
+    tmp_path: Path, opened: Callable[..., Page], ramp: Ramp, range_: Range
+) -> None:
+    """The page opens with a range and a ramp, and has them chosen later; it knows weights to three decimals."""
+    trace = random_trace(1, 2, 6)
+    page = opened(written(trace, tmp_path / "page.html", View(ramp=ramp, range_=range_)))
+    seen = colors_of(page, 6)
+    chosen = opened(written(trace, tmp_path / "page.html"))
+    chosen.get_by_label("ramp", exact=True).select_option(ramp)
+    chosen.get_by_label("range", exact=True).select_option(range_)
+    settled(chosen)
+    assert colors_of(chosen, 6) == seen
+    layer, palette, allowed = trace.layers[0], Palette("truecolor"), np.ones((6, 6), bool)
+    pictures = {head: picture_of(layer.head(head), slice(None), (1, 1)) for head in (0, 1)}
+    scale = scales_of(trace, View(ramp=ramp, range_=range_), layer, pictures)[0]
+    rounded = np.rint(layer.head(0).weights * 1000) / 1000
+    for row, cells in enumerate(palette.cells(rounded, allowed, scale, 1)):
+        for column, (_, style) in enumerate(cells):
+            assert style is not None
+            assert style.bgcolor is not None
+            expected = style.bgcolor.get_truecolor()
+            near = np.abs(np.array(expected) - [int(channel) for channel in seen[row][column].split(",")])
+            assert near.max() <= 3, (row, column)  # a step of 256; NumPy and a browser round a logarithm differently
+
+
+def test_a_selection_keeps_the_colours_of_the_whole_page(tmp_path: Path, opened: Callable[..., Page]) -> None:
+    trace = random_trace(1, 2, 6)
+    whole = colors_of(opened(written(trace, tmp_path / "page.html")), 6)
+    part = colors_of(opened(written(trace, tmp_path / "part.html", View(queries=(2, 4), keys=("w1", "w5")))), 2)
+    assert part == [[whole[row][column] for column in (1, 5)] for row in (2, 4)]
 
 
 def test_the_bars_add_up_to_q_times_k(inspected: Inspected, tiny_llama: str) -> None:
@@ -216,7 +264,23 @@ def test_everything_is_reached_with_the_tabulator_and_has_a_name(tmp_path: Path,
         reached.append(page.evaluate("document.activeElement.id || document.activeElement.getAttribute('role')"))
         if reached[-1] == "theme" and len(reached) > 1:
             break
-    expected = ["theme", "layer", "head", "scale", "colormap", "radio", "option", "option", "part", "size", "map"]
+    expected = [
+        "theme",
+        "layer",
+        "head",
+        "range",
+        "ramp",
+        "colormap",
+        "radio",
+        "threshold",
+        "option",
+        "option",
+        "part",
+        "size",
+        "link",
+        "save",
+        "map",
+    ]
     assert [name for name in reached if name in expected][: len(expected)] == expected
     assert {"row-scroll", "row-all"} <= set(reached)
     for role, name in (("img", "q × k, dimension by dimension"), ("listbox", "queries"), ("listbox", "keys")):
@@ -259,7 +323,8 @@ def test_a_token_is_isolated_with_the_keys_and_kept_with_a_click(inspected: Insp
     weights = document["layers"][0]["heads"][0]["weights"]
     page.get_by_role("listbox", name="queries").get_by_role("option", name="time").focus()
     page.keyboard.press("ArrowDown")
-    assert spoken(page) == f"1 flies attends to 1 flies {weights[1][1]:.3f}, 0 time {weights[1][0]:.3f}"
+    links = sorted(zip(weights[1], ["0 time", "1 flies"], strict=False), reverse=True)
+    assert spoken(page) == "1 flies attends to " + ", ".join(f"{name} {weight:.3f}" for weight, name in links)
     assert other_ends(page, "keys") == [f"{weights[1][0]:.3f}", f"{weights[1][1]:.3f}", "·", "·", "·"]
     page.keyboard.press("ArrowRight")
     assert spoken(page).startswith("1 flies is attended to by ")
@@ -274,22 +339,105 @@ def test_of_many_lines_the_strongest_are_drawn_and_the_page_says_so(
     tmp_path: Path, opened: Callable[..., Page]
 ) -> None:
     page = opened(written(random_trace(1, 1, 60), tmp_path / "page.html"))
-    assert page.inner_text("#lines-note").startswith("1500 of ")
+    assert page.inner_text("#lines-note").startswith("200 of ")
     page.locator("#keys [role=option]").nth(7).hover()
     drawn = sum(number is not None for number in other_ends(page, "queries"))
     assert page.inner_text("#lines-note") == f"all {drawn} lines"
 
 
+def test_the_threshold_leaves_out_the_lines_below_it(tmp_path: Path, opened: Callable[..., Page]) -> None:
+    trace = random_trace(1, 1, 30)
+    page = opened(written(trace, tmp_path / "page.html"))
+    weights = trace.layer(0).head(0).weights
+    for position, least in ((40, 0.16), (60, 0.36), (100, 1.0)):
+        page.get_by_label("from weight").fill(str(position))
+        assert page.inner_text("#threshold-value") == f"{least:.3f}"
+        count = sum(to_three_decimals(float(weight)) >= least for weight in weights.flat)
+        assert page.inner_text("#lines-note") == f"all {count} lines"
+    page.get_by_label("from weight").fill("10")
+    count = sum(to_three_decimals(float(weight)) >= 0.01 for weight in weights.flat)
+    assert page.inner_text("#lines-note").startswith(f"200 of {count} lines, the strongest: from ")
+
+
 def test_of_lines_all_alike_some_are_drawn(inspected: Inspected) -> None:
     words = " ".join(f"w{index}" for index in range(60))
     page, _ = inspected(words, "--init", "zeros", "--project", "qk", "--mask", "none")
-    assert page.inner_text("#lines-note") == "1500 of 3600 lines, the strongest: from 0.017"
+    assert page.inner_text("#lines-note") == "200 of 3600 lines, the strongest: from 0.017"
 
 
 def test_a_row_whose_keys_are_not_shown_is_not_called_masked(inspected: Inspected) -> None:
-    page, _ = inspected(SENTENCE, "-k", "arrow")
-    assert [point_at(page, row, 0) for row in range(5)] == ["masked"] * 4 + ["0.080"]
+    page, document = inspected(SENTENCE, "-k", "arrow")
+    (weight,) = document["layers"][0]["heads"][0]["weights"][4]
+    assert [point_at(page, row, 0) for row in range(5)] == ["masked"] * 4 + [f"{weight:.3f}"]
     assert "!" not in page.inner_text("#legend")
+
+
+# --- links and pictures ------------------------------------------------------------------------------------
+
+
+def test_a_link_opens_at_its_head_and_cell(tmp_path: Path, opened: Callable[..., Page]) -> None:
+    path = written(random_trace(3, 4, 9), tmp_path / "page.html", View(queries=(2, 5, 7)))
+    page = opened(path)
+    page.get_by_label("layer", exact=True).select_option(label="2")
+    page.get_by_label("head", exact=True).select_option(label="3")
+    settled(page)
+    number = point_at(page, 1, 6)
+    fragment = "#layer=2&head=3&query=5&key=6"
+    until(lambda: page.evaluate("location.hash") == fragment)
+    other = opened(path, fragment)
+    assert (other.input_value("#layer"), other.input_value("#head")) == ("2", "3")
+    assert other.inner_text("#cell") == f"query 5 w5 → key 6 w6: {number}"
+    other.evaluate("location.hash = '#layer=0&head=1&query=7&key=0'")
+    until(lambda: other.inner_text("#cell").startswith("query 7 w7 → key 0 w0"))
+    assert (other.input_value("#layer"), other.input_value("#head")) == ("0", "1")
+
+
+@pytest.mark.parametrize(
+    "fragment", ["#", "#layer=9&head=1", "#layer=1&head=9&query=99&key=x", "#<b>&layer=%ff", "#head=1"]
+)
+def test_a_link_to_what_the_page_does_not_hold_opens_it_nevertheless(
+    tmp_path: Path, opened: Callable[..., Page], fragment: str
+) -> None:
+    page = opened(written(random_trace(2, 2, 4), tmp_path / "page.html"), fragment)
+    assert page.inner_text("#cell").startswith("query 0 w0 → key 0 w0")
+    assert page.input_value("#head") == "0"
+
+
+def test_the_link_is_copied(tmp_path: Path, opened: Callable[..., Page]) -> None:
+    page = opened(written(translation(), tmp_path / "page.html"), permissions=["clipboard-read", "clipboard-write"])
+    page.get_by_label("kind").select_option("cross")
+    settled(page)
+    point_at(page, 1, 2)
+    page.get_by_role("button", name="copy link").click()
+    until(lambda: spoken(page) == "link copied")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied == page.evaluate("location.href")
+    assert copied.endswith("#layer=0&head=0&kind=cross&query=1&key=2")
+
+
+def test_the_picture_is_what_is_shown(tmp_path: Path, opened: Callable[..., Page]) -> None:
+    page = opened(written(random_trace(2, 2, 8), tmp_path / "page.html"), "#layer=1&head=1&query=0&key=0")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="save picture").click()
+    assert download.value.suggested_filename == "layer-1-head-1.png"
+    saved = np.round(imread(download.value.path())[..., :3] * 255)
+    shown = page.evaluate("""() => {
+        const canvas = document.getElementById("map-cells");
+        const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", { willReadFrequently: true });
+        copy.fillStyle = "#ffffff";  // of a light page
+        copy.fillRect(0, 0, canvas.width, canvas.height);
+        copy.drawImage(canvas, 0, 0);
+        const { data } = copy.getImageData(0, 0, canvas.width, canvas.height);
+        return [canvas.width, canvas.height, [...data].filter((_, at) => at % 4 < 3)];
+    }""")
+    width, height, channels = shown
+    drawn = np.array(channels, float).reshape(height, width, 3)
+    below = next(
+        y for y in range(len(saved) - height) if np.abs(saved[y : y + height, 12 : 12 + width] - drawn).max() <= 1
+    )
+    words, legend = saved[:below], saved[below + height :]
+    assert (words != saved[0, 0]).any()
+    assert (legend != saved[0, 0]).any()
 
 
 # --- layers of several kinds, the mask, colours ------------------------------------------------------------

@@ -272,7 +272,7 @@ def test_wide_and_right_to_left_tokens_keep_their_columns(attn: Run, tmp_path: P
     path = dump(tmp_path, ["漢字", "שלום", "👩\u200d👩\u200d👧", "e\u0301", "time"])
     run = ["inspect", "--from", path, "--show", "weights", "--precision", "4", "-F"]
     svg = texts_of(attn(*run, "svg").out)
-    rows = [[text for text in svg if text[0] == row] for row in range(6, 11)]
+    rows = [[text for text in svg if text[0] == row] for row in range(5, 10)]
     labels = [("漢字", 4), ("שלום", 4), ("👩\u200d👩\u200d👧", 2), ("e\u0301", 1), ("time", 4)]
     for number, (row, (label, cells)) in enumerate(zip(rows, labels, strict=True)):
         own = [text for text in row if text[3].endswith(label)]
@@ -314,8 +314,21 @@ def test_nothing_of_sixty_tokens_is_cut(attn: Run) -> None:
     assert sum("word" in words for *_, words in texts_of(svg)) >= 60
 
 
-def test_a_width_that_was_asked_for_is_kept_and_what_is_cut_is_said(attn: Run) -> None:
+def test_a_width_that_was_asked_for_is_kept_and_nothing_is_cut(attn: Run) -> None:
     text = " ".join(f"word{number}" for number in range(60))
     svg = attn("inspect", text, "-F", "svg", "--width", "60").out
     assert float(ElementTree.fromstring(svg).attrib["width"]) <= (60 * CELL + 2 * MARGIN) * 0.75
-    assert any("do not fit" in line for line in grid_of(svg))
+    titles = [column for line in grid_of(svg) for column in line.split() if column in text.split()]
+    assert set(titles) == set(text.split())  # in as many pieces as that takes
+    rows = [line for line in grid_of(svg) if line.startswith(" 7 word7")]
+    assert len(rows) > 2
+
+
+def test_two_cells_of_a_character_are_two_areas_of_their_colours(attn: Run) -> None:
+    text = " ".join(f"w{number}" for number in range(26))
+    options = (text, "--num-heads", "12", "--d-model", "24", "--show", "heatmap", "--mask", "none")
+    svg = attn("inspect", *options, "-F", "svg").out
+    assert "▀" not in svg
+    areas = re.findall(r"M[\d.]+ [\d.]+h([\d.]+)v12.2h", svg)
+    upper = sum(float(width) / CELL for width in areas)
+    assert 0.9 < upper / (12 * 26 * 13) <= 1  # of each pair of rows the upper one, unless both have one colour

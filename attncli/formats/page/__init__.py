@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from attncli.errors import InputError, UsageError
 from attncli.formats import gathered
 from attncli.formats.page.packing import pack_halves, pack_mask, pack_weights
-from attncli.render.palette import COLORMAPS, Palette
+from attncli.render.palette import COLORMAPS, DEFAULT_RAMP, WIDEST, Palette
+from attncli.render.ranges import largest_weight
 from attncli.render.summaries import headline, proof_line
 from attncli.text import visible
 from attncli.trace.tokens import Token, Tokens
@@ -32,7 +33,17 @@ if TYPE_CHECKING:
 SCHEMA = "attncli.page/1"
 
 # One script: each file uses what the ones before it define.
-_SCRIPTS = ("data.js", "colors.js", "heatmap.js", "lines.js", "thumbnails.js", "cell.js", "main.js")
+_SCRIPTS = (
+    "data.js",
+    "colors.js",
+    "heatmap.js",
+    "lines.js",
+    "thumbnails.js",
+    "cell.js",
+    "link.js",
+    "saving.js",
+    "main.js",
+)
 _ALWAYS = frozenset({"tokens", "shapes", "mask", "weights", "heatmap", "proof"})
 _MOST_CELLS = 4096 * 4096  # of one head: a browser's canvas ends at 16384 pixels, and each of them is held as a number
 
@@ -83,14 +94,15 @@ def _page(trace: Trace, view: View, colormap: str) -> Iterator[str]:
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
     )
     parts = {"policy": policy, "title": html.escape(title), "style": style}
-    yield re.sub(
-        r"\{(policy|title|style)\}", lambda part: parts[part[1]], opening
-    )  # at once: a title may hold such a name
-    yield '<script type="application/json" id="document">' + _json(_document(trace, layers, colormap)) + "</script>\n"
+    # At once: a title may hold such a name.
+    yield re.sub(r"\{(policy|title|style)\}", lambda part: parts[part[1]], opening)
+    document = _json(_document(trace, view, layers, colormap))
+    yield f'<script type="application/json" id="document">{document}</script>\n'
     masks: dict[tuple[str, ...], str] = {}
     has_products = view.show is not None and {"q", "k"} <= view.show
     for place, (layer, cells) in enumerate(layers):
-        yield from _layer(place, layer, cells, masks, has_products and not {"q", "k"} & layer.missing)
+        whole = view.unselected.cells(trace, layer)
+        yield from _layer(place, layer, cells, whole, masks, has_products and not {"q", "k"} & layer.missing)
     yield closing.replace("{script}", script)
 
 
@@ -109,7 +121,7 @@ def _json(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _document(trace: Trace, layers: list[tuple[LayerTrace, Cells]], colormap: str) -> dict[str, Any]:
+def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], colormap: str) -> dict[str, Any]:
     """Return what the page says about itself; tokens stand once, layers name the list their rows and columns have."""
     sequences: list[list[dict[str, Any]]] = []
 
@@ -122,8 +134,11 @@ def _document(trace: Trace, layers: list[tuple[LayerTrace, Cells]], colormap: st
     said = {name: None if text is None else visible(text) for name, text in _texts(trace).items()}
     return {
         "schema": SCHEMA,
-        "title": headline(trace, Palette()).plain,
+        "title": headline(trace, Palette()).plain.replace("\n", " · "),
         **said,
+        "ramp": view.ramp or DEFAULT_RAMP,
+        "widest": WIDEST,
+        "range": view.range_,
         "colormap": colormap,
         "colormaps": {name: list(stops) for name, stops in COLORMAPS.items()},
         "layers": [
@@ -155,7 +170,12 @@ def _token(token: Token, predicted: Token | None) -> dict[str, Any]:
 
 
 def _layer(
-    place: int, layer: LayerTrace, cells: Cells, masks: dict[tuple[str, ...], str], has_products: bool
+    place: int,
+    layer: LayerTrace,
+    cells: Cells,
+    whole: Cells,
+    masks: dict[tuple[str, ...], str],
+    has_products: bool,
 ) -> Iterator[str]:
     """Yield the blocks of a layer; a mask or a key that heads share stands once, before the first of them.
 
@@ -163,6 +183,7 @@ def _layer(
         place: of the layer in the page.
         layer: the layer.
         cells: which of its rows and columns.
+        whole: those whose largest weights stand at the end of the colours, with the first key and without it.
         masks: name of every mask that was written, by its packed form; what is new is added.
         has_products: whether q and k are wanted.
     """
@@ -178,7 +199,14 @@ def _layer(
         weights = pack_weights(block.weights[:, cells.of_columns] for block in head.blocks())
         links = f' data-mask="{masks[mask]}" data-key="key-{place}-{head.key_head}"'
         links += f' data-blind="{" ".join(map(str, blind.nonzero()[0]))}"'
+        links += f' data-largest="{" ".join(f"{end:.9g}" for end in _ends(layer.head(index, whole.rows), whole))}"'
         yield from _block(f"weights-{place}-{index}", weights, links)
+
+
+def _ends(head: HeadTrace, whole: Cells) -> tuple[float, float]:
+    """Return the largest weight of a head, and without the first key."""
+    others = whole._replace(columns=[column for column in whole.columns if column > 0])
+    return largest_weight(head, whole.of_columns), largest_weight(head, others.of_columns)
 
 
 def _products(place: int, head: HeadTrace, cells: Cells, keys: set[int]) -> Iterator[str]:

@@ -14,7 +14,7 @@ const channels = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 
 const packedColor = ([red, green, blue]) => (255 << 24) | (blue << 16) | (green << 8) | red;  // as ImageData has it
 
 // The 256 colours between a map's stops, as red, green and blue.
-function ramp(name) {
+function colorsOf(name) {
   const stops = page.colormaps[name].map((stop) => channels("#" + stop));
   return Array.from(range(256), (step) => {
     const at = (step / 255) * (stops.length - 1), low = Math.min(Math.floor(at), stops.length - 2);
@@ -22,11 +22,19 @@ function ramp(name) {
   });
 }
 
-// A function from a cell to its colour, for one colour map, theme and largest number.
-function painter(colormap, top) {
-  const colors = ramp(colormap);
+// How far along the colours a number stands, from 0 to 1: what Scale of render/palette.py says of 0 to the largest one.
+function placed(number, top, ramp) {
+  if (top <= 0) return 0;
+  const share = Math.max(0, Math.min(1, number / top));
+  if (ramp === "log") return 1 + Math.log(Math.max(share, 1 / page.widest)) / Math.log(page.widest);
+  return ramp === "sqrt" ? Math.sqrt(share) : share;
+}
+
+// A function from a cell to its colour, for one colour map, theme, largest number and ramp.
+function painter(colormap, top, ramp) {
+  const colors = colorsOf(colormap);
   const marks = new Map([...MARKS].map(([code, mark]) => [code, channels(mark.color ?? themed("--masked"))]));
-  return (code) => marks.get(code) ?? colors[Math.max(0, Math.min(255, Math.round((code / (top || 1)) * 255)))];
+  return (code) => marks.get(code) ?? colors[Math.min(255, Math.floor(placed(code, top, ramp) * 256))];
 }
 
 // A colour with little of it left.

@@ -36,7 +36,7 @@ const maskOf = remembered(unpacked, 4);
 const halvesOf = remembered(async (id) => Float64Array.from(new Uint16Array((await unpacked(id)).buffer), half), 8);
 const headOf = remembered(async (id) => readHead(...id.split("-").map(Number)), 8);
 
-// One head: its tokens, its codes row by row, which cells it may attend to, and its largest number.
+// One head: its tokens, its codes row by row, which cells it may attend to, and the end of its colours.
 async function readHead(place, head) {
   const layer = page.layers[place];
   const block = element(`weights-${place}-${head}`);
@@ -44,12 +44,10 @@ async function readHead(place, head) {
   const [bytes, mask] = await Promise.all([unpacked(block.id), maskOf(block.dataset.mask)]);
   const codes = new Int16Array(rows.length * columns.length);
   const width = columns.length, stride = Math.ceil(width / 8);
-  let largest = 0;
   for (let row = 0, cell = 0; row < rows.length; row++) {
     const low = row * width * 2, high = low + width;  // the low bytes of a row, then its high bytes
     for (let column = 0; column < width; column++, cell++) {
       codes[cell] = bytes[low + column] | (bytes[high + column] << 8);
-      if (codes[cell] < ABOVE && codes[cell] > largest) largest = codes[cell];
     }
   }
   const isAllowed = (row, column) => ((mask[row * stride + (column >> 3)] >> (7 - (column & 7))) & 1) === 1;
@@ -57,7 +55,14 @@ async function readHead(place, head) {
   const blind = new Set(block.dataset.blind.split(" ").filter(Boolean).map(Number));
   const code = (row, column) => codes[row * width + column];
   const seen = (row, column) => (isAllowed(row, column) ? code(row, column) : MASKED);
-  return { place, head, layer, rows, columns, largest, isAllowed, blind, code, seen, key: block.dataset.key };
+  return { place, head, layer, rows, columns, top: (range) => largestOf(place, head, range), isAllowed, blind, code, seen, key: block.dataset.key };
+}
+
+// The weight at the end of a head's colours, in thousandths: the largest one of the whole layer, or of the head.
+function largestOf(place, head, range) {
+  const blocks = page.layers[place].heads.filter((each) => range !== "head" || each === head);
+  const ends = blocks.map((each) => element(`weights-${place}-${each}`).dataset.largest.split(" "));
+  return 1000 * Math.max(...ends.map(([all, noSink]) => Number(range === "no-sink" ? noSink : all)));
 }
 
 // A cell in words, to the digits that the page has.

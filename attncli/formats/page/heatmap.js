@@ -1,5 +1,6 @@
 // The map of one head: cells, axes, legend, and the cursor on the cell that is looked at.
 
+const RANGES = { all: "weights of the layer", head: "weights of this head", "no-sink": "weights without the first key" };
 const LABEL_FONT = "px system-ui, sans-serif", LONGEST_LABEL = 120;
 const geometry = { size: 0, left: 0, top: 0, rows: 0, columns: 0 };
 
@@ -19,7 +20,7 @@ function drawMap(view) {
   const left = margin(view.rows, font), top = margin(view.columns, font);
   Object.assign(geometry, { size, left, top, rows, columns });
   const context = sized(element("map-cells"), left + columns * size, top + rows * size);
-  const color = view.part === "mask" ? maskPainter() : painter(view.colormap, view.top);
+  const color = view.part === "mask" ? maskPainter() : painter(view.colormap, view.top, view.ramp);
   const at = view.part === "mask" ? (row, column) => (view.isAllowed(row, column) ? 1 : MASKED) : view.seen;
   const seen = faded(view, (row, column) => color(at(row, column)));
   context.imageSmoothingEnabled = false;
@@ -97,10 +98,10 @@ function drawLabels(context, view, font) {
   });
 }
 
-function clipped(context, label) {
-  if (context.measureText(label).width <= LONGEST_LABEL) return label;
+function clipped(context, label, most = LONGEST_LABEL) {
+  if (context.measureText(label).width <= most) return label;
   const characters = [...label];
-  while (characters.length && context.measureText(characters.join("") + "…").width > LONGEST_LABEL) characters.pop();
+  while (characters.length && context.measureText(characters.join("") + "…").width > most) characters.pop();
   return characters.join("") + "…";
 }
 
@@ -113,7 +114,7 @@ function drawLegend(view, color, at) {
   if (view.part === "mask") {
     parts.push(swatch(color(1), "", "attends"));
   } else {
-    parts.push(scaleBar(color, view.top), labelled("span", view.scale === "one" ? "weights" : "weights of this head"));
+    parts.push(scaleBar(color, view.top, view.ramp), labelled("span", RANGES[view.range]));
   }
   for (const [code, mark] of MARKS) if (found.has(code)) parts.push(swatch(color(code), mark.glyph, mark.name));
   if (view.blind.size) parts.push(labelled("span", `! fully masked: ${view.blind.size} of ${view.rows.length} queries`));
@@ -121,16 +122,45 @@ function drawLegend(view, color, at) {
   element("legend").replaceChildren(...parts);
 }
 
-function scaleBar(color, top) {
+const BAR = 240;  // pixels
+
+// The colours, and under them the weights that they begin with.
+function scaleBar(color, top, ramp) {
   const bar = document.createElement("canvas");
-  const context = sized(bar, 120, 12);
-  for (const x of range(120)) {
-    context.fillStyle = `rgb(${color((x / 119) * (top || 1)).join(" ")})`;
+  const context = sized(bar, BAR, 28);
+  const colors = Array.from(range(BAR), (x) => numberAt(x / (BAR - 1), top || 1, ramp)).map(color);
+  colors.forEach((each, x) => {
+    context.fillStyle = `rgb(${each.join(" ")})`;
     context.fillRect(x, 0, 1, 12);
+  });
+  context.font = `11${LABEL_FONT}`;
+  context.fillStyle = themed("--ink");
+  const taken = [];
+  for (const number of [0, top, ...roundNumbers(top)]) {
+    const isLow = !number && ramp === "log";  // what is less than it has its colour too
+    const text = (isLow ? "≤" : "") + `${Number((number || (isLow ? top / page.widest : 0)).toPrecision(3)) / 1000}`;
+    const width = context.measureText(text).width, middle = placed(number, top, ramp) * BAR;
+    const left = Math.max(0, Math.min(BAR - width, middle - width / 2)), right = left + width;
+    if (taken.some(([from, to]) => left < to + 6 && right > from - 6)) continue;
+    taken.push([left, right]);
+    context.fillRect(Math.min(BAR - 1, middle), 12, 1, 3);
+    context.fillText(text, left, 26);
   }
-  const span = labelled("span", "0 ");
-  span.append(bar, ` ${written(top)}`);
+  const span = document.createElement("span");
+  span.append(bar);
   return span;
+}
+
+// The number that stands so far along the colours.
+function numberAt(share, top, ramp) {
+  return ramp === "log" ? top * page.widest ** (share - 1) : ramp === "sqrt" ? top * share ** 2 : top * share;
+}
+
+// Powers of ten, then 5, 2 and 3 of them, below a number.
+function roundNumbers(top) {
+  if (!(top > 0)) return [];
+  const powers = Array.from(range(4), (down) => 10 ** (Math.floor(Math.log10(top)) - down));
+  return [1, 5, 2, 3].flatMap((factor) => powers.map((power) => factor * power)).filter((number) => number < top);
 }
 
 function swatch(color, glyph, name) {

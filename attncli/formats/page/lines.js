@@ -1,9 +1,10 @@
 // The lines of one head: queries on the left, keys on the right, the darker the larger the weight.
 
-const MOST_LINES = 1500;  // more are neither told apart nor drawn quickly; a lone token shows all of its own
+const MOST_LINES = 200;  // more are not told apart
 const STRENGTHS = 24;  // lines of about one weight are drawn in one go
 const linesWidth = () => (window.innerWidth < 700 ? 90 : 200);
 const shownAlone = { side: null, index: 0, isKept: false };
+const threshold = () => Math.round(element("threshold").value ** 2 / 10);  // in thousandths: small weights have most room
 
 function buildLines(view) {
   const longest = Math.max(view.rows.length, view.columns.length);
@@ -47,17 +48,17 @@ function drawLines(view) {
 
 // The weight of the strongest line: a lone token has a scale of its own, unless all have one.
 function topOf(view, lines) {
-  if (shownAlone.side === null || view.scale === "one") return view.top || 1;
+  if (shownAlone.side === null || view.range !== "head") return view.top || 1;
   return lines.reduce((most, [, , code]) => Math.max(most, code), 1);
 }
 
-// Calls a function for every line: a number above 0 that the mask allows and the choices keep.
+// Calls a function for every line: a number above 0, and not below the threshold, that the mask allows and the choices keep.
 function eachLine(view, visit) {
-  const { side, index } = shownAlone;
+  const { side, index } = shownAlone, weakest = Math.max(threshold(), 1);
   for (const row of side === "queries" ? [index] : range(view.rows.length)) {
     for (const column of side === "keys" ? [index] : range(view.columns.length)) {
       const code = view.seen(row, column);
-      if (isNumber(code) && code > 0 && view.isChosen(row, column)) visit(row, column, code);
+      if (isNumber(code) && code >= weakest && view.isChosen(row, column)) visit(row, column, code);
     }
   }
 }
@@ -77,6 +78,7 @@ function strongest(view) {
     const isDrawn = code > least || (code === least && Math.floor(equal / every) !== Math.floor((equal++ - 1) / every));
     if (isDrawn) lines.push([row, column, code]);
   });
+  element("threshold-value").textContent = written(threshold());
   element("lines-note").textContent = total === lines.length ? `all ${total} lines`
     : `${lines.length} of ${total} lines, the strongest: from ${written(lines.reduce((low, [, , code]) => Math.min(low, code), ABOVE))}`;
   return lines;
@@ -126,6 +128,7 @@ function listenToLines(viewOf, redraw, say) {
     release();
     redraw();
   };
+  element("threshold").addEventListener("input", redraw);
   for (const side of ["queries", "keys"]) {
     const list = element(side);
     const indexOf = (event) => event.target.dataset.index && Number(event.target.dataset.index);

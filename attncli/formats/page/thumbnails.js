@@ -21,7 +21,7 @@ function pool(head) {
       if (rank(code) > rank(codes[at])) codes[at] = code;
     }
   }
-  return { rows, columns, codes, largest: head.largest };
+  return { rows, columns, codes, top: head.top };
 }
 
 // What is odd must not get lost among numbers, nor a number among masked cells.
@@ -72,7 +72,7 @@ async function drawThumbnails(view) {
 }
 
 function drawThumbnail(canvas, small, view) {
-  const color = painter(view.colormap, view.scale === "one" ? 1000 : small.largest);
+  const color = painter(view.colormap, small.top(view.range), view.ramp);
   canvas.width = small.columns;
   canvas.height = small.rows;
   const drawn = picture(small.columns, small.rows, (row, column) => color(small.codes[row * small.columns + column]));

@@ -1,0 +1,160 @@
+"""What the methods of results give to Python: HTML for a notebook, data frames, figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+from attncli.errors import UsageError
+from attncli.trace.layer import HeadTrace, LayerTrace
+from attncli.trace.trace import Trace
+from attncli.trace.view import Ramp, Range, View
+
+if TYPE_CHECKING:
+    from attncli.render.palette import Palette
+
+_ROOM = 100  # characters in a line, which a notebook has beside its margin; what cannot be less wide scrolls
+_LINES = 60  # of a view of a trace: more of it than a screen has, and less than a notebook would be lost in
+_MORE = "; .layer(0).head(1) shows one head, .to_dataframe() has all numbers"  # in the place of the command's options
+_INCH = 100  # pixels of a figure, as matplotlib's own have in a notebook
+
+
+class _Part(NamedTuple):
+    """A trace, and what of it is shown."""
+
+    trace: Trace
+    view: View
+
+
+def html_of(result: object) -> str | None:
+    """Return a result as a notebook shows it, or None where there is nothing but its line."""
+    from attncli.render.palette import Palette
+
+    palette = Palette("truecolor")
+    is_trace = isinstance(result, Trace | LayerTrace | HeadTrace)
+    parts = _drawn_part(result, palette) if is_trace else _drawn(result, palette)
+    if parts is None:
+        return None
+    from attncli.formats.notebook import markup
+    from attncli.formats.pictures import draw
+
+    return markup(draw(parts, "", _ROOM).block.lines)
+
+
+def _drawn_part(result: object, palette: Palette) -> Iterator[Any] | None:
+    """Return a trace, or a part of one, as `attn inspect` draws it; None where it is of no trace."""
+    from attncli.render.inspect import Layout
+
+    part = _part(result)
+    if part is None:
+        return None
+    layout = Layout(part.trace, part.view, palette, _ROOM, _LINES)
+    return chain(layout.renderables(), (note.partition("; --")[0] + _MORE for note in layout.notes()))
+
+
+def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:
+    """Return any other result as its command draws it."""
+    from attncli.analysis.calls.calls import Calls
+    from attncli.analysis.check.report import Report
+    from attncli.analysis.diff import TOP, Difference
+    from attncli.analysis.heads import Survey
+    from attncli.analysis.mask import GivenMask
+    from attncli.trace.tokenization import Choice, Tokenization
+
+    match result:
+        case Survey():
+            from attncli.render.heads import Shown, table_parts
+
+            return table_parts(result, Shown(), palette, None)
+        case Difference():
+            from attncli.render.diff import Changes
+            from attncli.render.matrix import DIGITS
+
+            return Changes(result, palette, _ROOM, DIGITS, TOP, 1).renderables()
+        case GivenMask():
+            from attncli.render.masks import MaskView
+
+            return None if result.subject.is_ambiguous else MaskView(palette, _ROOM).shown([result.subject])
+        case Tokenization():
+            from attncli.render.tokens import tokens_parts
+
+            return tokens_parts(result, Choice(), palette, _ROOM)
+        case Report():
+            from attncli.render.findings import report_parts
+
+            return report_parts(result, palette, _ROOM)
+        case Calls():
+            from attncli.render.calls import calls_parts
+
+            return calls_parts(result, palette, _ROOM)
+    return None
+
+
+def _part(result: object) -> _Part | None:
+    """Return what a trace, a layer or a head shows; None where a layer was not taken from a trace."""
+    if isinstance(result, Trace):
+        return _Part(result, View())
+    if isinstance(result, LayerTrace):
+        whole = result.whole
+        return _Part(whole.only(result, result.heads), View()) if isinstance(whole, Trace) else None
+    if isinstance(result, HeadTrace):
+        whole = result.layer.whole
+        rows = tuple(result.queries.tolist())
+        view = View(queries=() if rows == tuple(range(result.layer.num_queries)) else rows)
+        return _Part(whole.only(result.layer, (result.head,)), view) if isinstance(whole, Trace) else None
+    return None
+
+
+def frame_of(result: object, library: Literal["pandas", "polars"] | None) -> Any:
+    """Return the rows of a result as a data frame; see `attncli.trace.display.Tabular`."""
+    from attncli.analysis.heads import Survey
+    from attncli.formats.frames import columns_of, columns_of_heads, framed, library_of
+
+    chosen = library_of(library)
+    if isinstance(result, Survey):
+        return framed(columns_of_heads(result), chosen, nan_to_null=True)
+    part = _known(result)
+    return framed(columns_of(part.trace, part.view), chosen)
+
+
+def plotted(
+    result: object,
+    *,
+    queries: tuple[str | int, ...],
+    keys: tuple[str, ...],
+    hide_special: bool,
+    ramp: Ramp | None,
+    range_: Range,
+    colormap: str,
+    size: str | None,
+) -> Any:
+    """Return the maps of a result as a figure; see `attncli.trace.display.Drawable`."""
+    from attncli.formats.figures import figure_of, written
+    from attncli.formats.figures.size import Size
+    from attncli.render.palette import COLORMAPS
+
+    ramps: tuple[str | None, ...] = (None, *get_args(Ramp))
+    choices = ("ramp", ramp, ramps), ("range", range_, get_args(Range)), ("colormap", colormap, tuple(COLORMAPS))
+    for name, chosen, known in choices:
+        if chosen not in known:
+            raise UsageError(f"{name} {chosen!r}: expected one of {', '.join(each for each in known if each)}")
+    trace, own = _known(result)
+    view = View(queries=queries or own.queries, keys=keys, hide_special=hide_special, ramp=ramp, range_=range_)
+    figure: Any = figure_of(trace, view, colormap, None if size is None else Size.of(str(size)))
+    # A notebook draws pyplot's figures, which this is not, and what gives it a picture.
+    figure._repr_png_ = lambda: (written(figure, "png", ""), _shown_size(figure))
+    return figure
+
+
+def _shown_size(figure: Any) -> dict[str, int]:
+    """Return how large a figure is on a screen; its picture has more points than that, for screens that have them."""
+    width, height = figure.get_size_inches()
+    return {"width": round(width * _INCH), "height": round(height * _INCH)}
+
+
+def _known(result: object) -> _Part:
+    part = _part(result)
+    if part is None:
+        raise UsageError("the tokens of this layer are not known here; take it from its trace: trace.layer(0).head(1)")
+    return part

@@ -1,0 +1,375 @@
+"""Figures for a paper: cells in the colours of their weights, tokens at both axes, the size asked for, fonts inside."""
+
+import io
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+from pages import ODD, odd_trace, random_trace, tokens, translation
+from rich.segment import Segment
+from rich.style import Style
+from traces import layer_of, trace_of
+
+import attncli
+from attncli.errors import InputError, UsageError
+from attncli.formats import figures
+from attncli.formats.figures import Size, figure_of, figure_of_views, written
+from attncli.formats.pictures import Drawing
+from attncli.render.block import block
+from attncli.trace.trace import Trace
+from attncli.trace.view import View
+
+Run = Callable[..., Any]
+
+SENTENCE = "Life is short, eat dessert first"
+VIRIDIS = ["440154", "472d7b", "3b528b", "2c728e", "21918c", "28ae80", "5ec962", "addc30", "fde725"]
+
+
+def color_at(share: float) -> list[float]:
+    """The colour so far along viridis, by hand: nine stops, straight lines between them."""
+    at = min(share, 1.0) * 8
+    low = min(int(at), 7)
+    stops = [[int(stop[place : place + 2], 16) for place in (0, 2, 4)] for stop in VIRIDIS[low : low + 2]]
+    return [one + (other - one) * (at - low) for one, other in zip(*stops, strict=True)]
+
+
+def pixels(figure: Figure) -> Any:
+    return imread(io.BytesIO(written(figure, "png", "x")))[..., :3] * 255
+
+
+def maps_in(figure: Figure) -> list[Any]:
+    """The axes of the maps, without the bar of colours, which is the last one."""
+    return figure.axes[:-1]
+
+
+def cell_color(drawn: Any, axes: Any, row: float, column: float) -> Any:
+    """The colour of a place of a map, in cells from its upper left corner."""
+    x, y = axes.transData.transform((column, row)) / axes.figure.bbox.size
+    return drawn[int((1 - y) * drawn.shape[0]), int(x * drawn.shape[1])]
+
+
+def labels(axis: Any) -> list[str]:
+    return [label.get_text() for label in axis.get_ticklabels()]
+
+
+def words_of(figure: Figure) -> str:
+    return " | ".join(text.get_text() for text in figure.texts)
+
+
+# --- the numbers -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ramp", ["sqrt", "linear", "log"])
+def test_each_cell_has_the_colour_of_its_weight(ramp: Any) -> None:
+    trace = attncli.inspect(SENTENCE, seed=3)
+    figure = figure_of(trace, View(ramp=ramp))
+    drawn = pixels(figure)
+    assert len(maps_in(figure)) == 4
+    top = max(float(trace.layer(0).head(head).weights.max()) for head in range(4))
+    for head, axes in enumerate(maps_in(figure)):
+        weights = trace.layer(0).head(head).weights
+        for row in range(7):
+            for column in range(row + 1):
+                share = float(weights[row, column]) / top
+                placed = {"linear": share, "sqrt": share**0.5, "log": max(0, 1 + np.log10(share) / 3)}[ramp]
+                assert cell_color(drawn, axes, row + 0.5, column + 0.5) == pytest.approx(color_at(placed), abs=3)
+
+
+def test_masked_cells_are_hatched_and_explained() -> None:
+    figure = figure_of(attncli.inspect(SENTENCE))
+    axes = maps_in(figure)[0]
+    drawn = pixels(figure)
+    (_, y0), (x1, y1) = axes.transData.transform(((1, 2.9), (6.9, 0.1))) / figure.bbox.size
+    bottom, top = (int((1 - y) * len(drawn)) for y in (y0, y1))
+    right = int(x1 * drawn.shape[1])
+    area = drawn[top:bottom, right - 60 : right]
+    assert np.ptp(area, axis=(0, 1)).max() > 40  # lines
+    assert np.ptp(area, axis=2).max() < 20  # grey
+    assert "masked" in words_of(figure)
+    assert "masked" not in words_of(figure_of(attncli.inspect(SENTENCE, mask="full")))
+
+
+def test_each_odd_cell_has_a_mark_and_the_key_explains_it() -> None:
+    figure = figure_of(odd_trace(), View(ramp="linear"))
+    (axes,) = maps_in(figure)
+    marks = {tuple(place) for points in axes.collections for place in points.get_offsets().tolist()}
+    expected = {
+        (column + 0.5, row + 0.5)
+        for row, column in np.argwhere(~np.isfinite(ODD) | (ODD == 0) | (ODD < 0)).tolist()
+        if column < 3 or ODD[row, column] != 0
+    }
+    assert marks == expected
+    for word in ("exactly zero", "below the range", "NaN", "inf", "-inf", "masked", "! may attend to no key"):
+        assert word in words_of(figure)
+    assert "beyond" not in words_of(figure)
+    assert labels(axes.yaxis)[-1] == "blind !"
+
+
+def test_several_layers_share_one_scale_and_each_head_can_have_its_own() -> None:
+    trace = random_trace(2, 3, 9)
+    common, own = (figure_of(trace, View(ramp="linear", range_=range_)) for range_ in ("all", "head"))
+    drawn = {"all": pixels(common), "head": pixels(own)}
+    heads = [trace.layer(layer).head(head).weights for layer in range(2) for head in range(3)]
+    top = max(float(weights.max()) for weights in heads)
+    for index, weights in enumerate(heads):
+        row, column = np.unravel_index(weights.argmax(), weights.shape)
+        for name, figure, share in (("all", common, float(weights.max()) / top), ("head", own, 1.0)):
+            color = cell_color(drawn[name], maps_in(figure)[index], row + 0.5, column + 0.5)
+            assert color == pytest.approx(color_at(share), abs=3)
+    assert [axes.get_title("left") for axes in maps_in(common)][:4] == ["L0 H0", "L0 H1", "L0 H2", "L1 H0"]
+    assert maps_in(own)[4].get_title("left") == f"L1 H1 to {heads[4].max():.3g}"
+    assert "as shares of the largest of each" in words_of(own)
+
+
+def test_what_is_finer_than_a_printer_is_pooled_to_the_largest_and_said() -> None:
+    words = tokens(*(f"w{index}" for index in range(900)))
+    weights = np.zeros((1, 900, 900), np.float32)
+    weights[0, :, 0] = 0.25
+    weights[0, 701, 699] = 0.75
+    layer = replace(layer_of(*np.zeros((3, 1, 900, 1), np.float32)), weights=weights, scores=weights)
+    figure = figure_of(trace_of(layer, queries=words, keys=words), size=Size.of("1.4in"))
+    (axes,) = maps_in(figure)
+    pool = int(re.search(r"largest of (\d+)×\1", words_of(figure))[1])
+    assert pool > 1
+    assert axes.images[0].get_array().shape[:2] == (-(-900 // pool), -(-900 // pool))
+    painted = np.asarray(axes.images[0].get_array())[701 // pool, 699 // pool, :3] * 255
+    assert painted == pytest.approx(color_at(1.0), abs=2)
+
+
+# --- tokens along the axes ---------------------------------------------------------------------------------
+
+
+def test_every_token_stands_at_its_row_and_its_column() -> None:
+    figure = figure_of(attncli.inspect(SENTENCE))
+    words = ["Life", "is", "short", ",", "eat", "dessert", "first"]
+    labelled = [axes for axes in maps_in(figure) if labels(axes.yaxis)]
+    assert labelled
+    for axes in labelled:
+        assert labels(axes.yaxis) == words
+        assert list(axes.get_yticks()) == [0.5, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5]
+    below = [axes for axes in maps_in(figure) if labels(axes.xaxis)]
+    assert [labels(axes.xaxis) for axes in below] == [words] * len(below)
+    assert all(label.get_rotation() == 90 for axes in below for label in axes.get_xticklabels())
+
+
+@pytest.mark.parametrize("size", ["6.9in", "3.3inx2in", "1.5in"])
+@pytest.mark.parametrize("count", [1, 40, 300])
+def test_labels_are_letters_of_6_to_8_points_that_do_not_touch(size: str, count: int) -> None:
+    figure = figure_of(random_trace(1, 4, count), View(range_="head"), size=Size.of(size))
+    assert figure.get_figwidth() * 72 == pytest.approx(Size.of(size).width)
+    figure.draw_without_rendering()
+    edge = figure.bbox.padded(1)
+    for text in (*figure.texts, *figure.axes[-1].get_xticklabels()):
+        box = text.get_window_extent()
+        assert all(edge.contains(*corner) for corner in (box.min, box.max)), text.get_text()
+    for axes in maps_in(figure):
+        for axis, side in ((axes.yaxis, 1), (axes.xaxis, 0)):
+            boxes = [label.get_window_extent() for label in axis.get_ticklabels()]
+            assert all(6 <= label.get_fontsize() <= 8 for label in axis.get_ticklabels())
+            assert all(edge.contains(*corner) for box in boxes for corner in (box.min, box.max))
+            middles = [(box.min[side] + box.max[side]) / 2 for box in boxes]
+            gaps = np.abs(np.diff(middles)) * 72 / figure.dpi
+            assert all(gap >= 6 for gap in gaps.tolist())
+
+
+def test_tokens_are_never_taken_for_formulas_and_what_no_font_has_is_escaped(recwarn: pytest.WarningsRecorder) -> None:
+    words = tokens("$x_1^2$", "\\frac", "_under", "שלום", "日本", "\U000e0041", "a\nb")
+    layer = layer_of(*np.zeros((3, 1, 7, 2), np.float32))
+    figure = figure_of(trace_of(layer, queries=words, keys=words))
+    (axes,) = maps_in(figure)
+    shown = labels(axes.yaxis)
+    assert shown[:4] == ["$x_1^2$", "\\frac", "_under", "שלום"]
+    assert not any(label.get_parse_math() for label in axes.get_yticklabels())
+    assert all(text.isprintable() for text in shown)
+    for form in ("pdf", "png", "svg"):
+        assert written(figure, form, "x")
+    assert not recwarn.list
+
+
+def test_an_encoder_decoder_has_the_tokens_of_each_side() -> None:
+    figure = figure_of(translation())
+    assert [axes.get_title("left") for axes in maps_in(figure)][::2] == [
+        "L0 encoder H0",
+        "L0 decoder H0",
+        "L0 cross H0",
+    ]
+    assert labels(maps_in(figure)[4].yaxis) == ["Zeit", "fliegt"]
+    assert labels(maps_in(figure)[5].xaxis) == ["time", "flies", "fast"]
+
+
+# --- sizes and files ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "height"),
+    [("3.3in", 3.3, None), ("84mm", 84 / 25.4, None), ("8.4cm", 8.4 / 2.54, None), ("238pt", 238 / 72, None),
+     ("3.3inx2in", 3.3, 2), ("3.3in × 50.8mm", 3.3, 2), (".5inx100in", None, None), ("3.3", None, None),
+     ("3.3in2", None, None), ("wide", None, None),
+     ("-3in", None, None), ("1e9in", None, None), ("101in", None, None), ("", None, None)],
+)  # fmt: skip
+def test_a_size_is_a_width_or_a_width_and_a_height(text: str, width: float | None, height: float | None) -> None:
+    if width is None:
+        with pytest.raises(UsageError, match=r"--size .*expected"):
+            Size.of(text)
+        return
+    size = Size.of(text)
+    assert size.width / 72 == pytest.approx(width)
+    assert size.height is None if height is None else size.height / 72 == pytest.approx(height)
+
+
+def test_a_pdf_has_the_size_its_fonts_and_no_date() -> None:
+    figure = figure_of(attncli.inspect(SENTENCE), size=Size.of("3.3inx2in"))
+    made = written(figure, "pdf", "time (flies)")
+    assert re.search(rb"/MediaBox \[ ?0 0 237\.6 144 ?\]", made)
+    fonts = re.findall(rb"/FontFile(\d?) ", made)
+    assert fonts
+    assert set(fonts) == {b"2"}  # TrueType, embedded
+    assert b"/Type3" not in made
+    assert b"CreationDate" not in made
+    assert made == written(figure_of(attncli.inspect(SENTENCE), size=Size.of("3.3inx2in")), "pdf", "time (flies)")
+
+
+@pytest.mark.parametrize("form", ["png", "svg"])
+def test_other_files_are_the_same_each_time_whatever_the_user_has_set(form: str, tmp_path: Path) -> None:
+    import matplotlib
+
+    trace = attncli.inspect(SENTENCE)
+    first = written(figure_of(trace), form, "x")
+    before = dict(matplotlib.rcParams)
+    with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red", "figure.dpi": 20, "text.color": "blue"}):
+        assert written(figure_of(trace), form, "x") == first
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_too_many_maps_for_a_size_are_refused() -> None:
+    with pytest.raises(UsageError, match="144 maps do not fit a figure of this size"):
+        figure_of(random_trace(12, 12, 3), size=Size.of("2inx1in"))
+    figure = figure_of(random_trace(12, 12, 3), size=Size.of("3.3in"))
+    assert len(maps_in(figure)) == 144
+
+
+def test_a_chosen_row_keeps_the_colours_of_the_whole() -> None:
+    trace: Trace = random_trace(1, 1, 6)
+    weights = trace.layer(0).head(0).weights
+    figure = figure_of(trace, View(queries=(2,), ramp="linear"))
+    drawn = pixels(figure)
+    for column in range(6):
+        share = float(weights[2, column]) / float(weights.max())
+        assert cell_color(drawn, maps_in(figure)[0], 0.5, column + 0.5) == pytest.approx(color_at(share), abs=3)
+
+
+# --- the command -------------------------------------------------------------------------------------------
+
+
+def pixels_of(path: Path) -> Any:
+    return imread(path)[..., :3] * 255
+
+
+@pytest.mark.parametrize("ending", ["pdf", "png", "svg"])
+def test_inspect_draws_a_figure(attn: Run, tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"figure.{ending}"
+    ran = attn("inspect", SENTENCE, "--size", "84mm", "-H", "1", "-o", path)
+    assert (ran.code, ran.out, ran.err) == (0, "", "")
+    trace = attncli.inspect(SENTENCE, heads=1)
+    expected = written(figure_of(trace, size=Size.of("84mm")), ending, f"attn inspect: {SENTENCE}")
+    assert path.read_bytes() == expected
+
+
+def test_an_svg_without_a_size_is_what_the_terminal_shows(attn: Run, tmp_path: Path) -> None:
+    assert attn("inspect", SENTENCE, "-o", tmp_path / "view.svg").code == 0
+    assert (tmp_path / "view.svg").read_text(encoding="utf-8").count("<text") > 20  # a figure has outlines of letters
+
+
+def test_color_never_draws_for_a_printer(attn: Run, tmp_path: Path) -> None:
+    path = tmp_path / "figure.png"
+    assert attn("inspect", SENTENCE, "--color", "never", "-o", path).code == 0
+    assert np.ptp(pixels_of(path), axis=2).max() <= 24  # the ink of words is a little blue
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["a b", "-F", "pdf"], "--format pdf writes a file; say where with --output figure.pdf"),
+        (
+            ["a b", "--size", "3in"],
+            "--size does not apply to table; it is of a figure: give -o figure.pdf, .png or .svg",
+        ),
+        (["a b", "--size", "3in", "-F", "json"], "--size does not apply to json"),
+        (["a b", "--size", "3", "-o", "FIGURE"], "--size 3: expected a width, as in 3.3in"),
+        (["a b", "c d", "-o", "FIGURE"], "a figure shows one trace; give one sentence"),
+        (["a b", "--top-keys", "1", "-o", "FIGURE"], "--top-keys does not apply to a figure"),
+        (["a b", "--show", "q", "-o", "FIGURE"], "--show q does not apply to a figure"),
+    ],
+)
+def test_what_a_figure_cannot_be_is_refused(attn: Run, tmp_path: Path, arguments: list[str], said: str) -> None:
+    ran = attn("inspect", *(str(tmp_path / "x.pdf") if each == "FIGURE" else each for each in arguments))
+    assert ran.code == 2
+    assert said in ran.err
+    assert ran.err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("arguments", [["inspect", "a b"], ["inspect", "a b", "--size", "3in"], ["tokens", "a b"]])
+def test_without_matplotlib_one_sentence_says_how_to_get_it(
+    attn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.setattr(figures, "find_spec", lambda _: None)
+    ran = attn(*arguments, "-o", tmp_path / ("x.svg" if "--size" in arguments else "x.pdf"))
+    assert (ran.code, ran.err) == (2, "attn: figures need the matplotlib library: pip install 'attncli[figures]'\n")
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(UsageError, match="matplotlib"):
+        figure_of(attncli.inspect("a b"))
+
+
+# --- any view ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["heads", SENTENCE, "--grid", "entropy"],
+        ["why", SENTENCE, "-q", "eat", "-k", "is"],
+        ["diff", "a b c", "a c"],
+        ["tokens", "日本 שלום a"],
+        ["mask", "show", "causal & window(3)"],
+        ["mask", "check", "causal", "--queries", "4"],
+        ["mask", "diff", "causal", "full", "--size", "4"],
+    ],
+    ids=" ".join,
+)
+def test_other_commands_draw_their_view(attn: Run, tmp_path: Path, arguments: list[str]) -> None:
+    for ending, opening in (("pdf", b"%PDF-1."), ("png", b"\x89PNG")):
+        path = tmp_path / f"view.{ending}"
+        ran = attn(*arguments, "-o", path)
+        assert ran.out == ""
+        assert path.read_bytes().startswith(opening)
+
+
+def test_a_drawn_view_has_the_words_and_the_colours_of_its_lines() -> None:
+    lines = [
+        [Segment("plain "), Segment("bold", Style(bold=True)), Segment(" dim", Style(dim=True))],
+        [Segment("  ", Style(bgcolor="#ff0000")), Segment("▀▄", Style(color="#00ff00", bgcolor="#0000ff"))],
+    ]
+    figure = figure_of_views([Drawing("title", block(lines))])
+    assert [text.get_text() for text in figure.axes[0].texts] == ["plain", "bold", "dim"]
+    (axes,) = figure.axes
+    drawn = pixels(figure)
+    seen = {
+        (row, column): tuple(int(channel) for channel in cell_color(drawn, axes, row, column))
+        for row in (1.2, 1.8)
+        for column in (0.5, 1.5, 2.5, 3.5, 4.5)
+    }
+    red, green, blue, white = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
+    assert [seen[1.2, column + 0.5] for column in range(5)] == [red, red, green, blue, white]
+    assert [seen[1.8, column + 0.5] for column in range(5)] == [red, red, blue, green, white]
+
+
+def test_a_view_longer_than_a_page_is_refused() -> None:
+    with pytest.raises(InputError, match="5000 lines of 1 cells, more than a page has room for"):
+        figure_of_views([Drawing("", block([[Segment("x")]] * 5000))])

@@ -1,0 +1,124 @@
+"""Data frames of pandas and polars: a row a cell, as TSV has them, with types."""
+
+import importlib.util
+import math
+import subprocess
+import sys
+from typing import Any, Literal
+
+import pandas
+import polars
+import pytest
+
+import attncli
+from attncli.errors import UsageError
+from attncli.formats.rows import COLUMNS
+
+Library = Literal["pandas", "polars"]
+LIBRARIES: tuple[Library, ...] = ("pandas", "polars")
+
+
+def rows_of(frame: Any) -> list[dict[str, Any]]:
+    return frame.to_dicts() if isinstance(frame, polars.DataFrame) else frame.to_dict("records")
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_row_is_a_cell(library: Library) -> None:
+    trace = attncli.inspect("time flies time", num_heads=2)
+    frame = trace.to_dataframe(library)
+    assert type(frame).__module__.split(".")[0] == library
+    assert tuple(frame.columns) == tuple(name for name in COLUMNS if name != "sentence")
+    tokens = [token.text for token in trace.key_tokens]
+    heads = [trace.layer(0).head(index) for index in range(2)]
+    assert rows_of(frame) == [
+        {
+            "layer": 0, "kind": "self", "head": head.head,
+            "query": query, "query_token": tokens[query], "key": key, "key_token": tokens[key],
+            "score": head.scores[query, key], "allowed": key <= query, "weight": head.weights[query, key],
+        }
+        for head in heads for query in range(3) for key in range(3)
+    ]  # fmt: skip
+    types = {name: str(kind).lower() for name, kind in zip(frame.columns, frame.dtypes, strict=True)}
+    assert types["score"] == types["weight"] == "float32"
+    assert types["head"] == types["key"] == "int32"
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_part_of_a_trace_has_its_rows_alone(library: Library) -> None:
+    trace = attncli.inspect("time flies", target="le temps vole", num_heads=4)
+    assert len(trace.to_dataframe(library)) == 4 * 3 * 2
+    head = trace.layer(0).head(2, queries=[1])
+    rows = rows_of(head.to_dataframe(library))
+    assert [(row["head"], row["query_token"], row["key_token"]) for row in rows] == [
+        (2, "temps", "time"),
+        (2, "temps", "flies"),
+    ]
+    assert [row["weight"] for row in rows] == head.weights[0].tolist()
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_derived_numbers_have_words_and_no_scores(library: Library) -> None:
+    trace = attncli.derive(attncli.inspect("time flies", num_heads=2), norms=True, reduce="mean")
+    frame = trace.to_dataframe(library)
+    assert "score" not in frame.columns
+    assert "norm" in frame.columns
+    assert {row["head"] for row in rows_of(frame)} == {"mean"}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_nan_of_a_row_without_keys_stays_nan(library: Library) -> None:
+    trace = attncli.inspect("time flies", mask="pad(left=1) & causal", num_heads=1)
+    first = rows_of(trace.to_dataframe(library))[0]
+    assert math.isnan(first["weight"]) == math.isnan(trace.layer(0).head(0).weights[0, 0])
+    assert first["weight"] is not None
+
+
+def test_tokens_are_whole_in_both() -> None:
+    trace = attncli.inspect("a\x00 日本 \u202e x", num_heads=1)
+    tokens = [token.text for token in trace.key_tokens]
+    for library in LIBRARIES:
+        rows = rows_of(trace.to_dataframe(library))
+        assert list(dict.fromkeys(row["key_token"] for row in rows)) == list(dict.fromkeys(tokens))
+
+
+@pytest.mark.parametrize("texts", ["time flies time", ["time flies time", "flies"]])
+def test_a_survey_has_a_row_a_head(texts: str | list[str]) -> None:
+    survey = attncli.heads(texts, num_heads=2)
+    for row, own, head in zip(
+        rows_of(survey.to_dataframe("pandas")), rows_of(survey.to_dataframe("polars")), survey.heads, strict=True
+    ):
+        assert (row["layer"], row["kind"], row["head"]) == (head.layer, head.kind, head.head)
+        assert own["label"] == (head.labels[0].name if head.labels else "")
+        assert own["label_score"] == (head.labels[0].score if head.labels else None)
+        assert own["labels"].split(";") == ([label.name for label in head.labels] or [""])
+        for name, value in ((name, head.metrics[name]) for name in survey.names):
+            assert row[name] == value or (value is None and math.isnan(row[name]))
+            assert own[name] == value
+            if survey.sentences > 1:
+                assert own[f"{name}_std"] == head.std[name]
+                assert own[f"{name}_count"] == head.counts[name]
+
+
+def test_the_library_that_is_there_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = attncli.inspect("time flies", num_heads=1)
+    assert isinstance(trace.to_dataframe(), pandas.DataFrame)
+    monkeypatch.delitem(sys.modules, "pandas")
+    assert isinstance(trace.to_dataframe(), polars.DataFrame)
+    monkeypatch.delitem(sys.modules, "polars")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("attncli.formats.frames.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="a data frame needs pandas or polars: pip install pandas"):
+        trace.to_dataframe()
+    with pytest.raises(UsageError, match="a data frame needs polars: pip install polars"):
+        trace.to_dataframe("polars")
+    with pytest.raises(UsageError, match="expected pandas or polars"):
+        trace.to_dataframe("dask")  # type: ignore[call-overload]
+
+
+def test_neither_library_is_imported_before_it_is_needed() -> None:
+    program = (
+        "import sys, attncli; trace = attncli.inspect('a b'); repr(trace); trace._repr_html_(); "
+        "print({'pandas', 'polars', 'matplotlib'} & sys.modules.keys())"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "set()"
