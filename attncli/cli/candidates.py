@@ -149,6 +149,12 @@ def _parts(cursor: Cursor) -> Iterator[Candidate]:
     return _listed(cursor, PARTS)
 
 
+def _metrics(cursor: Cursor) -> Iterator[Candidate]:
+    from attncli.analysis.metric_names import DETECTORS, NAMES
+
+    return _listed(cursor, [*NAMES, *(DETECTORS if "induction" in cursor.given else ())])
+
+
 def _codes(cursor: Cursor) -> Iterator[Candidate]:
     from attncli.masks.findings import CODES
 
@@ -266,16 +272,14 @@ _LARGEST = 10_000  # no model has as many layers or heads
 
 
 def _models(cursor: Cursor) -> Iterator[Candidate]:
-    """Yield the models and adapters of the hub's local cache, folders that hold one, and GGUF files."""
-    from attncli.sources.folder import cache
-    from attncli.sources.nested import ADAPTER, inner
+    """Yield the model in the box, what models the hub's local cache has, folders that hold one, and GGUF files."""
+    from attncli.sources.folder import DEMO
+    from attncli.sources.nearby import CONFIGS, cached
+    from attncli.sources.nested import inner
 
-    files = ("config.json", ADAPTER)
-    configs = sorted(path for file in files for path in cache().glob(f"models--*/snapshots/*/{file}"))
-    for name in dict.fromkeys(config.parents[2].name for config in configs):
-        if name.isprintable():
-            yield Candidate(name.removeprefix("models--").replace("--", "/", 1), "in the local cache")
-    yield from _folders_with(files, cursor, inner)
+    yield Candidate(DEMO, "a small model in the box")
+    yield from (Candidate(name, "in the local cache") for name in cached() if name.isprintable())
+    yield from _folders_with(CONFIGS, cursor, inner)
     yield from (file for file in _files((".gguf",), cursor) if not file.goes_on)
 
 
@@ -327,10 +331,10 @@ def sizes(name: str, revision: str) -> dict[str, int]:
         revision: which one of the cache.
     """
     from attncli.files import MOST_SETTINGS, read_file
-    from attncli.sources.folder import snapshot, split_name
+    from attncli.sources.folder import opened, snapshot, split_name
     from attncli.sources.nested import base_of, is_adapter, taken
 
-    folder = Path(name).expanduser()
+    folder = Path(opened(name)).expanduser()
     try:
         if not folder.is_dir():
             repository, within = split_name(name)
@@ -422,6 +426,7 @@ VALUES: dict[str, Callable[[Cursor], Iterable[Candidate]]] = {
     "FILE.safetensors": partial(_files, (".safetensors",)),
     "HEADS": partial(_indices, "head"),
     "LAYERS": partial(_indices, "layer"),
+    "METRICS": _metrics,
     "MODEL": _models,
     "NAME_OR_FOLDER": _models,
     "PARTS": _parts,

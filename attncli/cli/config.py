@@ -38,6 +38,8 @@ DEFAULTS: dict[str, str | int | bool | None] = {
     "rng": "numpy",
     "precision": None,
     "colormap": "viridis",
+    "ramp": "log",
+    "range": "all",
     "color": "auto",
     "width": None,
 }

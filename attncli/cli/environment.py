@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from attncli.render.palette import Palette
 
 NARROWEST = 40  # cells; a narrower terminal wraps what was laid out for this
-PAGE_WIDTH = 100  # cells in a line of a picture; only a matrix is wider, rather than cut
+PAGE_WIDTH = 100  # cells in a line of a picture; what is wider goes on below
 
 # Rich fits lines to the console; where nothing sets a width, nothing is to be wrapped or cut.
 _ENDLESS = 1_000_000
+_LEAST_LINES = 40  # of a screen; who has fewer scrolls a little
 
 
 def is_piped_in() -> bool:
@@ -64,11 +65,27 @@ def stderr_console() -> Console:
     return Console(stderr=True, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
-def complain(message: str) -> None:
-    """Write an error, one line, to stderr, harmless whatever it quotes, and however much of it."""
+def complain(message: str, style: str = "bold red") -> int:
+    """Write an error to stderr, harmless whatever it quotes, and however much of it; return how many lines it takes.
+
+    It is one line. A terminal breaks that between words, and shows who is speaking in a style, unless NO_COLOR is set.
+    """
+    said = visible(brief(message))
     with suppress(OSError):
-        sys.stderr.write(f"attn: {visible(brief(message))}\n")
+        written = _wrapped(said, style) if sys.stderr.isatty() else f"attn: {said}\n"
+        sys.stderr.write(written)
         sys.stderr.flush()
+        return written.count("\n")
+    return 0
+
+
+def _wrapped(said: str, style: str) -> str:
+    """Return what a terminal on stderr is sent, as a text: whatever is drawn there takes it above itself."""
+    from rich.text import Text
+
+    written = io.StringIO()
+    Terminal(sys.stderr, pages=written).show([Text.assemble(("attn:", style), f" {said}")])
+    return written.getvalue()
 
 
 @contextmanager
@@ -109,6 +126,7 @@ class Environment:
         self._data = sys.stdout
         self._is_quiet, self._is_verbose = is_quiet, is_verbose
         self._begun = perf_counter()
+        self._said = 0
 
     def aside(self) -> Environment:
         """Return one that writes its data to stderr: standard output belongs to a program that is run."""
@@ -130,18 +148,30 @@ class Environment:
     def note(self, message: str) -> None:
         """Say something that is no error, a warning or what was left out, unless `--quiet` is given."""
         if not self._is_quiet:
-            complain(message)
+            self._said += complain(message, "bold")
+
+    @property
+    def lines_said(self) -> int:
+        """How many lines notes have taken of the terminal; none where stderr is a file."""
+        return self._said if sys.stderr is not None and sys.stderr.isatty() else 0
 
     def tell(self, message: str) -> None:
         """Say what is done, and when, if `--verbose` is given."""
         if self._is_verbose:
-            complain(f"{perf_counter() - self._begun:.2f} s: {message}")
+            complain(f"{perf_counter() - self._begun:.2f} s: {message}", "bold")
 
     def use_of_stderr(self) -> Stderr:
         """Return what stderr may be used for: nothing, unless it is a terminal that can take back what it shows."""
         if self._is_quiet or sys.stderr is None or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
             return Stderr.ABSENT
         return Stderr.TOLD if self._is_verbose else Stderr.WATCHED
+
+    def is_dialogue(self) -> bool:
+        """Whether a person reads standard output as it comes, and types, on a terminal that moves its cursor."""
+        from importlib.util import find_spec
+
+        can_move = os.environ.get("TERM") != "dumb" and find_spec("termios") is not None
+        return can_move and self.is_terminal(None) and sys.stdin is not None and sys.stdin.isatty()
 
     def agrees(self, question: str) -> bool:
         """Ask the person at the terminal; nobody is there where standard input or stderr is something else."""
@@ -177,6 +207,14 @@ class Environment:
         with text_aside(path, ".part" if is_stream else None) as stream:
             yield stream
 
+    @contextmanager
+    def binary(self, path: Path) -> Iterator[IO[bytes]]:
+        """Give a file of bytes that appears when it is whole."""
+        from attncli.files import written_aside
+
+        with written_aside(path) as aside, open(aside, "wb") as file:
+            yield file
+
     def write(self, pieces: Iterable[str], path: Path | None = None) -> None:
         """Write a document to a file, or to standard output."""
         with self.output(path) as stream:
@@ -191,8 +229,11 @@ class Environment:
         path: Path | None = None,
         color: str | None = None,
         width: int | None = None,
+        is_all: bool = False,
     ) -> Iterator[Terminal | PictureFile]:
         """Give what views are drawn on; a picture is written once all of them are.
+
+        Where all is wanted, a person at a terminal reads it in their pager.
 
         Args:
             name: of the command, for the title of a picture.
@@ -200,13 +241,27 @@ class Environment:
             path: the file that it goes to; None is standard output.
             color: `auto`, `always` or `never`; None is `auto`.
             width: cells in a line; None leaves it to the output.
+            is_all: whether all is wanted, more than a screen has room for too.
         """
         if chosen == "table":
             with self.output(path) as stream:
-                yield Terminal(stream, color or "auto", width)
+                if is_all and self.is_terminal(path) and stream is not sys.stderr:
+                    from attncli.cli.pager import paged
+
+                    with paged(stream) as pages:
+                        yield Terminal(stream, color or "auto", width, pages)
+                else:
+                    yield Terminal(stream, color or "auto", width, stream if is_all else None)
+            return
+        from attncli.formats import FIGURES
+
+        page = PictureFile(chosen, color or "auto", width)
+        if path is not None and chosen in FIGURES:
+            with self.binary(path) as file:
+                yield page
+                file.write(page.figure(name))
             return
         with self.output(path, encoding="utf-8") as stream:
-            page = PictureFile(chosen, color or "auto", width)
             yield page
             for piece in page.written(name):
                 stream.write(piece)
@@ -217,13 +272,20 @@ class Terminal:
 
     Attributes:
         width: cells in a line; None where the output sets none.
-        is_cut: whether what is wider than such a line, and cannot be wrapped, is left out.
+        table_width: cells that a table may take: the same.
+        height: lines that a view has room for; None where nobody looks at a screen, or wants more than one.
+
+    Args:
+        stream: what it is.
+        color: `auto`, `always` or `never`.
+        width: cells in a line; None leaves it to the stream.
+        pages: where all of a view goes, instead of as much as a screen has room for.
     """
 
-    is_cut = True
-
-    def __init__(self, stream: IO[str], color: str = "auto", width: int | None = None) -> None:
-        self.stream = stream
+    def __init__(
+        self, stream: IO[str], color: str = "auto", width: int | None = None, pages: IO[str] | None = None
+    ) -> None:
+        self.stream, self._written = stream, pages or stream
         self._shown = 0
         is_terminal = stream.isatty()
         wants_color = color == "always" or (color == "auto" and bool(os.environ.get("FORCE_COLOR")))
@@ -233,6 +295,8 @@ class Terminal:
             is_terminal and os.environ.get("TERM") != "dumb" and color != "never" and not _is_legacy()
         )
         self.width = width or (measured_width(stream) if is_terminal else None)
+        self.table_width = self.width
+        self.height = measured_height(stream) if is_terminal and pages is None else None
 
     def palette(self, colormap: str) -> Palette:
         """Return how cells look here."""
@@ -242,13 +306,18 @@ class Terminal:
         tier = self._system if self._system in ("truecolor", "256") else _plain_tier(encoding)
         return Palette(tier, encoding, colormap)
 
+    def turn(self) -> None:
+        """Begin a new screen; what stood on the last one goes up, where it can be scrolled back to."""
+        lines = os.get_terminal_size(self.stream.fileno()).lines
+        self.stream.write("\n" * lines + "\x1b[H\x1b[J")
+
     def show(self, renderables: Iterable[RenderableType], title: str = "") -> None:
         """Print the parts of a view with a blank line between them, and before them where another view stands.
 
         A view's title is for a file that is read by itself; here the command line says it.
         """
         console = _console(
-            file=self.stream,
+            file=self._written,
             width=self.width or _ENDLESS,
             force_terminal=self._styled,
             color_system=self._system,
@@ -266,14 +335,17 @@ class PictureFile:
 
     Attributes:
         width: cells in a line.
-        is_cut: whether what is wider than a line, and cannot be wrapped, is left out: only if a width was asked for.
+        height: none: a picture is as high as what it shows.
+        table_width: cells that a table may take; None is as many as it needs.
     """
+
+    height = None
 
     def __init__(self, chosen: str, color: str = "auto", width: int | None = None) -> None:
         self._chosen = chosen
         self._tier = "blocks" if chosen == "md" or color == "never" else "truecolor"
         self.width = width or PAGE_WIDTH
-        self.is_cut = width is not None
+        self.table_width = width
         self._drawings: list[Drawing] = []
 
     def palette(self, colormap: str) -> Palette:
@@ -294,6 +366,13 @@ class PictureFile:
 
         return picture_writer(self._chosen)(self._drawings, name)
 
+    def figure(self, name: str) -> bytes:
+        """Return the same where it is no text."""
+        from attncli.formats.figures import figure_of_views, written
+        from attncli.formats.pictures import title_of
+
+        return written(figure_of_views(self._drawings), self._chosen, title_of(self._drawings, name))
+
 
 def _console(**how: Any) -> Console:
     """Return a console that prints what it is given, as it is given."""
@@ -307,7 +386,17 @@ def measured_width(stream: IO[str]) -> int:
     """Return the cells in a line of the terminal around a stream; 80 where there is none and `COLUMNS` is not set."""
     from rich.console import Console
 
-    return max(Console(file=stream).width, NARROWEST)
+    return max(Console(file=stream, force_terminal=False).width, NARROWEST)  # of a dumb one, Rich would say 80
+
+
+def measured_height(stream: IO[str]) -> int:
+    """Return the lines of the terminal around a stream, or those of a usual screen if it has fewer; but the prompt's.
+
+    `LINES` is what a shell says of them where the terminal does not.
+    """
+    from rich.console import Console
+
+    return max(Console(file=stream, force_terminal=False).height, _LEAST_LINES) - 1  # of a dumb one it would say 25
 
 
 def _color_system(stream: IO[str], is_terminal: bool, is_forced: bool) -> str | None:

@@ -161,7 +161,9 @@ class SettableCommand(TyperCommand):
             if parameter.is_eager and parameter.name in given:  # `--help`, which ends here
                 parameter.handle_parse_result(ctx, given, rest)
         if rest:
-            ctx.fail(f"Got unexpected extra argument(s) ({' '.join(rest)})")
+            takes_text = any(parameter.metavar == "TEXT" for parameter in self.params)
+            quotes = "; a text of several words stands in quotes" if takes_text else ""
+            ctx.fail(f"Got unexpected extra argument(s) ({' '.join(rest)}){quotes}")
         typed, standing = self._said(ctx, given)
         left_out = unfit(standing, typed)
         ctx.obj = {name: one for name, one in standing.items() if name not in left_out}

@@ -120,6 +120,7 @@ ENVIRONMENT = {
     "XDG_CONFIG_HOME": "the folder that holds attncli/attncli.toml; see attn config --help. Default: ~/.config",
     "HF_HOME": "the folder of the hub's local cache and token. Default: ~/.cache/huggingface",
     "HF_HUB_CACHE": "the folder of the hub's local cache alone. Default: hub in HF_HOME",
+    "HF_HUB_ETAG_TIMEOUT": "seconds in which the hub has to answer something. Default: 5",
     "HF_HUB_OFFLINE": "1: use the local cache only, as --offline does",
     "HF_TOKEN": "the token for checkpoints of the hub that are not open to everybody",
 }
@@ -198,11 +199,18 @@ def _metrics(_: typer.Context) -> Tables:
     empty field, never 0.
 
     Examples:
-    attn heads -m gpt2 "the cat saw the dog" --sort previous --top 5
+    attn heads -m demo "the cat saw the dog" --sort previous --top 5
     """
-    from attncli.analysis.metric_names import MEANINGS
+    from attncli.analysis.labels import LEAST, WEIGHTS
+    from attncli.analysis.metric_names import DETECTED, MEANINGS
 
-    return {"Metrics": list(MEANINGS.items())}
+    labels = {name: f"a high {metric}" for name, metric in WEIGHTS.items()}
+    labels |= {"local": "a low distance", "broad": "effective_keys near its own", "mixed": "none of these"}
+    return {
+        "Metrics": list(MEANINGS.items()),
+        "With --induction, shares of the weight of all rows": list(DETECTED.items()),
+        f"Labels: far ({LEAST:g} of the way) from a head that weighs all keys alike": list(labels.items()),
+    }
 
 
 TOPICS = {

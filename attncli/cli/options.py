@@ -76,21 +76,42 @@ class Chat(Options):
     ] = None
 
 
+Each = Annotated[
+    bool, input_option("--each", help="Take each text as a sentence of its own, also words without quotes.")
+]
+
+
 @dataclass(frozen=True, repr=False, eq=False)
 class Texts(Options):
     """Which sentences, and a second text in the sequence of each."""
 
     text: Annotated[
         list[str] | None,
-        Argument(metavar="TEXT", help="Sentences; - reads them from standard input, one a line.", show_default=False),
+        Argument(
+            metavar="TEXT",
+            help="Sentences, each in quotes; - reads them from standard input, one a line.",
+            show_default=False,
+        ),
     ] = None
     file: File = None
+    each: Each = False
     whole: Annotated[
         bool, input_option("--whole", help="The file or standard input is one text, newlines and all.")
     ] = False
     pair: Pair = None
     no_special: NoSpecial = False
     prompt: Chat = Chat()
+
+    @property
+    def are_words(self) -> bool:
+        """Whether the arguments are one sentence that somebody wrote without quotes: several, none with a blank."""
+        texts = self.text or []
+        return not self.each and len(texts) > 1 and "-" not in texts and all(map(_is_word, texts))
+
+    @property
+    def sentences(self) -> list[str]:
+        """The sentences of the command line."""
+        return [" ".join(self.text or [])] if self.are_words else self.text or []
 
     @property
     def has_conversations(self) -> bool:
@@ -101,6 +122,10 @@ class Texts(Options):
     def is_one(self) -> bool:
         """Whether the file or standard input is one text, or one list of messages."""
         return self.whole or (self.has_conversations and self.file is not None and self.file.suffix == ".json")
+
+
+def _is_word(text: str) -> bool:
+    return text != "" and not any(map(str.isspace, text))
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -115,7 +140,11 @@ class Sentences(Texts):
 Model = Annotated[
     str | None,
     model_option(
-        "--model", "-m", metavar="NAME_OR_FOLDER", help="A checkpoint; without it, the toy layer.", envvar="ATTN_MODEL"
+        "--model",
+        "-m",
+        metavar="NAME_OR_FOLDER",
+        help="A checkpoint; demo is a small one in the box. Default: the toy layer.",
+        envvar="ATTN_MODEL",
     ),
 ]
 Mask = Annotated[
@@ -251,7 +280,7 @@ class Toy(Options):
     ] = None
     vocab: Vocab = None
     vocab_size: Annotated[
-        int | None, toy_option(metavar="N", help="Rows of the embedding. Default: as many as there are words.")
+        int | None, toy_option(metavar="N", help="Size of the vocabulary. Default: as many as there are words.")
     ] = None
     out_proj: Annotated[
         bool | None,
@@ -362,6 +391,23 @@ Colormap = Annotated[
     Literal["viridis", "cividis", "gray"] | None,
     view_option(help="Colours of the heat maps. Default: viridis.", envvar="ATTN_COLORMAP"),
 ]
+Ramp = Annotated[
+    Literal["sqrt", "linear", "log"] | None,
+    view_option(
+        help="How colours grow with weights: with their square root, with themselves or with their logarithm. "
+        "Default: log.",
+        envvar="ATTN_RAMP",
+    ),
+]
+FigureSize = Annotated[
+    str | None,
+    view_option(
+        "--size",
+        metavar="SIZE",
+        help="How large a figure is: 3.3in, 84mm, 3.3inx2in. For pdf and png, and for svg, which becomes one. "
+        "Default: 3.3in wide for one head, 6.9in for several.",
+    ),
+]
 FailOn = Annotated[
     str | None, Option(metavar="CODES", help="Fail on these findings alone: leak,pad,dead-row. Default: errors.")
 ]
@@ -415,8 +461,15 @@ class View(Options):
             "proof.",
         ),
     ] = None
-    no_sink: Annotated[bool, view_option("--no-sink", help="Leave the first key out of the range of colours.")] = False
-    log: Annotated[bool, view_option("--log", help="Colours on a logarithmic scale of weights.")] = False
+    ramp: Ramp = None
+    range: Annotated[
+        Literal["all", "head", "no-sink"] | None,
+        view_option(
+            help="What the colours reach to: the largest weight of all heads, of each head, or of all without the "
+            "first key. Default: all.",
+            envvar="ATTN_RANGE",
+        ),
+    ] = None
     precision: Precision = None
 
 
@@ -479,8 +532,12 @@ class Output(Options):
             envvar="ATTN_WIDTH",
         ),
     ] = None
+    all_: Annotated[
+        bool,
+        view_option("--all", help="Show everything, not what one screen has room for; in a terminal through $PAGER."),
+    ] = False
     format_: Annotated[
-        Literal["table", "json", "jsonl", "tsv", "csv", "parquet", "svg", "html", "md"] | None, _FORMAT
+        Literal["table", "json", "jsonl", "tsv", "csv", "parquet", "svg", "pdf", "png", "html", "md"] | None, _FORMAT
     ] = None
     output: Annotated[Path | None, _file_option("standard output")] = None
 
@@ -488,24 +545,29 @@ class Output(Options):
         """Return the format that `--format` and the ending of `--output` agree on.
 
         Raises:
-            UsageError: they contradict each other, or the ending is unknown.
+            UsageError: they contradict each other, the ending is unknown, or what draws figures is not installed.
         """
-        from attncli.formats import choose_format
+        from attncli.formats import FIGURES, choose_format
 
-        return choose_format(self.format_, self.output, choices_of(type(self), "format_"))
+        chosen = choose_format(self.format_, self.output, choices_of(type(self), "format_"))
+        if chosen in FIGURES:
+            from attncli.formats.figures import check_figures
+
+            check_figures(self.output, chosen)
+        return chosen
 
     def canvas(
         self, environment: "Environment", chosen: str, command: str
     ) -> "AbstractContextManager[Terminal | PictureFile]":
         """Give what views are drawn on, in one of `formats.DRAWN`; see `Environment.canvas`."""
-        return environment.canvas(f"attn {command}", chosen, self.output, self.color, self.width)
+        return environment.canvas(f"attn {command}", chosen, self.output, self.color, self.width, self.all_)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Rows(Output):
     """Where what has rows goes."""
 
-    format_: Annotated[Literal["table", "json", "tsv", "csv", "svg", "html", "md"] | None, _FORMAT] = None
+    format_: Annotated[Literal["table", "json", "tsv", "csv", "svg", "pdf", "png", "html", "md"] | None, _FORMAT] = None
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -520,14 +582,14 @@ class Beside(Output):
 class Document(Output):
     """Where what is one document goes."""
 
-    format_: Annotated[Literal["table", "json", "svg", "html", "md"] | None, _FORMAT] = None
+    format_: Annotated[Literal["table", "json", "svg", "pdf", "png", "html", "md"] | None, _FORMAT] = None
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Picture(Output):
     """Where what is only drawn goes."""
 
-    format_: Annotated[Literal["table", "svg", "html", "md"] | None, _FORMAT] = None
+    format_: Annotated[Literal["table", "svg", "pdf", "png", "html", "md"] | None, _FORMAT] = None
 
 
 Save = Annotated[Path | None, output_option(metavar="FILE.safetensors", help="Save the trace, for --from.")]

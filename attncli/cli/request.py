@@ -58,6 +58,7 @@ def answers_of(
     only: str | None = None,
     values: bool = True,
     resumed: Resumed | None = None,
+    texts: Iterable[Numbered] | None = None,
 ) -> Iterator[tuple[int, Trace | Failure]]:
     """Yield the numbered traces that a command is asked for; a bad request is refused before the first one.
 
@@ -72,6 +73,7 @@ def answers_of(
         only: what takes a single trace, for the error; None takes any number.
         values: whether V is going to be read; see `open_source`.
         resumed: the run that this one goes on from; sentences that it answered are not answered again.
+        texts: in the place of the sentences that the options name.
 
     Raises:
         UsageError: options contradict each other, or do not apply.
@@ -85,7 +87,7 @@ def answers_of(
         chosen = request.selection
         return iter([(1, load(request.from_, layers or chosen.layer, chosen.head, chosen.kind))])
     return _computed(
-        environment, request, layers or request.selection.layer or usual, generate or 0, only, values, resumed
+        environment, request, layers or request.selection.layer or usual, generate or 0, only, values, resumed, texts
     )
 
 
@@ -101,7 +103,7 @@ def traces_of(
 
 def is_alone(texts: Texts, saved: Path | None) -> bool:
     """Return whether there can be one sentence only, which need not be named by its number."""
-    return saved is not None or texts.is_one or (texts.text != ["-"] and len(texts.text or ()) == 1)
+    return saved is not None or texts.is_one or (texts.text != ["-"] and len(texts.sentences) == 1)
 
 
 def takes_target_alone(environment: Environment, computed: Computed, model: str | None) -> bool:
@@ -183,6 +185,7 @@ def _computed(
     only: str | None,
     values: bool,
     resumed: Resumed | None,
+    made: Iterable[Numbered] | None,
 ) -> Iterator[tuple[int, Trace | Failure]]:
     from attncli.sources import open_source
     from attncli.sources.stream import traced
@@ -190,7 +193,7 @@ def _computed(
     asked = request.computed
     pair, target = asked.sentences.pair, asked.sentences.target
     check_chat(asked.sentences, target)
-    given, texts = _sentences(environment, asked, request.model)
+    given, texts = _sentences(environment, asked, request.model, made)
     if only is not None:
         texts = _the_only(texts, only)
 
@@ -220,8 +223,12 @@ def _computed(
     return refusing(answers, is_alone=True) if given == "target" and not keeps_errors else answers
 
 
-def _sentences(environment: Environment, asked: Computed, model: str | None) -> tuple[Given, Iterator[Numbered]]:
+def _sentences(
+    environment: Environment, asked: Computed, model: str | None, made: Iterable[Numbered] | None
+) -> tuple[Given, Iterator[Numbered]]:
     """Return what the sentences have, and the sentences."""
+    if made is not None:
+        return "text", iter(made)
     if takes_target_alone(environment, asked, model):
         return "target", iter([(1, "")])
     texts = sentences(asked.sentences, environment)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Generic
@@ -28,6 +29,21 @@ _FOREIGN = {
     b"\xff\xfe": "UTF-16",
     b"\xfe\xff": "UTF-16",
 }
+# What unpacks a file, by the bytes that it begins with.
+_PACKED = {
+    b"\x1f\x8b": "gunzip -c",
+    **{b"BZh%d1AY&SY" % level: "bunzip2 -c" for level in range(1, 10)},
+    b"\xfd7zXZ": "unxz -c",
+    b"\x28\xb5\x2f\xfd": "unzstd -c",
+}
+# And what else is no text, though no byte of its first line may be 0. No sentence begins with any of these.
+_BINARY = {
+    b"PK\x03\x04": "a zip archive",
+    b"%PDF-": "a PDF document",
+    b"\x89PNG": "a picture",
+    b"\xff\xd8\xff": "a picture",
+}
+_LOOKED_AT = 256  # bytes
 
 
 def sentences(given: Texts, environment: Environment) -> Iterator[Numbered]:
@@ -37,7 +53,7 @@ def sentences(given: Texts, environment: Environment) -> Iterator[Numbered]:
         UsageError: there is no sentence, or there are two places to look for one.
         InputError: the file cannot be read, or holds no sentence.
     """
-    texts, file = given.text or [], given.file
+    texts, file = given.sentences, given.file
     if texts and file is not None:
         raise UsageError("give sentences or --file, not both")
     from_stdin = texts == ["-"] or file == Path("-") or (not texts and file is None and is_piped_in())
@@ -45,8 +61,10 @@ def sentences(given: Texts, environment: Environment) -> Iterator[Numbered]:
         raise UsageError("--whole applies to --file and standard input; an argument is always one text")
     if given.whole and given.has_conversations:
         raise UsageError(f"--whole does not apply to {file}, which holds messages; drop it")
+    if given.each and not (texts and not from_stdin):
+        raise UsageError("--each applies to sentences of the command line; a file or standard input has one a line")
     if from_stdin:
-        return _read(stdin_bytes(), "standard input", given.whole, environment)
+        return _read(stdin_bytes(), "standard input", given.whole, environment, is_file=False)
     if file is not None:
         numbered = _read(_opened(file), visible(str(file)), given.is_one, environment)
         return _conversations(numbered) if given.has_conversations else numbered
@@ -54,7 +72,41 @@ def sentences(given: Texts, environment: Environment) -> Iterator[Numbered]:
         raise UsageError('give a sentence, such as "time flies like an arrow"')
     if "-" in texts:
         raise UsageError("- reads the sentences from standard input; it cannot stand beside other sentences")
+    if not given.each:
+        say_how_taken(given, environment)
     return iter(enumerate(texts, start=1))
+
+
+def say_how_taken(given: Texts, environment: Environment) -> None:
+    """Say what may not have been meant so: words that became a sentence, and the name of a file that is a text."""
+    if given.are_words:
+        environment.note(f"{len(given.text or ())} words were taken as one sentence; --each takes each as its own")
+    if name := next((text for text in given.text or () if os.path.isfile(text)), None):
+        import shlex
+
+        option = "--from" if name.endswith(".safetensors") else "--file"
+        environment.note(
+            f"{visible(name)} is the name of a file, and was taken as a text; {option} {shlex.quote(visible(name))} "
+            "reads the file"
+        )
+    if model := _model_among(given.text or ()):
+        import shlex
+
+        environment.note(
+            f"{visible(model)} is the name of a model, and was taken as a text; --model {shlex.quote(visible(model))} "
+            "loads the model"
+        )
+
+
+def _model_among(texts: Sequence[str]) -> str | None:
+    """Return the text that is a checkpoint's folder, or beside others the model in the box."""
+    if found := next((text for text in texts if text and os.path.isfile(os.path.join(text, "config.json"))), None):
+        return found
+    if len(texts) > 1:  # for a single word it is not worth the import
+        from attncli.sources.folder import DEMO
+
+        return DEMO if DEMO in texts else None
+    return None
 
 
 def _conversations(numbered: Iterable[Numbered]) -> Iterator[Numbered]:
@@ -71,7 +123,7 @@ def _conversations(numbered: Iterable[Numbered]) -> Iterator[Numbered]:
 def last_number(given: Texts) -> int | None:
     """Return the number of the last sentence or empty line, if there is a quick way to know."""
     if given.file is None:
-        return len(given.text) if given.text and given.text != ["-"] else None
+        return len(given.sentences) if given.text and given.text != ["-"] else None
     if given.is_one:
         return 1
     try:
@@ -97,13 +149,16 @@ def _readable(name: str) -> Iterator[None]:
         raise InputError(f"cannot read {name}: {error.strerror or error}") from None
 
 
-def _read(stream: IO[bytes], name: str, whole: bool, environment: Environment) -> Iterator[Numbered]:
+def _read(
+    stream: IO[bytes], name: str, whole: bool, environment: Environment, is_file: bool = True
+) -> Iterator[Numbered]:
     """Yield the lines that are not empty; a byte order mark and the ends of lines are not text."""
     number = empty = 0
     with stream, _readable(name):
+        ahead = _ahead(stream)
         for number, line in enumerate([stream.read(MOST_BYTES + 1)] if whole else _lines(stream), start=1):
             if number == 1:
-                _refuse_foreign(line, name)
+                _refuse_foreign(line, ahead, name, is_file)
             content = line.removeprefix(_BOM) if number == 1 else line
             content = content if whole else content.rstrip(b"\r\n")
             if content and not (whole and content.isspace()):
@@ -124,14 +179,53 @@ def _lines(stream: IO[bytes]) -> Iterator[bytes]:
             line = stream.readline(MOST_BYTES + 1)
 
 
-def _refuse_foreign(beginning: bytes, name: str) -> None:
-    """Raise InputError where a text begins with the mark of an encoding none of whose lines is UTF-8."""
-    found = next((encoding for mark, encoding in _FOREIGN.items() if beginning.startswith(mark)), None)
-    if found:
+def _ahead(stream: IO[bytes]) -> bytes:
+    """Return as much of what comes next as is there already, without taking it."""
+    peek = getattr(stream, "peek", None)
+    return peek(1) if peek else b""
+
+
+def _refuse_foreign(beginning: bytes, ahead: bytes, name: str, is_file: bool) -> None:
+    """Raise InputError where a text is none, or in an encoding none of whose lines is UTF-8, by how it begins.
+
+    Args:
+        beginning: the first line.
+        ahead: the first bytes, of other lines too: binary data has line ends by chance.
+        name: what the file is called.
+        is_file: whether that is the name of a file.
+    """
+
+    def found(kinds: Mapping[bytes, str]) -> str | None:
+        return next((kind for mark, kind in kinds.items() if beginning.startswith(mark)), None)
+
+    if packed := found(_PACKED):
+        import shlex
+
+        before = f"{packed} {shlex.quote(name)} |" if is_file else f"… | {packed.split()[0]} |"
+        raise InputError(f"{name} is packed and no text; unpack it first: {before} attn inspect -")
+    if encoding := found(_FOREIGN):
+        by = "by the byte order mark that it begins with"
+    elif encoding := _of_two_bytes(beginning[:_LOOKED_AT]):
+        by = "by its zero bytes"
+    if encoding:
         raise InputError(
-            f"{name} is {found}, by the byte order mark that it begins with; convert it to UTF-8 first, such as with "
-            f"iconv -f {found} -t UTF-8"
+            f"{name} is {encoding}, {by}; convert it to UTF-8 first, such as with iconv -f {encoding} -t UTF-8"
         )
+    what = found(_BINARY) or ("binary" if b"\0" in beginning or b"\0" in ahead else None)
+    if what:
+        hint = "; --from reads a saved trace" if name.endswith(".safetensors") else ""
+        raise InputError(f"{name} is {what} and no text; expected UTF-8, one sentence a line{hint}")
+
+
+def _of_two_bytes(beginning: bytes) -> str | None:
+    """Return which UTF-16 a text without a mark is in: of most letters one of the two bytes is 0."""
+    for encoding, zeros, others in (
+        ("UTF-16LE", beginning[1::2], beginning[::2]),
+        ("UTF-16BE", beginning[::2], beginning[1::2]),
+    ):
+        if zeros and zeros.count(0) > len(zeros) * 0.8 and 0 not in others.rstrip(b"\n"):
+            return encoding
+    return None
 
 
 def _decoded(content: bytes, name: str) -> str | Failure:

@@ -193,7 +193,7 @@ def test_models_of_the_local_cache_and_folders_that_hold_a_configuration(
         (work / folder).mkdir(exist_ok=True)
         (work / folder / "config.json").write_text('{"n_layer": 3, "n_head": 5}')
     monkeypatch.chdir(work)
-    assert offered("inspect", "-m", "") == [name, "here", "runs/"]
+    assert offered("inspect", "-m", "") == ["demo", name, "here", "runs/"]
     assert offered("mask", "model", "sent") == [name]
     assert offered("inspect", "--model=ru") == ["--model=runs/"]
     assert offered("inspect", "-m", "runs/") == ["runs/first"]
@@ -206,6 +206,7 @@ def test_models_of_the_local_cache_and_folders_that_hold_a_configuration(
     assert offered("inspect", "-m", name, "--revision", "main", "--head", "1") == ["1", "10", "11"]
     assert offered("inspect", "-m", name, "--revision", "0" * 40, "--head", "1") == ["1", "10", "11"]
     assert offered("inspect", "-m", name, "--revision", "other", "--head", "") == ["all"]
+    assert offered("inspect", "-m", "demo", "-l", "") == [*"0123", "all"]
     assert offered("inspect", "--model=here", "-l", "") == ["0", "1", "2", "all"]
     assert offered("inspect", "-mhere", "-l", "0,1-") == ["0,1-1", "0,1-2"]
     assert offered("diff", "-m", "here", "-m", name, "-H", "0,") == [f"0,{head}" for head in range(5)]
@@ -228,7 +229,7 @@ def test_adapters_and_folders_that_hold_one_checkpoint_are_offered(
     (work / "lora" / "adapter_config.json").write_text('{"base_model_name_or_path": "base"}')
     (work / "lost" / "adapter_config.json").write_text("[]")
     monkeypatch.chdir(work)
-    assert offered("inspect", "-m", "") == ["some/lora", "base", "lora", "lost", "one", "two/"]
+    assert offered("inspect", "-m", "") == ["demo", "some/lora", "base", "lora", "lost", "one", "two/"]
     assert offered("inspect", "-m", "lora", "--base", "b") == ["base"]
     assert offered("inspect", "-m", "one", "--layer", "") == ["0", "1", "2", "all"]
     assert offered("inspect", "-m", "lora", "--layer", "") == ["0", "1", "2", "all"]

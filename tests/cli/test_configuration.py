@@ -35,6 +35,8 @@ VALUES = {
     "rng": ["torch"] * 4,
     "precision": ["0", "1", "2", "3"],
     "colormap": ["cividis", "gray", "cividis", "gray"],
+    "ramp": ["linear", "sqrt", "linear", "sqrt"],
+    "range": ["head", "no-sink", "head", "no-sink"],
     "color": ["always", "never", "always", "never"],
     "width": ["50", "60", "70", "80"],
 }

@@ -81,7 +81,8 @@ def test_a_text_says_a_value(text: str, kind: Any, value: Any) -> None:
         ("4", int, (None, 3), "expected at most 3"),
         ("x", float, (), "expected a number"),
         ("maybe", bool, (), "expected true or false"),
-        ("A", Literal["a", "bee"], (), "'A' is not one of 'a', 'bee'"),
+        ("A", Literal["a", "bee"], (), "'A' is not one of 'a', 'bee'; did you mean 'a'?"),
+        ("x", Literal["a", "bee"], (), "'x' is not one of 'a', 'bee'"),
         ("be", Literal["a", "bee"], (), "'be' is not one of 'a', 'bee'; did you mean 'bee'?"),
     ],
 )

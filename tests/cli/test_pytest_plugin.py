@@ -238,7 +238,7 @@ def test_in_several_processes_beside_a_plain_terminal(tmp_path: Path) -> None:
     }
     failed = failures["test_padding_is_seen"]
     assert failed.isascii()
-    assert "3  ::::AAAA . ." in message(failed)
+    assert "3 ::::AAAA . ." in message(failed)
 
 
 def test_it_can_be_left_out(tmp_path: Path) -> None:

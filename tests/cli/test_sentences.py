@@ -1,5 +1,9 @@
 """Where sentences come from: arguments, standard input, files, pairs and targets."""
 
+import bz2
+import gzip
+import lzma
+import shlex
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +27,152 @@ def test_each_argument_is_a_sentence(attn: Run) -> None:
     ran = attn("inspect", "time flies", "fruit flies like", "-F", "tsv")
     assert (ran.code, ran.err) == (0, "")
     assert texts(ran.out) == [("1", "time flies"), ("2", "fruit flies like")]
+
+
+def test_words_without_quotes_are_one_sentence(attn: Run) -> None:
+    for command in ("inspect", "heads", "tokens"):
+        ran = attn(command, "time", "flies", "like", "-F", "tsv")
+        assert (ran.code, ran.out) == (0, attn(command, "time flies like", "-F", "tsv").out)
+        assert ran.err == "attn: 3 words were taken as one sentence; --each takes each as its own\n"
+    ran = attn("why", "time", "flies", "-q", "flies", "-F", "json")
+    assert ran.json == attn("why", "time flies", "-q", "flies", "-F", "json").json
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        (["time", "flies", "--each"], ["time", "flies"]),
+        (["time", "flies like"], ["time", "flies like"]),
+        (["time", "flies\u3000like"], ["time", "flies like"]),
+        (["time"], ["time"]),
+        (["time", "--each"], ["time"]),
+    ],
+)
+def test_texts_are_sentences_where_one_has_a_blank_and_where_each_is_to_be(
+    attn: Run, arguments: list[str], found: list[str]
+) -> None:
+    ran = attn("inspect", *arguments, "-F", "tsv")
+    assert (ran.code, ran.err) == (0, "")
+    assert texts(ran.out) == [(str(number), text) for number, text in enumerate(found, 1)]
+
+
+def test_each_is_about_the_command_line(attn: Run, tmp_path: Path) -> None:
+    path = tmp_path / "sentences.txt"
+    path.write_text("time flies\n", encoding="utf-8")
+    for arguments in (["--file", path], ["-"], []):
+        ran = attn("inspect", *arguments, "--each", stdin="time flies\n")
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err.startswith("attn: --each applies to sentences of the command line")
+
+
+def test_an_empty_text_is_no_word_of_a_sentence(attn: Run) -> None:
+    ran = attn("inspect", "time", "", "-F", "tsv")
+    assert (ran.code, texts(ran.out)) == (5, [("1", "time")])
+    assert ran.err == "attn: sentence 2: the sentence is empty; expected at least one word\n"
+
+
+def test_the_name_of_a_model_is_a_text_and_a_note_says_so(
+    attn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my model").mkdir()
+    assert attn("tokens", "my model").err == ""
+    for path in ("config.json", "my model/config.json"):
+        Path(path).write_text("{}", encoding="utf-8")
+    for name, quoted in (("demo", "demo"), ("my model", "'my model'")):
+        ran = attn("tokens", name, "time flies", "-F", "json")
+        assert (ran.code, [each["text"] for each in ran.json]) == (0, [name, "time flies"])
+        assert ran.err == (
+            f"attn: {name} is the name of a model, and was taken as a text; --model {quoted} loads the model\n"
+        )
+    assert "name of a model" not in attn("tokens", "", "demo flies").err
+
+
+def test_the_name_of_a_file_is_a_text_and_a_note_says_so(
+    attn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my notes.txt").write_text("time flies\n", encoding="utf-8")
+    ran = attn("tokens", "my notes.txt", "-F", "json")
+    assert (ran.code, ran.json["text"]) == (0, "my notes.txt")
+    assert ran.err == (
+        "attn: my notes.txt is the name of a file, and was taken as a text; --file 'my notes.txt' reads the file\n"
+    )
+    assert attn("tokens", "my notes.txt", "--each").err == ""
+    assert "--file 'my notes.txt' reads the file" in attn("diff", "my notes.txt", "my time").err
+    assert attn("inspect", "time flies", "--save", "trace.safetensors").code == 0
+    assert "--from trace.safetensors reads the file" in attn("inspect", "trace.safetensors").err
+
+
+PACKED = {
+    "gzip": (gzip.compress, "is packed and no text; unpack it first: gunzip -c {} | attn inspect -"),
+    "bzip2": (bz2.compress, "is packed and no text; unpack it first: bunzip2 -c {} | attn inspect -"),
+    "xz": (lzma.compress, "is packed and no text; unpack it first: unxz -c {} | attn inspect -"),
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
+@pytest.mark.parametrize("whole", [[], ["--whole"]], ids=["lines", "whole"])
+def test_what_is_packed_is_one_sentence_on_how_to_unpack_it(
+    attn: Run, tmp_path: Path, name: str, whole: list[str]
+) -> None:
+    pack, said = PACKED[name]
+    path = tmp_path / "my sentences"
+    path.write_bytes(pack(b"time flies\nfruit flies\n"))
+    ran = attn("heads", "--file", path, *whole)
+    assert (ran.code, ran.out) == (5, "")
+    assert ran.err == f"attn: {path} {said.format(shlex.quote(str(path)))}\n"
+    piped = attn("tokens", "-", *whole, stdin=path.read_bytes())
+    assert (piped.code, piped.out) == (5, "")
+    unpacker = said.partition("first: ")[2].split()[0]
+    assert (
+        piped.err == f"attn: standard input is packed and no text; unpack it first: … | {unpacker} | attn inspect -\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"PK\x03\x04\x14\0", "is a zip archive and no text"),
+        (b"%PDF-1.7\n%\xe2\xe3\n", "is a PDF document and no text"),
+        (b"\x89PNG\r\n\x1a\n\0\0", "is a picture and no text"),
+        (b"\x93NUMPY\x01\0v\0{'descr': '<f4'}\n", "is binary and no text"),
+        (b"\x7fELF\x02\x01\x01\0\0\n", "is binary and no text"),
+    ],
+)
+def test_what_is_no_text_is_one_sentence(attn: Run, content: bytes, said: str) -> None:
+    ran = attn("inspect", "-", stdin=content)
+    assert (ran.code, ran.out) == (5, "")
+    assert ran.err == f"attn: standard input {said}; expected UTF-8, one sentence a line\n"
+
+
+def test_binary_data_has_line_ends_by_chance(attn: Run, tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    path.write_bytes(b"\xa7\x03\n\xf2\n\x11\0\0\x07\n" * 9)
+    ran = attn("inspect", "--file", path)
+    assert (ran.code, ran.out) == (5, "")
+    assert ran.err == f"attn: {path} is binary and no text; expected UTF-8, one sentence a line\n"
+
+
+@pytest.mark.parametrize("text", ["BZh is a name", "PAR1 is a receptor", "PK", "%PDF is a comment"])
+def test_a_text_that_begins_nearly_as_a_file_does_is_read(attn: Run, text: str) -> None:
+    assert attn("tokens", "-", "-F", "json", stdin=f"{text}\n").json["text"] == text
+
+
+def test_a_trace_that_is_read_as_text_says_how_it_is_read(attn: Run, tmp_path: Path) -> None:
+    path = tmp_path / "trace.safetensors"
+    assert attn("inspect", "time flies", "--save", path).code == 0
+    ran = attn("inspect", "--file", path)
+    assert (ran.code, ran.out) == (5, "")
+    assert ran.err.endswith(" is binary and no text; expected UTF-8, one sentence a line; --from reads a saved trace\n")
+
+
+@pytest.mark.parametrize("encoding", ["UTF-16LE", "UTF-16BE"])
+@pytest.mark.parametrize("text", ["x\n", "time flies\nfruit flies\n", "naïve café — 10 €\n"])
+def test_utf_16_without_a_mark_is_known_by_its_zero_bytes(attn: Run, encoding: str, text: str) -> None:
+    ran = attn("inspect", "-", stdin=text.encode(encoding))
+    assert (ran.code, ran.out) == (5, "")
+    assert ran.err.startswith(f"attn: standard input is {encoding}, by its zero bytes; convert it to UTF-8 first")
 
 
 def test_a_table_of_several_sentences_is_the_tables_of_each(attn: Run) -> None:

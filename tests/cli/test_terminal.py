@@ -1,14 +1,16 @@
 """The program in a real terminal, and who decides about its colours."""
 
 import os
+import re
 import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
-from running import program
+from running import on_terminal, program, text_shown
 
 ATTN = [sys.executable, "-m", "attncli"]
 SENTENCE = "time flies like an arrow"
@@ -70,3 +72,45 @@ def test_colour_is_decided_by_the_flag_then_the_environment(
     plain = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "FORCE_COLOR"}}
     ran = program("inspect", SENTENCE, *arguments, env=plain | environment)
     assert ("\x1b[" in ran.stdout) == is_coloured
+
+
+@pytest.mark.parametrize("width", [40, 60, 100])
+def test_an_error_is_broken_between_words_and_says_who_speaks_in_colour(width: int) -> None:
+    arguments = ("inspect", "time flies", "--temperature", "2")
+    plain = {"COLUMNS": str(width), "NO_COLOR": "", "FORCE_COLOR": ""}
+    code, out, shown = on_terminal(*arguments, **plain)
+    assert (code, out) == (2, "")
+    lines = [line.rstrip() for line in text_shown(shown).splitlines()]
+    assert "".join(f"{line} " for line in lines).rstrip() == program(*arguments).stderr.rstrip()
+    assert all(len(line) <= width for line in lines)
+    assert all(len(f"{line} {following.split()[0]}") > width for line, following in pairwise(lines))
+    assert shown.startswith("\x1b[1;31mattn:\x1b[0m no such option: ")
+
+
+def test_a_dumb_terminal_is_as_wide_as_it_says() -> None:
+    code, _, shown = on_terminal("inspect", SENTENCE, out=True, TERM="dumb", COLUMNS="46")
+    assert code == 0
+    assert max(map(len, shown.splitlines())) in range(40, 47)
+
+
+@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
+def test_an_error_has_no_colour_where_none_is_wanted(environment: dict[str, str]) -> None:
+    shown = on_terminal("inspect", "--nonsense", **{"NO_COLOR": "", "FORCE_COLOR": ""} | environment)[2]
+    assert shown == "attn: no such option: --nonsense; see attn inspect --help\r\n"
+
+
+def test_an_error_that_nobody_watches_is_one_line_even_where_colour_is_forced() -> None:
+    ran = program("inspect", "x" * 300, "--query", "y", env=os.environ | {"FORCE_COLOR": "1", "COLUMNS": "40"})
+    assert ran.stderr.count("\n") == 1
+    assert "\x1b" not in ran.stderr
+
+
+def test_a_note_is_no_error_and_a_bad_sentence_stands_above_the_bar() -> None:
+    plain = {"NO_COLOR": "", "FORCE_COLOR": "", "COLUMNS": "80"}
+    shown = on_terminal("tokens", "time", "flies", **plain)[2]
+    assert shown.startswith("\x1b[1mattn:\x1b[0m 2 words were taken as one sentence")
+    code, _, shown = on_terminal("tokens", "-", stdin="time\n \nflies\n", **plain)
+    assert code == 5
+    # Where the bar is drawn, its line is cleared before the error is written, from the beginning of a line.
+    (before,) = re.findall(r"([^\n]*)attn:.{0,10} sentence 2: the sentence is empty; expected at least one word", shown)
+    assert text_shown(before).rpartition("\r")[2].strip() == ""

@@ -27,12 +27,25 @@ def traces(tmp_path: Path, attn: Run) -> tuple[Path, Path]:
 
 def test_two_sentences_are_compared_on_what_they_share(attn: Run) -> None:
     ran = attn("diff", *FLIES, "--query", "flies", "--top", "2")
-    assert ran.code == 0
-    assert ran.err.count("\n") == 1
-    assert "a word may have two embeddings" in ran.err
+    assert (ran.code, ran.err) == (0, "")
     assert re.search(r"tokens A  0 time .*\ntokens B  0 fruit.*\nshared +=  +=", ran.out)
     assert "query row 1 flies" in ran.out
     assert len(re.findall(r"^ +0 +\d  1 flies", ran.out, re.MULTILINE)) == 2
+
+
+def test_a_word_that_is_deleted_changes_the_rows_that_saw_it_and_no_other(attn: Run) -> None:
+    texts = "time flies like an arrow", "time flies like arrow"
+    for query, changes in (("like", False), ("arrow", True)):
+        document = attn("diff", *texts, "--query", query, "-F", "json").json
+        assert [head["jensen_shannon"] > 0 for head in document["heads"]] == [changes] * 4
+        assert bool(document["cells"]) == changes
+
+
+def test_a_word_that_torchs_tables_hold_twice_is_warned_about(attn: Run) -> None:
+    ran = attn("diff", *FLIES, "--rng", "torch")
+    assert ran.code == 0
+    assert ran.err.count("\n") == 1
+    assert "a word may have two embeddings; --rng numpy" in ran.err
 
 
 def test_two_traces_are_compared_without_the_model(traces: tuple[Path, Path], attn: Run) -> None:
@@ -97,8 +110,9 @@ def test_sentences_come_from_a_file_and_from_a_pipe_too(attn: Run, tmp_path: Pat
     ("arguments", "code", "said"),
     [
         (["one"], 2, "one sentence to compare; give two, or one and two checkpoints: -m A -m B"),
-        (["one", "two", "three"], 2, "more than two sentences to compare"),
-        (["one", "two", "-m", "a", "-m", "b"], 2, "two checkpoints are compared on one sentence"),
+        (["one", "two", "three"], 2, "more than two sentences to compare; put each in quotes: attn diff "),
+        (["one", "two", "three and four"], 2, "more than two sentences to compare; give two"),
+        (["one", "two", "--each", "-m", "a", "-m", "b"], 2, "two checkpoints are compared on one sentence"),
         (["one", "-m", "a", "-m", "b", "-m", "c"], 2, "--model is given 3 times; give it once, or twice"),
         (["--from", "a.safetensors"], 2, "--from is given once; give it twice"),
         (["--from", "a", "--from", "b", "--from", "c"], 2, "--from is given 3 times"),

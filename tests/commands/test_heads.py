@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
-from running import Ran
+from running import Ran, on_terminal, plain, printed, text_shown
 
+import attncli
 from attncli.analysis.heads import HeadSummary, Survey
 from attncli.analysis.metric_names import NAMES
-from attncli.render.heads import grid_parts
+from attncli.render.heads import Shown, grid_parts, table_parts
 from attncli.render.palette import Palette
 from attncli.trace.trace import Provenance
 
@@ -32,7 +33,8 @@ def test_the_metrics_are_those_that_inspect_shows(attn: Run) -> None:
     shown = attn("inspect", TEXT, "-F", "json", "--show", "metrics").json["layers"][0]["heads"]
     assert len(heads) == len(shown) == 4
     for entry, head in zip(heads, shown, strict=True):
-        assert {"layer": 0, "kind": "self", "head": head["head"], **head["metrics"]} == entry
+        labels = {"label": entry["label"], "labels": entry["labels"]}
+        assert {"layer": 0, "kind": "self", "head": head["head"], **head["metrics"], **labels} == entry
 
 
 def test_every_format_has_the_same_numbers(attn: Run, tmp_path: Path) -> None:
@@ -60,7 +62,7 @@ def test_every_format_has_the_same_numbers(attn: Run, tmp_path: Path) -> None:
 def test_a_picture_has_what_the_table_and_the_map_have(attn: Run, tmp_path: Path, ending: str) -> None:
     for view in ("--sort", "--grid"):
         path = tmp_path / f"heads.{ending}"
-        assert attn("heads", TEXT, view, "entropy", "-o", path).code == 0
+        assert attn("heads", TEXT, view, "entropy", "-o", path, "--precision", "2").code == 0
         assert "entropy" in path.read_text()
         assert all(
             f"{entry['entropy']:.2f}" in path.read_text() for entry in attn("heads", TEXT, "-F", "json").json["heads"]
@@ -69,8 +71,9 @@ def test_a_picture_has_what_the_table_and_the_map_have(attn: Run, tmp_path: Path
 
 def test_one_sentence_has_neither_deviations_nor_counts(attn: Run) -> None:
     (entry, *_) = attn("heads", TEXT, "-F", "json").json["heads"]
-    assert list(entry) == ["layer", "kind", "head", *NAMES]
-    assert list(rows_of(attn("heads", TEXT, "-F", "tsv").out)[0]) == ["layer", "kind", "head", *NAMES]
+    assert list(entry) == ["layer", "kind", "head", *NAMES, "label", "labels"]
+    label = ["label", "label_score", "label_baseline", "label_gain", "labels"]
+    assert list(rows_of(attn("heads", TEXT, "-F", "tsv").out)[0]) == ["layer", "kind", "head", *NAMES, *label]
 
 
 def test_precision_rounds_every_format(attn: Run) -> None:
@@ -93,7 +96,10 @@ def test_what_is_undefined_is_null_empty_or_a_dash_and_sorts_last(attn: Run) -> 
 
 
 def test_the_table_says_over_how_many_sentences_a_metric_is_defined(attn: Run) -> None:
-    assert "duplicate, induction over the 1 in which it is defined; special over none" in attn("heads", *TWO).out
+    assert (
+        "duplicate, induction over the 1 in which it is defined; special, separator over none"
+        in attn("heads", *TWO).out
+    )
 
 
 def test_sorted_the_best_heads_come_first(attn: Run) -> None:
@@ -103,7 +109,7 @@ def test_sorted_the_best_heads_come_first(attn: Run) -> None:
     assert rows_of(attn("heads", TEXT, "--sort", "induction", "--top", "2", "-F", "tsv").out) == by_value[:1:-1]
     ran = attn("heads", TEXT, "--sort", "induction", "--top", "2")
     assert "2 of 4 heads" in ran.out
-    assert [line.split()[1] for line in ran.out.splitlines()[3:5]] == [row["head"] for row in by_value[:1:-1]]
+    assert [line.split()[1] for line in ran.out.splitlines()[4:6]] == [row["head"] for row in by_value[:1:-1]]
 
 
 def test_the_map_names_the_heads_at_both_ends(attn: Run) -> None:
@@ -137,16 +143,16 @@ def test_on_one_screen_a_wide_table_is_folded_and_beyond_it_columns_go(attn: Run
     few = attn("heads", TEXT, "--width", "60").out
     assert [line for line in few.splitlines() if line.startswith("layer ")][1:]
     assert "no room for" not in few
-    assert all(few.count(f" {name}") == 1 for name in NAMES if name != "special")
+    assert all(few.count(f" {name}") == 1 for name in NAMES if name not in ("special", "separator"))
     many = attn("heads", TEXT, "--num-heads", "40", "--d-model", "40", "--width", "60", "--sort", "max_score").out
     (header,) = [line for line in many.splitlines() if line.startswith("layer ")]
     shown = header.split()[2:]
     assert shown[0] == "max_score"
     _, _, note = many.rpartition("\n\n")
     gone, _, rest = " ".join(note.split()).partition("no room for ")[2].partition("; ")
-    assert sorted([*shown, *gone.split(", "), "special"]) == sorted(NAMES)
-    assert rest == "-F tsv has them, --sort brings one to the front"
-    assert "special not defined for this sentence" in note
+    assert sorted([*shown, *gone.split(", "), "special", "separator"]) == sorted(NAMES)
+    assert rest == "-F tsv has them, --metrics chooses"
+    assert "special, separator not defined for this sentence" in note
 
 
 def test_a_picture_is_as_wide_as_its_table(attn: Run, tmp_path: Path) -> None:
@@ -154,7 +160,7 @@ def test_a_picture_is_as_wide_as_its_table(attn: Run, tmp_path: Path) -> None:
     attn("heads", TEXT, *options)
     assert all(name in (tmp_path / "heads.md").read_text() for name in NAMES)
     attn("heads", TEXT, *options, "--width", "60")
-    assert "no room for" in (tmp_path / "heads.md").read_text()
+    assert "no room for" in " ".join((tmp_path / "heads.md").read_text().split())
 
 
 def test_where_nothing_can_be_ranked_it_is_said(attn: Run) -> None:
@@ -171,10 +177,10 @@ def test_where_nothing_can_be_ranked_it_is_said(attn: Run) -> None:
         ([math.inf, -math.inf, None], "max_score   – not defined   I infinite", ["inf", "-inf"]),
         (
             [math.inf, 1.0, 2.0, None],
-            "max_score   1  ░░░░▒▒▒▒▓▓▓▓███ 2   – not defined   I infinite",
+            "max_score   1  ░░░ 1.2 ░▒▒▒ 1.5 ▒▓▓▓ 1.8 ▓███ 2   – not defined   I infinite",
             ["inf", "1.0000"],
         ),
-        ([1.0, None, 2.0], "max_score   1  ░░░░▒▒▒▒▓▓▓▓███ 2   – not defined", ["2.0000", "1.0000"]),
+        ([1.0, None, 2.0], "max_score   1  ░░░ 1.2 ░▒▒▒ 1.5 ▒▓▓▓ 1.8 ▓███ 2   – not defined", ["2.0000", "1.0000"]),
     ],
 )
 def test_a_map_has_no_range_of_infinities_and_no_undefined_head_at_an_end(
@@ -236,9 +242,177 @@ def test_a_thousand_warnings_are_counted(attn: Run) -> None:
     assert "980 more" in ran.err
 
 
+LABELLED = (TEXT, "--num-heads", "8", "--init", "normal", "--label")
+
+
+def test_every_format_has_the_same_labels(attn: Run, tmp_path: Path) -> None:
+    heads = attn("heads", *LABELLED, "-F", "json").json["heads"]
+    assert len({head["label"] for head in heads}) > 1
+    for head, row in zip(heads, rows_of(attn("heads", *LABELLED, "-F", "tsv").out), strict=True):
+        assert (row["layer"], row["head"]) == (str(head["layer"]), str(head["head"]))
+        assert row["label"] == (head["label"] or "")
+        assert row["labels"].split(";") == [label["label"] for label in head["labels"]] or not head["labels"]
+        if head["labels"]:
+            first = head["labels"][0]
+            assert first["label"] == head["label"]
+            numbers = [float(row[f"label_{name}"]) for name in ("score", "baseline", "gain")]
+            assert numbers == [first["score"], first["baseline"], first["gain"]]
+        else:
+            assert row["label_score"] == row["label_baseline"] == row["label_gain"] == ""
+    table = attn("heads", *LABELLED, "--precision", "3").out.splitlines()
+    header = table.index(next(line for line in table if line.startswith("layer  head")))
+    for line, head in zip(table[header + 1 :], heads, strict=False):
+        words = line.split()
+        assert words[:2] == [str(head["layer"]), str(head["head"])]
+        assert (head["label"] or "mixed") in line
+        if head["label"]:
+            first = head["labels"][0]
+            numbers = [word for word in words if "." in word][:3]
+            assert numbers == [f"{first[name]:.3f}" for name in ("score", "baseline", "gain")]
+    for ending in ("svg", "html", "md"):
+        attn("heads", *LABELLED, "-o", tmp_path / f"heads.{ending}")
+        assert "baseline" in (tmp_path / f"heads.{ending}").read_text()
+
+
+def test_labels_may_stand_beside_metrics_and_in_the_order_of_one(attn: Run) -> None:
+    assert "label  score  baseline" in " ".join(attn("heads", *LABELLED).out.split()).replace(" ", "  ")
+    ran = attn("heads", *LABELLED, "--metrics", "sink, entropy")
+    (header,) = [line.split() for line in ran.out.splitlines() if line.startswith("layer  head")]
+    assert header[:6] == ["layer", "head", "label", "score", "baseline", "gain"]
+    assert header[-2:] == ["sink", "entropy"]
+    by_entropy = attn("heads", *LABELLED, "--sort", "entropy").out
+    order = [row["head"] for row in rows_of(attn("heads", *LABELLED, "--sort", "entropy", "-F", "tsv").out)]
+    shown = [line.split()[1] for line in by_entropy.splitlines() if line.startswith("    0")]
+    assert shown == order
+    entropies = {row["head"]: float(row["entropy"]) for row in rows_of(attn("heads", *LABELLED, "-F", "tsv").out)}
+    assert order == sorted(order, key=lambda head: -entropies[head])
+
+
+def test_with_label_top_keeps_some_heads_of_each_label(attn: Run) -> None:
+    labels = [row["label"] for row in rows_of(attn("heads", *LABELLED, "-F", "tsv").out)]
+    kept = [row["label"] for row in rows_of(attn("heads", *LABELLED, "--top", "1", "-F", "tsv").out)]
+    assert kept == list(dict.fromkeys(labels))
+
+
+@pytest.mark.parametrize("form", ["json", "tsv"])
+def test_metrics_chooses_columns_in_order(attn: Run, form: str) -> None:
+    ran = attn("heads", *TWO, "--metrics", "sink,entropy,sink", "-F", form)
+    if form == "json":
+        (entry, *_) = ran.json["heads"]
+        assert list(entry) == ["layer", "kind", "head", "sink", "entropy", "std", "counts", "label", "labels"]
+        assert list(entry["std"]) == list(entry["counts"]) == ["sink", "entropy"]
+    else:
+        (header, *_) = ran.out.splitlines()
+        of_each = [f"{name}{what}" for what in ("", "_std", "_count") for name in ("sink", "entropy")]
+        assert header.split("\t")[3:-5] == of_each
+
+
+def test_a_sorted_table_has_the_metric_that_it_is_sorted_by(attn: Run) -> None:
+    ran = attn("heads", TEXT, "--metrics", "entropy", "--sort", "sink")
+    assert "layer  head    sink  entropy" in ran.out
+
+
+def test_the_induction_test_says_what_it_ran_on(attn: Run, tiny_llama: str) -> None:
+    ran = attn("heads", "-m", tiny_llama, "--induction")
+    assert (ran.code, ran.err) == (0, "")
+    assert "10 sequences of 19 tokens · random tokens twice" in ran.out
+    (header,) = [line.split() for line in ran.out.splitlines() if line.startswith("layer")]
+    detectors = ["induction_head", "previous_token_head", "duplicate_token_head"]
+    assert header == ["layer", "head", "induction", "previous", "duplicate", *detectors]
+    heads = attn("heads", "-m", tiny_llama, "--induction", "-F", "json").json["heads"]
+    assert [head["induction"] for head in heads] == sorted((head["induction"] for head in heads), reverse=True)
+    assert attn("heads", "-m", tiny_llama, "--induction").out == ran.out  # the same tokens in every run
+    grid = attn("heads", "-m", tiny_llama, "--induction", "--grid", "induction_head").out
+    assert "induction_head, mean over 10 sequences" in grid
+    assert "same token and induction rest on" not in attn("heads", "-m", tiny_llama, "--induction", "--label").out
+
+
+def test_the_induction_test_of_a_model_that_sees_later_keys_has_a_warning(attn: Run, minilm: str) -> None:
+    ran = attn("heads", "-m", minilm, "--induction", "--layer", "0", "--top", "1")
+    assert ran.code == 0
+    assert "--induction is a test of causal models" in ran.err
+    assert ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
+@pytest.mark.parametrize("lines", [20, 44])
+@pytest.mark.parametrize(
+    "view", [(), ("--label",), ("--sort", "sink"), ("--label", "--metrics", "entropy,sink")], ids=" ".join
+)
+@pytest.mark.parametrize("heads", [4, 60])
+def test_in_a_terminal_it_is_one_screen(width: int, lines: int, view: tuple[str, ...], heads: int) -> None:
+    found = attncli.heads(TEXT, num_heads=heads, d_model=heads)
+    shown = Shown("sink" if "--sort" in view else None, "--label" in view, None, max(lines, 40) - 1)
+    if "--label" in view:
+        found = found.by_label().only(("entropy", "sink") if "--metrics" in view else ())
+    out = printed(table_parts(found, shown, Palette("truecolor"), width), Palette("truecolor"), width)
+    written = plain(out).splitlines()
+    assert len(written) <= max(lines, 40) - 1
+    assert all(cell_len(line) <= width for line in written)
+    rows = [line for line in written if line.startswith("    0  ")]
+    said = " ".join(" ".join(written).split())
+    assert ("one screen: " in said) == (heads == 60)
+    if heads == 60:
+        assert f"{len(rows)} of 60 heads" in said
+        assert len(written) >= max(lines, 40) - 6  # and no line of it is wasted
+    if view == ("--label",) and heads == 60:
+        labels = {head.labels[0].name if head.labels else "mixed" for head in found.heads}
+        assert all(any(label in row for row in rows) for label in labels)
+
+
+REPEATING = (
+    "seven green lamps near the door, seven green lamps near the stair, seven green lamps",
+    "I met a tall woman with a dog and a tall woman with a hat, a tall woman with a dog",
+)
+
+
+@pytest.mark.parametrize("text", REPEATING)
+def test_of_the_model_in_the_box_the_two_heads_are_found_by_name(attn: Run, text: str) -> None:
+    heads = attn("heads", "-m", "demo", text, "--label", "-F", "json").json["heads"]
+    found = {head["label"]: head["labels"][0]["score"] for head in reversed(heads) if head["label"]}
+    assert found["previous"] >= 0.6
+    assert found["induction"] >= 0.5
+    labels = {(head["layer"], head["head"]): head["label"] for head in heads}
+    (tested,) = attn("heads", "-m", "demo", "--induction", "--top", "1", "-F", "json").json["heads"]
+    assert labels[tested["layer"], tested["head"]] == "induction"
+    assert tested["induction"] >= 0.5
+
+
+def test_all_shows_what_a_screen_has_no_room_for() -> None:
+    command = ("heads", TEXT, "--num-heads", "60", "--d-model", "60", "--label")
+    size = {"COLUMNS": "80", "LINES": "24", "PAGER": "cat"}
+    (_, _, screen), (_, _, whole) = (on_terminal(*command, *more, out=True, **size) for more in ((), ("--all",)))
+    rows_shown = [
+        [line for line in text_shown(one).splitlines() if line.startswith("    0  ")] for one in (screen, whole)
+    ]
+    assert len(text_shown(screen).splitlines()) <= 39
+    assert len(rows_shown[0]) < 60 == len(rows_shown[1])
+    assert "--all shows the rest" in " ".join(text_shown(screen).split())
+    assert "one screen" not in text_shown(whole)
+
+
+def test_where_no_head_is_called_induction_the_test_for_it_is_named(attn: Run) -> None:
+    said = "--induction looks for induction heads"
+    assert said in attn("heads", "-m", "demo", "time flies", "--label").out
+    assert said not in attn("heads", "-m", "demo", "one two three four five one two three four five", "--label").out
+    assert said not in attn("heads", "time flies", "--label").out  # the toy layer has none
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        (["--metrics", "sink,entrpy"], "did you mean 'entropy'?"),
+        (["--metrics", ""], "--metrics"),
+        (
+            ["--metrics", "induction_head"],
+            "is measured on random tokens that come twice; give --induction",
+        ),
+        (["--sort", "previous_token_head"], "give --induction"),
+        (["--grid", "duplicate_token_head"], "give --induction"),
+        (["--induction"], "TEXT does not apply to --induction"),
+        (["--label", "--grid", "sink"], "--label does not apply to --grid"),
+        (["--metrics", "sink", "--grid", "sink"], "--metrics does not apply to --grid"),
+        (["--label", "--reverse"], "--reverse does not apply without --sort"),
         (["--top", "3"], "--top does not apply without --sort"),
         (["--reverse"], "--reverse does not apply without --sort"),
         (["--sort", "sink", "--grid", "sink"], "--sort does not apply to --grid"),
@@ -247,7 +421,7 @@ def test_a_thousand_warnings_are_counted(attn: Run) -> None:
         (["--layer", "1"], "out of range"),
         (["--query", "nowhere"], "no such query token"),
         (["--truncate"], "--truncate does not apply"),
-        (["-o", "heads.jsonl"], "expected a file ending in .json, .tsv, .csv, .svg, .html, .md or .txt"),
+        (["-o", "heads.jsonl"], "expected a file ending in .json, .tsv, .csv, .svg, .pdf, .png, .html, .md or .txt"),
         (["--format", "jsonl"], "jsonl"),
     ],
     ids=str,

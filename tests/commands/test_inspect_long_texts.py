@@ -186,8 +186,10 @@ def test_the_default_view_of_a_long_text_is_one_screen(attn: Run, deep: Path, wh
     assert 15 < len(lines) <= LINES, len(lines)
     assert all(len(line) <= (width or 10_000) for line in lines)
     assert ran.err.startswith("attn: 300 tokens: ")
+    assert "--all shows everything" in ran.err
     if "all layers" in what:
-        assert "layer 0 is shown, one of 3; --layer chooses" in ran.err
+        said = "of 96 heads" if what == "all layers" else "layer 0 · self, one of 3 layers"
+        assert said in ran.err
 
 
 @pytest.mark.parametrize("length", [65, 600, 2048])
@@ -199,17 +201,15 @@ def test_however_long_it_is(attn: Run, length: int) -> None:
     assert all(f"head {head}" in ran.out for head in range(4))
 
 
-def test_what_has_no_room_is_named_and_can_be_had(attn: Run, deep: Path) -> None:
+def test_of_what_has_no_room_is_said_how_much_there_is_and_it_can_be_had(attn: Run, deep: Path) -> None:
     ran = attn("inspect", "--from", deep, "--layer", "1", "--width", "60")
-    (said,) = [line for line in ran.err.splitlines() if "no room for heads" in line]
-    gone = said.split("heads ")[1].split(";")[0]
-    first = int(gone.split("-")[0])
-    assert gone == f"{first}-31"
-    for head in range(32):
-        assert (f"head {head} " in ran.out.replace("\n", " ")) == (head < first)
-    whole = attn("inspect", "--from", deep, "--show", "heatmap", "--layer", "all")
-    assert whole.out.count("head 31") == 3
-    assert not whole.err
+    shown = re.findall(r"head \d+", ran.out)
+    assert f"{len(shown)} of 32 heads (those that do the most different things)" in ran.err
+    assert len(shown) < 32
+    for option in (["--all"], ["--show", "heatmap"]):
+        whole = attn("inspect", "--from", deep, *option, "--layer", "all")
+        assert whole.out.count("head 31") == 3
+        assert not whole.err
 
 
 def test_rows_that_were_chosen_are_not_pooled(attn: Run, deep: Path) -> None:
@@ -227,7 +227,7 @@ def test_a_headline_that_fills_the_screen_leaves_room_for_a_row_of_one_map(attn:
     map_ = ran.out.split("largest of ")[1]
     assert "head 0" in map_
     pool = int(map_.partition("×")[0])
-    assert len(re.findall(r"^ *\d+ w\d+ ", map_, re.MULTILINE)) == -(-70 // pool)
+    assert len(re.findall(r"^ *\d+ .*[█▓▒░]$|^ *\d+ .*·$", map_, re.MULTILINE)) == -(-70 // pool)
 
 
 def test_rows_that_were_chosen_list_all_their_keys(attn: Run, deep: Path) -> None:

@@ -503,8 +503,8 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "booleans that are to be added": (["show", "causal.npy", "--for", "additive"], USAGE, "booleans, or 0 and 1"),
     "another size than the file's": (["show", "causal.npy", "--size", "4"], INPUT, "[6, 6]"),
     "documents that do not add up": (["show", "docs(2,2)", "--size", "5"], INPUT, "covers 4 positions"),
-    "an ending": (["show", "causal", "-o", "mask.tsv"], USAGE, ".json, .svg, .html, .md or .txt"),
-    "an unknown ending": (["show", "causal", "-o", "mask.png"], USAGE, "ending in"),
+    "an ending": (["show", "causal", "-o", "mask.tsv"], USAGE, ".json, .svg, .pdf, .png, .html, .md or .txt"),
+    "an unknown ending": (["show", "causal", "-o", "mask.gif"], USAGE, "ending in"),
     "an ending of a difference": (["diff", "causal", "full", "-o", "mask.json"], USAGE, ".txt"),
     "an unknown finding": (["check", "causal", "--fail-on", "leek"], USAGE, "--fail-on 'leek'"),
     "a bad expectation": (["check", "causal.npy", "--expect", "casual"], USAGE, "did you mean 'causal'?"),
@@ -644,3 +644,10 @@ def test_neither_torch_nor_transformers_is_imported(masks: Path) -> None:
         if arguments[0] != "--help":
             assert not imported_by(PROGRAM, "mask", *arguments) & {"torch", "transformers"}
     assert "pydantic" not in imported_by(PROGRAM, "mask", "show", "causal", "--size", "12")
+
+
+def test_a_file_that_is_no_mask_is_not_read_as_an_expression(attn: Run, tmp_path: Path) -> None:
+    path = tmp_path / "mask.txt"
+    assert "unknown mask" in attn("mask", "check", "mask.txt").err
+    path.write_text("1 0\n1 1\n")
+    refused(attn("mask", "check", path), USAGE, f"a mask is not read from {path}; its ending says how: .npy, .json")

@@ -188,7 +188,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "more layers than can be built": (["deep", "time"], INPUT, "deep claims to have 100000 layers; expected 1 to 1000"),
     "more decoder layers than can be built": (["deep_t5", "time"], INPUT, "deep_t5 claims to have 100000 layers"),
     "more positions than can be built": (["long", "time"], INPUT, f"long asks for tables of {2 * 8 * 2**31} bytes"),
-    "an ending": (["gemma", "time", "-o", "mask.csv"], USAGE, ".json, .svg, .html, .md or .txt"),
+    "an ending": (["gemma", "time", "-o", "mask.csv"], USAGE, ".json, .svg, .pdf, .png, .html, .md or .txt"),
 }
 
 

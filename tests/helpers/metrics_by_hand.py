@@ -16,7 +16,7 @@ from attncli.trace.trace import Trace
 HEADS, WIDTH, SCALE = 2, 3, 0.7
 
 NAMES = ["entropy", "effective_keys", "distance", "self", "previous", "next", "sink", "duplicate", "induction"]
-NAMES += ["special", "max_weight", "max_score"]
+NAMES += ["special", "separator", "max_weight", "max_score"]
 OF_ONE_SEQUENCE = {"distance", "self", "previous", "next", "duplicate", "induction"}
 
 
@@ -41,8 +41,10 @@ def mean(values: list[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def by_hand(trace: Trace, head: int, rows: list[int] | None = None) -> dict[str, float | None]:
-    """Compute the metrics in plain Python, from the queries, the keys and the mask."""
+def by_hand(
+    trace: Trace, head: int, rows: list[int] | None = None, *, is_uniform: bool = False
+) -> dict[str, float | None]:
+    """Compute the metrics in plain Python, from the queries, the keys and the mask, or as if all scores were alike."""
     layer = trace.layer(0)
     ids = trace.key_tokens.ids
     places = range(len(ids))
@@ -53,7 +55,7 @@ def by_hand(trace: Trace, head: int, rows: list[int] | None = None) -> dict[str,
         if not any(allowed) or (is_left_padded and row < 2):
             continue
         products = [sum(map(float.__mul__, layer.q[head, row].tolist(), key.tolist())) for key in layer.k[head]]
-        scores = [product * SCALE for product in products]
+        scores = [0.0 if is_uniform else product * SCALE for product in products]
         exponentials = [math.exp(score) if may else 0.0 for score, may in zip(scores, allowed, strict=True)]
         w = [exponential / sum(exponentials) for exponential in exponentials]
         entropy = -sum(weight * math.log(weight) for weight in w if weight)
@@ -63,6 +65,7 @@ def by_hand(trace: Trace, head: int, rows: list[int] | None = None) -> dict[str,
         of_rows["max_weight"].append(max(w))
         of_rows["max_score"].append(max(score for score, may in zip(scores, allowed, strict=True) if may))
         of_rows["special"].append(sum(w[key] for key in places if trace.key_tokens[key].special))
+        of_rows["separator"].append(sum(w[key] for key in places[1:] if trace.key_tokens[key].special))
         if row >= 1:
             of_rows["sink"].append(w[0])
         if layer.kind == "cross":
@@ -83,6 +86,8 @@ def by_hand(trace: Trace, head: int, rows: list[int] | None = None) -> dict[str,
         expected |= dict.fromkeys(OF_ONE_SEQUENCE)
     if not any(token.special for token in trace.key_tokens):
         expected["special"] = None
+    if not any(token.special for token in trace.key_tokens[1:]):
+        expected["separator"] = None
     return expected
 
 

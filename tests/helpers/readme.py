@@ -1,6 +1,7 @@
 """The examples and pictures of README and docs/: found, run, and written anew by `python tests/helpers/readme.py`."""
 
 import os
+import pty
 import re
 import shlex
 import shutil
@@ -8,12 +9,16 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
+from textwrap import wrap
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 _EXAMPLE = re.compile(r"```console\n\$ (?P<command>.*)\n(?P<output>(?:.*\n)*?)```\n")
 _PICTURE = re.compile(r"^(?P<command>attn .* -o (?P<path>docs/\S+))$", re.MULTILINE)
+_SCREEN = re.compile(
+    r"^(?P<command>attn .*)  # (?P<columns>\d+)×(?P<lines>\d+), (?P<path>docs/screens/\S+\.svg)$", re.MULTILINE
+)
 # The last digits of a proof or of a change that is rounding belong to the processor, and so do seconds.
 _MACHINE = re.compile(
     r"(?<== )\d\.\de-\d\d(?=</text>|$)|\d\.\de-\d\d(?= +rounding$)|(?:(?<= call, )|(?<= calls, ))\d+\.\d s",
@@ -55,6 +60,67 @@ def drawn(path: str, folder: Path, environment: dict[str, str]) -> str:
     said = ran(pictures()[path], folder, environment)
     assert not said, said
     return (folder / path).read_text(encoding="utf-8")
+
+
+class Screen(NamedTuple):
+    """A command, and the terminal that it is run in."""
+
+    command: str
+    columns: int
+    lines: int
+
+    def drawn(self, folder: Path, environment: dict[str, str]) -> str:
+        """The screen as it is now, in a folder of its own: what stands on it, and below it the notes on stderr."""
+        from rich.segment import Segment
+        from rich.text import Text
+
+        from attncli.formats.pictures import Drawing, write_svg
+        from attncli.render.block import block
+
+        plain = {name: value for name, value in environment.items() if name not in {"FORCE_COLOR", "NO_COLOR"}}
+        size = {"COLUMNS": str(self.columns), "LINES": str(self.lines), "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        parent, child = pty.openpty()
+        with subprocess.Popen(
+            ["bash", "-c", self.command],
+            cwd=folder,
+            env=plain | size | {"PATH": path},
+            stdin=subprocess.DEVNULL,
+            stdout=child,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+        ) as run:
+            os.close(child)
+            shown = b""
+            try:
+                while read := os.read(parent, 65536):
+                    shown += read
+            except OSError:  # the other end is closed
+                pass
+            assert run.stderr is not None
+            notes = run.stderr.read()
+        os.close(parent)
+        assert run.returncode == 0, notes
+        width = self.columns
+        below = [line for note in notes.splitlines() for line in wrap(note, width)]
+        lines = [*Text.from_ansi(shown.decode().replace("\r\n", "\n")).split("\n", allow_blank=True)][:-1]
+        assert len(lines) + len(below) < max(self.lines, 40), (self.command, len(lines), len(below))
+        console = _console(width)
+        drawn = [[part for part in line.render(console) if part.text] for line in lines]
+        title = f"attn in a terminal of {self.columns} columns and {self.lines} lines"
+        return "".join(write_svg([Drawing(title, block([*drawn, *([Segment(line)] for line in below)]))], "attn"))
+
+
+def _console(width: int) -> Any:
+    from rich.console import Console
+
+    return Console(width=width, color_system="256", force_terminal=True, _environ={})
+
+
+def screens() -> dict[str, Screen]:
+    """Every picture of a terminal, by its path in the repository."""
+    found = (match for text in pages().values() for match in _SCREEN.finditer(text))
+    return {m["path"]: Screen(m["command"], int(m["columns"]), int(m["lines"])) for m in found}
 
 
 def bring_programs(folder: Path) -> None:
@@ -110,6 +176,9 @@ def main() -> None:
             (ROOT / page).write_text(written, encoding="utf-8")
         for path in pictures():
             (ROOT / path).write_text(drawn(path, home, environment), encoding="utf-8")
+        for path, screen in screens().items():
+            (ROOT / path).parent.mkdir(exist_ok=True)
+            (ROOT / path).write_text(screen.drawn(home, environment), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,9 @@ COMMANDS = {
 }
 ENCODINGS = ["ascii", "cp1252", "cp437"]
 # What is written for a glyph of ours where there is none; a word of somebody else's becomes an escape instead.
-_INSTEAD = {"ᵀ": " T", "×": "x", "·": " ", ".": " ", "^": " "}
+# Blocks have eight shades and ASCII ten: a legend has other numbers between them.
+_BOUND = re.compile(r"(?<=[░▒▓█:=*#%@] )[\d.e-]+(?= +[░▒▓█:=*#%@])")
+_INSTEAD = {"ᵀ": " T", "×": "x", "·": " ", "−": "-", ".": " ", "^": " "}
 
 
 @cache
@@ -41,7 +43,8 @@ def unescaped(text: str) -> str:
 
 def words(text: str) -> list[str]:
     """Every token and number, in order; labels that are cut to a column's width stand whole beside the rows."""
-    whole = [word for word in unescaped(text).split() if not re.search(r"\\|…|\.\.$", word)]
+    text = _BOUND.sub("", unescaped(text))
+    whole = [word for word in text.split() if not re.search(r"\\|…|\.\.$", word)]
     text = " ".join(whole)
     text = "".join(_INSTEAD.get(character, character) for character in re.sub(r"(?<=\d)\.(?=\d)", ",", text))
     return re.findall(r"[-+]?\w[\w,]*|🙂", text)

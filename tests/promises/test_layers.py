@@ -32,19 +32,24 @@ FLOORS = (
 # Where a public object offers a method; two at most.
 EXCEPTIONS = {
     ("attncli.trace.trace", "attncli.trace.store"): "Trace.save",
+    ("attncli.trace.display", "attncli.formats.python"): "a notebook's view, a data frame, a figure",
 }
 # Who may name a library, wherever in the file.
 TRANSFORMERS = ("sources.pretrained", "sources.hub", "analysis.check")
 LIBRARIES = {
     "transformers": TRANSFORMERS,
     "torch": (*TRANSFORMERS, "sources.live", "masks.files", "sources.draws", "files"),
-    "rich": ("render", "formats.pictures", "explore", "cli"),
+    "rich": ("render", "formats.pictures", "formats.notebook", "formats.figures.views", "explore", "cli"),
+    "matplotlib": ("formats.figures", "trace.display"),
+    "pandas": ("trace.display",),
+    "polars": ("trace.display",),
     "typer": ("cli",),
     "click": ("cli",),
 }
 # Who imports what is heavy as soon as it is imported itself: nothing that a view of the toy layer or a file needs.
-HEAVY = ("torch", "transformers", "huggingface_hub")
-LOADING = ("sources.pretrained", "sources.live", "analysis.check")
+HEAVY = ("torch", "transformers", "huggingface_hub", "matplotlib")
+DRAWING = ("formats.figures.maps", "formats.figures.views", "formats.figures.words")
+LOADING = ("sources.pretrained", "sources.live", "analysis.check", *DRAWING)
 
 _A_MODULE = re.compile(r"attncli(?:\.\w+)+(?=(?::\w+)?$)")
 

@@ -111,6 +111,13 @@ def test_a_checkpoint_of_a_common_family_is_computed(light: Light, minilm: str, 
         assert ran == attn(*command, "-m", minilm)
 
 
+def test_the_model_in_the_box_is_computed(light: Light, attn: Callable[..., Ran]) -> None:
+    for command in (("inspect", TEXT, "--layer", "1"), ("heads", TEXT), ("why", TEXT, "-q", "time")):
+        ran = light(*command, "-m", "demo")
+        assert ran.code == 0
+        assert ran == attn(*command, "-m", "demo")
+
+
 def test_a_long_sentence_is_computed_though_another_engine_would_be_sooner_done(light: Light, tiny_llama: str) -> None:
     script = (
         "import sys, attncli.sources.native as native; native.MOST = 0; sys.argv[0] = 'attn'\n"

@@ -22,6 +22,7 @@ from readme import (
     pages,
     pictures,
     ran,
+    screens,
 )
 from small_checkpoints import hub_cache
 from typer.main import get_command
@@ -72,6 +73,18 @@ def test_every_block_is_an_example_that_is_run_or_a_line_for_a_shell(page: str) 
     assert blocks.count("console") == sum(one.page == page for one in examples())
 
 
+@pytest.mark.parametrize("path", screens())
+def test_a_picture_of_a_terminal_is_what_its_command_shows_there(path: str, tmp_path: Path, minilm: str) -> None:
+    shown = (ROOT / path).read_text(encoding="utf-8")
+    again = screens()[path].drawn(tmp_path, hub_cache(tmp_path / "cache", MODEL, minilm))
+    assert words_of(again) == words_of(shown)
+
+
+def words_of(svg: str) -> list[str]:
+    """The texts of a picture, and how large it is; the last digit of a weight may choose its neighbour's colour."""
+    return [svg[: svg.index(">")], *re.findall(r">([^<>]*)</text>", svg)]
+
+
 @pytest.mark.parametrize("path", pictures())
 def test_a_picture_is_what_its_command_draws(path: str, tmp_path: Path, minilm: str) -> None:
     environment = hub_cache(tmp_path / "cache", MODEL, minilm)
@@ -83,7 +96,7 @@ def test_every_picture_is_shown_and_a_page_says_what_draws_it() -> None:
     links = {page: re.findall(r"^!\[[^\]]+\]\((\S+)\)$", text, re.MULTILINE) for page, text in PAGES.items()}
     shown = {(ROOT / page).parent / link for page, of_page in links.items() for link in of_page}
     kept = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.svg")}
-    assert {path.resolve().relative_to(ROOT).as_posix() for path in shown} == kept == set(pictures())
+    assert {path.resolve().relative_to(ROOT).as_posix() for path in shown} == kept == {*pictures(), *screens()}
 
 
 @pytest.mark.parametrize("page", PAGES)

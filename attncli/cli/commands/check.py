@@ -35,6 +35,7 @@ def check(
     output: options.Document,
     text: Texts = None,
     file: options.File = None,
+    each: options.Each = False,
     target: options.Target = None,
     docs: Annotated[
         bool, options.input_option("--docs", help="Pack the texts into one sequence too; none may attend to another.")
@@ -50,7 +51,7 @@ def check(
     transformers, its attention is looked for in modules with Attention in the name of their class.
 
     Examples:
-    attn check -m gpt2
+    attn check -m demo
     attn check -m gpt2 "time flies like an arrow" --fail-on leak,pad
     attn check -m gpt2 --docs "one document" "and another one"
     """
@@ -67,9 +68,9 @@ def check(
         raise UsageError("--model: give the checkpoint to check, a folder or a name on the hub")
     codes = parse_fail_on(fail_on)
     chosen = output.chosen()
-    given = options.Texts(text, file, prompt=prompt)
+    given = options.Texts(text, file, each or (docs and bool(text)), prompt=prompt)  # documents are several
     check_chat(given, target)
-    texts = [one for _, one in refusing(sentences(given, environment))] if text or file else []
+    texts = [one for _, one in refusing(sentences(given, environment))] if text or file or each else []
     name, said = model, {"layers": layer or "all", "special": not no_special, **dict(prompt.said())}
 
     def checked(how: dict[str, Any]) -> Report:
@@ -77,8 +78,8 @@ def check(
             return check_model(name, texts, target=target, documents=docs, **said, **how)
 
     report = agreed(environment, load, checked)
-    for each in report.notes:
-        environment.note(each)
+    for note in report.notes:
+        environment.note(note)
     failed = fails(report.findings, codes)
     if chosen == "json":
         environment.write([write_findings(not failed, report.findings, what_was_run(report))], output.output)

@@ -72,6 +72,7 @@ def diff(
     maps: Maps = None,
     precision: options.Precision = None,
     colormap: options.Colormap = None,
+    ramp: options.Ramp = None,
 ) -> None:
     """Show what changed between two sentences, checkpoints or traces.
 
@@ -104,7 +105,8 @@ def diff(
         both = (difference.first, difference.second)
         title = " / ".join(dict.fromkeys(trace.text or trace.target or "" for trace in both))
         digits, drawn = DIGITS if precision is None else precision, 1 if maps is None else maps
-        shown.show(Changes(difference, palette, shown.width, digits, top or TOP, drawn).renderables(), title)
+        changes = Changes(difference, palette, shown.width, digits, top or TOP, drawn, ramp)
+        shown.show(changes.renderables(), title)
 
 
 def _traces(
@@ -136,7 +138,8 @@ def _traces(
         raise UsageError("one target to compare; give two checkpoints, -m A -m B, or two traces, --from A --from B")
     if not is_alone:
         texts = _texts(environment, computed.sentences, 1 if len(models) == 2 else 2)
-        computed = replace(computed, sentences=replace(computed.sentences, text=texts, file=None, whole=False))
+        given = replace(computed.sentences, text=texts, file=None, each=True, whole=False)
+        computed = replace(computed, sentences=given)
     if len(models) == 2:
         one, other = (options.Request(computed, selection, model=name) for name in models)
         return _only(traces(one)), _only(traces(other))
@@ -150,9 +153,16 @@ def _only(traces: Iterator[tuple[int, Trace]]) -> Trace:
 
 def _texts(environment: Environment, given: options.Sentences, wanted: int) -> list[str]:
     """Return as many sentences as are wanted, from wherever they are."""
-    from attncli.cli.sentences import sentences
+    from attncli.cli.sentences import say_how_taken, sentences
     from attncli.errors import refusing
 
+    if wanted == 2 and len(given.text or ()) > 1:
+        if given.are_words and len(given.text or ()) > 2:
+            example = 'attn diff "time flies" "fruit flies"'
+            raise UsageError(f"more than two sentences to compare; put each in quotes: {example}")
+        if not given.each:
+            given = replace(given, each=True)
+            say_how_taken(given, environment)
     texts = [text for _, text in islice(refusing(sentences(given, environment)), wanted + 1)]
     if len(texts) == wanted:
         return texts
@@ -173,13 +183,13 @@ def _warnings(difference: Difference) -> Iterator[str]:
     from attncli.trace.view import View
 
     first, second = difference.first, difference.second
-    has_toys = first.source.kind == second.source.kind == "toy"
-    if has_toys and any(
+    has_tables = all(trace.source.kind == "toy" and trace.source.details["rng"] == "torch" for trace in (first, second))
+    if has_tables and any(
         first.key_tokens[one].id != second.key_tokens[other].id for one, other in difference.keys.pairs
     ):
         yield (
-            "the toy layer draws the words of each sentence afresh, so that a word may have two embeddings; "
-            "--vocab TOKENIZER gives it one"
+            "--rng torch draws the words of each sentence afresh, so that a word may have two embeddings; "
+            "--rng numpy, or --vocab TOKENIZER, gives it one"
         )
     said: dict[str, list[str]] = {}
     for name, trace in zip(NAMES, (first, second), strict=True):

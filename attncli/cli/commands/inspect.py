@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from attncli.cli.resume import ContinuedFile, Resumed
     from attncli.cli.sentences import Answers
     from attncli.errors import Failure
+    from attncli.formats.figures.size import Size
     from attncli.trace.trace import Derivation, Trace
     from attncli.trace.view import View
 
-_NOT_OF_PAGES = ("words", "norms", "rollout", "reduce", "no_sink", "log", "top_keys", "min_weight")
+_NOT_OF_PAGES = ("words", "norms", "rollout", "reduce", "top_keys", "min_weight")
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class _Run:
         output: where it goes, and how it looks.
         colormap: the colours of the heat maps.
         save: where the trace is kept as well.
+        size: of a figure; None leaves it to what is drawn.
     """
 
     environment: Environment
@@ -46,6 +48,21 @@ class _Run:
     output: options.Output
     colormap: str
     save: Path | None
+    size: Size | None
+
+    @property
+    def is_figure(self) -> bool:
+        """Whether what is drawn is a figure for a paper, and not the view of a terminal."""
+        from attncli.formats import FIGURES
+
+        return self.chosen in FIGURES or self.size is not None
+
+    @property
+    def only(self) -> str | None:
+        """What takes a single trace, if anything does."""
+        if self.save is not None:
+            return "--save keeps"
+        return "a page of html shows" if self.chosen == "html" else "a figure shows" if self.is_figure else None
 
 
 def inspect(
@@ -57,14 +74,16 @@ def inspect(
     output: options.Output,
     colormap: options.Colormap = None,
     save: options.Save = None,
+    size: options.FigureSize = None,
 ) -> None:
     """Show the attention of a sentence, from its tokens to a heat map per head.
 
-    In html it is a page to look around in, for any browser; --show q,k adds q×k.
+    In html it is a page to look around in, for any browser; --show q,k adds q×k. In pdf and png it is a figure
+    for a paper, its maps alone.
 
     Examples:
     attn inspect "time flies like an arrow"
-    attn inspect -m gpt2 "time flies like an arrow" --head 3
+    attn inspect -m demo "time flies like an arrow" --layer 1
     attn inspect -F jsonl - < sentences.txt
     """
     left = None
@@ -72,10 +91,14 @@ def inspect(
         from attncli.cli.resume import resumable
 
         left = resumable(output.output)
-    run = _Run(environment, request, derive, _view(view), output.chosen(), output, colormap or "viridis", save)
+    chosen = output.chosen()
+    colors, measured = colormap or "viridis", _size(size, chosen)
+    run = _Run(environment, request, derive, _view(view), chosen, output, colors, save, measured)
     _refuse_contradictions(run)
     if run.chosen == "html":
         _check_page(view, run)
+    elif run.is_figure:
+        _check_figure(run)
     if _show(context, run) if left is None else _resume(context, run, left):
         raise typer.Exit(ExitCode.INPUT)
 
@@ -94,17 +117,40 @@ def _view(given: options.View) -> View:
         span=None if given.rows is None else RowRange.of(given.rows),
         top_keys=given.top_keys,
         min_weight=given.min_weight,
-        no_sink=given.no_sink,
-        log=given.log,
+        ramp=given.ramp,
+        range_=given.range or "all",
     )
+
+
+def _size(given: str | None, chosen: str) -> Size | None:
+    """Return the size of a figure.
+
+    Raises:
+        UsageError: it is none, or what is written is no figure.
+    """
+    if given is None:
+        return None
+    from attncli.formats import FIGURES
+    from attncli.formats.figures import check_figures
+    from attncli.formats.figures.size import Size
+
+    size = Size.of(given)
+    if chosen not in FIGURES | {"svg"}:
+        raise UsageError(f"--size does not apply to {chosen}; it is of a figure: give -o figure.pdf, .png or .svg")
+    check_figures()
+    return size
 
 
 def _refuse_contradictions(run: _Run) -> None:
     from attncli.cli.request import refuse_misplaced_errors
+    from attncli.formats import MEANINGS
 
     request, path = run.request, run.output.output
     if run.save is not None and path is not None and run.save.absolute() == path.absolute():
         raise UsageError(f"--save and --output both name {run.save}; give each a file of its own")
+    if run.save is not None and run.save.suffix.removeprefix(".") in MEANINGS:
+        ending = run.save.suffix
+        raise UsageError(f"--save keeps a trace, in a file such as x.safetensors; -o x{ending} writes a {ending} file")
     if run.view.hide_special and request.has_words:
         raise UsageError("--hide-special does not apply to --vocab words, which adds no special tokens")
     if run.derive.words and request.generate is not None:
@@ -128,6 +174,8 @@ def _reads_values(run: _Run) -> bool:
     view = run.view
     if run.save is not None or run.derive.norms:
         return True
+    if run.is_figure:
+        return False
     if view.show is None:
         return run.chosen in DRAWN and (bool(view.queries) or view.span is not None)
     return not view.show.isdisjoint({"v", "output"})
@@ -141,21 +189,20 @@ def _answers(context: typer.Context, run: _Run, resumed: Resumed | None = None) 
 
     request, texts = run.request, run.request.computed.sentences
     wish, layers = derivation_of(run.derive, request)
-    only = "--save keeps" if run.save is not None else "a page of html shows" if run.chosen == "html" else None
     computed = answers_of(
         run.environment,
         request,
         "0",
         layers=layers,
         generate=request.generate,
-        only=only,
+        only=run.only,
         values=_reads_values(run),
         resumed=resumed,
     )
     alone = is_alone(texts, request.from_)
     traces = tolerated(
         fitting(_derived(computed, wish), run.view),
-        stops=request.fail_fast or only is not None,
+        stops=request.fail_fast or run.only is not None,
         is_alone=alone,
         keeps_errors=request.keep_errors,
     )
@@ -175,6 +222,8 @@ def _show(context: typer.Context, run: _Run) -> int:
 
         with run.environment.output(path, encoding="utf-8") as stream:
             stream.writelines(write_page(answers.good(), run.view, run.colormap))
+    elif run.is_figure:
+        _write_figure(answers.good(), run)
     elif run.chosen in DRAWN:
         _draw(answers.good(), run)
     elif run.chosen == "parquet":
@@ -255,15 +304,38 @@ def _draw(traces: Iterable[tuple[int, Trace]], run: _Run) -> None:
 
     with run.output.canvas(run.environment, run.chosen, "inspect") as shown:
         palette = shown.palette(run.colormap)
-        layout = None
+        layout, before = None, 0
         for _, trace in traces:
-            layout = Layout(trace, run.view, palette, shown.width, shown.is_cut)
-            title = " / ".join(filter(None, (trace.text, trace.pair, trace.target)))
-            shown.show(layout.renderables(), title)
+            height = shown.height
+            if height is not None:  # what was said above the view takes lines of the screen, but not most of them
+                height = max(height - (run.environment.lines_said - before), height // 2)
+            layout = Layout(trace, run.view, palette, shown.width, height, run.output.all_)
+            shown.show(layout.renderables(), _title(trace))
             for each in layout.notes():
                 run.environment.note(each)
+            before = run.environment.lines_said
         if layout is None:
             raise InputError("there is nothing to draw: no sentence could be read")
+
+
+def _write_figure(traces: Iterable[tuple[int, Trace]], run: _Run) -> None:
+    from attncli.formats import FIGURES
+    from attncli.formats.figures import figure_of, written
+
+    (trace,) = (trace for _, trace in traces)
+    colormap = "gray" if run.output.color == "never" else run.colormap
+    figure = written(figure_of(trace, run.view, colormap, run.size), run.chosen, f"attn inspect: {_title(trace)}")
+    path = run.output.output
+    if path is not None and run.chosen in FIGURES:
+        with run.environment.binary(path) as file:
+            file.write(figure)
+        return
+    with run.environment.output(path, encoding="utf-8") as stream:
+        stream.write(figure.decode())
+
+
+def _title(trace: Trace) -> str:
+    return " / ".join(filter(None, (trace.text, trace.pair, trace.target)))
 
 
 def _emit(answers: Iterable[tuple[int, Trace | Failure]], run: _Run, stream: IO[str] | ContinuedFile) -> None:
@@ -284,3 +356,15 @@ def _check_page(view: options.View, run: _Run) -> None:
                 f"{option} does not apply to html, whose page holds all weights as they are; give svg or md"
             )
     check_page(run.view.show)
+
+
+def _check_figure(run: _Run) -> None:
+    for name, is_given in (("top-keys", run.view.top_keys), ("min-weight", run.view.min_weight)):
+        if is_given is not None:
+            raise UsageError(f"--{name} does not apply to a figure, whose maps show every key; give svg without --size")
+    show = run.view.show
+    if show is not None and not show & {"heatmap", "weights"}:
+        raise UsageError(
+            f"--show {','.join(sorted(show))} does not apply to a figure, which is maps of weights; give svg without "
+            "--size"
+        )

@@ -40,6 +40,7 @@ def model(
             metavar="TEXT", help="What the decoder of an encoder-decoder reads. Default: the sentence itself."
         ),
     ] = None,
+    each: options.Each = False,
     no_special: options.NoSpecial = False,
     colormap: options.Colormap = None,
 ) -> None:
@@ -48,31 +49,35 @@ def model(
     Its configuration and its tokenizer are enough; the weights are not read.
 
     Examples:
-    attn mask model gpt2 "time flies like an arrow"
+    attn mask model demo "time flies like an arrow"
     attn mask model gpt2 "time flies" "fruit flies like a banana"
     attn mask model gpt2 "time flies like an arrow" --past 3 -F json
     """
     from attncli.cli.progress import status
+    from attncli.cli.sentences import say_how_taken
     from attncli.sources.chat import refuse_beside_chat
     from attncli.sources.options import LoadOptions, checked_options
     from attncli.sources.pretrained import announce_import
     from attncli.trace.selection import Indices
 
     chosen = output.chosen()
+    given = options.Texts(text, each=each)
+    if not each:
+        say_how_taken(given, environment)
     if prompt.chat:
         refuse_beside_chat(pair, target)
     with status(environment, f"loading {model}"):
         loading = checked_options(
             model, dict(hub.said()) | dict(prompt.said()), LoadOptions, "a checkpoint that transformers runs"
         )
-        announce_import("attn mask model")
+        announce_import("attn mask model", model, loading)
         from attncli.sources.pretrained.masks import BlankCheckpoint
 
         every, special = (Indices.of("layer", None), Indices.of("head", None)), not no_special
         blank = BlankCheckpoint(model, *every, kind=None, mask=None, special=special, options=loading, given="any")
-        sentences, notes = blank.masks(text, pair, target, pad, past or 0)
-    for each in notes:
-        environment.note(each)
+        sentences, notes = blank.masks(given.sentences, pair, target, pad, past or 0)
+    for one in notes:
+        environment.note(one)
     if chosen == "json":
         from attncli.formats.documents import write_masks
 

@@ -60,7 +60,7 @@ def tokens(
     """Show the tokens of a sentence: ids, places, words, what the vocabulary lacks.
 
     Examples:
-    attn tokens -m gpt2 "time flies like an arrow"
+    attn tokens -m demo "time flies like an arrow"
 
     attn tokens -m gpt2 "naïve café" --words
 

@@ -40,6 +40,8 @@ def why(
     key: Key = None,
     top: Top = None,
     precision: options.Precision = None,
+    colormap: options.Colormap = None,
+    ramp: options.Ramp = None,
 ) -> None:
     """Say why a query attends to a key, stage by stage, in numbers that add up.
 
@@ -48,7 +50,7 @@ def why(
 
     Examples:
     attn why "time flies" --query flies --key time --head 3
-    attn why -m gpt2 "time flies like an arrow" --query 4 --head 2
+    attn why -m demo "time flies like an arrow" --query 4 --layer 1
     """
     from attncli.analysis.cautions import warnings_of_rows
     from attncli.analysis.cell import Row
@@ -72,7 +74,8 @@ def why(
     from attncli.render.why import WhyPage
 
     with output.canvas(environment, chosen, "why") as shown:
-        page = WhyPage(trace, explained, top or 8, Sheet(shown.palette("viridis"), shown.width, precision))
+        sheet = Sheet(shown.palette(colormap or "viridis"), shown.width, precision, ramp)
+        page = WhyPage(trace, explained, top or 8, sheet)
         shown.show(page.parts(), trace.text or trace.target or "")
     for each in page.notes():
         environment.note(each)

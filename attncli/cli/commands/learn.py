@@ -1,0 +1,98 @@
+"""`attn learn`: one query through the toy layer, a step a screen, or all steps as one text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from attncli.cli import options
+from attncli.cli.environment import Environment, PictureFile, Terminal
+from attncli.errors import UsageError
+
+if TYPE_CHECKING:
+    from attncli.analysis.learn import Walk
+    from attncli.render.learn import Step
+
+
+def learn(
+    environment: Environment,
+    output: options.Picture,
+    text: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TEXT", help="A sentence of up to 8 words. Default: time flies like an arrow.", show_default=False
+        ),
+    ] = None,
+    lesson: Annotated[
+        Literal["one", "several", "causal", "cross"] | None,
+        options.choice_option(
+            help="One head, several heads, a causal mask, or cross-attention between two texts. Default: one."
+        ),
+    ] = None,
+    query: Annotated[
+        str | None,
+        options.choice_option(
+            "--query",
+            "-q",
+            metavar="TOKEN",
+            help="The word that attends, or its index. Default: the one in the middle.",
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        options.choice_option(
+            metavar="N", help="Seed of the embeddings and the weights. Default: 0.", envvar="ATTN_SEED"
+        ),
+    ] = None,
+) -> None:
+    """Walk one query through a layer, step by step, in numbers that you can redo.
+
+    Every number is made of numbers above it. In a terminal each step has a screen: Enter goes on, b goes back, q ends.
+    In a pipe or a file it is one text.
+    Each lesson ends with an exercise.
+
+    Examples:
+    attn learn
+    attn learn "the cat sat on the mat" --lesson causal
+    """
+    from attncli.analysis.learn import LESSONS, TEXT, walk
+
+    if lesson is None and text is not None and len(text) == 1 and text[0] in LESSONS:
+        raise UsageError(f"'{text[0]}' is a lesson, and was taken as a text; give attn learn --lesson {text[0]}")
+    chosen = output.chosen()
+    walked = walk(" ".join(text) if text else TEXT, LESSONS[lesson or "one"], query, seed or 0)
+    if chosen == "table" and output.output is None and environment.is_dialogue():
+        _in_screens(environment, walked, output)
+        return
+    with output.canvas(environment, chosen, "learn") as shown:
+        for step in _steps(walked, shown):
+            shown.show(step.parts, step.name)
+
+
+def _steps(walked: Walk, shown: Terminal | PictureFile) -> list[Step]:
+    from attncli.render.bars import Sheet
+    from attncli.render.learn import PRECISION, Steps
+
+    return Steps(walked, Sheet(shown.palette("viridis"), shown.width, PRECISION)).all()
+
+
+def _in_screens(environment: Environment, walked: Walk, output: options.Picture) -> None:
+    """Show one step at a time, as large as the terminal is then, until there is none or the person has enough."""
+    from attncli.cli.keys import Key, keys
+
+    place, count = 0, 1
+    with environment.output(None) as stream, keys(stream) as pressed:
+        while place < count:
+            with output.canvas(environment, "table", "learn") as shown:
+                assert isinstance(shown, Terminal)
+                steps = _steps(walked, shown)
+                count = len(steps)
+                shown.turn()
+                shown.show(steps[place].parts)
+                prompt = f"\n{place + 1} of {count} · Enter goes on, b goes back, q ends "
+                shown.stream.write(shown.palette("viridis").fit(prompt))
+            key = pressed()
+            if key is Key.END:
+                return
+            place = max(place - 1, 0) if key is Key.BACK else place + 1
