@@ -92,7 +92,7 @@ def test_zsh_takes_the_script_from_the_program_as_well(tmp_path: Path) -> None:
         assert opened.ran("attn insp\t--mas\tcau\t") == ["inspect", "--mask", "causal"]
 
 
-# Names of folders that say something to a shell: what would run, what would expand, what would end a quote.
+# Names that say something to a shell: what would run, what would expand, what would end a quote.
 NASTY = [
     "e$(touch PWN)x", "e`touch PWN`x", 'e";touch PWN;"x', "e';touch PWN;'x", "e\\$(touch PWN)\\", "!!e!-1x!", "~root",
     "x=~root:~root", "=e ~x#*?[x]{a,b}&|<>;", "\"'", "\\'\\\"\\`touch PWN`", " $HOME (e)^%1@ ", "é''$",
@@ -101,11 +101,11 @@ NASTY = [
 
 @pytest.fixture(scope="module", params=SHELLS)
 def among_nasty(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    """Start a shell whose folders 0, 1, 2 … hold one of the names each, and in it the same again, a checkpoint."""
+    """Start a shell whose folders 0, 1, 2 … hold one of the names each, a folder, and in it the same again, a file."""
     home = tmp_path_factory.mktemp(request.param)
     for index, name in enumerate(NASTY):
-        (home / str(index) / name / name).mkdir(parents=True)
-        (home / str(index) / name / name / "config.json").write_text("{}")
+        (home / str(index) / name).mkdir(parents=True)
+        (home / str(index) / name / name).touch()
     with shell(request.param, home, HF_HOME=str(home / "none")) as opened:
         yield opened
 
@@ -117,12 +117,12 @@ def test_no_name_of_a_file_is_executed_and_each_arrives_as_it_is(among_nasty: Sh
     among_nasty.type(f"cd {home}/{index}\r")
     among_nasty.wait_for("ready>")
     # Back and forth between the TABs, so that the second one is no question for more of the first.
-    arguments = among_nasty.ran(f"attn inspect -m {quote}\t\x02\x06\t")
+    arguments = among_nasty.ran(f"attn inspect -f {quote}\t\x02\x06\t")
     assert list(home.rglob("PWN")) == []
     if name.startswith("~") and not quote and (home / ".config" / "fish").exists():
-        assert arguments == ["inspect", "-m"], "fish would not escape it"
+        assert arguments == ["inspect", "-f"], "fish would not escape it"
     else:
-        assert arguments == ["inspect", "-m", f"{name}/{name}"]
+        assert arguments == ["inspect", "-f", f"{name}/{name}"]
 
 
 def test_bash_offers_nothing_where_quotes_are_inside_of_what_expands(tmp_path: Path) -> None:
