@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -46,7 +46,7 @@ def run(model: Any, part: Any, batch: Batch, request: Request, kinds: Sequence[s
         this = Recorder(request, attention_places(model), kinds, batch, model.config)
         try:
             with interface.recording(this, model), returns_kept(this) as returns:
-                forward()
+                forward(this.fetch)
             this.check(architecture)
         except interface.UnknownTensorError:
             raise
@@ -65,7 +65,7 @@ def run(model: Any, part: Any, batch: Batch, request: Request, kinds: Sequence[s
         this = Recorder(request, attention_places(model), kinds, batch, model.config)
         try:
             with watch.recording(this, model):
-                forward()
+                forward(this.fetch)
             this.check(architecture)
             return this
         except NotExposedError:
@@ -82,10 +82,12 @@ def _as_loaded(model: Any) -> None:
             return
 
 
-def _forward(model: Any, part: Any, inputs: Mapping[str, Any]) -> None:
-    """Run a model, or a part of it, up to the last layer that is needed."""
+def _forward(model: Any, part: Any, inputs: Mapping[str, Any], finish: Callable[[], None]) -> None:
+    """Run a model, or a part of it, up to the last layer that is needed; then fetch what the device still holds."""
     batch, count = inputs["input_ids"].shape
     failure = f"{model.config.model_type}: the model did not run on the text alone"
-    with attempting(f"{batch} × {count} tokens", failure), suppress(Finished):
+    with attempting(f"{batch} × {count} tokens", failure):
         given = with_global_tokens(model.config, inputs)
-        part(**{name: tensor.to(model.device) for name, tensor in given.items()})
+        with suppress(Finished):
+            part(**{name: tensor.to(model.device) for name, tensor in given.items()})
+        finish()

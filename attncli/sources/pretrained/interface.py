@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from attncli.files import to_numpy
 from attncli.masks.conventions import read_added
 from attncli.masks.expressions import Atom, Mask, RuleMask, smallest
 from attncli.sources.pretrained.positions import Sides
-from attncli.sources.pretrained.recording import Arrival, Recorder
+from attncli.sources.pretrained.recording import Arrival, Captured, Recorder, Sublayer
 from attncli.trace.layer import LayerTrace
 
 ATTENTION = "attncli"  # the name under which transformers knows our functions
@@ -37,6 +38,9 @@ _NOT_IN_SDPA = ("softcap", "s_aux", "sinks", "position_bias")  # what the fused 
 # The tensors that a module may hand over: those that are recorded, and those that other kernels need to pack sequences.
 # The ids of the tokens reach some modules with everything else that their model was given (GLM 5).
 _KNOWN = {"position_bias", "s_aux", "sinks", "indices", "block_indices", "position_ids", "cache_position", "input_ids"}
+
+
+_MORE = ("position_bias", "s_aux", "sinks")  # those of them that are recorded
 
 
 class UnknownTensorError(NotExposedError):
@@ -208,14 +212,27 @@ def _attend(
         call = replace(call, value=torch.cat((before[0].value, value), dim=-1))
         whole = None if output is None or before[1] is None else torch.cat((before[1], output), dim=-1)
     run.earlier = replace(given, value=call.value), whole
+    recorder.capture(_captured(call, whole), partial(_record, recorder, place, heads, call))
+    if output is None:
+        output = query.new_zeros(*query.transpose(1, 2).shape[:3], value.shape[-1])
+    return output, weights
+
+
+def _captured(call: _Call, whole: torch.Tensor | None) -> Captured:
+    more = {name: call.more.get(name) for name in _MORE}
+    return {"query": call.query, "key": call.key, "value": call.value, "mask": call.mask, "whole": whole, **more}
+
+
+def _record(recorder: Recorder, place: Sublayer, heads: tuple[int, ...], call: _Call, captured: Captured) -> None:
+    """Record a layer of each sentence from what was captured of it, on the CPU."""
+    more = {**call.more, **{name: captured[name] for name in _MORE}}
+    call = replace(call, more=more, **{name: captured[name] for name in ("query", "key", "value", "mask")})
+    whole = captured["whole"]
     for number in range(len(recorder.batch.spans)):
         rows, columns = recorder.cells(number, place)
         layer = LayerTrace(layer=place[0], kind=place[1], heads=heads, **_arrays(call, number, rows, columns))
         own = None if whole is None else to_numpy(whole[number, rows])
         recorder.record(number, layer, own, "what its attention function gave")
-    if output is None:
-        output = query.new_zeros(*query.transpose(1, 2).shape[:3], value.shape[-1])
-    return output, weights
 
 
 def _check_known(name: str, more: Mapping[str, Any]) -> None:

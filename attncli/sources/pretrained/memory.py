@@ -17,6 +17,7 @@ ROWS = 1024  # tokens that go through a feed-forward layer at a time
 
 _LINEAR = {"Linear", "Conv1D"}  # Conv1D is GPT-2's name for one
 _ROOM = 200e6  # blocks of scores and what the libraries hold besides
+_HELD = 3  # times a recorded layer, on a device: the arrays, what its modules gave, and all of it packed to be fetched
 _QUADRATIC = 4  # [H, Q, K] arrays that a model's own eager attention holds at a time, at the most
 
 
@@ -55,6 +56,8 @@ def room_for(model: Any, tokens: int, layers: int, is_watched: bool) -> int:
     there = _available(model.device)
     if there is None:
         return sys.maxsize
+    if model.device.type != "cpu":
+        layers *= _HELD
     one, two = (estimate(model.config, model.dtype.itemsize, batch, tokens, layers, is_watched) for batch in (1, 2))
     if one > there:
         raise InputError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -13,10 +13,12 @@ from attncli.errors import NotExposedError, UsageError
 from attncli.masks.expressions import Expression
 from attncli.sources.pretrained.places import Places
 from attncli.sources.pretrained.positions import Sides, sides_of
+from attncli.sources.pretrained.transfer import fetched, is_here
 from attncli.trace.layer import LayerTrace, Proof, stages_of
 from attncli.trace.selection import Indices
 
 Sublayer = tuple[int, str]  # a layer's index and its kind of attention
+Captured = Mapping[str, Any]  # the tensors, or None, what one layer's attention is made of, by name
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,7 @@ class Recorder:
         seen: the layers of each kind that have called, in that order.
         arrivals: what each layer was handed, if that is asked for.
         calling: the modules, by their `id`, that are in the middle of their attention.
+        waiting: what lies on the device still, with what will record it.
     """
 
     request: Request
@@ -110,6 +113,7 @@ class Recorder:
     config: Any
     arrivals: dict[Sublayer, Arrival] = field(default_factory=dict)
     calling: dict[int, Sublayer] = field(default_factory=dict)
+    waiting: list[tuple[Captured, Callable[[Captured], None]]] = field(default_factory=list)
     layers: list[dict[Sublayer, LayerTrace]] = field(init=False)
     seen: dict[str, list[int]] = field(init=False)
 
@@ -171,6 +175,20 @@ class Recorder:
                 "positions that are no tokens are not supported in it"
             )
         return self.request.heads.among(heads, f"layer {place[0]}")
+
+    def capture(self, tensors: Captured, record: Callable[[Captured], None]) -> None:
+        """Record a layer: from the CPU now, before the model goes on; from a device with the others, by `fetch`."""
+        if all(is_here(each) for each in tensors.values() if each is not None):
+            record(tensors)
+        else:
+            self.waiting.append((tensors, record))
+
+    def fetch(self) -> None:
+        """Bring what was captured on a device to the CPU, in one go, and record it."""
+        arrived = iter(fetched(each for tensors, _ in self.waiting for each in tensors.values()))
+        for tensors, record in self.waiting:
+            record(dict(zip(tensors, arrived, strict=False)))
+        self.waiting.clear()
 
     def record(self, number: int, layer: LayerTrace, output: np.ndarray[Any, Any] | None, against: str) -> None:
         """Keep one sentence's layer, proven by an attention output; of a model without weights its mask alone.

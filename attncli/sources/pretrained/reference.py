@@ -19,6 +19,7 @@ from attncli.errors import NotExposedError
 from attncli.files import to_numpy
 from attncli.sources.pretrained.recording import Finished, Recorder, Sublayer
 from attncli.sources.pretrained.running import running_with
+from attncli.sources.pretrained.transfer import fetched
 from attncli.trace.layer import Proof
 
 _MOST = 2**26  # scores of one layer that the model's eager attention may hold, over the batch and all heads
@@ -64,7 +65,7 @@ def _returning(run: Recorder, kept: Returns, place_of: Callable[[int], Sublayer 
         hook.remove()
 
 
-def compare_unmodified(model: Any, run: Recorder, kept: Returns, forward: Callable[[], Any]) -> None:
+def compare_unmodified(model: Any, run: Recorder, kept: Returns, forward: Callable[..., Any]) -> None:
     """Run a model with its own attention and put the worse of two comparisons into each recorded layer's proof.
 
     A proof so far says how far weights·V is from what our attention function gave. The other comparison is between what
@@ -75,7 +76,7 @@ def compare_unmodified(model: Any, run: Recorder, kept: Returns, forward: Callab
         model: what was recorded with our attention function.
         run: the recorded pass.
         kept: what its modules gave.
-        forward: runs the model on the same batch.
+        forward: runs the model on the same batch, and then what it is given.
     """
     backend = _backend(model, run)
     if backend is None:
@@ -104,7 +105,7 @@ def _backend(model: Any, run: Recorder) -> str | None:
     return "sdpa" if model._supports_sdpa else None
 
 
-def _unmodified(run: Recorder, kept: Returns, forward: Callable[[], Any]) -> dict[Sublayer, torch.Tensor]:
+def _unmodified(run: Recorder, kept: Returns, forward: Callable[..., Any]) -> dict[Sublayer, torch.Tensor]:
     """Return what the recorded layers give in another pass, whose modules are to return in the same order."""
     callers = {module for module, _ in kept.order}
     order = iter(kept.order)
@@ -118,8 +119,14 @@ def _unmodified(run: Recorder, kept: Returns, forward: Callable[[], Any]) -> dic
         return place
 
     again = Returns()
+
+    def fetch() -> None:
+        both = iter(fetched([*kept.outputs.values(), *again.outputs.values()]))
+        for one in (kept, again):
+            one.outputs = {place: next(both) for place in one.outputs}
+
     with _returning(run, again, expected):
-        forward()
+        forward(fetch)
     return again.outputs
 
 

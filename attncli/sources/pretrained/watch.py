@@ -151,15 +151,20 @@ def recording(run: Recorder, model: Any) -> Iterator[None]:
 def _record(run: Recorder, place: Sublayer, call: Ended) -> None:
     queries, keys = run.size(place)
     dense = blocks.dense(call, queries, keys) or _plain(call, place)
-    scores, weights = dense.scores, dense.weights
-    heads = run.heads_of(place, *scores.shape[1:])
+    heads = run.heads_of(place, *dense.scores.shape[1:])
+    captured = {name: getattr(dense, name) for name in ("scores", "weights", "q", "k", "v", "output")}
+    run.capture(captured, lambda fetched: _keep(run, place, heads, replace(dense, **fetched)))
+
+
+def _keep(run: Recorder, place: Sublayer, heads: tuple[int, ...], dense: Dense) -> None:
+    """Record a layer of each sentence from its map, on the CPU."""
     for number in range(len(run.batch.spans)):
         rows, columns = run.cells(number, place)
 
         def own(tensor: torch.Tensor | None, side: slice, number: int = number) -> Any:
             return None if tensor is None else to_numpy(tensor[number, :, side])
 
-        masked = own(scores, rows)[..., columns]
+        masked = own(dense.scores, rows)[..., columns]
         allowed = ~(masked <= dense.forbidden)  # NaN is no mask
         q, k, v = own(dense.q, rows), own(dense.k, columns), own(dense.v, columns)
         layer = LayerTrace(
@@ -172,7 +177,7 @@ def _record(run: Recorder, place: Sublayer, call: Ended) -> None:
             mask=smallest(allowed[:1] if (allowed == allowed[:1]).all() else allowed, len(masked)),
             heads=heads,
             scores=np.where(allowed, masked, -np.inf).astype(masked.dtype),
-            weights=own(weights, rows)[..., columns],
+            weights=own(dense.weights, rows)[..., columns],
             proof=None if dense.proofs is None else dense.proofs[number],
         )
         output = own(dense.output, rows)
