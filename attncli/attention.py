@@ -41,6 +41,7 @@ def attention_scores(
     scale: float,
     bias: Float[np.ndarray, "#H Q K"] | None = None,
     softcap: float | None = None,
+    out: Float[np.ndarray, "H Q K"] | None = None,
 ) -> Float[np.ndarray, "H Q K"]:
     """Return the scores before the mask: products · scale + bias, softcapped.
 
@@ -49,9 +50,10 @@ def attention_scores(
         scale: usually 1/√D.
         bias: what a model adds to the scaled products (ALiBi, Press et al. 2022; T5, Raffel et al. 2020).
         softcap: c in c·tanh(scores/c) (Gemma 2, 2024).
+        out: where the scaled products are written, such as their own place: memory that is new costs more than they do.
     """
     with _odd_numbers_pass():
-        scores = products * products.dtype.type(scale)
+        scores = np.multiply(products, products.dtype.type(scale), out=out)
         if bias is not None:
             scores = scores + bias
         if softcap is not None:
@@ -67,8 +69,11 @@ def masked_scores(
 
     `fill` is −inf in the formula. Models add a finite number instead: the smallest of their dtype, which swallows the
     score (in half precision only a part of it), or −1e4, which swallows nothing. All of them agree but in a row with
-    no allowed key, which becomes NaN with −inf, uniform in float32, and something else otherwise.
+    no allowed key, which becomes NaN with −inf, uniform in float32, and something else otherwise. Where every cell is
+    allowed, what is returned are the scores themselves.
     """
+    if allowed.all():
+        return scores
     if np.isinf(fill):
         return np.where(allowed, scores, scores.dtype.type(fill))
     adding = np.dtype(np.float16) if fill == HALF_LOWEST else scores.dtype
@@ -77,13 +82,16 @@ def masked_scores(
 
 
 def softmax_parts(
-    masked: Float[np.ndarray, "H Q K"], sinks: Float[np.ndarray, " H"] | Float[np.ndarray, "H Q"] | None = None
+    masked: Float[np.ndarray, "H Q K"],
+    sinks: Float[np.ndarray, " H"] | Float[np.ndarray, "H Q"] | None = None,
+    out: Float[np.ndarray, "H Q K"] | None = None,
 ) -> tuple[Float[np.ndarray, "H Q 1"], Float[np.ndarray, "H Q K"], Float[np.ndarray, "H Q 1"]]:
     """Return each row's highest score, exp(score − highest), and what the softmax divides these by.
 
     Args:
         masked: scores after the mask.
         sinks: one more logit per head, or per head and query, which counts among a row's scores and in its total.
+        out: where the exponentials are written, such as the place of the scores.
     """
     highest = masked.max(axis=-1, keepdims=True)
     if sinks is not None:
@@ -91,7 +99,8 @@ def softmax_parts(
         highest = np.maximum(highest, sinks)
     # −inf − −inf is the NaN of a row that may attend to nothing, and the caller shows it as such.
     with _odd_numbers_pass():
-        exponentials = np.exp(masked - highest)
+        exponentials = np.subtract(masked, highest, out=out)
+        np.exp(exponentials, out=exponentials)
     total = exponentials.sum(axis=-1, keepdims=True)
     if sinks is not None:
         total = total + np.exp(sinks - highest)
@@ -109,7 +118,7 @@ def attention_weights(
             so that a row sums to less than 1.
     """
     _, exponentials, totals = softmax_parts(masked, sinks)
-    return exponentials / totals
+    return np.divide(exponentials, totals, out=exponentials)
 
 
 def attention_output(
@@ -120,13 +129,56 @@ def attention_output(
         return weights @ value
 
 
+def fused_output(
+    query: Float[np.ndarray, "H Q D"],
+    key: Float[np.ndarray, "Hkv K D"],
+    value: Float[np.ndarray, "Hkv K Dv"],
+    scale: float,
+    allowed: Bool[np.ndarray, "Q K"],
+    softcap: float | None = None,
+) -> Float[np.ndarray, "H Q Dv"]:
+    """Return weights·v of a few queries that follow each other, without the weights.
+
+    Keys that none of them may attend to are left out: of a causal mask nearly half. Every step works in the place of
+    the scores, and what the softmax divides by divides the outputs, which are fewer.
+
+    Args:
+        query: of a few positions.
+        key: of all; consecutive heads of queries share a head of these.
+        value: of all.
+        scale: usually 1/√D.
+        allowed: of all heads; every query has an allowed key.
+        softcap: c in c·tanh(scores/c).
+    """
+    some = np.flatnonzero(allowed.any(axis=0))
+    keys = slice(some[0], some[-1] + 1)
+    forbidden = ~allowed[:, keys]
+    mixed = np.flatnonzero(forbidden.any(axis=0))
+    columns = slice(mixed[0], mixed[-1] + 1) if len(mixed) else slice(0, 0)
+    forbidden, shared = forbidden[:, columns], len(query) // len(key)
+    output = np.empty((*query.shape[:2], value.shape[-1]), query.dtype)
+    with _odd_numbers_pass():
+        query = query * query.dtype.type(scale)
+        for head in range(len(query)):
+            scores = query[head] @ key[head // shared, keys].T
+            if softcap is not None:
+                scores /= scores.dtype.type(softcap)
+                np.tanh(scores, out=scores)
+                scores *= scores.dtype.type(softcap)
+            np.copyto(scores[:, columns], -np.inf, where=forbidden)
+            scores -= scores.max(axis=-1, keepdims=True)
+            np.exp(scores, out=scores)
+            np.divide(scores @ value[head // shared, keys], scores.sum(axis=-1, keepdims=True), out=output[head])
+    return output
+
+
 def vector_norms(vectors: Float[np.ndarray, "N W"]) -> Float[np.ndarray, " N"]:
     """Return the length of each vector, in double precision: the squares of a float32 may be too large for one."""
     with _odd_numbers_pass():
         return np.linalg.norm(vectors.astype(np.float64), axis=-1).astype(vectors.dtype)
 
 
-CELLS = 2**20  # in one block, 4 MiB as float32; far smaller blocks spend their time in waking BLAS's threads
+CELLS = 2**18  # in one block, 1 MiB as float32, of which the cache of a core holds one or two
 
 
 def row_blocks(rows: Int[np.ndarray, " Q"], columns: int) -> list[Int[np.ndarray, " _"]]:

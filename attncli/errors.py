@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 
 class ExitCode(IntEnum):
@@ -89,6 +89,9 @@ _BROUGHT_BY = {
     "google.protobuf": "attncli[sentencepiece]",
     "tiktoken": "attncli[tiktoken]",
     "jinja2": "attncli[chat]",
+    "pyarrow": "attncli[parquet]",
+    "fsspec": "huggingface-hub",
+    "aiohttp": "fsspec[http]",
 }
 
 
@@ -120,7 +123,17 @@ def require(what: str, *packages: str) -> None:
 
 
 Answer = TypeVar("Answer")
+Kept = Mapping[str, str | int | float | bool | None]  # what a file says of a sentence besides, by names
+NOTHING_KEPT: Kept = {}
+_ENDLESS = (float("inf"), float("-inf"))
 ERROR_SCHEMA = "attncli.error/1"
+
+
+def members_of(kept: Kept) -> dict[str, Any]:
+    """Return what a file says of a sentence besides, as a JSON document spells it: not at all if it says nothing."""
+    # JSON has no other numbers than finite ones.
+    spelled = {name: None if value in _ENDLESS or value != value else value for name, value in kept.items()}
+    return {"kept": spelled} if kept else {}
 
 
 class Failure(NamedTuple):
@@ -130,19 +143,22 @@ class Failure(NamedTuple):
         reason: one sentence.
         is_kept: whether an error document takes its place in JSON.
         kind: what is raised where there is no other sentence.
+        kept: what its file says of it besides.
     """
 
     reason: str
     is_kept: bool = False
     kind: type[AttnError] = InputError
+    kept: Kept = NOTHING_KEPT
 
-    def as_dict(self, number: int) -> dict[str, str | int]:
+    def as_dict(self, number: int) -> dict[str, Any]:
         """Return the error document of the sentence with this number."""
-        return {"schema": ERROR_SCHEMA, "sentence": number, "error": self.reason}
+        return {"schema": ERROR_SCHEMA, "sentence": number, **members_of(self.kept), "error": self.reason}
 
     def of(self, number: int) -> str:
-        """Return the reason, after the number of the sentence."""
-        return f"sentence {number}: {self.reason}"
+        """Return the reason, after the number of the sentence, and before that its file, where there are several."""
+        file = f"{self.kept['file']}, " if "file" in self.kept else ""
+        return f"{file}sentence {number}: {self.reason}"
 
 
 def refusing(numbered: Iterable[tuple[int, Answer | Failure]], is_alone: bool = False) -> Iterator[tuple[int, Answer]]:

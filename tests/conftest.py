@@ -28,14 +28,16 @@ import pytest
 from hypothesis import settings
 from running import Ran
 from shapes import execute_shapes
-from small_checkpoints import minilm_folder, save_tiny_llama
+from small_checkpoints import hub_cache, minilm_folder, save_tiny_llama
 from typer.main import get_command
 from typer.testing import CliRunner
+from warm import warm_commands
 
 # The same examples in every run, however slow the machine; others where one looks for them.
 settings.register_profile("attncli", deadline=None, database=None, derandomize="FUZZ_TIMES" not in os.environ)
 settings.load_profile("attncli")
-execute_shapes()
+if "SHAPES_ARE_KNOWN" not in os.environ:  # with the kernels of other processors numbers differ, and no shape
+    execute_shapes()
 
 
 @pytest.fixture(scope="session")
@@ -82,6 +84,27 @@ def signals_arrive() -> Iterator[None]:
 def minilm() -> str:
     """A real checkpoint: BERT with 6 layers of 12 heads."""
     return minilm_folder()
+
+
+@pytest.fixture(scope="session")
+def in_cache(tmp_path_factory: pytest.TempPathFactory, minilm: str) -> dict[str, str]:
+    """The variables by which `sentence-transformers/all-MiniLM-L6-v2` is found in the hub's local cache."""
+    found = hub_cache(tmp_path_factory.mktemp("cache"), "sentence-transformers/all-MiniLM-L6-v2", minilm)
+    return {name: found[name] for name in ("HF_HOME", "HF_HUB_OFFLINE")}
+
+
+@pytest.fixture(scope="session")
+def warm_environment(in_cache: dict[str, str]) -> Iterator[dict[str, str]]:
+    """The variables with which `attn`, `pytest` and `python` are processes of their own that have torch imported."""
+    with warm_commands(os.environ | in_cache) as folder:
+        yield {**in_cache, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+
+
+@pytest.fixture
+def warm(warm_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let them be that in a test."""
+    for name, value in warm_environment.items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture(scope="session")

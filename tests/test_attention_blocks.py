@@ -15,7 +15,7 @@ from traces import layer_of, trace_of
 import attncli
 from attncli import attention
 from attncli.analysis.metrics import head_metrics
-from attncli.formats import gathered, writer
+from attncli.formats import gathered, joined, part_of
 from attncli.formats.numbers import as_numbers, rows_as_numbers
 from attncli.masks.expressions import ArrayMask, Mask, RuleMask, smallest
 from attncli.masks.parser import parse
@@ -98,6 +98,11 @@ def test_a_picture_of_blocks_is_that_of_the_whole(
         assert (parts.title, parts.extent) == (whole.title, whole.extent)
 
 
+def written(name: str, traces: list[Trace], view: View) -> Iterator[str]:
+    """Yield what a machine format is of some traces."""
+    return joined(name, [(number, part_of(name)(number, trace, view)) for number, trace in enumerate(traces, start=1)])
+
+
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("precision", [None, 3])
 @pytest.mark.parametrize("odd", [False, True])
@@ -107,9 +112,7 @@ def test_every_format_writes_blocks_as_the_whole(
 ) -> None:
     trace = exact("causal & ~queries(3,6)", odd)
     view = View(show=ARRAYS, keys=("3", "0", "12"), precision=precision)
-    whole, parts = whole_and_in_blocks(
-        monkeypatch, cells, lambda: "".join(writer(name)([(1, trace), (2, trace)], view))
-    )
+    whole, parts = whole_and_in_blocks(monkeypatch, cells, lambda: "".join(written(name, [trace, trace], view)))
     assert parts == whole
 
 
@@ -171,7 +174,7 @@ def test_what_is_no_number_is_a_string_beside_numbers() -> None:
 
 
 def test_masked_rows_and_odd_ones_are_right_in_json() -> None:
-    (document,) = map(json.loads, writer("jsonl")([(1, exact("causal & ~queries(3,4)", odd=True))], View()))
+    (document,) = map(json.loads, written("jsonl", [exact("causal & ~queries(3,4)", odd=True)], View()))
     head = document["layers"][0]["heads"][0]
     assert head["weights"][0] == [1.0] + [0.0] * (QUERIES - 1)
     assert head["weights"][3] == head["weights"][7] == head["scores"][7] == ["nan"] * QUERIES
@@ -201,7 +204,7 @@ def test_a_long_sentence_is_written_without_its_matrix(monkeypatch: pytest.Monke
     monkeypatch.setattr(attention, "CELLS", 2**16)
     trace = long(1024)
     view = View(show=frozenset({"scores", "mask", "weights", "output", "metrics"}))
-    count, peak = traced(lambda: sum(map(len, writer(name)([(1, trace)], view))))
+    count, peak = traced(lambda: sum(map(len, written(name, [trace], view))))
     assert count > 2 * 1024**2
     assert peak < 1024**2 * 4 * 2
 

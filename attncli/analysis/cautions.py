@@ -92,9 +92,9 @@ def _unexplained(trace: Trace, row: Row) -> str:
 def _blind_rows(layer: LayerTrace, tokens: Tokens, queries: Sequence[int]) -> str:
     """Name the rows that may attend to no key, their heads and what their weights become; empty if there are none."""
     blind = layer.blind(queries)
-    heads, rows = np.flatnonzero(blind.any(axis=1)), np.flatnonzero(blind.any(axis=0))
-    if not len(rows):
+    if not blind.any():
         return ""
+    heads, rows = np.flatnonzero(blind.any(axis=1)), np.flatnonzero(blind.any(axis=0))
     named = _queries(layer, blind, tokens, queries)
     row = int(rows[np.flatnonzero(blind[heads[0], rows])[0]])
     becomes = _softmax_of(layer, layer.heads[heads[0]], queries[row])
@@ -121,10 +121,18 @@ def _can_overflow(layer: LayerTrace) -> bool:
     """Return whether scores may be too large, by a bound that costs no more than to read queries and keys once."""
     if layer.q is None or layer.k is None or layer.scale is None or layer.scores is not None:
         return False
-    sizes = [_largest(values) for values in (layer.q, layer.k, layer.bias) if values is not None]
-    bound = sizes[0] * sizes[1] * layer.q.shape[-1] * max(abs(layer.scale), 1.0) + sum(sizes[2:])
+    for size in (_length, _largest):  # the first one is sooner made, and nearly always small enough
+        sizes = [size(values) for values in (layer.q, layer.k, layer.bias) if values is not None]
+        bound = sizes[0] * sizes[1] * layer.q.shape[-1] * max(abs(layer.scale), 1.0) + sum(sizes[2:])
+        if not bound > float(np.finfo(layer.q.dtype).max):
+            return False
     # What is infinite before it is multiplied is said where it was read.
-    return bound > float(np.finfo(layer.q.dtype).max) and all(map(math.isfinite, sizes))
+    return all(map(math.isfinite, sizes))
+
+
+def _length(values: Float[np.ndarray, " ..."]) -> float:
+    """Return the root of the sum of all squares, which no number is larger than; infinite where these are too large."""
+    return math.sqrt(np.vdot(values, values))
 
 
 def _largest(values: Float[np.ndarray, " ..."]) -> float:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from attncli.analysis.alignment import Alignment, LayerPair, align, chosen_rows, layer_pairs, not_compared
+from attncli.analysis.alignment import NAMES, Alignment, LayerPair, align, chosen_rows, layer_pairs, not_compared
+from attncli.analysis.cautions import warnings_of
 from attncli.analysis.derive.layer import check_tokens
 from attncli.analysis.metrics import counted_rows
+from attncli.analysis.statistics import QUANTILES, Statistics, settled
 from attncli.errors import InputError
 from attncli.text import counted, quoted, several
 from attncli.trace.display import Displayed
 from attncli.trace.layer import HeadTrace
-from attncli.trace.trace import Trace, texts_of
+from attncli.trace.trace import Provenance, Trace, texts_of
+from attncli.trace.view import View
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -249,3 +252,148 @@ def _left_out(layers: Sequence[LayerPair], heads: Sequence[HeadDifference]) -> I
     if fewer:
         heads_have = "head has" if len(fewer) == 1 else "heads have"
         yield f"{len(fewer)} {heads_have} rows that are not compared: without a key, of padding, or with NaN"
+
+
+def warnings_of_both(difference: Difference) -> Iterator[str]:
+    """Yield the warnings about both traces, a sentence each; what is true of one alone says of which."""
+    said: dict[str, list[str]] = {}
+    for name, trace in zip(NAMES, (difference.first, difference.second), strict=True):
+        for warning in (*trace.source.notes, *warnings_of(trace, View())):
+            said.setdefault(warning, []).append(name)
+    for warning, names in said.items():
+        yield f"{'' if len(names) == len(NAMES) else f'{names[0]}: '}{warning}"
+
+
+# --- over many sentences -----------------------------------------------------------------------------------
+
+
+class HeadPlace(NamedTuple):
+    """A head that both have.
+
+    Attributes:
+        layer: index of its layer.
+        kind: of the layer's attention.
+        head: its index.
+    """
+
+    layer: int
+    kind: str
+    head: int
+
+
+@dataclass(frozen=True)
+class HeadDifferences:
+    """How far one head is from its counterpart, over many sentences.
+
+    Attributes:
+        layer: index of the layer, in both.
+        kind: the layer's kind of attention.
+        head: the head, in both.
+        jensen_shannon: the mean over the sentences in which it is defined; None where it never is.
+        std: the sample standard deviation (n − 1) over these sentences; None for fewer than two.
+        ci95: the 95 % confidence interval of the mean; None as `std`.
+        least: of these sentences.
+        quantiles: for each of `QUANTILES` of `attncli.analysis.statistics` the number of that rank, to 1 %.
+        greatest: of these sentences.
+        count: how many they are.
+        elsewhere: mean weight in A and in B on tokens that are not shared, and in a sink; None as `jensen_shannon`.
+    """
+
+    layer: int
+    kind: str
+    head: int
+    jensen_shannon: float | None
+    std: float | None
+    ci95: tuple[float, float] | None
+    least: float | None
+    quantiles: Mapping[float, float | None]
+    greatest: float | None
+    count: int
+    elsewhere: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class Differences:
+    """Two models compared over many sentences.
+
+    Attributes:
+        first: A.
+        second: B.
+        sentences: how many there were.
+        heads: every compared head, the most changed one first; those without a number last.
+        notes: what was not compared, a sentence each.
+    """
+
+    first: Provenance
+    second: Provenance
+    sentences: int
+    heads: tuple[HeadDifferences, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DifferencesState:
+    """What is known of the differences after some sentences; two states merge into that of all their sentences.
+
+    Attributes:
+        first: A.
+        second: B.
+        sentences: how many there were.
+        places: the heads, in order.
+        measured: of each its divergence and its weight elsewhere in A and in B, `[H, 3]`.
+        notes: what was not compared.
+    """
+
+    first: Provenance
+    second: Provenance
+    sentences: int
+    places: tuple[HeadPlace, ...]
+    measured: Statistics
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, found: Difference) -> DifferencesState:
+        """Return the state after one sentence."""
+        heads = {HeadPlace(each.layer, each.kind, each.head): each for each in found.heads}
+        places = tuple(HeadPlace(*pair.place, head) for pair in found.layers for head in pair.heads)
+        values = np.array([[_numbers(heads[place]) for place in places]])
+        notes = tuple(not_compared(found.first, found.second))
+        return cls(found.first.source, found.second.source, 1, places, Statistics.of(values), notes)
+
+    def merged(self, other: DifferencesState) -> DifferencesState:
+        """Return the state after the sentences of both."""
+        measured = self.measured.merged(other.measured)
+        return replace(self, sentences=self.sentences + other.sentences, measured=measured)
+
+    def differences(self) -> Differences:
+        """Return what a person reads of it."""
+        moments = self.measured.moments
+        means, std = settled(moments.means), settled(moments.std)
+        low, high = (settled(moments.means + sign * moments.margin) for sign in (-1, 1))
+        quantiles = self.measured.quantiles()
+        heads = [
+            HeadDifferences(
+                *place,
+                _known(means[row, 0]),
+                _known(std[row, 0]),
+                None if np.isnan(low[row, 0]) else (float(low[row, 0]), float(high[row, 0])),
+                _known(self.measured.least[row, 0]),
+                {share: _known(values[row, 0]) for share, values in zip(QUANTILES, quantiles, strict=True)},
+                _known(self.measured.greatest[row, 0]),
+                int(moments.count[row, 0]),
+                None if np.isnan(means[row, 1]) else (float(means[row, 1]), float(means[row, 2])),
+            )
+            for row, place in enumerate(self.places)
+        ]
+        heads.sort(key=lambda each: -1.0 if each.jensen_shannon is None else each.jensen_shannon, reverse=True)
+        return Differences(self.first, self.second, self.sentences, tuple(heads), self.notes)
+
+
+def _numbers(head: HeadDifference) -> list[float]:
+    missing = float("nan")
+    divergence = missing if head.jensen_shannon is None else head.jensen_shannon
+    return [divergence, *((missing, missing) if head.elsewhere is None else head.elsewhere)]
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Unpack
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import numpy as np
 
 from attncli.analysis.induction import detections
 from attncli.analysis.labels import LABELS, Label, labels_of
 from attncli.analysis.metric_names import DETECTORS, NAMES, Metric
-from attncli.analysis.metrics import by_name, layer_metrics, uniform_metrics
+from attncli.analysis.metrics import by_name, trace_metrics
+from attncli.analysis.statistics import QUANTILES, Moments, Statistics, settled
 from attncli.errors import InputError, UsageError
-from attncli.masks.expressions import RuleMask
 from attncli.sources import open_source
 from attncli.sources.keywords import Choice, SourceKeywords, spelling_out
+from attncli.sources.stream import MOST_TOGETHER
 from attncli.text import counted, did_you_mean, several, span, visible
 from attncli.trace.display import Displayed, Tabular
-from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Provenance, Trace
 from attncli.trace.view import View
 
 if TYPE_CHECKING:
     from jaxtyping import Float
-
-    HeadKey = tuple[int, str, tuple[int, ...]]  # a layer, its kind, its heads
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,10 @@ class HeadSummary:
         std: the sample standard deviation (n − 1) over these sentences; None for fewer than two.
         counts: in how many sentences each metric is defined.
         labels: what it does, in words, the strongest first; none is nothing in particular.
+        ci95: the 95 % confidence interval of each mean; None where there is no deviation.
+        quantiles: for each of `QUANTILES` of `attncli.analysis.statistics` the number of that rank, to 1 %.
+        least: the least number of each metric.
+        greatest: likewise.
     """
 
     layer: int
@@ -49,11 +53,34 @@ class HeadSummary:
     std: Mapping[str, float | None]
     counts: Mapping[str, int]
     labels: tuple[Label, ...] = ()
+    ci95: Mapping[str, tuple[float, float] | None] = field(default_factory=dict)
+    quantiles: Mapping[float, Mapping[str, float | None]] = field(default_factory=dict)
+    least: Mapping[str, float | None] = field(default_factory=dict)
+    greatest: Mapping[str, float | None] = field(default_factory=dict)
+
+    @property
+    def spreads(self) -> dict[str, Mapping[str, float | None]]:
+        """What tells how far the numbers of a metric are apart, by the ends of its names in rows and data frames."""
+        ends = [{name: None if found is None else found[end] for name, found in self.ci95.items()} for end in (0, 1)]
+        quantiles = {f"p{100 * share:g}": values for share, values in self.quantiles.items()}
+        return {"ci95_low": ends[0], "ci95_high": ends[1], "min": self.least, **quantiles, "max": self.greatest}
 
     def __repr__(self) -> str:
         known = [f"{name} {value:.3g}" for name, value in self.metrics.items() if value is not None]
         said = ", ".join([*(label.name for label in self.labels), *known])
         return f"HeadSummary(layer {self.layer}, {self.kind}, head {self.head}: {said})"
+
+
+class Group(NamedTuple):
+    """Sentences that have something in common.
+
+    Attributes:
+        by: the name of the column that says it.
+        value: what it says of them; None of those of which it says nothing.
+    """
+
+    by: str
+    value: str | None
 
 
 @dataclass(frozen=True)
@@ -68,6 +95,7 @@ class Survey(Displayed, Tabular):
         measured: how many heads were measured.
         heads: one entry a head, by layer, or as they were ranked.
         names: the metrics that tables and files have, in order; a head has all of them.
+        group: the sentences that it is over, if those are not all.
     """
 
     source: Provenance
@@ -77,6 +105,7 @@ class Survey(Displayed, Tabular):
     measured: int
     heads: tuple[HeadSummary, ...]
     names: tuple[Metric, ...] = NAMES
+    group: Group | None = None
 
     @property
     def is_test(self) -> bool:
@@ -141,103 +170,264 @@ class Survey(Displayed, Tabular):
             raise UsageError(f"there is no metric '{visible(metric)}'; expected one of {', '.join(known)}{near}")
 
 
-class _Running:
-    """Running mean and standard deviation of many numbers at once (Welford 1962), skipping NaN."""
+class HeadKey(NamedTuple):
+    """A layer, and its heads.
 
-    def __init__(self, names: Sequence[Metric], heads: int) -> None:
-        shape = heads, len(names)
-        self._names = names
-        self.count = np.zeros(shape, int)
-        self.mean = np.zeros(shape)
-        self._squares = np.zeros(shape)  # sum of squared distances from the mean
+    Attributes:
+        layer: its index.
+        kind: of its attention.
+        heads: those that are measured.
+    """
 
-    def add(self, values: Float[np.ndarray, "H M"]) -> None:
-        """Take in the numbers of one sentence; NaN is one that is not defined."""
-        # From an infinite mean there is no way back, and no distance.
-        moves = ~np.isnan(values) & np.isfinite(self.mean)
-        self.count += ~np.isnan(values)
-        with np.errstate(invalid="ignore"):
-            before = np.where(moves, values - self.mean, 0)
-            self.mean += before / np.maximum(self.count, 1)
-            self._squares += before * np.where(moves, values - self.mean, 0)
+    layer: int
+    kind: str
+    heads: tuple[int, ...]
 
-    def summary(self, head: int) -> tuple[dict[str, float | None], dict[str, float | None], dict[str, int]]:
-        """Return the means, the standard deviations and the counts of one head, by metric."""
-        count = self.count[head]
-        mean = np.where(count > 0, self.mean[head], np.nan)
-        std = np.where(count > 1, np.sqrt(self._squares[head] / np.maximum(count - 1, 1)), np.nan)
-        of_names = by_name(self._names, mean), by_name(self._names, std)
-        return *of_names, dict(zip(self._names, count.tolist(), strict=True))
+
+@dataclass(frozen=True)
+class SurveyState:
+    """What is known of the heads after some sentences; two states merge into that of all their sentences.
+
+    Attributes:
+        source: what was run.
+        queries: which rows count; none are all.
+        sentences: how many sentences there were.
+        tokens: the fewest and the most query tokens of one.
+        masks: the masks of the layers, each once.
+        layers: whose heads were measured, and which of each; the heads of one follow those of another.
+        names: of the metrics.
+        measured: the metrics of the heads, `[H, M]`.
+        uniform: those of `NAMES` of the uniform head in the place of each.
+    """
+
+    source: Provenance
+    queries: tuple[str | int, ...]
+    sentences: int
+    tokens: tuple[int, int]
+    masks: tuple[str, ...]
+    layers: tuple[HeadKey, ...]
+    names: tuple[Metric, ...]
+    measured: Statistics
+    uniform: Moments
+
+    @classmethod
+    def of(cls, traces: Sequence[_Measured], view: View) -> SurveyState:
+        """Return the state after some sentences, at least one, of the same heads."""
+        first = traces[0]
+        lengths = [trace.length for trace in traces]
+        return cls(
+            reduce(_shared, (trace.source for trace in traces)),
+            tuple(view.queries),
+            len(traces),
+            (min(lengths), max(lengths)),
+            tuple(dict.fromkeys(mask for trace in traces for mask in trace.masks)),
+            first.layers,
+            first.names,
+            Statistics.of(np.stack([trace.heads for trace in traces])),
+            Moments.of(np.stack([trace.uniform for trace in traces])),
+        )
+
+    def check_alike(self, other: SurveyState) -> None:
+        """Raise UsageError if the two are of other models, heads or metrics."""
+        for name in ("kind", "model", "architecture", "dtype", "seed"):
+            mine, others = getattr(self.source, name), getattr(other.source, name)
+            if mine != others:
+                raise UsageError(f"the one is of {name} {visible(str(mine))}, the other of {visible(str(others))}")
+        if self.layers != other.layers:
+            raise UsageError(_OTHER_HEADS)
+        if self.names != other.names:
+            raise UsageError("the one was measured on random tokens that come twice, the other was not")
+        if self.queries != other.queries:
+            raise UsageError("the rows of other queries were counted in the one than in the other")
+
+    def merged(self, other: SurveyState) -> SurveyState:
+        """Return the state after the sentences of both.
+
+        Raises:
+            UsageError: they are of other models, heads or metrics.
+        """
+        self.check_alike(other)
+        return SurveyState(
+            _shared(self.source, other.source),
+            self.queries,
+            self.sentences + other.sentences,
+            (min(self.tokens[0], other.tokens[0]), max(self.tokens[1], other.tokens[1])),
+            tuple(dict.fromkeys([*self.masks, *other.masks])),
+            self.layers,
+            self.names,
+            self.measured.merged(other.measured),
+            self.uniform.merged(other.uniform),
+        )
+
+    def survey(self, group: Group | None = None) -> Survey:
+        """Return what a person reads of it."""
+        found, names = self.measured, self.names
+        moments = found.moments
+        means, stds = settled(moments.means), settled(moments.std)
+        low, high = settled(moments.means - moments.margin), settled(moments.means + moments.margin)
+        quantiles = dict(zip(QUANTILES, found.quantiles(), strict=True))
+        baselines = settled(self.uniform.means)
+        summaries = []
+        for row, (layer, kind, head) in enumerate(self.heads):
+            metrics, ends = by_name(names, means[row]), (by_name(names, low[row]), by_name(names, high[row]))
+            summaries.append(
+                HeadSummary(
+                    layer,
+                    kind,
+                    head,
+                    metrics,
+                    by_name(names, stds[row]),
+                    dict(zip(names, moments.count[row].tolist(), strict=True)),
+                    labels_of(metrics, by_name(NAMES, baselines[row])),
+                    {name: _interval(ends[0][name], ends[1][name]) for name in names},
+                    {share: by_name(names, values[row]) for share, values in quantiles.items()},
+                    by_name(names, found.least[row]),
+                    by_name(names, found.greatest[row]),
+                )
+            )
+        measured = len(summaries)
+        return Survey(self.source, self.sentences, self.tokens, self.masks, measured, tuple(summaries), names, group)
+
+    @property
+    def heads(self) -> Iterator[tuple[int, str, int]]:
+        """Each head: its layer, the layer's kind, and its index."""
+        return ((key.layer, key.kind, head) for key in self.layers for head in key.heads)
+
+
+def _interval(low: float | None, high: float | None) -> tuple[float, float] | None:
+    return None if low is None or high is None else (low, high)
+
+
+_OTHER_HEADS = "the traces have not the same layers and heads; survey each by itself"
+
+
+class _Measured(NamedTuple):
+    """One sentence, of whose attention the metrics alone are kept."""
+
+    source: Provenance
+    length: int
+    masks: tuple[str, ...]
+    layers: tuple[HeadKey, ...]
+    names: tuple[Metric, ...]
+    heads: Float[np.ndarray, "H M"]
+    uniform: Float[np.ndarray, "H N"]
+
+    @classmethod
+    def of(cls, trace: Trace, view: View, detects: bool) -> _Measured:
+        """Return the metrics of the heads of all layers, and of the uniform head in the place of each."""
+        heads, uniform = trace_metrics(trace, view)
+        if detects:
+            heads = np.hstack([heads, np.concatenate([detections(trace, layer) for layer in trace.layers])])
+        masks = tuple(dict.fromkeys(str(layer.mask) for layer in trace.layers))
+        layers = tuple(HeadKey(layer.layer, layer.kind, layer.heads) for layer in trace.layers)
+        names = (*NAMES, *DETECTORS) if detects else NAMES
+        return cls(trace.source, len(trace.query_tokens), masks, layers, names, heads, uniform)
+
+
+@dataclass(frozen=True)
+class SurveyStates:
+    """The states of groups of sentences; without anything to group by, of all of them.
+
+    Attributes:
+        by: the name of what `Trace.kept` groups them by.
+        groups: by its value as text; None are the sentences that have none.
+    """
+
+    by: str | None
+    groups: Mapping[str | None, SurveyState]
+
+    def merged(self, other: SurveyStates) -> SurveyStates:
+        """Return the states after the sentences of both.
+
+        Raises:
+            UsageError: they are of other models, heads or metrics, or grouped by something else.
+        """
+        if not self.groups or not other.groups:
+            return self if self.groups else other
+        if self.by != other.by:
+            raise UsageError(f"the one is {_grouped(self.by)}, the other {_grouped(other.by)}")
+        groups = dict(self.groups)
+        next(iter(groups.values())).check_alike(next(iter(other.groups.values())))
+        for value, state in other.groups.items():
+            groups[value] = groups[value].merged(state) if value in groups else state
+        return SurveyStates(self.by, groups)
+
+    def surveys(self) -> list[Survey]:
+        """Return the survey of each group, by its name; that of the sentences without one stands last.
+
+        Raises:
+            InputError: there is no sentence.
+        """
+        if not self.groups:
+            raise InputError("there is no sentence to survey the heads of")
+        values = sorted(self.groups, key=lambda value: (value is None, value))
+        return [self.groups[value].survey(None if self.by is None else Group(self.by, value)) for value in values]
+
+
+def _grouped(by: str | None) -> str:
+    return "in no groups" if by is None else f"grouped by {visible(by)}"
+
+
+class Gathering:
+    """Traces of one source, of which the metrics are kept until they become states; a batch of a corpus.
+
+    Args:
+        view: says which rows count.
+        detects: whether the scores of TransformerLens's detectors are measured too.
+        by: what of `Trace.kept` groups the sentences.
+    """
+
+    def __init__(self, view: View, *, detects: bool = False, by: str | None = None) -> None:
+        self._view, self._detects, self._by = view, detects, by
+        self._groups: dict[str | None, list[_Measured]] = {}
+
+    def add(self, number: int, trace: Trace) -> None:
+        """Measure the trace of the sentence with this number.
+
+        Raises:
+            UsageError: a query does not exist, the trace is derived, or has not the heads of those before it.
+        """
+        trace.check_recorded("heads")
+        try:
+            measured = _Measured.of(trace, self._view, self._detects)
+        except UsageError as error:
+            raise UsageError(str(error) if number == 1 else f"sentence {number}: {error}") from None
+        if self._groups and measured.layers != next(iter(self._groups.values()))[0].layers:
+            raise UsageError(_OTHER_HEADS)
+        self._groups.setdefault(None if self._by is None else _as_text(trace.kept.get(self._by)), []).append(measured)
+
+    def states(self) -> SurveyStates:
+        """Return the states after these sentences."""
+        return SurveyStates(
+            self._by, {value: SurveyState.of(group, self._view) for value, group in self._groups.items()}
+        )
+
+
+def _as_text(value: str | float | bool | None) -> str | None:
+    """Return the value of a group as JSON spells it, without quotes."""
+    return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
 def survey(traces: Iterable[Trace], view: View, *, detects: bool = False) -> Survey:
-    """Return the metrics of every head over traces of one source, none of which is kept; the view's rows count.
-
-    Args:
-        traces: one a sentence.
-        view: says which rows count.
-        detects: whether the scores of TransformerLens's detectors are measured too.
+    """Return the metrics of every head over traces of one source, none of which is kept; see `Gathering`.
 
     Raises:
         UsageError: a query does not exist, a trace is derived, or the traces have not the same heads.
         InputError: there is no trace.
     """
-    names = (*NAMES, *DETECTORS) if detects else NAMES
-    running: dict[HeadKey, tuple[_Running, _Running]] = {}  # of the heads, and of the uniform head in their place
-    masks: dict[str, None] = {}
-    lengths: list[int] = []
-    sentences = 0
-    source = None
-    for trace in traces:
-        trace.check_recorded("heads")
-        sentences, source = sentences + 1, _shared(source or trace.source, trace.source)
-        if running and [_place(layer) for layer in trace.layers] != list(running):
-            raise UsageError("the traces have not the same layers and heads; survey each by itself")
-        lengths = [min([*lengths, len(trace.query_tokens)]), max([*lengths, len(trace.query_tokens)])]
-        uniform: dict[Hashable, Float[np.ndarray, "#H M"]] = {}
-        for layer in trace.layers:
-            masks[str(layer.mask)] = None
-            rows = np.array(_rows(view, trace, layer, sentences))
-            values = layer_metrics(trace, layer, rows)
-            alike = _what_is_uniform(layer)
-            if alike not in uniform:
-                uniform[alike] = uniform_metrics(trace, layer, rows)
-            both = running.setdefault(_place(layer), (_Running(names, len(values)), _Running(NAMES, len(values))))
-            both[0].add(np.hstack([values, detections(trace, layer)]) if detects else values)
-            both[1].add(np.broadcast_to(uniform[alike], values.shape))
-    if source is None:
-        raise InputError("there is no sentence to survey the heads of")
-    summaries = []
-    for (index, kind, heads), (measured, baseline) in running.items():
-        for row, head in enumerate(heads):
-            means, std, counts = measured.summary(row)
-            labels = labels_of(means, baseline.summary(row)[0])
-            summaries.append(HeadSummary(index, kind, head, means, std, counts, labels))
-    return Survey(source, sentences, (lengths[0], lengths[1]), tuple(masks), len(summaries), tuple(summaries), names)
-
-
-def _what_is_uniform(layer: LayerTrace) -> Hashable:
-    """Return what the metrics of the uniform head depend on, in one sentence: layers that have it alike share them."""
-    if isinstance(layer.mask, RuleMask) and not layer.has_own_positions:
-        return layer.kind, str(layer.mask), layer.mask.past, layer.heads
-    return layer.layer, layer.kind
-
-
-def _rows(view: View, trace: Trace, layer: LayerTrace, sentence: int) -> list[int]:
-    try:
-        return view.cells(trace, layer).rows
-    except UsageError as error:
-        raise UsageError(str(error) if sentence == 1 else f"sentence {sentence}: {error}") from None
+    states, batch = SurveyStates(None, {}), Gathering(view, detects=detects)
+    for number, trace in enumerate(traces, start=1):
+        batch.add(number, trace)
+        if (number + 1) % min(1 << number.bit_length(), MOST_TOGETHER) == 0:  # the last one of a group of `windows`
+            states, batch = states.merged(batch.states()), Gathering(view, detects=detects)
+    (found,) = states.merged(batch.states()).surveys()
+    return found
 
 
 def _shared(source: Provenance, other: Provenance) -> Provenance:
     """Return the source with the details that both share: each sentence has a toy vocabulary of its own."""
     details = {name: value for name, value in source.details.items() if other.details.get(name) == value}
     return source if len(details) == len(source.details) else replace(source, details=details)
-
-
-def _place(layer: LayerTrace) -> HeadKey:
-    return layer.layer, layer.kind, layer.heads
 
 
 @spelling_out(SourceKeywords, open_source)
@@ -276,7 +466,7 @@ def heads(
     from attncli.errors import refusing
     from attncli.sources.reading import given_by
     from attncli.sources.repeated import repeated
-    from attncli.sources.stream import traced
+    from attncli.sources.stream import Sentence, traced
 
     view = View(queries=tuple(several(queries)))
     if induction:
@@ -290,7 +480,7 @@ def heads(
             raise UsageError(f"{unused[0]} does not apply to a trace, whose attention is already computed")
         return survey([texts], view)
     source = open_source(layers=layers, given=given_by(texts, target), values=False, **options)
-    numbered = enumerate(several(texts), start=1)
+    numbered = (Sentence(number, text) for number, text in enumerate(several(texts), start=1))
     is_alone = isinstance(texts, str)
     return survey(
         (trace for _, trace in refusing(traced(source, numbered, pair, target), is_alone)), view, detects=induction

@@ -1,24 +1,91 @@
 """Numbers that say what a head does, over the query rows that have a key to attend to and are no padding.
 
-What is per cell is made for several heads at once and a block of query rows at a time, and only sums are kept.
+What is per cell is made for many heads at once and a block of query rows at a time, and only sums are kept. Most
+metrics are sums of weights, each times a number that its cell has by the tokens alone. These numbers are made once for
+all heads of all layers that see the same cells, and one product with the weights gives all of those metrics.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from attncli import attention
 from attncli.analysis.metric_names import NAMES, Metric
-from attncli.trace.layer import HeadTrace, LayerTrace, Stages, stages_of
+from attncli.masks.expressions import Atom, Expression, RuleMask, leaves
+from attncli.trace.layer import HeadTrace, LayerTrace, Stages, stacked, stages_of
 from attncli.trace.trace import Trace
+from attncli.trace.view import View
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
-_EVERY = slice(None)
+_LINEAR = NAMES[NAMES.index("distance") : NAMES.index("max_weight")]  # in the weights
+_TINY = np.finfo(np.float32).tiny
+_ROWS = 32  # of a block at least; with fewer, BLAS does little more than lay out the keys
+
+
+class TraceMetrics(NamedTuple):
+    """The metrics of the heads of one sentence: of its layers in order, and in each of the heads that were asked for.
+
+    Attributes:
+        heads: of every head, in the order of `NAMES`; NaN is one that is not defined.
+        uniform: of the head that gives every allowed key the same weight, in the place of each. It knows nothing but
+            the mask, so that what a head has more than this it does by itself; `max_score` is NaN, as it has no scores.
+    """
+
+    heads: Float[np.ndarray, "N M"]
+    uniform: Float[np.ndarray, "N M"]
+
+
+def trace_metrics(trace: Trace, view: View | None = None) -> TraceMetrics:
+    """Return every metric of every head, over all query rows or those that a view shows.
+
+    Raises:
+        MisfitError: the view wants a query that does not exist, or leaves none.
+    """
+    ends = np.cumsum([len(layer.heads) for layer in trace.layers])
+    found = TraceMetrics(*np.empty((2, ends[-1], len(NAMES)), np.float32))
+    for numbers in _alike(trace.layers):
+        layers = [trace.layers[number] for number in numbers]
+        rows = np.arange(layers[0].num_queries) if view is None else np.array(view.cells(trace, layers[0]).rows)
+        places = np.concatenate([np.arange(ends[each] - len(trace.layers[each].heads), ends[each]) for each in numbers])
+        found.heads[places], found.uniform[places] = _of_layers(trace, layers, rows)
+    return found
+
+
+def _alike(layers: Sequence[LayerTrace]) -> Iterable[list[int]]:
+    """Return which layers see the same cells, by their places: what the tokens and the mask give is one for them."""
+    groups: dict[Hashable, list[int]] = {}
+    for number, layer in enumerate(layers):
+        key: Hashable = number
+        mask = layer.mask
+        if isinstance(mask, RuleMask) and not layer.has_own_positions and _is_rule(mask.expression):
+            key = (layer.kind, layer.cells[1:], layer.missing, mask.expression, mask.past)
+        groups.setdefault(key, []).append(number)
+    return groups.values()
+
+
+def _is_rule(expression: Expression) -> bool:
+    """Return whether a mask is one for all heads, whatever their number, and can be compared with another."""
+    return all(isinstance(leaf, Atom) for leaf in leaves(expression))
+
+
+def _of_layers(trace: Trace, layers: Sequence[LayerTrace], rows: Int[np.ndarray, " R"]) -> TraceMetrics:
+    """Return the metrics of layers that see the same cells."""
+    one, parts = layers[0], stacked(layers)
+    # Where the heads have masks of their own, so have the uniform ones in their places.
+    of_uniform = one.heads if len(one.mask.rows(list(one.heads), rows[:1])) > 1 else one.heads[:1]
+    measured, uniform = _Sums(sum(len(layer.heads) for layer in layers)), _Sums(len(of_uniform))
+    together = min(len(parts[0].heads), max(attention.CELLS // (_ROWS * one.num_keys), 1))
+    for some in attention.row_blocks(rows, one.num_keys * together):
+        cells = _Cells(trace, one, some)
+        measured.add(cells, (block for part in parts for block in stages_of(part, part.heads, some)))
+        uniform.add(cells, (_Uniform(one, block.heads, some) for block in stages_of(one, of_uniform, some)))
+    return TraceMetrics(measured.means, uniform.means)
 
 
 def head_metrics(trace: Trace, layer: LayerTrace, head: HeadTrace) -> dict[str, float | None]:
@@ -29,9 +96,10 @@ def head_metrics(trace: Trace, layer: LayerTrace, head: HeadTrace) -> dict[str, 
     positions of one sequence, so they are None where queries and keys come from two. Where other keys stand behind
     those of the sequence they are weights on the sequence's own, and `distance` is None.
     """
-    blocks = (block.stages for block in head.blocks())
-    (values,) = _measured(trace, layer, (head.head,), blocks, has_scores="scores" not in layer.missing)
-    return by_name(NAMES, values)
+    sums = _Sums(1)
+    for block in head.blocks():
+        sums.add(_Cells(trace, layer, block.queries), [block.stages])
+    return by_name(NAMES, sums.means[0])
 
 
 def by_name(names: Sequence[Metric], values: Float[np.ndarray, " M"]) -> dict[str, float | None]:
@@ -43,32 +111,8 @@ def by_name(names: Sequence[Metric], values: Float[np.ndarray, " M"]) -> dict[st
     return {name: None if text == "nan" else float(text) for name, text in zip(names, digits, strict=True)}
 
 
-def layer_metrics(
-    trace: Trace, layer: LayerTrace, queries: Int[np.ndarray, " Q"] | None = None
-) -> Float[np.ndarray, "H M"]:
-    """Return every metric, in the order of `NAMES`, of the layer's chosen heads; NaN is one that is not defined.
-
-    They are over all query rows, or over the given ones.
-    """
-    rows = np.arange(layer.num_queries) if queries is None else queries
-    blocks = stages_of(layer, layer.heads, rows)
-    return _measured(trace, layer, layer.heads, blocks, has_scores="scores" not in layer.missing)
-
-
-def uniform_metrics(trace: Trace, layer: LayerTrace, queries: Int[np.ndarray, " Q"]) -> Float[np.ndarray, "#H M"]:
-    """Return the metrics of the head that gives every allowed key the same weight, over the given rows.
-
-    It knows nothing but the mask, so that what a head has more than this it does by itself. Where all heads share a
-    mask it is one row; `max_score` is NaN, as it has no scores.
-    """
-    planes = len(layer.mask.rows(list(layer.heads), queries[:1]))
-    heads = layer.heads if planes > 1 else layer.heads[:1]
-    blocks = (_Uniform(layer, block.heads, block.queries) for block in stages_of(layer, heads, queries))
-    return _measured(trace, layer, heads, blocks, has_scores=False)
-
-
 class _Uniform(Stages):
-    """Heads that give every allowed key the same weight."""
+    """Heads that give every allowed key the same weight, and have no scores."""
 
     @cached_property
     def weights(self) -> Float[np.ndarray, "H Q K"]:
@@ -77,81 +121,110 @@ class _Uniform(Stages):
         with np.errstate(invalid="ignore"):
             return allowed / allowed.sum(axis=-1, keepdims=True)
 
-
-def _measured(
-    trace: Trace, layer: LayerTrace, heads: tuple[int, ...], blocks: Iterable[Stages], has_scores: bool
-) -> Float[np.ndarray, "H M"]:
-    """Return the metrics of some heads, given block by block."""
-    query_tokens, key_tokens = trace.sides(layer)
-    is_one = layer.kind != "cross" and key_tokens[: len(query_tokens)] == tuple(query_tokens)
-    ids, special = np.array(key_tokens.ids), np.array([token.special for token in key_tokens], dtype=bool)
-    totals = {name: np.zeros(len(heads)) for name in NAMES}
-    counts = {name: np.zeros(len(heads), int) for name in NAMES}
-    highest = np.full(len(heads), -np.inf if has_scores else np.nan)
-    for block in blocks:
-        first = heads.index(block.heads[0])
-        some = slice(first, first + len(block.heads))
-        counted = counted_rows(block)
-        for name, rows, values in _of_rows(block, ids, special, is_one):
-            among = counted[:, rows]
-            totals[name][some] += (values if among.all() else np.where(among, values, 0)).sum(axis=-1, dtype=float)
-            counts[name][some] += among.sum(axis=-1)
-        if has_scores:
-            scores = np.where(block.mask & counted[..., None], block.scores, -np.inf)
-            highest[some] = np.maximum(highest[some], scores.max(axis=(1, 2), initial=-np.inf))
-    with np.errstate(invalid="ignore"):  # 0/0 is the NaN of what is not defined
-        means = {name: totals[name] / counts[name] for name in NAMES}
-    means["max_score"] = np.where(counts["entropy"] > 0, highest, np.nan)
-    return np.stack(list(means.values()), axis=1).astype(np.float32)
+    def peaks(self) -> tuple[Float[np.ndarray, "H Q"], None]:
+        """See `Stages.peaks`."""
+        return self.weights.max(axis=-1), None
 
 
 def counted_rows(block: Stages) -> Bool[np.ndarray, "#H Q"]:
     """Return which query rows count: those that have a key to attend to, hold numbers alone and are no padding."""
-    layer = block.layer
-    counted = block.mask.any(axis=-1) & ~np.isnan(block.weights).any(axis=-1)
-    if layer.kind != "cross" and layer.num_queries == layer.num_keys:
-        counted &= ~layer.mask.padding()[block.queries]
-    return counted
+    return _countable_rows(block) & ~np.isnan(block.weights).any(axis=-1)
 
 
-def _of_rows(
-    block: Stages, ids: Int[np.ndarray, " K"], special: Bool[np.ndarray, " K"], is_one: bool
-) -> Iterator[tuple[Metric, Bool[np.ndarray, " Q"] | slice, Float[np.ndarray, "H R"]]]:
-    """Yield metric by metric the query rows that have it, and its number in each of them.
+def _countable_rows(block: Stages) -> Bool[np.ndarray, "#H Q"]:
+    """Return which query rows count if they hold numbers alone."""
+    layer, has_key = block.layer, np.bitwise_or.reduce(block.mask, axis=-1)
+    if layer.kind == "cross" or layer.num_queries != layer.num_keys:
+        return has_key
+    return has_key & ~layer.mask.padding()[block.queries]
 
-    Args:
-        block: the rows.
-        ids: of the keys.
-        special: which keys are special tokens.
-        is_one: whether the first keys are the queries' own positions.
+
+class _Cells:
+    """What the cells of some query rows have by the tokens alone.
+
+    Attributes:
+        factors: what the weight of each cell is multiplied by, for each of the metrics that are sums of them.
+        has: which rows have each metric but the last, which is no mean over rows.
     """
-    weights, queries = block.weights, block.queries
-    logarithms = np.log(weights, where=weights > 0, out=np.zeros_like(weights))
-    entropies = -np.vecdot(weights, logarithms)
-    yield "entropy", _EVERY, entropies
-    yield "effective_keys", _EVERY, np.exp(entropies)
-    yield "max_weight", _EVERY, weights.max(axis=-1)
-    later = queries >= 1
-    yield "sink", later, weights[:, later, 0]
+
+    factors: Float[np.ndarray, "F Q K"]
+    has: Bool[np.ndarray, "Q M"]
+
+    def __init__(self, trace: Trace, layer: LayerTrace, queries: Int[np.ndarray, " Q"]) -> None:
+        self.factors = np.zeros((len(_LINEAR), len(queries), layer.num_keys), np.float32)
+        self.has = np.ones((len(queries), len(NAMES) - 1), bool)
+        self.has[:, [NAMES.index(name) for name in _LINEAR]] = False
+        for name, rows, factors in _factors(trace, layer, queries):
+            self.factors[_LINEAR.index(name), :, : factors.shape[-1]] = factors
+            self.has[:, NAMES.index(name)] = rows
+
+
+def _factors(
+    trace: Trace, layer: LayerTrace, queries: Int[np.ndarray, " Q"]
+) -> Iterator[tuple[Metric, Bool[np.ndarray, "#Q"], Float[np.ndarray, "#Q T"] | Bool[np.ndarray, "#Q T"]]]:
+    """Yield metric by metric the query rows that have it, and what it multiplies the weights of the first keys by."""
+    query_tokens, key_tokens = trace.sides(layer)
+    special = np.array([token.special for token in key_tokens])
+    row, everywhere = queries[:, None], np.array([True])
+    yield "sink", queries >= 1, row[:, :1] >= 1
     if special.any():
-        yield "special", _EVERY, weights @ special.astype(weights.dtype)
+        yield "special", everywhere, special
     if special[1:].any():
-        yield "separator", _EVERY, weights[..., 1:] @ special[1:].astype(weights.dtype)
-    if not is_one:
+        yield "separator", everywhere, special & (np.arange(len(special)) > 0)
+    count = len(query_tokens)
+    if layer.kind == "cross" or key_tokens[:count] != tuple(query_tokens):
         return
-    weights, ids = weights[..., : block.layer.num_queries], ids[: block.layer.num_queries]
-    if weights.shape[-1] == block.layer.num_keys:
-        positions = np.arange(weights.shape[-1], dtype=weights.dtype)  # exact up to 2^24, and faster than integers
-        yield "distance", _EVERY, np.vecdot(weights, np.abs(queries[:, None].astype(weights.dtype) - positions))
-    neighbours: dict[Metric, int] = {"self": 0, "previous": -1, "next": 1}
-    for name, offset in neighbours.items():
-        keys = queries + offset
-        inside = (keys >= 0) & (keys < weights.shape[-1])
-        yield name, inside, weights[:, inside, keys[inside]]
-    earlier = (ids[queries][:, None] == ids) & (np.arange(len(ids)) < queries[:, None])
+    offset = np.arange(count) - row
+    if count == layer.num_keys:
+        yield "distance", everywhere, np.abs(offset)
+    yield "self", everywhere, offset == 0
+    yield "previous", queries >= 1, offset == -1
+    yield "next", queries < count - 1, offset == 1
+    ids = np.array(query_tokens.ids)
+    earlier = (ids[row] == ids) & (offset < 0)
     repeats = earlier.any(axis=-1)
     if repeats.any():
-        earlier, of_repeats = earlier[repeats].astype(weights.dtype), weights[:, repeats]
-        yield "duplicate", repeats, np.vecdot(of_repeats, earlier)
+        yield "duplicate", repeats, earlier
         # An earlier position is never the last one, so every one has a position after it.
-        yield "induction", repeats, np.vecdot(of_repeats[..., 1:], earlier[:, :-1])
+        yield "induction", repeats, np.pad(earlier[:, :-1], ((0, 0), (1, 0)))
+
+
+class _Sums:
+    """The sums of the metrics of some heads over query rows, of which one block after the other is added."""
+
+    def __init__(self, heads: int) -> None:
+        self._totals = np.zeros((heads, len(NAMES) - 1))
+        self._counts = np.zeros((heads, len(NAMES) - 1), int)
+        self._highest = np.full(heads, -np.inf)
+
+    def add(self, cells: _Cells, blocks: Iterable[Stages]) -> None:
+        """Take in some rows of all heads, some heads at a time."""
+        start = 0
+        for block in blocks:
+            some = slice(start, start := start + len(block.heads))
+            weights = block.weights
+            logarithms = np.maximum(weights, _TINY)
+            entropies = -np.vecdot(weights, np.log(logarithms, out=logarithms))
+            largest, highest = block.peaks()
+            linear = weights.transpose(1, 0, 2) @ cells.factors.transpose(1, 2, 0)  # [Q, H, M]
+            values = np.empty((*linear.shape[:2], len(NAMES) - 1), linear.dtype)
+            values[..., 0], values[..., 1] = entropies.T, np.exp(entropies).T
+            values[..., 2:-1], values[..., -1] = linear, largest.T
+            counted = _countable_rows(block)
+            if (odd := np.isnan(entropies)).any():
+                counted = counted & ~odd
+            if not counted.all():
+                values = np.where(counted.T[..., None], values, 0)
+                highest = None if highest is None else np.where(counted, highest, -np.inf)
+            self._totals[some] += values.sum(axis=0, dtype=float)
+            self._counts[some] += counted.astype(int) @ cells.has
+            if highest is not None:
+                self._highest[some] = np.maximum(self._highest[some], highest.max(axis=-1, initial=-np.inf))
+
+    @property
+    def means(self) -> Float[np.ndarray, "N M"]:
+        """Every metric; NaN is one that is not defined."""
+        with np.errstate(invalid="ignore"):  # 0/0 is the NaN of what is not defined
+            means = self._totals / self._counts
+        highest = np.where(np.isneginf(self._highest), np.nan, self._highest)
+        return np.column_stack([means, highest]).astype(np.float32)

@@ -143,6 +143,19 @@ def _listed(cursor: Cursor, names: Iterable[str]) -> Iterator[Candidate]:
             yield Candidate(before + comma + name)
 
 
+def _columns(cursor: Cursor) -> Iterator[Candidate]:
+    """Yield the names of the fields or columns of the files on the line, several for what takes several."""
+    from attncli.corpus.reading import names_of
+    from attncli.errors import AttnError
+
+    try:
+        names = names_of(*_words(cursor.given, "file"))
+    except AttnError:
+        return
+    names = [name for name in names if name.isprintable() and "," not in name]
+    yield from _listed(cursor, names) if cursor.parameter.metavar == "NAMES" else map(Candidate, names)
+
+
 def _parts(cursor: Cursor) -> Iterator[Candidate]:
     from attncli.trace.view import PARTS
 
@@ -415,8 +428,12 @@ def _unclosed(text: str) -> int:
 
 # By the name of an option whose metavar is too general, or by a part of the metavar.
 VALUES: dict[str, Callable[[Cursor], Iterable[Candidate]]] = {
+    "--by": _columns,
+    "--column": _columns,
     "--device": lambda _: map(Candidate, ("cpu", "cuda", "mps")),
+    "--field": _columns,
     "--from": partial(_files, (".safetensors",)),
+    "--keep": _columns,
     "--output": _outputs,
     "--revision": _revisions,
     "CODES": _codes,

@@ -30,6 +30,7 @@ DEFAULTS: dict[str, str | int | bool | None] = {
     "engine": "auto",
     "offline": False,
     "cache_limit": "20GB",
+    "jobs": "auto",
     "d_model": 32,
     "num_heads": 4,
     "init": "scaled",
@@ -160,7 +161,7 @@ def unfit(standing: Mapping[str, Setting], typed: Mapping[str, Any]) -> dict[str
     if "precision" in standing and _is_of_programs(typed):
         out["precision"] = "does not apply to what programs read"
     if "from_" in typed:
-        computing = ("model", *of_the_toy_layer, *of_checkpoints)
+        computing = ("model", "jobs", *of_the_toy_layer, *of_checkpoints)
         return out | dict.fromkeys(computing, "does not apply to --from, whose attention is already computed")
     if flags := [name for name in typed if name in of_the_toy_layer - of_checkpoints]:
         out["model"] = f"does not apply to the toy layer, which --{dashed(flags[0])} asks for"

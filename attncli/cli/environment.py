@@ -47,6 +47,9 @@ def stdin_bytes() -> IO[bytes]:
     """
     if sys.stdin is None:
         raise InputError("standard input is closed; give the sentences as arguments or with --file")
+    with suppress(OSError):
+        # Not the object that Python closes at its end, for which it would wait where a thread is still reading.
+        return open(sys.stdin.fileno(), "rb", closefd=False)
     return sys.stdin.buffer
 
 

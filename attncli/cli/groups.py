@@ -15,6 +15,7 @@ from typer.core import TyperCommand
 
 from attncli.cli.config import Setting, default_map, unfit
 from attncli.cli.environment import Environment
+from attncli.files import Location
 from attncli.text import did_you_mean
 
 
@@ -125,7 +126,7 @@ def value_of(text: str, kind: Any, low: float | None = None, high: float | None 
     if kind is Path:
         if not text:  # which would be the working directory
             raise BadParameter("the file name is empty")
-        return Path(text)
+        return Location.of(text)
     if kind in (int, float):
         return _number(text, kind, low, high)
     choices = get_args(kind)

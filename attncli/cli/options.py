@@ -9,16 +9,18 @@ so that an option which does not apply to the source is told from one that was l
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Option
 
 from attncli.cli.groups import Options, choices_of
+from attncli.files import folder_of
 
 if TYPE_CHECKING:
     from attncli.cli.environment import Environment, PictureFile, Terminal
+    from attncli.corpus.reading import Corpus
 
 
 # An option in one of the panels of the help; commands make their own options of these too.
@@ -34,15 +36,44 @@ size_option = partial(Option, rich_help_panel="Size")
 # --- what is read -----------------------------------------------------------------------------------------
 
 File = Annotated[
-    Path | None,
+    str | None,
     input_option(
-        "--file", "-f", metavar="PATH", help="Read the sentences from a file, one a line; - is standard input."
+        "--file",
+        "-f",
+        metavar="PATH|URL",
+        help="Read the sentences from a file, a folder or a glob, one a line or a row; - is standard input.",
     ),
+]
+Field = Annotated[
+    str | None,
+    input_option(metavar="NAME", help="Of JSON Lines, the field that holds the sentence. Default: text."),
+]
+Column = Annotated[
+    str | None,
+    input_option(metavar="NAME", help="Of CSV, TSV and Parquet, the column that holds the sentence. Default: text."),
 ]
 FailFast = Annotated[bool, input_option("--fail-fast", help="Stop at the first sentence that cannot be read.")]
 KeepErrors = Annotated[
     bool,
     input_option("--keep-errors", help="In json and jsonl, put an error document where a sentence cannot be read."),
+]
+Jobs = Annotated[
+    str | None,
+    model_option(
+        "--jobs",
+        "-j",
+        metavar="N|auto",
+        help="Processes that share many sentences. Default: auto, which is one for each core from sentence 512 on, of "
+        "attn tokens 4,096.",
+        envvar="ATTN_JOBS",
+    ),
+]
+On = Annotated[
+    str | None,
+    model_option(
+        metavar="ray|ray://HOST:PORT",
+        help="Compute --file on Ray: here, or on every machine of the cluster that this one is a part of.",
+    ),
 ]
 Pair = Annotated[str | None, input_option(metavar="TEXT", help="A second text in the same sequence.")]
 Target = Annotated[
@@ -94,10 +125,16 @@ class Texts(Options):
         ),
     ] = None
     file: File = None
+    field: Field = None
+    column: Column = None
+    keep: Annotated[
+        str | None,
+        input_option(metavar="NAMES", help="With commas: fields or columns of the file that the results carry too."),
+    ] = None
     each: Each = False
-    whole: Annotated[
-        bool, input_option("--whole", help="The file or standard input is one text, newlines and all.")
-    ] = False
+    whole: Annotated[bool, input_option("--whole", help="A file or standard input is one text, newlines and all.")] = (
+        False
+    )
     pair: Pair = None
     no_special: NoSpecial = False
     prompt: Chat = Chat()
@@ -113,15 +150,38 @@ class Texts(Options):
         """The sentences of the command line."""
         return [" ".join(self.text or [])] if self.are_words else self.text or []
 
+    @cached_property
+    def corpus(self) -> "Corpus | None":
+        """The files of sentences, looked for once; None where `--file` names none.
+
+        Raises:
+            UsageError: an option does not apply to what is there.
+            InputError: there is no file.
+            LoadError: what would look for files is not installed.
+        """
+        if self.file in (None, "-"):
+            return None
+        from attncli.corpus.reading import Corpus
+
+        return Corpus.of(
+            self.file,
+            field=self.field,
+            column=self.column,
+            keep=self.keep,
+            whole=self.whole,
+            chat=self.prompt.chat,
+        )
+
     @property
-    def has_conversations(self) -> bool:
-        """Whether the file holds lists of messages."""
-        return self.prompt.chat and self.file is not None and self.file.suffix in (".json", ".jsonl")
+    def files(self) -> list[str]:
+        """The names of the files of sentences, where there are several."""
+        files = () if self.corpus is None else self.corpus.files
+        return [file.name for file in files] if len(files) > 1 else []
 
     @property
     def is_one(self) -> bool:
         """Whether the file or standard input is one text, or one list of messages."""
-        return self.whole or (self.has_conversations and self.file is not None and self.file.suffix == ".json")
+        return self.whole if self.corpus is None else self.corpus.is_one
 
 
 def _is_word(text: str) -> bool:
@@ -352,6 +412,8 @@ class Stream(Request):
     """A request that may be of many sentences, some of which cannot be read."""
 
     fail_fast: FailFast = False
+    jobs: Jobs = None
+    on: On = None
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -512,6 +574,15 @@ def _file_option(default: str) -> Any:
     return output_option("--output", "-o", metavar="FILE", help=help_)
 
 
+_FILE_OR_FOLDER = output_option(
+    "--output",
+    "-o",
+    metavar="FILE",
+    help="Write to a file, whose ending decides the format; or to a folder or bucket, a Parquet file for each 4,096 "
+    "sentences, which the same command goes on with. Default: standard output.",
+)
+
+
 @dataclass(frozen=True, repr=False, eq=False)
 class Output(Options):
     """Where what is shown goes, and in which format."""
@@ -541,15 +612,23 @@ class Output(Options):
     ] = None
     output: Annotated[Path | None, _file_option("standard output")] = None
 
-    def chosen(self) -> str:
+    @property
+    def folder(self) -> str | None:
+        """The folder that parts are written into, if the output is one: a path or a URL."""
+        return folder_of(self.output)
+
+    def chosen(self, takes_folder: bool = False) -> str:
         """Return the format that `--format` and the ending of `--output` agree on.
+
+        Args:
+            takes_folder: whether the command writes folders of parts.
 
         Raises:
             UsageError: they contradict each other, the ending is unknown, or what draws figures is not installed.
         """
         from attncli.formats import FIGURES, choose_format
 
-        chosen = choose_format(self.format_, self.output, choices_of(type(self), "format_"))
+        chosen = choose_format(self.format_, self.output, choices_of(type(self), "format_"), takes_folder)
         if chosen in FIGURES:
             from attncli.formats.figures import check_figures
 
@@ -567,7 +646,17 @@ class Output(Options):
 class Rows(Output):
     """Where what has rows goes."""
 
-    format_: Annotated[Literal["table", "json", "tsv", "csv", "svg", "pdf", "png", "html", "md"] | None, _FORMAT] = None
+    format_: Annotated[
+        Literal["table", "json", "tsv", "csv", "parquet", "svg", "pdf", "png", "html", "md"] | None, _FORMAT
+    ] = None
+    output: Annotated[Path | None, _FILE_OR_FOLDER] = None
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Traces(Output):
+    """Where traces go, sentence by sentence or in parts."""
+
+    output: Annotated[Path | None, _FILE_OR_FOLDER] = None
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -592,6 +681,14 @@ class Picture(Output):
     format_: Annotated[Literal["table", "svg", "pdf", "png", "html", "md"] | None, _FORMAT] = None
 
 
+Compact = Annotated[
+    bool,
+    output_option(
+        "--compact",
+        help="In parquet, a row a head: all metrics, and its weights in float16 or, with --top-keys N, the heaviest of "
+        "each query; with --show metrics these alone.",
+    ),
+]
 Save = Annotated[Path | None, output_option(metavar="FILE.safetensors", help="Save the trace, for --from.")]
 
 

@@ -73,13 +73,14 @@ class Following:
         if self._bar is None:
             yield from numbered
             return
-        task = None
+        task, last = None, 0
         with Undoing(self._bar.stop):  # a Ctrl-C takes it away
             for number, answer in numbered:
                 if task is None:
                     self._bar.start()
-                    task = self._bar.add_task("", total=self._total, completed=number - 1)
-                self._bar.update(task, completed=number)
+                    task, last = self._bar.add_task("", total=self._total, completed=number - 1), number - 1
+                self._bar.advance(task, number - last if number > last else number)  # another file begins anew
+                last = number
                 yield number, answer
         self._bar.stop()
 

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from attncli.cli.sentences import sentences
 from attncli.errors import Answer, Failure, UnconfirmedError, UsageError, refusing
+from attncli.text import visible
 from attncli.trace.selection import Indices
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from typer import Context
+
+    from attncli.cli.datasets import Writing
     from attncli.cli.environment import Environment
     from attncli.cli.options import Computed, Derive, Load, Request, Texts
     from attncli.cli.resume import Resumed
+    from attncli.corpus.tracing import Made, Tracing
+    from attncli.corpus.work import Answer as Answered
+    from attncli.corpus.work import Result
     from attncli.sources.reading import Given
-    from attncli.sources.stream import Numbered, Source
+    from attncli.sources.stream import Sentence, Source
     from attncli.trace.trace import Derivation, Trace
+
+_MOST = 1024  # processes that anyone means
 
 
 def derivation_of(derive: Derive, request: Request) -> tuple[Derivation, Indices | None]:
@@ -48,57 +58,145 @@ def derivation_of(derive: Derive, request: Request) -> tuple[Derivation, Indices
     return wish, None
 
 
-def answers_of(
+@dataclass(frozen=True)
+class Task:
+    """What a command makes of traces, and what these have to have.
+
+    Attributes:
+        made: of the traces of a batch.
+        usual: which layers are computed where `--layer` does not say.
+        layers: which layers are needed, whatever `--layer` says.
+        generate: how many tokens the model writes.
+        values: whether V is going to be read; see `open_source`.
+    """
+
+    made: Made[Any]
+    usual: str
+    layers: Indices | None = None
+    generate: int | None = None
+    values: bool = True
+
+
+def made_of(
     environment: Environment,
     request: Request,
-    usual: str,
+    task: Task,
     *,
-    layers: Indices | None = None,
-    generate: int | None = None,
     only: str | None = None,
-    values: bool = True,
     resumed: Resumed | None = None,
-    texts: Iterable[Numbered] | None = None,
-) -> Iterator[tuple[int, Trace | Failure]]:
-    """Yield the numbered traces that a command is asked for; a bad request is refused before the first one.
+    texts: Iterable[Sentence] | None = None,
+    jobs: int | None = 1,
+    dataset: Writing | None = None,
+) -> Generator[Answered[Any], None, None]:
+    """Yield what is made of the traces that a command is asked for; a bad request is refused before the first one.
 
     A bad sentence is answered by a `Failure`.
 
     Args:
         environment: that of the run.
         request: the options.
-        usual: which layers are computed where `--layer` does not say.
-        layers: which layers are needed, whatever `--layer` says.
-        generate: how many tokens the model writes.
+        task: what is made.
         only: what takes a single trace, for the error; None takes any number.
-        values: whether V is going to be read; see `open_source`.
         resumed: the run that this one goes on from; sentences that it answered are not answered again.
         texts: in the place of the sentences that the options name.
+        jobs: how many processes work; see `corpus.local.answered`.
+        dataset: whose parts are written; nothing else is answered than bad sentences, and what is said of others.
 
     Raises:
         UsageError: options contradict each other, or do not apply.
         LoadError: the checkpoint cannot be loaded.
         InputError: a file cannot be read.
     """
+    from attncli.corpus.local import answered, together_from
+    from attncli.corpus.work import Batch, in_windows
+    from attncli.sources.stream import Sentence
+
+    chosen = request.selection
     if request.from_ is not None:
         refuse_beside_saved(request.making())
+        if dataset is not None:
+            raise UsageError("a folder of parts is of sentences, and --from of one trace; give -o attention.parquet")
         from attncli.trace.store import load
 
-        chosen = request.selection
-        return iter([(1, load(request.from_, layers or chosen.layer, chosen.head, chosen.kind))])
-    return _computed(
-        environment, request, layers or request.selection.layer or usual, generate or 0, only, values, resumed, texts
-    )
+        trace = load(request.from_, task.layers or chosen.layer, chosen.head, chosen.kind)
+        return (answer for answer in task.made(Batch("", [Sentence(1, trace.text)]), iter([(1, trace)])))
+    asked = request.computed
+    check_chat(asked.sentences, asked.sentences.target)
+    if (on := getattr(request, "on", None)) is not None:
+        from attncli.cli.cluster import answered_on
+
+        has: Given = "text" if asked.sentences.target is None else "both"
+        work = _work(request, task, has, dict(asked.load.said()))
+        return answered_on(environment, on, asked, work, jobs, dataset)
+    given, sentences = _sentences(environment, asked, request.model, texts)
+    if only is not None:
+        sentences = _the_only(sentences, only)
+    work, source = work_of(environment, request, task, given)
+    if jobs is None and (asked.load.device not in (None, "cpu") or asked.load.device_map is not None):
+        jobs = 1  # there is one device, and one copy of the weights on it
+    if dataset is not None:
+        from attncli.corpus.dataset import in_parts
+
+        parts, batches = dataset.parts(work), in_parts(sentences, asked.sentences.files)
+        return dataset.counted(answered(parts, batches, jobs, parts.on(lambda: work.on(source))))
+    batches = in_windows(sentences, together_from(jobs) if task.made.by_sentence and not source.runs_together else 1)
+    answers = answered(work, batches if resumed is None else resumed.left(batches), jobs, work.on(source))
+    if given == "target" and not getattr(request, "keep_errors", False):
+        return _refusing(answers)
+    return answers if resumed is None else resumed.due(answers)
+
+
+def work_of(environment: Environment, request: Request, task: Task, given: Given) -> tuple[Tracing[Any], Source]:
+    """Return the work that a command asks for, and its source, which is open; see `made_of`."""
+    from attncli.sources.reading import check_texts
+
+    asked = request.computed
+
+    def opened(load: dict[str, Any]) -> tuple[Tracing[Any], Source]:
+        own = _work(request, task, given, load)
+        with loading(environment, request.model, asked.toy.vocab):
+            return own, own.source()
+
+    work, source = agreed(environment, asked.load, opened)
+    if request.model is None:
+        environment.tell(f"the toy layer: {source}")
+    else:  # what was agreed to here is not asked again
+        work = replace(work, options={**work.options, "yes": True})
+    check_texts(None, work.pair, work.target)
+    return work, source
+
+
+def _work(request: Request, task: Task, given: Given, load: dict[str, Any]) -> Tracing[Any]:
+    """Return the work that a command asks for, nothing of which is open; see `made_of`."""
+    from attncli.corpus.tracing import Tracing
+
+    asked, chosen = request.computed, request.selection
+    options = {
+        "model": request.model,
+        "layers": task.layers or chosen.layer or task.usual,
+        "heads": chosen.head,
+        "kind": chosen.kind,
+        "mask": asked.mask,
+        "special": not asked.sentences.no_special,
+        "generate": task.generate or 0,
+        "values": task.values,
+        "given": given,
+        **dict(asked.sentences.prompt.said()),
+        **dict(asked.toy.said()),
+        **load,
+    }
+    return Tracing(task.made, options, asked.sentences.pair, asked.sentences.target)
 
 
 def traces_of(
     environment: Environment, request: Request, usual: str, only: str | None = None, *, values: bool = True
 ) -> Iterator[tuple[int, Trace]]:
-    """Yield the numbered traces up to the first bad sentence, which raises its error; see `answers_of`."""
-    return refusing(
-        answers_of(environment, request, usual, only=only, values=values),
-        is_alone(request.computed.sentences, request.from_),
-    )
+    """Yield the numbered traces up to the first bad sentence, which raises its error; computed in this process."""
+    from attncli.corpus.tracing import AsTheyAre
+
+    answers = made_of(environment, request, Task(AsTheyAre(), usual, values=values), only=only)
+    numbered = ((answer.number, answer.result) for answer in answers)
+    return refusing(numbered, is_alone(request.computed.sentences, request.from_))
 
 
 def is_alone(texts: Texts, saved: Path | None) -> bool:
@@ -136,14 +234,31 @@ def check_chat(texts: Texts, target: str | None = None) -> None:
         refuse_beside_chat(texts.pair, target)
 
 
-def tolerated(
-    answers: Iterator[tuple[int, Answer | Failure]], *, stops: bool, is_alone: bool, keeps_errors: bool
-) -> Iterator[tuple[int, Answer | Failure]]:
-    """Pass answers on; the first bad one raises its error with `--fail-fast`, or where there is one sentence.
+def jobs_of(context: Context, given: str | None, what: str | None = None) -> int | None:
+    """Return how many processes `--jobs` asks for; None leaves it to the number of sentences, cores and memory.
 
-    Where `--keep-errors` gives the error a place, the only sentence is as one of many.
+    Args:
+        context: of the command.
+        given: the option.
+        what: what takes one process, for the error; None takes any number.
+
+    Raises:
+        UsageError: it is no number, or there can be one process alone.
     """
-    return refusing(answers, is_alone) if stops or (is_alone and not keeps_errors) else answers
+    if (
+        given is not None
+        and given != "auto"
+        and not (given.isascii() and given.isdecimal() and 0 < int(given) <= _MOST)
+    ):
+        raise UsageError(f"--jobs {visible(given)}: expected a number of processes from 1 to {_MOST}, or auto")
+    if what is None:
+        return None if given in (None, "auto") else int(given)
+    is_typed = (source := context.get_parameter_source("jobs")) is not None and source.name == "COMMANDLINE"
+    if is_typed and given != "1":
+        raise UsageError(
+            f"--jobs does not apply to {what}, one sentence after the other; give --format jsonl, or drop it"
+        )
+    return 1
 
 
 def refuse_misplaced_errors(keeps_errors: bool, fail_fast: bool, chosen: str) -> None:
@@ -177,65 +292,30 @@ def agreed(environment: Environment, load: Load, opened: Callable[[dict[str, Any
     return opened(options | {"yes": True})
 
 
-def _computed(
-    environment: Environment,
-    request: Request,
-    layers: str | Indices,
-    generate: int,
-    only: str | None,
-    values: bool,
-    resumed: Resumed | None,
-    made: Iterable[Numbered] | None,
-) -> Iterator[tuple[int, Trace | Failure]]:
-    from attncli.sources import open_source
-    from attncli.sources.stream import traced
-
-    asked = request.computed
-    pair, target = asked.sentences.pair, asked.sentences.target
-    check_chat(asked.sentences, target)
-    given, texts = _sentences(environment, asked, request.model, made)
-    if only is not None:
-        texts = _the_only(texts, only)
-
-    def opened(load: dict[str, Any]) -> Source:
-        with loading(environment, request.model, asked.toy.vocab):
-            return open_source(
-                model=request.model,
-                layers=layers,
-                heads=request.selection.head,
-                kind=request.selection.kind,
-                mask=asked.mask,
-                special=not asked.sentences.no_special,
-                generate=generate,
-                values=values,
-                given=given,
-                **dict(asked.sentences.prompt.said()),
-                **load,
-                **dict(asked.toy.said()),
-            )
-
-    source = agreed(environment, asked.load, opened)
-    if request.model is None:
-        environment.tell(f"the toy layer: {source}")
-    due = () if resumed is None else (resumed.is_due, resumed.sentence)
-    answers = traced(source, texts, pair, target, *due)
-    keeps_errors = getattr(request, "keep_errors", False)
-    return refusing(answers, is_alone=True) if given == "target" and not keeps_errors else answers
-
-
 def _sentences(
-    environment: Environment, asked: Computed, model: str | None, made: Iterable[Numbered] | None
-) -> tuple[Given, Iterator[Numbered]]:
+    environment: Environment, asked: Computed, model: str | None, made: Iterable[Sentence] | None
+) -> tuple[Given, Iterator[Sentence]]:
     """Return what the sentences have, and the sentences."""
+    from attncli.sources.stream import Sentence
+
     if made is not None:
         return "text", iter(made)
     if takes_target_alone(environment, asked, model):
-        return "target", iter([(1, "")])
+        return "target", iter([Sentence(1, "")])
     texts = sentences(asked.sentences, environment)
     return "text" if asked.sentences.target is None else "both", texts
 
 
-def _the_only(texts: Iterator[Numbered], what: str) -> Iterator[Numbered]:
+def _refusing(answers: Generator[Answered[Result], None, None]) -> Generator[Answered[Result], None, None]:
+    """Pass answers on; the first one that is a failure raises its error, which names no sentence."""
+    with closing(answers):
+        for answer in answers:
+            if isinstance(answer.result, Failure):
+                raise answer.result.kind(answer.result.reason)
+            yield answer
+
+
+def _the_only(texts: Iterator[Sentence], what: str) -> Iterator[Sentence]:
     first = list(islice(texts, 2))
     if len(first) > 1:
         raise UsageError(f"{what} one trace; give one sentence, or each in a run of its own")

@@ -13,11 +13,12 @@ import re
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO
 
+from attncli.corpus.work import Answer, Batch, Result
 from attncli.errors import InputError, UsageError
 from attncli.text import visible
 
@@ -136,6 +137,19 @@ class Resumed:
         place = bisect_left(self._with_lines, number)
         has_line = place < len(self._with_lines) and self._with_lines[place] == number
         return number >= self.sentence or not has_line
+
+    def left(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Yield the batches that have sentences which are due; all of the one that it goes on in."""
+        for batch in batches:
+            if batch.sentences[-1].number < self.sentence:
+                batch = batch._replace(sentences=[one for one in batch.sentences if self.is_due(one.number)])
+            if batch.sentences:
+                yield batch
+
+    def due(self, answers: Generator[Answer[Result], None, None]) -> Generator[Answer[Result], None, None]:
+        """Pass on the answers to the sentences that are due."""
+        with closing(answers):
+            yield from (answer for answer in answers if self.is_due(answer.number))
 
     @contextmanager
     def stream(self) -> Iterator[ContinuedFile]:

@@ -1,7 +1,8 @@
 """Files: machine formats, written from Traces, and pictures, written from what is drawn; in one registry.
 
-A writer of a machine format is a function from numbered traces and failures to pieces of text; it is a generator, so
-what it has written can be flushed while the next rows, or the next sentence, are still being computed.
+A machine format has two halves, so that many processes can write it. One makes pieces of a sentence's trace, where that
+was computed; they are made as they are asked for, so that what is written can be flushed while the next rows are still
+being computed. The other joins the pieces of all sentences, and failures, to one text.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attncli.errors import UsageError
-from attncli.files import goes_straight
+from attncli.files import folder_of, goes_straight
 from attncli.text import visible
 
 if TYPE_CHECKING:
@@ -21,15 +22,19 @@ if TYPE_CHECKING:
     from attncli.trace.trace import Trace
     from attncli.trace.view import View
 
-    Writer = Callable[[Iterable[tuple[int, Trace | Failure]], View], Iterator[str]]
+    Part = Callable[[int, Trace, View], Iterator[Any]]
+    Parts = Iterable[tuple[int, Iterable[str] | Failure]]
     PictureWriter = Callable[[Sequence[Drawing], str], Iterator[str]]
 
-# name: the function that writes it; the name is also the ending of its files
+# name: the function that makes a sentence's part of it, and the one that joins them; the name is also the ending of its
+# files. The parts of Parquet are tables, which `parquet.write_parquet` joins to a file.
 _WRITERS = {
-    "json": "attncli.formats.json:write_json",
-    "jsonl": "attncli.formats.json:write_lines",
-    "tsv": "attncli.formats.rows:write_tsv",
-    "csv": "attncli.formats.rows:write_csv",
+    "json": ("attncli.formats.json:document", "attncli.formats.answers:write_array"),
+    "jsonl": ("attncli.formats.json:document", "attncli.formats.answers:write_each"),
+    "tsv": ("attncli.formats.rows:tsv_rows", "attncli.formats.rows:write_tsv"),
+    "csv": ("attncli.formats.rows:csv_rows", "attncli.formats.rows:write_csv"),
+    "parquet": ("attncli.formats.parquet:tables", ""),
+    "compact": ("attncli.formats.compact:tables", ""),  # parquet too, with a row a head
 }
 
 # What a terminal shows, as a file to hand to somebody.
@@ -45,7 +50,8 @@ MEANINGS = {
     "jsonl": "the same, one document a line, each written as soon as it is ready",
     "tsv": "tidy rows with tabs, the header first: one row a cell, or a head",
     "csv": "the same with commas, quoted where it must be",
-    "parquet": "the rows of tsv with types, to a file; needs the extra attncli[parquet]",
+    "parquet": "the rows of tsv with types, to a file; of attn heads, statistics for --merge; needs the extra "
+    "attncli[parquet]",
     "svg": "the table as a picture",
     "html": "the table as a page; of attn inspect, a page to look around in",
     "md": "the table for a Markdown document",
@@ -59,9 +65,14 @@ STREAMS = frozenset({"jsonl", "tsv", "csv"})  # whole lines at any moment, so an
 _PIECE = 1_000_000  # characters
 
 
-def writer(name: str) -> Writer:
-    """Return the writer of a machine format."""
-    return _found(_WRITERS[name])
+def part_of(name: str) -> Part:
+    """Return what makes the part of a machine format that is a sentence's."""
+    return _found(_WRITERS[name][0])
+
+
+def joined(name: str, parts: Parts) -> Iterator[str]:
+    """Yield a text in a machine format, given the parts of its sentences."""
+    return _found(_WRITERS[name][1])(parts)
 
 
 def picture_writer(name: str) -> PictureWriter:
@@ -88,19 +99,24 @@ def gathered(pieces: Iterable[str]) -> Iterator[str]:
         yield "".join(waiting)
 
 
-def choose_format(given: str | None, output: Path | None, choices: Sequence[str]) -> str:
-    """Return the format that `--format` and the ending of `--output` agree on.
+def choose_format(given: str | None, output: Path | None, choices: Sequence[str], takes_folder: bool = False) -> str:
+    """Return the format that `--format` and the ending of `--output` agree on; that of a folder is `parquet`.
 
     Args:
         given: `--format`, if it was given.
         output: `--output`, if it was given.
         choices: what the command writes; `table` is among them, in files that end in .txt.
+        takes_folder: whether it writes folders of parts.
 
     Raises:
         UsageError: they contradict each other, or the ending is unknown.
     """
     if output is None or (not output.suffix and goes_straight(output)):
         return given or "table"
+    if takes_folder and folder_of(output) is not None:
+        if given not in (None, "parquet"):
+            raise UsageError(f"--format {given} does not apply to a folder, whose parts are parquet; drop one of them")
+        return "parquet"
     ending = output.suffix.lower().removeprefix(".")
     by_ending = "table" if ending == "txt" else ending
     if by_ending not in choices:

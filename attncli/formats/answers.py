@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
-from typing import Any, TypeVar
+from typing import Any
 
 from attncli.errors import AttnError, Failure
 from attncli.formats import gathered
 
-Answer = TypeVar("Answer")
-Answered = tuple[int, Answer | Failure]  # a sentence's number, and what it is answered by
-Document = Callable[[int, Answer], Iterable[str]]  # a sentence's number and its answer to the pieces of its document
+Answered = tuple[int, Iterable[str] | Failure]  # a sentence's number, and the pieces of its document
 
 
-def write_array(answers: Iterable[Answered[Answer]], document: Document[Answer]) -> Iterator[str]:
+def write_array(answers: Iterable[Answered]) -> Iterator[str]:
     """Write one document for one sentence, an array of documents for several; it may lack those of failures.
 
     An error that ends the answers ends the array first, which is whole in any case.
     """
     failure: list[AttnError] = []
     waiting = _until(answers, failure)
-    first = list(islice(waiting, 2))  # answers, not documents: those of long sentences are too large to wait
+    first = list(islice(waiting, 2))  # answers whose documents are still to be made, if they are made here
     is_array = len(first) > 1 or bool(failure) or any(_is_left_out(answer) for _, answer in first)
     opening, closing = ("[", "]\n") if is_array else ("", "\n")
     for sentence, answer in chain(first, waiting):
         if not _is_left_out(answer):
-            yield from gathered(chain([opening], _answered(sentence, answer, document)))
+            yield from gathered(chain([opening], _document(sentence, answer)))
             opening = ",\n"
     if first:
         yield closing if opening != "[" else opening + closing
@@ -35,7 +33,7 @@ def write_array(answers: Iterable[Answered[Answer]], document: Document[Answer])
         raise error
 
 
-def _until(answers: Iterable[Answered[Answer]], failure: list[AttnError]) -> Iterator[Answered[Answer]]:
+def _until(answers: Iterable[Answered], failure: list[AttnError]) -> Iterator[Answered]:
     """Yield the answers up to the error that ends them, which is put into a list."""
     try:
         yield from answers
@@ -43,11 +41,11 @@ def _until(answers: Iterable[Answered[Answer]], failure: list[AttnError]) -> Ite
         failure.append(error)
 
 
-def write_each(answers: Iterable[Answered[Answer]], document: Document[Answer]) -> Iterator[str]:
+def write_each(answers: Iterable[Answered]) -> Iterator[str]:
     """Write one document a line."""
     for sentence, answer in answers:
         if not _is_left_out(answer):
-            yield from gathered(chain(_answered(sentence, answer, document), ["\n"]))
+            yield from gathered(chain(_document(sentence, answer), ["\n"]))
 
 
 def dumped(value: Any) -> str:
@@ -75,7 +73,5 @@ def _is_left_out(answer: object) -> bool:
     return isinstance(answer, Failure) and not answer.is_kept
 
 
-def _answered(sentence: int, answer: Answer | Failure, document: Document[Answer]) -> Iterable[str]:
-    if isinstance(answer, Failure):
-        return [dumped(answer.as_dict(sentence))]
-    return document(sentence, answer)
+def _document(sentence: int, answer: Iterable[str] | Failure) -> Iterable[str]:
+    return [dumped(answer.as_dict(sentence))] if isinstance(answer, Failure) else answer

@@ -9,13 +9,14 @@ import numpy as np
 
 from attncli.analysis.cell import Cell, Row
 from attncli.analysis.check.report import Invariance, Report
-from attncli.analysis.diff import CellDifference, Difference, HeadDifference
+from attncli.analysis.diff import CellDifference, Difference, Differences, HeadDifference, HeadDifferences
 from attncli.analysis.heads import HeadSummary, Survey
 from attncli.analysis.why import Explained
 from attncli.attention import row_blocks
 from attncli.formats.answers import array, dumped, opened
 from attncli.formats.json import described
 from attncli.formats.numbers import matrix, number, proven
+from attncli.formats.rows import comma_separated, escaped
 from attncli.masks.expressions import biases
 from attncli.masks.findings import Finding
 from attncli.masks.layout import Subject
@@ -108,17 +109,29 @@ def _mask(subject: Subject, plane: int, more: dict[str, Any]) -> Iterator[str]:
     yield "}"
 
 
-def write_heads(survey: Survey, precision: int | None) -> str:
-    """Return the document; with several sentences every metric is a mean, and `std` and `counts` stand beside it."""
+def write_heads(surveys: Sequence[Survey], precision: int | None) -> str:
+    """Return the document; with several sentences every metric is a mean, and how they are spread stands beside it.
+
+    Args:
+        surveys: of all sentences, or one of each of their groups.
+        precision: digits after the point; None is all of them.
+    """
+    first = surveys[0]
+    groups: dict[str, Any] = {}
+    sentences = sum(survey.sentences for survey in surveys)
+    if first.group is not None:
+        named = [{"group": survey.group and survey.group.value, "sentences": survey.sentences} for survey in surveys]
+        groups = {"by": first.group.by, "groups": named}
     return dumped({
         "schema": "attncli.heads/1",
-        "source": survey.source.as_dict(),
-        "sentences": survey.sentences,
-        "heads": [_head_entry(survey, head, precision) for head in survey.heads],
+        "source": first.source.as_dict(),
+        "sentences": sentences,
+        **groups,
+        "heads": [_head_entry(survey, head, sentences > 1, precision) for survey in surveys for head in survey.heads],
     }) + "\n"  # fmt: skip
 
 
-def _head_entry(survey: Survey, head: HeadSummary, precision: int | None) -> dict[str, Any]:
+def _head_entry(survey: Survey, head: HeadSummary, has_several: bool, precision: int | None) -> dict[str, Any]:
     def numbers(values: Mapping[str, float | None]) -> dict[str, Any]:
         return {name: number(values[name], precision) for name in survey.names}
 
@@ -131,31 +144,54 @@ def _head_entry(survey: Survey, head: HeadSummary, precision: int | None) -> dic
         }
         for label in head.labels
     ]
-    entry = {"layer": head.layer, "kind": head.kind, "head": head.head, **numbers(head.metrics)}
-    if survey.sentences > 1:
-        entry |= {"std": numbers(head.std), "counts": {name: head.counts[name] for name in survey.names}}
+    group = {} if survey.group is None else {"group": survey.group.value}
+    entry = {**group, "layer": head.layer, "kind": head.kind, "head": head.head, **numbers(head.metrics)}
+    if has_several:
+        entry |= {
+            "std": numbers(head.std),
+            "counts": {name: head.counts[name] for name in survey.names},
+            "ci95": {name: _interval(head.ci95[name], precision) for name in survey.names},
+            "min": numbers(head.least),
+            "quantiles": {f"{share:g}": numbers(values) for share, values in head.quantiles.items()},
+            "max": numbers(head.greatest),
+        }
     return entry | {"label": labels[0]["label"] if labels else None, "labels": labels}
 
 
-def write_head_rows(survey: Survey, comma: str, precision: int | None) -> str:
+def _interval(ends: tuple[float, float] | None, precision: int | None) -> list[Any] | None:
+    return None if ends is None else [number(end, precision) for end in ends]
+
+
+def write_head_rows(surveys: Sequence[Survey], comma: str, precision: int | None) -> str:
     """Return a header and a row a head; what is not defined is an empty field.
 
-    With several sentences `METRIC_std` and `METRIC_count` of every metric follow the means. The columns of the label
-    are those of the strongest one; `labels` are all of them.
+    With several sentences `METRIC_std` and `METRIC_count` of every metric follow the means, and then how else they are
+    spread. The columns of the label are those of the strongest one; `labels` are all of them. Of groups, the first
+    column is which.
+
+    Args:
+        surveys: of all sentences, or one of each of their groups.
+        comma: what stands between two fields.
+        precision: digits after the point; None is all of them.
     """
-    has_several, names = survey.sentences > 1, survey.names
-    columns = ["layer", "kind", "head", *names]
-    columns += [f"{name}_{what}" for what in ("std", "count") for name in names] if has_several else []
+    first = surveys[0]
+    has_several, names = sum(survey.sentences for survey in surveys) > 1, first.names
+    spreads = list(first.heads[0].spreads) if has_several and first.heads else []
+    columns = ["group"] * (first.group is not None) + ["layer", "kind", "head", *names]
+    columns += [f"{name}_{what}" for what in ("std", "count", *spreads) for name in names] if has_several else []
     lines = [[*columns, "label", "label_score", "label_baseline", "label_gain", "labels"]]
-    for head in survey.heads:
-        fields = [str(head.layer), head.kind, str(head.head)]
+    join = comma_separated if comma == "," else comma.join
+    for group, head in ((survey.group, head) for survey in surveys for head in survey.heads):
+        fields = [] if group is None else [escaped(group.value or "")]
+        fields += [str(head.layer), head.kind, str(head.head)]
         for values in (head.metrics, head.std) if has_several else (head.metrics,):
             fields += [_head_field(values[name], precision) for name in names]
         fields += [str(head.counts[name]) for name in names] if has_several else []
+        fields += [_head_field(head.spreads[what][name], precision) for what in spreads for name in names]
         name, *numbers = head.labels[0] if head.labels else ("", None, None, None)
         fields += [name, *(_head_field(value, precision) for value in numbers)]
         lines.append([*fields, ";".join(label.name for label in head.labels)])
-    return "".join(comma.join(line) + "\n" for line in lines)
+    return "".join(join(line) + "\n" for line in lines)
 
 
 def _head_field(value: float | None, precision: int | None) -> str:
@@ -270,6 +306,40 @@ def write_difference(difference: Difference, precision: int | None) -> str:
         "cells": [_changed_cell(cell, precision) for cell in difference.cells],
         "notes": difference.notes,
     }) + "\n"  # fmt: skip
+
+
+def write_differences(found: Differences, precision: int | None) -> str:
+    """Return the document of many sentences: every compared head, the most changed one first, and no cell.
+
+    Args:
+        found: what to write.
+        precision: digits after the point; None is all of them.
+    """
+    return dumped({
+        "schema": "attncli.diff/1",
+        "a": {"source": found.first.as_dict()},
+        "b": {"source": found.second.as_dict()},
+        "sentences": found.sentences,
+        "unit": "bits",
+        "heads": [_changed_over_sentences(head, precision) for head in found.heads],
+        "notes": found.notes,
+    }) + "\n"  # fmt: skip
+
+
+def _changed_over_sentences(head: HeadDifferences, precision: int | None) -> dict[str, Any]:
+    return {
+        "layer": head.layer,
+        "kind": head.kind,
+        "head": head.head,
+        "jensen_shannon": number(head.jensen_shannon, precision),
+        "std": number(head.std, precision),
+        "count": head.count,
+        "ci95": _interval(head.ci95, precision),
+        "min": number(head.least, precision),
+        "quantiles": {f"{share:g}": number(value, precision) for share, value in head.quantiles.items()},
+        "max": number(head.greatest, precision),
+        "elsewhere": _interval(head.elsewhere, precision),
+    }
 
 
 def _compared_trace(trace: Trace) -> dict[str, Any]:

@@ -141,6 +141,9 @@ def columns_of_heads(survey: Survey) -> dict[str, Any]:
     if survey.sentences > 1:
         columns |= {f"{name}_std": numbers([head.std[name] for head in heads]) for name in names}
         columns |= {f"{name}_count": np.array([head.counts[name] for head in heads]) for name in names}
+        spreads = [head.spreads for head in heads]
+        for what in spreads[0]:
+            columns |= {f"{name}_{what}": numbers([spread[what][name] for spread in spreads]) for name in names}
     strongest = [head.labels[0] if head.labels else None for head in heads]
     columns["label"] = Texts(["" if label is None else label.name for label in strongest], np.arange(len(heads)))
     for name in ("score", "baseline", "gain"):

@@ -1,4 +1,4 @@
-"""The JSON document of a trace, schema `attncli.trace/1`: one document, an array of them, or one a line.
+"""The JSON document of a trace, schema `attncli.trace/1`.
 
 A document is written piece by piece, its matrices a block of rows at a time, so none of it is ever held whole.
 """
@@ -6,15 +6,15 @@ A document is written piece by piece, its matrices a block of rows at a time, so
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from attncli.analysis.metrics import head_metrics
 from attncli.attention import row_blocks
-from attncli.errors import Failure
-from attncli.formats.answers import array, dumped, opened, write_array, write_each
+from attncli.errors import members_of
+from attncli.formats import gathered
+from attncli.formats.answers import array, dumped, opened
 from attncli.formats.numbers import matrix, number, proven, rows_as_numbers
 from attncli.trace.layer import HeadTrace, LayerTrace
 from attncli.trace.ranking import Heaviest, top_keys
@@ -31,27 +31,24 @@ DEFAULT = ("scores", "mask", "weights", "metrics")
 _OF_TOP_KEYS = ("metrics",)  # where the heaviest keys stand in for the matrices
 
 
-def write_json(answers: Iterable[tuple[int, Trace | Failure]], view: View) -> Iterator[str]:
-    """Write one document for one sentence, an array of documents for several; see `write_array`."""
-    return write_array(answers, partial(_document, view=view))
-
-
-def write_lines(answers: Iterable[tuple[int, Trace | Failure]], view: View) -> Iterator[str]:
-    """Write one document a line."""
-    return write_each(answers, partial(_document, view=view))
+def document(sentence: int, trace: Trace, view: View) -> Iterator[str]:
+    """Yield the document of a sentence's trace; rows are query tokens, columns key tokens, in the order listed."""
+    return gathered(_document(sentence, trace, view))
 
 
 def _document(sentence: int, trace: Trace, view: View) -> Iterator[str]:
-    """Yield the document of a sentence's trace; rows are query tokens, columns key tokens, in the order listed."""
     yield opened({
         "schema": SCHEMA,
         "sentence": sentence,
+        **members_of(trace.kept),
         **described(trace),
         **({} if trace.origin is None else {"derived": trace.origin.as_dict()}),
-        "query_tokens": [_query(trace, row) for row in view.rows(trace)],
-        "key_tokens": _listed(trace.key_tokens, view.columns(trace)),
     })  # fmt: skip
-    yield ', "layers": '
+    rows, columns = view.rows(trace), view.columns(trace)
+    queries = keys = dumped(_queries(trace, rows))
+    if trace.query_tokens is not trace.key_tokens or rows != columns or trace.generated:
+        keys = dumped(_listed(trace.key_tokens, columns))
+    yield f', "query_tokens": {queries}, "key_tokens": {keys}, "layers": '
     yield from array(_layer(trace, layer, view) for layer in trace.layers)
     yield "}"
 
@@ -61,11 +58,14 @@ def described(trace: Trace) -> dict[str, Any]:
     return {"source": trace.source.as_dict(), "text": trace.text, "pair": trace.pair, "target": trace.target}
 
 
-def _query(trace: Trace, row: int) -> dict[str, Any]:
-    """Return a query's token, with the one that the model wrote after it."""
-    written = trace.predicted.get(row)
-    token: dict[str, Any] = trace.query_tokens[row].as_dict()
-    return token if written is None else {**token, "predicted": {"id": written.id, "text": written.text}}
+def _queries(trace: Trace, rows: list[int]) -> list[dict[str, Any]]:
+    """Return the tokens of queries, each with the one that the model wrote after it."""
+    written = {row: {"id": token.id, "text": token.text} for row, token in trace.predicted.items()}
+    queries = _listed(trace.query_tokens, rows)
+    return [
+        {**query, "predicted": written[row]} if row in written else query
+        for row, query in zip(rows, queries, strict=True)
+    ]
 
 
 def _listed(tokens: Tokens, chosen: Iterable[int]) -> list[dict[str, Any]]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, repeat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.errors import Failure
+from attncli.errors import NOTHING_KEPT, Failure, Kept, UsageError
 from attncli.formats import gathered
 from attncli.formats.numbers import as_numbers
 from attncli.text import visible
@@ -22,6 +22,8 @@ from attncli.trace.view import Columns, View
 if TYPE_CHECKING:
     from jaxtyping import Float
 
+    from attncli.formats import Parts
+
 COLUMNS = (
     "sentence", "layer", "kind", "head", "query", "query_token", "key", "key_token", "score", "allowed", "weight",
 )  # fmt: skip
@@ -30,26 +32,63 @@ COLUMNS = (
 Join = Callable[[Iterable[str]], str]  # fields to a line, without its end
 
 
-def write_tsv(answers: Iterable[tuple[int, Trace | Failure]], view: View) -> Iterator[str]:
-    """Write tab-separated rows, the header first."""
-    return _written(answers, view, "\t".join, "\t")
+def tsv_rows(number: int, trace: Trace, view: View) -> Iterator[str]:
+    """Yield the header, and then tab-separated rows."""
+    return _with_header(number, trace, view, "\t".join, "\t")
 
 
-def write_csv(answers: Iterable[tuple[int, Trace | Failure]], view: View) -> Iterator[str]:
-    """Write comma-separated rows, quoted where they must be, the header first."""
-    return _written(answers, view, comma_separated, ",")
+def csv_rows(number: int, trace: Trace, view: View) -> Iterator[str]:
+    """Yield the header, and then comma-separated rows, quoted where they must be."""
+    return _with_header(number, trace, view, comma_separated, ",")
 
 
-def _written(answers: Iterable[tuple[int, Trace | Failure]], view: View, join: Join, comma: str) -> Iterator[str]:
-    header = join(COLUMNS) + "\n"
-    for number, answer in answers:
-        if not isinstance(answer, Failure):  # the first that is none says what is measured
-            if answer.layers[0].measure == "norms":
-                header = header.replace("weight", "norm")
-            yield from gathered(chain([header], _rows(number, answer, view, join, comma)))
-            header = ""
-    # Where no sentence could be read, and no error ended the stream.
-    yield header
+def _with_header(number: int, trace: Trace, view: View, join: Join, comma: str) -> Iterator[str]:
+    columns = (*COLUMNS[:-1], "norm") if trace.layers[0].measure == "norms" else COLUMNS
+    yield header(columns, trace.kept, join)
+    yield from gathered(_rows(number, trace, view, join, comma))
+
+
+def header(columns: Iterable[str], kept: Kept, join: Join) -> str:
+    """Return the line of the columns' names, with what is kept of a sentence behind its number.
+
+    Raises:
+        UsageError: two columns would have one name.
+    """
+    number, *others = columns
+    if clash := next((name for name in kept if name in (number, *others)), None):
+        raise UsageError(
+            f"--keep {visible(clash)}: the rows have a column {visible(clash)} of their own; --format jsonl has both"
+        )
+    return join([number, *map(escaped, kept), *others]) + "\n"
+
+
+def write_tsv(answers: Parts, columns: Sequence[str] = COLUMNS) -> Iterator[str]:
+    """Write tab-separated rows, the header first; see `write_csv`."""
+    return _written(answers, columns, "\t".join)
+
+
+def write_csv(answers: Parts, columns: Sequence[str] = COLUMNS) -> Iterator[str]:
+    """Write comma-separated rows, the header first.
+
+    Args:
+        answers: of each sentence a header and rows, or why it has none.
+        columns: those of the header where no sentence has one.
+    """
+    return _written(answers, columns, comma_separated)
+
+
+def _written(answers: Parts, columns: Sequence[str], join: Join) -> Iterator[str]:
+    kept, is_begun = NOTHING_KEPT, False
+    for _, answer in answers:
+        if isinstance(answer, Failure):
+            kept = answer.kept
+            continue
+        pieces = iter(answer)
+        opening = next(pieces)  # the first one says what is measured
+        yield from gathered(pieces if is_begun else chain([opening], pieces))
+        is_begun = True
+    if not is_begun:  # no sentence could be read, and no error ended the stream
+        yield header(columns, kept, join)
 
 
 def comma_separated(fields: Iterable[str]) -> str:
@@ -61,6 +100,7 @@ def comma_separated(fields: Iterable[str]) -> str:
 
 def _rows(number: int, trace: Trace, view: View, join: Join, comma: str) -> Iterator[str]:
     """Yield the lines of one query row of one head at a time."""
+    kept = [field(value) for value in trace.kept.values()]
     for layer in trace.layers:
         cells = view.cells(trace, layer)
         columns = cells.of_columns
@@ -70,11 +110,11 @@ def _rows(number: int, trace: Trace, view: View, join: Join, comma: str) -> Iter
         flags = {False: f"{comma}false{comma}", True: f"{comma}true{comma}"}
         for index in layer.heads:
             for block in layer.head(index, cells.rows).blocks():
-                kept = _kept(block, columns, view.heaviest)
-                rows = zip(block.queries.tolist(), kept, _scores(block), block.mask, block.weights, strict=True)
+                heaviest = _heaviest(block, columns, view.heaviest)
+                rows = zip(block.queries.tolist(), heaviest, _scores(block), block.mask, block.weights, strict=True)
                 for query, own, scores, allowed, weights in rows:
                     token = escaped(cells.row_tokens[query].text)
-                    place = (str(number), str(layer.label), layer.kind, str(layer.head_label(index)))
+                    place = (str(number), *kept, str(layer.label), layer.kind, str(layer.head_label(index)))
                     start = join((*place, str(query), token))
                     answers = zip(
                         keys[own],
@@ -95,11 +135,18 @@ def _scores(block: HeadTrace) -> Iterable[Float[np.ndarray, " K"] | None]:
     return repeat(None, len(block.queries)) if "scores" in block.layer.missing else block.scores
 
 
-def _kept(head: HeadTrace, columns: Columns, wanted: Heaviest | None) -> Iterable[slice | Places]:
+def _heaviest(head: HeadTrace, columns: Columns, wanted: Heaviest | None) -> Iterable[slice | Places]:
     """Return which of the columns each query has a line for: all of them, or the heaviest ones, heaviest first."""
     if wanted is None:
         return [slice(None)] * len(head.queries)
     return (places for places, _ in top_keys(head, columns, wanted))
+
+
+def field(value: Any) -> str:
+    """Return a value as a field, which is not yet quoted; what is not known is empty."""
+    if isinstance(value, str):
+        return escaped(value)
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def escaped(token: str) -> str:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from attncli.errors import Failure
+from attncli.errors import Failure, members_of
 from attncli.formats.answers import dumped, write_array, write_each
 from attncli.trace.tokenization import SCHEMA, Choice, Tokenization
 
-Answers = Iterable[tuple[int, Tokenization | Failure]]
+if TYPE_CHECKING:
+    from attncli.formats import Parts
 
 # The columns with their types in Parquet; those of `--words` have pieces and no ids.
 _TOKENS = {
@@ -21,46 +22,50 @@ _TOKENS = {
 _WORDS = {name: kind for name, kind in _TOKENS.items() if name not in ("id", "word")} | {"pieces": "string"}
 
 
-def write_json(answers: Answers, choice: Choice) -> Iterator[str]:
-    """Write one document for one sentence, an array of documents for several."""
-    return write_array(answers, partial(_document, choice=choice))
+def part_of(chosen: str, number: int, tokenization: Tokenization, choice: Choice) -> Iterator[Any]:
+    """Yield what a sentence's tokens are in a machine format; see `formats.part_of`."""
+    if chosen in ("json", "jsonl"):
+        return _document(number, tokenization, choice)
+    if chosen == "parquet":
+        return _tables(number, tokenization, choice)
+    return _rows(number, tokenization, choice, chosen)
 
 
-def write_lines(answers: Answers, choice: Choice) -> Iterator[str]:
-    """Write one document a line."""
-    return write_each(answers, partial(_document, choice=choice))
+def joined(chosen: str, parts: Parts, choice: Choice) -> Iterator[str]:
+    """Yield a text in a machine format, given the parts of its sentences."""
+    if chosen in ("json", "jsonl"):
+        return write_array(parts) if chosen == "json" else write_each(parts)
+    from attncli.formats.rows import write_csv, write_tsv  # which import NumPy
+
+    return (write_csv if chosen == "csv" else write_tsv)(parts, tuple(_columns(choice)))
 
 
-def write_tsv(answers: Answers, choice: Choice) -> Iterator[str]:
-    """Write tab-separated rows, the header first; what is not known is an empty field."""
-    return _rows(answers, choice, "\t")
-
-
-def write_csv(answers: Answers, choice: Choice) -> Iterator[str]:
-    """Write comma-separated rows, quoted where they must be, the header first."""
-    return _rows(answers, choice, ",")
-
-
-def write_parquet(answers: Answers, choice: Choice, path: Path) -> None:
+def write_parquet(parts: Iterable[tuple[int, Iterable[Any] | Failure]], choice: Choice, path: Path) -> None:
     """Write the rows with types, of all sentences but those that failed.
 
     Raises:
         InputError: the file cannot be written.
     """
-    import pyarrow
-
     from attncli.formats.parquet import typed, write_tables
 
-    schema = typed(_columns(choice))
-    good = ((number, answer) for number, answer in answers if not isinstance(answer, Failure))
-    tables = (pyarrow.Table.from_pylist(list(_records(*one, choice)), schema) for one in good)
-    write_tables(tables, schema, path)
+    good = (tables for _, tables in parts if not isinstance(tables, Failure))
+    write_tables(chain.from_iterable(good), typed(_columns(choice)), path)
+
+
+def _tables(number: int, tokenization: Tokenization, choice: Choice) -> Iterator[Any]:
+    import pyarrow
+
+    from attncli.formats.parquet import typed, with_kept
+
+    rows = pyarrow.Table.from_pylist(list(_records(number, tokenization, choice)), typed(_columns(choice)))
+    yield with_kept(rows, tokenization.kept)
 
 
 def _document(sentence: int, tokenization: Tokenization, choice: Choice) -> Iterator[str]:
     yield dumped({
         "schema": SCHEMA,
         "sentence": sentence,
+        **members_of(tokenization.kept),
         "source": {name: getattr(tokenization, name) for name in ("kind", "model", "vocab")},
         "text": tokenization.text,
         "pair": tokenization.pair,
@@ -81,20 +86,13 @@ def _records(number: int, tokenization: Tokenization, choice: Choice) -> Iterato
         yield {"sentence": number, **token, **pieces}
 
 
-def _rows(answers: Answers, choice: Choice, comma: str) -> Iterator[str]:
-    from attncli.formats.rows import comma_separated, escaped
+def _rows(number: int, tokenization: Tokenization, choice: Choice, chosen: str) -> Iterator[str]:
+    """Yield the header, and then tidy rows; what is not known is an empty field."""
+    from attncli.formats.rows import comma_separated, field, header
 
-    def field(value: Any) -> str:
-        if isinstance(value, str):
-            return escaped(value)
-        return "" if value is None else str(value).lower()
-
-    join = comma_separated if comma == "," else comma.join
+    join = comma_separated if chosen == "csv" else "\t".join
     columns = _columns(choice)
-    header = join(columns) + "\n"
-    for number, answer in answers:
-        records = [] if isinstance(answer, Failure) else _records(number, answer, choice)
-        lines = [join([field(record[column]) for column in columns]) + "\n" for record in records]
-        # No header where an error ends the stream before its first sentence.
-        yield header + "".join(lines)
-        header = ""
+    yield header(columns, tokenization.kept, join)
+    kept = [field(value) for value in tokenization.kept.values()]
+    records = ([field(record[column]) for column in columns] for record in _records(number, tokenization, choice))
+    yield "".join([join([first, *kept, *others]) + "\n" for first, *others in records])

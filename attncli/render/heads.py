@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from textwrap import wrap
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from rich.console import RenderableType
@@ -15,6 +15,7 @@ from rich.text import Text
 from attncli.analysis.heads import HeadSummary, Survey
 from attncli.analysis.labels import LEAST, MIXED
 from attncli.analysis.metric_names import Metric
+from attncli.analysis.statistics import QUANTILES
 from attncli.render.axes import Axis
 from attncli.render.block import Block, beside, block, cell, flowing, stack
 from attncli.render.heatmap import COMFORTABLE
@@ -30,6 +31,14 @@ UNDEFINED = "–"
 _NAMED = 3  # highest and lowest heads in words, below a map
 
 
+Spread = Literal["std", "ci95", "quantiles"]
+_SPREADS: dict[Spread, str] = {
+    "std": "mean ± standard deviation",
+    "ci95": "mean and its 95 % confidence interval",
+    "quantiles": "median and 5 % to 95 % quantile, to 1 %,",
+}
+
+
 class Shown(NamedTuple):
     """What a table has of the heads.
 
@@ -38,12 +47,14 @@ class Shown(NamedTuple):
         has_labels: whether it says what the heads do, in words.
         precision: digits after the point; None is as many, 4 to 2, as let the table stand in one piece.
         lines: of the screen that it is to fit, with all around it; None shows every head.
+        spread: what stands beside a mean over several sentences, or in its place.
     """
 
     sort: Metric | None = None
     has_labels: bool = False
     precision: int | None = None
     lines: int | None = None
+    spread: Spread = "std"
 
     @property
     def by_label(self) -> bool:
@@ -116,7 +127,8 @@ def _parts(
 
 def _headline(survey: Survey, palette: Palette) -> Text:
     source, shown = survey.source, len(survey.heads)
-    facts = architecture_of(source)
+    facts = [] if survey.group is None else [f"{survey.group.by} {survey.group.value or UNDEFINED}"]
+    facts += architecture_of(source)
     facts += [counted(source.layers, "layer")] if source.layers > 1 else []
     facts += [f"{shown} of " * (shown < survey.measured) + counted(survey.measured, "head")]
     facts += [f"mask {' and '.join(survey.masks)}", *numbers_of(source)]
@@ -139,7 +151,7 @@ def _columns(survey: Survey, names: Sequence[Metric], shown: Shown, palette: Pal
     columns = [Column(place("layer", "kind", "head"), places, BOLD)]
     columns += _label_columns(survey, palette, digits) if shown.has_labels else []
     for name in names:
-        texts = [palette.fit(_written(head, name, survey.sentences > 1, digits)) for head in survey.heads]
+        texts = [palette.fit(_written(head, name, survey.sentences > 1, digits, shown.spread)) for head in survey.heads]
         style = BOLD if name == shown.sort else None
         columns.append(Column(name, texts, style, title_style=style or DIM))
     return columns
@@ -211,14 +223,21 @@ def _is_defined(survey: Survey, name: Metric) -> bool:
     return any(head.metrics[name] is not None for head in survey.heads)
 
 
-def _written(head: HeadSummary, name: Metric, has_several: bool, digits: int) -> str:
+def _written(head: HeadSummary, name: Metric, has_several: bool, digits: int, spread: Spread = "std") -> str:
     mean, std = head.metrics[name], head.std[name]
     if mean is None:
         return UNDEFINED
-    text = number_text(mean, digits)
     if not has_several:
-        return text
-    return f"{text} ±{UNDEFINED if std is None else number_text(std, digits)}"
+        return number_text(mean, digits)
+    if spread == "std":
+        return f"{number_text(mean, digits)} ±{UNDEFINED if std is None else number_text(std, digits)}"
+    if spread == "ci95":
+        middle, ends = mean, head.ci95[name]
+    else:
+        low, middle, high = (head.quantiles[share][name] or 0.0 for share in QUANTILES)  # which a mean has
+        ends = low, high
+    between = UNDEFINED if ends is None else ", ".join(number_text(end, digits) for end in ends)
+    return f"{number_text(middle, digits)} [{between}]"
 
 
 def _notes(survey: Survey, names: Sequence[Metric], titles: Sequence[str], shown: Shown) -> list[str]:
@@ -238,7 +257,7 @@ def _notes(survey: Survey, names: Sequence[Metric], titles: Sequence[str], shown
         is_undefined = any(head.metrics[name] is None for head in survey.heads for name in names if name in titles)
         return [*notes, *[f"{UNDEFINED} not defined for this sentence"] * is_undefined]
     if names:
-        notes.append(f"mean ± standard deviation over {_over(survey)}")
+        notes.append(f"{_SPREADS[shown.spread]} over {_over(survey)}")
     fewer: dict[str, list[str]] = {}
     for name in names:
         counts = [head.counts[name] for head in survey.heads]

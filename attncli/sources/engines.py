@@ -14,8 +14,7 @@ from attncli.errors import NotExposedError, require
 from attncli.sources.folder import is_gguf
 from attncli.sources.native import DeclinedError, NativeCheckpoint, NotCachedError
 from attncli.sources.options import EngineOptions, checked_options
-from attncli.sources.stream import OneByOne
-from attncli.text import visible
+from attncli.text import several, visible
 from attncli.trace.layer import LayerTrace, Proof
 
 if TYPE_CHECKING:
@@ -149,12 +148,14 @@ def _refusal(model: str, reason: DeclinedError, verify: bool) -> NotExposedError
     )
 
 
-class _Native(OneByOne):
+class _Native:
     """The native engine, with transformers for the sentences that it declines.
 
-    Which engine computes a sentence does not depend on the sentences before it, so that a resumed run gives the same
+    Which engine computes a sentence does not depend on the sentences beside it, so that a resumed run gives the same
     answers as one that was never interrupted.
     """
+
+    runs_together = True
 
     def __init__(self, native: NativeCheckpoint, other: Callable[[], Checkpoint] | None) -> None:
         self._native = native
@@ -162,13 +163,19 @@ class _Native(OneByOne):
 
     def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
         """Return the attention of one sentence; see `Source.trace`."""
-        try:
-            return self._native.trace(text, pair, target)
-        except DeclinedError as error:
-            if self._other is None:
-                raise _refusal(self._native.name, error, verify=False) from None
-            _leave(self._native.name, error)
-            return self._other().trace(text, pair, target)
+        return next(self.traces([text], pair, target))
+
+    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
+        """Yield the attention of each sentence, in order; see `Source.traces`."""
+        texts = list(several(texts))
+        for place, answer in enumerate(self._native.answers(texts, pair, target)):
+            if not isinstance(answer, DeclinedError):
+                yield answer
+            elif self._other is None:
+                raise _refusal(self._native.name, answer, verify=False)
+            else:
+                _leave(self._native.name, answer)
+                yield self._other().trace(texts[place], pair, target)
 
 
 class _Verified:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from attncli.errors import Failure, InputError, MisfitError
+from attncli.errors import NOTHING_KEPT, Failure, InputError, Kept, MisfitError
 from attncli.sources.reading import check_texts
 from attncli.text import several
 
@@ -40,7 +41,19 @@ class Source(Protocol):
         """
 
 
-Numbered = tuple[int, str | Failure]  # a sentence, or why a line is none
+class Sentence(NamedTuple):
+    """A sentence of a file, or why a line is none.
+
+    Attributes:
+        number: its place among the arguments, or its line or row in its file, from 1.
+        text: the sentence.
+        kept: what else the file says of it, by the names of the columns; where several files are read, `file` is which.
+    """
+
+    number: int
+    text: str | Failure
+    kept: Kept = NOTHING_KEPT
+
 
 MOST_TOGETHER = 256
 
@@ -61,37 +74,35 @@ class OneByOne(ABC):
 
 
 def traced(
-    source: Source,
-    texts: Iterable[Numbered],
-    pair: str | None,
-    target: str | None,
-    is_due: Callable[[int], bool] | None = None,
-    first_due: int = 1,
+    source: Source, sentences: Iterable[Sentence], pair: str | None, target: str | None
 ) -> Iterator[tuple[int, Trace | Failure]]:
-    """Yield the trace of each numbered sentence, or why it has none; computed in groups.
+    """Yield the trace of each sentence with its number, or why it has none; computed in groups.
 
     Args:
         source: what computes the traces.
-        texts: the sentences.
+        sentences: the sentences.
         pair: a second text in the same sequence as each.
         target: the text whose queries attend to each sentence's keys.
-        is_due: whether the sentence with a number is still to be answered; None: all are. Sentences that are not due
-            run only where they share the group of the first one that is.
-        first_due: the number of the first sentence that is due.
 
     Raises:
         InputError: the pair or the target cannot be read.
     """
     check_texts(None, pair, target)
     # What runs each sentence by itself need not wait for others.
-    for window in windows(texts) if source.runs_together else ([one] for one in texts):
-        if is_due is not None and window[-1][0] < first_due:
-            window = [one for one in window if is_due(one[0])]
-        answers = _answers(source, [text for _, text in window if isinstance(text, str)], pair, target)
-        for number, text in window:
-            answer = next(answers) if isinstance(text, str) else text
-            if is_due is None or is_due(number):
-                yield number, answer
+    for window in windows(sentences) if source.runs_together else ([one] for one in sentences):
+        yield from answered(source, window, pair, target)
+
+
+def answered(
+    source: Source, group: Sequence[Sentence], pair: str | None, target: str | None
+) -> Iterator[tuple[int, Trace | Failure]]:
+    """Yield the trace of each sentence of a group that is computed together, or why it has none; see `traced`."""
+    answers = _answers(source, [text for _, text, _ in group if isinstance(text, str)], pair, target)
+    for number, text, kept in group:
+        answer = next(answers) if isinstance(text, str) else text
+        if kept:
+            answer = answer._replace(kept=kept) if isinstance(answer, Failure) else replace(answer, kept=kept)
+        yield number, answer
 
 
 def _answers(source: Source, texts: list[str], pair: str | None, target: str | None) -> Iterator[Trace | Failure]:
@@ -112,25 +123,27 @@ def _answers(source: Source, texts: list[str], pair: str | None, target: str | N
             texts, together = texts[count + 1 :], len(texts)
 
 
-def windows(numbered: Iterable[Numbered]) -> Iterator[list[Numbered]]:
+def windows(sentences: Iterable[Sentence]) -> Iterator[list[Sentence]]:
     """Yield sentences in groups that a source may compute side by side: 1, 2–3, 4–7, … 128–255, 256–511, 512–767, ….
 
-    The first groups are small, so that the first sentences need not wait for the last. Numbers alone say where a group
-    ends: a run that goes on in the middle computes the groups of one that was never interrupted.
+    The first groups are small, so that the first sentences need not wait for the last. Numbers and files alone say
+    where a group ends: a run that goes on in the middle computes the groups of one that was never interrupted.
     """
-    window: list[Numbered] = []
-    for number, text in numbered:
-        if window and _window_of(window[0][0]) != _window_of(number):
+    window: list[Sentence] = []
+    for sentence in sentences:
+        if window and _window_of(window[0]) != _window_of(sentence):
             yield window
             window = []
-        window.append((number, text))
-        if _window_of(number) != _window_of(number + 1):  # before the next one is read
+        window.append(sentence)
+        if _window_of(sentence) != _window_of(sentence._replace(number=sentence.number + 1)):  # before the next is read
             yield window
             window = []
     if window:
         yield window
 
 
-def _window_of(number: int) -> int:
+def _window_of(sentence: Sentence) -> tuple[object, int]:
     """Return which group a sentence is in: by powers of two up to `MOST_TOGETHER`, and then so many at a time."""
-    return number.bit_length() if number < MOST_TOGETHER else MOST_TOGETHER + number // MOST_TOGETHER
+    number = sentence.number
+    place = number.bit_length() if number < MOST_TOGETHER else MOST_TOGETHER + number // MOST_TOGETHER
+    return sentence.kept.get("file"), place

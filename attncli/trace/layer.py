@@ -7,7 +7,7 @@ the bias stay in their smallest exact form: a rule, booleans, or one array share
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -86,6 +86,7 @@ class Stages:
         self.layer = layer
         self.heads = heads
         self.queries = queries
+        self._peaks: tuple[Float[np.ndarray, "H Q"], Float[np.ndarray, "H Q"]] | None = None
 
     @cached_property
     def scores(self) -> Float[np.ndarray, "H Q K"]:
@@ -100,7 +101,7 @@ class Stages:
         if bias is not None:
             bias = bias[:, self.queries] if len(bias) == 1 else self._rows(bias)
         products = attention.dot_products(self._rows(layer.q), layer.k[_slice_or_list(self.key_heads)])
-        return attention.attention_scores(products, layer.scale, bias, layer.softcap)
+        return attention.attention_scores(products, layer.scale, bias, layer.softcap, out=products)
 
     @cached_property
     def mask(self) -> Bool[np.ndarray, "#H Q K"]:
@@ -113,7 +114,19 @@ class Stages:
         layer = self.layer
         if layer.weights is not None:
             return self._rows(layer.weights)
-        return attention.attention_weights(attention.masked_scores(self.scores, self.mask, layer.fill), self.sinks)
+        masked = attention.masked_scores(self.scores, self.mask, layer.fill)
+        is_kept = masked is self.scores  # where nothing is masked
+        highest, exponentials, totals = attention.softmax_parts(masked, self.sinks, None if is_kept else masked)
+        if layer.sinks is None:  # which may stand above every score
+            self._peaks = (1 / totals)[..., 0], highest[..., 0]
+        return np.divide(exponentials, totals, out=exponentials)
+
+    def peaks(self) -> tuple[Float[np.ndarray, "H Q"], Float[np.ndarray, "H Q"] | None]:
+        """Return the largest weight of each row that has a key, and its highest allowed score if there are scores."""
+        largest = self.weights.max(axis=-1) if self._peaks is None else self._peaks[0]
+        if self._peaks is not None or "scores" in self.layer.missing:
+            return self._peaks or (largest, None)
+        return largest, np.where(self.mask, self.scores, -np.inf).max(axis=-1)
 
     @property
     def sinks(self) -> Float[np.ndarray, " H"] | Float[np.ndarray, "H Q"] | None:
@@ -136,7 +149,9 @@ class Stages:
         return [head // size for head in self.heads]
 
     def _rows(self, of: Rows) -> Float[np.ndarray, "H Q N"]:
-        return np.stack([of[head, self.queries] for head in self.heads])
+        if not isinstance(of, np.ndarray):
+            return np.stack([of[head, self.queries] for head in self.heads])
+        return of[_slice_or_list(self.heads)][:, _slice_or_list(self.queries.tolist())]
 
 
 def stages_of(layer: LayerTrace, heads: Sequence[int], queries: Int[np.ndarray, " Q"]) -> Iterator[Stages]:
@@ -148,10 +163,49 @@ def stages_of(layer: LayerTrace, heads: Sequence[int], queries: Int[np.ndarray, 
             yield Stages(layer, some, rows)
 
 
-def _slice_or_list(indices: list[int]) -> slice | list[int]:
+def stacked(layers: Sequence[LayerTrace]) -> Sequence[LayerTrace]:
+    """Return layers with one mask as a single one that has the heads of all, if a block has room for these.
+
+    What follows from many small layers is sooner made of one. They are returned as they are where they are computed in
+    different ways.
+    """
+    one = layers[0]
+    heads, queries, keys = one.cells
+    chosen = tuple(number * heads + head for number, layer in enumerate(layers) for head in layer.heads)
+    has_room = len(chosen) * queries * keys <= attention.CELLS
+    if len(layers) == 1 or not has_room or not isinstance(one.mask, RuleMask) or len(set(map(_way, layers))) > 1:
+        return layers
+    if _way(one) is None:
+        return layers
+    query, key = (np.concatenate([getattr(layer, name) for layer in layers]) for name in "qk")
+    return [
+        LayerTrace(
+            layer=one.layer,
+            kind=one.kind,
+            q=query,
+            k=key,
+            v=np.empty((*key.shape[:2], 0), key.dtype),
+            scale=one.scale,
+            mask=one.mask._replace(heads=len(query)),
+            heads=chosen,
+            softcap=one.softcap,
+            fill=one.fill,
+        )
+    ]
+
+
+def _way(layer: LayerTrace) -> tuple[Any, ...] | None:
+    """Return how a layer's weights follow from its queries and keys; None where more goes into them."""
+    if layer.q is None or layer.k is None or any(each is not None for each in (layer.bias, layer.sinks, layer.weights)):
+        return None
+    return layer.q.shape, layer.k.shape, layer.scale, layer.softcap, layer.fill
+
+
+def _slice_or_list(indices: Sequence[int]) -> slice | list[int]:
     """Return consecutive indices as a slice, which copies nothing."""
-    first, count = indices[0], len(indices)
-    return slice(first, first + count) if indices == list(range(first, first + count)) else indices
+    found = list(indices)
+    first = found[0] if found else 0
+    return slice(first, first + len(found)) if found == list(range(first, first + len(found))) else found
 
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -201,6 +255,7 @@ class Whole(Protocol):
         """Return one layer alone, with some of its heads."""
 
 
+_ARRAYS = ("q", "k", "v", "bias", "sinks", "inputs", "out_projection", "out_bias", "scores", "weights")
 _NOT_DERIVED = frozenset({"embeddings", "q", "k", "v", "scores", "output"})
 
 
@@ -295,7 +350,8 @@ class LayerTrace(Displayed, Tabular, Drawable):
         A product or a sum of the same numbers may differ in its last digit where they stand in memory in another order,
         as transposed ones do: BLAS takes another kernel for them, and NumPy adds them up in another order.
         """
-        for name, array in vars(self).copy().items():
+        for name in _ARRAYS:
+            array = getattr(self, name)
             # One number everywhere, which takes no memory, has no order.
             if isinstance(array, np.ndarray) and not array.flags.c_contiguous and any(array.strides):
                 object.__setattr__(self, name, np.ascontiguousarray(array))
@@ -306,9 +362,8 @@ class LayerTrace(Displayed, Tabular, Drawable):
         if computes and (self.q is None or self.k is None or self.v is None or self.scale is None):
             raise InputError("a layer needs q, k, v and a scale, or recorded scores and weights")
         given = {name: array for name in "qkv" if (array := getattr(self, name)) is not None}
-        shown = ", ".join(f"{name} {list(array.shape)}" for name, array in given.items())
         if any(len(array.shape) != 3 or 0 in array.shape[: 3 if name in "qk" else 2] for name, array in given.items()):
-            raise InputError(f"the shapes {shown} are not [heads, positions, width]")
+            raise InputError(f"the shapes {_shapes(given)} are not [heads, positions, width]")
         heads, queries, keys = self.cells
         groups = {len(given[name]) for name in "kv" if name in given}
         fits = (self.q is None) == (self.k is None) and len(groups) <= 1 and not any(heads % each for each in groups)
@@ -316,8 +371,8 @@ class LayerTrace(Displayed, Tabular, Drawable):
         fits &= self.v is None or self.v.shape[1] == keys
         if not fits:
             raise InputError(
-                f"the shapes {shown} do not fit: q and k need one width, k and v one length and one number of heads, "
-                "and the heads of q a multiple of those of k"
+                f"the shapes {_shapes(given)} do not fit: q and k need one width, k and v one length and one number of "
+                "heads, and the heads of q a multiple of those of k"
             )
         return heads, queries, keys
 
@@ -434,6 +489,10 @@ class LayerTrace(Displayed, Tabular, Drawable):
         blocks = row_blocks(np.asarray(queries, dtype=int), self.num_keys * len(heads))
         blind = [~self.mask.rows(heads, rows).any(axis=-1) for rows in blocks]
         return np.broadcast_to(np.concatenate(blind, axis=1), (len(heads), len(queries)))
+
+
+def _shapes(given: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {list(array.shape)}" for name, array in given.items())
 
 
 class HeadTrace(Displayed, Tabular, Drawable):

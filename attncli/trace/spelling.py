@@ -24,6 +24,9 @@ def spelled(tokens: Sequence[Token], text: str, pair: str | None = None) -> Toke
 
     Where they stand in the text of segment 0 and the pair of segment 1 tells which pieces are bytes.
     """
+    pieces = "".join(token.text for token in tokens)
+    if pieces.isascii() and "<0x" not in pieces:  # as most are
+        return Tokens(tokens)
     places = Counter((token.segment, token.start, token.end) for token in tokens)
     certain = [
         _is_certain(token, (text, pair or "")[token.segment], places[token.segment, token.start, token.end])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attncli.errors import UsageError
+from attncli.errors import Kept, UsageError
 from attncli.text import counted, quoted
 from attncli.trace.display import Displayed
 from attncli.trace.tokens import Token, Tokens
@@ -45,6 +45,7 @@ class Tokenization(Displayed):
         limit: how many tokens the model reads at most; None is no limit, or none that is known.
         unknown: the indices of the tokens that stand for what the vocabulary lacks; None where that is not known.
         notes: what the user should know, a sentence each.
+        kept: what the file of its sentence says besides, by names.
     """
 
     kind: str
@@ -56,6 +57,7 @@ class Tokenization(Displayed):
     limit: int | None = None
     unknown: frozenset[int] | None = None
     notes: tuple[str, ...] = ()
+    kept: Kept = field(default_factory=dict)
 
     def __repr__(self) -> str:
         source = self.model or self.vocab or self.kind

@@ -16,8 +16,6 @@ from attncli.text import JOINERS, did_you_mean, visible
 _SPACE_MARKS = ("\u0120", "\u2581")
 _WORD_PIECE = "##"
 
-_WRITTEN = ("index", "id", "text", "start", "end", "special", "segment")  # of a token, in JSON
-
 
 def brief(message: str) -> str:
     """Return a message, without its middle if it is long: it may quote a file or a user at any length."""
@@ -62,7 +60,15 @@ class Token:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the token as the JSON document spells it."""
-        written = {name: getattr(self, name) for name in _WRITTEN}
+        written: dict[str, Any] = {
+            "index": self.index,
+            "id": self.id,
+            "text": self.text,
+            "start": self.start,
+            "end": self.end,
+            "special": self.special,
+            "segment": self.segment,
+        }
         if self.pieces:
             return {**written, "id": None, "pieces": list(self.pieces)}
         return written if self.id >= 0 else {**written, "id": None}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attncli.errors import InputError, UsageError
+from attncli.errors import InputError, Kept, UsageError
 from attncli.text import counted, quoted
 from attncli.trace.display import Displayed, Drawable, Tabular
 from attncli.trace.layer import LayerTrace
@@ -142,6 +142,7 @@ class Trace(Displayed, Tabular, Drawable):
         notes: what the source wants the user to know of this one, a sentence each.
         generated: how many of the last tokens the model wrote itself.
         origin: what its numbers were made of, where they are not those that were recorded.
+        kept: what the file of its sentence says besides, by names; it is not saved.
     """
 
     source: Provenance
@@ -154,6 +155,7 @@ class Trace(Displayed, Tabular, Drawable):
     notes: tuple[str, ...] = ()
     generated: int = 0
     origin: Origin | None = None
+    kept: Kept = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse layers that do not fit the tokens."""

@@ -11,7 +11,7 @@ import attncli
 from attncli.analysis.heads import survey
 from attncli.analysis.labels import LABELS, labels_of
 from attncli.analysis.metric_names import NAMES
-from attncli.analysis.metrics import by_name, uniform_metrics
+from attncli.analysis.metrics import by_name, trace_metrics
 from attncli.masks.expressions import ArrayMask
 from attncli.trace.view import View
 
@@ -25,9 +25,10 @@ from attncli.trace.view import View
 def test_the_uniform_head_is_that_of_a_plain_loop(ids: list[int], mask: str, special: frozenset[int]) -> None:
     sequence = tokens(ids, special)
     trace = traced(sequence, sequence, mask)
-    (found,) = uniform_metrics(trace, trace.layer(0), np.arange(len(ids)))
+    found = trace_metrics(trace).uniform
     expected = by_hand(trace, 0, is_uniform=True) | {"max_score": None}  # it has no scores
-    agree(by_name(NAMES, found), expected)
+    for values in found:
+        agree(by_name(NAMES, values), expected)
 
 
 def test_masks_that_differ_by_head_have_a_uniform_head_each() -> None:
@@ -36,7 +37,7 @@ def test_masks_that_differ_by_head_have_a_uniform_head_each() -> None:
     layer = layer_of(np.ones((HEADS, 4, 2), np.float32), np.ones((HEADS, 4, 2), np.float32), mask=allowed)
     trace = trace_of(layer, queries=tokens([0, 1, 2, 3]), keys=tokens([0, 1, 2, 3]))
     assert isinstance(layer.mask, ArrayMask)
-    found = [by_name(NAMES, row) for row in uniform_metrics(trace, layer, np.arange(4))]
+    found = [by_name(NAMES, values) for values in trace_metrics(trace).uniform]
     assert [one["self"] for one in found] == [pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 4) / 4), 1.0]
     # Each head is held against its own: where the mask leaves no choice, a head does nothing by itself.
     assert [[label.name for label in head.labels] for head in survey([trace], View()).heads] == [["broad"], []]

@@ -7,11 +7,27 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from metrics_by_hand import HEADS, MASKS, NAMES, OF_ONE_SEQUENCE, agree, by_hand, measured, tokens, traced
+from metrics_by_hand import (
+    HEADS,
+    MASKS,
+    NAMES,
+    OF_ONE_SEQUENCE,
+    SCALE,
+    WIDTH,
+    agree,
+    by_hand,
+    measured,
+    tokens,
+    traced,
+)
+from traces import layer_of, trace_of
 
 import attncli
-from attncli.analysis.metrics import head_metrics
+from attncli import attention
+from attncli.analysis.metrics import by_name, head_metrics, trace_metrics
 from attncli.masks.expressions import ArrayMask
+from attncli.trace.layer import LayerTrace
+from attncli.trace.view import View
 
 some_ids = st.lists(st.integers(0, 3), min_size=1, max_size=8)
 some_special = st.frozensets(st.integers(0, 3), max_size=2)
@@ -50,6 +66,52 @@ def test_two_sequences_of_the_same_words_are_still_two() -> None:
     trace = attncli.inspect("time flies", target="time flies")
     assert trace.layer(0).kind == "cross"
     assert all(measured(trace, 0)[name] is None for name in OF_ONE_SEQUENCE)
+
+
+# --- all heads of all layers ---------------------------------------------------------------------------------
+
+IDS = [0, 1, 2, 0, 3, 1, 1, 0]
+PER_HEAD = ArrayMask(np.random.default_rng(5).random((HEADS, len(IDS), len(IDS))) < 0.4)
+
+
+@pytest.fixture
+def layers() -> tuple[LayerTrace, ...]:
+    """Layers that are computed alike, and others: of another mask, scale, bias, group of keys, or choice of heads."""
+    random = np.random.default_rng(3)
+
+    def layer(mask: Any, number: int, groups: int = HEADS, **fields: Any) -> LayerTrace:
+        q = random.standard_normal((HEADS, len(IDS), WIDTH), dtype=np.float32)
+        k = random.standard_normal((groups, len(IDS), WIDTH), dtype=np.float32)
+        return layer_of(q, k, mask=mask, layer=number, **{"scale": SCALE, **fields})
+
+    bias = random.standard_normal((1, len(IDS), len(IDS)), dtype=np.float32)
+    kinds: list[tuple[Any, dict[str, Any]]] = [
+        ("causal", {}), ("causal", {"heads": (1,)}), ("window(3)", {}), ("causal", {"scale": 2.0}), ("causal", {}),
+        (PER_HEAD, {}), (PER_HEAD, {"heads": (1, 0)}), ("causal", {"bias": bias}), ("causal", {"softcap": 2.0}),
+        ("causal", {"groups": 1}), ("causal", {"groups": 1, "heads": (1, 0)}), ("window(3)", {}), ("pad(left=2)", {}),
+        ("causal", {"sinks": np.ones(HEADS, np.float32)}), ("causal", {"fill": -10_000.0}), ("full", {"kind": "cross"}),
+    ]  # fmt: skip
+    return tuple(layer(mask, number, **fields) for number, (mask, fields) in enumerate(kinds))
+
+
+@pytest.mark.parametrize("cells", [1, 40, 300, 2**20])
+@pytest.mark.parametrize("queries", [(), (0, 3, 6)])
+def test_all_heads_at_once_are_what_each_is_by_itself(
+    monkeypatch: pytest.MonkeyPatch, layers: tuple[LayerTrace, ...], cells: int, queries: tuple[int, ...]
+) -> None:
+    sequence = tokens(IDS, frozenset({0, 4}))
+    trace = trace_of(*layers, queries=sequence, keys=sequence)
+    alone = [
+        (trace.only(layer, (head,)), head_metrics(trace, layer, layer.head(head, queries or None)))
+        for layer in layers
+        for head in layer.heads
+    ]
+    monkeypatch.setattr(attention, "CELLS", cells)
+    found = trace_metrics(trace, View(queries=queries))
+    assert found.heads.shape == found.uniform.shape == (len(alone), len(NAMES))
+    for (each, metrics), values, uniform in zip(alone, *found, strict=True):
+        agree(by_name(NAMES, values), metrics)
+        agree(by_name(NAMES, uniform), by_name(NAMES, trace_metrics(each, View(queries=queries)).uniform[0]))
 
 
 # --- numbers known in advance --------------------------------------------------------------------------------

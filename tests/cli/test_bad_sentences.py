@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from attncli.cli import sentences
+from attncli.corpus import lines as corpus_lines
 from attncli.errors import Failure, InputError, refusing
 from attncli.sources import open_source
-from attncli.sources.stream import traced
+from attncli.sources.stream import Sentence, traced
 from attncli.trace.trace import Trace
 
 Run = Callable[..., Any]
@@ -210,7 +210,7 @@ def test_the_first_trace_says_what_is_measured_though_a_bad_sentence_comes_befor
 
 
 def test_a_line_without_an_end_takes_no_more_than_so_much_memory(attn: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sentences, "MOST_BYTES", 2**20)
+    monkeypatch.setattr(corpus_lines, "MOST_BYTES", 2**20)
     long = b"x" * 2**20
     lines = b"\n".join([b"a", long, long + b"x", long * 3 + b"yy", b"b", long + b"\r", long * 2])
     ran = attn("tokens", "-F", "jsonl", "--keep-errors", stdin=lines)
@@ -241,10 +241,10 @@ def test_a_pair_that_is_bad_is_said_once(attn: Run, command: str) -> None:
 def test_a_document_leaves_before_the_next_line_is_read(attn: Run) -> None:
     read: list[int] = []
 
-    def lines() -> Iterator[tuple[int, str]]:
+    def lines() -> Iterator[Sentence]:
         for number in (1, 2, 3):
             read.append(number)
-            yield number, "time flies"
+            yield Sentence(number, "time flies")
 
     answers = traced(open_source(), lines(), None, None)
     for number in (1, 2, 3):
@@ -276,7 +276,8 @@ class Crowded:
 
 def test_a_sentence_is_not_blamed_for_the_others_that_run_beside_it() -> None:
     words = ["time", "flies", "like", "banana", "an", "arrow", "strawberry", "fruit"]
-    answers: list[Any] = [answer for _, answer in traced(Crowded(), enumerate(words, start=1), None, None)]  # type: ignore[arg-type]
+    sentences = (Sentence(number, word) for number, word in enumerate(words, start=1))
+    answers: list[Any] = [answer for _, answer in traced(Crowded(), sentences, None, None)]  # type: ignore[arg-type]
     found = [None if isinstance(answer, Failure) else answer.text for answer in answers]
     assert found == [word if len(word) < 6 else None for word in words]
 

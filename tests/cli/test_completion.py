@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
+import pandas as pd
 import pytest
 import typer
 from hypothesis import given
@@ -32,6 +33,7 @@ COMMANDS: dict[tuple[str, ...], Any] = {
     tuple(one.command_path.split()[1:]): one.command for one in (CONTEXT, *commands_of(CONTEXT))
 }
 ONLY_THE_USER_KNOWS = {
+    "ray://HOST:PORT",
     "GLOB",
     "LENGTHS",
     "MODULE",
@@ -42,6 +44,7 @@ ONLY_THE_USER_KNOWS = {
     "START:STOP",
     "TEXT",
     "TOKEN",
+    "URL",
 }  # what these are called that have no completion
 
 
@@ -111,6 +114,7 @@ def test_choices_and_lists(attn: Callable[..., Any]) -> None:
     assert offered("inspect", "--colormap", "") == ["viridis", "cividis", "gray"]
     assert offered("inspect", "-F", "ht") == ["html"]
     assert offered("inspect", "--scale", "") == ["sqrt", "none"]
+    assert offered("heads", "--on", "") == ["ray"]
     assert offered("inspect", "--show", "q,k,me") == ["q,k,metrics"]
     assert "q,q" not in offered("inspect", "--show", "q,")
     assert offered("check", "--fail-on", "leak,dea") == ["leak,dead-row"]
@@ -412,3 +416,18 @@ def test_a_tab_costs_at_most_1_6_times_the_import_floor(typed: str) -> None:
     ]  # A B A B: what else the machine does falls on both
     floor, tab = (min(side) for side in zip(*pairs, strict=True))
     assert tab <= 1.6 * floor
+
+
+def test_a_column_is_offered_as_the_file_on_the_line_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    columns = {"id": [1], "body": ["time"], "a,b": ["no name in a list"], "\x1b[2J": [2]}
+    pd.DataFrame(columns).to_csv("a.csv", index=False)
+    pd.DataFrame(columns).to_parquet("b.parquet")
+    pd.DataFrame(columns).to_json("c.jsonl", orient="records", lines=True)
+    (tmp_path / "d.txt").write_text("time flies", encoding="utf-8")
+    for name, option in {"a.csv": "--column", "b.parquet": "--column", "c.jsonl": "--field"}.items():
+        assert offered("tokens", "--file", name, option, "") == ["id", "body"]
+        assert offered("tokens", "--file", name, "--keep", "id,") == ["id,body"]
+    for place in ("d.txt", "missing.csv", "nothing/*", "s3://bucket/x.csv", "-"):
+        assert offered("tokens", "--file", place, "--column", "") == []
+    assert offered("tokens", "--column", "") == []

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from readme import pages
 from running import program
 from typer.main import get_command
 
+from attncli._version import __version__
 from attncli.cli.app import app
 from attncli.cli.config import DEFAULTS
 from attncli.sources.options import EngineOptions, ToyOptions
@@ -27,6 +29,7 @@ VALUES = {
     "device_map": ["auto", "balanced", "sequential", "balanced_low_0"],
     "engine": [one for one in ("auto", "native", "transformers") if one != DEFAULTS["engine"]] * 2,
     "cache_limit": ["1GB", "2GB", "3GB", "4GB"],
+    "jobs": ["1", "2", "3", "4"],
     "d_model": ["8", "16", "24", "40"],
     "num_heads": ["1", "2", "8", "16"],
     "init": ["normal", "uniform", "linear", "zeros"],
@@ -504,6 +507,26 @@ def test_config_as_a_table_says_the_same_and_loses_nothing(places: Places, attn:
     assert re.search(r"^model +\S*\[31mred +ATTN_MODEL$", table, re.MULTILINE)
     assert re.search(r"^seed +3 +ATTN_SEED +does not apply to a checkpoint$", table, re.MULTILINE)
     assert re.search(r"^d-model +32 +default$", table, re.MULTILINE)
+
+
+def test_config_says_what_the_machines_of_a_cluster_have_in_common(
+    places: Places, attn: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    python = sys.version.split()[0]
+    assert attn("config", "-F", "json").json["cluster"] == {
+        "attncli": __version__, "ray": version("ray"), "python": python, "address": None
+    }  # fmt: skip
+    monkeypatch.setenv("RAY_ADDRESS", "\x1b[2J:6379")
+    monkeypatch.setattr("importlib.metadata.version", lambda name: (_ for _ in ()).throw(PackageNotFoundError(name)))
+    places.environment(model="demo")
+    of_cluster = attn("config").out.partition("\n--on ray ")[2]
+    assert f"\npython       the same version                   {python}\n" in of_cluster
+    assert "not installed: pip install 'attncli[ray]'\n" in of_cluster
+    assert "\nmodel        the same path, or name on the hub  demo\n" in of_cluster
+    assert of_cluster.endswith("[2J:6379\n")
+    assert "\x1b" not in of_cluster
 
 
 def test_a_run_without_standing_values_parses_nothing_and_one_with_some_validates_cheaply(places: Places) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from attncli.cli import options
 from attncli.cli.groups import Options, takes, value_of
+from attncli.files import Location
 from attncli.sources.options import EngineOptions, LoadOptions, TokenizerOptions, ToyOptions
 
 
@@ -58,7 +59,7 @@ def test_a_command_has_its_own_options_and_all_of_its_groups_and_gets_both() -> 
     [
         ("x", str, "x"),
         ("", str, ""),
-        ("a b", Path, Path("a b")),
+        ("a b", Path, Location("a b")),
         ("-3", int, -3),
         ("0.5", float, 0.5),
         ("yes", bool, True),
@@ -68,7 +69,8 @@ def test_a_command_has_its_own_options_and_all_of_its_groups_and_gets_both() -> 
 )
 def test_a_text_says_a_value(text: str, kind: Any, value: Any) -> None:
     said = value_of(text, kind)
-    assert (said, type(said)) == (value, type(value))
+    assert said == value
+    assert isinstance(said, type(value))
 
 
 @pytest.mark.parametrize(

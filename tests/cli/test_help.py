@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import typer
 from readme import ROOT as REPOSITORY
@@ -123,12 +125,15 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attn: Callable[..., An
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_model.py").write_text("def test_model(): import train")
     (tmp_path / "sentences.txt").write_text("time flies like an arrow\nfruit flies like a banana\n")
+    reviews = {"text": ["time flies", "fruit flies"], "label": ["good", "bad"]}
+    pq.write_table(pa.table(reviews), tmp_path / "reviews.parquet")
     for name, seed in (("before", "0"), ("after", "1")):
         assert attn("inspect", "time flies", "--seed", seed, "--save", f"{name}.safetensors").code == 0
     return tmp_path
 
 
 @pytest.mark.parametrize("example", all_examples())
+@pytest.mark.usefixtures("warm")
 def test_an_example_runs(example: str, desk: Path, tiny_llama: str, attn: Callable[..., Any]) -> None:
     words = shlex.split(example)
     environment = dict([words.pop(0).split("=")]) if "=" in words[0] else {}
@@ -141,7 +146,7 @@ def test_an_example_runs(example: str, desk: Path, tiny_llama: str, attn: Callab
     # The names are of real checkpoints, which tests do not download.
     arguments = [tiny_llama if word in ("gpt2", "distilgpt2") else word for word in words[1:]]
     if arguments[0] == "run":  # a program, which has a process of its own, and pytest a new one
-        ran = (program if "pytest" in arguments else forked)(*arguments)
+        ran = program(*arguments, python="python") if "pytest" in arguments else forked(*arguments)
         assert (ran.returncode, "1 place, 1 call" in ran.stderr) == (0, True), ran.stderr
         return
     ran = attn(*arguments, stdin=stdin, **environment)

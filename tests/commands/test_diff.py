@@ -112,7 +112,6 @@ def test_sentences_come_from_a_file_and_from_a_pipe_too(attn: Run, tmp_path: Pat
         (["one"], 2, "one sentence to compare; give two, or one and two checkpoints: -m A -m B"),
         (["one", "two", "three"], 2, "more than two sentences to compare; put each in quotes: attn diff "),
         (["one", "two", "three and four"], 2, "more than two sentences to compare; give two"),
-        (["one", "two", "--each", "-m", "a", "-m", "b"], 2, "two checkpoints are compared on one sentence"),
         (["one", "-m", "a", "-m", "b", "-m", "c"], 2, "--model is given 3 times; give it once, or twice"),
         (["--from", "a.safetensors"], 2, "--from is given once; give it twice"),
         (["--from", "a", "--from", "b", "--from", "c"], 2, "--from is given 3 times"),

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,10 +80,8 @@ def train(folder: Path) -> Path:
     return folder
 
 
-def python(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    import sys
-
-    return subprocess.run([sys.executable, *arguments], input=stdin, capture_output=True, text=True, check=False)
+def python(*arguments: str, stdin: str = "", by: str = "python") -> subprocess.CompletedProcess[str]:
+    return subprocess.run([by, *arguments], input=stdin, capture_output=True, text=True, check=False)
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -96,9 +95,10 @@ def table(ran: subprocess.CompletedProcess[str]) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in lines[first + 1 :]]
 
 
+@pytest.mark.usefixtures("warm")
 def test_the_program_is_as_it_is_and_the_table_stands_on_stderr(train: Path) -> None:
     arguments = ("train.py", "--epochs", "1", "-F", "x")
-    ran, alone = program("run", *arguments, input="told"), python(*arguments, stdin="told")
+    ran, alone = program("run", *arguments, python="python", input="told"), python(*arguments, stdin="told")
     assert (ran.stdout, ran.returncode) == (alone.stdout, alone.returncode)
     assert ran.returncode == 4
     assert ran.stdout.splitlines()[-1] == "--epochs 1 -F x told"
@@ -189,7 +189,7 @@ def test_findings_fail_only_where_that_is_asked_for(folder: Path) -> None:
 
 def test_a_program_that_fails_is_reported_until_then(folder: Path) -> None:
     (folder / "fails.py").write_text(WRONG + "raise ValueError('no')\n")
-    ran, alone = program("run", "fails.py"), python("fails.py")
+    ran, alone = program("run", "fails.py"), python("fails.py", by=sys.executable)
     assert ran.returncode == alone.returncode == 1
     assert ran.stderr.startswith(alone.stderr)
     assert len(table(ran)) == 1
@@ -253,10 +253,11 @@ def test_bad_requests_run_nothing(folder: Path, arguments: tuple[str, ...], code
     assert said in ran.stderr
 
 
+@pytest.mark.usefixtures("warm")
 def test_the_table_fits_the_terminal(train: Path) -> None:
     (train / "train.py").write_text("import torch, model\nprint(0, model.Model()(torch.randn(3, 8, 16)).shape)\n")
     for width in (60, 100, 160):
-        code, out, shown = on_terminal("run", "train.py", COLUMNS=str(width))
+        code, out, shown = on_terminal("run", "train.py", python="python", COLUMNS=str(width))
         assert code == 0
         assert out.startswith("0 ")
         lines = text_shown(shown).splitlines()

@@ -115,7 +115,14 @@ BY_METAVAR: dict[str, tuple[Values, Values]] = {
     "METRICS": (["entropy", "self,previous", "sink"], ["", ",", "x", "entropy,", "self,self", "\x1b[2J"]),
     "CODES": (["leak", "leak,pad", "dead-row"], ["", ",", "x", "leak,"]),
     "EXPR": (st.one_of(grammatical, grammatical, grammatical, _files), masks),
-    "PATH": (["text.txt"], ["bytes.txt", "empty.txt", "missing.txt", ".", "", "trace.safetensors"]),
+    "PATH|URL": (
+        ["text.txt", "table.csv", "lines.jsonl"],
+        [
+            *("bytes.txt", "empty.txt", "missing.txt", ".", "", "trace.safetensors", "*.csv", "[", "**", "missing/*"),
+            *("missing.gz", "text.txt/x", "x://y", "file:///missing", "a\nb.csv", "\x1b[2J.jsonl", "missing.parquet"),
+        ],
+    ),
+    "NAMES": (["id", "id,label"], ["", ",", "x", "id,", "file", "\udcff", "\x1b[2J"]),
     "FILE": (_names, ["out", "missing/out.json", ".", "", "a\nb.json", "\x1b[2J.json", "OUT.SVG", "/out.json/x.json"]),
     "FILE.safetensors": (["out.safetensors"], ["out", "missing/x", ".", ""]),
     "sqrt|none|NUMBER": (["sqrt", "none", "0.5"], _decimals[1]),
@@ -137,6 +144,8 @@ BY_METAVAR: dict[str, tuple[Values, Values]] = {
     ),
     "MODULE": (["program"], ["missing", ""]),
     "GLOB": (["program.py", "*:5"], ["missing", "", "[", "*" * 50]),
+    "N|auto": (["1", "auto"], ["0", "-1", "", "x", "1.5", "٣", _HUGE]),
+    "ray|ray://HOST:PORT": (["ray://127.0.0.1:1"], ["", "ray:", "ray://x", "ray://\x1b[2J:1", "dask", _HUGE]),
     "DIR": (["saved"], ["text.txt", "text.txt/saved"]),
 }
 BY_METAVAR |= {"EXPR|FILE": BY_METAVAR["EXPR"], "EXPR|FILE|none": BY_METAVAR["EXPR"]}

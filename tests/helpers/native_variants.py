@@ -7,7 +7,7 @@ builds random weights from it and computes them, and the native engine computes 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -22,6 +22,7 @@ from transformers import CONFIG_MAPPING, AutoModel
 from attncli.sources.native import forward
 from attncli.sources.native.families import recipe_of
 from attncli.sources.native.fields import Fields
+from attncli.sources.native.packs import Inputs
 from attncli.sources.native.weights import Weights
 from attncli.sources.tensors.shards import Shards
 from attncli.trace.layer import LayerTrace
@@ -265,9 +266,14 @@ class Row:
 
 def native_layers(folder: Path, ids: list[int]) -> list[LayerTrace]:
     """Return every layer's attention to token ids, computed by the native engine."""
-    model = native_model(folder)
+    (found,) = native_packed(native_model(folder), [ids])
+    return found
+
+
+def native_packed(model: forward.Model, sentences: Sequence[Sequence[int]]) -> list[list[LayerTrace]]:
+    """Return every layer's attention to each of several sentences, computed together."""
     heads = tuple(range(model.recipe.heads.count))
-    return model.layers(ids, None, range(len(model.recipe.layers)), heads, None)
+    return model.layers([Inputs(ids) for ids in sentences], range(len(model.recipe.layers)), heads, None)
 
 
 def native_model(folder: Path) -> forward.Model:
@@ -303,7 +309,9 @@ def compared(name: str, found: list[LayerTrace], known: tuple[LayerTrace, ...]) 
 def conform(family: str, changes: Changes, folder: Path) -> Row:
     """Compare the engines on a checkpoint that has been saved of a family with these changes."""
     trace = opened(folder, "all").trace("w7 w8 w9 w10 w9 w11 w12 w13 w1 w14 w15 w16")
-    found = native_layers(folder, trace.key_tokens.ids)
+    ids = trace.key_tokens.ids
+    # Beside others, of which one is as long.
+    found = native_packed(native_model(folder), [ids[:5], ids, ids[::-1], ids[:1]])[1]
     changed = ", ".join(f"{name}={'absent' if value is ABSENT else value}" for name, value in changes.items())
     return compared(f"{family} {changed}".strip(), found, trace.layers)
 

@@ -14,14 +14,17 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
+INSTALLED = Path(sys.executable).parent
 _EXAMPLE = re.compile(r"```console\n\$ (?P<command>.*)\n(?P<output>(?:.*\n)*?)```\n")
 _PICTURE = re.compile(r"^(?P<command>attn .* -o (?P<path>docs/\S+))$", re.MULTILINE)
 _SCREEN = re.compile(
     r"^(?P<command>attn .*)  # (?P<columns>\d+)×(?P<lines>\d+), (?P<path>docs/screens/\S+\.svg)$", re.MULTILINE
 )
-# The last digits of a proof or of a change that is rounding belong to the processor, and so do seconds.
+# The last digits of a proof or of a change that is rounding belong to the processor, and so do seconds; the versions of
+# Python and Ray to the machine.
 _MACHINE = re.compile(
-    r"(?<== )\d\.\de-\d\d(?=</text>|$)|\d\.\de-\d\d(?= +rounding$)|(?:(?<= call, )|(?<= calls, ))\d+\.\d s",
+    r"(?<== )\d\.\de-\d\d(?=</text>|$)|\d\.\de-\d\d(?= +rounding$)|(?:(?<= call, )|(?<= calls, ))\d+\.\d s"
+    r"|(?<=the same version {19})\S.*",
     re.MULTILINE,
 )
 
@@ -79,7 +82,7 @@ class Screen(NamedTuple):
 
         plain = {name: value for name, value in environment.items() if name not in {"FORCE_COLOR", "NO_COLOR"}}
         size = {"COLUMNS": str(self.columns), "LINES": str(self.lines), "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        path = f"{INSTALLED}{os.pathsep}{os.environ['PATH']}"
         parent, child = pty.openpty()
         with subprocess.Popen(
             ["bash", "-c", self.command],
@@ -129,9 +132,9 @@ def bring_programs(folder: Path) -> None:
         shutil.copy(path, folder)
 
 
-def ran(command: str, folder: Path, environment: dict[str, str]) -> str:
-    """What a command prints, both streams, in a folder of its own and without a terminal."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+def ran(command: str, folder: Path, environment: dict[str, str], commands: Path | str = INSTALLED) -> str:
+    """What a command prints, both streams, in a folder of its own and without a terminal; `commands` has ours."""
+    path = f"{commands}{os.pathsep}{os.environ['PATH']}"
     plain = {name: value for name, value in environment.items() if name not in {"COLUMNS", "FORCE_COLOR"}}
     finished = subprocess.run(
         ["bash", "-c", command],

@@ -35,9 +35,9 @@ class Ran:
         return json.loads(self.out)
 
 
-def program(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+def program(*arguments: str | Path, python: str = sys.executable, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run `attn` in a process of its own."""
-    command = [sys.executable, "-m", "attncli", *map(str, arguments)]
+    command = [python, "-m", "attncli", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False, **options)
 
 
@@ -68,12 +68,14 @@ def plain(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
-def on_terminal(*arguments: str | Path, out: bool = False, stdin: str = "", **environment: str) -> tuple[int, str, str]:
+def on_terminal(
+    *arguments: str | Path, out: bool = False, stdin: str = "", python: str = sys.executable, **environment: str
+) -> tuple[int, str, str]:
     """Run the program with stderr on a terminal, and stdout too if wanted: exit code, other stdout, the terminal."""
     parent, child = pty.openpty()
     elsewhere = tempfile.TemporaryFile()  # noqa: SIM115
     run = subprocess.Popen(
-        [sys.executable, "-m", "attncli", *map(str, arguments)],
+        [python, "-m", "attncli", *map(str, arguments)],
         stdin=subprocess.PIPE,
         stdout=child if out else elsewhere,
         stderr=child,

@@ -18,7 +18,7 @@ from rounding import of_weights
 from attncli.sources import open_source
 from attncli.sources.pretrained import batch, memory
 from attncli.sources.pretrained.checkpoint import Checkpoint
-from attncli.sources.stream import windows
+from attncli.sources.stream import Sentence, windows
 from attncli.trace.trace import Trace
 
 pytestmark = pytest.mark.usefixtures("by_transformers")
@@ -253,8 +253,8 @@ def test_padding_is_masked_and_every_sentence_is_found_again() -> None:
 # --- windows -----------------------------------------------------------------------------------------------
 
 
-def numbered(count: int) -> Iterator[tuple[int, str]]:
-    return ((number, f"sentence {number}") for number in range(1, count + 1))
+def numbered(count: int) -> Iterator[Sentence]:
+    return (Sentence(number, f"sentence {number}") for number in range(1, count + 1))
 
 
 def test_windows_double_until_the_largest() -> None:
@@ -272,17 +272,22 @@ def test_where_a_window_ends_depends_on_numbers_alone() -> None:
         found = list(windows(iter(holes)))
         assert [one for window in found for one in window] == holes
         for window in found:
-            assert not any(first in ends for first, _ in window if first != window[-1][0])
+            assert not any(one.number in ends for one in window[:-1])
             assert not any(window[0][0] <= end < window[-1][0] for end in ends)
     for start in (2, 5, 200, 256, 1000):
         first, *_ = windows(one for one in numbered(2000) if one[0] >= start)
         assert first[-1][0] == min(end for end in ends if end >= start)
 
 
+def test_a_window_ends_where_its_file_does() -> None:
+    files = [Sentence(number, "time", {"file": name}) for name in "ab" for number in (1, 2)]
+    assert list(windows(files)) == [[one] for one in files]
+
+
 def test_the_first_window_needs_the_first_sentence_alone() -> None:
     lines = numbered(9)
-    assert next(windows(lines)) == [(1, "sentence 1")]
-    assert next(lines) == (2, "sentence 2")
+    assert next(windows(lines)) == [Sentence(1, "sentence 1")]
+    assert next(lines) == Sentence(2, "sentence 2")
 
 
 # --- the program -------------------------------------------------------------------------------------------

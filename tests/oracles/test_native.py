@@ -19,19 +19,30 @@ import torch
 from conformance import opened
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from native_variants import VARIANTS, compared, config_of, conform, each_value, native_layers, native_model, save
+from native_variants import (
+    VARIANTS,
+    compared,
+    config_of,
+    conform,
+    each_value,
+    native_layers,
+    native_model,
+    native_packed,
+    save,
+)
 from running import program
 from safetensors.torch import load_file, save_file
 from small_checkpoints import hub_cache
-from torch.utils.flop_counter import FlopCounterMode
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedTokenizerFast
 
 import attncli
 from attncli.errors import LoadError, NotExposedError, UsageError
 from attncli.sources import engines
+from attncli.sources.native import threads
 from attncli.sources.native.families import FAMILIES, recipe_of
 from attncli.sources.native.fields import DeclinedError, Fields
-from attncli.sources.native.functions import ACTIVATIONS, erf, linear
+from attncli.sources.native.functions import ACTIVATIONS, gelu, linear
+from attncli.sources.native.packs import Inputs
 from attncli.sources.native.weights import Weights
 from attncli.sources.pretrained import memory
 from attncli.sources.tensors.shards import Shards
@@ -60,6 +71,18 @@ def test_each_value_of_each_field_gives_what_transformers_computes(family: str, 
         assert row.is_exact, row
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_is_computed_as_a_long_text_is_what_transformers_computes(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "LONG", 2)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    changes = {name: values[0] for name, values in VARIANTS[family].items() if name == "sliding_window"}
+    save(config_of(family, changes), tmp_path)
+    row = conform(family, changes, tmp_path)
+    assert row.is_exact, row
+
+
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_fields_together_give_it_too_or_the_engine_declines(data: st.DataObject, tmp_path_factory: Any) -> None:
@@ -81,6 +104,23 @@ def test_fields_together_give_it_too_or_the_engine_declines(data: st.DataObject,
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_a_sentence_is_the_same_whatever_it_is_packed_with(family: str, tmp_path: Path) -> None:
+    save(config_of(family, {}), tmp_path)
+    model = native_model(tmp_path)
+
+    @settings(max_examples=5, deadline=None, database=None)
+    @given(st.lists(st.lists(st.integers(2, 40), min_size=1, max_size=12), min_size=1, max_size=9))
+    def check(sentences: list[list[int]]) -> None:
+        together = native_packed(model, sentences)
+        for ids, found in zip(sentences, together, strict=True):
+            (alone,) = native_packed(model, [ids])
+            row = compared(family, found, tuple(alone))
+            assert row.is_exact, (sentences, row)
+
+    check()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_recipe_names_the_tensors_that_are_read_whole_up_to_a_layer(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,7 +139,7 @@ def test_a_recipe_names_the_tensors_that_are_read_whole_up_to_a_layer(
     model = native_model(tmp_path)
     for last, values in product(range(len(model.recipe.layers)), (True, False)):
         read.clear()
-        (layer,) = model.layers([3, 4, 5], None, [last], (0,), None, values)
+        ((layer,),) = model.layers([Inputs([3, 4, 5])], [last], (0,), None, values)
         assert set(model.recipe.read_whole(last, values)) == read
         assert bool(values or model.recipe.projections.joint) == isinstance(layer.v, np.ndarray)
         np.asarray(layer.v)
@@ -153,10 +193,10 @@ def test_a_rotary_embedding_that_is_not_implemented_declines(kind: str) -> None:
 # --- blocks ------------------------------------------------------------------------------------------------
 
 
-def test_the_error_function_is_within_its_bound() -> None:
-    x = np.linspace(-6, 6, 200_001, dtype=np.float32)
-    exact = torch.erf(torch.from_numpy(x).double()).numpy()
-    assert np.abs(erf(x) - exact).max() < 6e-7
+def test_the_gaussian_error_linear_unit_is_within_its_bound() -> None:
+    x = np.linspace(-8, 8, 200_001, dtype=np.float32)
+    exact = torch.nn.functional.gelu(torch.from_numpy(x).double()).numpy()
+    assert np.abs(gelu(x.copy()[None])[0] - exact).max() < 4e-7
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -337,14 +377,19 @@ def test_numbers_that_are_not_finite_are_for_transformers(tmp_path: Path) -> Non
         attncli.inspect("w7 w8", model=str(tmp_path), layers=1, engine="native")
 
 
-def test_what_computes_a_sentence_does_not_depend_on_those_before_it(tmp_path: Path, attn: Run) -> None:
+def test_what_computes_a_sentence_does_not_depend_on_those_beside_it(tmp_path: Path, attn: Run) -> None:
     save_whole("bert", tmp_path)
     name = "embeddings.word_embeddings.weight"
     changed_weights(tmp_path, lambda tensors: tensors[name][7].fill_(torch.nan))
-    ran = attn("inspect", "-m", tmp_path, "w8", "w7", "w8", "--each", "-F", "jsonl")
+    texts = ["w8 w9", "w7", "w8 w9", "w9 w7", "w8", "w8 w9"]  # of either length, one is declined
+    ran = attn("inspect", "-m", tmp_path, *texts, "-F", "jsonl", "--show", "scores")
     documents = [json.loads(line) for line in ran.out.splitlines()]
-    assert [document["source"]["engine"] for document in documents] == ["native", "transformers", "native"]
-    assert documents[0]["layers"] == documents[2]["layers"]
+    engines = [document["source"]["engine"] for document in documents]
+    assert engines == ["native", "transformers", "native", "transformers", "native", "native"]
+    known = attncli.inspect("w8 w9", model=str(tmp_path), engine="transformers").layer(0).head(1).scores
+    for place in (0, 2, 5):
+        found = documents[place]["layers"][0]["heads"][1]["scores"]
+        np.testing.assert_allclose(found, known, atol=1e-5)
 
 
 def test_a_difference_that_is_no_number_is_shown_as_one(tmp_path: Path) -> None:
@@ -437,29 +482,6 @@ def test_a_text_in_place_of_several_is_one_sentence_to_every_source(
     (trace,) = source.traces("time flies")
     assert trace.text == "time flies"
     assert [trace.text for trace in source.traces(("time", "flies"))] == ["time", "flies"]
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_multiply_adds_are_those_that_torch_counts(family: str, tmp_path: Path) -> None:
-    model = save(config_of(family, {}), tmp_path)
-    model.set_attn_implementation("eager")
-    native = native_model(tmp_path)
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model(torch.arange(2, 9)[None])
-    layer = native.recipe.layer.format(0).removesuffix(".")
-    (flops,) = (sum(ops.values()) for name, ops in counter.get_flop_counts().items() if name.endswith("." + layer))
-    assert native.multiply_adds(7, 2) - native.multiply_adds(7, 1) == flops / 2
-
-
-def test_one_sentence_that_is_too_long_is_left_to_transformers(
-    minilm: str, attn: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The query, key and value matrices of layer 0, for ten tokens.
-    monkeypatch.setattr("attncli.sources.native.MOST", 10 * 3 * 384 * 384)
-    longest, longer = " ".join(["time"] * 8), " ".join(["time"] * 9)
-    for engine, ran_by in (("auto", ["native", "transformers", "native"]), ("native", ["native"] * 3)):
-        ran = attn("inspect", "-m", minilm, longest, longer, longest, "--engine", engine, "-F", "jsonl")
-        assert [json.loads(line)["source"]["engine"] for line in ran.out.splitlines()] == ran_by
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float32])

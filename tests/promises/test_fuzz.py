@@ -80,6 +80,8 @@ def folder(attn: Run, tmp_path: Path, tiny_llama: str, monkeypatch: pytest.Monke
     (folder / "text.txt").write_text("time flies\n\nfruit flies like\n", encoding="utf-8")
     (folder / "bytes.txt").write_bytes(b"time\xff flies\nok\n \n\xed\xa0\x80\n")
     (folder / "empty.txt").write_bytes(b"\n\r\n")
+    (folder / "table.csv").write_bytes(b'id,label,text\n1,a,"time\n""flies"""\n2,b\n3,\xff,\n4,\xe9,fruit\n')
+    (folder / "lines.jsonl").write_bytes(b'{"id": 1, "label": null, "text": "time"}\n\n{"id": [2]}\nx\n"\xff"\n')
     (folder / "module.py").write_text("def allowed(b, h, q, kv):\n    return (q >= kv) & (h >= 0)\n", encoding="utf-8")
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # as a module the program would leave some
     (folder / "program.py").write_text(

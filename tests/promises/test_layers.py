@@ -43,11 +43,12 @@ LIBRARIES = {
     "matplotlib": ("formats.figures", "trace.display"),
     "pandas": ("trace.display",),
     "polars": ("trace.display",),
+    "ray": ("corpus.on_ray",),
     "typer": ("cli",),
     "click": ("cli",),
 }
 # Who imports what is heavy as soon as it is imported itself: nothing that a view of the toy layer or a file needs.
-HEAVY = ("torch", "transformers", "huggingface_hub", "matplotlib")
+HEAVY = ("torch", "transformers", "huggingface_hub", "matplotlib", "ray")
 DRAWING = ("formats.figures.maps", "formats.figures.views", "formats.figures.words")
 LOADING = ("sources.pretrained", "sources.live", "analysis.check", *DRAWING)
 

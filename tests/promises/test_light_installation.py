@@ -1,5 +1,6 @@
 """The installation without extras: what works without torch and transformers, and what is said of the rest."""
 
+import gzip
 import json
 import os
 import re
@@ -118,16 +119,6 @@ def test_the_model_in_the_box_is_computed(light: Light, attn: Callable[..., Ran]
         assert ran == attn(*command, "-m", "demo")
 
 
-def test_a_long_sentence_is_computed_though_another_engine_would_be_sooner_done(light: Light, tiny_llama: str) -> None:
-    script = (
-        "import sys, attncli.sources.native as native; native.MOST = 0; sys.argv[0] = 'attn'\n"
-        "from attncli.__main__ import main; main()"
-    )
-    ran = light("inspect", TEXT, "-m", tiny_llama, "-F", "json", program=("-c", script))
-    assert (ran.code, ran.err) == (0, "")
-    assert ran.json["source"]["engine"] == "native"
-
-
 # What it takes, and what is said to take it; LLAMA and T5 are checkpoints.
 TAKEN = {
     "inspect TEXT -m LLAMA --engine transformers": "the transformers engine",
@@ -181,6 +172,24 @@ def test_a_chat_takes_what_runs_templates(light: Light, tiny_llama: str, tmp_pat
     ran = light(*run)
     said = "attn: --chat takes jinja2, which is not installed: pip install 'attncli[chat]'\n"
     assert (ran.code, ran.out, ran.err) == (LOAD, "", said)
+
+
+def test_files_of_sentences_are_read_and_what_takes_more_says_so(light: Light, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text\ntime flies\n", encoding="utf-8")
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(b'{"text": "fruit flies"}\n'))
+    (tmp_path / "c.txt").write_text("like an arrow\n", encoding="utf-8")
+    ran = light("tokens", "--file", ".", "-F", "json")
+    assert (ran.code, ran.err, len(ran.json)) == (0, "", 3)
+    for name, what in {
+        "x.parquet": "a Parquet file",
+        "x.txt.zst": "a .zst file",
+        "s3://bucket/x": "a file at s3://",
+        "https://127.0.0.1/x": "a file at https://",
+    }.items():
+        (tmp_path / Path(name).name).touch()
+        ran = light("tokens", "--file", name)
+        said = f"attn: {what} takes pyarrow, which is not installed: pip install 'attncli[parquet]'\n"
+        assert (ran.code, ran.out, ran.err) == (LOAD, "", said)
 
 
 def test_what_is_refused_anyway_is_not_said_to_take_more(light: Light, tiny_llama: str, tmp_path: Path) -> None:

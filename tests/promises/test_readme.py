@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import os
 import re
 import tomllib
 from collections.abc import Callable
@@ -24,7 +25,6 @@ from readme import (
     ran,
     screens,
 )
-from small_checkpoints import hub_cache
 from typer.main import get_command
 from whole_program import whole_program
 
@@ -35,8 +35,7 @@ from attncli.cli.app import app
 PAGES = pages()
 DEVELOPMENT = {"docs", "test"}
 """The extras of those who work on attncli."""
-MODEL = "sentence-transformers/all-MiniLM-L6-v2"
-FRESH = ("attn check", "attn mask model", "attn run", "--verify", "--engine transformers")
+WITH_TORCH = ("attn check", "attn mask model", "attn run", "--verify", "--engine transformers", "pytest", "python ")
 """Commands that run a program, or whose libraries look where the hub's cache is only when they are imported."""
 
 
@@ -48,19 +47,26 @@ def tried(example: Example) -> Any:
 @pytest.mark.filterwarnings("ignore")  # of the libraries below, which have a process to themselves otherwise
 @pytest.mark.parametrize("example", [tried(example) for example in examples()])
 def test_a_command_prints_what_its_page_shows(
-    example: Example, tmp_path: Path, minilm: str, tiny_llama: str, monkeypatch: pytest.MonkeyPatch
+    example: Example,
+    tmp_path: Path,
+    in_cache: dict[str, str],
+    tiny_llama: str,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     monkeypatch.delenv("COLUMNS")
-    environment = hub_cache(tmp_path / "cache", MODEL, minilm)
     (tmp_path / "tiny-llama").symlink_to(tiny_llama, target_is_directory=True)
     bring_programs(tmp_path)
     arguments = arguments_of(example.command)
-    if arguments is None or any(word in example.command for word in FRESH):
-        printed = [ran(example.command, tmp_path, environment)]
-    else:  # a process of its own would import torch for each
+    if any(word in example.command for word in WITH_TORCH):
+        environment = os.environ | request.getfixturevalue("warm_environment")
+        printed = [ran(example.command, tmp_path, environment, environment["PATH"].split(os.pathsep)[0])]
+    elif arguments is None:
+        printed = [ran(example.command, tmp_path, os.environ | in_cache)]
+    else:  # a process of its own would import NumPy for each
         monkeypatch.chdir(tmp_path)
         with whole_program() as attn:
-            alone = attn(*arguments, **environment)
+            alone = attn(*arguments, **in_cache)
         printed = [alone.out + alone.err, alone.err + alone.out]
     assert example.output.strip()
     assert comparable(example.output) in map(comparable, printed)
@@ -74,9 +80,11 @@ def test_every_block_is_an_example_that_is_run_or_a_line_for_a_shell(page: str) 
 
 
 @pytest.mark.parametrize("path", screens())
-def test_a_picture_of_a_terminal_is_what_its_command_shows_there(path: str, tmp_path: Path, minilm: str) -> None:
+def test_a_picture_of_a_terminal_is_what_its_command_shows_there(
+    path: str, tmp_path: Path, in_cache: dict[str, str]
+) -> None:
     shown = (ROOT / path).read_text(encoding="utf-8")
-    again = screens()[path].drawn(tmp_path, hub_cache(tmp_path / "cache", MODEL, minilm))
+    again = screens()[path].drawn(tmp_path, os.environ | in_cache)
     assert words_of(again) == words_of(shown)
 
 
@@ -86,10 +94,9 @@ def words_of(svg: str) -> list[str]:
 
 
 @pytest.mark.parametrize("path", pictures())
-def test_a_picture_is_what_its_command_draws(path: str, tmp_path: Path, minilm: str) -> None:
-    environment = hub_cache(tmp_path / "cache", MODEL, minilm)
+def test_a_picture_is_what_its_command_draws(path: str, tmp_path: Path, in_cache: dict[str, str]) -> None:
     shown = (ROOT / path).read_text(encoding="utf-8")
-    assert comparable(drawn(path, tmp_path, environment)) == comparable(shown)
+    assert comparable(drawn(path, tmp_path, os.environ | in_cache)) == comparable(shown)
 
 
 def test_every_picture_is_shown_and_a_page_says_what_draws_it() -> None:
@@ -137,7 +144,7 @@ def test_every_dependency_has_a_reason_and_a_tested_version() -> None:
         assert re.search(rf"\b{name}\b", reasons), name
         assert re.search(rf"^{name}==", constraints, re.MULTILINE), name
     for extra, requirements in project["optional-dependencies"].items():
-        for name in () if extra in DEVELOPMENT else map(re.compile("[<>=]").split, requirements):
+        for name in () if extra in DEVELOPMENT else map(re.compile(r"[<>=\[]").split, requirements):
             assert re.search(rf"^\| {name[0]} \(extra( `{extra}`)?\) \| \S", reasons, re.MULTILINE), name
     named = {name for row in re.findall(r"^\| ([^|]+) \|", reasons, re.MULTILINE)[1:] for name in row.split(", ")}
     extras = [each for extra, each in project["optional-dependencies"].items() if extra not in DEVELOPMENT]

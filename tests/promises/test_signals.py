@@ -113,6 +113,20 @@ def test_a_signal_while_a_file_grows(ending: str, number: signal.Signals, tmp_pa
         assert [json.loads(line)["text"] for line in lines[:-1]] == (["time flies", "an arrow"] * 20)[: len(lines) - 1]
 
 
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_signal_while_the_first_part_of_a_folder_grows_leaves_none(jobs: str, tmp_path: Path) -> None:
+    sentences, folder = tmp_path / "sentences.txt", tmp_path / "out"
+    sentences.write_text("time flies like an arrow\n" * 4000)
+    given = ["inspect", "--file", str(sentences), "--compact", "-j", jobs, "-o", f"{folder}/"]
+    with subprocess.Popen([*ATTN, *given], stderr=subprocess.PIPE) as running:
+        _await(lambda: any(folder.glob(".attn-*.tmp")))
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(timeout=60) == 128 + signal.SIGTERM
+        assert running.stderr is not None
+        assert running.stderr.read() == b""
+    assert not folder.exists()
+
+
 def test_what_a_shell_had_us_ignore_is_ignored(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     command = (

@@ -31,6 +31,22 @@ def test_numpy_multiplies_on_one_core_unless_it_is_told_otherwise(variable: str 
     assert ran.stdout.split() == [str(min(threads, len(os.sched_getaffinity(0))))]
 
 
+@pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="only Linux describes the processor there")
+@pytest.mark.parametrize("wanted", [None, "Haswell"])
+def test_numpy_multiplies_with_the_widest_registers_unless_it_is_told_otherwise(wanted: str | None) -> None:
+    environment = {name: value for name, value in COLD.items() if name != "OPENBLAS_CORETYPE"}
+    if wanted is not None:
+        environment["OPENBLAS_CORETYPE"] = wanted
+    script = (
+        "import attncli.__main__, numpy, threadpoolctl\n"
+        "print(*(each['architecture'] for each in threadpoolctl.threadpool_info()))"
+    )
+    command = [sys.executable, "-c", script]
+    ran = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, env=environment, cwd=PROJECT)
+    is_wide = " avx512vl " in Path("/proc/cpuinfo").read_text(encoding="utf-8") and wanted is None
+    assert is_wide <= (ran.stdout.split() != ["Haswell"])
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -79,6 +95,16 @@ def test_a_run_imports_nothing_that_it_does_not_need(
     imported = modules_after(STARTED, *(str(saved) if argument == "TRACE" else argument for argument in arguments))
     assert {"typer", "rich.console", f"attncli.cli.commands.{arguments[0]}"} <= imported
     assert imported & unused == set()
+
+
+def test_a_file_of_text_is_read_without_what_reads_other_files(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("time flies\n", encoding="utf-8")
+    (tmp_path / "table.csv").write_text("text\ntime flies\n", encoding="utf-8")
+    readers = {"csv", "gzip", "pyarrow", "fsspec", "attncli.corpus.records", "attncli.corpus.tables"}
+    assert not readers & modules_after(STARTED, "tokens", "--file", tmp_path / "text.txt")
+    imported = modules_after(STARTED, "tokens", "--file", tmp_path / "table.csv")
+    assert {"csv", "attncli.corpus.tables"} <= imported
+    assert not {"pyarrow", "fsspec"} & imported
 
 
 def test_help_and_version_need_no_arrays() -> None:

@@ -35,6 +35,8 @@ def check(
     output: options.Document,
     text: Texts = None,
     file: options.File = None,
+    field: options.Field = None,
+    column: options.Column = None,
     each: options.Each = False,
     target: options.Target = None,
     docs: Annotated[
@@ -58,8 +60,7 @@ def check(
     from attncli.analysis.check import check as check_model
     from attncli.cli.progress import status
     from attncli.cli.request import agreed, check_chat
-    from attncli.cli.sentences import sentences
-    from attncli.errors import refusing
+    from attncli.cli.sentences import texts_of
     from attncli.formats.documents import what_was_run, write_findings
     from attncli.masks.findings import fails, parse_fail_on
     from attncli.render.findings import report_parts
@@ -68,9 +69,11 @@ def check(
         raise UsageError("--model: give the checkpoint to check, a folder or a name on the hub")
     codes = parse_fail_on(fail_on)
     chosen = output.chosen()
-    given = options.Texts(text, file, each or (docs and bool(text)), prompt=prompt)  # documents are several
+    given = options.Texts(
+        text, file, field, column, each=each or (docs and bool(text)), prompt=prompt
+    )  # documents are several
     check_chat(given, target)
-    texts = [one for _, one in refusing(sentences(given, environment))] if text or file or each else []
+    texts = list(texts_of(given, environment)) if any((text, file, field, column, each)) else []
     name, said = model, {"layers": layer or "all", "special": not no_special, **dict(prompt.said())}
 
     def checked(how: dict[str, Any]) -> Report:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import typer
 from typer import Option
 
+from attncli._version import __version__
 from attncli.cli.config import DEFAULTS, FLAGS_ALONE, PROJECT, Setting, dashed, deciding, settings, unfit, user_file
 from attncli.cli.config import variable as variable_of
 from attncli.cli.environment import Environment
@@ -60,6 +62,8 @@ def config(
     A flag goes before the environment, that before the table [tool.attncli] of the working directory's pyproject.toml,
     that before attncli/attncli.toml in $XDG_CONFIG_HOME (else ~/.config), that before the default.
 
+    Below stands what every machine of a cluster needs for --on, and what this one has of it.
+
     Examples:
     attn config
 
@@ -79,6 +83,8 @@ def config(
             rows = [[*_row(one), one.why] for one in ignored]
             shown.show([_table(("not in force", "value", "from", "why"), rows, *how)])
         shown.show([_table(("cache", "size", "place"), [["tensors", bytes_shown(held()), str(place())]], *how)])
+        model = next(_row(one)[1] for one in chosen if one.name == "model")
+        shown.show([_table(("--on ray", "each machine of a cluster needs", "here"), _on_ray(model), *how)])
 
 
 def _lines(value_of: Callable[[Setting], Any]) -> tuple[list[_Line], list[_Line]]:
@@ -145,7 +151,36 @@ def _document(chosen: Sequence[_Line], ignored: Sequence[_Line]) -> str:
         ],
         "files": [PROJECT, user_file()],
         "cache": {"tensors": str(place()), "bytes": held()},
+        "cluster": {
+            "attncli": __version__,
+            "ray": _ray(),
+            "python": platform.python_version(),
+            "address": os.environ.get("RAY_ADDRESS") or None,
+        },
     }) + "\n"  # fmt: skip
+
+
+def _ray() -> str | None:
+    """Return which Ray is installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("ray")
+    except PackageNotFoundError:
+        return None
+
+
+def _on_ray(model: str) -> list[list[str]]:
+    """Return what the machines of a cluster must have in common, and what this one has of it."""
+    return [
+        ["attncli", "the same version", __version__],
+        ["ray", "the same version", _ray() or "not installed: pip install 'attncli[ray]'"],
+        ["python", "the same version", platform.python_version()],
+        ["model", "the same path, or name on the hub", model],
+        ["--file, -o", "the same path, or URL", "-"],
+        ["credentials", "in the environment of ray start", "-"],
+        ["RAY_ADDRESS", "only where attn is called", os.environ.get("RAY_ADDRESS") or "not set"],
+    ]
 
 
 def _row(one: _Line) -> list[str]:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument
+from typer import Argument, Context, Exit
 
 from attncli.cli import options
 from attncli.cli.environment import Environment
-from attncli.errors import UsageError
+from attncli.errors import ExitCode, InputError, UsageError, refusing
 
 if TYPE_CHECKING:
-    from attncli.analysis.diff import Difference
+    from attncli.analysis.diff import Difference, Differences
+    from attncli.sources.reading import Given
+    from attncli.sources.stream import Sentence
     from attncli.trace.trace import Trace
 
 Texts = Annotated[
@@ -59,6 +61,7 @@ Maps = Annotated[
 
 
 def diff(
+    context: Context,
     environment: Environment,
     computed: options.Computed,
     selection: options.Selection,
@@ -73,24 +76,41 @@ def diff(
     precision: options.Precision = None,
     colormap: options.Colormap = None,
     ramp: options.Ramp = None,
+    jobs: options.Jobs = None,
 ) -> None:
     """Show what changed between two sentences, checkpoints or traces.
 
-    The heads that changed most come first, then the cells, then two maps and their difference. It ends with 0 whether
-    or not they differ.
+    The heads that changed most come first, then the cells, then two maps and their difference. Of two checkpoints on
+    several sentences it is the heads alone. It ends with 0 whether or not they differ.
 
     Examples:
     attn diff "time flies like an arrow" "fruit flies like an arrow"
     attn diff "time flies like an arrow" -m gpt2 -m distilgpt2
+    attn diff --file sentences.txt -m gpt2 -m distilgpt2
     attn diff --from before.safetensors --from after.safetensors
     """
-    from attncli.analysis.diff import TOP
+    from attncli.analysis.diff import TOP, warnings_of_both
     from attncli.analysis.diff import diff as compare
+    from attncli.cli.request import jobs_of
 
-    chosen = output.chosen()
+    if computed.sentences.keep is not None:
+        raise UsageError("--keep does not apply to attn diff, whose numbers are of two sentences or of all; drop it")
+    chosen, workers = output.chosen(), jobs_of(context, jobs)
+    if len(model or []) == 2 and not from_:
+        computed, many = _several(environment, computed, (model or [])[0])
+        if many is not None:
+            if maps is not None:
+                raise UsageError("--maps does not apply to several sentences, whose heads alone are ranked; drop it")
+            requests = [options.Request(computed, selection, model=name) for name in model or []]
+            found, failures = _over_sentences(context, environment, requests, many, tuple(query or ()), workers)
+            _show_over_sentences(environment, found, output, top or TOP, precision)
+            if failures:
+                raise Exit(ExitCode.INPUT)
+            return
     traces = _traces(environment, computed, selection, from_ or [], model or [])
     difference = compare(*traces, queries=query or (), top=top or TOP)
-    for each in (*_warnings(difference), *difference.notes):
+    warnings = (f"warning: {each}" for each in warnings_of_both(difference))
+    for each in (*_notes(difference), *warnings, *difference.notes):
         environment.note(each)
     if chosen == "json":
         from attncli.formats.documents import write_difference
@@ -107,6 +127,80 @@ def diff(
         digits, drawn = DIGITS if precision is None else precision, 1 if maps is None else maps
         changes = Changes(difference, palette, shown.width, digits, top or TOP, drawn, ramp)
         shown.show(changes.renderables(), title)
+
+
+def _several(
+    environment: Environment, computed: options.Computed, model: str
+) -> tuple[options.Computed, Iterator[Sentence] | None]:
+    """Return the sentences, if they are several; else the options with the one that was read."""
+    from attncli.cli.request import takes_target_alone
+    from attncli.cli.sentences import sentences
+
+    if takes_target_alone(environment, computed, model):
+        return computed, None
+    numbered = sentences(computed.sentences, environment)
+    first = list(islice(numbered, 2))
+    if len(first) > 1:
+        return computed, chain(first, numbered)
+    (text,) = (text for _, text in refusing(((one.number, one.text) for one in first), is_alone=True))
+    return _of_texts(computed, [text]), None
+
+
+def _of_texts(computed: options.Computed, texts: list[str]) -> options.Computed:
+    """Return the options with sentences in the place of those that they name."""
+    unread: dict[str, Any] = {"file": None, "field": None, "column": None, "keep": None, "whole": False}
+    return replace(computed, sentences=replace(computed.sentences, text=texts, each=True, **unread))
+
+
+def _over_sentences(
+    context: Context,
+    environment: Environment,
+    requests: Sequence[options.Request],
+    many: Iterator[Sentence],
+    queries: tuple[str, ...],
+    jobs: int | None,
+) -> tuple[Differences, int]:
+    """Return how far two checkpoints are apart over many sentences, and how many of these are bad."""
+    from attncli.cli.following import followed_together, merged
+    from attncli.cli.request import Task, work_of
+    from attncli.cli.sentences import last_number
+    from attncli.corpus.differing import Differing
+    from attncli.corpus.local import answered
+    from attncli.corpus.tracing import AsTheyAre
+    from attncli.corpus.work import in_windows
+
+    texts = requests[0].computed.sentences
+    given: Given = "text" if texts.target is None else "both"
+    (first, source), (second, other) = (
+        work_of(environment, request, Task(AsTheyAre(), "all", values=False), given) for request in requests
+    )
+    work = Differing(first, second, queries)
+    answers = answered(work, in_windows(many), jobs, work.on(source, other))
+    results = followed_together(context, environment, answers, last_number(texts), is_alone=False, stops=False)
+    state = merged(results)
+    if state is None:
+        raise InputError("there is no sentence that both could be compared on")
+    for note in (found := state.differences()).notes:
+        environment.note(note)
+    return found, results.failures
+
+
+def _show_over_sentences(
+    environment: Environment, found: Differences, output: options.Document, top: int, precision: int | None
+) -> None:
+    chosen = output.chosen()
+    if chosen == "json":
+        from attncli.formats.documents import write_differences
+
+        environment.write([write_differences(found, precision)], output.output)
+        return
+    from attncli.render.differences import differences_parts
+    from attncli.render.matrix import DIGITS
+
+    with output.canvas(environment, chosen, "diff") as shown:
+        digits = DIGITS if precision is None else precision
+        parts = differences_parts(found, top, shown.palette("viridis"), shown.table_width, digits)
+        shown.show(parts, " / ".join(dict.fromkeys((found.first.title, found.second.title))))
 
 
 def _traces(
@@ -137,9 +231,7 @@ def _traces(
     if is_alone and len(models) == 1:
         raise UsageError("one target to compare; give two checkpoints, -m A -m B, or two traces, --from A --from B")
     if not is_alone:
-        texts = _texts(environment, computed.sentences, 1 if len(models) == 2 else 2)
-        given = replace(computed.sentences, text=texts, file=None, each=True, whole=False)
-        computed = replace(computed, sentences=given)
+        computed = _of_texts(computed, _texts(environment, computed.sentences, 1 if len(models) == 2 else 2))
     if len(models) == 2:
         one, other = (options.Request(computed, selection, model=name) for name in models)
         return _only(traces(one)), _only(traces(other))
@@ -153,8 +245,7 @@ def _only(traces: Iterator[tuple[int, Trace]]) -> Trace:
 
 def _texts(environment: Environment, given: options.Sentences, wanted: int) -> list[str]:
     """Return as many sentences as are wanted, from wherever they are."""
-    from attncli.cli.sentences import say_how_taken, sentences
-    from attncli.errors import refusing
+    from attncli.cli.sentences import say_how_taken, texts_of
 
     if wanted == 2 and len(given.text or ()) > 1:
         if given.are_words and len(given.text or ()) > 2:
@@ -163,11 +254,9 @@ def _texts(environment: Environment, given: options.Sentences, wanted: int) -> l
         if not given.each:
             given = replace(given, each=True)
             say_how_taken(given, environment)
-    texts = [text for _, text in islice(refusing(sentences(given, environment)), wanted + 1)]
+    texts = list(islice(texts_of(given, environment), wanted + 1))
     if len(texts) == wanted:
         return texts
-    if wanted == 1:
-        raise UsageError("two checkpoints are compared on one sentence; give one sentence, or one --model")
     found = "one sentence" if len(texts) == 1 else "more than two sentences"
     raise UsageError(f"{found} to compare; give two, or one and two checkpoints: -m A -m B")
 
@@ -176,12 +265,8 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-def _warnings(difference: Difference) -> Iterator[str]:
-    """Yield what the numbers of the traces do not say, once where it is true of both."""
-    from attncli.analysis.alignment import NAMES
-    from attncli.analysis.cautions import warnings_of
-    from attncli.trace.view import View
-
+def _notes(difference: Difference) -> Iterator[str]:
+    """Yield what the words of a toy layer are, where that is another thing in each sentence."""
     first, second = difference.first, difference.second
     has_tables = all(trace.source.kind == "toy" and trace.source.details["rng"] == "torch" for trace in (first, second))
     if has_tables and any(
@@ -191,9 +276,3 @@ def _warnings(difference: Difference) -> Iterator[str]:
             "--rng torch draws the words of each sentence afresh, so that a word may have two embeddings; "
             "--rng numpy, or --vocab TOKENIZER, gives it one"
         )
-    said: dict[str, list[str]] = {}
-    for name, trace in zip(NAMES, (first, second), strict=True):
-        for warning in (*trace.source.notes, *warnings_of(trace, View())):
-            said.setdefault(warning, []).append(name)
-    for warning, names in said.items():
-        yield f"warning: {'' if len(names) == len(NAMES) else f'{names[0]}: '}{warning}"

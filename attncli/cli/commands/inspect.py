@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import typer
 
 from attncli.cli import options
+from attncli.cli.datasets import made_by
 from attncli.cli.environment import Environment, complain
 from attncli.errors import ExitCode, InputError, UsageError
 
 if TYPE_CHECKING:
+    from attncli.cli.datasets import Writing
     from attncli.cli.resume import ContinuedFile, Resumed
     from attncli.cli.sentences import Answers
-    from attncli.errors import Failure
     from attncli.formats.figures.size import Size
-    from attncli.trace.trace import Derivation, Trace
+    from attncli.trace.trace import Trace
     from attncli.trace.view import View
 
 _NOT_OF_PAGES = ("words", "norms", "rollout", "reduce", "top_keys", "min_weight")
@@ -38,6 +39,8 @@ class _Run:
         colormap: the colours of the heat maps.
         save: where the trace is kept as well.
         size: of a figure; None leaves it to what is drawn.
+        is_compact: whether a row of Parquet is a head.
+        made: what the numbers depend on, in words.
     """
 
     environment: Environment
@@ -45,10 +48,19 @@ class _Run:
     derive: options.Derive
     view: View
     chosen: str
-    output: options.Output
+    output: options.Traces
     colormap: str
     save: Path | None
     size: Size | None
+    is_compact: bool
+    made: Mapping[str, str]
+
+    @property
+    def form(self) -> str | None:
+        """The machine format, if it is one."""
+        from attncli.formats import DRAWN
+
+        return "compact" if self.is_compact else None if self.chosen in DRAWN else self.chosen
 
     @property
     def is_figure(self) -> bool:
@@ -71,10 +83,11 @@ def inspect(
     request: options.Inspection,
     view: options.View,
     derive: options.Derive,
-    output: options.Output,
+    output: options.Traces,
     colormap: options.Colormap = None,
     save: options.Save = None,
     size: options.FigureSize = None,
+    compact: options.Compact = False,
 ) -> None:
     """Show the attention of a sentence, from its tokens to a heat map per head.
 
@@ -85,21 +98,27 @@ def inspect(
     attn inspect "time flies like an arrow"
     attn inspect -m demo "time flies like an arrow" --layer 1
     attn inspect -F jsonl - < sentences.txt
+    attn inspect -m demo --file sentences.txt --layer all --compact -o attention/
     """
     left = None
-    if request.resume:
+    if request.resume and output.folder is None:  # a folder is gone on with in any case
         from attncli.cli.resume import resumable
 
         left = resumable(output.output)
-    chosen = output.chosen()
+    chosen = output.chosen(takes_folder=True)
     colors, measured = colormap or "viridis", _size(size, chosen)
-    run = _Run(environment, request, derive, _view(view), chosen, output, colors, save, measured)
+    made = made_by("inspect", request, derive, view, compact=compact)
+    run = _Run(environment, request, derive, _view(view), chosen, output, colors, save, measured, compact, made)
     _refuse_contradictions(run)
     if run.chosen == "html":
         _check_page(view, run)
     elif run.is_figure:
         _check_figure(run)
-    if _show(context, run) if left is None else _resume(context, run, left):
+    if output.folder is not None:
+        failures = _write_parts(context, run, output.folder)
+    else:
+        failures = _show(context, run) if left is None else _resume(context, run, left)
+    if failures:
         raise typer.Exit(ExitCode.INPUT)
 
 
@@ -160,11 +179,23 @@ def _refuse_contradictions(run: _Run) -> None:
         raise UsageError(f"--min-weight {least}: no weight is more than 1; a norm may be, with --norms")
     if request.resume and run.save is not None:
         raise UsageError("--save does not apply to --resume, which goes on with rows; drop one of them")
+    files = request.computed.sentences.files
+    if request.resume and files and run.output.folder is None:
+        raise UsageError(
+            f"--resume goes on with the sentences of one file, and there are {len(files):,} files; -o FOLDER/ is gone "
+            "on with in any case"
+        )
     refuse_misplaced_errors(request.keep_errors, request.fail_fast, run.chosen)
     if run.chosen == "parquet":
         from attncli.formats.parquet import check_parquet
 
         check_parquet(path)
+    if run.is_compact:
+        if run.chosen != "parquet":
+            raise UsageError(f"--compact does not apply to {run.chosen}; give -o attention.parquet, or -o folder/")
+        from attncli.formats.compact import check_compact
+
+        check_compact(run.view, is_derived=any(run.derive.said()))
 
 
 def _reads_values(run: _Run) -> bool:
@@ -181,34 +212,58 @@ def _reads_values(run: _Run) -> bool:
     return not view.show.isdisjoint({"v", "output"})
 
 
-def _answers(context: typer.Context, run: _Run, resumed: Resumed | None = None) -> Answers[Trace]:
-    """Return what is to be shown: the traces that are asked for, followed by a bar and counted."""
-    from attncli.cli.progress import Following
-    from attncli.cli.request import answers_of, derivation_of, is_alone, tolerated
-    from attncli.cli.sentences import Answers, fitting, last_number
+def _answers(
+    context: typer.Context,
+    run: _Run,
+    resumed: Resumed | None = None,
+    dataset: Writing | None = None,
+) -> Answers[Any]:
+    """Return what is to be shown of the traces that are asked for: these, or their parts of a machine format.
 
-    request, texts = run.request, run.request.computed.sentences
+    Where a dataset is written, there is nothing to show.
+    """
+    from attncli.cli.following import followed
+    from attncli.cli.request import Task, derivation_of, is_alone, made_of
+    from attncli.corpus.inspecting import Inspected
+
+    request = run.request
     wish, layers = derivation_of(run.derive, request)
-    computed = answers_of(
+    inspected = Inspected(wish, run.view, run.form, run.save)
+    made = made_of(
         run.environment,
         request,
-        "0",
-        layers=layers,
-        generate=request.generate,
+        Task(inspected, "0", layers, request.generate, _reads_values(run)),
         only=run.only,
-        values=_reads_values(run),
         resumed=resumed,
+        jobs=_jobs(context, run),
+        dataset=dataset,
     )
-    alone = is_alone(texts, request.from_)
-    traces = tolerated(
-        fitting(_derived(computed, wish), run.view),
+    return followed(
+        context,
+        run.environment,
+        made,
+        request.computed.sentences,
+        is_alone=is_alone(request.computed.sentences, request.from_),
         stops=request.fail_fast or run.only is not None,
-        is_alone=alone,
         keeps_errors=request.keep_errors,
+        output=run.output.output,
     )
-    is_seen = run.environment.is_terminal(run.output.output)
-    bar = context.with_resource(Following(run.environment, last_number(texts), is_seen))
-    return Answers(bar.follow(_noted(traces, run, alone)), request.keep_errors)
+
+
+def _jobs(context: typer.Context, run: _Run) -> int | None:
+    from attncli.cli.request import jobs_of
+    from attncli.formats import DRAWN
+
+    what = f"{run.chosen}, which is drawn" if run.chosen in DRAWN else None
+    what = what if run.save is None else "--save, which keeps a trace"
+    if run.request.on is not None:
+        from attncli.cli.cluster import check_on
+
+        unfit = None if what is None else f"{what}; give --format jsonl"
+        if run.request.resume and run.output.folder is None:
+            unfit = "--resume of a file; give -o FOLDER/, which goes on by itself"
+        check_on(run.request, run.request.on, unfit)
+    return jobs_of(context, run.request.jobs, what)
 
 
 def _show(context: typer.Context, run: _Run) -> int:
@@ -230,11 +285,33 @@ def _show(context: typer.Context, run: _Run) -> int:
         from attncli.formats.parquet import write_parquet
 
         assert path is not None
-        write_parquet(answers, run.view, path)
+        write_parquet(answers, _types(run), path)
     else:
         with run.environment.output(path, is_stream=run.chosen in STREAMS) as stream:
             _emit(answers, run, stream)
     return answers.failures
+
+
+def _types(run: _Run) -> dict[str, str]:
+    """Return the columns of Parquet where there are no rows."""
+    from attncli.formats.compact import compact_types
+    from attncli.formats.parquet import CELLS
+
+    return compact_types(run.view) if run.is_compact else CELLS
+
+
+def _write_parts(context: typer.Context, run: _Run, folder: str) -> int:
+    """Write a dataset into a folder, or what is not there of it; return how many sentences were bad."""
+    from functools import partial
+
+    from attncli.cli.datasets import writing
+    from attncli.corpus.dataset import Each
+
+    table, files = partial(Each, _types(run)), run.request.computed.sentences.files
+    with writing(run.environment, folder, table, run.made, files) as dataset:
+        for _ in _answers(context, run, dataset=dataset):
+            pass
+    return dataset.tally.failures
 
 
 def _resume(context: typer.Context, run: _Run, path: Path) -> int:
@@ -264,39 +341,10 @@ def _bad_of_whole(context: typer.Context, run: _Run, path: Path) -> int:
         for _ in answers:
             pass
         return answers.failures
-    bad = bad_of(path, run.chosen, (number for number, _ in sentences(run.request.computed.sentences, run.environment)))
+    bad = bad_of(path, run.chosen, (one.number for one in sentences(run.request.computed.sentences, run.environment)))
     if bad:
         complain(f"sentences that it has no numbers of: {bad}; they were bad, or are not those that it was made of")
     return bad
-
-
-def _derived(answers: Iterable[tuple[int, Trace | Failure]], wish: Derivation) -> Iterator[tuple[int, Trace | Failure]]:
-    """Pass the answers on; of a trace, the numbers that were asked to be made of its own."""
-    from attncli.analysis.derive import derived_trace
-    from attncli.errors import Failure
-
-    for number, answer in answers:
-        yield number, answer if isinstance(answer, Failure) else derived_trace(answer, wish)
-
-
-def _noted(
-    answers: Iterable[tuple[int, Trace | Failure]], run: _Run, is_alone: bool
-) -> Iterator[tuple[int, Trace | Failure]]:
-    """Pass the answers on, saying on stderr what their numbers cannot; a trace is saved as it was recorded."""
-    from attncli.analysis.cautions import warnings_of
-    from attncli.cli.sentences import warn
-    from attncli.errors import Failure
-
-    said: tuple[str, ...] = ()
-    for number, answer in answers:
-        if not isinstance(answer, Failure):
-            if answer.source.notes != said:
-                said = answer.source.notes
-                warn(run.environment, said, number, is_alone=True)  # of all sentences, whichever came first
-            warn(run.environment, warnings_of(answer, run.view), number, is_alone)
-            if run.save is not None:
-                answer.recorded.save(run.save)
-        yield number, answer
 
 
 def _draw(traces: Iterable[tuple[int, Trace]], run: _Run) -> None:
@@ -338,10 +386,10 @@ def _title(trace: Trace) -> str:
     return " / ".join(filter(None, (trace.text, trace.pair, trace.target)))
 
 
-def _emit(answers: Iterable[tuple[int, Trace | Failure]], run: _Run, stream: IO[str] | ContinuedFile) -> None:
-    from attncli.formats import writer
+def _emit(answers: Iterable[tuple[int, Any]], run: _Run, stream: IO[str] | ContinuedFile) -> None:
+    from attncli.formats import joined
 
-    for piece in writer(run.chosen)(answers, run.view):
+    for piece in joined(run.chosen, answers):
         stream.write(piece)
         stream.flush()
 

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attncli.cli import options
 from attncli.cli.environment import Environment
 from attncli.cli.groups import Options
-from attncli.errors import ExitCode, Failure, InputError, UsageError
+from attncli.errors import ExitCode, InputError, UsageError
 
 if TYPE_CHECKING:
-    from attncli.sources.stream import Numbered
-    from attncli.sources.tokenize import Tokenizer
+    from attncli.corpus.tokenizing import Tokenized
+    from attncli.corpus.work import Answer
     from attncli.trace.tokenization import Choice, Tokenization
+
+_WORTH_IT = 4096  # the number of the sentence from which on more processes pay for their start, which tokens hardly do
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class _Tokenizing(Options):
     hub: options.Hub
     fail_fast: options.FailFast = False
     keep_errors: options.KeepErrors = False
+    jobs: options.Jobs = None
     vocab: options.Vocab = None
     model: Annotated[
         str | None,
@@ -66,9 +69,9 @@ def tokens(
 
     attn tokens -m gpt2 -F tsv - < sentences.txt
     """
-    from attncli.cli.progress import Following
-    from attncli.cli.request import is_alone, refuse_misplaced_errors, tolerated
-    from attncli.cli.sentences import Answers, last_number
+    from attncli.cli.following import followed
+    from attncli.cli.request import is_alone, refuse_misplaced_errors
+    from attncli.corpus.tokenizing import Tokenized
     from attncli.formats import DRAWN
     from attncli.trace.tokenization import Choice
 
@@ -77,14 +80,17 @@ def tokens(
     if hide_special and asked.from_ is None and asked.model is None and asked.vocab in (None, "words"):
         raise UsageError("--hide-special does not apply to --vocab words, which adds no special tokens")
     choice = Choice(hide_special, words)
-    alone = is_alone(asked.texts, asked.from_)
-    found = tolerated(
-        _tokenized(environment, asked), stops=asked.fail_fast, is_alone=alone, keeps_errors=asked.keep_errors
+    made = Tokenized(choice, None if chosen in DRAWN else chosen)
+    answers = followed(
+        context,
+        environment,
+        _made(context, environment, asked, made),
+        asked.texts,
+        is_alone=is_alone(asked.texts, asked.from_),
+        stops=asked.fail_fast,
+        keeps_errors=asked.keep_errors,
+        output=output.output,
     )
-    bar = context.with_resource(
-        Following(environment, last_number(asked.texts), environment.is_terminal(output.output))
-    )
-    answers = Answers(bar.follow(_noted(environment, found, choice, alone)), asked.keep_errors)
     if chosen in DRAWN:
         _draw(environment, answers.good(), choice, chosen, output)
     else:
@@ -93,55 +99,38 @@ def tokens(
         raise typer.Exit(ExitCode.INPUT)
 
 
-def _tokenized(environment: Environment, asked: _Tokenizing) -> Iterator[tuple[int, Tokenization | Failure]]:
-    """Yield the numbered tokens that are asked for; a bad request is refused before the first ones."""
-    from attncli.cli.request import check_chat, loading, refuse_beside_saved
+def _made(
+    context: typer.Context, environment: Environment, asked: _Tokenizing, made: Tokenized
+) -> Generator[Answer[Any], None, None]:
+    """Yield what is made of the tokens that are asked for; a bad request is refused before the first ones."""
+    from attncli.cli.request import check_chat, jobs_of, loading, refuse_beside_saved
     from attncli.cli.sentences import sentences
-    from attncli.sources.reading import check_texts
-    from attncli.sources.tokenize import open_tokenizer
+    from attncli.corpus.local import answered, together_from
+    from attncli.corpus.tokenizing import Tokenizing
+    from attncli.corpus.work import in_windows
 
     if asked.from_ is not None:
         from attncli.trace.store import load
         from attncli.trace.tokenization import tokenizations_in
 
         refuse_beside_saved(name for name, _ in asked.said() if name != "from_")
-        return iter(list(enumerate(tokenizations_in(load(asked.from_)), start=1)))
+        saved = list(enumerate(tokenizations_in(load(asked.from_)), start=1))
+        return (made.of(number, tokens) for number, tokens in saved)
+    jobs = jobs_of(context, asked.jobs, None if made.form else "what is drawn")
     texts = sentences(asked.texts, environment)
     check_chat(asked.texts)
     kept = {"vocab", "truncate"}
+    options = {
+        "model": asked.model,
+        "special": not asked.texts.no_special,
+        **dict(asked.texts.prompt.said()),
+        **dict(asked.hub.said()),
+        **{name: value for name, value in asked.said() if name in kept},
+    }
+    work = Tokenizing(made, options, asked.texts.pair)
     with loading(environment, asked.model, asked.vocab):
-        tokenizer = open_tokenizer(
-            model=asked.model,
-            special=not asked.texts.no_special,
-            **dict(asked.texts.prompt.said()),
-            **dict(asked.hub.said()),
-            **{name: value for name, value in asked.said() if name in kept},
-        )
-    check_texts(None, asked.texts.pair)
-    return _answers(tokenizer, texts, asked.texts.pair)
-
-
-def _answers(
-    tokenizer: Tokenizer, texts: Iterable[Numbered], pair: str | None
-) -> Iterator[tuple[int, Tokenization | Failure]]:
-    for number, text in texts:
-        try:
-            yield number, text if isinstance(text, Failure) else tokenizer.tokenize(text, pair)
-        except InputError as error:
-            yield number, Failure(str(error))
-
-
-def _noted(
-    environment: Environment, answers: Iterable[tuple[int, Tokenization | Failure]], choice: Choice, is_alone: bool
-) -> Iterator[tuple[int, Tokenization | Failure]]:
-    """Pass the answers on, saying on stderr what surprises about them."""
-    from attncli.cli.sentences import warn
-
-    for number, answer in answers:
-        if not isinstance(answer, Failure):
-            answer.shown(choice)  # refused here, before anything is written
-            warn(environment, answer.notes, number, is_alone)
-        yield number, answer
+        here = work.open()
+    return answered(work, in_windows(texts, together_from(jobs)), jobs, here, _WORTH_IT)
 
 
 def _draw(
@@ -165,28 +154,22 @@ def _draw(
 
 def _emit(
     environment: Environment,
-    answers: Iterable[tuple[int, Tokenization | Failure]],
+    answers: Iterable[tuple[int, Any]],
     choice: Choice,
     chosen: str,
     path: Path | None,
 ) -> None:
     from attncli.formats import STREAMS
-    from attncli.formats import tokens as writers
+    from attncli.formats.tokens import joined, write_parquet
 
     if chosen == "parquet":
         from attncli.formats.parquet import check_parquet
 
         check_parquet(path)
         assert path is not None
-        writers.write_parquet(answers, choice, path)
+        write_parquet(answers, choice, path)
         return
-    writer = {
-        "json": writers.write_json,
-        "jsonl": writers.write_lines,
-        "tsv": writers.write_tsv,
-        "csv": writers.write_csv,
-    }[chosen]
     with environment.output(path, is_stream=chosen in STREAMS) as stream:
-        for piece in writer(answers, choice):
+        for piece in joined(chosen, answers, choice):
             stream.write(piece)
             stream.flush()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from time import perf_counter
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attncli.errors import InputError, UsageError, not_installed
+from attncli.errors import AttnError, InputError, UsageError, not_installed
 from attncli.masks.parser import parse
 from attncli.sources.chat import open_chat
 from attncli.sources.folder import TEMPLATE, check_folder, is_gguf, is_known, read_json
@@ -25,19 +25,20 @@ from attncli.sources.locating import Place, locate
 from attncli.sources.native.families import recipe_of
 from attncli.sources.native.fields import DeclinedError, Fields
 from attncli.sources.native.forward import Model
+from attncli.sources.native.packs import Inputs
 from attncli.sources.native.tokenizer import NativeTokenizer, load_tokenizer
 from attncli.sources.native.weights import Weights
 from attncli.sources.nested import has_adapter_weights
-from attncli.sources.reading import Reader
+from attncli.sources.reading import Reader, Sentence
 from attncli.sources.storage import (
     check_types,
     check_unread,
 )
-from attncli.sources.stream import OneByOne
 from attncli.sources.tensors.opening import open_store, rows_of_vocabulary
 from attncli.sources.tensors.quantized import without_quantization
 from attncli.sources.tensors.shards import has_shards
-from attncli.text import visible
+from attncli.text import several, visible
+from attncli.trace.layer import LayerTrace
 from attncli.trace.selection import Indices
 from attncli.trace.trace import Provenance, Trace
 
@@ -49,11 +50,6 @@ __all__ = ["DeclinedError", "NativeCheckpoint", "NotCachedError", "load_alone"]
 
 _log = logging.getLogger(__name__)
 
-# Multiply-adds of one sentence above which transformers is sooner done. `benchmarks/run.py engines` on two cores: the
-# times of the engines cross at 200 billion for GPT-2 small and at 540 for a Llama of 309M parameters. By the processor
-# seconds of both, cores without end would bring that down to 160 and 230: what one core does while torch is imported.
-MOST = 200_000_000_000
-
 
 _NOT_CACHED = "there is no such folder, and it is not, or not whole, in the local cache"
 
@@ -62,7 +58,7 @@ class NotCachedError(DeclinedError):
     """Some files of the checkpoint are not in the local cache; transformers can download them."""
 
 
-class NativeCheckpoint(OneByOne):
+class NativeCheckpoint:
     """A model and its tokenizer, opened once; see `attncli.sources.stream.Source`.
 
     Raises:
@@ -71,6 +67,8 @@ class NativeCheckpoint(OneByOne):
         LoadError: its files are damaged, or do not belong together.
         UsageError: there is no such layer, head or kind.
     """
+
+    runs_together = True
 
     def __init__(
         self,
@@ -99,9 +97,6 @@ class NativeCheckpoint(OneByOne):
         self.heads = heads.among(recipe.heads.count, f"each layer of {visible(model)}")
         last = max(self.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, self.family, len(recipe.layers), last)
-        has_choice = options.engine == "auto" and not options.verify and not not_installed("torch", "transformers")
-        has_choice = has_choice and not is_gguf(model)  # which this engine alone reads
-        self.most = MOST if has_choice else math.inf
         store = files.store()
         self._form = store.form
         weights = Weights(model, store, recipe.prefixes, recipe.embedding.tokens.name + ".weight")
@@ -123,34 +118,11 @@ class NativeCheckpoint(OneByOne):
         )
         weights.prepare(recipe.read_whole(last, values))
         self._values = values
-        _log.info("native engine: float32 on cpu")
-
-    def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
-        """Return the attention of one sentence; see `Source.trace`."""
-        if target is not None:
-            raise UsageError(
-                "--target needs an encoder-decoder model or the toy layer; here use --pair for a second text"
-            )
-        sentence = self.reader.read(text, pair, None)
-        ids = sentence.inputs["input_ids"]
-        segments = sentence.inputs.get("token_type_ids")
-        if self.model.multiply_adds(len(ids), max(self.layers)) > self.most:
-            raise DeclinedError(f"{len(ids)} tokens are more than it is faster at")
-        begun = perf_counter()
-        try:
-            layers = self.model.layers(ids, segments, self.layers, self.heads, self.mask, self._values)
-        except MemoryError:
-            raise InputError(f"{len(ids)} tokens do not fit into memory; give fewer tokens or layers") from None
-        arrays = (array for each in layers for array in (each.q, each.k, each.v) if isinstance(array, np.ndarray))
-        if not all(np.isfinite(array).all() for array in arrays):
-            raise DeclinedError("some of its numbers are not finite")
-        found = {each.layer: each for each in layers}
-        _log.info("ran %d tokens in %.3f s", len(ids), perf_counter() - begun)
-        source = Provenance(
+        self._source = Provenance(
             "pretrained",
-            model=self.name,
+            model=model,
             architecture=self.family,
-            layers=len(self.model.recipe.layers),
+            layers=len(recipe.layers),
             details={
                 "engine": "native",
                 **self.details,
@@ -159,8 +131,90 @@ class NativeCheckpoint(OneByOne):
             },
             notes=self.notes,
         )
+        _log.info("native engine: float32 on cpu")
+
+    def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
+        """Return the attention of one sentence; see `Source.trace`."""
+        return next(self.traces([text], pair, target))
+
+    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
+        """Yield the attention of each sentence, in order; see `Source.traces`."""
+        for answer in self.answers(texts, pair, target):
+            if isinstance(answer, DeclinedError):
+                raise answer
+            yield answer
+
+    def answers(
+        self, texts: Sequence[str], pair: str | None = None, target: str | None = None
+    ) -> Iterator[Trace | DeclinedError]:
+        """Yield the attention of each sentence, in order, or why it is declined, whatever stands beside it.
+
+        Sentences that follow each other are packed (`attncli.sources.native.packs`), and nothing but the texts and the
+        model's widths says which of them together.
+        """
+        if target is not None:
+            raise UsageError(
+                "--target needs an encoder-decoder model or the toy layer; here use --pair for a second text"
+            )
+        pack: list[Sentence] = []
+        tokens = 0
+        for text in several(texts):
+            try:
+                sentence = self.reader.read(text, pair, None)
+            except AttnError:
+                yield from self._answered(pack)
+                raise
+            length = len(sentence.tokens)
+            if pack and tokens + length > self.model.pack:
+                yield from self._answered(pack)
+                pack, tokens = [], 0
+            pack.append(sentence)
+            tokens += length
+        yield from self._answered(pack)
+
+    def _answered(self, pack: Sequence[Sentence]) -> Iterator[Trace | DeclinedError]:
+        """Yield the attention of each sentence of a pack, or why it is declined."""
+        if not pack:
+            return
+        begun = perf_counter()
+        inputs = [Inputs(each.inputs["input_ids"], each.inputs.get("token_type_ids")) for each in pack]
+        found = None
+        try:
+            found = self.model.layers(inputs, self.layers, self.heads, self.mask, self._values)
+        except DeclinedError as error:
+            if len(pack) == 1:
+                yield error
+                return
+        except InputError:
+            if len(pack) == 1:
+                raise
+        except MemoryError:
+            if len(pack) == 1:
+                count = len(pack[0].tokens)
+                raise InputError(f"{count} tokens do not fit into memory; give fewer tokens or layers") from None
+        if found is None:  # which of them it is shows when they are alone, and what was made of all is let go
+            for each in pack:
+                yield from self._answered([each])
+            return
+        tokens = sum(len(each.tokens) for each in pack)
+        of_many = f" of {len(pack)} sentences" if len(pack) > 1 else ""
+        _log.info("ran %d tokens%s in %.3f s", tokens, of_many, perf_counter() - begun)
+        for sentence, layers in zip(pack, found, strict=True):
+            yield self._traced(sentence, layers)
+
+    def _traced(self, sentence: Sentence, layers: Sequence[LayerTrace]) -> Trace | DeclinedError:
+        arrays = (array for each in layers for array in (each.q, each.k, each.v) if isinstance(array, np.ndarray))
+        if not all(map(_is_finite, arrays)):
+            return DeclinedError("some of its numbers are not finite")
+        found = {each.layer: each for each in layers}
         recorded = tuple(found[index] for index in self.layers)
-        return Trace(source, sentence.tokens, sentence.tokens, recorded, sentence.text, pair, notes=sentence.notes)
+        tokens = sentence.tokens
+        return Trace(self._source, tokens, tokens, recorded, sentence.text, sentence.pair, notes=sentence.notes)
+
+
+def _is_finite(array: np.ndarray[Any, Any]) -> bool:
+    # The sum of squares is sooner made, and may be infinite though no number is.
+    return math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())
 
 
 class _Files(NamedTuple):

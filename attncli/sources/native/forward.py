@@ -1,26 +1,35 @@
-"""A forward pass in NumPy: from token ids to the Q, K, V and mask of the wanted layers."""
+"""A forward pass in NumPy: from token ids to the Q, K, V and mask of the wanted layers, of many sentences at once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from attncli.masks.expressions import Atom, Expression, RuleMask
+from attncli.sources.native.attended import attended
 from attncli.sources.native.functions import linear, rotated
+from attncli.sources.native.packs import Group, Inputs, grouped
 from attncli.sources.native.recipe import LookupTable, Recipe, Residual
+from attncli.sources.native.threads import on_cores
 from attncli.sources.native.weights import Weights
-from attncli.trace.layer import Deferred, LayerTrace, stages_of
+from attncli.trace.layer import Deferred, LayerTrace
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
     Hidden = Float[np.ndarray, "T E"]
+    Queries = Float[np.ndarray, "T H D"]
+    Keys = Float[np.ndarray, "T Hkv D"]
 
 _FILL = float(np.finfo(np.float32).min)  # what models add to a score that is masked
+
+# Bytes of a pack: what is kept of it for its traces, and what is at work. Larger ones are hardly faster.
+_PACK = 2**26
 
 
 @dataclass(frozen=True)
@@ -35,66 +44,64 @@ class Model:
     recipe: Recipe
     weights: Weights
 
-    def multiply_adds(self, tokens: int, last: int) -> int:
-        """Return how many multiply-adds lead to the queries, keys and values of a layer."""
-        heads = self.recipe.heads
-        projected = self.recipe.width * (heads.count + 2 * heads.groups) * heads.width
-        passed = self._layer_elements + 2 * tokens * heads.count * heads.width
-        return tokens * (last * passed + projected)
-
     @cached_property
-    def _layer_elements(self) -> int:
-        return self.weights.elements(self.recipe.layer.format(0))
+    def pack(self) -> int:
+        """How many tokens of several sentences are computed together at most; the model's widths alone say it."""
+        recipe, heads = self.recipe, self.recipe.heads
+        kept = len(recipe.layers) * (heads.count + 2 * heads.groups) * heads.width
+        return _PACK // (4 * (kept + 2 * recipe.feed_forward.width + 4 * recipe.width))
 
     def layers(
         self,
-        ids: Sequence[int],
-        segments: Sequence[int] | None,
+        sentences: Sequence[Inputs],
         wanted: Sequence[int],
         heads: tuple[int, ...],
         mask: Expression | None,
         values: bool = True,
-    ) -> list[LayerTrace]:
-        """Return the wanted layers' attention to one sentence, in the order of the layers.
+    ) -> list[list[LayerTrace]]:
+        """Return the wanted layers' attention to each sentence, in the order of the layers.
 
         Args:
-            ids: of its tokens.
-            segments: which of two texts each belongs to; None where the tokenizer does not say.
+            sentences: at least one; their tokens are laid end to end.
             wanted: indices of layers.
             heads: the heads that were asked for.
             mask: in place of the model's own; None is that one.
             values: whether those of the last layer are made now, or when they are read; the next layer needs those of
                 the others.
         """
-        found = []
+        found: list[list[LayerTrace]] = [[] for _ in sentences]
         last = max(wanted)
+        # A mask that was given may tell heads apart, which those of several sentences are not.
+        groups = grouped([len(each.ids) for each in sentences], together=mask is None)
         # An overflow shows in the end: the numbers are not finite.
-        with np.errstate(all="ignore"):
-            x = self._embedded(ids, segments)
+        with np.errstate(all="ignore"), on_cores(groups[-1].tokens):  # the longest sentence is the last
+            x = self._embedded([sentences[index] for group in groups for index in group.sentences])
             for index in range(last + 1):
-                layer = _Layer(self, index)
-                trace = layer.attention(x, heads, mask, values or index < last)
+                layer = _Layer(self, index, mask)
+                attending = layer.heads(x, groups, values or index < last)
                 if index in wanted:
-                    found.append(trace)
+                    for each in attending:
+                        for sentence, trace in layer.traces(each, heads):
+                            found[sentence].append(trace)
                 if index < last:
-                    x = layer.passed_on(x, trace)
+                    x = layer.passed_on(x, attending)
         return found
 
-    def _embedded(self, ids: Sequence[int], segments: Sequence[int] | None) -> Hidden:
+    def _embedded(self, sentences: Sequence[Inputs]) -> Hidden:
+        """Return the first hidden states of sentences, end to end."""
         how = self.recipe.embedding
 
-        def rows(table: LookupTable, indices: Sequence[int]) -> Hidden:
-            return self.weights.rows(table.name + ".weight", indices, table.rows, how.width)
+        def rows(table: LookupTable, indices: Iterable[Iterable[int]]) -> Hidden:
+            return self.weights.rows(table.name + ".weight", list(chain.from_iterable(indices)), table.rows, how.width)
 
-        x = rows(how.tokens, ids)
+        x = rows(how.tokens, (each.ids for each in sentences))
         if how.scale != 1:
             x = x * np.float32(how.scale)
-        if segments is None and how.segment is not None:
-            segments = [how.segment] * len(ids)
-        if how.segments is not None and segments is not None:
-            x = x + rows(how.segments, segments)
+        said = sentences[0].segments is not None  # by the tokenizer, of every sentence or of none
+        if how.segments is not None and (said or how.segment is not None):
+            x = x + rows(how.segments, (each.segments or [how.segment or 0] * len(each.ids) for each in sentences))
         if how.positions is not None:
-            x = x + rows(how.positions, _positions(ids, how.padding_id))
+            x = x + rows(how.positions, (_positions(each.ids, how.padding_id) for each in sentences))
         if how.norm is not None:
             x = self.normed(how.norm, x)
         return x if how.projection is None else self.projected(how.projection, x, self.recipe.width, has_bias=True)
@@ -118,12 +125,22 @@ class Model:
         return linear(x, weight.T if is_transposed else weight, bias)
 
 
+class _Heads(NamedTuple):
+    """The heads of a group of sentences: those of the first one, then those of the next."""
+
+    group: Group
+    q: Float[np.ndarray, "NH T D"]
+    k: Float[np.ndarray, "NHkv T D"]
+    v: Float[np.ndarray, "NHkv T D"] | Deferred
+
+
 @dataclass(frozen=True)
 class _Layer:
-    """One layer of a model."""
+    """One layer of a model, and the mask in place of its own."""
 
     model: Model
     index: int
+    mask: Expression | None
 
     @property
     def _recipe(self) -> Recipe:
@@ -142,88 +159,110 @@ class _Layer:
     def _projected(self, name: str, x: Hidden, width: int, has_bias: bool) -> Float[np.ndarray, "T F"]:
         return self.model.projected(self._name(name), x, width, has_bias, self._recipe.projections.is_transposed)
 
-    def attention(self, x: Hidden, heads: tuple[int, ...], mask: Expression | None, values: bool) -> LayerTrace:
-        """Return the layer's attention to its hidden states; see `Model.layers`."""
-        recipe = self._recipe
-        how = recipe.layers[self.index]
-        query, key, value = self._queries_keys_values(self._before(recipe.attention_residual, x), values)
-        if (rope := how.rope) is not None:
-            angles = rope.angles(len(x))
-            query, key = rotated(query, angles, rope.length), rotated(key, angles, rope.length)
+    def heads(self, x: Hidden, groups: Sequence[Group], values: bool) -> list[_Heads]:
+        """Return the queries, keys and values of hidden states, for each group of sentences; see `Model.layers`."""
+        query, key, value = self._queries_keys_values(self._before(self._recipe.attention_residual, x), values)
+        return [self._of_group(group, query, key, value) for group in groups]
+
+    def _of_group(self, group: Group, query: Queries, key: Keys, value: Keys | Deferred) -> _Heads:
+        q, k = group.apart(query), group.apart(key)
+        if (rope := self._recipe.layers[self.index].rope) is not None:
+            angles = rope.angles(group.tokens)
+            q, k = rotated(q, angles, rope.length), rotated(k, angles, rope.length)
+        if isinstance(value, Deferred):
+            return _Heads(group, q, k, Deferred(k.shape, lambda: group.apart(value[:])))
+        return _Heads(group, q, k, group.apart(value))
+
+    def traces(self, of: _Heads, heads: tuple[int, ...]) -> Iterator[tuple[int, LayerTrace]]:
+        """Yield the attention of each sentence of a group, with its place in the pack."""
+        count, groups = self._recipe.heads.count, self._recipe.heads.groups
+        for place, sentence in enumerate(of.group.sentences):
+            q = of.q[place * count : (place + 1) * count]
+            own = slice(place * groups, (place + 1) * groups)
+            v = Deferred(of.k[own].shape, partial(of.v.__getitem__, own)) if isinstance(of.v, Deferred) else of.v[own]
+            yield sentence, self._trace(q, of.k[own], v, heads)
+
+    def _trace(
+        self,
+        q: Float[np.ndarray, "H T D"],
+        k: Float[np.ndarray, "Hkv T D"],
+        v: Float[np.ndarray, "Hkv T D"] | Deferred,
+        heads: tuple[int, ...],
+    ) -> LayerTrace:
+        how, (count, tokens) = self._recipe.layers[self.index], q.shape[:2]
         return LayerTrace(
             layer=self.index,
             kind="self",
-            q=query,
-            k=key,
-            v=value,
+            q=q,
+            k=k,
+            v=v,
             scale=how.scale,
-            mask=RuleMask(mask or _simplest(how.mask, len(x)), len(x), len(x), recipe.heads.count),
+            mask=RuleMask(self.mask or _simplest(how.mask, tokens), tokens, tokens, count),
             heads=heads,
-            softcap=recipe.softcap,
+            softcap=self._recipe.softcap,
             fill=_FILL,
         )
 
-    def passed_on(self, x: Hidden, trace: LayerTrace) -> Hidden:
+    def passed_on(self, x: Hidden, heads: Sequence[_Heads]) -> Hidden:
         """Return the hidden states that leave the layer."""
-        recipe = self._recipe
-        attended = np.empty((len(x), recipe.heads.count, recipe.heads.width), np.float32)
-        for stages in stages_of(trace, range(recipe.heads.count), np.arange(len(x))):
-            attended[stages.queries, stages.heads[0] : stages.heads[-1] + 1] = stages.output.transpose(1, 0, 2)
-        how, concatenated = recipe.projections, attended.reshape(len(x), -1)
-        output = self._projected(how.output, concatenated, recipe.width, how.output_has_bias)
+        recipe, how = self._recipe, self._recipe.projections
+        concatenated = np.empty((len(x), recipe.heads.count, recipe.heads.width), np.float32)
+        for each in heads:
+            each.group.lay(attended(self._trace(each.q, each.k, each.v, ())), concatenated)
+        output = self._projected(how.output, concatenated.reshape(len(x), -1), recipe.width, how.output_has_bias)
         if recipe.is_parallel:
-            return x + output + self._fed_forward(self._before(recipe.feed_forward_residual, x))
+            output += x
+            output += self._fed_forward(self._before(recipe.feed_forward_residual, x))
+            return output
         x = self._added(recipe.attention_residual, x, output)
         output = self._fed_forward(self._before(recipe.feed_forward_residual, x))
         return self._added(recipe.feed_forward_residual, x, output)
 
-    def _queries_keys_values(
-        self, x: Hidden, values: bool
-    ) -> tuple[Float[np.ndarray, "H T D"], Float[np.ndarray, "Hkv T D"], Float[np.ndarray, "Hkv T D"] | Deferred]:
+    def _queries_keys_values(self, x: Hidden, values: bool) -> tuple[Queries, Keys, Keys | Deferred]:
         recipe, how = self._recipe, self._recipe.projections
         width = recipe.heads.width
         if how.joint:
             joint = self._projected(how.joint, x, 3 * recipe.heads.count * width, how.has_bias)
-            shape = (len(x), recipe.heads.count, 3, width) if how.is_by_head else (len(x), 3, recipe.heads.count, width)
-            apart = joint.reshape(shape).transpose((2, 1, 0, 3) if how.is_by_head else (1, 2, 0, 3))
-            query, key, value = (np.ascontiguousarray(part) for part in apart)
-            return query, key, value
+            if how.is_by_head:
+                apart = joint.reshape(len(x), recipe.heads.count, 3, width).transpose(2, 0, 1, 3)
+            else:
+                apart = joint.reshape(len(x), 3, recipe.heads.count, width).transpose(1, 0, 2, 3)
+            return apart[0], apart[1], apart[2]
         query = self._of_heads(how.query, how.query_norm, x, recipe.heads.count)
         key = self._of_heads(how.key, how.key_norm, x, recipe.heads.groups)
         if values:
             return query, key, self._values(x)
         self._check_projected(how.value, x, recipe.heads.groups * width, how.has_bias)
-        return query, key, Deferred((recipe.heads.groups, len(x), width), partial(self._values, x))
+        return query, key, Deferred(key.shape, partial(self._values, x))
 
-    def _values(self, x: Hidden) -> Float[np.ndarray, "Hkv T D"]:
+    def _values(self, x: Hidden) -> Keys:
         with np.errstate(all="ignore"):  # as in `Model.layers`, which may be over
             return self._of_heads(self._recipe.projections.value, "", x, self._recipe.heads.groups)
 
-    def _of_heads(self, name: str, norm: str, x: Hidden, heads: int) -> Float[np.ndarray, "H T D"]:
+    def _of_heads(self, name: str, norm: str, x: Hidden, heads: int) -> Queries:
         how = self._recipe.projections
         projected = self._projected(name, x, heads * self._recipe.heads.width, how.has_bias)
         if norm and how.normed_whole:
             projected = self.model.normed(self._name(norm), projected)
         apart = projected.reshape(len(x), heads, self._recipe.heads.width)
-        if norm and not how.normed_whole:
-            apart = self.model.normed(self._name(norm), apart)
-        return np.ascontiguousarray(apart.transpose(1, 0, 2))
+        return self.model.normed(self._name(norm), apart) if norm and not how.normed_whole else apart
 
     def _fed_forward(self, x: Hidden) -> Hidden:
         how = self._recipe.feed_forward
         hidden = how.activation(self._projected(how.gate or how.up, x, how.width, how.has_bias))
         if how.gate:
-            hidden = hidden * self._projected(how.up, x, how.width, how.has_bias)
+            hidden *= self._projected(how.up, x, how.width, how.has_bias)
         return self._projected(how.down, hidden, self._recipe.width, how.has_bias)
 
     def _before(self, residual: Residual, x: Hidden) -> Hidden:
         return x if residual.before is None else self.model.normed(self._name(residual.before), x)
 
     def _added(self, residual: Residual, x: Hidden, output: Hidden) -> Hidden:
+        """Return the sum of hidden states and what a sublayer made of them, which is changed."""
         if residual.after is not None:
             output = self.model.normed(self._name(residual.after), output)
-        x = x + output
-        return x if residual.of_sum is None else self.model.normed(self._name(residual.of_sum), x)
+        output += x
+        return output if residual.of_sum is None else self.model.normed(self._name(residual.of_sum), output)
 
 
 def _stored_shape(x: Hidden, width: int, is_transposed: bool) -> tuple[int, int]:

@@ -87,13 +87,6 @@ class Weights:
         """Get tensors that are about to be read; see `Store.prepare`."""
         self._store.prepare([self._prefix + name for name in names])
 
-    def elements(self, start: str) -> int:
-        """Return how many numbers are in the matrices whose names begin with a text."""
-        # Buffers, such as the masks in old files of GPT-2, have other names.
-        names = [n for n in self._store.names if n.startswith(self._prefix + start) and n.endswith(".weight")]
-        shapes = (self._store.stored(name).shape for name in names)
-        return sum(shape[0] * shape[1] for shape in shapes if len(shape) == 2)
-
     def rows(self, name: str, indices: Sequence[int], *shape: int) -> Float[np.ndarray, "T E"]:
         """Return some rows of a table in float32, without reading the others; see `vector`."""
         if max(indices) >= shape[0]:

@@ -38,23 +38,23 @@ class Ran(NamedTuple):
     calls: int | None = None
 
 
-def alone(*arguments: str, stdin: str = "") -> Ran:
-    done = subprocess.run([sys.executable, *arguments], input=stdin, capture_output=True, text=True, check=False)
+def alone(*arguments: str, stdin: str = "", python: str = sys.executable) -> Ran:
+    done = subprocess.run([python, *arguments], input=stdin, capture_output=True, text=True, check=False)
     return Ran(done.returncode, done.stdout, done.stderr)
 
 
-def watched(*arguments: str, stdin: str = "") -> Ran:
+def watched(*arguments: str, **how: str) -> Ran:
     Path("calls.json").unlink(missing_ok=True)
-    done = alone("-m", "attncli", "run", "--quiet", "-o", "calls.json", *arguments, stdin=stdin)
+    done = alone("-m", "attncli", "run", "--quiet", "-o", "calls.json", *arguments, **how)
     if not Path("calls.json").exists():
         return done
     places = json.loads(Path("calls.json").read_text())["places"]
     return done._replace(calls=sum(place["calls"] for place in places))
 
 
-def same(*arguments: str, stdin: str = "") -> int | None:
+def same(*arguments: str, **how: str) -> int | None:
     """Run a program both ways, hold that nothing differs, and return how many calls were reported."""
-    without, ran = alone(*arguments, stdin=stdin), watched(*arguments, stdin=stdin)
+    without, ran = alone(*arguments, **how), watched(*arguments, **how)
     assert ran[:3] == without[:3]
     return ran.calls
 
@@ -142,10 +142,15 @@ def test_ctrl_c_reports_what_was_seen(signals_arrive: None) -> None:
     assert json.loads(stderr[stderr.index("{") :])["places"][0]["calls"] == 1
 
 
+@pytest.mark.usefixtures("warm")
 def test_os_exit_reports_what_was_seen() -> None:
-    assert same(write("leaves.py", f"import os{ATTEND}\nattend()\nprint(1, flush=True)\nos._exit(7)\n")) == 1
+    assert (
+        same(write("leaves.py", f"import os{ATTEND}\nattend()\nprint(1, flush=True)\nos._exit(7)\n"), python="python")
+        == 1
+    )
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_fork_reports_nothing_of_its_own() -> None:
     script = f"""
 import os{ATTEND}
@@ -156,7 +161,7 @@ if child:
     os.waitpid(child, 0)
 print("parent" if child else "child", flush=True)
 """
-    assert same(write("forks.py", script)) == 2
+    assert same(write("forks.py", script), python="python") == 2
 
 
 def test_workers_and_processes_go_on_working() -> None:
@@ -203,9 +208,10 @@ def test_a_program_without_torch() -> None:
     assert same(write("plain.py", "import sys\nprint('torch' in sys.modules)\n")) == 0
 
 
+@pytest.mark.usefixtures("warm")
 def test_pytest_runs_under_it() -> None:
     write("test_model.py", f"{ATTEND}\ndef test_it():\n    assert attend().sum() == 8\n")
-    ran = watched("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_model.py")
+    ran = watched("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_model.py", python="python")
     assert (ran.code, ran.calls) == (0, 1)
     assert "1 passed" in ran.stdout
 

@@ -1,0 +1,134 @@
+"""Lines of bytes as sentences: what a line is, how long one may be, and what is no text at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import IO
+
+from attncli.errors import Failure, InputError
+from attncli.sources.stream import Sentence
+
+MOST_BYTES = 2**24  # of a line; no model reads a text that is nearly as long
+
+_BOM = b"\xef\xbb\xbf"
+# By their own marks, the longer one first: that of UTF-16 begins it.
+_FOREIGN = {
+    b"\xff\xfe\0\0": "UTF-32",
+    b"\0\0\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
+# What unpacks a file, by the bytes that it begins with.
+_PACKED = {
+    b"\x1f\x8b": "gunzip -c",
+    **{b"BZh%d1AY&SY" % level: "bunzip2 -c" for level in range(1, 10)},
+    b"\xfd7zXZ": "unxz -c",
+    b"\x28\xb5\x2f\xfd": "unzstd -c",
+}
+# And what else is no text, though no byte of its first line may be 0. No sentence begins with any of these.
+_BINARY = {
+    b"PK\x03\x04": "a zip archive",
+    b"%PDF-": "a PDF document",
+    b"\x89PNG": "a picture",
+    b"\xff\xd8\xff": "a picture",
+}
+_LOOKED_AT = 256  # bytes
+
+
+def sentences_in(stream: IO[bytes], name: str, whole: bool, is_file: bool = True) -> Iterator[Sentence]:
+    """Yield the lines; the ends of lines are not text, and an empty one is an empty text.
+
+    Args:
+        stream: what is read.
+        name: what it is called, harmless.
+        whole: whether it is one text, newlines and all.
+        is_file: whether that is the name of a file.
+
+    Raises:
+        InputError: it is no text.
+    """
+    for number, line in lines_in(stream, name, whole, is_file):
+        content = (b"" if line.isspace() else line) if whole else line.rstrip(b"\r\n")
+        yield Sentence(number, decoded(content, name))
+
+
+def lines_in(stream: IO[bytes], name: str, whole: bool = False, is_file: bool = True) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines with their numbers, as they are but for a byte order mark; see `sentences_in`."""
+    ahead = _ahead(stream)
+    for number, line in enumerate([stream.read(MOST_BYTES + 1)] if whole else _lines(stream), start=1):
+        if number == 1:
+            _refuse_foreign(line, ahead, name, is_file)
+        yield number, line.removeprefix(_BOM) if number == 1 else line
+
+
+def count(stream: IO[bytes]) -> int:
+    """Return how many lines there are."""
+    return sum(1 for _ in _lines(stream))
+
+
+def _lines(stream: IO[bytes]) -> Iterator[bytes]:
+    """Yield the lines; of one that is too long, as much as shows it, and the rest of it is not kept."""
+    while line := stream.readline(MOST_BYTES + 1):
+        yield line
+        while len(line) > MOST_BYTES and not line.endswith(b"\n"):
+            line = stream.readline(MOST_BYTES + 1)
+
+
+def _ahead(stream: IO[bytes]) -> bytes:
+    """Return as much of what comes next as is there already, without taking it."""
+    peek = getattr(stream, "peek", None)
+    return peek(1) if peek else b""
+
+
+def _refuse_foreign(beginning: bytes, ahead: bytes, name: str, is_file: bool) -> None:
+    """Raise InputError where a text is none, or in an encoding none of whose lines is UTF-8, by how it begins.
+
+    Args:
+        beginning: the first line.
+        ahead: the first bytes, of other lines too: binary data has line ends by chance.
+        name: what the file is called.
+        is_file: whether that is the name of a file.
+    """
+
+    def found(kinds: Mapping[bytes, str]) -> str | None:
+        return next((kind for mark, kind in kinds.items() if beginning.startswith(mark)), None)
+
+    if packed := found(_PACKED):
+        import shlex
+
+        before = f"{packed} {shlex.quote(name)} |" if is_file else f"… | {packed.split()[0]} |"
+        raise InputError(f"{name} is packed and no text; unpack it first: {before} attn inspect -")
+    if encoding := found(_FOREIGN):
+        by = "by the byte order mark that it begins with"
+    elif encoding := _of_two_bytes(beginning[:_LOOKED_AT]):
+        by = "by its zero bytes"
+    if encoding:
+        raise InputError(
+            f"{name} is {encoding}, {by}; convert it to UTF-8 first, such as with iconv -f {encoding} -t UTF-8"
+        )
+    what = found(_BINARY) or ("binary" if b"\0" in beginning or b"\0" in ahead else None)
+    if what:
+        hint = "; --from reads a saved trace" if name.endswith(".safetensors") else ""
+        hint = "; the name of a Parquet file ends in .parquet" if beginning.startswith(b"PAR1") else hint
+        raise InputError(f"{name} is {what} and no text; expected UTF-8, one sentence a line{hint}")
+
+
+def _of_two_bytes(beginning: bytes) -> str | None:
+    """Return which UTF-16 a text without a mark is in: of most letters one of the two bytes is 0."""
+    for encoding, zeros, others in (
+        ("UTF-16LE", beginning[1::2], beginning[::2]),
+        ("UTF-16BE", beginning[::2], beginning[1::2]),
+    ):
+        if zeros and zeros.count(0) > len(zeros) * 0.8 and 0 not in others.rstrip(b"\n"):
+            return encoding
+    return None
+
+
+def decoded(content: bytes, name: str) -> str | Failure:
+    """Return the text that bytes spell, or why they spell none."""
+    if len(content) > MOST_BYTES:
+        return Failure(f"it is longer than {MOST_BYTES >> 20} MiB; split it into sentences, one a line")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return Failure(f"it is not UTF-8 at byte {error.start + 1}; convert {name} to UTF-8 first")

@@ -1,0 +1,172 @@
+"""`--jobs`: many processes write what one writes, whatever happens to them, and none of them outlives the run."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_checkpoints import minilm_folder
+from threadpoolctl import threadpool_limits
+from worker_kills import ATTN, disturbed, workers_of
+
+Run = Callable[..., Any]
+
+WORDS = "time flies like an arrow fruit banana a the cat".split()
+
+
+@pytest.fixture(autouse=True)
+def on_one_core() -> Iterator[None]:
+    """NumPy multiplies on one core, as it does in the program."""
+    with threadpool_limits(1):
+        yield
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """Sentences of which some are bad, some are warned of, and all have a name."""
+    drawn, path = random.Random(0), tmp_path / "corpus.jsonl"
+    texts = [" ".join(drawn.choices(WORDS, k=drawn.randint(1, 6))) for _ in range(70)]
+    texts[4] = texts[33] = " "
+    texts[20] = "zyzzyva \u2603"
+    path.write_text("".join(f'{{"name": "n{place}", "text": "{text}"}}\n' for place, text in enumerate(texts)))
+    return path
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["inspect", "-F", "json"],
+        ["inspect", "-F", "jsonl", "--keep-errors", "-m", "demo"],
+        ["inspect", "-F", "tsv", "--norms", "--words", "-m", "demo"],
+        ["inspect", "-F", "csv", "--query", "1", "--mask", "~full"],
+        ["heads", "-F", "tsv", "-m", "demo"],
+        ["tokens", "-F", "json", "--keep-errors"],
+        ["tokens", "-F", "tsv", "--fail-fast"],
+    ],
+    ids=" ".join,
+)
+def test_many_processes_write_what_one_writes(attn: Run, corpus: Path, arguments: list[str]) -> None:
+    kept = ["--keep", "name"] if arguments[0] != "heads" else []
+    alone = attn(*arguments, "--file", corpus, *kept, "--jobs", "1")
+    assert alone.code == 5
+    ran = attn(*arguments, "--file", corpus, *kept, "-j", "3")
+    assert (ran.code, ran.out, ran.err) == (alone.code, alone.out, alone.err)
+
+
+@pytest.mark.parametrize("command", ["inspect", "tokens"])
+def test_parquet_is_that_of_one_process(attn: Run, corpus: Path, tmp_path: Path, command: str) -> None:
+    files = [tmp_path / f"{jobs}.parquet" for jobs in (1, 2)]
+    for jobs, file in enumerate(files, start=1):
+        assert attn(command, "--file", corpus, "-o", file, "-j", str(jobs)).code == 5
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_a_run_that_was_interrupted_goes_on_in_many_processes(attn: Run, corpus: Path, tmp_path: Path) -> None:
+    whole, left = tmp_path / "whole.jsonl", tmp_path / "left.jsonl"
+    given = ["inspect", "-m", "demo", "--file", corpus, "-j", "2"]
+    assert attn(*given, "-o", whole).code == 5
+    Path(f"{left}.part").write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
+    ran = attn(*given, "-o", left, "--resume")
+    assert ran.code == 5
+    assert "going on from sentence " in ran.err
+    assert left.read_bytes() == whole.read_bytes()
+
+
+def test_where_there_is_one_process_jobs_are_refused(attn: Run, tmp_path: Path) -> None:
+    for arguments, said in (
+        (["-j", "2"], "--jobs does not apply to table, which is drawn, one sentence after the other"),
+        (["-j", "auto", "-F", "svg"], "--jobs does not apply to svg, which is drawn"),
+        (["-j", "2", "--save", tmp_path / "x.safetensors", "-F", "json"], "--jobs does not apply to --save"),
+        (["-j", "0", "-F", "json"], "--jobs 0: expected a number of processes from 1 to 1024, or auto"),
+        (["-j", "many", "-F", "json"], "--jobs many: expected"),
+    ):
+        ran = attn("inspect", "time flies", *arguments)
+        assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+        assert ran.err.startswith(f"attn: {said}")
+    assert attn("inspect", "time flies", "-j", "1").code == 0
+    assert attn("inspect", "time flies", ATTN_JOBS="2").code == 0
+
+
+def test_workers_that_are_killed_at_random_moments_change_nothing(tmp_path: Path, attn: Run) -> None:
+    path = tmp_path / "corpus.txt"
+    path.write_text("".join(f"{' '.join(WORDS)} {number}\n" for number in range(600)))
+    arguments = ["inspect", "-m", "demo", "--file", str(path), "-F", "tsv"]
+    expected = attn(*arguments, "-j", "1").out
+    written, lost = disturbed([*arguments, "-j", "2"], 3, random.Random(0))
+    assert lost > 0
+    assert written.decode() == expected
+
+
+def running(path: Path) -> tuple[subprocess.Popen[bytes], list[int]]:
+    """Return a run that waits for somebody to read on, and its workers."""
+    arguments = [*ATTN, "inspect", "-m", minilm_folder(), "--file", str(path), "-F", "tsv", "-j", "2"]
+    run = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    assert run.stdout is not None
+    run.stdout.read(2**20)
+    while len(workers := workers_of(run.pid)) < 2:
+        time.sleep(0.01)
+    return run, workers
+
+
+@pytest.fixture
+def long(tmp_path: Path) -> Path:
+    """More sentences than a run that nobody reads gets done."""
+    path = tmp_path / "long.txt"
+    path.write_text("time flies like an arrow\n" * 50_000)
+    return path
+
+
+@pytest.mark.usefixtures("signals_arrive")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL, None])
+def test_no_worker_outlives_the_run(long: Path, number: signal.Signals | None) -> None:
+    run, workers = running(long)
+    assert run.stdout is not None
+    assert run.stderr is not None
+    if number is None:  # nobody reads any more
+        run.stdout.close()
+    elif number is signal.SIGINT:  # which a terminal sends to all of them
+        os.killpg(run.pid, number)
+    else:
+        run.send_signal(number)
+    assert run.wait(30) == {None: 141, signal.SIGKILL: -9}.get(number, 128 + (number or 0))
+    assert run.stderr.read() == b""
+    deadline = time.monotonic() + 30
+    while any(_is_alive(worker) for worker in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    run.stdout.close()
+    run.stderr.close()
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{process}/status").read_text()
+    except OSError:
+        return False
+
+
+def test_workers_share_one_copy_of_the_weights(long: Path) -> None:
+    run, workers = running(long)
+    try:
+        mapped = [_of_weights(worker) for worker in workers]
+    finally:
+        run.kill()
+        run.communicate()
+    (resident, share), (other, _) = mapped
+    assert resident > 1e6 < other
+    # The rest of them may be mapped by other tests at this moment, which makes a share smaller still.
+    assert share <= 0.6 * resident
+
+
+def _of_weights(process: int) -> tuple[float, float]:
+    """Return how many bytes of weights a process has in memory, and its share where others have them too."""
+    maps = re.split(r"(?m)^(?=[0-9a-f]+-[0-9a-f]+ )", Path(f"/proc/{process}/smaps").read_text())
+    found = [one for one in maps if ".safetensors" in one.partition("\n")[0]]
+    sizes = [[1024 * int(re.search(rf"(?m)^{name}: +(\d+)", one)[1]) for one in found] for name in ("Rss", "Pss")]  # type: ignore[index]
+    return sum(sizes[0]), sum(sizes[1])
