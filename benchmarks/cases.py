@@ -27,7 +27,7 @@ class Case:
     """One command, and how much it may take.
 
     Ratios are to its table's first command; `added` is in seconds more than that one, `beside_loaded` in MB more than
-    the loaded model.
+    the loaded model, `each` in milliseconds of the processor for each of its `sentences`.
     """
 
     name: str
@@ -36,6 +36,8 @@ class Case:
     added: float | None = None
     memory: float | None = None
     beside_loaded: float | None = None
+    each: float | None = None
+    sentences: int = 0
     is_loaded: bool = False
 
 
@@ -250,6 +252,46 @@ def native_sentences(material: Material, count: int) -> list[Case]:
     ]
 
 
+def corpus_heads(material: Material, count: int) -> list[Case]:
+    """Compare every metric of all heads over many sentences to the fastest script that batches them."""
+    batched = script("batched.py", material.minilm(), "--file", corpus(material, count))
+    return [
+        Case(f"batched script, {count:,} sentences", batched, sentences=count),
+        Case("attn heads", heads_of(material, count, 1), 0.35, each=7, sentences=count),
+    ]
+
+
+def corpus_jobs(material: Material, count: int) -> list[Case]:
+    """Compare two jobs to one."""
+    one, two = (heads_of(material, count, jobs) for jobs in (1, 2))
+    return [
+        Case(f"attn heads, {count:,} sentences", one, sentences=count),
+        Case("attn heads --jobs 2", two, 1 / 1.8, sentences=count),
+    ]
+
+
+def corpus_lines(material: Material, count: int) -> list[Case]:
+    """Compare one head of layer 0, as JSON lines, to the fastest script that batches the sentences."""
+    folder, file = material.minilm(), corpus(material, count)
+    batched = script("batched.py", folder, "--file", file, "--layer", 0, "--head", 0)
+    lines = [*json_lines(material, "native", folder, 0, file), "--jobs", "1"]
+    return [
+        Case(f"batched script, {count:,} sentences", batched, sentences=count),
+        Case("batched script, layers not cut", [*batched, "--uncut"], sentences=count),
+        Case("attn inspect -F jsonl", lines, 0.10, each=1.2, sentences=count),
+    ]
+
+
+def corpus(material: Material, count: int) -> str:
+    return material.file(f"sentences-{count}.txt", texts.sentences(count))
+
+
+def heads_of(material: Material, count: int, jobs: int) -> list[str]:
+    """Return the command that measures all heads over many sentences."""
+    options = [*by("native", material.minilm()), "--file", corpus(material, count), "-F", "tsv", "--jobs", str(jobs)]
+    return [ATTN, "heads", *options]
+
+
 def engines(material: Material, name: str, layer: int, lengths: Sequence[int]) -> list[Case]:
     """Compare the two engines where a model has to run as a whole: one text of each length, and many sentences."""
     folder = material.minilm() if name == "minilm" else material.checkpoint(name)
@@ -284,7 +326,7 @@ def long(material: Material, length: int, bare: float | None) -> list[Case]:
     folder = material.checkpoint("gpt2")
     file = material.file(f"gpt2-{length}.txt", texts.text(length, ROWS["gpt2"]))
     loop = [folder, 6, "--file", file, "--head", 3]
-    options = [*by("transformers", folder), "--layer", 6, "--head", 3, "--file", file, "--whole"]
+    options = [*by("auto", folder), "--layer", 6, "--head", 3, "--file", file, "--whole"]
     whole = inspect(*options, "--show", "weights", "-F", "json", "-o", material.out("weights.json"))
     matrix = 1.5 * length * length * 4 / 1e6
     cases = [
@@ -304,7 +346,7 @@ def long(material: Material, length: int, bare: float | None) -> list[Case]:
 def longest(material: Material, length: int) -> list[Case]:
     folder = material.checkpoint("gpt2")
     file = material.file(f"gpt2-{length}.txt", texts.text(length, ROWS["gpt2"]))
-    options = [*by("transformers", folder), "--layer", 6, "--head", 3, "--file", file, "--whole", "--show", "heatmap"]
+    options = [*by("auto", folder), "--layer", 6, "--head", 3, "--file", file, "--whole", "--show", "heatmap"]
     return [
         Case("interface loop, summary", script("interface.py", folder, 6, "--file", file, "--head", 3, "--map")),
         Case("attn, summary", inspect(*options), 1.3, memory=1.3),
@@ -365,9 +407,23 @@ QUESTIONS = [
         {"native-sentences": partial(native_sentences, count=1000)},
     ),
     Question(
+        "What does a corpus of 10,000 sentences cost?",
+        "MiniLM: every metric of all heads, and one head of layer 0 as JSON lines, beside the fastest script that one "
+        "can write with transformers: sentences sorted by length, in padded batches on all cores, metrics in torch, "
+        "layers above cut off. It leaves out the highest score, which transformers does not return. `attn` has one "
+        "job, but where two are compared with one.",
+        {
+            "corpus-heads": partial(corpus_heads, count=10_000),
+            "corpus-lines": partial(corpus_lines, count=10_000),
+            "corpus-jobs": partial(corpus_jobs, count=10_000),
+        },
+        rounds=3,
+        is_warmed=False,
+    ),
+    Question(
         "Which engine is faster, for how long a text?",
-        "The native engine multiplies on one core, and a short sentence costs it little more than its imports. "
-        "transformers spreads its work over the cores. So `--engine auto` leaves a long sentence to transformers.",
+        "Both spread a long text over the cores, and a short sentence costs the native engine little more than its "
+        "imports. So no length makes `--engine auto` choose transformers.",
         {
             "engines-minilm": partial(engines, name="minilm", layer=5, lengths=(16, 128, 512)),
             "engines-gpt2": partial(engines, name="gpt2", layer=11, lengths=(16, 128, 512, 1024)),
@@ -378,7 +434,8 @@ QUESTIONS = [
     Question(
         "What does attn add to transformers, and how do peers compare?",
         "Beside the bare script, and beside BertViz and TransformerLens where they are installed. `attn` runs with "
-        "`--engine transformers` in this part and those below. Most of such a run is importing torch and transformers.",
+        "`--engine transformers` in this part and the two below. Most of such a run is importing torch and "
+        "transformers.",
         {"checkpoint-minilm": minilm, "checkpoint-llama": llama},
     ),
     Question(
@@ -406,7 +463,7 @@ QUESTIONS = [
         "What do thousands of tokens cost?",
         'The summary of one head and its whole matrix, on the GPT-2. "The model loaded, every weight read" is a bare '
         "process with the model in memory.",
-        {"long-1024": partial(long, length=1024, bare=0.6), "long-4096": partial(long, length=4096, bare=0.18)},
+        {"long-1024": partial(long, length=1024, bare=0.3), "long-4096": partial(long, length=4096, bare=0.12)},
         is_warmed=False,
     ),
     Question(

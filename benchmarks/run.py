@@ -37,6 +37,8 @@ class Result:
     """The rounds of one command, and why there are no more of them, if it failed."""
 
     seconds: list[float] = field(default_factory=list)
+    worked: list[float] = field(default_factory=list)
+    """The seconds of the processor, its own and its children's."""
     megabytes: list[float] = field(default_factory=list)
     failure: str = ""
 
@@ -60,6 +62,7 @@ def once(command: list[str], material: Material, result: Result, counts: bool) -
         result.failure = f"exit code {process.returncode}: {lines[-1] if lines else ''}".replace("|", "/")
     elif counts:
         result.seconds.append(seconds)
+        result.worked.append(usage.ru_utime + usage.ru_stime)
         result.megabytes.append(usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6)
     for file in written.iterdir():
         file.unlink()
@@ -88,6 +91,8 @@ def table(name: str, cases: list[Case], results: list[Result]) -> int:
     loaded = next((median(result.megabytes) for case, result in zip(cases, results, strict=True) if case.is_loaded), 0)
     first_seconds, first_megabytes = median(results[0].seconds), median(results[0].megabytes)
     heads = [name, "median", "min..max", "ratio", "target", "peak memory", "compared", "target"]
+    if counts := any(case.sentences for case in cases):
+        heads += ["processor, a sentence", "target"]
     print("\n| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
     over = 0
     for case, result in zip(cases, results, strict=True):
@@ -109,6 +114,11 @@ def table(name: str, cases: list[Case], results: list[Result]) -> int:
         cells = [case.name, f"{seconds:.3f} s", f"{min(result.seconds):.3f}..{max(result.seconds):.3f}"]
         cells += [f"{seconds / first_seconds:.2f}×", time_target + " **over**" * slow]
         cells += [f"{megabytes:.0f} MB", memory, memory_target + " **over**" * big]
+        if counts:
+            each = 1000 * median(result.worked) / case.sentences
+            each_target, busy = limit(each, case.each, " ms")
+            over += busy
+            cells += [f"{each:.2f} ms", each_target + " **over**" * busy]
         print("| " + " | ".join(cells) + " |")
     sys.stdout.flush()
     return over
