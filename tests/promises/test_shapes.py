@@ -12,6 +12,7 @@ import pytest
 from shapes import UNCHECKED
 
 import attncli
+from attncli import attention
 
 PLANTED = """
 from __future__ import annotations
@@ -94,3 +95,9 @@ def test_every_module_of_the_package_is_imported_so() -> None:
 @pytest.mark.parametrize("name", sorted(UNCHECKED))
 def test_what_is_left_unchecked_is_still_there(name: str) -> None:
     assert pkgutil.resolve_name(name)
+
+
+def test_shapes_that_do_not_fit_are_caught_by_the_annotations() -> None:
+    vectors = np.ones((2, 3, 4), np.float32)
+    with pytest.raises(Exception, match="Type-check"):
+        attention.dot_products(vectors, vectors[0])
