@@ -257,13 +257,14 @@ def corpus_heads(material: Material, count: int) -> list[Case]:
     batched = script("batched.py", material.minilm(), "--file", corpus(material, count))
     return [
         Case(f"batched script, {count:,} sentences", batched, sentences=count),
-        Case("attn heads", heads_of(material, count, 1), 0.35, each=7, sentences=count),
+        Case("attn heads --jobs auto", heads_of(material, count, "auto"), 0.35, sentences=count),
+        Case("attn heads", heads_of(material, count, "1"), each=7, sentences=count),
     ]
 
 
 def corpus_jobs(material: Material, count: int) -> list[Case]:
     """Compare two jobs to one."""
-    one, two = (heads_of(material, count, jobs) for jobs in (1, 2))
+    one, two = (heads_of(material, count, jobs) for jobs in "12")
     return [
         Case(f"attn heads, {count:,} sentences", one, sentences=count),
         Case("attn heads --jobs 2", two, 1 / 1.8, sentences=count),
@@ -274,11 +275,12 @@ def corpus_lines(material: Material, count: int) -> list[Case]:
     """Compare one head of layer 0, as JSON lines, to the fastest script that batches the sentences."""
     folder, file = material.minilm(), corpus(material, count)
     batched = script("batched.py", folder, "--file", file, "--layer", 0, "--head", 0)
-    lines = [*json_lines(material, "native", folder, 0, file), "--jobs", "1"]
+    lines = json_lines(material, "native", folder, 0, file)
     return [
         Case(f"batched script, {count:,} sentences", batched, sentences=count),
         Case("batched script, layers not cut", [*batched, "--uncut"], sentences=count),
-        Case("attn inspect -F jsonl", lines, 0.10, each=1.2, sentences=count),
+        Case("attn inspect -F jsonl --jobs auto", [*lines, "--jobs", "auto"], 0.10, sentences=count),
+        Case("attn inspect -F jsonl", [*lines, "--jobs", "1"], each=1.2, sentences=count),
     ]
 
 
@@ -286,9 +288,9 @@ def corpus(material: Material, count: int) -> str:
     return material.file(f"sentences-{count}.txt", texts.sentences(count))
 
 
-def heads_of(material: Material, count: int, jobs: int) -> list[str]:
+def heads_of(material: Material, count: int, jobs: str) -> list[str]:
     """Return the command that measures all heads over many sentences."""
-    options = [*by("native", material.minilm()), "--file", corpus(material, count), "-F", "tsv", "--jobs", str(jobs)]
+    options = [*by("native", material.minilm()), "--file", corpus(material, count), "-F", "tsv", "--jobs", jobs]
     return [ATTN, "heads", *options]
 
 
@@ -411,7 +413,7 @@ QUESTIONS = [
         "MiniLM: every metric of all heads, and one head of layer 0 as JSON lines, beside the fastest script that one "
         "can write with transformers: sentences sorted by length, in padded batches on all cores, metrics in torch, "
         "layers above cut off. It leaves out the highest score, which transformers does not return. `attn` has one "
-        "job, but where two are compared with one.",
+        "job where the line says no other number.",
         {
             "corpus-heads": partial(corpus_heads, count=10_000),
             "corpus-lines": partial(corpus_lines, count=10_000),
