@@ -124,37 +124,6 @@ def goes_straight(path: Path) -> bool:
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
-class Location(type(Path())):  # type: ignore[misc]  # a class of its own for each system
-    """A path as it was given: `Path` forgets the slash at the end of a folder's name, and the two of a URL.
-
-    Attributes:
-        given: how it was written.
-    """
-
-    given: str
-
-    @classmethod
-    def of(cls, given: str) -> Location:
-        """Return the path that is written so."""
-        path: Location = cls(given)
-        path.given = given
-        return path
-
-
-def folder_of(output: Path | None) -> str | None:
-    """Return the folder that an output is, absolute or a URL; None is a file.
-
-    It ends in a slash, or is there and has no ending, as every file has that is written.
-    """
-    if output is None:
-        return None
-    given = output.given if isinstance(output, Location) else str(output)
-    if "://" in given:
-        return given
-    is_folder = given.endswith(("/", os.sep)) or (not output.suffix and os.path.isdir(output))
-    return os.path.abspath(given) if is_folder else None
-
-
 @contextmanager
 def claimed(aside: Path, waits: bool = False) -> Iterator[bool]:
     """Hold a side file, creating it; it is let go when this process ends, however it does.

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from attncli.corpus.work import Answer
 
 _ON = re.compile(r"ray(?:://(?P<address>[^/]+?)/?)?")
-_PORT = 6379  # of `ray start --head`
 
 
 def check_on(request: Request, on: str, unfit: str | None) -> None:
@@ -60,8 +59,9 @@ def answered_on(
         AttnError: what `corpus.on_ray` raises.
         InputError: there is no sentence.
     """
-    from attncli.corpus.dataset import in_parts
+    from attncli.corpus.cluster import PORT
     from attncli.corpus.on_ray import answered
+    from attncli.corpus.parts import in_parts
     from attncli.corpus.work import in_windows
     from attncli.sources.reading import check_texts
 
@@ -72,7 +72,7 @@ def answered_on(
     assert found is not None
     address = found["address"]
     if address is not None and not re.search(r":\d+$", address):
-        address = f"{address}:{_PORT}"
+        address = f"{address}:{PORT}"
     answers: Generator[Answer[Any], None, None] = answered(
         work if dataset is None else dataset.parts(work),
         corpus,

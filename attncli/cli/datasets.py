@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from attncli.cli.environment import Environment
     from attncli.cli.groups import Options
-    from attncli.corpus.dataset import Parts, Table, Tally
+    from attncli.corpus.dataset import Tally
+    from attncli.corpus.parts import Parts, Table
     from attncli.corpus.work import Answer, Work
 
 # Those that they do not depend on. The sentences themselves are known by what they are.
@@ -53,13 +54,13 @@ class Writing(NamedTuple):
 
     def parts(self, work: Work[Any]) -> Parts[Any]:
         """Return the work that writes what another one answers."""
-        from attncli.corpus.dataset import Parts
+        from attncli.corpus.parts import Parts
 
         return Parts(work, self.folder, self.table)
 
     def counted(self, answers: Generator[Answer[Any], None, None]) -> Generator[Answer[Any], None, None]:
         """Pass the answers of parts on, and take their receipts."""
-        from attncli.corpus.dataset import Receipt
+        from attncli.corpus.parts import Receipt
 
         with closing(answers):
             for answer in answers:

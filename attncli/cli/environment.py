@@ -176,6 +176,17 @@ class Environment:
         can_move = os.environ.get("TERM") != "dumb" and find_spec("termios") is not None
         return can_move and self.is_terminal(None) and sys.stdin is not None and sys.stdin.isatty()
 
+    def lacks_screen(self) -> str:
+        """Return why nobody can look at a screen here that changes as they type; empty where somebody can."""
+        streams = {"standard input": sys.stdin, "standard output": self._data, "standard error": sys.stderr}
+        if other := next((name for name, one in streams.items() if one is None or not one.isatty()), None):
+            return f"{other} is not one"
+        if os.environ.get("TERM") == "dumb":
+            return "TERM says that this one is dumb"
+        if os.environ.get("ACCESSIBLE", "0") not in ("", "0"):
+            return "ACCESSIBLE says that it is read aloud"
+        return ""
+
     def agrees(self, question: str) -> bool:
         """Ask the person at the terminal; nobody is there where standard input or stderr is something else."""
         if is_piped_in() or sys.stdin is None or sys.stderr is None or not sys.stderr.isatty():

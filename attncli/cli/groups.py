@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
@@ -15,7 +15,6 @@ from typer.core import TyperCommand
 
 from attncli.cli.config import Setting, default_map, unfit
 from attncli.cli.environment import Environment
-from attncli.files import Location
 from attncli.text import did_you_mean
 
 
@@ -38,6 +37,8 @@ class Options:
 
 
 _Group = TypeVar("_Group", bound=Options)
+
+_hints: Callable[[Any], dict[str, Any]] = cache(partial(get_type_hints, include_extras=True))  # of a group's fields
 
 
 def takes(command: Callable[..., None], *beside: type[Options]) -> Callable[..., None]:
@@ -81,7 +82,7 @@ def takes(command: Callable[..., None], *beside: type[Options]) -> Callable[...,
 
 def choices_of(group: type[Options], name: str) -> tuple[str, ...]:
     """Return what an option of a group can be chosen from."""
-    return get_args(_kind(get_type_hints(group, include_extras=True)[name]))
+    return get_args(_kind(_hints(group)[name]))
 
 
 def _is_group(kind: Any) -> bool:
@@ -90,7 +91,7 @@ def _is_group(kind: Any) -> bool:
 
 def _parameters(group: type[Options]) -> Iterator[inspect.Parameter]:
     """Yield a parameter for each option of a group, and of the groups within."""
-    kinds = get_type_hints(group, include_extras=True)
+    kinds = _hints(group)
     for field in fields(group):
         kind = kinds[field.name]
         if _is_group(kind):
@@ -100,8 +101,8 @@ def _parameters(group: type[Options]) -> Iterator[inspect.Parameter]:
 
 
 def _filled(group: type[_Group], values: Mapping[str, Any]) -> _Group:
-    kinds = get_type_hints(group, include_extras=True)
-    return group(**{name: _filled(kind, values) if _is_group(kind) else values[name] for name, kind in kinds.items()})
+    kinds = _hints(group).items()
+    return group(**{name: _filled(kind, values) if _is_group(kind) else values[name] for name, kind in kinds})
 
 
 _WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -126,7 +127,7 @@ def value_of(text: str, kind: Any, low: float | None = None, high: float | None 
     if kind is Path:
         if not text:  # which would be the working directory
             raise BadParameter("the file name is empty")
-        return Location.of(text)
+        return Path(text)
     if kind in (int, float):
         return _number(text, kind, low, high)
     choices = get_args(kind)

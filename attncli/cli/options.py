@@ -6,6 +6,7 @@ so that an option which does not apply to the source is told from one that was l
 
 # Annotations are values here, not texts that would have to be compiled once more when a command is built; and nobody
 # prints or compares a group, whose methods for that would cost a run of the toy layer 3 % to make.
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from typer import Argument, Option
 
 from attncli.cli.groups import Options, choices_of
-from attncli.files import folder_of
+from attncli.errors import UsageError
 
 if TYPE_CHECKING:
     from attncli.cli.environment import Environment, PictureFile, Terminal
@@ -285,8 +286,8 @@ class Load(Hub):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Engine(Load):
-    """How a checkpoint is loaded and what computes it: the fields of `EngineOptions`."""
+class OneEngine(Load):
+    """How a checkpoint is loaded and what computes it."""
 
     engine: Annotated[
         Literal["auto", "native", "transformers"] | None,
@@ -296,6 +297,12 @@ class Engine(Load):
             envvar="ATTN_ENGINE",
         ),
     ] = None
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Engine(OneEngine):
+    """The same, and whether both engines compute it: the fields of `EngineOptions`."""
+
     verify: Annotated[bool, model_option("--verify", help="Run both engines and show how far they are apart.")] = False
 
 
@@ -461,6 +468,31 @@ Ramp = Annotated[
         envvar="ATTN_RAMP",
     ),
 ]
+Range = Annotated[
+    Literal["all", "head", "no-sink"] | None,
+    view_option(
+        "--range",
+        help="What the colours reach to: the largest weight of all heads, of each head, or of all without the first "
+        "key. Default: all.",
+        envvar="ATTN_RANGE",
+    ),
+]
+Color = Annotated[
+    Literal["auto", "always", "never"] | None,
+    view_option(help="Colour in the output. Default: auto, in a terminal unless NO_COLOR is set.", envvar="ATTN_COLOR"),
+]
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Colors(Options):
+    """What cells look like."""
+
+    colormap: Colormap = None
+    ramp: Ramp = None
+    range: Range = None
+    color: Color = None
+
+
 FigureSize = Annotated[
     str | None,
     view_option(
@@ -524,14 +556,7 @@ class View(Options):
         ),
     ] = None
     ramp: Ramp = None
-    range: Annotated[
-        Literal["all", "head", "no-sink"] | None,
-        view_option(
-            help="What the colours reach to: the largest weight of all heads, of each head, or of all without the "
-            "first key. Default: all.",
-            envvar="ATTN_RANGE",
-        ),
-    ] = None
+    range: Range = None
     precision: Precision = None
 
 
@@ -587,12 +612,7 @@ _FILE_OR_FOLDER = output_option(
 class Output(Options):
     """Where what is shown goes, and in which format."""
 
-    color: Annotated[
-        Literal["auto", "always", "never"] | None,
-        view_option(
-            help="Colour in the output. Default: auto, in a terminal unless NO_COLOR is set.", envvar="ATTN_COLOR"
-        ),
-    ] = None
+    color: Color = None
     width: Annotated[
         int | None,
         view_option(
@@ -610,12 +630,29 @@ class Output(Options):
     format_: Annotated[
         Literal["table", "json", "jsonl", "tsv", "csv", "parquet", "svg", "pdf", "png", "html", "md"] | None, _FORMAT
     ] = None
-    output: Annotated[Path | None, _file_option("standard output")] = None
+    output: Annotated[str | None, _file_option("standard output")] = None
+
+    @cached_property
+    def file(self) -> Path | None:
+        """What is written to; None is the default.
+
+        Raises:
+            UsageError: its name is empty, which would be the working directory.
+        """
+        if self.output == "":
+            raise UsageError("--output: the file name is empty")
+        return None if self.output is None else Path(self.output)
 
     @property
     def folder(self) -> str | None:
-        """The folder that parts are written into, if the output is one: a path or a URL."""
-        return folder_of(self.output)
+        """The folder that parts are written into, absolute or a URL; None is a file.
+
+        It ends in a slash, which a path would forget, or is there and has no ending, as every file has that is written.
+        """
+        if self.output is None or "://" in self.output:
+            return self.output
+        is_folder = self.output.endswith(("/", os.sep)) or (not Path(self.output).suffix and os.path.isdir(self.output))
+        return os.path.abspath(self.output) if is_folder else None
 
     def chosen(self, takes_folder: bool = False) -> str:
         """Return the format that `--format` and the ending of `--output` agree on.
@@ -628,18 +665,19 @@ class Output(Options):
         """
         from attncli.formats import FIGURES, choose_format
 
-        chosen = choose_format(self.format_, self.output, choices_of(type(self), "format_"), takes_folder)
+        is_folder = takes_folder and self.folder is not None
+        chosen = choose_format(self.format_, self.file, choices_of(type(self), "format_"), is_folder)
         if chosen in FIGURES:
             from attncli.formats.figures import check_figures
 
-            check_figures(self.output, chosen)
+            check_figures(self.file, chosen)
         return chosen
 
     def canvas(
         self, environment: "Environment", chosen: str, command: str
     ) -> "AbstractContextManager[Terminal | PictureFile]":
         """Give what views are drawn on, in one of `formats.DRAWN`; see `Environment.canvas`."""
-        return environment.canvas(f"attn {command}", chosen, self.output, self.color, self.width, self.all_)
+        return environment.canvas(f"attn {command}", chosen, self.file, self.color, self.width, self.all_)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -649,14 +687,14 @@ class Rows(Output):
     format_: Annotated[
         Literal["table", "json", "tsv", "csv", "parquet", "svg", "pdf", "png", "html", "md"] | None, _FORMAT
     ] = None
-    output: Annotated[Path | None, _FILE_OR_FOLDER] = None
+    output: Annotated[str | None, _FILE_OR_FOLDER] = None
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Traces(Output):
     """Where traces go, sentence by sentence or in parts."""
 
-    output: Annotated[Path | None, _FILE_OR_FOLDER] = None
+    output: Annotated[str | None, _FILE_OR_FOLDER] = None
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -664,7 +702,7 @@ class Beside(Output):
     """Where what is said of a program goes, whose standard output is its own."""
 
     format_: Annotated[Literal["table", "json", "tsv"] | None, _FORMAT] = None
-    output: Annotated[Path | None, _file_option("standard error")] = None
+    output: Annotated[str | None, _file_option("standard error")] = None
 
 
 @dataclass(frozen=True, repr=False, eq=False)

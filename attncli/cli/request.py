@@ -86,6 +86,8 @@ def made_of(
     resumed: Resumed | None = None,
     texts: Iterable[Sentence] | None = None,
     jobs: int | None = 1,
+    on: str | None = None,
+    keeps_errors: bool = False,
     dataset: Writing | None = None,
 ) -> Generator[Answered[Any], None, None]:
     """Yield what is made of the traces that a command is asked for; a bad request is refused before the first one.
@@ -100,6 +102,8 @@ def made_of(
         resumed: the run that this one goes on from; sentences that it answered are not answered again.
         texts: in the place of the sentences that the options name.
         jobs: how many processes work; see `corpus.local.answered`.
+        on: where else they work; see `--on`.
+        keeps_errors: whether a failure that is all there is has its place in the output.
         dataset: whose parts are written; nothing else is answered than bad sentences, and what is said of others.
 
     Raises:
@@ -122,7 +126,7 @@ def made_of(
         return (answer for answer in task.made(Batch("", [Sentence(1, trace.text)]), iter([(1, trace)])))
     asked = request.computed
     check_chat(asked.sentences, asked.sentences.target)
-    if (on := getattr(request, "on", None)) is not None:
+    if on is not None:
         from attncli.cli.cluster import answered_on
 
         has: Given = "text" if asked.sentences.target is None else "both"
@@ -135,13 +139,13 @@ def made_of(
     if jobs is None and (asked.load.device not in (None, "cpu") or asked.load.device_map is not None):
         jobs = 1  # there is one device, and one copy of the weights on it
     if dataset is not None:
-        from attncli.corpus.dataset import in_parts
+        from attncli.corpus.parts import in_parts
 
         parts, batches = dataset.parts(work), in_parts(sentences, asked.sentences.files)
         return dataset.counted(answered(parts, batches, jobs, parts.on(lambda: work.on(source))))
     batches = in_windows(sentences, together_from(jobs) if task.made.by_sentence and not source.runs_together else 1)
     answers = answered(work, batches if resumed is None else resumed.left(batches), jobs, work.on(source))
-    if given == "target" and not getattr(request, "keep_errors", False):
+    if given == "target" and not keeps_errors:
         return _refusing(answers)
     return answers if resumed is None else resumed.due(answers)
 

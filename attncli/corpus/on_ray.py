@@ -7,34 +7,28 @@ sentences alone, and each process multiplies on one core.
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import pickle
-import signal
 import socket
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count, groupby
-from threading import current_thread, main_thread
 from typing import Any, Protocol
 from warnings import catch_warnings, simplefilter
 
 from attncli._version import __version__
+from attncli.corpus.cluster import joined
 from attncli.corpus.work import Answer, Batch, Result, Work, part_of
 from attncli.errors import AttnError, InputError, LoadError
-from attncli.sources.machine import ONE_THREAD, cores
+from attncli.sources.machine import ONE_THREAD
 from attncli.sources.stream import Sentence
 from attncli.text import visible
 
 _MESSAGE = 2**24  # bytes of answers that are sent back at a time
 _TRIES = 10  # processes that a part may take along; machines that are taken away on purpose do not count
 _READERS = 8  # processors for which one process reads
-_REACHED = 5  # seconds in which a machine answers that is there
-_PORT = 6379
-
-_log = logging.getLogger(__name__)
 
 
 class Files(Protocol):
@@ -74,7 +68,7 @@ def answered(
         LoadError: Ray is not installed, the cluster is not reached, or its machines have another attncli.
         AttnError: the work cannot be opened, or raises it.
     """
-    with _cluster(address, jobs) as ray:
+    with joined(address, jobs) as ray:
         from ray.data import ActorPoolStrategy, DataContext, from_items
 
         logging.getLogger("ray.data").setLevel(logging.CRITICAL)
@@ -222,84 +216,3 @@ def _lacking(why: object) -> LoadError:
         f"a machine of the cluster cannot run it: {visible(str(why))}; each of them needs attncli {__version__} and "
         "the packages that the command takes"
     )
-
-
-@contextmanager
-def _cluster(address: str | None, jobs: int | None) -> Iterator[Any]:
-    """Be a part of the cluster, or one by itself, as long as the block runs.
-
-    Raises:
-        LoadError: Ray is not installed, or the cluster is not reached.
-    """
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anyone
-    try:
-        import ray
-        import ray.data  # which brings more along
-    except ImportError as error:
-        raise LoadError(f"--on ray needs Ray ({error}); install it with: pip install 'attncli[ray]'") from None
-    named = "" if address else ", which RAY_ADDRESS names"
-    address = address or os.environ.get("RAY_ADDRESS") or "local"
-    if address not in ("local", "auto"):
-        _reach(address, named)
-    if ray.is_initialized():  # by the program that this is a part of
-        yield ray
-        return
-    options: dict[str, Any] = {"num_cpus": jobs or cores(), "include_dashboard": False} if address == "local" else {}
-    try:
-        with _as_before():
-            ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL, **options)
-    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        why = str(error).strip().partition("\n")[0]
-        raise LoadError(
-            f"cannot join the Ray cluster at {visible(address)}: {visible(why)} This machine has to be a part of it, "
-            f"which ray start --address={visible(address)} --num-cpus=0 makes it"
-        ) from None
-    with redirect_stdout(_Heard()):
-        try:
-            yield ray
-        finally:
-            ray.shutdown()
-
-
-class _Heard(io.TextIOBase):
-    """What Ray prints of its own, into a stream that is for data."""
-
-    def write(self, text: str) -> int:
-        """Log it."""
-        if text.strip():
-            _log.info("Ray: %s", text.strip())
-        return len(text)
-
-
-def _reach(address: str, named: str) -> None:
-    """Raise LoadError, at once, for what is no address, or where nobody answers; Ray tries for minutes.
-
-    `named` is added to the address where the error says it.
-    """
-    host, _, port = address.rpartition(":")
-    try:
-        if not (host and port.isdecimal()) or "/" in host:
-            raise ValueError(f"expected HOST:PORT, as ray start says it, such as 10.0.0.1:{_PORT}")
-        socket.create_connection((host.strip("[]"), int(port)), _REACHED).close()
-    except (OSError, ValueError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise LoadError(f"cannot reach the Ray cluster at {visible(address)}{named}: {why}") from None
-
-
-@contextmanager
-def _as_before() -> Iterator[None]:
-    """Give back the signals that the block takes, and keep what its C++ writes, past Python, off the terminal."""
-    kept = {}
-    if current_thread() is main_thread():
-        kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    stderr = os.dup(2)
-    with open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
-        for number, handler in kept.items():
-            signal.signal(number, handler)

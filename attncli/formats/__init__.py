@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attncli.errors import UsageError
-from attncli.files import folder_of, goes_straight
+from attncli.files import goes_straight
 from attncli.text import visible
 
 if TYPE_CHECKING:
@@ -99,21 +99,21 @@ def gathered(pieces: Iterable[str]) -> Iterator[str]:
         yield "".join(waiting)
 
 
-def choose_format(given: str | None, output: Path | None, choices: Sequence[str], takes_folder: bool = False) -> str:
+def choose_format(given: str | None, output: Path | None, choices: Sequence[str], is_folder: bool = False) -> str:
     """Return the format that `--format` and the ending of `--output` agree on; that of a folder is `parquet`.
 
     Args:
         given: `--format`, if it was given.
         output: `--output`, if it was given.
         choices: what the command writes; `table` is among them, in files that end in .txt.
-        takes_folder: whether it writes folders of parts.
+        is_folder: whether that is a folder of parts.
 
     Raises:
         UsageError: they contradict each other, or the ending is unknown.
     """
     if output is None or (not output.suffix and goes_straight(output)):
         return given or "table"
-    if takes_folder and folder_of(output) is not None:
+    if is_folder:
         if given not in (None, "parquet"):
             raise UsageError(f"--format {given} does not apply to a folder, whose parts are parquet; drop one of them")
         return "parquet"

@@ -1,6 +1,5 @@
 """Ray: the answers of one process, in their order, whatever happens to the processes and machines of a cluster."""
 
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -11,9 +10,9 @@ from works import Told
 
 from attncli.analysis.heads import SurveyStates
 from attncli.corpus import on_ray
-from attncli.corpus.dataset import Each, Merged, Parts, in_parts
 from attncli.corpus.inspecting import Inspected
 from attncli.corpus.local import answered
+from attncli.corpus.parts import Each, Merged, Parts, in_parts
 from attncli.corpus.reading import Corpus
 from attncli.corpus.surveying import Surveying
 from attncli.corpus.tracing import Tracing
@@ -129,23 +128,3 @@ def test_what_is_raised_where_it_runs_is_raised_here(
     monkeypatch.setattr(on_ray, "__version__", "9.9")
     assert isinstance(error := raised(given, tmp_path, jobs=1), LoadError)
     assert " 9.9; install the same one on every machine" in str(error)
-
-
-@pytest.mark.parametrize(
-    ("address", "why"),
-    [
-        ("127.0.0.1:1", "cannot reach the Ray cluster at 127.0.0.1:1: Connection refused"),
-        ("http://127.0.0.1:8265", "expected HOST:PORT"),
-        ("head", "expected HOST:PORT"),
-        ("127.0.0.1:99999", "cannot reach the Ray cluster at 127.0.0.1:99999"),
-    ],
-)
-def test_a_cluster_that_is_not_there_is_said_at_once(tmp_path: Path, address: str, why: str) -> None:
-    assert isinstance(error := raised(corpus(tmp_path, ["a"]), tmp_path, address=address), LoadError)
-    assert why in str(error)
-
-
-def test_that_ray_is_not_installed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    assert isinstance(error := raised(corpus(tmp_path, ["a"]), tmp_path), LoadError)
-    assert "pip install 'attncli[ray]'" in str(error)

@@ -115,7 +115,7 @@ def diff(
     if chosen == "json":
         from attncli.formats.documents import write_difference
 
-        environment.write([write_difference(difference, precision)], output.output)
+        environment.write([write_difference(difference, precision)], output.file)
         return
     from attncli.render.diff import Changes
     from attncli.render.matrix import DIGITS
@@ -192,7 +192,7 @@ def _show_over_sentences(
     if chosen == "json":
         from attncli.formats.documents import write_differences
 
-        environment.write([write_differences(found, precision)], output.output)
+        environment.write([write_differences(found, precision)], output.file)
         return
     from attncli.render.differences import differences_parts
     from attncli.render.matrix import DIGITS

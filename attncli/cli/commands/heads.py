@@ -188,7 +188,7 @@ def heads(
     if chosen == "parquet":
         from attncli.formats.parquet import check_parquet
 
-        check_parquet(output.output)
+        check_parquet(output.file)
     if output.folder is not None:
         if _write_parts(context, environment, request, wanted, rows, output.folder):
             raise typer.Exit(ExitCode.INPUT)
@@ -206,12 +206,12 @@ def heads(
     elif chosen == "parquet":
         from attncli.formats.states import write_states
 
-        assert output.output is not None
-        write_states(states, output.output)
+        assert output.file is not None
+        write_states(states, output.file)
     elif chosen == "json":
-        environment.write([write_heads(found, precision)], output.output)
+        environment.write([write_heads(found, precision)], output.file)
     else:
-        environment.write([write_head_rows(found, "\t" if chosen == "tsv" else ",", precision)], output.output)
+        environment.write([write_head_rows(found, "\t" if chosen == "tsv" else ",", precision)], output.file)
     if failures:
         raise typer.Exit(ExitCode.INPUT)
 
@@ -250,6 +250,7 @@ def _measured(
         Task(Surveying(View(queries=queries), wanted.induction, wanted.by), "all", values=False),
         texts=twice,
         jobs=jobs_of(context, request.jobs),
+        on=request.on,
         dataset=dataset,
     )
     return followed_together(
@@ -272,7 +273,7 @@ def _write_parts(
 ) -> int:
     """Write what parts of the sentences say of the heads into a folder; return how many of them are bad."""
     from attncli.cli.datasets import made_by, writing
-    from attncli.corpus.dataset import Merged
+    from attncli.corpus.parts import Merged
 
     if wanted.merge:
         raise UsageError(f"--merge puts all into one file; give --output heads.parquet in place of {visible(folder)}")

@@ -104,7 +104,7 @@ def inspect(
     if request.resume and output.folder is None:  # a folder is gone on with in any case
         from attncli.cli.resume import resumable
 
-        left = resumable(output.output)
+        left = resumable(output.file)
     chosen = output.chosen(takes_folder=True)
     colors, measured = colormap or "viridis", _size(size, chosen)
     made = made_by("inspect", request, derive, view, compact=compact)
@@ -164,7 +164,7 @@ def _refuse_contradictions(run: _Run) -> None:
     from attncli.cli.request import refuse_misplaced_errors
     from attncli.formats import MEANINGS
 
-    request, path = run.request, run.output.output
+    request, path = run.request, run.output.file
     if run.save is not None and path is not None and run.save.absolute() == path.absolute():
         raise UsageError(f"--save and --output both name {run.save}; give each a file of its own")
     if run.save is not None and run.save.suffix.removeprefix(".") in MEANINGS:
@@ -236,6 +236,8 @@ def _answers(
         only=run.only,
         resumed=resumed,
         jobs=_jobs(context, run),
+        on=request.on,
+        keeps_errors=request.keep_errors,
         dataset=dataset,
     )
     return followed(
@@ -246,7 +248,7 @@ def _answers(
         is_alone=is_alone(request.computed.sentences, request.from_),
         stops=request.fail_fast or run.only is not None,
         keeps_errors=request.keep_errors,
-        output=run.output.output,
+        output=run.output.file,
     )
 
 
@@ -270,7 +272,7 @@ def _show(context: typer.Context, run: _Run) -> int:
     """Write what was asked for; return how many sentences were bad."""
     from attncli.formats import DRAWN, STREAMS
 
-    path = run.output.output
+    path = run.output.file
     answers = _answers(context, run)
     if run.chosen == "html":
         from attncli.formats.page import write_page
@@ -305,7 +307,7 @@ def _write_parts(context: typer.Context, run: _Run, folder: str) -> int:
     from functools import partial
 
     from attncli.cli.datasets import writing
-    from attncli.corpus.dataset import Each
+    from attncli.corpus.parts import Each
 
     table, files = partial(Each, _types(run)), run.request.computed.sentences.files
     with writing(run.environment, folder, table, run.made, files) as dataset:
@@ -373,7 +375,7 @@ def _write_figure(traces: Iterable[tuple[int, Trace]], run: _Run) -> None:
     (trace,) = (trace for _, trace in traces)
     colormap = "gray" if run.output.color == "never" else run.colormap
     figure = written(figure_of(trace, run.view, colormap, run.size), run.chosen, f"attn inspect: {_title(trace)}")
-    path = run.output.output
+    path = run.output.file
     if path is not None and run.chosen in FIGURES:
         with run.environment.binary(path) as file:
             file.write(figure)

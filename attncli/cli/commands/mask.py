@@ -152,7 +152,7 @@ def show(
     if output.chosen() == "json":
         from attncli.formats.documents import write_masks
 
-        environment.write(write_masks(subjects), output.output)
+        environment.write(write_masks(subjects), output.file)
         return
     how = _How(environment, "show", mask, output, colormap or "viridis", tokens)
     _draw(lambda view: view.shown(subjects), subjects[0], how)
@@ -198,7 +198,7 @@ def check(
     if output.chosen() == "json":
         from attncli.formats.documents import what_was_read, write_findings
 
-        environment.write([write_findings(not failed, findings, what_was_read(subject))], output.output)
+        environment.write([write_findings(not failed, findings, what_was_read(subject))], output.file)
     else:
         from attncli.render.masks import checked
 

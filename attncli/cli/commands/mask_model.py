@@ -87,7 +87,7 @@ def model(
             for mask in one.masks
         ]
         environment.write(
-            write_masks([subject for subject, _ in described], [more for _, more in described]), output.output
+            write_masks([subject for subject, _ in described], [more for _, more in described]), output.file
         )
         return
     from attncli.render.masks import pooling_note

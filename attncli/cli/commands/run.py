@@ -103,7 +103,7 @@ def run(
         return ExitCode.FINDINGS if is_wrong else ExitCode.OK
 
     # The program may go to another folder.
-    output = replace(output, output=output.output and output.output.absolute())
+    output = replace(output, output=None if output.file is None else str(output.file.absolute()))
     if save is not None:
         _make_folder(save)
         save = save.absolute()
@@ -132,7 +132,7 @@ def _write(calls: Calls, output: options.Beside, chosen: str, aside: Environment
     if chosen != "table":
         from attncli.formats.calls import write_call_rows, write_calls
 
-        aside.write([(write_calls if chosen == "json" else write_call_rows)(calls)], output.output)
+        aside.write([(write_calls if chosen == "json" else write_call_rows)(calls)], output.file)
         return
     from attncli.render.calls import calls_parts
 

@@ -89,12 +89,12 @@ def tokens(
         is_alone=is_alone(asked.texts, asked.from_),
         stops=asked.fail_fast,
         keeps_errors=asked.keep_errors,
-        output=output.output,
+        output=output.file,
     )
     if chosen in DRAWN:
         _draw(environment, answers.good(), choice, chosen, output)
     else:
-        _emit(environment, answers, choice, chosen, output.output)
+        _emit(environment, answers, choice, chosen, output.file)
     if answers.failures:
         raise typer.Exit(ExitCode.INPUT)
 
