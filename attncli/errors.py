@@ -90,6 +90,8 @@ _BROUGHT_BY = {
     "tiktoken": "attncli[tiktoken]",
     "jinja2": "attncli[chat]",
     "pyarrow": "attncli[parquet]",
+    "textual": "attncli[explore]",
+    "textual_serve": "attncli[explore]",
     "fsspec": "huggingface-hub",
     "aiohttp": "fsspec[http]",
 }

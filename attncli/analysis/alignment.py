@@ -16,7 +16,7 @@ from attncli.errors import UsageError
 from attncli.text import as_ranges, layers_named, visible
 from attncli.trace.layer import HeadTrace, LayerTrace
 from attncli.trace.tokens import Token, Tokens
-from attncli.trace.trace import Trace
+from attncli.trace.trace import Trace, texts_of
 
 if TYPE_CHECKING:
     from jaxtyping import Int
@@ -68,6 +68,19 @@ def align(first: Tokens, second: Tokens, texts: Texts | None = None) -> Alignmen
     """
     named = [[_identity(token, texts) for token in tokens] for tokens in (first, second)]
     return Alignment(first, second, tuple(_matched(*named)))
+
+
+def alignments(first: Trace, second: Trace) -> tuple[Alignment, Alignment]:
+    """Return which query tokens and which key tokens two traces share.
+
+    Where both read the same texts, whatever splits them, tokens are the same if they are the same characters.
+    """
+    texts, others = (texts_of(trace.text, trace.pair, trace.target) for trace in (first, second))
+    asking, asked = texts if texts == others and texts[1][0] else (None, None)
+    return (
+        align(first.query_tokens, second.query_tokens, asking),
+        align(first.key_tokens, second.key_tokens, asked),
+    )
 
 
 def _matched(first: Sequence[Hashable], second: Sequence[Hashable]) -> Iterator[tuple[int, int]]:

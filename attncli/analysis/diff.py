@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from attncli.analysis.alignment import NAMES, Alignment, LayerPair, align, chosen_rows, layer_pairs, not_compared
+from attncli.analysis.alignment import NAMES, Alignment, LayerPair, alignments, chosen_rows, layer_pairs, not_compared
 from attncli.analysis.cautions import warnings_of
 from attncli.analysis.derive.layer import check_tokens
 from attncli.analysis.metrics import counted_rows
@@ -18,7 +18,7 @@ from attncli.errors import InputError
 from attncli.text import counted, quoted, several
 from attncli.trace.display import Displayed
 from attncli.trace.layer import HeadTrace
-from attncli.trace.trace import Provenance, Trace, texts_of
+from attncli.trace.trace import Provenance, Trace
 from attncli.trace.view import View
 
 if TYPE_CHECKING:
@@ -176,10 +176,7 @@ def diff(first: Trace, second: Trace, *, queries: str | int | Iterable[str | int
     for trace in (first, second):
         trace.check_recorded("diff")
         check_tokens(trace.layers, "diff compares the attention")
-    texts, others = (texts_of(trace.text, trace.pair, trace.target) for trace in (first, second))
-    asking, asked = texts if texts == others and texts[1][0] else (None, None)
-    of_queries = align(first.query_tokens, second.query_tokens, asking)
-    of_keys = align(first.key_tokens, second.key_tokens, asked)
+    of_queries, of_keys = alignments(first, second)
     if not of_queries.pairs or not of_keys.pairs:
         raise InputError("the two share no token, so there is nothing to compare")
     chosen = chosen_rows(of_queries, list(several(queries)))

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import NamedTuple
 
-from attncli.errors import UsageError
+from attncli.errors import AttnError, UsageError
 from attncli.masks.expressions import ATOMS, And, Atom, AtomKind, Expression, File, Not, Or, Pad
 from attncli.masks.notation import ENDINGS, MOST
 from attncli.text import did_you_mean, visible
@@ -21,6 +22,41 @@ _TOKEN = re.compile(
 )
 _ROWS = re.compile(r"\s*\(\s*(?P<side>left|right)\s*\)|(?!\s*\()")  # what follows `pad` of a batch's rows
 _DEEPEST = 100  # parentheses and ~ inside one another; keeps a hostile expression from exhausting the stack
+
+
+class Mistake(NamedTuple):
+    """What is wrong with the text of a mask.
+
+    Attributes:
+        reason: one sentence.
+        start: the first character that is wrong; one past the last where something is missing at the end.
+        end: one past the last one that is wrong.
+    """
+
+    reason: str
+    start: int
+    end: int
+
+
+class MaskError(UsageError):
+    """A text is no mask expression.
+
+    Attributes:
+        mistake: what is wrong with it.
+    """
+
+    mistake: Mistake
+
+
+def mistake_in(text: str) -> Mistake | None:
+    """Return what is wrong with a mask of a source, in an expression or a file; None is nothing."""
+    try:
+        parse(text, states_true=False)
+    except MaskError as error:
+        return error.mistake
+    except AttnError as error:
+        return Mistake(str(error), 0, len(text))
+    return None
 
 
 def parse(
@@ -39,7 +75,8 @@ def parse(
         allow_rows: whether `pad` may stand without numbers, for padding that each row of a batch has of its own.
 
     Raises:
-        UsageError: it is not one; the message points at the character.
+        MaskError: it is not one; the message points at the character.
+        UsageError: it is neither one nor a file of a kind that holds a mask.
         InputError: a file it names cannot be read.
     """
     if not isinstance(text, str):
@@ -193,9 +230,13 @@ class _Parser:
         if not self.take(sign):
             raise self.error(f"expected '{sign}'")
 
-    def error(self, message: str, position: int | None = None) -> UsageError:
+    def error(self, message: str, position: int | None = None) -> MaskError:
         at = self.position if position is None else position
         at += len(self.text[at:]) - len(self.text[at:].lstrip())
+        piece = _TOKEN.match(self.text, at)
+        end = max(self.position, min(at + 1, len(self.text)) if piece is None else piece.end())
         place = f"at character {at + 1}" if at < len(self.text) else "at the end"
         shown = self.text if len(self.text) <= 80 else "…" * (at > 40) + self.text[max(at - 40, 0) : at + 40] + "…"
-        return UsageError(f"mask '{visible(shown)}', {place}: {message}")
+        error = MaskError(f"mask '{visible(shown)}', {place}: {message}")
+        error.mistake = Mistake(message, at, end)
+        return error

@@ -20,8 +20,9 @@ from attncli.trace.layer import LayerTrace, Proof
 if TYPE_CHECKING:
     from attncli.sources.pretrained.checkpoint import Checkpoint
     from attncli.sources.reading import Given
-    from attncli.sources.stream import Source
+    from attncli.sources.stream import OpenModel
     from attncli.trace.selection import Indices
+    from attncli.trace.tokens import Tokens
     from attncli.trace.trace import Trace
 
 
@@ -40,7 +41,7 @@ def open_checkpoint(
     values: bool,
     given: Given,
     **options: Any,
-) -> Source:
+) -> OpenModel:
     """Return a checkpoint, ready for sentences.
 
     Args:
@@ -148,18 +149,44 @@ def _refusal(model: str, reason: DeclinedError, verify: bool) -> NotExposedError
     )
 
 
-class _Native:
+class _OfNative:
+    """What both engines know of a checkpoint that the native one computes."""
+
+    runs_together = True
+    goes_on = True
+
+    def __init__(self, native: NativeCheckpoint) -> None:
+        self._native = native
+        self.name = native.name
+
+    @property
+    def attention_layers(self) -> Sequence[int]:
+        """All layers of the model."""
+        return self._native.attention_layers
+
+    def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
+        """Return the tokens of a sentence; see `OpenModel.tokens`."""
+        return self._native.tokens(text, pair, target)
+
+
+class _Native(_OfNative):
     """The native engine, with transformers for the sentences that it declines.
 
     Which engine computes a sentence does not depend on the sentences beside it, so that a resumed run gives the same
     answers as one that was never interrupted.
     """
 
-    runs_together = True
-
     def __init__(self, native: NativeCheckpoint, other: Callable[[], Checkpoint] | None) -> None:
-        self._native = native
+        super().__init__(native)
         self._other = other
+
+    def recording(self, layers: Indices, mask: str | None) -> _Native:
+        """Return the source of other layers under another mask; see `OpenModel.recording`."""
+        other = self._other
+        return _Native(
+            self._native.recording(layers, mask),
+            None if other is None else lambda: other().recording(layers, mask),
+        )
 
     def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
         """Return the attention of one sentence; see `Source.trace`."""
@@ -178,14 +205,16 @@ class _Native:
                 yield self._other().trace(texts[place], pair, target)
 
 
-class _Verified:
+class _Verified(_OfNative):
     """Both engines: the traces of the native one, whose proof is how far they are from those of transformers."""
 
-    runs_together = True
-
     def __init__(self, native: NativeCheckpoint, other: Checkpoint) -> None:
-        self._native = native
+        super().__init__(native)
         self._other = other
+
+    def recording(self, layers: Indices, mask: str | None) -> _Verified:
+        """Return the source of other layers under another mask; see `OpenModel.recording`."""
+        return _Verified(self._native.recording(layers, mask), self._other.recording(layers, mask))
 
     def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
         """Return the attention of one sentence; see `Source.trace`."""

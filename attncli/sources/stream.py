@@ -12,6 +12,8 @@ from attncli.sources.reading import check_texts
 from attncli.text import several
 
 if TYPE_CHECKING:
+    from attncli.trace.selection import Indices
+    from attncli.trace.tokens import Tokens
     from attncli.trace.trace import Trace
 
 
@@ -38,6 +40,36 @@ class Source(Protocol):
 
         They may be computed side by side, in bounded memory. A sentence that cannot be read ends the iteration with its
         error, after the traces of those before it.
+        """
+
+
+class OpenModel(Source, Protocol):
+    """A source that can be asked for other layers, under another mask, without being opened again.
+
+    Attributes:
+        name: what it is called.
+        attention_layers: those that have softmax attention, in order.
+        goes_on: whether a layer is computed from the one below it, if that was asked for before.
+    """
+
+    name: str
+    goes_on: bool
+
+    @property
+    def attention_layers(self) -> Sequence[int]:
+        """See above."""
+
+    def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
+        """Return what the queries and the keys of a sentence are; see `Source.trace`."""
+
+    def recording(self, layers: Indices, mask: str | None) -> Source:
+        """Return the source of other layers under another mask; None is its own.
+
+        Sources of one model that were made so may share what they compute: one of them is used at a time.
+
+        Raises:
+            UsageError: there is no such layer, or the mask cannot be read.
+            NotExposedError: none of them has softmax attention.
         """
 
 

@@ -7,6 +7,7 @@ seed again: W_q, W_k, W_v of each head, then W_o.
 
 from __future__ import annotations
 
+from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 class ToyLayer(OneByOne):
     """One attention layer with drawn weights, for sentences that each have a vocabulary of their own."""
 
+    name = "the toy layer"
+    attention_layers = (0,)
+    goes_on = False
+
     def __init__(
         self,
         layers: Indices,
@@ -46,8 +51,8 @@ class ToyLayer(OneByOne):
     ) -> None:
         refuse_unknown(options, ToyOptions, "the toy layer; give --model, or leave it out")
         self.options = ToyOptions(**options)
-        layers.among(1, "the toy layer")
-        self.heads = heads.among(self.options.heads, "the toy layer")
+        layers.among(1, self.name)
+        self.heads = heads.among(self.options.heads, self.name)
         self.mask = None if mask is None else parse(mask, states_true=False)
         self.kind = kind
         self.special = special
@@ -59,13 +64,10 @@ class ToyLayer(OneByOne):
     def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
         """Return the attention of one sentence; see `Source.trace`."""
         options = self.options
-        check_texts(text, pair, target)
+        vocabulary, query_tokens, key_tokens = self._read(text, pair, target)
         kind = "self" if target is None else "cross"
         if self.kind not in (None, kind):
             raise UsageError(f"--kind {visible(str(self.kind))}: the toy layer has {kind} attention here")
-        vocabulary = self._vocabulary(text, pair, target)
-        key_tokens = vocabulary.encode(text, pair)
-        query_tokens = key_tokens if target is None else vocabulary.encode(target, None)
         x_keys = self.embedded(key_tokens, vocabulary.size)
         x_queries = x_keys if target is None else self.embedded(query_tokens, vocabulary.size)
         weights = self.weights
@@ -91,6 +93,24 @@ class ToyLayer(OneByOne):
         if target is not None:
             notes += unknown_notes((target, None), query_tokens, vocabulary.unknown_pieces(query_tokens))
         return Trace(source, query_tokens, key_tokens, (layer,), text, pair, target, notes)
+
+    def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
+        """Return what the queries and the keys of a sentence are; see `OpenModel.tokens`."""
+        return self._read(text, pair, target)[1:]
+
+    def recording(self, layers: Indices, mask: str | None) -> ToyLayer:
+        """Return the layer under another mask; see `OpenModel.recording`."""
+        layers.among(1, self.name)
+        other = copy(self)
+        other.mask = None if mask is None else parse(mask, states_true=False)
+        return other
+
+    def _read(self, text: str, pair: str | None, target: str | None) -> tuple[Vocabulary, Tokens, Tokens]:
+        """Return the vocabulary of a sentence, and the tokens of its queries and its keys."""
+        check_texts(text, pair, target)
+        vocabulary = self._vocabulary(text, pair, target)
+        keys = vocabulary.encode(text, pair)
+        return vocabulary, keys if target is None else vocabulary.encode(target, None), keys
 
     @cached_property
     def weights(self) -> Weights:

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from attncli.masks.conventions import as_allowed
 from attncli.masks.expressions import ArrayMask, RuleMask, batch_rows, smallest, with_lengths
 from attncli.masks.files import read_mask
 from attncli.masks.layout import Size, laid_out
-from attncli.masks.parser import parse
+from attncli.masks.parser import MaskError, mistake_in, parse
 
 Allows = Callable[[int, int, int], bool]  # query position (past included), key position, number of keys
 Rule = tuple[str, Allows]
@@ -357,6 +358,35 @@ def test_padding_of_rows_needs_lengths_that_fit() -> None:
 )
 def test_what_is_missing_at_the_end_is_said(text: str, message: str) -> None:
     assert refusal(text) == f"mask '{text}', at the end: {message}"
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong", "reason"),
+    [
+        ("causal & windw(4)", "windw", "unknown mask 'windw'; did you mean 'window'?"),
+        ("window(1,2) & full", "window(1,2)", "window is written window(w)"),
+        ("pad(left=1,left=2)", "left", "expected a number: pad(left=n) or pad(right=n)"),
+        ("window( 0 )", "0", "expected a number from 1 to 999999999, got 0"),
+        ("causal  full", "full", "expected & or | here"),
+        ("causal ^ full", "^", "expected & or | here"),
+        ("~alibi", "alibi", "alibi is a bias, which `attn mask show` draws, one beside a mask"),
+        ("causal & ", "", "expected a mask such as causal or window(4)"),
+        ("missing.npy", "missing.npy", "mask file missing.npy does not exist"),
+    ],
+)
+def test_what_is_wrong_with_a_mask_as_one_types_has_its_place(text: str, wrong: str, reason: str) -> None:
+    mistake = mistake_in(text)
+    assert mistake is not None
+    assert (text[mistake.start : mistake.end], mistake.reason) == (wrong, reason)
+    assert mistake.start == (text.rindex(wrong) if wrong else len(text))
+
+
+def test_nothing_is_wrong_with_a_mask_and_its_error_comes_whole_from_another_process() -> None:
+    assert mistake_in("causal & ~window(4)") is None
+    with pytest.raises(MaskError) as raised:
+        parse("causal(")
+    again = pickle.loads(pickle.dumps(raised.value))
+    assert (str(again), again.mistake) == (str(raised.value), raised.value.mistake)
 
 
 # --- hostile text --------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from functools import cache, partial
 from pathlib import Path
 from time import perf_counter
@@ -26,6 +27,7 @@ from attncli.sources.native.families import recipe_of
 from attncli.sources.native.fields import DeclinedError, Fields
 from attncli.sources.native.forward import Model
 from attncli.sources.native.packs import Inputs
+from attncli.sources.native.states import Kept
 from attncli.sources.native.tokenizer import NativeTokenizer, load_tokenizer
 from attncli.sources.native.weights import Weights
 from attncli.sources.nested import has_adapter_weights
@@ -45,6 +47,7 @@ from attncli.trace.trace import Provenance, Trace
 if TYPE_CHECKING:
     from attncli.sources.options import EngineOptions, LoadOptions
     from attncli.sources.tensors import Store
+    from attncli.trace.tokens import Tokens
 
 __all__ = ["DeclinedError", "NativeCheckpoint", "NotCachedError", "load_alone"]
 
@@ -69,6 +72,7 @@ class NativeCheckpoint:
     """
 
     runs_together = True
+    goes_on = True
 
     def __init__(
         self,
@@ -118,6 +122,7 @@ class NativeCheckpoint:
         )
         weights.prepare(recipe.read_whole(last, values))
         self._values = values
+        self._kept: Kept | None = None
         self._source = Provenance(
             "pretrained",
             model=model,
@@ -132,6 +137,28 @@ class NativeCheckpoint:
             notes=self.notes,
         )
         _log.info("native engine: float32 on cpu")
+
+    @property
+    def attention_layers(self) -> Sequence[int]:
+        """All layers of the model."""
+        return range(len(self.model.recipe.layers))
+
+    def recording(self, layers: Indices, mask: str | None) -> NativeCheckpoint:
+        """Return the source of other layers, which goes on from what this one and others of it have computed.
+
+        See `attncli.sources.stream.OpenModel.recording`.
+        """
+        self._kept = self._kept or Kept()
+        other = copy(self)
+        other.layers = layers.among(len(self.attention_layers), visible(self.name))
+        other.mask = None if mask is None else parse(mask, states_true=False)
+        return other
+
+    def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
+        """Return the tokens of a sentence; see `attncli.sources.stream.OpenModel.tokens`."""
+        _check_target(target)
+        tokens = self.reader.read(text, pair, None).tokens
+        return tokens, tokens
 
     def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
         """Return the attention of one sentence; see `Source.trace`."""
@@ -152,10 +179,7 @@ class NativeCheckpoint:
         Sentences that follow each other are packed (`attncli.sources.native.packs`), and nothing but the texts and the
         model's widths says which of them together.
         """
-        if target is not None:
-            raise UsageError(
-                "--target needs an encoder-decoder model or the toy layer; here use --pair for a second text"
-            )
+        _check_target(target)
         pack: list[Sentence] = []
         tokens = 0
         for text in several(texts):
@@ -180,7 +204,8 @@ class NativeCheckpoint:
         inputs = [Inputs(each.inputs["input_ids"], each.inputs.get("token_type_ids")) for each in pack]
         found = None
         try:
-            found = self.model.layers(inputs, self.layers, self.heads, self.mask, self._values)
+            kept = self._kept if len(pack) == 1 else None
+            found = self.model.layers(inputs, self.layers, self.heads, self.mask, self._values, kept)
         except DeclinedError as error:
             if len(pack) == 1:
                 yield error
@@ -210,6 +235,12 @@ class NativeCheckpoint:
         recorded = tuple(found[index] for index in self.layers)
         tokens = sentence.tokens
         return Trace(self._source, tokens, tokens, recorded, sentence.text, sentence.pair, notes=sentence.notes)
+
+
+def _check_target(target: str | None) -> None:
+    """Raise UsageError for a target, as no model here has a decoder beside an encoder."""
+    if target is not None:
+        raise UsageError("--target needs an encoder-decoder model or the toy layer; here use --pair for a second text")
 
 
 def _is_finite(array: np.ndarray[Any, Any]) -> bool:

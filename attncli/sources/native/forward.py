@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from attncli.sources.native.attended import attended
 from attncli.sources.native.functions import linear, rotated
 from attncli.sources.native.packs import Group, Inputs, grouped
 from attncli.sources.native.recipe import LookupTable, Recipe, Residual
+from attncli.sources.native.states import Heads, Kept, State
 from attncli.sources.native.threads import on_cores
 from attncli.sources.native.weights import Weights
 from attncli.trace.layer import Deferred, LayerTrace
@@ -58,6 +59,7 @@ class Model:
         heads: tuple[int, ...],
         mask: Expression | None,
         values: bool = True,
+        kept: Kept | None = None,
     ) -> list[list[LayerTrace]]:
         """Return the wanted layers' attention to each sentence, in the order of the layers.
 
@@ -68,31 +70,54 @@ class Model:
             mask: in place of the model's own; None is that one.
             values: whether those of the last layer are made now, or when they are read; the next layer needs those of
                 the others.
+            kept: what was computed before, of which nothing is computed again, and where this is kept too; it takes a
+                sentence that is alone.
         """
         found: list[list[LayerTrace]] = [[] for _ in sentences]
         last = max(wanted)
         # A mask that was given may tell heads apart, which those of several sentences are not.
         groups = grouped([len(each.ids) for each in sentences], together=mask is None)
+        tokens = groups[-1].tokens  # of the longest sentence
+        going = None if kept is None else kept.begin(sentences[0], self._masks(mask, tokens))
+        known = {} if going is None else going.states
+        whole = [index for index, state in known.items() if len(state.x) == tokens]
+        steps = range(max((index for index in whole if index <= min(wanted)), default=0), last + 1)
+        most = max(tokens - (len(known[index].x) if index in known else 0) for index in steps)
+        state = below = None
         # An overflow shows in the end: the numbers are not finite.
-        with np.errstate(all="ignore"), on_cores(groups[-1].tokens):  # the longest sentence is the last
-            x = self._embedded([sentences[index] for group in groups for index in group.sentences])
-            for index in range(last + 1):
+        with np.errstate(all="ignore"), on_cores(most):
+            for index in steps:
                 layer = _Layer(self, index, mask)
-                attending = layer.heads(x, groups, values or index < last)
+                before = known.get(index)
+                if before is not None and len(before.x) == tokens:
+                    state = before
+                else:
+                    first = 0 if before is None else len(before.x)
+                    if state is None or below is None:
+                        x = self._embedded([sentences[index] for group in groups for index in group.sentences], first)
+                    else:
+                        x = below.passed_on(state, first)
+                    state = layer.entered(x, groups, values or index < last, before)
+                    if going is not None:
+                        going.keep(index, state)
                 if index in wanted:
-                    for each in attending:
+                    for each in state.heads:
                         for sentence, trace in layer.traces(each, heads):
                             found[sentence].append(trace)
-                if index < last:
-                    x = layer.passed_on(x, attending)
+                below = layer
         return found
 
-    def _embedded(self, sentences: Sequence[Inputs]) -> Hidden:
-        """Return the first hidden states of sentences, end to end."""
+    def _masks(self, mask: Expression | None, tokens: int) -> list[RuleMask]:
+        """Return the mask of every layer over so many tokens."""
+        return [RuleMask(mask or how.mask, tokens, tokens, self.recipe.heads.count) for how in self.recipe.layers]
+
+    def _embedded(self, sentences: Sequence[Inputs], first: int) -> Hidden:
+        """Return the first hidden states of sentences, end to end, from a row on."""
         how = self.recipe.embedding
 
         def rows(table: LookupTable, indices: Iterable[Iterable[int]]) -> Hidden:
-            return self.weights.rows(table.name + ".weight", list(chain.from_iterable(indices)), table.rows, how.width)
+            every = list(chain.from_iterable(indices))
+            return self.weights.rows(table.name + ".weight", every[first:], table.rows, how.width)
 
         x = rows(how.tokens, (each.ids for each in sentences))
         if how.scale != 1:
@@ -125,15 +150,6 @@ class Model:
         return linear(x, weight.T if is_transposed else weight, bias)
 
 
-class _Heads(NamedTuple):
-    """The heads of a group of sentences: those of the first one, then those of the next."""
-
-    group: Group
-    q: Float[np.ndarray, "NH T D"]
-    k: Float[np.ndarray, "NHkv T D"]
-    v: Float[np.ndarray, "NHkv T D"] | Deferred
-
-
 @dataclass(frozen=True)
 class _Layer:
     """One layer of a model, and the mask in place of its own."""
@@ -159,21 +175,31 @@ class _Layer:
     def _projected(self, name: str, x: Hidden, width: int, has_bias: bool) -> Float[np.ndarray, "T F"]:
         return self.model.projected(self._name(name), x, width, has_bias, self._recipe.projections.is_transposed)
 
-    def heads(self, x: Hidden, groups: Sequence[Group], values: bool) -> list[_Heads]:
-        """Return the queries, keys and values of hidden states, for each group of sentences; see `Model.layers`."""
-        query, key, value = self._queries_keys_values(self._before(self._recipe.attention_residual, x), values)
-        return [self._of_group(group, query, key, value) for group in groups]
+    def entered(self, x: Hidden, groups: Sequence[Group], values: bool, before: State | None) -> State:
+        """Return hidden states with the queries, keys and values of each group of sentences; see `Model.layers`.
 
-    def _of_group(self, group: Group, query: Queries, key: Keys, value: Keys | Deferred) -> _Heads:
-        q, k = group.apart(query), group.apart(key)
+        Args:
+            x: hidden states.
+            groups: of the sentences.
+            values: whether they are made now.
+            before: the state of the rows before these.
+        """
+        query, key, value = self._queries_keys_values(self._before(self._recipe.attention_residual, x), values)
+        first = 0 if before is None else len(before.x)
+        state = State(x, [self._of_group(group, first, query, key, value) for group in groups])
+        return state if before is None else before.joined(state)
+
+    def _of_group(self, group: Group, first: int, query: Queries, key: Keys, value: Keys | Deferred) -> Heads:
+        rest = group.rest(first)
+        q, k = rest.apart(query), rest.apart(key)
         if (rope := self._recipe.layers[self.index].rope) is not None:
-            angles = rope.angles(group.tokens)
+            angles = rope.angles(group.tokens)[first:]
             q, k = rotated(q, angles, rope.length), rotated(k, angles, rope.length)
         if isinstance(value, Deferred):
-            return _Heads(group, q, k, Deferred(k.shape, lambda: group.apart(value[:])))
-        return _Heads(group, q, k, group.apart(value))
+            return Heads(group, q, k, Deferred(k.shape, lambda: rest.apart(value[:])))
+        return Heads(group, q, k, rest.apart(value))
 
-    def traces(self, of: _Heads, heads: tuple[int, ...]) -> Iterator[tuple[int, LayerTrace]]:
+    def traces(self, of: Heads, heads: tuple[int, ...]) -> Iterator[tuple[int, LayerTrace]]:
         """Yield the attention of each sentence of a group, with its place in the pack."""
         count, groups = self._recipe.heads.count, self._recipe.heads.groups
         for place, sentence in enumerate(of.group.sentences):
@@ -203,12 +229,13 @@ class _Layer:
             fill=_FILL,
         )
 
-    def passed_on(self, x: Hidden, heads: Sequence[_Heads]) -> Hidden:
-        """Return the hidden states that leave the layer."""
+    def passed_on(self, state: State, first: int) -> Hidden:
+        """Return the hidden states that leave the layer, from a row on."""
         recipe, how = self._recipe, self._recipe.projections
+        x = state.x[first:]
         concatenated = np.empty((len(x), recipe.heads.count, recipe.heads.width), np.float32)
-        for each in heads:
-            each.group.lay(attended(self._trace(each.q, each.k, each.v, ())), concatenated)
+        for each in state.heads:
+            each.group.rest(first).lay(attended(self._trace(each.q, each.k, each.v, ()), first), concatenated)
         output = self._projected(how.output, concatenated.reshape(len(x), -1), recipe.width, how.output_has_bias)
         if recipe.is_parallel:
             output += x

@@ -40,6 +40,10 @@ class Group(NamedTuple):
     tokens: int
     rows: slice
 
+    def rest(self, first: int) -> Group:
+        """Return the group of a sentence that is alone, without its first rows."""
+        return self._replace(tokens=self.tokens - first, rows=slice(self.rows.start, self.rows.stop - first))
+
     def apart(self, packed: Float[np.ndarray, "T H D"]) -> Float[np.ndarray, "NH t D"]:
         """Return the rows of the group as heads: those of the first sentence, then those of the next."""
         count, width = packed.shape[1:]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from inspect import Parameter, signature
 from time import perf_counter
@@ -51,6 +52,7 @@ class Checkpoint:
     """
 
     runs_together = True
+    goes_on = False
 
     def __init__(
         self,
@@ -89,11 +91,11 @@ class Checkpoint:
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, what, self.num_layers, last)
         own_tokenizer = _tokenizer(self.place, options, self.part.whole)
         chat = open_chat(model, own_tokenizer, options, special=special, asks=generate > 0)
-        whole, notes, self._form = self._load(writes=generate > 0)
+        whole, self._of_weights, self._form = self._load(writes=generate > 0)
         own = whole.get_submodule(self.part.path)
         self.model = own.base_model if generate else own
         self.ahead = ahead(config)
-        self.notes = (*self._unshown(), *particular.notes(config, last), *notes)
+        self.notes = self._all_notes()
         self.unseen = implied_masks(self.model)  # but for the layers whose mask was complained of
         starts = self.part.whole if self.part.hears else config if self.is_encoder_decoder else None
         self.reader = Reader(
@@ -109,6 +111,31 @@ class Checkpoint:
         )
         made = (whole, self.model, own_tokenizer, self.reader.limit)
         self.writer = Writer(model, *made, generate) if generate else None
+
+    @property
+    def attention_layers(self) -> Sequence[int]:
+        """The layers that have softmax attention."""
+        return attention_layers(self.part.config)
+
+    def recording(self, layers: Indices, mask: str | None) -> Checkpoint:
+        """Return the source of other layers, with the same model; see `attncli.sources.stream.OpenModel.recording`."""
+        other = copy(self)
+        expression = None if mask is None else parse(mask, states_true=False)
+        chosen = layers.among(self.num_layers, visible(self.name))
+        other.request = replace(self.request, layers=chosen, mask=expression)
+        other._check_attention(self.attention_layers)
+        other.notes = other._all_notes()
+        other.unseen = dict(self.unseen)  # each of them complains for itself
+        return other
+
+    def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
+        """Return what the queries and the keys of a sentence are; see `attncli.sources.stream.OpenModel.tokens`."""
+        self.check_target(target)
+        return self._sides(self.reader.read(text, pair, target))
+
+    def _all_notes(self) -> tuple[str, ...]:
+        about = particular.notes(self.part.config, max(self.request.layers))
+        return (*self._unshown(), *about, *self._of_weights)
 
     def _load(self, writes: bool) -> tuple[Any, tuple[str, ...], str]:
         """Return the model that the part is in, what the user should know of its weights, and how they are stored."""
@@ -250,7 +277,7 @@ class Checkpoint:
         source = self._provenance()
         traces = []
         for one, own in zip(sentences, recorded.traces(), strict=True):
-            tokens = with_prompts(one.query_tokens, self.ahead), with_prompts(one.tokens, self.ahead)
+            tokens = self._sides(one)
             layers = tuple(self._with_positions(layer, *tokens) for layer in own)
             notes = one.notes
             if self.request.mask is None:
@@ -260,6 +287,10 @@ class Checkpoint:
             sides = (*tokens, layers, one.text, one.pair, one.target)
             traces.append(Trace(source, *sides, notes, one.generated))
         return traces
+
+    def _sides(self, sentence: Sentence) -> tuple[Tokens, Tokens]:
+        """Return what the queries and the keys of a sentence are."""
+        return with_prompts(sentence.query_tokens, self.ahead), with_prompts(sentence.tokens, self.ahead)
 
     def _with_positions(self, layer: LayerTrace, query_tokens: Tokens, key_tokens: Tokens) -> LayerTrace:
         """Return a layer that says what its queries and keys are, where they are not the tokens."""

@@ -1,0 +1,77 @@
+"""Models that are asked, in the plainest way: a whole run for every question."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from attncli.sources import inspect
+from attncli.sources.asking import Question
+from attncli.trace.tokens import Tokens
+from attncli.trace.trace import Trace
+
+
+class Plain:
+    """What `attncli.inspect` says, and what it was asked for.
+
+    Args:
+        layers: how many the model has.
+        options: of `attncli.inspect`.
+    """
+
+    own: Question | None = None
+
+    def __init__(self, layers: int, **options: Any) -> None:
+        self.name = str(options.get("model"))
+        self.layers: Sequence[int] = range(layers)
+        self.options = options
+        self.asked: list[tuple[str, list[int]]] = []
+
+    def steps(self, layers: Sequence[int]) -> list[list[int]]:
+        return [[layer] for layer in layers]
+
+    def tokens(self, question: Question) -> tuple[Tokens, Tokens]:
+        self.asked.append((question.text, []))
+        trace = self.whole(question, [0])
+        return trace.query_tokens, trace.key_tokens
+
+    def trace(self, question: Question, layers: Sequence[int]) -> Trace:
+        self.asked.append((question.text, list(layers)))
+        return self.whole(question, layers)
+
+    def whole(self, question: Question, layers: Sequence[int]) -> Trace:
+        text, pair, target, mask = question
+        return inspect(text, pair=pair, target=target, mask=mask, layers=list(layers), **self.options)
+
+
+class Made:
+    """A model whose attention a test makes.
+
+    Args:
+        made: the trace of all layers, from a question.
+        layers: those that it has.
+    """
+
+    name = "made"
+    own: Question | None = None
+
+    def __init__(self, made: Callable[[Question], Trace], layers: Sequence[int] = (0,)) -> None:
+        self.made = made
+        self.layers = layers
+
+    def steps(self, layers: Sequence[int]) -> list[list[int]]:
+        return [list(layers)]
+
+    def tokens(self, question: Question) -> tuple[Tokens, Tokens]:
+        trace = self.made(question)
+        return trace.query_tokens, trace.key_tokens
+
+    def trace(self, question: Question, layers: Sequence[int]) -> Trace:
+        trace = self.made(question)
+        return Trace(
+            trace.source,
+            trace.query_tokens,
+            trace.key_tokens,
+            tuple(layer for layer in trace.layers if layer.layer in layers),
+            question.text,
+            question.pair,
+            question.target,
+        )
