@@ -143,19 +143,32 @@ class Axis:
         blank = [Segment(" " * width)]
         return Block([blank] * header_lines + lines, width)
 
-    def ticks(self, cell_width: int, palette: Palette) -> list[Segment]:
-        """Return the header of narrow columns: as many of their indices as have room."""
+    def ticks(self, cell_width: int, palette: Palette, marked: int | None = None) -> list[Segment]:
+        """Return the header of narrow columns: as many of their indices as have room.
+
+        Args:
+            cell_width: characters to a column.
+            palette: how they look.
+            marked: the place of a column that has a mark in the place of its index.
+        """
         last = len(str(self.indices[-1]))
         step = next(step for step in STEPS if step * cell_width > last)
+        width = len(self) * cell_width + bool(self.boundary)
+
+        def start_of(place: int) -> int:
+            return place * cell_width + (1 if self.boundary and place >= self.boundary else 0)
+
+        mark = None if marked is None else start_of(marked) + cell_width - 1
         line = ""
-        width = len(self) * cell_width + (1 if self.boundary else 0)
-        for place, index in enumerate(self.indices):
-            if self.boundary and place == self.boundary:
-                line += " "
-            start = place * cell_width + (1 if self.boundary and place >= self.boundary else 0)
-            if place % step == 0 and len(line) <= start and start + len(str(index)) <= width:
-                line += " " * (start - len(line)) + str(index)
-        return [Segment(line[:width].ljust(width), DIM)]
+        for place in range(0, len(self), step):
+            start, text = start_of(place), str(self.indices[place])
+            is_free = mark is None or not start - 1 <= mark <= start + len(text)
+            if is_free and len(line) <= start and start + len(text) <= width:
+                line += " " * (start - len(line)) + text
+        line = line[:width].ljust(width)
+        if mark is None:
+            return [Segment(line, DIM)]
+        return [Segment(line[:mark], DIM), Segment(palette.fit("▾"), BOLD), Segment(line[mark + 1 :], DIM)]
 
 
 def mark_note(blind: Bool[np.ndarray, "P Q"]) -> str:

@@ -11,8 +11,7 @@ import numpy as np
 from rich.style import Style
 
 from attncli.render.axes import LONGEST_LABEL
-from attncli.render.block import Block
-from attncli.render.heatmap import COMFORTABLE
+from attncli.render.block import COMFORTABLE, Block
 from attncli.render.matrix import DIGITS, WIDEST_FIXED, number_text
 from attncli.render.palette import Palette, Scale
 from attncli.render.tables import Cell, Column, table, width_of

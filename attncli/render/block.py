@@ -11,6 +11,8 @@ from rich.measure import Measurement
 from rich.segment import Segment
 from rich.style import Style
 
+COMFORTABLE = 100  # cells in a line where the output sets no width
+
 
 class Block(NamedTuple):
     """Lines of segments, none longer than `width` cells."""

@@ -15,9 +15,8 @@ from rich.text import Text
 from attncli.analysis.alignment import NAMES, Alignment, LayerPair
 from attncli.analysis.diff import CellDifference, Difference, HeadDifference, weights_of
 from attncli.render.axes import LONGEST_LABEL, Axis, mark_note
-from attncli.render.block import Block, beside, block, grid, in_lines, stack
+from attncli.render.block import COMFORTABLE, Block, beside, block, grid, in_lines, stack
 from attncli.render.heatmap import (
-    COMFORTABLE,
     GAP,
     MOST,
     Extent,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from textwrap import wrap
 from typing import Literal, NamedTuple
@@ -16,18 +16,16 @@ from attncli.analysis.heads import HeadSummary, Survey
 from attncli.analysis.labels import LEAST, MIXED
 from attncli.analysis.metric_names import Metric
 from attncli.analysis.statistics import QUANTILES
-from attncli.render.axes import Axis
-from attncli.render.block import Block, beside, block, cell, flowing, stack
-from attncli.render.heatmap import COMFORTABLE
+from attncli.render.block import COMFORTABLE, Block, block, flowing, stack
+from attncli.render.head_map import UNDEFINED, HeadMap, scale_of
 from attncli.render.legend import ramp_line
 from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.screen import LINES
 from attncli.render.summaries import architecture_of, cautioned, joined, numbers_of
-from attncli.render.tables import Cell, Column, table, width_of
+from attncli.render.tables import Column, table, width_of
 from attncli.text import counted, span
 
-UNDEFINED = "–"
 _NAMED = 3  # highest and lowest heads in words, below a map
 
 
@@ -299,11 +297,11 @@ def grid_parts(
     """Yield what ran, one map of layers × heads for each kind of attention, and the heads at both ends."""
     yield _headline(survey, palette)
     title = metric if survey.sentences == 1 else f"{metric}, mean over {_over(survey)}"
-    defined = replace(survey, heads=tuple(head for head in survey.heads if head.metrics[metric] is not None))
-    values = np.array([head.metrics[metric] for head in defined.heads], float)
-    finite = values[np.isfinite(values)]
-    scale = Scale(float(finite.min()), float(finite.max())) if finite.size else Scale(0.0, 0.0)
-    ramp = [ramp_line(scale, palette)] if finite.size else []
+    kinds = {kind: [head for head in survey.heads if head.kind == kind] for kind in _kinds(survey)}
+    maps = {kind: HeadMap.of(heads, metric) for kind, heads in kinds.items()}
+    scale = scale_of(maps.values())
+    values = np.concatenate([one.values[one.shown] for one in maps.values()])
+    ramp = [ramp_line(scale, palette)] if np.isfinite(values).any() else []
     marks = {
         f"{UNDEFINED} not defined": len(values) < len(survey.heads),
         "0 exactly zero": bool((values == 0).any()),
@@ -311,58 +309,38 @@ def grid_parts(
     }
     said = [[Segment(palette.fit(mark), DIM)] for mark, is_there in marks.items() if is_there]
     yield flowing([[Segment(title, BOLD)], *ramp, *said], width)
-    for kind in dict.fromkeys(head.kind for head in survey.heads):
-        heads = [head for head in survey.heads if head.kind == kind]
-        name = kind if len(heads) < len(survey.heads) else ""
-        map_ = _map(heads, metric, scale, palette, width or COMFORTABLE, 2 if precision is None else precision)
+    for kind, one in maps.items():
+        name = kind if len(maps) > 1 else ""
+        map_ = _map(one, scale, palette, width or COMFORTABLE, 2 if precision is None else precision)
         yield stack([block([[Segment(name, BOLD)]]), map_]) if name else map_
-    if defined.heads:
-        yield _ends(defined, metric, palette, width, DIGITS if precision is None else precision)
+    if values.size:
+        defined = tuple(head for head in survey.heads if head.metrics[metric] is not None)
+        yield _ends(replace(survey, heads=defined), metric, palette, width, DIGITS if precision is None else precision)
 
 
-def _map(heads: Sequence[HeadSummary], metric: Metric, scale: Scale, palette: Palette, room: int, digits: int) -> Block:
+def _kinds(survey: Survey) -> Iterable[str]:
+    return dict.fromkeys(head.kind for head in survey.heads)
+
+
+def _map(map_: HeadMap, scale: Scale, palette: Palette, room: int, digits: int) -> Block:
     """Return layers × heads of one kind of attention, in strips of as many heads as there is room for.
 
     In colour a cell is its number, where all of them fit.
     """
-    found = {(head.layer, head.head): head.metrics[metric] for head in heads}
-    layers, columns = sorted({layer for layer, _ in found}), sorted({head for _, head in found})
-    values = np.array([[found.get((layer, head)) for head in columns] for layer in layers], float)
-    texts = [[number_text(value, digits) for value in row] for row in values]
-    names: list[Cell] = [("head", DIM), *((f"layer {layer}", None) for layer in layers)]
-    margin = max(len(text) for text, _ in names) + 1
-    longest = max(len(text) for row in texts for text in row) + 1
-    widths = (longest, 2) if palette.has_color else (2,)
-    width = next((width for width in widths if margin + width * len(columns) <= room), 1)
-    cells = palette.cells(values, ~np.isnan(values), scale, min(width, 2))
-
-    def drawn(row: int, column: int) -> Segment:
-        """Return a cell: its number or its colour, the mark of an undefined one, or nothing where there is no head."""
-        glyph, style = cells[row][column]
-        text = texts[row][column] if width > 2 else glyph
-        if np.isnan(values[row, column]):
-            text = palette.fit(UNDEFINED) if (layers[row], columns[column]) in found else ""
-        return cell(text, width, style)
-
-    per_strip = max((room - margin) // width, 1)
-    labels = Block([[cell(text, margin, style, "left")] for text, style in names], margin)
-    strips = []
-    for start in range(0, len(columns), per_strip):
-        places = range(start, min(start + per_strip, len(columns)))
-        shown = tuple(columns[place] for place in places)
-        if width > 2:
-            header = [cell(str(head), width, DIM) for head in shown]
-        else:
-            header = Axis(tuple(map(str, shown)), shown).ticks(width, palette)
-        lines = [[drawn(row, place) for place in places] for row in range(len(layers))]
-        strips.append(beside([labels, block([header, *lines])], 0))
-    return stack(strips)
+    names = ["head", *(f"layer {layer}" for layer in map_.layers)]
+    margin = max(map(len, names)) + 1
+    widths = (map_.widest(digits), 2) if palette.has_color else (2,)
+    width = next((width for width in widths if margin + width * len(map_.heads) <= room), 1)
+    step = max((room - margin) // width, 1)
+    every, rows = len(map_.heads), range(len(map_.layers))
+    strips = (range(start, min(start + step, every)) for start in range(0, every, step))
+    return stack(map_.drawn(rows, strip, width, names, scale, palette, digits) for strip in strips)
 
 
 def _ends(survey: Survey, metric: Metric, palette: Palette, width: int | None, digits: int) -> Block:
     """Return the heads with the highest and the lowest values, in words."""
     parts = []
-    has_kinds = len({head.kind for head in survey.heads}) > 1
+    has_kinds = len(set(_kinds(survey))) > 1
     for title, reverse in (("highest", False), ("lowest", True)):
         parts.append([Segment(f"{title:<7}", BOLD)])
         for head in survey.ranked(metric, reverse=reverse, top=_NAMED).heads:

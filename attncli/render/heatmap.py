@@ -5,17 +5,16 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from functools import reduce
-from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from rich.cells import cell_len
 from rich.segment import Segment
-from rich.style import Style
 
 from attncli.render.axes import Axis, titled
 from attncli.render.block import Block, beside, stack
-from attncli.render.palette import BOLD, DIM, Palette, Scale
+from attncli.render.lattice import NARROW, WIDE, Cell, Lattice, map_lines
+from attncli.render.palette import BOLD, Palette, Scale
 from attncli.trace.ranking import drawn_cells
 
 if TYPE_CHECKING:
@@ -26,25 +25,9 @@ if TYPE_CHECKING:
 
 GAP = 1
 MOST = 64  # rows and columns of a picture; more are pooled
-COMFORTABLE = 100  # cells in a line where the output sets no width
 _STRIPS = 2  # more strips than this are narrowed to one cell a column
 _HEADER = 2  # lines of a map: its title and its ticks
 _MARKS = ("· masked", "0 exactly zero", "X NaN", "I infinite")
-
-
-class Cell(NamedTuple):
-    """How large a cell of a map is drawn.
-
-    Attributes:
-        columns: characters that it is wide.
-        rows: how many of them share a line, one above the other.
-    """
-
-    columns: int
-    rows: int
-
-
-WIDE, NARROW, HALF = Cell(2, 1), Cell(1, 1), Cell(1, 2)
 
 
 class Extent(NamedTuple):
@@ -61,15 +44,8 @@ class Extent(NamedTuple):
     @classmethod
     def of(cls, values: Float[np.ndarray, "Q K"], allowed: Bool[np.ndarray, "Q K"]) -> Extent:
         """Return the extent of these cells."""
-        finite = np.isfinite(values)
-        found = (
-            not allowed.all(),
-            (allowed & (values == 0)).any(),
-            (allowed & np.isnan(values)).any(),
-            (allowed & np.isinf(values)).any(),
-        )
-        marks = frozenset(mark for mark, is_found in zip(_MARKS, found, strict=True) if is_found)
-        return cls(float(values.max(initial=0.0, where=allowed & finite)), marks)
+        (marks,) = marks_of(values[None], allowed[None])
+        return cls(float(values.max(initial=0.0, where=allowed & np.isfinite(values))), marks)
 
     def __or__(self, other: Extent) -> Extent:
         return Extent(max(self.highest, other.highest), self.marks | other.marks)
@@ -78,6 +54,54 @@ class Extent(NamedTuple):
     def said(self) -> list[str]:
         """What the marks mean."""
         return [mark for mark in _MARKS if mark in self.marks]
+
+
+def marks_of(values: Float[np.ndarray, "H Q K"], allowed: Bool[np.ndarray, "H Q K"]) -> list[frozenset[str]]:
+    """Return which odd cells each head has, of those that have a mark of their own."""
+    odd = (~allowed, allowed & (values == 0), allowed & np.isnan(values), allowed & np.isinf(values))
+    found = np.stack([each.any(axis=(1, 2)) for each in odd], axis=1).tolist()
+    return [frozenset(mark for mark, is_found in zip(_MARKS, own, strict=True) if is_found) for own in found]
+
+
+def in_blocks(
+    values: Float[np.ndarray, "*H Q K"],
+    allowed: Bool[np.ndarray, "*H Q K"],
+    rows: int,
+    columns: int,
+    is_signed: bool = False,
+) -> tuple[Float[np.ndarray, "*H R C"], Bool[np.ndarray, "*H R C"]]:
+    """Return the largest allowed value of blocks of rows × columns cells, and whether there is one.
+
+    NaN wins over every number.
+
+    Args:
+        values: the cells.
+        allowed: those that count.
+        rows: how many of them each block has; the last one has what is left.
+        columns: likewise.
+        is_signed: whether the value farthest from zero is taken.
+    """
+    if rows == columns == 1:
+        return values, allowed
+    if is_signed:
+        highest, some = in_blocks(values, allowed, rows, columns)
+        lowest, _ = in_blocks(-values, allowed, rows, columns)
+        return np.where(highest >= lowest, highest, -lowest), some
+    found, some = np.where(allowed, values, -np.inf), allowed
+    for axis, step in ((-2, rows), (-1, columns)):
+        found, some = _every(np.maximum, found, step, axis), _every(np.logical_or, some, step, axis)
+    return np.where(some, found, 0), some
+
+
+def _every(joined: np.ufunc, cells: np.ndarray[Any, Any], step: int, axis: int) -> np.ndarray[Any, Any]:
+    """Return what so many cells in a row make together; a reduction over short rows takes several times as long."""
+    along = np.moveaxis(cells, axis, 0)
+    found = along[::step].copy(order="K")
+    with np.errstate(invalid="ignore"):
+        for place in range(1, step):
+            part = along[place::step]
+            joined(found[: len(part)], part, out=found[: len(part)])
+    return np.moveaxis(found, 0, axis)
 
 
 class Picture(NamedTuple):
@@ -93,22 +117,11 @@ class Picture(NamedTuple):
 
         A block is masked where all its cells are; NaN wins over every number.
         """
-        if rows == columns == 1:
-            return self
-        padding = [(0, -size % step) for size, step in zip(self.values.shape, (rows, columns), strict=True)]
-        values = np.pad(np.where(self.allowed, self.values, -np.inf), padding, constant_values=-np.inf)
-        allowed = np.pad(self.allowed, padding)
-        blocks = (values.shape[0] // rows, rows, values.shape[1] // columns, columns)
-        with np.errstate(invalid="ignore"):
-            highest = values.reshape(blocks).max(axis=(1, 3))
-        some = np.asarray(allowed.reshape(blocks).any(axis=(1, 3)))
-        return Picture(self.title, np.where(some, highest, 0), some, self.extent)
+        return Picture(self.title, *in_blocks(self.values, self.allowed, rows, columns), self.extent)
 
     def strongest(self, rows: int, columns: int) -> Picture:
         """Return the picture in blocks of rows × columns cells, each its value farthest from zero."""
-        highest = self.pooled(rows, columns)
-        lowest = self._replace(values=-self.values).pooled(rows, columns)
-        return highest._replace(values=np.where(highest.values >= lowest.values, highest.values, -lowest.values))
+        return Picture(self.title, *in_blocks(self.values, self.allowed, rows, columns, is_signed=True), self.extent)
 
 
 def picture_of(head: HeadTrace, columns: Columns, pool: tuple[int, int]) -> Picture:
@@ -211,10 +224,8 @@ def heatmaps(
         cell = cell_of(pictures, rows, columns, pool, width)
     _, panel_width = size_of(cell, max(cell_len(picture.title) for picture in pictures), row_axis, column_axis)
     per_strip = max((width - rows.width) // (panel_width + GAP), 1)
-    drawn = (
-        _panel(picture, row_axis, column_axis, palette, cell, scale)
-        for picture, scale in zip(pictures, scales, strict=True)
-    )
+    lattice = Lattice(row_axis, column_axis, cell)
+    drawn = (_panel(picture, lattice, palette, scale) for picture, scale in zip(pictures, scales, strict=True))
     panels = [Block(lines, panel_width) for lines in drawn]
     labels = (row_axis if cell.rows == 1 else row_axis.paired()).row_labels(_HEADER, palette)
     strips = [beside([labels, *panels[start : start + per_strip]], GAP) for start in range(0, len(panels), per_strip)]
@@ -226,30 +237,10 @@ def _room(rows: Axis, columns: Axis, width: int) -> int:
     return max(width - rows.width - GAP - (1 if columns.boundary else 0), 4)
 
 
-def _panel(
-    picture: Picture, rows: Axis, columns: Axis, palette: Palette, cell: Cell, scale: Scale
-) -> list[list[Segment]]:
-    lines = [[Segment(palette.fit(picture.title), BOLD)], columns.ticks(cell.columns, palette)]
-    for start, stop in ((0, rows.boundary), (rows.boundary, len(rows))):
-        if start == stop:
-            continue
-        if start:
-            line = palette.fit("─") * (len(columns) * cell.columns)
-            lines.append([Segment(_crossed(line, columns.boundary * cell.columns, palette), DIM)])
-        cells = picture.values[start:stop], picture.allowed[start:stop], scale
-        for row in palette.cells(*cells, cell.columns) if cell.rows == 1 else palette.halves(*cells):
-            segments = _merged(row[: columns.boundary])
-            if columns.boundary:
-                segments.append(Segment(palette.fit("│"), DIM))
-            lines.append(segments + _merged(row[columns.boundary :]))
-    return lines
-
-
-def _merged(row: Sequence[tuple[str, Style | None]]) -> list[Segment]:
-    """Return a row's cells, those of one style that stand together as one segment: a map has thousands of cells."""
-    runs = [list(run) for _, run in groupby(row, key=lambda cell: id(cell[1]))]  # comparing styles costs more
-    return [Segment("".join([glyph for glyph, _ in run]), run[0][1]) for run in runs]
-
-
-def _crossed(line: str, boundary: int, palette: Palette) -> str:
-    return line[:boundary] + palette.fit("┼") + line[boundary:] if boundary else line
+def _panel(picture: Picture, lattice: Lattice, palette: Palette, scale: Scale) -> list[list[Segment]]:
+    ticks = lattice.columns.ticks(lattice.cell.columns, palette)
+    return [
+        [Segment(palette.fit(picture.title), BOLD)],
+        ticks,
+        *map_lines(picture.values, picture.allowed, lattice, palette, scale),
+    ]

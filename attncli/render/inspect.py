@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 from rich.text import Text
 
-from attncli.render.heatmap import HALF, NARROW, cell_of, picture_of, pooling
+from attncli.render.heatmap import cell_of, picture_of, pooling
+from attncli.render.lattice import HALF, NARROW
 from attncli.render.palette import BOLD, Palette
 from attncli.render.parts import Frame, Parts, layer_title
 from attncli.render.ranges import scales_of

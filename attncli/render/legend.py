@@ -12,6 +12,8 @@ from attncli.render.block import Block, flowing
 from attncli.render.palette import DIM, Palette, Scale
 
 _BAR = 36  # cells of the ramp in colour; with its words it fits 40
+_SHORTEST_BAR = 20  # that gives way to marks
+_GAP = 3  # cells between the parts
 _DIGITS = 4  # of the numbers at the ends
 _FEWER_DIGITS = 2  # of those between shades
 _FEW = 4  # shades that have a number each; of more, every second one
@@ -44,6 +46,24 @@ def legend(
     return flowing([*ramps, *(said_of(each, palette) for each in said)], width)
 
 
+def legend_line(
+    scale: Scale, marks: Iterable[str], palette: Palette, width: int, cell_width: int = 2, is_half: bool = False
+) -> list[Segment]:
+    """Return as much of the legend of one scale as a single line has room for: the ramp, then the marks."""
+    said = [(_half_mark if is_half else _mark)(each, palette) for each in marks]
+    needed = sum(_GAP + sum(segment.cell_length for segment in mark) for mark in said)
+    line = ramp_line(scale, palette, min(max(width - needed, _SHORTEST_BAR), width), cell_width)
+    line = line if scale.low < scale.high else []
+    used = sum(segment.cell_length for segment in line)
+    for mark in said:
+        gap = _GAP if line else 0
+        used += gap + sum(segment.cell_length for segment in mark)
+        if used > width:
+            break
+        line += [Segment(" " * gap), *mark]
+    return line
+
+
 def _mark(said: str, palette: Palette) -> list[Segment]:
     return [Segment(palette.fit(said), DIM)]
 
@@ -65,7 +85,9 @@ def ramp_line(scale: Scale, palette: Palette, width: int | None = None, cell_wid
         width: cells in a line; None is as many as it takes.
         cell_width: characters to a cell, without colours.
     """
-    return _bar(scale, palette) if palette.has_color else _shades(scale, palette, width, cell_width)
+    if palette.has_color:
+        return _bar(scale, palette, _BAR if width is None else min(_BAR, width))
+    return _shades(scale, palette, width, cell_width)
 
 
 def ticks(scale: Scale) -> Iterator[tuple[float, str]]:
@@ -75,18 +97,20 @@ def ticks(scale: Scale) -> Iterator[tuple[float, str]]:
         yield value, _text(value, _DIGITS, scale.is_signed)
 
 
-def _bar(scale: Scale, palette: Palette) -> list[Segment]:
-    """Return the colours one beside the other, with numbers upon them where they stand."""
+def _bar(scale: Scale, palette: Palette, cells: int) -> list[Segment]:
+    """Return the colours one beside the other, with numbers upon them where they stand; the highest matters most."""
     low, high = (palette.fit(text) for text in _ends(scale))
-    written = list(low.ljust(_BAR - len(high)) + high)
+    low = low if len(low) + len(high) < cells else ""
+    high = high if len(high) <= cells else ""
+    written = list(low.ljust(cells - len(high)) + high)
     for value in _candidates(scale):
         text = palette.fit(_text(value, _DIGITS, scale.is_signed))
-        start = round(scale.placed(np.array([value]))[0] * (_BAR - 1) - len(text) / 2)
+        start = round(scale.placed(np.array([value]))[0] * (cells - 1) - len(text) / 2)
         around = written[max(start - 1, 0) : start + len(text) + 1]
         if len(around) == len(text) + 2 and set(around) == {" "}:
             written[start : start + len(text)] = text
     ramp = palette.ramp(1, scale.is_signed)
-    steps = (int((place + 0.5) / _BAR * len(ramp)) for place in range(_BAR))
+    steps = (int((place + 0.5) / cells * len(ramp)) for place in range(cells))
     return [Segment(letter, ramp[step][1]) for letter, step in zip(written, steps, strict=True)]
 
 

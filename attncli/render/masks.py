@@ -20,9 +20,9 @@ from attncli.masks.expressions import biases, slopes
 from attncli.masks.findings import Finding
 from attncli.masks.layout import Subject
 from attncli.render.axes import LONGEST_LABEL, Axis, mark_note
-from attncli.render.block import Block, beside, block, cell, flowing, grid, stack
+from attncli.render.block import COMFORTABLE, Block, beside, block, cell, flowing, grid, stack
 from attncli.render.findings import finding_lines, tally
-from attncli.render.heatmap import COMFORTABLE, Extent, Picture, extent_of, heatmaps, pooling
+from attncli.render.heatmap import Extent, Picture, extent_of, heatmaps, pooling
 from attncli.render.legend import legend
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.tables import Cell, wrapped

@@ -11,8 +11,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 from attncli.render.axes import Axis
-from attncli.render.block import Block, beside, block, cell, stack
-from attncli.render.heatmap import COMFORTABLE
+from attncli.render.block import COMFORTABLE, Block, beside, block, cell, stack
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 
 if TYPE_CHECKING:

@@ -57,7 +57,7 @@ _TONES = {"0": "6b4226", "+": "ff7f0e", "-": "f7a8c4", "I": "d100d1", "X": "e300
 _PLAIN = str.maketrans({
     "·": ".", "×": "x", "−": "-", "–": "-", "→": "->", "⋯": "..", "…": "..", "■": "#", "ᵀ": "^T", "√": "sqrt",
     "│": "|", "─": "-", "┼": "+", "░": ":", "▒": "=", "▓": "#", "█": "@", "␣": "_", "◌": "", "‖": "||", "÷": "/",
-    "≤": "<=",
+    "≤": "<=", "▸": ">", "▾": "v", "◆": "&",
 })  # fmt: skip
 # Of those, what stands in a token's label; anything else there is the token's own, and no other token may look like it.
 _PLAIN_MARKS = str.maketrans({"␣": "_", "◌": ""})

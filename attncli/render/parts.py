@@ -13,8 +13,9 @@ from rich.style import Style
 
 from attncli.attention import row_blocks
 from attncli.render.axes import MARK, Axis, mark_note, titled, up_to
-from attncli.render.block import Block, beside, block, in_words, stack
-from attncli.render.heatmap import COMFORTABLE, HALF, Cell, Picture, extent_of, heatmaps
+from attncli.render.block import COMFORTABLE, Block, beside, block, in_words, stack
+from attncli.render.heatmap import Picture, extent_of, heatmaps
+from attncli.render.lattice import HALF, Cell
 from attncli.render.legend import legend
 from attncli.render.matrix import DIGITS, Matrix, number_text, side_by_side
 from attncli.render.palette import BOLD, DIM, Palette, Scale

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from attncli.render.heatmap import Picture
     from attncli.trace.layer import HeadTrace, LayerTrace
     from attncli.trace.trace import Trace
-    from attncli.trace.view import Columns, View
+    from attncli.trace.view import Columns, Range, View
 
 _MOST = 2**26  # cells that are looked at for their largest; more of them take seconds
 
@@ -41,9 +41,15 @@ def scales_of(trace: Trace, view: View, layer: LayerTrace, pictures: Mapping[int
         highest = [1.0] * len(pictures)
     else:
         highest = [largest_weight(layer.head(head, whole.rows), whole.of_columns) for head in pictures]
-    if view.range_ != "head":
-        highest = [max(highest, default=0.0)] * len(pictures)
-    return {head: Scale.up_to(high, view.ramp) for head, high in zip(pictures, highest, strict=True)}
+    ends = ends_of(dict(zip(pictures, highest, strict=True)), view.range_)
+    return {head: Scale.up_to(high, view.ramp) for head, high in ends.items()}
+
+
+def ends_of(highest: Mapping[int, float], range_: Range) -> dict[int, float]:
+    """Return what the colours of each head reach to: its own largest weight, or that of all of them."""
+    if range_ == "head":
+        return dict(highest)
+    return dict.fromkeys(highest, max(highest.values(), default=0.0))
 
 
 def largest_weight(head: HeadTrace, columns: Columns) -> float:

@@ -16,7 +16,8 @@ from typing import NamedTuple
 from rich.cells import cell_len
 
 from attncli.render.axes import Axis
-from attncli.render.heatmap import GAP, HALF, NARROW, WIDE, Cell, size_of
+from attncli.render.heatmap import GAP, size_of
+from attncli.render.lattice import HALF, NARROW, WIDE, Cell
 from attncli.render.palette import Palette
 
 LONG = 64  # tokens; of more, a pipe too has no more than a screen, unless all is asked for in so many words

@@ -1,0 +1,337 @@
+"""The head that is looked at, as large as its room allows, with the cell under the cursor.
+
+A text that does not fit is pooled: at zoom 0 the whole of it, and each step more halves what a cell stands for, down
+to one token. Then a part of it is shown, the one around the cursor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from rich.cells import cell_len, set_cell_size
+from rich.segment import Segment
+
+from attncli.render.axes import LONGEST_LABEL, MARK, titled
+from attncli.render.explore.drawn import ALONE, KEY, QUERY, Drawn, fitted, fixed, in_a_line
+from attncli.render.explore.sight import Sight
+from attncli.render.heatmap import Picture
+from attncli.render.lattice import HALF, NARROW, WIDE, Cell, Lattice, map_lines
+from attncli.render.legend import legend_line
+from attncli.render.palette import BOLD, DIM, Palette, Scale
+from attncli.render.screen import Room
+
+if TYPE_CHECKING:
+    from attncli.trace.view import Ramp, Range
+
+_LEAST_WITH_TICKS, _LEAST_WITH_LEGEND = 5, 8  # lines of a room
+_LABELS = (LONGEST_LABEL, 6, 0)  # cells of a label
+_WITH_NUMBERS, _WITH_WORDS = 4, 6  # characters of a cell, and of a column that has its token above it
+_WIDEST_HALF = 4  # characters of a cell that is half of them high
+_FEW = 3
+_MOST_MEASURED = 200  # tokens whose longest label is looked for
+
+
+class Cursor(NamedTuple):
+    """The cell that is looked at.
+
+    Attributes:
+        head: the head.
+        query: its row.
+        key: its column.
+    """
+
+    head: int
+    query: int
+    key: int
+
+
+class Window(NamedTuple):
+    """Which part of a head is shown: the first row and column of every cell.
+
+    Attributes:
+        rows: the first rows; how far they are apart is how many rows a cell stands for.
+        columns: likewise.
+        cell: how large it is drawn.
+        labels: cells of the longest label.
+    """
+
+    rows: range
+    columns: range
+    cell: Cell
+    labels: int
+
+
+class LargeHead(NamedTuple):
+    """A head that is drawn.
+
+    Attributes:
+        drawn: its block; the place of a line and a column is the cell there, a query and a key: of several cells that
+            share a character the one with the largest number.
+        window: which part of it is shown.
+        zooms: how many times it can be halved.
+    """
+
+    drawn: Drawn[tuple[int, int]]
+    window: Window
+    zooms: int
+
+
+def large_head(
+    sight: Sight,
+    cursor: Cursor,
+    port: tuple[int, int, int],
+    ramp: Ramp | None,
+    range_: Range,
+    palette: Palette,
+    room: Room,
+) -> LargeHead:
+    """Return one head as large as there is room for.
+
+    Args:
+        sight: the layer, or its difference.
+        cursor: the cell that is looked at; it is always among those that are shown.
+        port: the first row and the first column of a part, and how often cells are halved.
+        ramp: how far along the colours a number stands; None leaves it to the palette.
+        range_: what the colours reach to.
+        palette: how cells look.
+        room: at least 3 lines of 10 cells.
+    """
+    head = _Head(sight, cursor, port, sight.scales(ramp, range_)[cursor.head], range_, palette, room)
+    block = fitted(head.lines(), room)
+    return LargeHead(Drawn(block, head.at), head.window, head.zooms)
+
+
+@dataclass(frozen=True)
+class _Head:
+    sight: Sight
+    cursor: Cursor
+    port: tuple[int, int, int]
+    scale: Scale
+    range_: Range
+    palette: Palette
+    room: Room
+
+    # --- what fits ---
+
+    @property
+    def _header(self) -> int:
+        return 2 if self.room.lines >= _LEAST_WITH_TICKS else 1
+
+    @property
+    def _body(self) -> int:
+        """How many lines there are for cells."""
+        return self.room.lines - self._header - (self.room.lines >= _LEAST_WITH_LEGEND)
+
+    def _margin(self, labels: int) -> int:
+        """How many cells stand at the left of the map, its rows' marks among them."""
+        return 1 + self._digits + (1 + labels if labels else 0) + 2 * self._has_marks + 1
+
+    @property
+    def _digits(self) -> int:
+        return len(str(self.sight.size[0] - 1))
+
+    @cached_property
+    def _has_marks(self) -> bool:
+        return bool(self.sight.alone[0]) or bool(self.sight.blind(self.cursor.head).any())
+
+    @cached_property
+    def _place(self) -> tuple[Window, int]:
+        """Which part is shown, and how many times its cells can be halved."""
+        sight, room = self.sight, self.room
+        sizes, bounds = sight.size, sight.boundaries
+        longest = self._longest_label
+        for cell in self._cells:
+            high, wide = _lines_of(sizes[0], bounds[0], cell), sizes[1] * cell.columns + bool(bounds[1])
+            for labels in dict.fromkeys(min(each, longest) for each in _LABELS):
+                if cell.has_number and labels < min(longest, _LABELS[1]):
+                    continue  # room is for words first
+                if high <= self._body and self._margin(labels) + wide <= room.width:
+                    return Window(range(sizes[0]), range(sizes[1]), cell, labels), 0
+        labels = next((each for each in _LABELS if room.width >= 5 * each), 0)
+        cell = self._cells[-1]
+        # Of a pair of texts a rule takes a line, and what stands above and below it may be half a line each.
+        lines = self._body - (2 if bounds[0] and self._body > _FEW else 0)
+        capacity = max(lines * cell.rows, 1), max(room.width - self._margin(labels) - bool(bounds[1]), 1)
+        whole = sight.steps_of(*(-(-size // most) for size, most in zip(sizes, capacity, strict=True)))
+        zooms = (max(whole) - 1).bit_length()
+        zoom = min(self.port[2], zooms)
+        rows, columns = (
+            _part(size, most, -(-step // 2**zoom), first, at)
+            for size, most, step, first, at in zip(sizes, capacity, whole, self.port[:2], self.cursor[1:], strict=True)
+        )
+        return Window(rows, columns, cell, labels), zooms
+
+    @property
+    def window(self) -> Window:
+        """Which part of the head is shown."""
+        return self._place[0]
+
+    @property
+    def zooms(self) -> int:
+        """How many times its cells can be halved."""
+        return self._place[1]
+
+    @property
+    def _longest_label(self) -> int:
+        tokens = self.sight.tokens[0]
+        if len(tokens) > _MOST_MEASURED:
+            return LONGEST_LABEL
+        return min(max(cell_len(self.palette.shortened(token.label, LONGEST_LABEL)) for token in tokens), LONGEST_LABEL)
+
+    @property
+    def _cells(self) -> list[Cell]:
+        """How large cells may be drawn, the largest first: with their number in it, if there are few and in colour."""
+        free = self.room.width - self._margin(self._longest_label) - bool(self.sight.boundaries[1])
+        each, high = free // self.sight.size[1], self._body // _lines_of(self.sight.size[0], 0, NARROW)
+        lines = max(min(high, each // 2), 1)
+        wide = min(each, max(2 * lines + 2, _WITH_NUMBERS + 1))
+        found = [WIDE]
+        # A number says more than a colour; without colours a shade has to stand below it.
+        if wide >= _WITH_NUMBERS and (self.palette.has_color or lines > 1):
+            found.insert(0, Cell(wide if self.palette.has_color else wide // 2 * 2, 1, lines))
+        if not self.palette.has_halves:
+            return [*found, NARROW]
+        return [*found, Cell(min(max(each, 1), _WIDEST_HALF), HALF.rows), HALF]
+
+    # --- what is drawn ---
+
+    @cached_property
+    def _picture(self) -> Picture:
+        return self.sight.pooled(self.cursor.head, self.window.rows, self.window.columns)
+
+    @cached_property
+    def _lattice(self) -> Lattice:
+        return self.sight.lattice(*self.window[:3])
+
+    @property
+    def _at(self) -> tuple[int, int]:
+        """The place of the cursor among the cells that are shown."""
+        rows, columns, *_ = self.window
+        return (self.cursor.query - rows.start) // rows.step, (self.cursor.key - columns.start) // columns.step
+
+    def lines(self) -> Iterator[list[Segment]]:
+        """Yield the title, the ticks, the cells, and what their colours say."""
+        yield in_a_line(self._facts(), self.room.width, self.palette, self._title)
+        margin = Segment(" " * self._margin(self.window.labels))
+        if self._header > 1:
+            yield [margin, *self._ticks()]
+        lines, (_, values, allowed, _) = self._lattice.lines, self._picture
+        body = map_lines(values, allowed, self._lattice, self.palette, self.scale, self._at, self._blank)
+        for number, (rows, cells) in enumerate(zip(lines[: self._body], body, strict=False)):
+            is_first = number == 0 or not rows or lines[number - 1] != rows
+            yield [*(self._label(rows) if is_first else [margin]), *cells]
+        if self.room.lines >= _LEAST_WITH_LEGEND:
+            yield self._legend()
+
+    @property
+    def _title(self) -> str:
+        return titled("head", self.sight.layer.head_label(self.cursor.head))
+
+    def _facts(self) -> Iterator[str]:
+        """Yield what is drawn, what matters most first."""
+        layer, (rows, columns, *_) = self.sight.layer, self.window
+        yield f"{layer.measure} − held" if self.sight.pair else layer.measure
+        if (pool := (rows.step, columns.step)) != (1, 1):
+            yield f"largest of {pool[0]}×{pool[1]}"
+        for part, size, name in zip((rows, columns), self.sight.size, ("queries", "keys"), strict=True):
+            if len(part) * part.step < size:
+                yield f"{name} {part.start}–{min(part.start + len(part) * part.step, size) - 1} of {size:,}"
+        if layer.num_groups < layer.num_heads:
+            yield f"reads kv head {layer.head(self.cursor.head).key_head} of {layer.num_groups}"
+        yield f"{titled('layer', layer.label)}{'' if layer.kind == 'self' else f' {layer.kind}'}"
+
+    def _ticks(self) -> list[Segment]:
+        """Return the indices of columns, or what they are called where there is room for words."""
+        columns, cell, place = self._lattice.columns, self.window.cell, self._at[1]
+        if not cell.has_number:
+            return columns.ticks(cell.columns, self.palette, place)
+        line = []
+        for number, key in enumerate(self.window.columns):
+            if number == columns.boundary > 0:
+                line.append(Segment(" "))
+            text = str(key)
+            if cell.columns >= _WITH_WORDS:
+                text = set_cell_size(self.palette.label(self.sight.tokens[1][key].label), cell.columns - 2).rstrip()
+            mark = self.palette.fit(KEY) if number == place else ""
+            line.append(fixed(mark + text, cell.columns, BOLD if mark else DIM))
+        return line
+
+    def _label(self, rows: range) -> list[Segment]:
+        """Return what stands at the left of a line; of several rows that share one, of that under the cursor."""
+        width = self._margin(self.window.labels)
+        if not rows:
+            return [Segment(self.palette.fit("─") * (width - 1) + " ", DIM)]
+        starts, is_current = self.window.rows, self._at[0] in rows
+        index = self.cursor.query if is_current else starts[rows.start]
+        mark = self.palette.fit(QUERY) if is_current else " "
+        text = f"{mark}{index:>{self._digits}}"
+        if self.window.labels:
+            text += f" {self.palette.shortened(self.sight.tokens[0][index].label, self.window.labels)}"
+        style = BOLD if is_current else None
+        if not self._has_marks:
+            return [fixed(text, width, style, "left")]
+        stood_for = range(starts[rows.start], min(starts[rows[-1]] + starts.step, self.sight.size[0]))
+        blind = self.sight.blind(self.cursor.head)[stood_for.start : stood_for.stop].any()
+        odd = MARK if blind else ALONE if not self.sight.alone[0].isdisjoint(stood_for) else ""
+        return [fixed(text, width - 3, style, "left"), fixed(f" {odd}", 3, BOLD, "left")]
+
+    def _blank(self, row: int, column: int) -> str:
+        """Return the mark of a cell that does not count: it is masked, or the held text has none like it."""
+        rows, columns, *_ = self.window
+        sides = zip((rows, columns), (row, column), self.sight.size, self.sight.alone, strict=True)
+        for part, place, size, alone in sides:
+            if alone and alone.issuperset(range(part[place], min(part[place] + part.step, size))):
+                return ALONE
+        return "·"
+
+    def _legend(self) -> list[Segment]:
+        """Return what the colours and the marks say, as much of it as one line has room for."""
+        picture, cell = self._picture, self.window.cell
+        marks = [f"{ALONE} not in what is held"] * any(self.sight.alone) + picture.extent.said
+        if self.sight.blind(self.cursor.head).any():
+            marks.append(f"{MARK} fully masked")
+        if self.range_ == "no-sink" and picture.extent.highest > self.scale.high:
+            marks.append("+ beyond the range")
+        return legend_line(self.scale, marks, self.palette, self.room.width, min(cell.columns, 2), cell.rows > 1)
+
+    # --- what lies where ---
+
+    def at(self, line: int, column: int) -> tuple[int, int] | None:
+        """Return the cell at a place; of those that share it the one with the largest number."""
+        rows, columns, _, labels = self.window
+        found = self._lattice.at(line - self._header, column - self._margin(labels))
+        if found is None:
+            return None
+        places, place = found
+        queries = range(rows[places.start], min(rows[places[-1]] + rows.step, self.sight.size[0]))
+        keys = slice(columns[place], columns[place] + columns.step)
+        cells = self.sight.cells(self.cursor.head, queries)
+        sizes = np.where(cells.allowed, np.abs(cells.values), -1)[:, keys]
+        row, key = np.unravel_index(int(np.argmax(sizes)), sizes.shape)
+        return queries[int(row)], columns[place] + int(key)
+
+
+def _part(size: int, most: int, step: int, first: int, at: int) -> range:
+    """Return where the cells of a part begin, `most` of them or fewer, the one with `at` among them.
+
+    Args:
+        size: how many rows there are.
+        most: cells.
+        step: rows that one stands for.
+        first: where the part begins, if that can be.
+        at: a row.
+    """
+    cells, own = -(-size // step), at // step
+    shown = min(cells, most)
+    start = min(max(first // step, own - shown + 1, 0), own, cells - shown)
+    return range(start * step, min((start + shown) * step, size), step)
+
+
+def _lines_of(rows: int, boundary: int, cell: Cell) -> int:
+    """Return how many lines rows take, with the rule between two texts."""
+    shared = -(-boundary // cell.rows) - (-(rows - boundary) // cell.rows)
+    return shared * cell.lines + bool(boundary)

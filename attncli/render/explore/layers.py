@@ -1,0 +1,79 @@
+"""Layers × heads as a map to walk in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+from rich.segment import Segment
+
+from attncli.analysis.heads import HeadSummary
+from attncli.analysis.metric_names import Metric
+from attncli.render.explore.drawn import QUERY, Drawn, fitted, in_a_line, part_around
+from attncli.render.head_map import PENDING, UNDEFINED, HeadMap, scale_of
+from attncli.render.legend import legend_line
+from attncli.render.palette import Palette
+from attncli.render.screen import Room
+
+_LEAST_WITH_LEGEND = 6  # lines
+_DIGITS = 2
+
+
+def layer_map(
+    heads: Sequence[HeadSummary],
+    layers: Iterable[int],
+    shape: tuple[str, int],
+    chosen: tuple[int, int],
+    metric: Metric,
+    palette: Palette,
+    room: Room,
+) -> Drawn[tuple[int, int]]:
+    """Return the map of a metric; what lies at a place of it is a layer and a head.
+
+    Args:
+        heads: those that are computed; other kinds of attention are left out.
+        layers: all that there are; those of which no head is computed yet are shown as such.
+        shape: the kind of attention, and how many heads a layer has.
+        chosen: the layer and the head that are looked at.
+        metric: what the colours say.
+        palette: how cells look.
+        room: at least 3 lines of 10 cells.
+    """
+    kind, count = shape
+    map_ = HeadMap.of([head for head in heads if head.kind == kind], metric, layers, count)
+    scale = scale_of([map_])
+    has_legend = room.lines >= _LEAST_WITH_LEGEND
+    digits = max(len(str(layer)) for layer in map_.layers)
+    margin = max(1 + digits, len("head")) + 1
+    body = max(room.lines - 2 - has_legend, 1)
+    widths = (map_.widest(_DIGITS), 2, 1) if palette.has_color else (2, 1)
+    width = next((width for width in widths if margin + width * len(map_.heads) <= room.width), 1)
+    at = [*map_.layers].index(chosen[0]), [*map_.heads].index(chosen[1])
+    rows = part_around(at[0], len(map_.layers), body)
+    columns = part_around(at[1], len(map_.heads), max((room.width - margin) // width, 1))
+    names = [f"{palette.fit(QUERY) if row == at[0] else ' '}{map_.layers[row]:>{digits}}" for row in rows]
+    lattice = map_.lattice(rows, columns, width)
+
+    def lines() -> Iterator[Sequence[Segment]]:
+        facts = [kind] * (kind != "self")
+        if len(rows) < len(map_.layers):
+            facts.append(f"layers {map_.layers[rows[0]]}–{map_.layers[rows[-1]]} of {len(map_.layers)}")
+        if len(columns) < len(map_.heads):
+            facts.append(f"heads {map_.heads[columns[0]]}–{map_.heads[columns[-1]]} of {len(map_.heads)}")
+        yield in_a_line(facts, room.width, palette, metric)
+        drawn = map_.drawn(rows, columns, width, ["head", *names], scale, palette, _DIGITS, at)
+        yield from drawn.lines[: body + 1]
+        if has_legend:
+            blanks = set(np.array(map_.blanks)[~map_.shown].tolist())
+            said = {PENDING: "not computed yet", UNDEFINED: "not defined"}
+            marks = [f"{mark} {meaning}" for mark, meaning in said.items() if mark in blanks]
+            yield legend_line(scale, marks, palette, room.width, min(width, 2))
+
+    def head_at(line: int, column: int) -> tuple[int, int] | None:
+        found = lattice.at(line - 2, column - margin)
+        if found is None:
+            return None
+        places, place = found
+        return map_.layers[rows[places.start]], map_.heads[columns[place]]
+
+    return Drawn(fitted(lines(), room), head_at)

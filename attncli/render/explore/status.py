@@ -1,0 +1,80 @@
+"""The cell under the cursor in words and numbers, and what else a person should know of what is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from rich.segment import Segment
+
+from attncli.render.bars import Sheet
+from attncli.render.block import Block
+from attncli.render.explore.drawn import KEY, QUERY, fitted, in_a_line
+from attncli.render.explore.head import Cursor
+from attncli.render.explore.sight import Sight
+from attncli.render.palette import Palette
+from attncli.render.screen import Room
+from attncli.render.summaries import proof_line, what_ran
+
+_LONGEST_TITLE = 40  # cells of what a model is called
+
+
+def status(sight: Sight | None, cursor: Cursor, said: Sequence[str], palette: Palette, room: Room) -> Block:
+    """Return the cell, and below it what runs, what is wrong, and how far the numbers are proven.
+
+    Args:
+        sight: the layer, or its difference; None where nothing is computed yet.
+        cursor: the cell.
+        said: what matters most now: that something is computed, what went wrong, what the source notes.
+        palette: how words look.
+        room: at least 1 line of 10 cells.
+    """
+
+    def lines() -> Iterator[list[Segment]]:
+        if sight is not None:
+            asked, *facts = cell_facts(sight, cursor, palette)
+            yield in_a_line(facts, room.width, palette, asked)
+        others = [palette.label(each) for each in said]
+        if sight is not None:
+            others += [proof_line(sight.layer, palette).plain] if sight.layer.proof else []
+            title, *facts = what_ran(sight.trace, palette).plain.split(" · ")
+            others += [palette.shortened(title, _LONGEST_TITLE, keeps_end=True), *facts]
+        yield in_a_line(others, room.width, palette)
+
+    return fitted(lines(), room)
+
+
+def cell_facts(sight: Sight, cursor: Cursor, palette: Palette) -> Iterator[str]:
+    """Yield which cell it is, and its numbers, what matters most first."""
+    layer, (_, query, key) = sight.layer, cursor
+    sheet = Sheet(palette, None)
+    queries, keys = sight.tokens
+    yield palette.fit(f"{QUERY} ") + sheet.named(queries[query]) + palette.fit(f" → {KEY} ") + sheet.named(keys[key])
+    head = layer.head(cursor.head, [query])
+    weights, allowed = head.weights[0], head.mask[0]
+    what = layer.measure.removesuffix("s")
+    if sight.pair is not None:
+        yield from _compared(sight, cursor, sheet)
+    if not allowed[key] and not weights[key]:
+        yield "masked"
+        return
+    yield f"{what} {sheet.number(weights[key])}"
+    finite = np.where(np.isfinite(weights), weights, 0).astype(np.float64)
+    if finite.sum() > 0 and np.isfinite(weights[key]):
+        yield f"{100 * finite[key] / finite.sum():.3g} % of its row"
+        yield f"rank {1 + int((finite > finite[key]).sum())} of {int((allowed | (weights != 0)).sum())}"
+    if "scores" not in layer.missing:
+        yield f"score {sheet.number(head.scores[0, key])}"
+
+
+def _compared(sight: Sight, cursor: Cursor, sheet: Sheet) -> Iterator[str]:
+    """Yield how the cell differs from the held one."""
+    assert sight.pair is not None
+    rows = {mine: held for held, mine in sight.pair.chosen}
+    columns = {mine: held for held, mine in sight.pair.columns.pairs}
+    if cursor.query not in rows or cursor.key not in columns:
+        yield "nothing like it is held"
+        return
+    held = sight.pair.first.head(cursor.head, [rows[cursor.query]]).weights[0, columns[cursor.key]]
+    change = float(sight.layer.head(cursor.head, [cursor.query]).weights[0, cursor.key]) - float(held)
+    yield f"{'+' if change > 0 else ''}{sheet.number(change)} from {sheet.number(held)}"

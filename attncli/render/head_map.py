@@ -1,0 +1,135 @@
+"""Layers × heads as a map of one metric, for `attn heads --grid` and to walk in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from attncli.analysis.heads import HeadSummary
+from attncli.analysis.metric_names import Metric
+from attncli.render.axes import Axis
+from attncli.render.block import Block, block, cell, trimmed
+from attncli.render.lattice import Cell, Lattice, map_lines
+from attncli.render.matrix import number_text
+from attncli.render.palette import BOLD, DIM, Palette, Scale
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
+UNDEFINED, PENDING = "–", "?"
+
+
+class HeadMap(NamedTuple):
+    """The heads of one kind of attention.
+
+    Attributes:
+        layers: the rows, their indices.
+        heads: the columns.
+        values: the metric of each; NaN where it is not defined.
+        blanks: what is written where there is no number: of a head that has none, of one that is not computed yet, or
+            nothing where there is no head.
+    """
+
+    layers: Sequence[int]
+    heads: Sequence[int]
+    values: Float[np.ndarray, "L H"]
+    blanks: Sequence[Sequence[str]]
+
+    @classmethod
+    def of(cls, found: Iterable[HeadSummary], metric: Metric, layers: Iterable[int] = (), heads: int = 0) -> HeadMap:
+        """Return the map of some heads.
+
+        Args:
+            found: those that are computed.
+            metric: what is shown of them.
+            layers: those that there will be besides.
+            heads: how many each of these has.
+        """
+        known = {(each.layer, each.head): each.metrics[metric] for each in found}
+        computed = {layer for layer, _ in known}
+        rows = sorted(computed | set(layers))
+        columns = sorted({head for _, head in known} | set(range(heads)))
+        values = np.array([[known.get((layer, head)) for head in columns] for layer in rows], float)
+        blanks = [
+            [UNDEFINED if (layer, head) in known else "" if layer in computed else PENDING for head in columns]
+            for layer in rows
+        ]
+        return cls(rows, columns, values.reshape(len(rows), len(columns)), blanks)
+
+    @property
+    def shown(self) -> Bool[np.ndarray, "L H"]:
+        """Which heads have a number."""
+        return ~np.isnan(self.values)
+
+    def widest(self, digits: int) -> int:
+        """Return how many cells a number takes, with a blank in front of it."""
+        longest = max((len(number_text(value, digits)) for value in self.values[self.shown].tolist()), default=0)
+        return max(longest, *(len(str(head)) for head in self.heads), 1) + 1
+
+    def lattice(self, rows: range, columns: range, width: int) -> Lattice:
+        """Return where the cells of a part stand.
+
+        Args:
+            rows: which of the layers.
+            columns: which of the heads.
+            width: characters to a cell.
+        """
+        shown = tuple(self.heads[place] for place in columns)
+        layers = tuple(self.layers[place] for place in rows)
+        return Lattice(Axis(("",) * len(layers), layers), Axis(("",) * len(shown), shown), Cell(width, 1))
+
+    def drawn(
+        self,
+        rows: range,
+        columns: range,
+        width: int,
+        names: Sequence[str],
+        scale: Scale,
+        palette: Palette,
+        digits: int,
+        cursor: tuple[int, int] | None = None,
+    ) -> Block:
+        """Return a part of the map below the heads that it has, beside what its layers are called.
+
+        Args:
+            rows: which of the layers.
+            columns: which of the heads.
+            width: characters to a cell; of more than two it is the number.
+            names: what stands above the layers, and what each of these is called.
+            scale: of the colours.
+            palette: how cells look.
+            digits: after the point.
+            cursor: the place of the layer and of the head that is marked.
+        """
+        lattice = self.lattice(rows, columns, width)
+        part = np.ix_(rows, columns)
+        at = None if cursor is None else (cursor[0] - rows.start, cursor[1] - columns.start)
+
+        def blank(row: int, column: int) -> str:
+            return self.blanks[rows[row]][columns[column]]
+
+        lines = map_lines(self.values[part], self.shown[part], lattice, palette, scale, at, blank, digits)
+        place = None if at is None else at[1]
+        if width > 2:
+            header = [
+                cell(palette.fit("▾") * (number == place) + str(head), width, BOLD if number == place else DIM)
+                for number, head in enumerate(lattice.columns.indices)
+            ]
+        else:
+            header = lattice.columns.ticks(width, palette, place)
+        margin = max(map(len, names)) + 1
+        first, *others = (
+            cell(name, margin, DIM if not number else BOLD if at and number == at[0] + 1 else None, "left")
+            for number, name in enumerate(names)
+        )
+        found = [[first, *header], *([name, *line] for name, line in zip(others, lines, strict=True))]
+        return block(map(trimmed, found))
+
+
+def scale_of(maps: Iterable[HeadMap]) -> Scale:
+    """Return the colours of maps: from the lowest to the highest number of all of them."""
+    values = np.concatenate([one.values.ravel() for one in maps])
+    finite = values[np.isfinite(values)]
+    return Scale(float(finite.min()), float(finite.max())) if finite.size else Scale(0.0, 0.0)

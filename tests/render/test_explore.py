@@ -1,0 +1,532 @@
+"""What the explorer draws: it fits every room, says the numbers of the trace, and knows what lies where."""
+
+import math
+import re
+from dataclasses import replace
+from functools import cache
+from itertools import product
+
+import numpy as np
+import pytest
+from rich.style import Style
+from traces import layer_of, trace_of
+
+import attncli
+from attncli.render.block import Block
+from attncli.render.explore.drawn import Drawn, faded
+from attncli.render.explore.head import Cursor, LargeHead, large_head
+from attncli.render.explore.heads import small_heads
+from attncli.render.explore.layers import layer_map
+from attncli.render.explore.sight import Sight
+from attncli.render.explore.status import status
+from attncli.render.explore.tokens import token_strip
+from attncli.render.explore.why import why_box
+from attncli.render.heatmap import picture_of
+from attncli.render.palette import Palette, Scale
+from attncli.render.ranges import scales_of
+from attncli.render.screen import Room
+from attncli.trace.trace import Trace
+from attncli.trace.view import View
+
+COLOUR, SHADES, ASCII = Palette("truecolor"), Palette("blocks"), Palette("ascii", "ascii")
+PALETTES = {"truecolor": COLOUR, "256": Palette("256"), "blocks": SHADES, "ascii": ASCII}
+MARKS = {"◆", "&", "[", "▸", ">"}
+WHOLE = (0, 0, 0)
+
+
+@cache
+def toy(tokens: int, heads: int = 4, **options: object) -> Trace:
+    return attncli.inspect(" ".join(f"w{n % 97}" for n in range(tokens)), num_heads=heads, d_model=2 * heads, **options)
+
+
+@cache
+def sight_of(tokens: int, heads: int = 4) -> Sight:
+    trace = toy(tokens, heads)
+    return Sight(trace, trace.layers[0]).prepare()
+
+
+def softmax_of(trace: Trace, head: int) -> np.ndarray:
+    """The weights under a causal mask, by the formula."""
+    layer = trace.layers[0]
+    scores = layer.q[head].astype(np.float64) @ layer.k[head].astype(np.float64).T * layer.scale
+    scores[~np.tri(len(scores), dtype=bool)] = -np.inf
+    exponentials = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return exponentials / exponentials.sum(axis=1, keepdims=True)
+
+
+def painted(block: Block) -> list[list[tuple[str, Style | None]]]:
+    """Each character of a block and its style."""
+    return [[(letter, style) for text, style, _ in line for letter in text] for line in block.lines]
+
+
+def texts(block: Block) -> list[str]:
+    return ["".join(text for text, _, _ in line) for line in block.lines]
+
+
+def fits(block: Block, room: Room) -> None:
+    assert len(block.lines) <= room.lines
+    assert max((sum(segment.cell_length for segment in line) for line in block.lines), default=0) <= room.width
+
+
+def drawn_head(
+    sight: Sight, cursor: Cursor, palette: Palette, room: Room, port: tuple[int, int, int] = WHOLE
+) -> LargeHead:
+    return large_head(sight, cursor, port, None, "all", palette, room)
+
+
+def colour_step(weight: float, highest: float) -> int:
+    """Which of 256 colours a weight has, by the definition of the logarithmic ramp."""
+    share = math.log(min(max(weight, highest / 1000), highest) / (highest / 1000)) / math.log(1000)
+    return min(int(share * 256), 255)
+
+
+# --- room ---
+
+SUBJECTS = [(1, 1), (2, 12), (5, 4), (12, 12), (27, 3), (41, 16), (65, 1), (130, 32), (300, 4), (2000, 2)]
+LINES, WIDTHS = (3, 4, 5, 7, 8, 11, 16, 24, 38, 60), (10, 11, 14, 20, 27, 39, 58, 80, 120, 200)
+
+
+@pytest.mark.parametrize("tier", PALETTES)
+@pytest.mark.parametrize(("tokens", "heads"), SUBJECTS)
+def test_every_pane_fits_every_room(tokens: int, heads: int, tier: str) -> None:
+    palette, sight = PALETTES[tier], sight_of(tokens, heads)
+    offset = SUBJECTS.index((tokens, heads)) + list(PALETTES).index(tier)
+    survey = attncli.heads("a b c d", num_heads=heads, d_model=2 * heads)
+    for number, (lines, width) in enumerate(list(product(LINES, WIDTHS))[offset % 7 :: 7]):
+        room = Room(lines, width)
+        head, query, key = number % heads, (7 * number) % tokens, (5 * number) % tokens
+        cursor = Cursor(head, query, key)
+        port = (number % tokens, (3 * number) % tokens, number % 5)
+        large = drawn_head(sight, cursor, palette, room, port)
+        assert query in range(large.window.rows.start, large.window.rows[-1] + large.window.rows.step)
+        assert key in range(large.window.columns.start, large.window.columns[-1] + large.window.columns.step)
+        fits(large.drawn.block, room)
+        fits(small_heads(sight, head, None, "head", palette, room).block, room)
+        fits(
+            layer_map(survey.heads, range(40), ("self", heads), (number % 40, head), "entropy", palette, room).block,
+            room,
+        )
+        fits(
+            token_strip(sight.tokens, query, key, palette, Room(1 + number % 3, width)).block,
+            Room(1 + number % 3, width),
+        )
+        fits(status(sight, cursor, ["computing …"], palette, Room(2, width)), Room(2, width))
+        fits(why_box(sight.trace, sight.layer, cursor, palette, room), room)
+        for block in (large.drawn.block, small_heads(sight, head, None, "all", palette, room).block):
+            assert palette.encoding != "ascii" or "".join(texts(block)).isascii()
+
+
+# --- the large head ---
+
+
+@pytest.mark.parametrize(("tokens", "room"), [(9, Room(11, 40)), (24, Room(15, 60)), (24, Room(15, 31))])
+def test_colours_are_those_of_the_weights(tokens: int, room: Room) -> None:
+    trace, sight = toy(tokens), sight_of(tokens)
+    highest = max(softmax_of(trace, head).max() for head in range(4))
+    weights = softmax_of(trace, 2)
+    large = drawn_head(sight, Cursor(2, tokens - 1, 0), COLOUR, room)
+    cell = large.window.cell
+    assert (len(large.window.rows), len(large.window.columns)) == (tokens, tokens)
+    ramp = [style.bgcolor for _, style in COLOUR.ramp(1) if style is not None]
+    picture, lines = painted(large.drawn.block), texts(large.drawn.block)
+    read = 0
+    for line, column in product(range(len(picture)), range(room.width)):
+        if large.drawn.at(line, column) is None:
+            continue
+        glyph, style = picture[line][column]
+        row = int(lines[line][1:].split()[0])
+        key = (column - (len(lines[line]) - tokens * cell.columns)) // cell.columns
+        if row == tokens - 1 and (key == 0 or row % 2):
+            continue  # the cursor, and a line of two rows that is labelled with the lower one
+        if cell.rows == 1:
+            expected = {row: style.bgcolor if style else None}
+        else:
+            both = glyph == " " and style is not None
+            bottom = None if style is None else style.bgcolor if glyph == "▀" or both else style.color
+            top = None if style is None or glyph == "▄" else style.bgcolor if both else style.color
+            expected = {row: top, row + 1: bottom}
+        for query, colour in expected.items():
+            if query < tokens and key <= query:
+                step = colour_step(weights[query, key], highest)
+                assert colour in ramp[max(step - 1, 0) : step + 2]
+                read += 1
+            elif cell.rows == 2:
+                assert colour is None
+    assert read > (tokens - 2) * (tokens - 3) // 2
+
+
+def test_numbers_stand_in_cells_that_have_room_for_them() -> None:
+    trace = toy(9)
+    large = drawn_head(sight_of(9), Cursor(1, 3, 2), COLOUR, Room(14, 70))
+    rows = [line for line in texts(large.drawn.block) if re.match(r".\d", line)]
+    weights = softmax_of(trace, 1)
+    for query, line in enumerate(rows):
+        numbers = [float(each) for each in re.findall(r"\d\.\d\d", line)]
+        assert numbers == pytest.approx(weights[query, : query + 1], abs=0.0051)
+        assert line.count("·") == 8 - query
+    assert rows[3].startswith("▸3 w3")
+    assert f"▸{weights[3, 2]:.2f}" in rows[3]
+
+
+@pytest.mark.parametrize("palette", [COLOUR, SHADES, ASCII], ids=["truecolor", "blocks", "ascii"])
+def test_a_pooled_cell_is_its_largest_weight_and_says_how_many_it_is_of(palette: Palette) -> None:
+    trace, room = toy(300), Room(30, 60)
+    large = drawn_head(sight_of(300), Cursor(0, 150, 80), palette, room)
+    rows, columns, *_ = large.window
+    weights = np.where(np.tri(300, dtype=bool), softmax_of(trace, 0), -1)
+    picture = sight_of(300).pooled(0, rows, columns)
+    for (place, query), (at, key) in product(enumerate(rows), enumerate(columns)):
+        block = weights[query : query + rows.step, key : key + columns.step]
+        assert picture.allowed[place, at] == (block.max() >= 0)
+        assert picture.values[place, at] == pytest.approx(max(block.max(), 0), rel=1e-5)
+    assert palette.fit(f"largest of {rows.step}×{columns.step}") in texts(large.drawn.block)[0]
+
+
+def test_zooming_halves_blocks_down_to_one_token_and_keeps_the_cursor_inside() -> None:
+    sight, room = sight_of(2000, 2), Room(24, 70)
+    steps = []
+    whole = drawn_head(sight, Cursor(0, 1234, 99), COLOUR, room)
+    assert (whole.window.rows[0], whole.window.columns[0]) == (0, 0)
+    assert whole.window.rows[-1] + whole.window.rows.step >= 2000
+    for zoom in range(whole.zooms + 2):
+        rows, columns, *_ = drawn_head(sight, Cursor(0, 1234, 99), COLOUR, room, (0, 0, zoom)).window
+        assert 1234 in range(rows[0], rows[-1] + rows.step)
+        assert 99 in range(columns[0], columns[-1] + columns.step)
+        steps.append((rows.step, columns.step))
+    assert steps[-2:] == [(1, 1), (1, 1)]
+    assert all(
+        later == (-(-first[0] // 2**n), -(-first[1] // 2**n)) for n, later in enumerate(steps) for first in steps[:1]
+    )
+    zoomed = drawn_head(sight, Cursor(0, 1234, 99), COLOUR, room, (0, 0, whole.zooms)).window
+    found = sight.pooled(0, zoomed.rows, zoomed.columns).values
+    part = np.ix_(zoomed.rows, zoomed.columns)
+    assert found == pytest.approx(softmax_of(sight.trace, 0)[part], rel=1e-4, abs=1e-7)
+
+
+@pytest.mark.parametrize("tier", PALETTES)
+@pytest.mark.parametrize(("tokens", "zoom"), [(9, 0), (40, 0), (300, 0), (300, 2), (2000, 99)])
+def test_what_lies_at_a_place_is_marked_there_when_the_cursor_goes_to_it(tokens: int, zoom: int, tier: str) -> None:
+    sight, palette, room = sight_of(tokens, 4 if tokens < 2000 else 2), PALETTES[tier], Room(17, 50)
+    port = (tokens // 3, tokens // 4, zoom)
+    before = drawn_head(sight, Cursor(0, tokens // 2, tokens // 3), palette, room, port)
+    port = (before.window.rows.start, before.window.columns.start, zoom)
+    found = {place: before.drawn.at(*place) for place in product(range(-1, 20), range(-1, 60))}
+    cells = {place: pair for place, pair in found.items() if pair is not None}
+    rows, columns, cell, _ = before.window
+    assert len(set(cells.values())) >= len(rows) * len(columns) // cell.rows // 2
+    for (line, column), (query, key) in list(cells.items())[:: max(len(cells) // 25, 1)]:
+        after = drawn_head(sight, Cursor(0, query, key), palette, room, port)
+        shown = texts(after.drawn.block)
+        width = cell.columns
+        around = shown[line][max(column - width + 1, 0) : column + width]
+        assert MARKS & set(around)
+        assert shown[line].startswith(palette.fit("▸"))
+        assert shown[line][1:].split()[0] == str(query)
+        if width <= 4:
+            above = shown[1].index(palette.fit("▾"))
+            assert abs(above - column) < width
+
+
+def test_pairs_are_parted_and_a_rule_is_no_cell() -> None:
+    trace = attncli.inspect("a b c", pair="d e")
+    sight = Sight(trace, trace.layers[0])
+    for room in (Room(12, 60), Room(7, 20)):
+        for palette in PALETTES.values():
+            large = drawn_head(sight, Cursor(0, 3, 1), palette, room)
+            fits(large.drawn.block, room)
+            if large.window.rows.step == 1 and large.window.columns.step == 1:
+                lines = texts(large.drawn.block)
+                (rule,) = [number for number, line in enumerate(lines) if palette.fit("┼") in line]
+                crossing = lines[rule].index(palette.fit("┼"))
+                assert all(large.drawn.at(rule, column) is None for column in range(room.width))
+                assert all(large.drawn.at(line, crossing) is None for line in range(room.lines))
+                below, above = large.drawn.at(rule + 1, crossing + 1), large.drawn.at(rule - 1, crossing - 1)
+                assert below is not None
+                assert above is not None
+                assert (below[0] >= 3, below[1]) == (True, 3)
+                assert (above[0] <= 2, above[1]) == (True, 2)
+
+
+def odd() -> Sight:
+    """A query that may see no key, a NaN, an infinity, a zero and a masked cell."""
+    allowed = np.ones((4, 5), bool)
+    allowed[2], allowed[0, 4] = False, False
+    weights = np.full((1, 4, 5), 0.2, np.float32)
+    weights[0, 0, 4], weights[0, 1, :3], weights[0, 2] = 0, (np.nan, np.inf, 0), 0
+    layer = layer_of(
+        np.ones((1, 4, 2), np.float32), np.ones((1, 5, 2), np.float32), mask=allowed[None], weights=weights
+    )
+    return Sight(trace_of(replace(layer, scores=np.zeros((1, 4, 5), np.float32))), layer)
+
+
+@pytest.mark.parametrize("palette", [SHADES, ASCII, COLOUR], ids=["blocks", "ascii", "truecolor"])
+def test_odd_cells_and_blind_rows_keep_their_marks(palette: Palette) -> None:
+    shown = texts(drawn_head(odd(), Cursor(0, 3, 3), palette, Room(12, 110)).drawn.block)
+    rows = {line[1]: line for line in shown if re.match(r".\d", line)}
+    assert re.search(r"X +I +0", rows["1"])
+    assert " ! " in rows["2"]
+    assert rows["0"].rstrip().endswith(palette.fit("·"))
+    for said in (palette.fit("· masked"), "0 exactly zero", "X NaN", "I infinite", "! fully masked"):
+        assert said in shown[-1]
+
+
+# --- ranges ---
+
+
+@pytest.mark.parametrize("range_", ["all", "head", "no-sink"])
+@pytest.mark.parametrize("ramp", [None, "linear", "sqrt"])
+def test_the_ends_of_colours_are_those_of_other_views(range_: str, ramp: str | None) -> None:
+    for trace in (toy(20), toy(300), odd().trace):
+        layer, view = trace.layers[0], View(ramp=ramp, range_=range_)
+        pictures = {head: picture_of(layer.head(head), slice(None), (1, 1)) for head in layer.heads}
+        assert Sight(trace, layer).scales(ramp, range_) == scales_of(trace, view, layer, pictures)
+
+
+# --- all heads ---
+
+
+@pytest.mark.parametrize(("tokens", "heads"), [(9, 12), (40, 4), (300, 32), (12, 144)])
+@pytest.mark.parametrize("tier", ["truecolor", "ascii"])
+def test_a_head_that_lies_at_a_place_is_marked_above_it_when_it_is_chosen(tokens: int, heads: int, tier: str) -> None:
+    sight, palette, room = sight_of(tokens, heads), PALETTES[tier], Room(20, 60)
+    drawn = small_heads(sight, 0, None, "all", palette, room)
+    found = {place: drawn.at(*place) for place in product(range(-1, 25), range(-1, 70))}
+    shown = {head for head in found.values() if head is not None}
+    assert shown == set(range(len(shown)))
+    assert 0 in shown
+    for head in sorted(shown)[:: max(len(shown) // 6, 1)]:
+        lines = texts(small_heads(sight, head, None, "all", palette, room).block)
+        (mark,) = [(n, line.index(palette.fit("▸"))) for n, line in enumerate(lines) if palette.fit("▸") in line]
+        assert found[mark] == head
+        assert re.match(rf".(head )?{head}\b", lines[mark[0]][mark[1] :])
+    last = small_heads(sight, heads - 1, None, "all", palette, room)
+    assert any(last.at(*place) == heads - 1 for place in found)
+
+
+def test_small_heads_have_the_colours_of_the_large_one() -> None:
+    trace, sight = toy(9, 12), sight_of(9, 12)
+    drawn = small_heads(sight, 3, None, "all", COLOUR, Room(40, 130))
+    highest = max(softmax_of(trace, head).max() for head in range(12))
+    ramp = [style.bgcolor for _, style in COLOUR.ramp(1) if style is not None]
+    picture = painted(drawn.block)
+    for head in (0, 5, 11):
+        places = [(n, c) for n, c in product(range(len(picture)), range(130)) if drawn.at(n, c) == head]
+        top, left = min(places)
+        for query in range(9):
+            for key in range(query + 1):
+                style = picture[top + 1 + query][left + 2 * key][1]
+                step = colour_step(softmax_of(trace, head)[query, key], highest)
+                assert style is not None
+                assert style.bgcolor in ramp[max(step - 1, 0) : step + 2]
+
+
+def test_heads_that_share_a_kv_head_stand_under_one_line() -> None:
+    rng = np.random.default_rng(0)
+    q, k = rng.normal(size=(6, 5, 4)).astype(np.float32), rng.normal(size=(2, 5, 4)).astype(np.float32)
+    layer = layer_of(q, k, mask="causal")
+    sight = Sight(trace_of(layer), layer)
+    lines = texts(small_heads(sight, 4, None, "all", SHADES, Room(20, 100)).block)
+    assert [len(part) for part in lines[0].rstrip().split(" kv")] == [32, 30]
+    assert lines[0].startswith("kv 0 ─")
+    assert lines[0][33:].startswith("kv 1 ─")
+    assert "reads kv head 1 of 2" in texts(drawn_head(sight, Cursor(4, 1, 1), SHADES, Room(10, 80)).drawn.block)[0]
+
+
+# --- layers × heads ---
+
+
+def test_the_map_says_the_metric_of_every_head_and_which_are_to_come() -> None:
+    trace = toy(9, 6)
+    layers = tuple(replace(trace.layers[0], layer=layer) for layer in (0, 1))
+    trace = replace(trace, source=replace(trace.source, layers=5), layers=layers)
+    survey = attncli.heads(trace)
+    weights = [softmax_of(trace, head) for head in range(6)]
+    logs = [np.log(each, where=each > 0, out=np.zeros_like(each)) for each in weights]
+    entropies = [float(-(one * log).sum(axis=1).mean()) for one, log in zip(weights, logs, strict=True)]
+    drawn = layer_map(survey.heads, range(5), ("self", 6), (1, 2), "entropy", COLOUR, Room(12, 50))
+    lines = texts(drawn.block)
+    for layer in range(5):
+        numbers = re.findall(r"\d\.\d\d|\?", lines[2 + layer])
+        assert numbers == ([f"{each:.2f}" for each in entropies] if layer < 2 else ["?"] * 6)
+    assert lines[3].startswith("▸1 ")
+    assert f"▸{entropies[2]:.2f}" in lines[3]
+    assert "? not computed yet" in lines[-1]
+
+
+@pytest.mark.parametrize("room", [Room(9, 40), Room(30, 120), Room(5, 12), Room(12, 20)])
+@pytest.mark.parametrize("tier", ["truecolor", "blocks", "ascii"])
+def test_a_head_of_the_map_is_marked_where_it_lies(room: Room, tier: str) -> None:
+    palette = PALETTES[tier]
+    survey = attncli.heads("a b c d", num_heads=20, d_model=40)
+
+    def drawn_at(layer: int, head: int) -> Drawn[tuple[int, int]]:
+        return layer_map(survey.heads, range(30), ("self", 20), (layer, head), "entropy", palette, room)
+
+    for chosen in ((0, 0), (15, 7), (29, 19)):
+        one = drawn_at(*chosen)
+        found = {place: one.at(*place) for place in product(range(-1, 35), range(-1, 130))}
+        marked = [place for place, head in found.items() if head == chosen]
+        assert marked
+        line = texts(one.block)[marked[0][0]]
+        assert MARKS & set(line[marked[0][1] : marked[-1][1] + 1])
+        assert line.startswith(palette.fit("▸"))
+        assert int(line[1:].split()[0]) == chosen[0]
+
+
+# --- tokens ---
+
+
+@pytest.mark.parametrize(
+    ("tokens", "room"), [(5, Room(1, 60)), (40, Room(2, 50)), (2000, Room(2, 90)), (300, Room(1, 30))]
+)
+def test_tokens_that_are_left_out_are_counted_and_the_marked_ones_never_are(tokens: int, room: Room) -> None:
+    of = sight_of(tokens, 2 if tokens == 2000 else 4).tokens
+    for query, key in ((0, tokens - 1), (tokens // 2, tokens // 2), (tokens // 3, tokens // 2)):
+        drawn = token_strip(of, query, key, SHADES, room)
+        lines = texts(drawn.block)
+        spots = {drawn.at(*place) for place in product(range(3), range(100))} - {None}
+        shown = {spot.position for spot in spots if spot is not None}
+        left_out = sum(int(count.replace(",", "")) for count in re.findall(r"…([\d,]+)…", " ".join(lines)))
+        assert len(shown) + left_out == tokens
+        assert {query, key} <= shown
+        for spot in spots:
+            assert spot is not None
+            place = min(place for place in product(range(3), range(100)) if drawn.at(*place) == spot)
+            assert of[0][spot.position].label in lines[place[0]][place[1] :][:20]
+        said = "".join(lines)
+        if query == key:
+            assert f"◆{of[0][query].label}" in said
+        else:
+            assert f"▸{of[0][query].label}" in said
+            assert f"▾{of[1][key].label}" in said
+
+
+def test_word_pieces_touch_special_tokens_are_dim_and_foreign_text_is_harmless(minilm: str) -> None:
+    trace = attncli.inspect("unbelievably \u202eodd", model=minilm)
+    drawn = token_strip((trace.query_tokens, trace.key_tokens), 1, 2, COLOUR, Room(3, 60))
+    said = "".join(texts(drawn.block))
+    assert said.isprintable()
+    pieces = [token.label for token in trace.key_tokens if token.word == 0]
+    assert len(pieces) > 3
+    assert "".join(pieces[2:]) in said
+    styles = {segment.text.strip(): segment.style for line in drawn.block.lines for segment in line}
+    assert styles["[CLS]"] is not None
+    assert styles["[CLS]"].dim
+
+
+def test_two_sequences_have_a_line_each() -> None:
+    trace = attncli.inspect("a b c", target="x y")
+    drawn = token_strip((trace.query_tokens, trace.key_tokens), 1, 2, SHADES, Room(2, 30))
+    assert texts(drawn.block) == [" x▸y", " a b▾c"]
+    assert [drawn.at(0, 3), drawn.at(1, 1)] == [("query", 1), ("key", 0)]
+
+
+# --- words ---
+
+
+def test_the_status_tells_the_numbers_of_the_cell() -> None:
+    trace, sight = toy(9), sight_of(9)
+    weights = softmax_of(trace, 1)
+    said = texts(status(sight, Cursor(1, 5, 2), ["computing layer 3 …"], SHADES, Room(2, 160)))
+    assert said[0].startswith("▸ 5 w5 → ▾ 2 w2")
+    weight, share, rank, keys, score = map(
+        float,
+        re.findall(r"weight ([\d.]+) · ([\d.]+) % of its row · rank (\d+) of (\d+) · score ([-\d.]+)", said[0])[0],
+    )
+    layer = trace.layers[0]
+    assert weight == pytest.approx(weights[5, 2], abs=5e-5)
+    assert share == pytest.approx(100 * weights[5, 2], rel=0.01)
+    assert (rank, keys) == (1 + (weights[5] > weights[5, 2]).sum(), 6)
+    assert score == pytest.approx(float(layer.q[1, 5] @ layer.k[1, 2]) * layer.scale, abs=1e-4)
+    assert "computing layer 3 …" in said[1]
+    assert "masked" in texts(status(sight, Cursor(1, 2, 5), [], SHADES, Room(2, 160)))[0]
+
+
+def test_why_is_the_page_of_attn_why_and_counts_what_has_no_room() -> None:
+    trace = attncli.inspect("time flies like an arrow", d_model=64)
+    layer = trace.layers[0]
+    (cell,) = attncli.why(replace(trace, layers=(replace(layer, heads=(2,)),)), query=4, key=1)
+    whole = texts(why_box(trace, layer, Cursor(2, 4, 1), SHADES, Room(60, 90)))
+    said = "\n".join(whole)
+    assert "4 arrow → 1 flies" in whole[0]
+    for number in (cell.dot_product, cell.score, cell.weight, cell.value_norm, cell.contribution_norm):
+        assert f"{number:.4f}" in said
+    assert all(f"{product:.4f}" in said for product in cell.products)
+    for lines in (3, 8, 12):
+        part = texts(why_box(trace, layer, Cursor(2, 4, 1), SHADES, Room(lines, 90)))
+        assert len(part) == lines
+        assert part[:8] == whole[:8][: lines - 1] + part[lines - 1 : 8]
+        assert int(part[-1].split()[0]) > 0
+
+
+# --- differences ---
+
+
+def test_differences_are_those_of_shared_tokens_and_the_others_are_marked() -> None:
+    held, now = (attncli.inspect(text, num_heads=2, d_model=4) for text in ("b a c e", "a b x c e"))
+    sight = Sight(now, now.layers[0], held)
+    first, second = softmax_of(held, 1), softmax_of(now, 1)
+    pairs = list(sight.pair.chosen) if sight.pair else []
+    assert len(pairs) == 3
+    assert sight.alone == ({0, 2}, {0, 2}) or sight.alone == ({1, 2}, {1, 2})
+    picture = sight.pooled(1, range(5), range(5))
+    for (mine, query), (other, key) in product(pairs, pairs):
+        assert picture.values[query, key] == pytest.approx(second[query, key] - first[mine, other], abs=1e-6)
+    for index in sight.alone[0]:
+        assert not picture.allowed[index].any()
+        assert not picture.allowed[:, index].any()
+    highest = max(
+        abs(softmax_of(now, head)[q, k] - softmax_of(held, head)[a, b])
+        for head in (0, 1)
+        for (a, q), (b, k) in product(pairs, pairs)
+    )
+    scale = sight.scales(None, "all")[0]
+    assert scale == Scale.around_zero(scale.high)
+    assert scale.high == pytest.approx(highest, rel=1e-5)
+    lines = texts(drawn_head(sight, Cursor(1, 4, 3), SHADES, Room(12, 60)).drawn.block)
+    rows = [line for line in lines if re.match(r".\d", line)]
+    assert [index for index, line in enumerate(rows) if " ~ " in line[:10]] == sorted(sight.alone[0])
+    assert all(line.count("~") >= 2 for line in rows)
+    assert "− held" in lines[0]
+    assert "~ not in what is held" in lines[-1]
+    whole = Sight(now, now.layers[0], attncli.inspect("a x b", num_heads=2, d_model=4, mask="full"))
+    last = texts(drawn_head(whole, Cursor(1, 4, 3), SHADES, Room(12, 90)).drawn.block)[-1]
+    assert "~ not in what is held" in last
+    assert "masked" not in last
+    fits(small_heads(sight, 0, None, "all", COLOUR, Room(8, 30)).block, Room(8, 30))
+    told = texts(status(sight, Cursor(1, 4, 3), [], SHADES, Room(1, 200)))[0]
+    assert "from" in told
+
+
+def test_texts_without_a_common_token_and_layers_that_are_not_held_have_no_difference() -> None:
+    held, now = attncli.inspect("a b"), attncli.inspect("x y z")
+    sight = Sight(now, now.layers[0], held)
+    assert not sight.pooled(0, range(3), range(3)).allowed.any()
+    fits(drawn_head(sight, Cursor(0, 1, 1), COLOUR, Room(9, 40)).drawn.block, Room(9, 40))
+    elsewhere = replace(held, layers=(replace(held.layers[0], layer=3),))
+    assert Sight(now, now.layers[0], elsewhere).pair is None
+
+
+def test_a_pooled_difference_is_the_one_farthest_from_zero() -> None:
+    held, now = toy(300), attncli.inspect(toy(300).text, num_heads=4, d_model=8, seed=1)
+    sight = Sight(now, now.layers[0], held)
+    change = softmax_of(now, 0) - softmax_of(held, 0)
+    found = sight.pooled(0, range(0, 300, 20), range(0, 300, 30))
+    for (row, query), (column, key) in product(enumerate(range(0, 300, 20)), enumerate(range(0, 300, 30))):
+        block = change[query : query + 20, key : key + 30]
+        if found.allowed[row, column]:
+            assert abs(found.values[row, column]) == pytest.approx(np.abs(block).max(), rel=1e-3, abs=1e-6)
+
+
+# --- what is old ---
+
+
+@pytest.mark.parametrize("tier", PALETTES)
+def test_an_old_picture_looks_old_and_says_the_same(tier: str) -> None:
+    block = drawn_head(sight_of(9), Cursor(1, 3, 2), PALETTES[tier], Room(14, 70)).drawn.block
+    old = faded(block)
+    assert texts(old) == texts(block)
+    for lines in zip(painted(block), painted(old), strict=True):
+        for (_, before), (_, after) in zip(*lines, strict=True):
+            assert after is not None
+            assert after.dim or (after.color, after.bgcolor) != (before and before.color, before and before.bgcolor)
