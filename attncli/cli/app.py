@@ -29,6 +29,7 @@ _COMMANDS = {
     "why": "Say why a query attends to a key.",
     "diff": "Show what changed between two sentences, checkpoints or traces.",
     "tokens": "Show the tokens of a sentence.",
+    "explore": "Type, and watch attention change with every key.",
     "learn": "Walk one query through a layer, step by step.",
     "run": "Run a Python program, and show every attention that ran.",
     "config": "Say what the options are set to, and where.",

@@ -85,7 +85,7 @@ def check(
         environment.note(note)
     failed = fails(report.findings, codes)
     if chosen == "json":
-        environment.write([write_findings(not failed, report.findings, what_was_run(report))], output.output)
+        environment.write([write_findings(not failed, report.findings, what_was_run(report))], output.file)
     else:
         with output.canvas(environment, chosen, "check") as shown:
             shown.show(report_parts(report, shown.palette("viridis"), shown.width), model)

@@ -62,7 +62,7 @@ def learn(
         raise UsageError(f"'{text[0]}' is a lesson, and was taken as a text; give attn learn --lesson {text[0]}")
     chosen = output.chosen()
     walked = walk(" ".join(text) if text else TEXT, LESSONS[lesson or "one"], query, seed or 0)
-    if chosen == "table" and output.output is None and environment.is_dialogue():
+    if chosen == "table" and output.file is None and environment.is_dialogue():
         _in_screens(environment, walked, output)
         return
     with output.canvas(environment, chosen, "learn") as shown:

@@ -68,7 +68,7 @@ def why(
     if chosen == "json":
         from attncli.formats.documents import write_why
 
-        environment.write(write_why(trace, explained, precision), output.output)
+        environment.write(write_why(trace, explained, precision), output.file)
         return
     from attncli.render.bars import Sheet
     from attncli.render.why import WhyPage

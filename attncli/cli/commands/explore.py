@@ -1,0 +1,197 @@
+"""`attn explore`: a text that changes as one types, and its attention, in a terminal or a browser."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument
+
+from attncli.cli import options
+from attncli.cli.environment import Environment, PictureFile, complain, is_piped_in
+from attncli.cli.groups import Options
+from attncli.errors import UsageError, require
+
+if TYPE_CHECKING:
+    from attncli.explore.command import Given
+    from attncli.explore.look import Look
+    from attncli.render.palette import Palette
+    from attncli.sources.asking import Asked
+    from attncli.sources.reading import Given as Has
+
+_OF_QUESTIONS = ("text", "pair", "target", "mask")
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Explored(Options):
+    """Whose attention is explored, and of which text first."""
+
+    load: options.OneEngine
+    toy: options.Toy
+    text: Annotated[
+        list[str] | None,
+        Argument(
+            metavar="TEXT",
+            help="The sentence to begin with. Default: time flies like an arrow.",
+            show_default=False,
+        ),
+    ] = None
+    pair: options.Pair = None
+    target: options.Target = None
+    from_: options.From = None
+    model: options.Model = None
+    no_special: options.NoSpecial = False
+    mask: options.Mask = None
+
+    @property
+    def sentence(self) -> str:
+        """The text, or what it is where none is given.
+
+        Raises:
+            UsageError: there are several.
+        """
+        from attncli.analysis.learn import TEXT
+
+        words = self.text or [TEXT]
+        if len(words) > 1 and any(" " in word for word in words):
+            raise UsageError(f"{len(words)} sentences, and one is explored at a time; attn diff compares two")
+        return " ".join(words)
+
+    def has(self) -> Has:
+        """Return what the questions have: a target alone, where none but a model that hears takes one."""
+        if self.target is None:
+            return "text"
+        if self.text is None and self.model is not None:
+            from attncli.sources.engines import decodes_alone
+
+            if decodes_alone(self.model, **dict(self.load.said())):
+                return "target"
+        return "both"
+
+    def given(self, colors: options.Colors) -> Given:
+        """Return the options that no key changes, as a command line has them."""
+        from attncli.explore.command import Given
+
+        named = (one for one in self.said() if one[0] not in _OF_QUESTIONS)
+        of_colors = (one for one in colors.said() if one[0] in ("colormap", "color"))
+        words = (word for name, value in (*named, *of_colors) for word in _words(name, value))
+        return Given(tuple(words), self.from_ is not None)
+
+
+def explore(
+    environment: Environment,
+    explored: Explored,
+    colors: options.Colors,
+    serve: Annotated[
+        bool,
+        options.output_option(
+            "--serve", help="Show it in a browser of this machine, at an address of its own; Ctrl-C ends it."
+        ),
+    ] = False,
+) -> None:
+    """Type a sentence, and watch its attention change with every key.
+
+    It shows a head, all heads of its layer, and layers × heads, and takes the whole terminal. ? shows the keys; q or
+    Ctrl-C leaves, and prints the command line that gives what was seen last.
+
+    Examples:
+    attn explore "time flies like an arrow"
+    attn explore -m demo
+    attn explore -m gpt2 --serve
+    """
+    from attncli.explore.command import Seen, command_of
+    from attncli.explore.look import Look
+    from attncli.explore.served import end_with_the_server, is_served
+    from attncli.sources.asking import Question
+
+    asks = Question(explored.sentence, explored.pair, explored.target, explored.mask)
+    look = Look(asks, ramp=colors.ramp, range_=colors.range or "all")
+    given, is_page = explored.given(colors), is_served()
+    if not (serve or is_page):
+        _refuse_without_screen(environment, explored, look, given)
+    require("attn explore", "textual", *(["textual_serve"] if serve else []))
+    has = explored.has()
+    asked = _opened(environment, explored, has)
+    if has == "target":
+        look = look.asking("")
+    if asked.own is not None:
+        look = replace(look, question=asked.own)
+    if serve:
+        from attncli.explore.serving import serve as serve_pages
+
+        words = command_of(Seen(look, "heads"), given).words()[1:]  # which takes the options that this takes
+        serve_pages(
+            [sys.executable, "-m", "attncli", "explore", *words],
+            lambda address: complain(f"{address} shows it; Ctrl-C ends it", "bold"),
+        )
+        return
+    from attncli.explore.app import run
+    from attncli.explore.saving import Saving
+
+    if is_page:
+        end_with_the_server()
+    seen = run(lambda: asked, look, _palette(environment, colors, is_page), Saving(given))
+    if not is_page:
+        environment.write([f"{command_of(seen, given).line()}\n"])
+
+
+def _refuse_without_screen(environment: Environment, explored: Explored, look: Look, given: Given) -> None:
+    """Raise UsageError, with the command that takes its place, where there is no terminal for it."""
+    from attncli.explore.command import Seen, command_of
+
+    why = "and - is standard input" if explored.text == ["-"] else environment.lacks_screen()
+    if not why:
+        return
+    if explored.text is None and explored.from_ is None and is_piped_in():
+        look = look.asking("-")
+    command = shlex.join(["attn", *command_of(Seen(look, "heads"), given).words()])
+    raise UsageError(f"attn explore is drawn on a terminal, and {why}; this prints what it would begin with: {command}")
+
+
+def _opened(environment: Environment, explored: Explored, has: Has) -> Asked:
+    """Return the model, the toy layer or the saved trace.
+
+    Raises:
+        UsageError: an option does not apply.
+        LoadError: the checkpoint cannot be loaded.
+        InputError: there is no trace in the file.
+    """
+    from attncli.cli.request import agreed, loading, refuse_beside_saved
+    from attncli.sources.asking import open_asked
+
+    if explored.from_ is not None:
+        refuse_beside_saved(name for name, _ in explored.said() if name != "from_")
+        return open_asked(saved=explored.from_)
+
+    def opened(load: dict[str, Any]) -> Asked:
+        with loading(environment, explored.model, explored.toy.vocab):
+            return open_asked(
+                model=explored.model,
+                special=not explored.no_special,
+                given=has,
+                **dict(explored.toy.said()),
+                **load,
+            )
+
+    return agreed(environment, explored.load, opened)
+
+
+def _palette(environment: Environment, colors: options.Colors, is_page: bool) -> Palette:
+    """Return how cells look: on the terminal, or in a browser, which has every colour."""
+    colormap = colors.colormap or "viridis"
+    if is_page:
+        return PictureFile("svg", colors.color or "auto").palette(colormap)
+    with environment.canvas("attn explore", color=colors.color) as terminal:
+        return terminal.palette(colormap)
+
+
+def _words(name: str, value: Any) -> Iterator[str]:
+    """Yield an option as a command line has it."""
+    option = "-m" if name == "model" else "--" + name.rstrip("_").replace("_", "-")
+    if isinstance(value, bool):
+        yield option if value else option.replace("--", "--no-", 1)
+    else:
+        yield from (option, str(value))

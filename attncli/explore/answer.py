@@ -1,0 +1,67 @@
+"""What the model said of a look, as far as it has come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from attncli.explore.look import Look, Room
+from attncli.trace.trace import sequences
+
+if TYPE_CHECKING:
+    from attncli.analysis.diff import Difference
+    from attncli.analysis.heads import Survey
+    from attncli.render.explore.sight import Sight
+    from attncli.trace.tokens import Tokens
+    from attncli.trace.trace import Trace
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer, which grows: tokens first, then the layer that is looked at, then the map of all layers.
+
+    Attributes:
+        look: what was looked at when it was asked for, within what there is.
+        layers: those that can be looked at.
+        tokens: what the queries and the keys are; None where the text cannot be read.
+        recorded: the layer looked at as the model computes it, all kinds that ran; None until it is there.
+        shown: the same, or its norms, or the rollout of one kind up to it; None where there are none.
+        held: what is shown, of the question that is held.
+        sights: what is shown, or how it differs from what is held, ready to be drawn; one for each kind.
+        change: what changed between the two, of their weights; None where norms or a rollout are shown.
+        survey: the metrics of the heads of the layers that have been measured, by layer; None until there are some.
+        is_whole: whether nothing more will come.
+        failure: what there is not, and why, in one sentence; empty where nothing is lacking.
+        seconds: how long it took so far.
+    """
+
+    look: Look
+    layers: tuple[int, ...] = ()
+    tokens: tuple[Tokens, Tokens] | None = None
+    recorded: Trace | None = None
+    shown: Trace | None = None
+    held: Trace | None = None
+    sights: tuple[Sight, ...] = ()
+    change: Difference | None = None
+    survey: Survey | None = None
+    is_whole: bool = False
+    failure: str = ""
+    seconds: float = 0.0
+
+    def serves(self, look: Look) -> bool:
+        """Return whether it is the answer to a look: the numbers that it has are those that are looked at."""
+        return self.look.needs == look.needs
+
+    def sight(self, kind: str | None = None) -> Sight | None:
+        """Return what is drawn, of a kind or of the first one that ran; None if it is not there."""
+        own = (sight for sight in self.sights if kind in (None, sight.layer.kind))
+        return next(own, self.sights[0] if self.sights else None)
+
+    def room(self, kind: str | None = None) -> Room:
+        """Return how far one can look, with this kind of attention in front of one."""
+        if self.recorded is None:
+            sides = () if self.tokens is None else sequences(kind or "", *self.tokens)
+            return Room(self.layers, (), (), *sides)
+        layers = {layer.kind: layer for layer in self.recorded.layers}
+        layer = layers.get(kind or "", self.recorded.layers[0])
+        return Room(self.layers, tuple(layers), layer.heads, *self.recorded.sides(layer))

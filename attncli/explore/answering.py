@@ -1,0 +1,193 @@
+"""From a look to its answer, in stages: first what one waits for, and nothing twice."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from attncli.analysis.derive import derive
+from attncli.analysis.diff import diff
+from attncli.analysis.heads import Survey, survey
+from attncli.errors import AttnError
+from attncli.explore.answer import Answer
+from attncli.explore.look import Look, Room
+from attncli.render.explore.sight import Sight
+from attncli.text import visible
+from attncli.trace.view import View
+
+if TYPE_CHECKING:
+    from attncli.sources.asking import Asked, Question
+    from attncli.trace.tokens import Tokens
+    from attncli.trace.trace import Trace
+
+_LONG = 0.05  # seconds that one waits for without noticing
+
+
+@dataclass
+class _Known:
+    """What is known of a question.
+
+    Attributes:
+        tokens: what its queries and its keys are.
+        trace: of the layers that were computed to be looked at.
+        surveys: of each layer that was measured.
+    """
+
+    tokens: tuple[Tokens, Tokens]
+    trace: Trace | None = None
+    surveys: dict[int, Survey] = field(default_factory=dict)
+
+    def part(self, layers: Collection[int]) -> Trace | None:
+        """Return the attention of some layers, if all of them were computed to be looked at."""
+        has_all = self.trace is not None and {*layers} <= {layer.layer for layer in self.trace.layers}
+        return _part(self.trace, layers) if self.trace is not None and has_all else None
+
+
+class Answering:
+    """A model that is looked at; what is known of the question and of the held one stays for the next look.
+
+    Args:
+        asked: the model.
+    """
+
+    def __init__(self, asked: Asked) -> None:
+        self._asked = asked
+        self._known: dict[Question, _Known] = {}
+        self._longest = 0.0  # seconds that the model took at once
+
+    def answers(self, look: Look) -> Iterator[Answer]:
+        """Yield the answer to a look, each time it has grown; the last one is whole, or says why it is not.
+
+        Nothing is raised: what goes wrong is the answer's failure. One may stop between any two.
+        """
+        begun = perf_counter()
+        layers = tuple(self._asked.layers)
+        answer = Answer(look.within(Room(layers)), layers)
+        failure = ""
+        try:
+            for grown in self._stages(answer):
+                answer = replace(grown, seconds=perf_counter() - begun)
+                yield answer
+        except Exception as error:
+            failure = reason(error)
+        yield replace(answer, is_whole=True, failure=failure or answer.failure, seconds=perf_counter() - begun)
+
+    def _stages(self, answer: Answer) -> Iterator[Answer]:
+        look = answer.look
+        self._known = {each: known for each, known in self._known.items() if each in (look.question, look.held)}
+        known = self._about(look.question)
+        answer = replace(answer, tokens=known.tokens, survey=_joined(known.surveys))
+        yield answer
+        for _ in self._on_the_way(look.question, look):
+            yield answer
+        trace = self._computed(look.question, look)
+        answer = replace(answer, recorded=_part(trace, [look.layer]))
+        try:
+            answer = _drawable(replace(answer, shown=_numbers(trace, look)))
+        except AttnError as error:  # its heads can be measured all the same
+            answer = replace(answer, failure=str(error))
+        yield answer
+        if look.held is not None:
+            try:
+                held = self._computed(look.held, look)
+                answer = _drawable(replace(answer, held=_numbers(held, look)))
+                if look.numbers == "weights":
+                    answer = replace(answer, change=diff(held, trace))
+            except AttnError as error:
+                answer = replace(answer, failure=str(error))
+            yield answer
+        nearest_first = sorted(
+            self._asked.steps(answer.layers), key=lambda step: min(abs(layer - look.layer) for layer in step)
+        )
+        for step in nearest_first:
+            lacking = [layer for layer in step if layer not in known.surveys]
+            if lacking:
+                trace = known.part(step) or self._ask(look.question, step)
+            for layer in lacking:
+                known.surveys[layer] = survey([_part(trace, [layer])], View())
+                answer = replace(answer, survey=_joined(known.surveys))
+                yield answer
+
+    def _about(self, question: Question) -> _Known:
+        """Return what is known of a question, which is its tokens at least."""
+        if question not in self._known:
+            self._known[question] = _Known(self._asked.tokens(question))
+        return self._known[question]
+
+    def _on_the_way(self, question: Question, look: Look) -> Iterator[None]:
+        """Compute what the layer that is looked at is computed from, so that one may stop after each step.
+
+        A model that answers at once is sooner asked for the layer alone.
+        """
+        steps = self._asked.steps([layer for layer in self._asked.layers if layer <= look.layer])
+        if self._longest > _LONG and self._about(question).part(self._layers(look)) is None:
+            for step in steps[:-1]:
+                self._ask(question, step)
+                yield
+
+    def _computed(self, question: Question, look: Look) -> Trace:
+        """Return the attention that is looked at, as the model computes it."""
+        known = self._about(question)
+        found = known.part(self._layers(look))
+        if found is None:
+            found = known.trace = self._ask(question, self._layers(look))
+        return found
+
+    def _layers(self, look: Look) -> list[int]:
+        """Return the layer that is looked at; for a rollout, those below it too."""
+        if look.numbers == "rollout":
+            return [layer for layer in self._asked.layers if layer <= look.layer]
+        return [look.layer]
+
+    def _ask(self, question: Question, layers: Sequence[int]) -> Trace:
+        begun = perf_counter()
+        trace = self._asked.trace(question, layers)
+        self._longest = max(self._longest, perf_counter() - begun)
+        return trace
+
+
+def reason(error: Exception) -> str:
+    """Return what went wrong, in a sentence."""
+    if isinstance(error, AttnError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return "out of memory; give fewer tokens"
+    said = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"this is a bug in attn, please report it: {visible(said[:300])}"
+
+
+def _part(trace: Trace, layers: Collection[int]) -> Trace:
+    return replace(trace, layers=tuple(layer for layer in trace.layers if layer.layer in layers))
+
+
+def _numbers(trace: Trace, look: Look) -> Trace:
+    """Return the trace with the numbers that are looked at."""
+    if look.numbers == "norms":
+        return derive(trace, norms=True)
+    if look.numbers == "rollout":
+        kind = look.kind or next(layer.kind for layer in trace.layers if layer.layer == look.layer)
+        layers = tuple(layer for layer in trace.layers if layer.kind == kind)
+        return derive(replace(trace, layers=layers), rollout=True, layers=look.layer)
+    return trace
+
+
+def _drawable(answer: Answer) -> Answer:
+    """Return an answer with what drawing it needs, which of a long text takes too long for the thread that draws."""
+    shown = answer.shown
+    if shown is not None:
+        answer = replace(answer, sights=tuple(Sight(shown, layer, answer.held) for layer in shown.layers))
+        if sight := answer.sight(answer.look.kind):
+            sight.prepare()
+    return answer
+
+
+def _joined(surveys: Mapping[int, Survey]) -> Survey | None:
+    """Return the survey of all layers that were measured; None if none was."""
+    parts = [surveys[layer] for layer in sorted(surveys)]
+    if not parts:
+        return None
+    heads = tuple(head for part in parts for head in part.heads)
+    masks = tuple(dict.fromkeys(mask for part in parts for mask in part.masks))
+    return replace(parts[0], masks=masks, measured=len(heads), heads=heads)

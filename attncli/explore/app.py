@@ -1,0 +1,511 @@
+"""The explorer as an application of Textual: a key makes another look, looks are asked for, what is there is drawn."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from textual import events
+from textual.app import App, ComposeResult
+from textual.binding import Binding
+from textual.geometry import NULL_OFFSET, Region, Size, Spacing
+from textual.layout import Layout, WidgetPlacement
+from textual.message import Message
+from textual.screen import Screen
+from textual.widget import Widget
+from textual.widgets import Input
+from threadpoolctl import threadpool_limits
+
+from attncli.explore.answering import reason
+from attncli.explore.command import Seen, What
+from attncli.explore.keys import KEYS
+from attncli.explore.layout import MAPS, Pane, Place, help_places, places
+from attncli.explore.panes import BlockPane, Line
+from attncli.explore.picture import Picture, Said, Scene
+from attncli.explore.worker import Worker
+from attncli.masks.parser import Mistake, mistake_in
+
+if TYPE_CHECKING:
+    from attncli.explore.answer import Answer
+    from attncli.explore.look import Look, Numbers, Room
+    from attncli.render.palette import Palette
+    from attncli.sources.asking import Asked
+
+Save = Callable[[Seen, Path], str]  # writes what is seen, and says in a sentence what it wrote
+_OF_HELP = ("in_maps", "move", "end", "layer", "help", "escape", "leave", "suspend_process")
+_PATIENCE = 0.1  # seconds until a picture that is not true any more is drawn dim: what comes sooner would flicker
+
+
+def run(opened: Callable[[], Asked], look: Look, palette: Palette, save: Save) -> Seen:
+    """Let a person look around until they leave, and return what they saw last.
+
+    Args:
+        opened: opens the model, or returns one that is open.
+        look: what they see first.
+        palette: how cells look on their terminal.
+        save: writes what is seen; what it raises on purpose is told.
+    """
+    explorer = Explorer(opened, look, palette, save)
+    settled = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        asyncio.run(explorer.run_until_signalled())
+    finally:
+        for number, handler in settled.items():
+            signal.signal(number, handler)
+    return explorer.seen
+
+
+class Answered(Message):
+    """An answer has grown."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__()
+        self.answer = answer
+
+
+class Saved(Message):
+    """What was asked to be saved is saved, or not."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__()
+        self.said = said
+
+
+class Prompt(NamedTuple):
+    """A line that is open below the maps.
+
+    Attributes:
+        name: what is typed in it: `find`, `mask` or `save`.
+        before: what was looked at when it was opened.
+    """
+
+    name: str
+    before: Look
+
+
+class _Placed(Layout):
+    """Puts each widget where the explorer wants it."""
+
+    name = "placed"
+
+    def __init__(self, placed: Callable[[tuple[int, int]], dict[Pane, Place]]) -> None:
+        self._placed = placed
+
+    def arrange(self, parent: Widget, children: list[Widget], size: Size, greedy: bool = True) -> list[WidgetPlacement]:
+        """Return where the widgets stand; those that are not among the places are not seen."""
+        placed: dict[Any, Place] = {**self._placed((size.width, size.height))}
+        return [
+            WidgetPlacement(Region(*placed[child.id]), NULL_OFFSET, Spacing(), child)
+            for child in children
+            if child.id in placed
+        ]
+
+
+class _Sheet(Screen[None], inherit_bindings=False):
+    """The one screen, whose panes stand where a layout puts them."""
+
+    def __init__(self, placed: _Placed) -> None:
+        super().__init__(id="_default")
+        self._by_places = placed
+
+    @property
+    def layout(self) -> Layout:
+        """Where the panes stand."""
+        return self._by_places
+
+
+class Explorer(App[None]):
+    """What `attn explore` shows.
+
+    Attributes:
+        look: what is looked at.
+    """
+
+    CSS = """
+    Screen { overflow: hidden; background: ansi_default; color: ansi_default; }
+    Line { border: none; padding: 0; background: ansi_default; color: ansi_default; background-tint: ansi_default 0%; }
+    Line > .input--cursor { background: ansi_default; color: ansi_default; text-style: reverse; }
+    Line > .input--selection { background: ansi_default; color: ansi_default; text-style: reverse; }
+    """
+    ENABLE_COMMAND_PALETTE = False
+    AUTO_FOCUS = "#text"
+    # All of them before anything that has the focus: what comes in one go, as over a slow line, keeps its order.
+    BINDINGS: ClassVar = [
+        Binding(
+            ",".join(key.names), f"in_maps({key.action!r})" if key.is_typed else key.action, key.does, priority=True
+        )
+        for key in KEYS
+    ]
+
+    def __init__(self, opened: Callable[[], Asked], look: Look, palette: Palette, save: Save) -> None:
+        super().__init__(ansi_color=True)
+        self.look = look
+        self._save = save
+        self._worker = Worker(opened, lambda answer: self._tell(Answered(answer)))
+        self._picture = Picture(palette)
+        self._pane: Pane = "text"
+        self._map: Pane = "head"  # the last pane of these that was chosen
+        self._prompt: Prompt | None = None
+        self._said = Said()
+        self._has_why = False
+        self._help_from: int | None = None  # the first line of the help that is shown
+        self._placed: dict[Pane, Place] = {}
+        self._is_due = False
+        self._patient_until = 0.0
+
+    # --- the life of it
+
+    async def run_until_signalled(self) -> None:
+        """Run until the person leaves or a signal asks to end."""
+        loop = asyncio.get_running_loop()
+        with suppress(NotImplementedError):  # Windows
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, self.exit)
+        await self.run_async()
+
+    def get_default_screen(self) -> Screen[None]:
+        """Return the one screen."""
+        return _Sheet(_Placed(self._place))
+
+    def compose(self) -> ComposeResult:
+        """Yield the panes; where they stand is the layout's."""
+        yield Line("text", self.look.question.text)
+        yield Line("line")
+        for name in ("mark", "tokens", *MAPS, "why", "cell", "label", "status", "foot", "help"):
+            yield BlockPane(name)
+
+    def on_mount(self) -> None:
+        """Ask for the first look."""
+        # The threads of BLAS wait for each other without sleeping, and drawing needs a core too: with them a short text
+        # may take thirty times as long. For a long one the engine has threads of its own.
+        self._one_thread = threadpool_limits(1, user_api="blas")
+        # Who comes back from the shell finds an empty screen.
+        self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
+        self._worker.start()
+        self._ask()
+        self._draw()
+
+    def on_unmount(self) -> None:
+        """Leave the model alone."""
+        self._worker.close()
+        self._one_thread.restore_original_limits()
+
+    def on_resize(self) -> None:
+        """Draw for the new size, which the application has when this event is over."""
+        self._redraw()
+
+    def _tell(self, message: Message) -> None:
+        """Post a message from another thread; nobody hears it any more when the application is over."""
+        with suppress(RuntimeError):
+            self.post_message(message)
+
+    # --- looking
+
+    def go(self, look: Look | None) -> None:
+        """Look at something else; None is that there is nothing there."""
+        if look is None or look == self.look:
+            return
+        is_asked = look.needs != self.look.needs
+        self.look = look
+        if is_asked:
+            self._ask()
+        self._redraw()
+
+    @property
+    def seen(self) -> Seen:
+        """What the person sees, or saw before something went wrong."""
+        look = self._picture.seen(self.look)
+        of_pane: dict[Pane, What] = {"heads": "heads", "map": "map"}
+        return Seen(look, "why" if self._has_why else of_pane.get(self._pane, "head"))
+
+    def _ask(self) -> None:
+        self._worker.ask(self.look)
+        self._patient_until = monotonic() + _PATIENCE
+        self.set_timer(_PATIENCE, self._redraw)
+
+    @property
+    def room(self) -> Room:
+        """How far one can look, as far as it is known."""
+        return self._picture.room(self.look.kind)
+
+    def on_answered(self, message: Answered) -> None:
+        """Take what the model has said so far, and keep the cursor on the tokens that it stands on."""
+        before = self.room
+        self._picture.take(message.answer)
+        if message.answer.look.question == self.look.question:
+            self.look = self.look.carried(before, self.room)
+        self._redraw()
+
+    # --- drawing
+
+    def _redraw(self) -> None:
+        """Draw once what has come so far is dealt with, however much that is."""
+        if not self._is_due:
+            self._is_due = True
+            self.call_later(self._draw)
+
+    def _draw(self) -> None:
+        self._is_due = False
+        placed = self._place((self.size.width, self.size.height))
+        if placed != self._placed:
+            self._placed = placed
+            self.query_one("#foot").refresh(layout=True)
+        scene = Scene(
+            self.look,
+            placed,
+            self._pane,
+            self._said,
+            "" if self._prompt is None else self._prompt.name,
+            self._help_from,
+            monotonic() < self._patient_until,
+        )
+        for name, block in self._picture.drawn(scene):
+            self.query_one(f"#{name}", BlockPane).show(block)
+
+    def _place(self, size: tuple[int, int]) -> dict[Pane, Place]:
+        if self._help_from is not None:
+            return help_places(size)
+        found = places(size, self._picture.map_lines, self._map, self._has_why)
+        if self._prompt is not None and "cell" in found:
+            cell = found.pop("cell")
+            label = len(self._prompt.name) + 2
+            found["label"] = cell._replace(width=label, height=1)
+            found["line"] = Place(label, cell.y, cell.width - label, 1)
+        return found
+
+    # --- panes
+
+    def _enter(self, pane: Pane) -> None:
+        """Make a pane the one that keys are for; a line that is open is closed."""
+        self._pane, self._prompt = pane, None
+        if pane in MAPS:
+            self._map = pane
+        self.set_focus(self.query_one("#text") if pane == "text" else None)
+        self._redraw()
+
+    def action_turn(self, by: int) -> None:
+        """Go to the pane so many places after this one."""
+        panes = ("text", *MAPS)
+        self._enter(panes[(panes.index(self._pane) + by) % len(panes)])
+
+    def action_type(self) -> None:
+        """Go to the text."""
+        self._enter("text")
+
+    def action_escape(self) -> None:
+        """Close what is open, the help or a line, or leave the text."""
+        if self._help_from is not None:
+            self._close_help()
+        elif self._prompt is not None:
+            if self._prompt.name == "mask":
+                self.go(self.look.masked(self._prompt.before.question.mask or ""))
+            self._enter(self._map)
+        elif self._pane == "text":
+            self._enter(self._map)
+        elif self._has_why:
+            self.action_why()
+
+    # --- keys
+
+    def action_move(self, rows: int, columns: int) -> None:
+        """Move the cursor, or in the small maps and the map go to another head or layer."""
+        if self._help_from is not None:
+            self._turn_help(rows)
+        elif self._pane == "map":
+            self.go(self.look.next_layer(self.room, rows) if rows else self.look.next_head(self.room, columns))
+        elif self._pane == "heads":
+            self.go(self.look.next_head(self.room, columns + rows * self._picture.heads_in_a_line))
+        else:
+            self.go(self.look.moved(self.room, rows, columns))
+
+    def action_end(self, side: int) -> None:
+        """Go to the first or the last query, head or layer."""
+        self.action_move(side * 1_000_000, 0)
+
+    def action_layer(self, by: int) -> None:
+        """Go to the layer so many places after this one; of the help, a page."""
+        if self._help_from is not None:
+            self._turn_help(by * (self.size.height - 2))
+        else:
+            self.go(self.look.next_layer(self.room, by))
+
+    def action_head(self, by: int) -> None:
+        """Go to the head so many places after this one."""
+        self.go(self.look.next_head(self.room, by))
+
+    def action_kind(self) -> None:
+        """Go to the next kind of attention."""
+        self.go(self.look.next_kind(self.room))
+
+    def action_hold(self) -> None:
+        """Hold this question, or let go of the one that is held."""
+        self.go(self.look.holding())
+
+    def action_numbers(self, numbers: Numbers) -> None:
+        """Show norms or the rollout, or the weights again."""
+        self.go(self.look.counting(numbers))
+
+    def action_metric(self, by: int) -> None:
+        """Show another metric in the map."""
+        self.go(self.look.next_metric(by))
+
+    def action_ramp(self) -> None:
+        """Let the colours tell other weights apart."""
+        self.go(self.look.next_ramp())
+
+    def action_range(self) -> None:
+        """Let the colours reach to another weight."""
+        self.go(self.look.next_range())
+
+    def action_zoom(self, by: int) -> None:
+        """Show less of a long text, or more of it."""
+        self.go(self.look.zoomed(self._picture.shown, self._picture.zooms, by))
+
+    def action_why(self) -> None:
+        """Say why the query attends to the key, or say no more of it."""
+        self._has_why = not self._has_why
+        self._redraw()
+
+    def action_leave(self) -> None:
+        """Leave."""
+        self.exit()
+
+    # --- the line below the maps
+
+    def action_find(self) -> None:
+        """Open the line that finds a token."""
+        self._open("find", "")
+
+    def action_mask(self) -> None:
+        """Open the line that edits the mask."""
+        self._open("mask", self.look.question.mask or "")
+
+    def action_save(self) -> None:
+        """Open the line that names a file."""
+        self._open("save", "attention.svg")
+
+    def _open(self, name: str, value: str) -> None:
+        self._prompt = Prompt(name, self.look)
+        line = self.query_one("#line", Line)
+        line.value = value
+        line.cursor_position = len(value)
+        self.set_focus(line)
+        self._say()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Look at what is typed."""
+        if event.input.id == "text":
+            self._said = Said()
+            self.go(self.look.asking(event.value))
+        elif self._prompt is not None:
+            self._typed(self._prompt, event.value)
+
+    def _typed(self, prompt: Prompt, value: str) -> None:
+        if prompt.name == "find":
+            found = prompt.before.finding(self.room, value) if value else prompt.before
+            self.go(found)
+            self._say("" if found else f"no token has {value}")
+        elif prompt.name == "mask":
+            mistake = mistake_in(value) if value.strip() else None
+            if mistake is None:
+                self.go(self.look.masked(value))
+            self._say("" if mistake is None else mistake.reason, mistake)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Take what is typed: leave the text, find the next token, keep the mask, or save."""
+        if self._prompt is None:
+            self._enter(self._map)
+        elif self._prompt.name == "find":
+            self.go(self.look.finding(self.room, event.value))
+        elif self._prompt.name == "mask":
+            if self._said.mistake is None:
+                self._enter(self._map)
+        elif event.value.strip():
+            path = Path(event.value.strip()).expanduser()
+            self._enter(self._map)
+            self._say(f"saving {path} …")
+            self.run_worker(partial(self._saved, self.seen, path), thread=True)
+
+    def _saved(self, seen: Seen, path: Path) -> None:
+        """Save in a thread of its own: it may take as long as computing what is looked at."""
+        try:
+            said = self._save(seen, path)
+        except Exception as error:
+            said = reason(error)
+        self._tell(Saved(said))
+
+    def on_saved(self, message: Saved) -> None:
+        """Say what was saved."""
+        self._say(message.said)
+
+    def _say(self, text: str = "", mistake: Mistake | None = None) -> None:
+        self._said = Said(text, mistake)
+        self.query_one("#line", Line).point(range(0) if mistake is None else range(mistake.start, mistake.end))
+        self._redraw()
+
+    # --- the help
+
+    def action_help(self) -> None:
+        """Show the keys, or show them no more."""
+        if self._help_from is not None:
+            self._close_help()
+            return
+        self._help_from, self._prompt = 0, None
+        self.set_focus(None)
+        self._redraw()
+
+    def _close_help(self) -> None:
+        self._help_from = None
+        self._enter(self._pane)
+
+    def _turn_help(self, by: int) -> None:
+        most = max(self._picture.help_lines - self.size.height + 1, 0)
+        self._help_from = min(max((self._help_from or 0) + by, 0), most)
+        self._redraw()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Return whether a key does what it does: letters are those of a line while one is typed in."""
+        if action == "in_maps":
+            return not isinstance(self.focused, Line)
+        # While the help is shown, that is turned or closed.
+        return self._help_from is None or action in _OF_HELP
+
+    async def action_in_maps(self, action: str) -> None:
+        """Do what a letter means where nothing is typed; what leaves the program leaves the help first."""
+        await self.run_action("help" if self._help_from is not None and action == "leave" else action)
+
+    # --- the mouse
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        """A click into the text goes there."""
+        if event.widget.id == "text" and self._pane != "text":
+            self._enter("text")
+
+    def on_block_pane_clicked(self, message: BlockPane.Clicked) -> None:
+        """Go to what was clicked."""
+        pane = next((pane for pane in ("tokens", *MAPS) if pane == message.pane.id), None)
+        if pane is None:
+            return
+        if pane in MAPS and self._prompt is None:
+            self._enter(pane)
+        self.go(self._picture.at(self.look, pane, message.y, message.x))
+
+    def on_block_pane_turned(self, message: BlockPane.Turned) -> None:
+        """Move through a long text, or the layers; with Ctrl zoom."""
+        if message.is_zoom:
+            self.action_zoom(-message.by)
+        elif self._help_from is not None:
+            self._turn_help(message.by * 3)
+        elif message.pane.id == "map":
+            self.go(self.look.next_layer(self.room, message.by))
+        elif message.pane.id == "heads":
+            self.go(self.look.next_head(self.room, message.by))
+        else:
+            rows, columns = (0, message.by) if message.is_sideways else (message.by, 0)
+            self.go(self.look.scrolled(self.room, self._picture.shown, rows, columns))

@@ -1,0 +1,123 @@
+"""The command line that gives what is seen: the same numbers, of a command that prints them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from attncli.explore.look import Look
+from attncli.sources.asking import Question
+
+What = Literal["head", "heads", "map", "why"]
+
+
+class Seen(NamedTuple):
+    """What a person has in front of them.
+
+    Attributes:
+        look: what is looked at.
+        what: what of it: a head, all heads of its layer, the map of all layers, or why the query attends to the key.
+    """
+
+    look: Look
+    what: What = "head"
+
+
+class Given(NamedTuple):
+    """What a command line says that no key changes.
+
+    Attributes:
+        options: whose attention it is and in which colours, a word each.
+        is_saved: whether it is what was saved, which has its texts and its mask.
+    """
+
+    options: tuple[str, ...] = ()
+    is_saved: bool = False
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of `attn`.
+
+    Attributes:
+        name: such as `inspect`.
+        texts: its arguments.
+        options: their names and values, a word each.
+    """
+
+    name: str
+    texts: tuple[str, ...]
+    options: tuple[str, ...]
+
+    @property
+    def reads_itself(self) -> bool:
+        """Whether its text is `-`, which every command reads from standard input."""
+        return self.texts == ("-",)
+
+    def words(self, *more: str) -> list[str]:
+        """Return the words that follow `attn`, with more options."""
+        if any(text.startswith("-") and text != "-" for text in self.texts):  # and would be taken for options
+            return [self.name, *self.options, *more, "--", *self.texts]
+        return [self.name, *self.texts, *self.options, *more]
+
+    def line(self, *more: str) -> str:
+        """Return the line as a shell takes it, with more options."""
+        line = " ".join(map(_quoted, ["attn", *self.words(*more)]))
+        return f"echo - | {line}" if self.reads_itself else line
+
+
+def command_of(seen: Seen, given: Given) -> Command:
+    """Return the command that gives what is seen.
+
+    No command compares norms, rollouts or two masks: where one of these is held, it is the command that gives the
+    other, which is looked at.
+    """
+    look, what = seen
+    texts = () if given.is_saved else _texts(look.question)
+    asked = given.options if given.is_saved else (*given.options, *_asked(look.question))
+    layer, head = ("--layer", str(look.layer)), ("--head", str(look.head))
+    place = layer if look.layer or (look.numbers == "rollout" and what != "why") else ()  # which ends in the last one
+    kind = () if look.kind is None else ("--kind", look.kind)
+    ramp = () if look.ramp is None else ("--ramp", look.ramp)
+    if what == "map":
+        return Command("heads", texts, (*asked, *kind, "--grid", look.metric))
+    if what == "why":
+        cell = ("--query", str(look.query), "--key", str(look.key))
+        return Command("why", texts, (*asked, *place, *kind, *head, *cell, *ramp))
+    if look.held is not None and _is_compared(look, look.held):
+        texts = (look.held.text, look.question.text)
+        return Command("diff", texts, (*asked, *layer, *kind, *(head if what == "head" else ()), *ramp))
+    numbers = () if look.numbers == "weights" else (f"--{look.numbers}",)
+    which = head if what == "head" and look.numbers != "rollout" else ()  # which is one map of all heads
+    range_ = () if look.range_ == "all" else ("--range", look.range_)
+    return Command("inspect", texts, (*asked, *place, *kind, *which, *numbers, *ramp, *range_))
+
+
+def _texts(question: Question) -> tuple[str, ...]:
+    return () if not question.text and question.target is not None else (question.text,)
+
+
+def _asked(question: Question) -> Iterator[str]:
+    for name, value in (("pair", question.pair), ("target", question.target), ("mask", question.mask)):
+        if value is not None:
+            yield from (f"--{name}", value)
+
+
+def _is_compared(look: Look, held: Question) -> bool:
+    texts = held.text, look.question.text
+    is_of_texts = held._replace(text="") == look.question._replace(text="") and all(texts) and "-" not in texts
+    return is_of_texts and look.numbers == "weights"
+
+
+def _quoted(word: str) -> str:
+    """Return a word as a shell reads it; what a terminal does not show stands there in octal digits."""
+    if word.isprintable():
+        return shlex.quote(word)
+    shown = (one if one.isprintable() and one not in "\\'" else _octal(one) for one in word)
+    return f"$'{''.join(shown)}'"
+
+
+def _octal(character: str) -> str:
+    return "".join(f"\\{byte:03o}" for byte in character.encode("utf-8", "surrogateescape"))

@@ -1,0 +1,311 @@
+"""What each pane shows: what is looked at of the answers that came, drawn by `render`, and again where it changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+
+from attncli.explore.answer import Answer
+from attncli.explore.answering import reason
+from attncli.explore.keys import foot, help_rows
+from attncli.explore.layout import LEAST, MAPS, Pane, Place
+from attncli.explore.look import Look, Room
+from attncli.masks.parser import Mistake
+from attncli.render import screen
+from attncli.render.block import Block, in_words
+from attncli.render.explore.drawn import faded, fitted
+from attncli.render.explore.head import Cursor, large_head
+from attncli.render.explore.heads import small_heads
+from attncli.render.explore.layers import layer_map
+from attncli.render.explore.sight import Sight
+from attncli.render.explore.status import status
+from attncli.render.explore.tokens import token_strip
+from attncli.render.explore.why import why_box
+from attncli.render.palette import BOLD, DIM, Palette
+from attncli.text import quoted, visible
+
+_REVERSE = Style(reverse=True)
+_NOTHING = Block([], 0)
+_SMALL = f"The terminal is too small: attn explore takes {LEAST[0]} columns and {LEAST[1]} lines."
+
+
+class Said(NamedTuple):
+    """What the status says besides how far the model is.
+
+    Attributes:
+        text: a sentence.
+        mistake: what is wrong with the mask that is typed.
+    """
+
+    text: str = ""
+    mistake: Mistake | None = None
+
+
+class Scene(NamedTuple):
+    """What is to be drawn.
+
+    Attributes:
+        look: what is looked at.
+        places: where the panes stand.
+        pane: the one that keys are for.
+        said: what the status says.
+        prompt: the line that is open below the maps.
+        help_from: the first line of the help, where it is open.
+        is_patient: whether a picture of something else may still pass for a while.
+    """
+
+    look: Look
+    places: dict[Pane, Place]
+    pane: Pane
+    said: Said
+    prompt: str | None
+    help_from: int | None
+    is_patient: bool
+
+
+class Picture:
+    """What is drawn, and of which answers.
+
+    Attributes:
+        answer: the last one that came.
+
+    Args:
+        palette: how cells look.
+    """
+
+    def __init__(self, palette: Palette) -> None:
+        self._palette = palette
+        self.answer: Answer | None = None
+        self._seen: Answer | None = None  # the last one with numbers in it
+        self._kept: dict[Pane, tuple[object, Any]] = {}  # what each pane was drawn of last, and what was drawn
+
+    def take(self, answer: Answer) -> None:
+        """Take what the model has said so far; until there are numbers in it, those before it are drawn."""
+        self.answer = answer
+        if answer.shown is not None:
+            self._seen = answer
+
+    def seen(self, look: Look) -> Look:
+        """Return what is seen of a look: if there are no numbers of it yet, what those before it are of."""
+        if self._seen is None:
+            return look
+        asked = self._seen.look
+        if not self._seen.serves(look):
+            look = replace(look, question=asked.question, layer=asked.layer, numbers=asked.numbers, held=asked.held)
+        room, sight = self._seen.room(look.kind), self._seen.sight(look.kind)
+        assert sight is not None
+        kind = sight.layer.kind if len(room.kinds) > 1 else None
+        return replace(look.within(room), layer=sight.layer.layer, kind=kind)
+
+    def room(self, kind: str | None) -> Room:
+        """How far one can look, as far as it is known."""
+        return Room() if self.answer is None else self.answer.room(kind)
+
+    # --- what an application has to know of it
+
+    @property
+    def map_lines(self) -> int:
+        """How many lines the map takes."""
+        return 3 + (len(self.answer.layers) if self.answer else 1)
+
+    @property
+    def heads_in_a_line(self) -> int:
+        """How many of the small heads stand beside each other."""
+        heads = self._last("heads")
+        return len({heads.at(1, column) for column in range(heads.block.width)} - {None}) if heads else 1
+
+    @property
+    def shown(self) -> tuple[range, range]:
+        """Which rows and columns of the large head are shown: where its cells begin."""
+        large = self._last("head")
+        return (large.window.rows, large.window.columns) if large else (range(1), range(1))
+
+    @property
+    def zooms(self) -> int:
+        """How many times the cells of the large head can be halved."""
+        large = self._last("head")
+        return large.zooms if large else 0
+
+    @property
+    def help_lines(self) -> int:
+        """How many lines the help takes."""
+        return len(help_rows())
+
+    def at(self, look: Look, pane: Pane, line: int, column: int) -> Look | None:
+        """Return the look at what stands at a place of a pane; None where nothing does."""
+        room, drawn = self.room(look.kind), self._last(pane)
+        if drawn is None or pane not in ("tokens", *MAPS):
+            return None
+        found = (drawn.drawn if pane == "head" else drawn).at(line, column)
+        if found is None:
+            return None
+        if pane == "head":
+            return look.on(room, query=found[0], key=found[1])
+        if pane == "map":
+            return look.on(room, layer=found[0], head=found[1])
+        if pane == "heads":
+            return look.on(room, head=found)
+        return look.on(room, **{"key" if found.side == "key" else "query": found.position})
+
+    def _last(self, pane: Pane) -> Any:
+        """Return what was drawn of a pane last; None is nothing."""
+        return self._kept.get(pane, (None, None))[1]
+
+    # --- the panes
+
+    def drawn(self, scene: Scene) -> Iterator[tuple[Pane, Block]]:
+        """Yield each pane that has a place, and its block."""
+        is_late = self._seen is not None and not self._seen.serves(scene.look) and not scene.is_patient
+        for pane, place in scene.places.items():
+            if pane in ("text", "line"):
+                continue
+            room = screen.Room(place.height, place.width)
+            try:
+                block = getattr(self, f"_{pane}")(scene, room)
+            except Exception as error:  # one pane less, and the text that was typed is not lost
+                block = fitted(
+                    ([Segment(line)] for line in in_words(self._palette.fit(reason(error)), room.width)), room
+                )
+            if is_late and pane in (*MAPS, "why", "cell", "tokens"):
+                block = faded(block)
+            yield pane, _chosen(block) if pane == scene.pane else block
+
+    def _once(self, pane: Pane, draw: Callable[..., Any], *given: object) -> Any:
+        """Return what is drawn of something, as long as it is the same without drawing it again."""
+        if self._kept.get(pane, (None, None))[0] != (draw, *given):
+            self._kept[pane] = (draw, *given), draw(*given)
+        return self._kept[pane][1]
+
+    def _looked_at(self, look: Look) -> tuple[Look, Sight] | None:
+        """Return what is looked at of the numbers that are there; None where there are none."""
+        sight = None if self._seen is None else self._seen.sight(look.kind)
+        if self._seen is None or sight is None:
+            return None
+        layer = sight.layer
+        look = replace(look.within(self._seen.room(look.kind)), layer=layer.layer)
+        if look.head not in layer.heads:  # a rollout has one
+            look = replace(look, head=layer.heads[0])
+        return look, sight
+
+    def _head(self, scene: Scene, room: screen.Room) -> Block:
+        found = self._looked_at(scene.look)
+        if found is None:
+            return _NOTHING
+        look, sight = found
+        cursor = Cursor(look.head, look.query, look.key)
+        port = (look.port.query, look.port.key, look.port.zoom)
+        how = look.ramp, look.range_, self._palette, room
+        return self._once("head", large_head, sight, cursor, port, *how).drawn.block
+
+    def _heads(self, scene: Scene, room: screen.Room) -> Block:
+        found = self._looked_at(scene.look)
+        if found is None:
+            return _NOTHING
+        look, sight = found
+        return self._once("heads", small_heads, sight, look.head, look.ramp, look.range_, self._palette, room).block
+
+    def _map(self, scene: Scene, room: screen.Room) -> Block:
+        found = self._looked_at(scene.look)
+        if found is None or self._seen is None:
+            return _NOTHING
+        look, sight = found
+        known = self.answer if self.answer and self.answer.survey else self._seen
+        heads = known.survey.heads if known.survey else ()
+        shape = sight.layer.kind, max(self._seen.room(look.kind).heads) + 1
+        chosen = look.layer, scene.look.head
+        return self._once("map", layer_map, heads, known.layers, shape, chosen, look.metric, self._palette, room).block
+
+    def _why(self, scene: Scene, room: screen.Room) -> Block:
+        found = self._looked_at(scene.look)
+        if found is None:
+            return _NOTHING
+        look, sight = found
+        recorded = sight.trace.recorded
+        layer = next(each for each in recorded.layers if (each.layer, each.kind) == (look.layer, sight.layer.kind))
+        cursor = Cursor(min(max(scene.look.head, 0), max(layer.heads)), look.query, look.key)
+        return self._once("why", why_box, recorded, layer, cursor, self._palette, room)
+
+    def _tokens(self, scene: Scene, room: screen.Room) -> Block:
+        answer = self.answer
+        if answer is None or answer.tokens is None:
+            return _NOTHING
+        kind = scene.look.kind
+        tokens = answer.room(kind).queries, answer.room(kind).keys
+        look = scene.look.within(answer.room(kind))
+        return self._once("tokens", token_strip, tokens, look.query, look.key, self._palette, room).block
+
+    # --- words
+
+    def _cell(self, scene: Scene, room: screen.Room) -> Block:
+        block = self._told(scene, room)
+        return block._replace(lines=block.lines[:-1])  # none where there are no numbers yet
+
+    def _status(self, scene: Scene, room: screen.Room) -> Block:
+        if "text" not in scene.places:
+            return fitted(([Segment(line)] for line in in_words(self._palette.fit(_SMALL), room.width)), room)
+        said = scene.said
+        if said.mistake is not None:
+            return self._pointed(scene.places["line"].x + said.mistake.start, said.mistake.reason, room)
+        block = self._told(scene, room)
+        return block._replace(lines=block.lines[-1:])
+
+    def _told(self, scene: Scene, room: screen.Room) -> Block:
+        """Return the line of the cell, and that of what else is to be told."""
+        answer, told = self.answer, []
+        if scene.said.text:
+            told.append(scene.said.text)
+        if answer is not None and answer.failure and answer.look.question == scene.look.question:
+            told.append(answer.failure)
+        elif answer is None or not answer.is_whole or not answer.serves(scene.look):
+            told.append("computing …")
+        if scene.look.held is not None:
+            told.append(f"against {quoted(scene.look.held.text)}")
+        found = self._looked_at(scene.look)
+        look, sight = (scene.look, None) if found is None else found
+        cursor = Cursor(look.head, look.query, look.key)
+        return self._once("cell", status, sight, cursor, tuple(told), self._palette, screen.Room(2, room.width))
+
+    def _pointed(self, column: int, reason: str, room: screen.Room) -> Block:
+        """Return a line that points at a character above it, where it has room for that, and says what is wrong."""
+        after, before = f"{' ' * column}^ {reason}", f"{reason} ^".rjust(column + 1)
+        said = next((each for each in (after, before) if cell_len(each) <= room.width), reason)
+        return self._line(self._palette.shortened(said, room.width), room, BOLD)
+
+    def _mark(self, scene: Scene, room: screen.Room) -> Block:
+        return self._line("› ", room, BOLD if scene.pane == "text" else DIM)
+
+    def _label(self, scene: Scene, room: screen.Room) -> Block:
+        return self._line(f"{scene.prompt}: ", room, BOLD)
+
+    def _foot(self, scene: Scene, room: screen.Room) -> Block:
+        is_help = scene.help_from is not None
+        said = "Esc closes the help  ↑ ↓ turn it" if is_help else foot(scene.pane == "text", room.width)
+        return self._line(said, room, DIM)
+
+    def _help(self, scene: Scene, room: screen.Room) -> Block:
+        rows = help_rows()
+        width = max(cell_len(keys) for keys, _ in rows) + 2
+        lines = [
+            [Segment(self._palette.fit(f"{keys:<{width}}"), BOLD), Segment(self._palette.fit(does))]
+            for keys, does in rows
+        ]
+        return fitted(lines[scene.help_from or 0 :], room)
+
+    def _line(self, text: str, room: screen.Room, style: Style | None = None) -> Block:
+        text = self._palette.fit(visible(text))
+        return fitted([[Segment(text, style)]], room)
+
+
+def _chosen(block: Block) -> Block:
+    """Return the block of the pane that keys are for: its title is reversed, which needs no colour."""
+    if not block.lines or not block.lines[0]:
+        return block
+    (text, style, _), *rest = block.lines[0]
+    return block._replace(
+        lines=[[Segment(text, _REVERSE if style is None else style + _REVERSE), *rest], *block.lines[1:]]
+    )

@@ -1,0 +1,502 @@
+"""The explorer, driven as a person drives it: keys, pastes, clicks and other sizes, on the toy layer."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+
+import pytest
+from textual import events
+from textual.pilot import Pilot
+
+from attncli.errors import InputError
+from attncli.explore.app import Explorer
+from attncli.explore.command import Seen
+from attncli.explore.keys import KEYS, foot, help_rows, markdown
+from attncli.explore.layout import help_places, places
+from attncli.explore.look import Look, Port
+from attncli.explore.panes import BlockPane, Line, one_line
+from attncli.render.palette import Palette
+from attncli.sources.asking import Question, open_asked
+
+TEXT = "time flies like an arrow"
+
+
+class Gated:
+    """The toy layer, which waits before each answer for as long as its gate is shut, and fails at some texts."""
+
+    def __init__(self) -> None:
+        self.asked = open_asked()
+        self.name, self.layers = self.asked.name, self.asked.layers
+        self.steps, self.trace = self.asked.steps, self.asked.trace
+        self.gate = Event()
+        self.gate.set()
+
+    def tokens(self, question):
+        self.gate.wait()
+        if "fail" in question.text:
+            raise InputError("this text cannot be read")
+        return self.asked.tokens(question)
+
+
+class Driven:
+    """An explorer that runs, and what is seen of it."""
+
+    def __init__(self, app: Explorer, pilot: Pilot) -> None:
+        self.app, self.pilot = app, pilot
+
+    @property
+    def look(self) -> Look:
+        return self.app.look
+
+    async def press(self, *keys: str) -> None:
+        for key in keys:
+            character = key if len(key) == 1 else {"space": " "}.get(key)
+            names = {".": "full_stop", ",": "comma", "/": "slash", "?": "question_mark", "+": "plus", "-": "minus"}
+            names |= {"[": "left_square_bracket", "]": "right_square_bracket", " ": "space", "=": "equals_sign"}
+            names |= {"{": "left_curly_bracket", "}": "right_curly_bracket", "(": "left_parenthesis", "&": "ampersand"}
+            self.app.post_message(events.Key(names.get(key, key), character))
+        await self.settled()
+
+    async def paste(self, text: str) -> None:
+        self.app.post_message(events.Paste(text))
+        await self.settled()
+
+    async def settled(self) -> None:
+        """Wait until every key has been dealt with, and drawn: a key goes to the line, and up to the application."""
+        for _ in range(3):
+            for pump in (self.app, self.app.focused, self.app.screen, self.app):
+                done = asyncio.Event()
+                if pump is not None:
+                    pump.call_later(done.set)
+                    await asyncio.wait_for(done.wait(), 10)
+        await self.fact(self.is_laid_out)
+        assert not any("this is a bug" in self.seen(name) for name in ("tokens", "head", "heads", "map", "why", "cell"))
+
+    def is_laid_out(self) -> bool:
+        """Whether the panes stand where they are to stand, which Textual sees to when it draws next."""
+        widgets = {widget.id: tuple(widget.region) for widget in self.app.screen.children}
+        return all(widgets[name] == tuple(place) for name, place in self.app._placed.items())
+
+    @staticmethod
+    async def fact(is_so: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not is_so():
+                await asyncio.sleep(0.002)
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        """Wait for a fact."""
+        await self.fact(is_so)
+        await self.settled()
+
+    async def answered(self) -> None:
+        """Wait until all is known of what is looked at."""
+        await self.settled()
+        await self.until(lambda: (answer := self.app._picture.answer) and answer.is_whole and answer.serves(self.look))
+
+    def seen(self, name: str) -> str:
+        pane = self.app.query_one(f"#{name}", BlockPane)
+        return "\n".join(pane.render_line(y).text.rstrip() for y in range(pane.size.height)).rstrip("\n")
+
+    def styles(self, name: str) -> Iterator:
+        pane = self.app.query_one(f"#{name}", BlockPane)
+        return (segment.style for y in range(pane.size.height) for segment in pane.render_line(y))
+
+    @property
+    def typed(self) -> str:
+        return self.app.query_one("#text", Line).value
+
+
+@asynccontextmanager
+async def driven(asked=None, size=(80, 24), text=TEXT, tier="blocks", save=lambda look, path: f"saved {path}"):
+    asked = open_asked() if asked is None else asked() if callable(asked) else asked
+    app = Explorer(lambda: asked, Look(Question(text)), Palette(tier), save)
+    async with app.run_test(size=size) as pilot:
+        one = Driven(app, pilot)
+        if getattr(asked, "gate", None) is None or asked.gate.is_set():
+            await one.answered()
+        yield one
+
+
+def in_app(**how):
+    """Give a test an explorer of its own, which runs."""
+
+    def decorated(test):
+        def run() -> None:
+            async def within() -> None:
+                async with driven(**how) as one:
+                    await test(one)
+
+            asyncio.run(within())
+
+        run.__name__ = test.__name__
+        return run
+
+    return decorated
+
+
+@in_app()
+async def test_what_is_typed_deleted_and_pasted_is_asked_for(one):
+    assert "time flies like an arrow" in one.seen("tokens").replace("◆", " ")
+    await one.press(*" now")
+    assert one.look.question.text == f"{TEXT} now"
+    await one.answered()
+    assert "now" in one.seen("tokens")
+    assert "now" in one.seen("head")
+    await one.press(*["backspace"] * 4, "home", "delete", *"T")
+    assert one.typed == one.look.question.text == "Time flies like an arrow"
+    await one.press("end")
+    await one.paste("\nand\t2\x1b[31m\r\nmore" + "\x00\u202e")
+    assert one.typed == one.look.question.text == "Time flies like an arrow and 2[31m more"
+    await one.press("ctrl+u")
+    await one.paste("word " * 400)
+    assert one.look.question.text == "word " * 400
+    await one.answered()
+    assert "rank" in one.seen("cell")
+    await one.press("ctrl+u")
+    assert one.typed == ""
+
+
+@in_app()
+async def test_keys_that_come_in_one_go_keep_their_order(one):
+    await one.press("backspace", "x", "home", "y", "escape", "l", "i", "z", "tab", "j")
+    assert (one.typed, one.look.query, one.look.key) == ("yztime flies like an arrox", 1, 1)
+
+
+def _is(**fields):
+    return lambda one: {name: getattr(one.look, name) for name in fields} == fields
+
+
+def _types(one: Driven) -> bool:
+    return one.app.focused is not None and one.app.focused.id == "text"
+
+
+def _walks(one: Driven) -> bool:
+    return one.app.focused is None
+
+
+def _has_label(name: str):
+    return lambda one: one.seen("label") == f"{name}:"
+
+
+LONG = "time flies like an arrow and " * 8
+_ZOOMED = {"port": Port(zoom=2), "question": Question(LONG)}
+# What each action of the table changes: from which look, after which keys, and what holds then.
+DOES = {
+    "turn(1)": ({}, (), _walks),
+    "turn(-1)": ({}, ("escape",), _types),
+    "escape": ({}, (), _walks),
+    "type": ({}, ("escape",), _types),
+    "move(0, -1)": ({"key": 2}, ("escape",), _is(key=1, query=0)),
+    "move(0, 1)": ({}, ("escape",), _is(key=1, query=0)),
+    "move(-1, 0)": ({"query": 2}, ("escape",), _is(query=1, key=0)),
+    "move(1, 0)": ({}, ("escape",), _is(query=1, key=0)),
+    "end(-1)": ({"query": 2}, ("escape",), _is(query=0)),
+    "end(1)": ({}, ("escape",), lambda one: one.look.query == len(one.app.room.queries) - 1 > 3),
+    "layer(-1)": ({"layer": 1}, ("escape",), _is(layer=0)),
+    "layer(1)": ({}, ("escape",), _is(layer=1)),
+    "head(-1)": ({"head": 2}, ("escape",), _is(head=1)),
+    "head(1)": ({}, ("escape",), _is(head=1)),
+    "kind": ({}, ("escape",), _is(kind="self")),
+    "find": ({}, ("escape",), _has_label("find")),
+    "mask": ({}, ("escape",), _has_label("mask")),
+    "save": ({}, ("escape",), _has_label("save")),
+    "hold": ({}, ("escape",), lambda one: one.look.held == Question(TEXT)),
+    "why": ({}, ("escape",), lambda one: "the sum over" in one.seen("why")),
+    "numbers('norms')": ({}, ("escape",), _is(numbers="norms")),
+    "numbers('rollout')": ({"layer": 1}, ("escape",), _is(numbers="rollout", layer=1)),
+    "metric(1)": ({}, ("escape",), _is(metric="effective_keys")),
+    "metric(-1)": ({"metric": "effective_keys"}, ("escape",), _is(metric="entropy")),
+    "ramp": ({}, ("escape",), lambda one: one.look.ramp not in (None, "log")),
+    "range": ({}, ("escape",), lambda one: one.look.range_ != "all"),
+    "zoom(1)": ({"question": Question(LONG)}, ("escape",), lambda one: one.look.port.zoom == 1),
+    "zoom(-1)": (_ZOOMED, ("escape",), lambda one: one.look.port.zoom < 2),
+    "zoom(-99)": (_ZOOMED, ("escape",), lambda one: one.look.port.zoom == 0),
+    "help": ({}, ("escape",), lambda one: "Shift-Tab" in one.seen("help") and "type" not in one.seen("foot")),
+    "suspend_process": ({}, (), lambda one: one.suspended),
+}
+
+
+@in_app(asked=lambda: open_asked(model="demo"), size=(100, 30))
+async def test_every_key_of_the_table_does_what_it_says(one):
+    one.suspended = False
+    one.app.action_suspend_process = lambda: setattr(one, "suspended", True)
+    for key in KEYS:
+        if key.action == "leave":  # the next test's
+            continue
+        changes, before, holds = DOES[key.action]
+        for name in key.names:
+            one.app.go(replace(Look(Question(TEXT)), **changes))
+            one.app.action_type()
+            await one.answered()
+            await one.press(*before)
+            await one.press(name)
+            await one.answered()
+            assert holds(one), (name, key.action, one.look)
+            await one.press("escape", "escape")
+            if key.action in ("why", "help"):
+                await one.press("escape")
+                assert "heads" in one.app._placed
+    assert {key.action for key in KEYS} == {*DOES, "leave"}
+
+
+@pytest.mark.parametrize("key", ["q", "ctrl+c", "ctrl+q"])
+def test_leaving(key):
+    async def within() -> None:
+        async with driven() as one:
+            await one.press("escape", "l") if key == "q" else None
+            one.app.post_message(events.Key(key, None))
+            await one.fact(lambda: not one.app.is_running)
+            assert one.look.key == (key == "q")
+
+    asyncio.run(within())
+
+
+@in_app()
+async def test_letters_are_typed_where_a_text_is(one):
+    keys = [key.names[0] for key in KEYS if key.is_typed and len(key.names[0]) == 1]
+    await one.press(*keys)
+    assert one.typed == TEXT + "".join(keys)
+
+
+@in_app()
+async def test_the_mask_is_edited_and_a_mistake_is_pointed_at(one):
+    before = one.seen("head")
+    await one.press("escape", "m", *"window(2) & cuasal")
+    assert one.seen("status").strip().startswith("^ unknown mask 'cuasal'; did you mean 'causal'?")
+    column = one.seen("status").index("^") - one.app.query_one("#line").region.x
+    assert "window(2) & cuasal"[column:] == "cuasal"
+    line = one.app.query_one("#line", Line).render_line(0)
+    assert "".join(segment.text for segment in line if segment.style and segment.style.underline) == "cuasal"
+    await one.press("enter")  # a mistake is not taken
+    assert one.seen("label") == "mask:"
+    await one.press("ctrl+u", *"window(1)", "enter")
+    await one.answered()
+    assert one.look.question.mask == "window(1)"
+    assert one.seen("head") != before
+    await one.press("m", "ctrl+u", *"full", "escape")
+    assert one.look.question.mask == "window(1)"
+    await one.press("m", "ctrl+u", "enter")
+    await one.answered()
+    assert one.look.question.mask is None
+    assert one.seen("head") == before
+
+
+@in_app(text="one two one three one")
+async def test_a_token_is_found_and_the_next_one(one):
+    await one.press("escape", "slash", *"one")
+    assert one.look.query == 2
+    await one.press("enter")
+    assert one.look.query == 4
+    await one.press("enter")
+    assert one.look.query == 0
+    await one.press(*"ly")
+    assert "no token has only" not in one.seen("status")
+    assert "no token has onely" in one.seen("status")
+    await one.press("escape")
+    assert one.app.focused is None
+
+
+def test_what_is_saved_and_what_cannot_be(tmp_path):
+    asked_for = []
+
+    def save(seen: Seen, path: Path) -> str:
+        asked_for.append((seen, path))
+        if path.suffix == ".exe":
+            raise InputError("nothing is saved as .exe")
+        return f"{path.name} is written"
+
+    async def within() -> None:
+        async with driven(save=save) as one:
+            await one.press("escape", "s", "ctrl+u")
+            await one.paste(str(tmp_path / "a.svg"))
+            await one.press("enter")
+            await one.until(lambda: "a.svg is written" in one.seen("status"))
+            await one.press("s", "ctrl+u", *"b.exe", "enter")
+            await one.until(lambda: "nothing is saved as .exe" in one.seen("status"))
+            assert asked_for == [(Seen(one.look), tmp_path / "a.svg"), (Seen(one.look), Path("b.exe"))]
+
+    asyncio.run(within())
+
+
+@in_app(asked=Gated)
+async def test_a_model_that_fails_says_so_and_typing_goes_on(one):
+    await one.press(*" fail")
+    await one.until(lambda: "this text cannot be read" in one.seen("status"))
+    await one.press(*["backspace"] * 5)
+    await one.answered()
+    assert "cannot be read" not in one.seen("status")
+
+
+@pytest.mark.parametrize("tier", ["blocks", "truecolor"])
+def test_a_model_that_blocks_dims_the_picture_and_typing_goes_on(tier):
+    async def within() -> None:
+        asked = Gated()
+        async with driven(asked, tier=tier) as one:
+            bright, head = list(one.styles("head")), one.seen("head")
+            asked.gate.clear()
+            await one.press(*" more")
+            await one.until(lambda: list(one.styles("head")) != bright)
+            assert one.typed == f"{TEXT} more"
+            assert one.seen("head") == head
+            assert "computing" in one.seen("status")
+            if tier == "blocks":
+                assert all(style.dim for style in one.styles("head") if style)
+            await one.press(*" and more", "escape", "l")
+            assert one.typed == f"{TEXT} more and more"
+            asked.gate.set()
+            await one.answered()
+            assert "more" in one.seen("head")
+            assert not all(style.dim for style in one.styles("head") if style)
+
+    asyncio.run(within())
+
+
+def test_a_model_that_cannot_be_opened_says_so():
+    def opened():
+        raise InputError("there is no such model")
+
+    async def within() -> None:
+        app = Explorer(opened, Look(Question(TEXT)), Palette(), lambda look, path: "")
+        async with app.run_test(size=(80, 24)) as pilot:
+            one = Driven(app, pilot)
+            await one.until(lambda: "there is no such model" in one.seen("status"))
+
+    asyncio.run(within())
+
+
+SIZES = [(40, 12), (71, 13), (72, 12), (80, 24), (120, 40), (200, 60), (300, 100)]
+
+
+@in_app(asked=lambda: open_asked(model="demo"))
+async def test_every_size_is_whole(one):
+    for width, height in [*SIZES, (39, 12), (80, 11), (1, 1), (80, 24)]:
+        await one.pilot.resize_terminal(width, height)
+        await one.until(lambda width=width, height=height: one.app.size == (width, height))
+        assert max(pane.region.right for pane in one.app.query(BlockPane)) == width
+        if width < 40 or height < 12:
+            assert one.seen("status").startswith("The terminal"[:width])
+            continue
+        assert one.typed == TEXT
+        assert "leave" in one.seen("foot")
+        assert one.seen("head").startswith("head 0")
+        for pane in one.app.query(BlockPane):
+            assert len(pane._strips) <= max(pane.size.height, 0) or pane.id not in one.app._placed
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("chosen", ["head", "heads", "map"])
+@pytest.mark.parametrize("has_why", [False, True])
+def test_panes_do_not_overlap_and_leave_nothing_out(size, chosen, has_why):
+    placed = places(size, 9, chosen, has_why)
+    taken = [(x, y) for place in placed.values() for x in range(place.x, place.x + place.width)
+             for y in range(place.y, place.y + place.height)]  # fmt: skip
+    assert len(taken) == len(set(taken))
+    assert {place.x + place.width for place in placed.values()} >= {size[0]}
+    assert all(x < size[0] and y < size[1] for x, y in taken)
+    assert placed.keys() >= {"mark", "text", "tokens", "cell", "status", "foot"}
+    assert "why" in placed if has_why else chosen in placed
+    assert all(place.height > 2 for name, place in placed.items() if name in ("head", "heads", "map", "why"))
+    assert help_places(size)["help"].height == size[1] - 1
+
+
+@in_app(size=(60, 16))
+async def test_a_pane_without_room_of_its_own_has_that_of_the_large_one(one):
+    await one.press("tab")
+    assert one.seen("head").startswith("head 0")
+    await one.press("tab")
+    assert "head 1" in one.seen("heads")
+    assert "heads" in one.app._placed
+    assert "head" not in one.app._placed
+    await one.press("l", "tab")
+    assert one.look.head == 1
+    assert one.seen("map").startswith("entropy")
+    await one.press("tab")
+    assert one.app.focused.id == "text"
+
+
+@in_app(size=(120, 40))
+async def test_the_mouse(one):
+    head = one.seen("head").splitlines()
+    line = next(number for number, text in enumerate(head) if "1 flies" in text)
+    numbers = [column for column, letter in enumerate(head[line]) if letter == "."]
+    await one.pilot.click("#head", offset=(numbers[1], line))
+    await one.settled()
+    assert (one.look.query, one.look.key) == (1, 1)
+    await one.pilot.click("#heads", offset=(0, 1))
+    await one.settled()
+    assert one.app.focused is None
+    await one.pilot.click("#tokens", offset=(one.seen("tokens").index("arrow"), 0))
+    await one.settled()
+    assert one.look.query == 4
+    heads = one.seen("heads").splitlines()
+    await one.pilot.click("#heads", offset=(heads[0].index("head 1"), 0))
+    await one.settled()
+    assert one.look.head == 1
+    await one.pilot.click("#text", offset=(1, 0))
+    await one.press("X")
+    assert one.typed == "tXime flies like an arrow"
+
+
+@in_app(size=(40, 12))
+async def test_the_help_is_turned_and_closed(one):
+    await one.press("f1")
+    assert one.seen("help").startswith("Tab")
+    await one.press("G")
+    assert "Ctrl-wheel" in one.seen("help")
+    await one.press("pageup", "k", "n")
+    assert "Ctrl-wheel" not in one.seen("help")
+    assert one.look.numbers == "weights"
+    await one.press("q")
+    assert one.app.focused.id == "text"
+    assert one.app.is_running
+
+
+@pytest.mark.parametrize("environment", [{}, {"NO_COLOR": "1"}])
+def test_without_colour_there_is_none(environment, monkeypatch):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    async def within() -> None:
+        async with driven(size=(120, 40)) as one:
+            await one.press("escape", "w", "m")
+            widgets = [one.app.screen, *one.app.query("*")]
+            lines = [line for widget in widgets for line in widget.render_lines(widget.size.region)]
+            colors = {color for line in lines for segment in line if segment.style for color in
+                      (segment.style.color, segment.style.bgcolor) if color is not None}  # fmt: skip
+            assert all(color.is_default for color in colors), colors
+
+    asyncio.run(within())
+
+
+def test_what_cannot_be_drawn_says_so_in_its_place(monkeypatch):
+    def broken(*_: object) -> None:
+        raise MemoryError
+
+    async def within() -> None:
+        async with driven() as one:
+            monkeypatch.setattr("attncli.explore.picture.small_heads", broken)
+            await one.press("escape", ".", "i", "x")
+            assert one.seen("heads").startswith("out of memory")
+            assert one.typed == f"{TEXT}x"
+            assert "head 1" in one.seen("head")
+
+    asyncio.run(within())
+
+
+def test_one_line():
+    assert one_line("a\tb\r\nc\nd\x07\u200be\u2028f") == "a b c de f"
+    assert one_line("\u00a0é漢🙂\u200d") == "\u00a0é漢🙂\u200d"
+
+
+def test_the_foot_the_help_and_the_manual_are_made_of_the_table():
+    for is_typing in (False, True):
+        for width in (40, 80, 200):
+            said = foot(is_typing, width)
+            assert len(said) <= width
+            assert "help" in said
+            assert "leave" in said
+    assert ("s", KEYS[[key.action for key in KEYS].index("save")].does) in help_rows()
+    assert markdown(help_rows()).count("\n") == len(help_rows()) + 2

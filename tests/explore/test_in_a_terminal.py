@@ -1,0 +1,198 @@
+"""The explorer as a process in a real terminal: every key, pastes, other sizes, failures, and how it leaves."""
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tmux import Tmux
+
+from attncli.explore.keys import KEYS
+
+pytestmark = pytest.mark.system
+TEXT = "the cat sat on the mat"
+ATTN = f"{sys.executable} -m attncli"
+SIZES = [(80, 24), (120, 40), (200, 60)]
+
+
+class Explored:
+    """The explorer in a terminal of its own."""
+
+    def __init__(self, terminal: Tmux) -> None:
+        self.terminal = terminal
+
+    def start(self, *options: str) -> None:
+        """Type the command, keep what the terminal is set to, and wait for the whole picture."""
+        command = f"clear; stty -g > before; {ATTN} explore -m demo '{TEXT}' {' '.join(options)}"
+        self.terminal.type(command)
+        self.terminal.press("Enter")
+        self.sees("F1 help", "demo · ", f"{TEXT}\n.*mat\n")
+
+    def sees(self, *patterns: str) -> str:
+        """Wait until all of these are seen; what begins with ! until it is not. Return the screen."""
+        wanted = [(pattern.removeprefix("!"), not pattern.startswith("!")) for pattern in (*patterns, "!computing")]
+        try:
+            return self.terminal.until(
+                lambda screen: all((re.search(pattern, screen) is not None) is is_seen for pattern, is_seen in wanted)
+            )
+        except AssertionError as error:
+            raise AssertionError(f"{patterns} of\n{error}") from None
+
+    def modes(self) -> str:
+        """Whether the alternate screen is on, the mouse is told of, and the cursor is seen."""
+        return self.terminal.told("#{alternate_on} #{mouse_any_flag} #{cursor_flag}")
+
+    def left(self, folder: Path) -> str:
+        """Wait until it has ended, see that all is well and as it was, and return the line that it printed."""
+        self.terminal.until(lambda screen: screen.rstrip().endswith("\n$") and self.modes() == "0 0 1")
+        self.terminal.type("echo en''ded $?; stty -g > after; echo al''l")
+        self.terminal.press("Enter")
+        self.sees(r"ended 0\nall\n")
+        assert (folder / "after").read_text() == (folder / "before").read_text()
+        printed = self.terminal.tmux("capture-pane", "-p", "-J").partition("$ echo en''ded")[0]
+        *before, line = [each.rstrip() for each in printed.rstrip().split("\n")]
+        assert all(each.startswith("$ ") or ATTN in each for each in before), printed
+        return line
+
+
+@pytest.fixture
+def explored(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Explored]:
+    """Give the explorer, not yet started, in a terminal of the size or with the variables of a test."""
+    monkeypatch.chdir(tmp_path)
+    given = request.param
+    width, height = given if isinstance(given, tuple) else (80, 24)
+    with Tmux(width, height, **({} if isinstance(given, tuple) else given)) as terminal:
+        yield Explored(terminal)
+
+
+# The keys in the order in which they are pressed, as tmux calls them, and what is seen then. A text is typed.
+WALK = [
+    ("Escape", r"\? help"),
+    ("l", "▾ 1 the ·"), ("h", "▾ 0 <s> ·"), ("Right", "▾ 1 the ·"), ("Left", "▾ 0 <s> ·"),
+    ("j", "▸ 1 the →"), ("k", "▸ 0 <s> →"), ("Down", "▸ 1 the →"), ("Up", "▸ 0 <s> →"),
+    ("G", "▸ 6 mat →"), ("g", "▸ 0 <s> →"), ("End", "▸ 6 mat →"), ("Home", "▸ 0 <s> →"),
+    ("]", "layer 1"), ("[", "layer 0"), ("NPage", "layer 1"), ("PPage", "layer 0"),
+    (".", "head 1 ·"), (",", "head 0 ·"), ("}", "head 1 ·"), ("{", "head 0 ·"),
+    ("e", "layer 0"),
+    ("w", "q·k"), ("w", "!q·k"),
+    ("d", "against 'the cat"), ("d", "!against"),
+    ("n", "· norms ·"), ("n", "· weights ·"), ("r", "rollout ·"), ("r", "head 0 · weights"),
+    ("t", "effective_keys"), ("T", "entropy"),
+    ("c", r"\.1 "), ("C", r"\.1 "), ("C", r"\.1 "), ("C", r"\.1 "),
+    ("/", "find:"), ("mat", "find: mat"), ("Enter", "find: mat"), ("Escape", "▸ 6 mat →"),
+    ("m", "mask:"), ("window(2) & cuasal", r"\^ unknown mask 'cuasal'"), ("Escape", "!mask:"),
+    ("m", "mask:"), ("window(2)", r"mask: window\(2\)"), ("Enter", "!mask:"),
+    ("s", "save: attention.svg"), ("Enter", "saved: attn"),
+    ("?", "Shift-Tab"), ("Escape", "!Shift-Tab"),
+    ("Tab", r"\? help"), ("BTab", r"\? help"), ("Tab", r"\? help"), ("Tab", r"\? help"), ("Tab", "F1 help"),
+    ("F1", "Shift-Tab"), ("F1", "!Shift-Tab"),
+    ("Escape", r"\? help"), ("i", "F1 help"), ("Enter", r"\? help"), ("Enter", "F1 help"), ("Escape", r"\? help"),
+]  # fmt: skip
+ZOOMED = [("+", True), ("-", False), ("=", True), ("0", False)]
+_IN_TMUX = {
+    "escape": "Escape", "tab": "Tab", "shift+tab": "BTab", "enter": "Enter", "pageup": "PPage", "pagedown": "NPage",
+    "left": "Left", "right": "Right", "up": "Up", "down": "Down", "home": "Home", "end": "End", "f1": "F1",
+    "left_square_bracket": "[", "right_square_bracket": "]", "left_curly_bracket": "{", "right_curly_bracket": "}",
+    "comma": ",", "full_stop": ".", "slash": "/", "question_mark": "?", "plus": "+", "minus": "-",
+    "equals_sign": "=", "ctrl+c": "C-c", "ctrl+q": "C-q", "ctrl+z": "C-z",
+}  # fmt: skip
+
+
+def test_every_key_is_pressed_somewhere() -> None:
+    pressed = {key for key, _ in [*WALK, *ZOOMED]} | {"C-c", "C-q", "C-z", "q"}
+    assert {_IN_TMUX.get(name, name) for key in KEYS for name in key.names} <= pressed
+
+
+@pytest.mark.parametrize("explored", SIZES, indirect=True, ids=str)
+def test_a_walk(explored: Explored, tmp_path: Path) -> None:
+    terminal = explored.terminal
+    explored.start()
+    assert explored.modes() == "1 1 0"
+    typed_at_once(explored)
+    for key, seen in WALK:
+        terminal.type(key) if (len(key) > 1 and key.islower()) or "(" in key else terminal.press(key)
+        explored.sees(seen)
+    assert (tmp_path / "attention.svg").read_text().startswith("<svg")
+    clicked(explored)
+    resized(explored)
+    terminal.press("C-z")
+    explored.sees(r"Stopped|\$ $")
+    assert explored.modes() == "0 0 1"
+    terminal.type("fg")
+    terminal.press("Enter")
+    explored.sees("leave", f"{TEXT}\n")
+    terminal.press("q")
+    assert explored.left(tmp_path) == f"attn heads '{TEXT}' -m demo --mask 'window(2)' --grid entropy"
+
+
+def typed_at_once(explored: Explored) -> None:
+    terminal = explored.terminal
+    terminal.type(" and")
+    explored.sees(f"{TEXT} and\n.*mat and\n")
+    terminal.press(*["BSpace"] * 4)
+    explored.sees(f"{TEXT}\n.*mat\n")
+    terminal.press("C-u")
+    terminal.paste("word " * 400)
+    explored.sees("the sentence has 401 tokens, demo reads at most 256")
+    terminal.press(*["BSpace"] * 1000)
+    explored.sees("largest of")
+    terminal.press("Escape")
+    explored.sees(r"\? help")
+    whole = terminal.shown().splitlines()[3]
+    for key, is_zoomed in ZOOMED:
+        terminal.press(key)
+        terminal.until(lambda screen, is_zoomed=is_zoomed: (screen.splitlines()[3] != whole) is is_zoomed)
+    terminal.type("i")
+    terminal.press("C-u")
+    explored.sees("expected")  # an empty text fails, and typing goes on
+    terminal.paste(f"{TEXT[:7]}\n{TEXT[8:]}")
+    explored.sees(f"{TEXT}\n.*mat\n")
+
+
+def clicked(explored: Explored) -> None:
+    terminal = explored.terminal
+    line = explored.sees("cat").splitlines()[1]
+    column = line.index("cat") + 1
+    terminal.type(f"\x1b[<0;{column};2M\x1b[<0;{column};2m")
+    explored.sees("▸ 2 cat →")
+
+
+def resized(explored: Explored) -> None:
+    terminal = explored.terminal
+    width, height = map(int, terminal.told("#{window_width} #{window_height}").split())
+    for size in ((40, 12), (100, 30), (width, height)):
+        terminal.resize(*size)
+        drawn = rf"\A› {TEXT}\n(.*\n){{{size[1] - 2}}}.*leave.*\n\Z"  # the keys are on the last line
+        explored.sees(drawn)
+    terminal.resize(30, 8)
+    explored.sees("too small")
+    terminal.resize(width, height)
+    explored.sees(drawn)
+
+
+@pytest.mark.parametrize(
+    ("explored", "how", "is_coloured"),
+    [
+        ({"TERM": "xterm-256color"}, "SIGTERM", True),
+        ({"TERM": "screen"}, "C-c", False),  # it has 8 colours
+        ({"NO_COLOR": "1"}, "C-q", False),
+        ({"LANG": "C", "LC_ALL": ""}, "C-c", True),
+    ],
+    indirect=["explored"],
+    ids=str,
+)
+def test_any_terminal_and_any_way_to_leave(explored: Explored, how: str, is_coloured: bool, tmp_path: Path) -> None:
+    terminal = explored.terminal
+    explored.start()
+    assert ("\x1b[48;5;" in terminal.shown(colored=True)) is is_coloured
+    terminal.type("!")
+    explored.sees(f"{TEXT}!\n")
+    if how == "SIGTERM":
+        shell = terminal.told("#{pane_pid}")
+        os.kill(int(Path(f"/proc/{shell}/task/{shell}/children").read_text().split()[0]), signal.SIGTERM)
+    else:
+        terminal.press(how)
+    assert explored.left(tmp_path) == f"attn inspect '{TEXT}!' -m demo --head 0"

@@ -1,0 +1,149 @@
+"""The thread: it answers the newest look, whatever the model does, and nobody waits for it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from queue import Queue
+from threading import Event, current_thread, main_thread
+
+import pytest
+from asked_models import Plain
+
+from attncli.errors import LoadError
+from attncli.explore.answer import Answer
+from attncli.explore.look import Look
+from attncli.explore.worker import Worker
+from attncli.sources.asking import Asked, Question
+from attncli.trace.trace import Trace
+
+LOOK = Look(Question("time flies"))
+_SECONDS = 60.0  # which nothing takes
+
+Working = Callable[[Callable[[], Asked]], tuple[Worker, "Queue[Answer]"]]
+
+
+class Slow(Plain):
+    """The toy layer, of which a test says when it may go on."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.begun, self.may_go_on = Queue[str](), Event()
+
+    def trace(self, question: Question, layers: Sequence[int]) -> Trace:
+        self.thread = current_thread()
+        self.begun.put(question.text)
+        assert self.may_go_on.wait(_SECONDS)
+        return super().trace(question, layers)
+
+
+@pytest.fixture
+def working() -> Iterator[Working]:
+    """Start a worker for a model, and return it with its answers."""
+    workers = []
+
+    def start(opened: Callable[[], Asked]) -> tuple[Worker, "Queue[Answer]"]:
+        answers: Queue[Answer] = Queue()
+        worker = Worker(opened, answers.put)
+        workers.append(worker)
+        worker.start()
+        return worker, answers
+
+    yield start
+    for worker in workers:
+        worker.close()
+
+
+def whole(answers: "Queue[Answer]") -> Answer:
+    """Wait for an answer that is whole, and return it."""
+    while not (answer := answers.get(timeout=_SECONDS)).is_whole:
+        pass
+    return answer
+
+
+def test_looks_are_answered_in_a_thread_of_its_own_which_opens_the_model(working: Working) -> None:
+    opened_in = []
+
+    def opened() -> Asked:
+        opened_in.append(current_thread())
+        return Plain(1)
+
+    worker, answers = working(opened)
+    for text in ("time flies", "fruit flies"):
+        worker.ask(LOOK.asking(text))
+        answer = whole(answers)
+        assert (answer.look.question.text, answer.failure) == (text, "")
+        assert answer.shown is not None
+    (thread,) = opened_in
+    assert thread is not main_thread()
+    assert thread.daemon
+
+
+def test_the_newest_look_wins(working: Working) -> None:
+    model = Slow()
+    worker, answers = working(lambda: model)
+    worker.ask(LOOK.asking("one"))
+    assert model.begun.get(timeout=_SECONDS) == "one"
+    for text in ("two", "three", "four"):
+        worker.ask(LOOK.asking(text))
+    model.may_go_on.set()
+    found = []
+    while not (found and found[-1].is_whole):
+        found.append(answers.get(timeout=_SECONDS))
+    # What was being computed is shown; then the first look is dropped, and those between are never asked for.
+    assert [(each.look.question.text, each.shown is not None) for each in found[:3]] == [
+        ("one", False),
+        ("one", True),
+        ("four", False),
+    ]
+    assert {each.look.question.text for each in found[2:]} == {"four"}
+    assert [text for text, layers in model.asked if layers] == ["one", "four"]
+
+
+def test_nothing_waits_for_a_slow_model(working: Working) -> None:
+    model = Slow()
+    worker, answers = working(lambda: model)
+    worker.ask(LOOK)
+    assert answers.get(timeout=_SECONDS).tokens is not None
+    model.begun.get(timeout=_SECONDS)
+    worker.close()  # which returns, though the model does not
+    model.may_go_on.set()
+    model.thread.join(_SECONDS)
+    assert answers.empty()
+
+
+def test_a_model_that_cannot_be_opened_is_the_failure_of_each_answer(working: Working) -> None:
+    def opened() -> Asked:
+        raise LoadError("there is no such model")
+
+    worker, answers = working(opened)
+    for text in ("one", "two"):
+        worker.ask(LOOK.asking(text))
+        answer = answers.get(timeout=_SECONDS)
+        assert (answer.look.question.text, answer.failure, answer.is_whole) == (text, "there is no such model", True)
+
+
+def test_the_thread_outlives_whatever_goes_wrong(working: Working) -> None:
+    class Wrong(Plain):
+        def trace(self, question: Question, layers: Sequence[int]) -> Trace:
+            if question.text == "one":
+                raise ZeroDivisionError("division by zero")
+            return super().trace(question, layers)
+
+    worker, answers = working(lambda: Wrong(1))
+    worker.ask(LOOK.asking("one"))
+    assert "ZeroDivisionError: division by zero" in whole(answers).failure
+    worker.ask(LOOK.asking("two"))
+    assert whole(answers).failure == ""
+
+
+def test_it_may_be_asked_before_it_starts_and_after_it_is_closed() -> None:
+    answers: Queue[Answer] = Queue()
+    model = Slow()
+    model.may_go_on.set()
+    worker = Worker(lambda: model, answers.put)
+    worker.ask(LOOK)
+    worker.start()
+    assert whole(answers).shown is not None
+    worker.close()
+    model.thread.join(_SECONDS)
+    assert not model.thread.is_alive()
+    worker.ask(LOOK)
+    assert answers.empty()
