@@ -279,8 +279,7 @@ def corpus_lines(material: Material, count: int) -> list[Case]:
     return [
         Case(f"batched script, {count:,} sentences", batched, sentences=count),
         Case("batched script, layers not cut", [*batched, "--uncut"], sentences=count),
-        Case("attn inspect -F jsonl --jobs auto", [*lines, "--jobs", "auto"], 0.10, sentences=count),
-        Case("attn inspect -F jsonl", [*lines, "--jobs", "1"], each=1.2, sentences=count),
+        Case("attn inspect -F jsonl", [*lines, "--jobs", "1"], 0.10, each=1.2, sentences=count),
     ]
 
 

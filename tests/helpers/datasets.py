@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import attncli.corpus.work
-from attncli.corpus.dataset import Each, Parts, Receipt, Tally, dataset, in_parts
+from attncli.corpus.dataset import Tally, dataset
 from attncli.corpus.inspecting import Inspected
 from attncli.corpus.local import answered
+from attncli.corpus.parts import Each, Parts, Receipt, in_parts
 from attncli.corpus.tracing import Tracing
 from attncli.corpus.work import Answer
 from attncli.errors import Failure
@@ -20,6 +21,7 @@ from attncli.trace.trace import Derivation
 from attncli.trace.view import View
 
 SMALL = 64  # sentences of a part
+PARTS = [f"part-{file:05}-{part:05}.parquet" for file in range(2) for part in range(3)]  # of 150 sentences a file
 _WHOLE = View()
 MADE = {"command": "inspect"}
 
@@ -57,6 +59,11 @@ def write(
             if isinstance(answer.result, Receipt):
                 tally.add(answer.result)
     return tally, answers
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Return what the files of a folder hold, by their names."""
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
 def main() -> None:

@@ -18,7 +18,9 @@ INSTALLED = Path(sys.executable).parent
 _EXAMPLE = re.compile(r"```console\n\$ (?P<command>.*)\n(?P<output>(?:.*\n)*?)```\n")
 _PICTURE = re.compile(r"^(?P<command>attn .* -o (?P<path>docs/\S+))$", re.MULTILINE)
 _SCREEN = re.compile(
-    r"^(?P<command>attn .*)  # (?P<columns>\d+)×(?P<lines>\d+), (?P<path>docs/screens/\S+\.svg)$", re.MULTILINE
+    r"^(?P<command>attn .*)  # (?P<columns>\d+)×(?P<lines>\d+), (?P<path>docs/screens/\S+\.svg)"
+    r"(?:, after (?P<keys>.*?)(?P<busy>, while it computes)?)?$",
+    re.MULTILINE,
 )
 # The last digits of a proof or of a change that is rounding belong to the processor, and so do seconds; the versions of
 # Python and Ray to the machine.
@@ -66,19 +68,22 @@ def drawn(path: str, folder: Path, environment: dict[str, str]) -> str:
 
 
 class Screen(NamedTuple):
-    """A command, and the terminal that it is run in."""
+    """A command, and the terminal that it is run in; of the explorer the keys, and whether the last is not answered."""
 
     command: str
     columns: int
     lines: int
+    keys: str = ""
+    is_busy: bool = False
 
     def drawn(self, folder: Path, environment: dict[str, str]) -> str:
         """The screen as it is now, in a folder of its own: what stands on it, and below it the notes on stderr."""
+        if self.command.startswith("attn explore "):
+            from explored import screen_of
+
+            return self._as_svg(screen_of(self.command, self.columns, self.lines, self.keys, self.is_busy, environment))
         from rich.segment import Segment
         from rich.text import Text
-
-        from attncli.formats.pictures import Drawing, write_svg
-        from attncli.render.block import block
 
         plain = {name: value for name, value in environment.items() if name not in {"FORCE_COLOR", "NO_COLOR"}}
         size = {"COLUMNS": str(self.columns), "LINES": str(self.lines), "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
@@ -110,8 +115,14 @@ class Screen(NamedTuple):
         assert len(lines) + len(below) < max(self.lines, 40), (self.command, len(lines), len(below))
         console = _console(width)
         drawn = [[part for part in line.render(console) if part.text] for line in lines]
+        return self._as_svg([*drawn, *([Segment(line)] for line in below)])
+
+    def _as_svg(self, lines: list[Any]) -> str:
+        from attncli.formats.pictures import Drawing, write_svg
+        from attncli.render.block import block
+
         title = f"attn in a terminal of {self.columns} columns and {self.lines} lines"
-        return "".join(write_svg([Drawing(title, block([*drawn, *([Segment(line)] for line in below)]))], "attn"))
+        return "".join(write_svg([Drawing(title, block(lines))], "attn"))
 
 
 def _console(width: int) -> Any:
@@ -123,7 +134,10 @@ def _console(width: int) -> Any:
 def screens() -> dict[str, Screen]:
     """Every picture of a terminal, by its path in the repository."""
     found = (match for text in pages().values() for match in _SCREEN.finditer(text))
-    return {m["path"]: Screen(m["command"], int(m["columns"]), int(m["lines"])) for m in found}
+    return {
+        m["path"]: Screen(m["command"], int(m["columns"]), int(m["lines"]), m["keys"] or "", m["busy"] is not None)
+        for m in found
+    }
 
 
 def bring_programs(folder: Path) -> None:

@@ -39,7 +39,6 @@ def _put_back() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.unfreeze()
         for number, kept in enumerate(descriptors):
             os.dup2(kept, number)
             os.close(kept)
@@ -66,6 +65,7 @@ def whole_program() -> Iterator[Callable[..., Ran]]:
         ExitStack() as stack,
         patch.object(typer.main, "get_command", lambda made: root if made is app else build(made)),
         patch.object(threading, "_shutdown", lambda: None),  # `attn run` ends all threads
+        patch.object(gc, "freeze", lambda: None),  # what lives at the end of a run does not die with the process
         _put_back(),
     ):
         # As a program's first line does; from here on a SIGTERM finds the program's own handler.

@@ -1,0 +1,158 @@
+"""The explorer in this process, on a terminal in memory: what it draws after some keys."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from threading import Event
+from time import monotonic
+from typing import Any
+from unittest.mock import patch
+
+from emulated import Emulated
+from rich.segment import Segment
+from textual.drivers.headless_driver import HeadlessDriver
+from textual.pilot import Pilot
+
+from attncli.explore.app import Explorer
+from attncli.explore.look import Look
+from attncli.render.block import trimmed
+from attncli.render.palette import Palette
+from attncli.sources.asking import Asked, Question, open_asked
+from attncli.trace.trace import Trace
+
+_KEYS = {"Esc": "escape", "Tab": "tab", "Enter": "enter", "↑": "up", "↓": "down", "←": "left", "→": "right"}
+_KEYS |= {"PgDn": "pagedown", "End": "end", "Backspace": "backspace"}
+
+
+class Gated:
+    """A model that waits before it computes, as long as its gate is shut."""
+
+    def __init__(self, asked: Asked, gate: Event) -> None:
+        self.name, self.layers, self.own = asked.name, asked.layers, asked.own
+        self.steps, self.tokens = asked.steps, asked.tokens
+        self._trace, self._gate = asked.trace, gate
+
+    def trace(self, question: Question, layers: Sequence[int]) -> Trace:
+        """See `Asked.trace`."""
+        self._gate.wait()
+        return self._trace(question, layers)
+
+
+class Walk:
+    """An explorer that runs, and the terminal that it draws on."""
+
+    def __init__(self, app: Explorer, pilot: Pilot[None], screen: Emulated, gate: Event) -> None:
+        self.screen = screen
+        self._app, self._pilot, self._gate = app, pilot, gate
+
+    async def press(self, *keys: str, is_busy: bool = False) -> None:
+        """Press keys as people call them, or type texts, and wait for the picture each time.
+
+        Of a busy model, that of the last character is not waited for.
+        """
+        for place, key in enumerate(keys):
+            last = is_busy and place == len(keys) - 1
+            *before, character = [_KEYS[key]] if key in _KEYS else key
+            await self._pilot.press(*before)
+            if last:
+                await self._drawn()
+                self._gate.clear()
+            await self._pilot.press(character)
+            await self._drawn(last)
+
+    async def _drawn(self, is_busy: bool = False) -> None:
+        await _fact(self._is_dimmed if is_busy else self._is_answered)
+        await self._pilot.pause()
+        frames = self.screen.frames
+        self._app.screen.refresh()
+        await _fact(lambda: self.screen.frames > frames)
+
+    def _is_answered(self) -> bool:
+        answer = self._app._picture.answer
+        return answer is not None and answer.is_whole and answer.serves(self._app.look)
+
+    def _is_dimmed(self) -> bool:
+        answer = self._app._picture.answer  # by now it has the tokens
+        is_late = monotonic() > self._app._patient_until + 0.1
+        return is_late and answer is not None and answer.look.question == self._app.look.question
+
+    async def begin(self) -> None:
+        """Wait for the first picture."""
+        await self._drawn()
+
+
+async def _fact(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not is_so():
+            await asyncio.sleep(0.002)
+
+
+def explored(
+    command: str, columns: int, lines: int, walk: Callable[[Walk], Any], environment: Mapping[str, str]
+) -> None:
+    """Run the explorer as a command line says, and walk through it."""
+    arguments = iter(shlex.split(command)[2:])
+    model, text, tier = None, "", "256"
+    for argument in arguments:
+        if argument == "-m":
+            model = next(arguments)
+        elif argument == "--color":
+            tier = {"never": "blocks"}[next(arguments)]
+        else:
+            text = argument
+    screen, gate = Emulated(columns, lines), Event()
+    gate.set()
+
+    class Driver(HeadlessDriver):
+        is_headless = False
+
+        def write(self, data: str) -> None:
+            screen.feed(data)
+
+    async def within() -> None:
+        app = Explorer(
+            lambda: Gated(open_asked(model=model), gate), Look(Question(text)), Palette(tier), lambda look, path: ""
+        )
+        app.driver_class = Driver
+
+        async def walked(pilot: Pilot[None]) -> None:
+            one = Walk(app, pilot, screen, gate)
+            try:
+                await one.begin()
+                await walk(one)
+            finally:
+                gate.set()
+                app.exit()
+
+        await app.run_async(size=(columns, lines), auto_pilot=walked)
+
+    # Textual asks the environment how many colours its terminal has.
+    others = {
+        name: value for name, value in environment.items() if name not in {"NO_COLOR", "COLORTERM", "FORCE_COLOR"}
+    }
+    with patch.dict(os.environ, others | {"TERM": "xterm-256color"}, clear=True):
+        asyncio.run(within())
+
+
+def screen_of(
+    command: str, columns: int, lines: int, keys: str, is_busy: bool, environment: Mapping[str, str]
+) -> list[Sequence[Segment]]:
+    """Return what the explorer shows after some keys; a text to type stands in quotes."""
+    seen: list[Sequence[Segment]] = []
+
+    async def walk(one: Walk) -> None:
+        await one.press(*pressed(keys), is_busy=is_busy)
+        seen.extend(map(trimmed, one.screen.lines()))
+
+    explored(command, columns, lines, walk, environment)
+    return seen
+
+
+def pressed(keys: str) -> Iterator[str]:
+    """Yield the keys and texts of a line such as `Esc l "text" Enter`."""
+    for text, key in re.findall(r'"([^"]*)"|(\S+)', keys):
+        yield text or key

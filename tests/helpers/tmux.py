@@ -1,0 +1,77 @@
+"""A real terminal: tmux, of a size of its own, typed into and looked at."""
+
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from itertools import count
+from typing import Self
+
+_NUMBERS = count()
+
+
+class Tmux:
+    """A shell in a terminal of a size of its own.
+
+    Args:
+        width: in columns.
+        height: in lines.
+        environment: variables of the shell; one that is empty is not set.
+    """
+
+    def __init__(self, width: int, height: int, **environment: str) -> None:
+        self._server = f"attncli-{os.getpid()}-{next(_NUMBERS)}"
+        given = {"NO_COLOR": "", "COLUMNS": "", "LINES": "", "TERM": "tmux-256color", "PS1": "$ "} | environment
+        unset = [part for name, value in given.items() if not value for part in ("-u", name)]
+        set_ = [f"{name}={value}" for name, value in given.items() if value]
+        self.tmux(
+            "-f", "/dev/null", "new-session", "-d", "-x", str(width), "-y", str(height), "env", *unset, *set_, "sh"
+        )
+
+    def tmux(self, *arguments: str) -> str:
+        ran = subprocess.run(
+            ["tmux", "-u", "-L", self._server, *arguments], capture_output=True, encoding="utf-8", check=True
+        )
+        return ran.stdout
+
+    def close(self) -> None:
+        """End everything that runs in it."""
+        self.tmux("kill-server")
+
+    def __enter__(self) -> Self:
+        """Give it; it is closed when the block ends."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+    def told(self, form: str) -> str:
+        """Return what tmux knows of the terminal, such as `#{alternate_on}`."""
+        return self.tmux("display-message", "-p", form).strip()
+
+    def resize(self, width: int, height: int) -> None:
+        self.tmux("resize-window", "-x", str(width), "-y", str(height))
+
+    def type(self, text: str) -> None:
+        """Type a text, character by character."""
+        self.tmux("send-keys", "-l", text)
+
+    def press(self, *keys: str) -> None:
+        """Press keys by their names in tmux, such as `Enter`."""
+        self.tmux("send-keys", *keys)
+
+    def paste(self, text: str) -> None:
+        self.tmux("set-buffer", text)
+        self.tmux("paste-buffer", "-p")
+
+    def shown(self, colored: bool = False) -> str:
+        return self.tmux("capture-pane", "-p", *["-e"] * colored)
+
+    def until(self, holds: Callable[[str], object], seconds: float = 60) -> str:
+        """Look until something holds of the screen; return the screen."""
+        end = time.monotonic() + seconds
+        while not holds(shown := self.shown()):
+            assert time.monotonic() < end, shown
+            time.sleep(0.03)
+        return shown
