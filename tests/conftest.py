@@ -18,6 +18,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ |= {"_TYPER_FORCE_DISABLE_TERMINAL": "1", "TERMINAL_WIDTH": "100", "COLUMNS": "100"}
 os.environ |= {"TERM": "xterm-256color", "HF_HUB_OFFLINE": "1"}
 
+import gc
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -32,6 +33,9 @@ from small_checkpoints import hub_cache, minilm_folder, save_tiny_llama
 from typer.main import get_command
 from typer.testing import CliRunner
 from warm import warm_commands
+
+# Importing makes many objects and no garbage: what is there when tests begin is not searched for any.
+gc.disable()
 
 # The same examples in every run, however slow the machine; others where one looks for them.
 settings.register_profile("attncli", deadline=None, database=None, derandomize="FUZZ_TIMES" not in os.environ)
@@ -145,3 +149,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             values = item.callspec.params if hasattr(item, "callspec") else {}
             which = [str(values.get(name, "")) for name in shared]
             item.add_marker(pytest.mark.xdist_group("-".join([item.module.__name__, *filter(None, which)])))
+
+
+def pytest_collection_finish() -> None:
+    """Keep libraries and tests out of every later search for garbage, which takes half a second otherwise."""
+    gc.freeze()
+    gc.enable()

@@ -9,7 +9,6 @@ import typer
 
 from attncli.cli import options
 from attncli.cli.groups import Options, takes, value_of
-from attncli.files import Location
 from attncli.sources.options import EngineOptions, LoadOptions, TokenizerOptions, ToyOptions
 
 
@@ -59,7 +58,7 @@ def test_a_command_has_its_own_options_and_all_of_its_groups_and_gets_both() -> 
     [
         ("x", str, "x"),
         ("", str, ""),
-        ("a b", Path, Location("a b")),
+        ("a b", Path, Path("a b")),
         ("-3", int, -3),
         ("0.5", float, 0.5),
         ("yes", bool, True),

@@ -561,16 +561,18 @@ def test_numbers_that_name_nothing_are_found_where_they_are_read(attn: Run, llam
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_quantized_checkpoint_of_the_hub_is_read_from_the_cache(engine: str, llama: Path, tmp_path: Path) -> None:
+def test_a_quantized_checkpoint_of_the_hub_is_read_from_the_cache(
+    engine: str, llama: Path, tmp_path: Path, attn: Run
+) -> None:
     said = {"quant_method": "fp8", "weight_block_size": [32, 32]}
     folder, _ = quantized(llama, tmp_path / "fp8", in_blocks(32, 32), said)
     environment = hub_cache(tmp_path / "home", "somebody/fp8", str(folder))
-    named, local = (
-        program("inspect", TEXT, "-m", name, "--engine", engine, "-F", "tsv", env=environment)
-        for name in ("somebody/fp8", str(folder))
-    )
+    arguments = ("--engine", engine, "-F", "tsv")
+    named = program("inspect", TEXT, "-m", "somebody/fp8", *arguments, env=environment)
     assert (named.returncode, named.stderr) == (0, "")
-    assert named.stdout.replace("somebody/fp8", str(folder)) == local.stdout
+    local = attn("inspect", TEXT, "-m", folder, *arguments)
+    assert local.code == 0
+    assert named.stdout.replace("somebody/fp8", str(folder)) == local.out
 
 
 def test_the_headline_and_the_document_say_how_the_weights_are_stored(attn: Run, llama: Path, tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ BAD = {
     "a weight of no number": ([TEXT, "--min-weight", "x"], USAGE, "'--min-weight': expected a number; see"),
     "a weight above one": ([TEXT, "--min-weight", "2"], USAGE, "--min-weight 2.0: no weight is more than 1"),
     "a line too narrow": ([TEXT, "--width", "3"], USAGE, "'--width': expected at least 40; see"),
+    "an output without a name": ([TEXT, "-o", ""], USAGE, "--output: the file name is empty"),
     "a saved trace without a name": ([TEXT, "--save", ""], USAGE, "'--save': the file name is empty"),
     "an input file without a name": (["--file", ""], USAGE, "--file: the file name is empty"),
     "a trace without a name": (["--from", ""], USAGE, "'--from': the file name is empty"),

@@ -43,14 +43,24 @@ LIBRARIES = {
     "matplotlib": ("formats.figures", "trace.display"),
     "pandas": ("trace.display",),
     "polars": ("trace.display",),
-    "ray": ("corpus.on_ray",),
+    "ray": ("corpus.on_ray", "corpus.cluster"),
+    "textual": ("explore",),
+    "textual_serve": ("explore",),
     "typer": ("cli",),
     "click": ("cli",),
 }
 # Who imports what is heavy as soon as it is imported itself: nothing that a view of the toy layer or a file needs.
-HEAVY = ("torch", "transformers", "huggingface_hub", "matplotlib", "ray")
+HEAVY = ("torch", "transformers", "huggingface_hub", "matplotlib", "ray", "textual", "textual_serve")
 DRAWING = ("formats.figures.maps", "formats.figures.views", "formats.figures.words")
-LOADING = ("sources.pretrained", "sources.live", "analysis.check", *DRAWING)
+LOADING = (
+    "sources.pretrained",
+    "sources.live",
+    "analysis.check",
+    "explore.app",
+    "explore.panes",
+    "explore.serving",
+    *DRAWING,
+)
 
 _A_MODULE = re.compile(r"attncli(?:\.\w+)+(?=(?::\w+)?$)")
 
@@ -80,24 +90,38 @@ def within(module: str, *places: str) -> bool:
     return any(own == place or own.startswith(place + ".") for place in places)
 
 
-def imports(source: str, modules: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the full name of what each import names, and the name that it takes from there."""
+@cache
+def named(source: str) -> list[tuple[str, str]]:
+    """Return the module that each import names, and the name that it takes from there."""
+    found = []
     for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, "") for alias in node.names)
+            found += [(alias.name, "") for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "a relative import"
             assert node.module is not None
-            for alias in node.names:
-                inner = f"{node.module}.{alias.name}"
-                yield (inner, "") if inner in modules else (node.module, alias.name)
+            found += [(node.module, alias.name) for alias in node.names]
+    return found
+
+
+def imports(source: str, modules: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the full name of what each import names, and the name that it takes from there."""
+    for module, name in named(source):
+        inner = f"{module}.{name}"
+        yield (inner, "") if inner in modules else (module, name)
+
+
+@cache
+def strings(source: str) -> set[str]:
+    """Return what the strings of a module say that may be a module of ours."""
+    constants = (node.value for node in ast.walk(parsed(source)) if isinstance(node, ast.Constant))
+    found = (_A_MODULE.match(value) for value in constants if isinstance(value, str))
+    return {match[0] for match in found if match}
 
 
 def by_strings(source: str, modules: dict[str, str]) -> set[str]:
     """Return the modules that strings name, which are imported from there when they are needed."""
-    constants = (node.value for node in ast.walk(parsed(source)) if isinstance(node, ast.Constant))
-    found = (_A_MODULE.match(value) for value in constants if isinstance(value, str))
-    return {match[0] for match in found if match} & modules.keys()
+    return strings(source) & modules.keys()
 
 
 def arrows(modules: dict[str, str]) -> set[tuple[str, str]]:
@@ -181,6 +205,13 @@ def loaded(modules: dict[str, str]) -> list[str]:
     return sorted(found)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _trees_are_let_go() -> Iterator[None]:
+    """Leave no trees behind: every later search for garbage would walk them."""
+    yield
+    parsed.cache_clear()
+
+
 def test_no_import_goes_upward() -> None:
     assert upward(SOURCES) == []
     assert arrows(SOURCES), "modules import each other, or this test sees nothing"
@@ -213,6 +244,12 @@ def test_heavy_libraries_are_loaded_by_what_runs_checkpoints_alone() -> None:
 
 def test_no_module_uses_what_is_private_to_another() -> None:
     assert private(SOURCES) == []
+
+
+def test_nobody_but_its_command_imports_the_explorer() -> None:
+    found = {one for one, other in arrows(SOURCES) if within(other, "explore") and not within(one, "explore")}
+    assert found == {"attncli.cli.commands.explore"}
+    assert not loaded({name: text for name, text in SOURCES.items() if within(name, "cli")})
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ COMMANDS = {
     "topic": ["help", "masks"],
     "configuration": ["config"],
     "lesson": ["learn", "time flies"],
+    "explorer": ["explore", "time flies", "-m", "tiny"],
     "heads": ["heads", "time flies", "-m", "tiny"],
     "why": ["why", "time flies", "-m", "tiny", "-q", "1"],
     "diff": ["diff", "time flies", "-m", "tiny", "-m", "pickle", "--allow-pickle"],
@@ -57,7 +58,7 @@ COMMANDS = {
     "an interrupted run": ["inspect", "time", "flies", "--each", "-m", "tiny", "--resume", "-o", "rows.jsonl"],
     "program": ["run", "program.py"],  # the last one: after a program there are no more threads
 }
-ENDS = {"pickle that is not allowed": LOAD, "broken": LOAD, "mask diff": 1}
+ENDS = {"explorer": 2, "pickle that is not allowed": LOAD, "broken": LOAD, "mask diff": 1}
 # What would keep the libraries off the network anyway.
 KEEPERS = {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY", "DISABLE_SAFETENSORS_CONVERSION"}
 

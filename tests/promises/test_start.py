@@ -66,6 +66,7 @@ def test_neither_torch_nor_transformers_is_imported(arguments: list[str], tmp_pa
 
 # What no view of a short sentence or a saved trace needs, and costs a hundredth of a run or more.
 SPARED = HEAVY | {
+    "asyncio", "textual", "attncli.explore",
     "logging", "pydantic", "tokenizers", "attncli.cli.commands.heads", "attncli.cli.resume",
     "attncli.analysis.derive.layer", "attncli.analysis.derive.words", "attncli.masks.files",
     "attncli.sources.native", "attncli.sources.pretrained",
@@ -77,6 +78,7 @@ SPARED = HEAVY | {
     [
         (["inspect", "time flies"], {"json", "safetensors", "attncli.masks.conventions", "attncli.trace.store"}),
         (["inspect", "--from", "TRACE"], {"numpy.random", "attncli.sources.toy"}),
+        (["explore", "--help"], {"json", "numpy", "attncli.masks", "attncli.sources", "attncli.trace.trace"}),
         (["tokens", "time flies"], {"json", "numpy", "attncli.masks", "attncli.sources.toy", "attncli.trace.trace"}),
         (
             ["mask", "show", "causal & window(2)", "--size", "4"],
