@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import shlex
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import Event
 from time import monotonic
@@ -14,6 +15,7 @@ from unittest.mock import patch
 
 from emulated import Emulated
 from rich.segment import Segment
+from textual import events
 from textual.drivers.headless_driver import HeadlessDriver
 from textual.pilot import Pilot
 
@@ -25,7 +27,7 @@ from attncli.sources.asking import Asked, Question, open_asked
 from attncli.trace.trace import Trace
 
 _KEYS = {"Esc": "escape", "Tab": "tab", "Enter": "enter", "↑": "up", "↓": "down", "←": "left", "→": "right"}
-_KEYS |= {"PgDn": "pagedown", "End": "end", "Backspace": "backspace"}
+_KEYS |= {"PgDn": "pagedown", "Home": "home", "End": "end", "Backspace": "backspace", "Delete": "delete"}
 
 
 class Gated:
@@ -45,9 +47,9 @@ class Gated:
 class Walk:
     """An explorer that runs, and the terminal that it draws on."""
 
-    def __init__(self, app: Explorer, pilot: Pilot[None], screen: Emulated, gate: Event) -> None:
+    def __init__(self, app: Explorer, screen: Emulated, gate: Event) -> None:
         self.screen = screen
-        self._app, self._pilot, self._gate = app, pilot, gate
+        self._app, self._gate = app, gate
 
     async def press(self, *keys: str, is_busy: bool = False) -> None:
         """Press keys as people call them, or type texts, and wait for the picture each time.
@@ -56,17 +58,32 @@ class Walk:
         """
         for place, key in enumerate(keys):
             last = is_busy and place == len(keys) - 1
-            *before, character = [_KEYS[key]] if key in _KEYS else key
-            await self._pilot.press(*before)
+            *before, character = [key] if key in _KEYS else key
+            await self._send(*before)
             if last:
                 await self._drawn()
                 self._gate.clear()
-            await self._pilot.press(character)
+            await self._send(character)
             await self._drawn(last)
+
+    async def _send(self, *keys: str) -> None:
+        """Send keys, and wait until they have been dealt with: one goes to the line, and up to the application.
+
+        Textual's own pilot waits for an idle processor besides.
+        """
+        for key in keys:
+            name = _KEYS.get(key) or (key if key.isalnum() else _named(key))
+            self._app.post_message(events.Key(name, None if key in _KEYS else key))
+        for _ in range(3):
+            for pump in (self._app, self._app.focused, self._app.screen, self._app):
+                if pump is not None:
+                    done = asyncio.Event()
+                    pump.call_later(done.set)
+                    await done.wait()
 
     async def _drawn(self, is_busy: bool = False) -> None:
         await _fact(self._is_dimmed if is_busy else self._is_answered)
-        await self._pilot.pause()
+        await self._send()
         frames = self.screen.frames
         self._app.screen.refresh()
         await _fact(lambda: self.screen.frames > frames)
@@ -83,6 +100,12 @@ class Walk:
     async def begin(self) -> None:
         """Wait for the first picture."""
         await self._drawn()
+
+
+def _named(character: str) -> str:
+    """Return what Textual calls the key of a character that is no letter."""
+    name = unicodedata.name(character).lower().replace("-", "_").replace(" ", "_")
+    return {"solidus": "slash", "hyphen_minus": "minus", "plus_sign": "plus"}.get(name, name)
 
 
 async def _fact(is_so: Callable[[], bool]) -> None:
@@ -119,8 +142,8 @@ def explored(
         )
         app.driver_class = Driver
 
-        async def walked(pilot: Pilot[None]) -> None:
-            one = Walk(app, pilot, screen, gate)
+        async def walked(_: Pilot[None]) -> None:
+            one = Walk(app, screen, gate)
             try:
                 await one.begin()
                 await walk(one)

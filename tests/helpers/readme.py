@@ -179,6 +179,7 @@ def comparable(output: str) -> str:
 
 def main() -> None:
     """Run every example, write what it printed into its page, and draw the pictures."""
+    import recording
     from small_checkpoints import hub_cache, minilm_folder, save_tiny_llama
 
     with tempfile.TemporaryDirectory() as name:
@@ -196,6 +197,7 @@ def main() -> None:
         for path, screen in screens().items():
             (ROOT / path).parent.mkdir(exist_ok=True)
             (ROOT / path).write_text(screen.drawn(home, environment), encoding="utf-8")
+        recording.write()
 
 
 if __name__ == "__main__":
