@@ -9,7 +9,7 @@ from attncli.explore.look import Look, Room
 from attncli.trace.trace import sequences
 
 if TYPE_CHECKING:
-    from attncli.analysis.diff import Difference
+    from attncli.analysis.diff import HeadDifference
     from attncli.analysis.heads import Survey
     from attncli.render.explore.sight import Sight
     from attncli.trace.tokens import Tokens
@@ -28,8 +28,8 @@ class Answer:
         shown: the same, or its norms, or the rollout of one kind up to it; None where there are none.
         held: what is shown, of the question that is held.
         sights: what is shown, or how it differs from what is held, ready to be drawn; one for each kind.
-        change: what changed between the two, of their weights; None where norms or a rollout are shown.
         survey: the metrics of the heads of the layers that have been measured, by layer; None until there are some.
+        changes: how far these heads are from those of the question that is held, as far as they have been compared.
         is_whole: whether nothing more will come.
         failure: what there is not, and why, in one sentence; empty where nothing is lacking.
         seconds: how long it took so far.
@@ -42,8 +42,8 @@ class Answer:
     shown: Trace | None = None
     held: Trace | None = None
     sights: tuple[Sight, ...] = ()
-    change: Difference | None = None
     survey: Survey | None = None
+    changes: tuple[HeadDifference, ...] = ()
     is_whole: bool = False
     failure: str = ""
     seconds: float = 0.0

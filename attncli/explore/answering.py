@@ -18,6 +18,7 @@ from attncli.text import visible
 from attncli.trace.view import View
 
 if TYPE_CHECKING:
+    from attncli.analysis.diff import HeadDifference
     from attncli.sources.asking import Asked, Question
     from attncli.trace.tokens import Tokens
     from attncli.trace.trace import Trace
@@ -33,16 +34,29 @@ class _Known:
         tokens: what its queries and its keys are.
         trace: of the layers that were computed to be looked at.
         surveys: of each layer that was measured.
+        changes: of each layer that was compared, and with which question.
     """
 
     tokens: tuple[Tokens, Tokens]
     trace: Trace | None = None
     surveys: dict[int, Survey] = field(default_factory=dict)
+    changes: dict[tuple[Question, int], tuple[HeadDifference, ...]] = field(default_factory=dict)
 
     def part(self, layers: Collection[int]) -> Trace | None:
         """Return the attention of some layers, if all of them were computed to be looked at."""
         has_all = self.trace is not None and {*layers} <= {layer.layer for layer in self.trace.layers}
         return _part(self.trace, layers) if self.trace is not None and has_all else None
+
+    def keep(self, trace: Trace) -> None:
+        """Keep the attention of some layers, beside that of others."""
+        others = () if self.trace is None else self.trace.layers
+        mine = {layer.layer for layer in trace.layers}
+        layers = [*trace.layers, *(layer for layer in others if layer.layer not in mine)]
+        self.trace = replace(trace, layers=tuple(sorted(layers, key=lambda layer: layer.layer)))
+
+    def compared(self, held: Question | None) -> tuple[HeadDifference, ...]:
+        """Return how far all heads that were compared with those of a question are from them."""
+        return tuple(head for (question, _), heads in self.changes.items() if question == held for head in heads)
 
 
 class Answering:
@@ -78,37 +92,59 @@ class Answering:
         look = answer.look
         self._known = {each: known for each, known in self._known.items() if each in (look.question, look.held)}
         known = self._about(look.question)
-        answer = replace(answer, tokens=known.tokens, survey=_joined(known.surveys))
+        changes = known.compared(look.held)
+        answer = replace(answer, tokens=known.tokens, survey=_joined(known.surveys), changes=changes)
         yield answer
         for _ in self._on_the_way(look.question, look):
             yield answer
-        trace = self._computed(look.question, look)
+        trace = self._computed(look.question, self._layers(look))
         answer = replace(answer, recorded=_part(trace, [look.layer]))
         try:
             answer = _drawable(replace(answer, shown=_numbers(trace, look)))
         except AttnError as error:  # its heads can be measured all the same
             answer = replace(answer, failure=str(error))
         yield answer
+        held = None
         if look.held is not None:
             try:
-                held = self._computed(look.held, look)
-                answer = _drawable(replace(answer, held=_numbers(held, look)))
-                if look.numbers == "weights":
-                    answer = replace(answer, change=diff(held, trace))
+                of_held = self._computed(look.held, self._layers(look))
+                answer = _drawable(replace(answer, held=_numbers(of_held, look)))
+                diff(_part(of_held, [look.layer]), _part(trace, [look.layer]), top=0)
+                held = look.held
             except AttnError as error:
                 answer = replace(answer, failure=str(error))
             yield answer
-        nearest_first = sorted(
-            self._asked.steps(answer.layers), key=lambda step: min(abs(layer - look.layer) for layer in step)
-        )
-        for step in nearest_first:
-            lacking = [layer for layer in step if layer not in known.surveys]
+        for heads in self._all_heads(look, held):
+            answer = replace(answer, survey=_joined(known.surveys), changes=heads)
+            yield answer
+
+    def _all_heads(self, look: Look, held: Question | None) -> Iterator[tuple[HeadDifference, ...]]:
+        """Measure the heads of every layer and compare them with the held ones, those of the nearest layers first.
+
+        Yields:
+            How far they are from the held ones, each time that there are more; what was measured is known.
+        """
+        known = self._about(look.question)
+        steps = self._asked.steps(self._asked.layers)
+        if held is not None:
+            for step in steps:  # in this order nothing is computed twice, and all texts to come are compared with it
+                self._computed(held, step)
+                yield known.compared(held)
+        for step in sorted(steps, key=lambda step: min(abs(layer - look.layer) for layer in step)):
+            lacking = [
+                layer
+                for layer in step
+                if layer not in known.surveys or (held is not None and (held, layer) not in known.changes)
+            ]
             if lacking:
                 trace = known.part(step) or self._ask(look.question, step)
             for layer in lacking:
-                known.surveys[layer] = survey([_part(trace, [layer])], View())
-                answer = replace(answer, survey=_joined(known.surveys))
-                yield answer
+                part = _part(trace, [layer])
+                if layer not in known.surveys:
+                    known.surveys[layer] = survey([part], View())
+                if held is not None:
+                    known.changes[held, layer] = diff(self._computed(held, [layer]), part, top=0).heads
+                yield known.compared(held)
 
     def _about(self, question: Question) -> _Known:
         """Return what is known of a question, which is its tokens at least."""
@@ -127,12 +163,13 @@ class Answering:
                 self._ask(question, step)
                 yield
 
-    def _computed(self, question: Question, look: Look) -> Trace:
-        """Return the attention that is looked at, as the model computes it."""
+    def _computed(self, question: Question, layers: Sequence[int]) -> Trace:
+        """Return the attention of some layers, as the model computes it."""
         known = self._about(question)
-        found = known.part(self._layers(look))
+        found = known.part(layers)
         if found is None:
-            found = known.trace = self._ask(question, self._layers(look))
+            found = self._ask(question, layers)
+            known.keep(found)
         return found
 
     def _layers(self, look: Look) -> list[int]:

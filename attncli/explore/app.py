@@ -6,6 +6,7 @@ import asyncio
 import signal
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -19,7 +20,6 @@ from textual.layout import Layout, WidgetPlacement
 from textual.message import Message
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import Input
 from threadpoolctl import threadpool_limits
 
 from attncli.explore.answering import reason
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from attncli.sources.asking import Asked
 
 Save = Callable[[Seen, Path], str]  # writes what is seen, and says in a sentence what it wrote
+_ALWAYS = {name for key in KEYS if not key.is_typed for name in key.names}
 _OF_HELP = ("in_maps", "move", "end", "layer", "help", "escape", "leave", "suspend_process")
 _PATIENCE = 0.1  # seconds until a picture that is not true any more is drawn dim: what comes sooner would flicker
 
@@ -81,7 +82,7 @@ class Prompt(NamedTuple):
     """A line that is open below the maps.
 
     Attributes:
-        name: what is typed in it: `find`, `mask` or `save`.
+        name: what is typed in it: `find`, `mask`, `pair`, `target` or `save`.
         before: what was looked at when it was opened.
     """
 
@@ -135,7 +136,7 @@ class Explorer(App[None]):
     """
     ENABLE_COMMAND_PALETTE = False
     AUTO_FOCUS = "#text"
-    # All of them before anything that has the focus: what comes in one go, as over a slow line, keeps its order.
+    # All of them before anything that has the focus; `on_event` says why.
     BINDINGS: ClassVar = [
         Binding(
             ",".join(key.names), f"in_maps({key.action!r})" if key.is_typed else key.action, key.does, priority=True
@@ -260,6 +261,7 @@ class Explorer(App[None]):
             self.look,
             placed,
             self._pane,
+            self.query_one("#text", Line).cursor_position if self._pane == "text" else None,
             self._said,
             "" if self._prompt is None else self._prompt.name,
             self._help_from,
@@ -278,6 +280,56 @@ class Explorer(App[None]):
             found["label"] = cell._replace(width=label, height=1)
             found["line"] = Place(label, cell.y, cell.width - label, 1)
         return found
+
+    # --- what is typed
+
+    async def on_event(self, event: events.Event) -> None:
+        """Deal with a key before the next one: several come in one go over a slow line, and a widget has a queue."""
+        if isinstance(event, events.Paste) or (isinstance(event, events.Key) and event.key not in _ALWAYS):
+            line = self.focused
+            if isinstance(line, Line) and await line.takes(event):
+                self._typed(line.value)
+                return
+        await super().on_event(event)
+
+    def _typed(self, value: str) -> None:
+        """Look at what is typed, in the text or in the line below the maps."""
+        if self._prompt is None:
+            self._said = Said()
+            self.go(self.look.asking(value))
+        elif self._prompt.name == "find":
+            before = self._prompt.before
+            found = before.finding(self.room, value) if value else before
+            self.go(found)
+            self._say("" if found else f"no token has {value}")
+        elif self._prompt.name == "mask":
+            mistake = mistake_in(value) if value.strip() else None
+            if mistake is None:
+                self.go(self.look.masked(value))
+            self._say("" if mistake is None else mistake.reason, mistake)
+        elif self._prompt.name != "save":
+            self.go(self.look.beside(value))
+
+    def action_enter(self) -> None:
+        """Take what is typed: leave the text, find the next token, keep the mask, or save; in the maps type."""
+        line = self.focused
+        if not isinstance(line, Line):
+            self._enter("text")
+        elif self._prompt is None:
+            self._enter(self._map)
+        elif self._prompt.name == "find":
+            self.go(self.look.finding(self.room, line.value))
+        elif self._prompt.name == "save":
+            self._save_as(line.value.strip())
+        elif self._said.mistake is None:
+            self._enter(self._map)
+
+    def _save_as(self, name: str) -> None:
+        if name:
+            path = Path(name).expanduser()
+            self._enter(self._map)
+            self._say(f"saving {path} …")
+            self.run_worker(partial(self._saved, self.seen, path), thread=True)
 
     # --- panes
 
@@ -303,8 +355,7 @@ class Explorer(App[None]):
         if self._help_from is not None:
             self._close_help()
         elif self._prompt is not None:
-            if self._prompt.name == "mask":
-                self.go(self.look.masked(self._prompt.before.question.mask or ""))
+            self.go(replace(self.look, question=self._prompt.before.question))
             self._enter(self._map)
         elif self._pane == "text":
             self._enter(self._map)
@@ -386,6 +437,14 @@ class Explorer(App[None]):
         """Open the line that edits the mask."""
         self._open("mask", self.look.question.mask or "")
 
+    def action_second(self) -> None:
+        """Open the line that edits the second text."""
+        asked = self.look.question
+        if asked.target is not None:
+            self._open("target", asked.target)
+        else:
+            self._open("pair", asked.pair or "")
+
     def action_save(self) -> None:
         """Open the line that names a file."""
         self._open("save", "attention.svg")
@@ -397,40 +456,6 @@ class Explorer(App[None]):
         line.cursor_position = len(value)
         self.set_focus(line)
         self._say()
-
-    def on_input_changed(self, event: Input.Changed) -> None:
-        """Look at what is typed."""
-        if event.input.id == "text":
-            self._said = Said()
-            self.go(self.look.asking(event.value))
-        elif self._prompt is not None:
-            self._typed(self._prompt, event.value)
-
-    def _typed(self, prompt: Prompt, value: str) -> None:
-        if prompt.name == "find":
-            found = prompt.before.finding(self.room, value) if value else prompt.before
-            self.go(found)
-            self._say("" if found else f"no token has {value}")
-        elif prompt.name == "mask":
-            mistake = mistake_in(value) if value.strip() else None
-            if mistake is None:
-                self.go(self.look.masked(value))
-            self._say("" if mistake is None else mistake.reason, mistake)
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Take what is typed: leave the text, find the next token, keep the mask, or save."""
-        if self._prompt is None:
-            self._enter(self._map)
-        elif self._prompt.name == "find":
-            self.go(self.look.finding(self.room, event.value))
-        elif self._prompt.name == "mask":
-            if self._said.mistake is None:
-                self._enter(self._map)
-        elif event.value.strip():
-            path = Path(event.value.strip()).expanduser()
-            self._enter(self._map)
-            self._say(f"saving {path} …")
-            self.run_worker(partial(self._saved, self.seen, path), thread=True)
 
     def _saved(self, seen: Seen, path: Path) -> None:
         """Save in a thread of its own: it may take as long as computing what is looked at."""
@@ -483,8 +508,8 @@ class Explorer(App[None]):
     # --- the mouse
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
-        """A click into the text goes there."""
-        if event.widget.id == "text" and self._pane != "text":
+        """A click into the text goes there; keys that came since may have left it again."""
+        if event.widget.id == "text" and event.widget is self.focused and self._pane != "text":
             self._enter("text")
 
     def on_block_pane_clicked(self, message: BlockPane.Clicked) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from attncli.explore.look import Look
+from attncli.explore.look import FIRST_METRIC, Look
 from attncli.sources.asking import Question
 
 What = Literal["head", "heads", "map", "why"]
@@ -81,17 +81,19 @@ def command_of(seen: Seen, given: Given) -> Command:
     place = layer if look.layer or (look.numbers == "rollout" and what != "why") else ()  # which ends in the last one
     kind = () if look.kind is None else ("--kind", look.kind)
     ramp = () if look.ramp is None else ("--ramp", look.ramp)
+    both = _compared(look)
     if what == "map":
-        return Command("heads", texts, (*asked, *kind, "--grid", look.metric))
+        if look.metric is None and both:
+            return Command("diff", both, (*asked, *kind, *ramp))
+        return Command("heads", texts, (*asked, *kind, "--grid", look.metric or FIRST_METRIC))
     if what == "why":
         cell = ("--query", str(look.query), "--key", str(look.key))
         return Command("why", texts, (*asked, *place, *kind, *head, *cell, *ramp))
-    if look.held is not None and _is_compared(look, look.held):
-        texts = (look.held.text, look.question.text)
-        return Command("diff", texts, (*asked, *layer, *kind, *(head if what == "head" else ()), *ramp))
+    if both and look.numbers == "weights":
+        return Command("diff", both, (*asked, *layer, *kind, *(head if what == "head" else ()), *ramp))
     numbers = () if look.numbers == "weights" else (f"--{look.numbers}",)
     which = head if what == "head" and look.numbers != "rollout" else ()  # which is one map of all heads
-    range_ = () if look.range_ == "all" else ("--range", look.range_)
+    range_ = () if look.range_ is None else ("--range", look.range_)
     return Command("inspect", texts, (*asked, *place, *kind, *which, *numbers, *ramp, *range_))
 
 
@@ -105,10 +107,13 @@ def _asked(question: Question) -> Iterator[str]:
             yield from (f"--{name}", value)
 
 
-def _is_compared(look: Look, held: Question) -> bool:
-    texts = held.text, look.question.text
-    is_of_texts = held._replace(text="") == look.question._replace(text="") and all(texts) and "-" not in texts
-    return is_of_texts and look.numbers == "weights"
+def _compared(look: Look) -> tuple[str, ...]:
+    """Return the held text and this one, where a command compares the two."""
+    held, asked = look.held, look.question
+    if held is None or held._replace(text="") != asked._replace(text=""):
+        return ()
+    texts = held.text, asked.text
+    return texts if all(texts) and "-" not in texts else ()
 
 
 def _quoted(word: str) -> str:

@@ -15,6 +15,7 @@ from attncli.trace.trace import Texts, texts_of
 from attncli.trace.view import Ramp, Range
 
 Numbers = Literal["weights", "norms", "rollout"]
+FIRST_METRIC: Metric = "entropy"  # of the map, until another one is chosen
 Shown = tuple[range, range]  # the first row and the first column of each cell that is drawn
 _Value = TypeVar("_Value")
 
@@ -66,9 +67,9 @@ class Look:
         query: the row of the cell under the cursor, a position.
         key: its column.
         numbers: what the maps show.
-        metric: what the map of layers × heads shows.
+        metric: what the map of layers × heads shows; None is how far each head is from that of the held question.
         ramp: how far along the colours a weight stands; None is the default.
-        range_: what the colours reach to.
+        range_: what the colours reach to; None is the default.
         port: the part of a long text that is shown.
         held: the question whose attention this one is compared with.
     """
@@ -80,9 +81,9 @@ class Look:
     query: int = 0
     key: int = 0
     numbers: Numbers = "weights"
-    metric: Metric = "entropy"
+    metric: Metric | None = FIRST_METRIC
     ramp: Ramp | None = None
-    range_: Range = "all"
+    range_: Range | None = None
     port: Port = WHOLE
     held: Question | None = None
 
@@ -101,9 +102,17 @@ class Look:
         """Return the look through another mask; an empty one is the model's own."""
         return replace(self, question=self.question._replace(mask=mask.strip() or None))
 
+    def beside(self, text: str) -> Look:
+        """Return the look at the same text beside another one: as target, or as pair, of which an empty one is none."""
+        if self.question.target is not None:
+            return replace(self, question=self.question._replace(target=text))
+        return replace(self, question=self.question._replace(pair=text or None))
+
     def holding(self) -> Look:
         """Return the look with this question held, so that others are compared with it; with none if one is held."""
-        return replace(self, held=self.question if self.held is None else None)
+        if self.held is None:
+            return replace(self, held=self.question, metric=None)
+        return replace(self, held=None, metric=self.metric or FIRST_METRIC)
 
     def counting(self, numbers: Numbers) -> Look:
         """Return the look at these numbers; if they are shown already, at the weights again."""
@@ -180,8 +189,8 @@ class Look:
     # --- how it is drawn
 
     def next_metric(self, by: int = 1) -> Look:
-        """Return the look with another metric on the map."""
-        return replace(self, metric=_after(self.metric, NAMES, by))
+        """Return the look with another metric on the map; where a question is held, what changed is one of them."""
+        return replace(self, metric=_after(self.metric, NAMES if self.held is None else (None, *NAMES), by))
 
     def next_ramp(self) -> Look:
         """Return the look with another ramp of colours."""
@@ -189,7 +198,7 @@ class Look:
 
     def next_range(self) -> Look:
         """Return the look with colours that reach to something else."""
-        return replace(self, range_=_after(self.range_, get_args(Range)))
+        return replace(self, range_=_after(self.range_ or "all", get_args(Range)))
 
     def seen(self, shown: Shown) -> Look:
         """Return the look through the port that was drawn, which shows the cursor: from there it moves on."""

@@ -22,7 +22,7 @@ from attncli.text import visible
 _PLAIN = Style()
 _UNDERLINE = Style(bold=True, underline=True)
 _EMPTY = Strip([])
-_EDITING = {binding.key: binding.action for binding in Binding.make_bindings(Input.BINDINGS)}
+_EDITING = {binding.key: binding.action for binding in Binding.make_bindings(Input.BINDINGS) if binding.key != "enter"}
 
 
 class BlockPane(Widget):
@@ -103,18 +103,17 @@ class Line(Input):
             self._pointing.places = places
             self.refresh()
 
-    async def on_key(self, event: events.Key) -> None:
-        """Edit at once: Textual hands on what is no letter, and letters that come with it would overtake it."""
-        if event.key in _EDITING:
-            event.stop()
-            event.prevent_default()
+    async def takes(self, event: events.Key | events.Paste) -> bool:
+        """Edit at once, and return whether the event is one that edits: a text that is pasted becomes one line."""
+        if isinstance(event, events.Paste):
+            self.replace(one_line(event.text), *self.selection)
+        elif event.is_printable and event.character is not None:
+            self.replace(event.character, *self.selection)
+        elif event.key in _EDITING:
             await self.run_action(_EDITING[event.key])
-
-    def on_paste(self, event: events.Paste) -> None:
-        """Put all that is pasted where the cursor is, as one line; Textual's own line takes the first one alone."""
-        event.stop()
-        event.prevent_default()
-        self.replace(one_line(event.text), *self.selection)
+        else:
+            return False
+        return True
 
 
 def one_line(text: str) -> str:

@@ -28,6 +28,7 @@ from attncli.render.explore.tokens import token_strip
 from attncli.render.explore.why import why_box
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.text import quoted, visible
+from attncli.trace.tokens import Tokens
 
 _REVERSE = Style(reverse=True)
 _NOTHING = Block([], 0)
@@ -53,6 +54,7 @@ class Scene(NamedTuple):
         look: what is looked at.
         places: where the panes stand.
         pane: the one that keys are for.
+        caret: the character of the text in front of which one types; None where that is elsewhere.
         said: what the status says.
         prompt: the line that is open below the maps.
         help_from: the first line of the help, where it is open.
@@ -62,6 +64,7 @@ class Scene(NamedTuple):
     look: Look
     places: dict[Pane, Place]
     pane: Pane
+    caret: int | None
     said: Said
     prompt: str | None
     help_from: int | None
@@ -199,7 +202,7 @@ class Picture:
         look, sight = found
         cursor = Cursor(look.head, look.query, look.key)
         port = (look.port.query, look.port.key, look.port.zoom)
-        how = look.ramp, look.range_, self._palette, room
+        how = look.ramp, look.range_ or "all", self._palette, room
         return self._once("head", large_head, sight, cursor, port, *how).drawn.block
 
     def _heads(self, scene: Scene, room: screen.Room) -> Block:
@@ -207,18 +210,25 @@ class Picture:
         if found is None:
             return _NOTHING
         look, sight = found
-        return self._once("heads", small_heads, sight, look.head, look.ramp, look.range_, self._palette, room).block
+        how = look.ramp, look.range_ or "all", self._palette, room
+        return self._once("heads", small_heads, sight, look.head, *how).block
 
     def _map(self, scene: Scene, room: screen.Room) -> Block:
         found = self._looked_at(scene.look)
         if found is None or self._seen is None:
             return _NOTHING
         look, sight = found
-        known = self.answer if self.answer and self.answer.survey else self._seen
-        heads = known.survey.heads if known.survey else ()
-        shape = sight.layer.kind, max(self._seen.room(look.kind).heads) + 1
-        chosen = look.layer, scene.look.head
-        return self._once("map", layer_map, heads, known.layers, shape, chosen, look.metric, self._palette, room).block
+        answer = self.answer if self.answer and self.answer.survey else self._seen
+        kind, chosen = sight.layer.kind, (look.layer, scene.look.head)
+        known: dict[tuple[int, int], float | None]
+        if look.metric is None:
+            title = "divergence from what is held"
+            known = {(each.layer, each.head): each.jensen_shannon for each in answer.changes if each.kind == kind}
+        else:
+            title, heads = look.metric, answer.survey.heads if answer.survey else ()
+            known = {(each.layer, each.head): each.metrics[look.metric] for each in heads if each.kind == kind}
+        shape = kind, max(self._seen.room(look.kind).heads) + 1
+        return self._once("map", layer_map, title, known, answer.layers, shape, chosen, self._palette, room).block
 
     def _why(self, scene: Scene, room: screen.Room) -> Block:
         found = self._looked_at(scene.look)
@@ -237,7 +247,10 @@ class Picture:
         kind = scene.look.kind
         tokens = answer.room(kind).queries, answer.room(kind).keys
         look = scene.look.within(answer.room(kind))
-        return self._once("tokens", token_strip, tokens, look.query, look.key, self._palette, room).block
+        typed = None if scene.caret is None else _before(scene.caret, answer.tokens[1])
+        # Of two sequences that are not one the text is the keys'.
+        around = (typed if tokens[0] == answer.tokens[1] else None, typed if tokens[1] == answer.tokens[1] else None)
+        return self._once("tokens", token_strip, tokens, look.query, look.key, around, self._palette, room).block
 
     # --- words
 
@@ -299,6 +312,12 @@ class Picture:
     def _line(self, text: str, room: screen.Room, style: Style | None = None) -> Block:
         text = self._palette.fit(visible(text))
         return fitted([[Segment(text, style)]], room)
+
+
+def _before(caret: int, tokens: Tokens) -> int | None:
+    """Return the position of the token of the text whose letters were typed last."""
+    ends = ((token.index, token.start) for token in tokens if token.segment == 0 and token.start is not None)
+    return max((index for index, start in ends if start < caret), default=None)
 
 
 def _chosen(block: Block) -> Block:

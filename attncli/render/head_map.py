@@ -1,14 +1,12 @@
-"""Layers × heads as a map of one metric, for `attn heads --grid` and to walk in."""
+"""Layers × heads as a map of one number of each, for `attn heads --grid` and to walk in."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from attncli.analysis.heads import HeadSummary
-from attncli.analysis.metric_names import Metric
 from attncli.render.axes import Axis
 from attncli.render.block import Block, block, cell, trimmed
 from attncli.render.lattice import Cell, Lattice, map_lines
@@ -18,6 +16,7 @@ from attncli.render.palette import BOLD, DIM, Palette, Scale
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
+_SAME = 1e-9  # between numbers that differ in nothing but their rounding
 UNDEFINED, PENDING = "–", "?"
 
 
@@ -27,7 +26,7 @@ class HeadMap(NamedTuple):
     Attributes:
         layers: the rows, their indices.
         heads: the columns.
-        values: the metric of each; NaN where it is not defined.
+        values: the number of each; NaN where it is not defined.
         blanks: what is written where there is no number: of a head that has none, of one that is not computed yet, or
             nothing where there is no head.
     """
@@ -38,16 +37,14 @@ class HeadMap(NamedTuple):
     blanks: Sequence[Sequence[str]]
 
     @classmethod
-    def of(cls, found: Iterable[HeadSummary], metric: Metric, layers: Iterable[int] = (), heads: int = 0) -> HeadMap:
+    def of(cls, known: Mapping[tuple[int, int], float | None], layers: Iterable[int] = (), heads: int = 0) -> HeadMap:
         """Return the map of some heads.
 
         Args:
-            found: those that are computed.
-            metric: what is shown of them.
+            known: the number of each that is computed, by its layer and its index; None where it is not defined.
             layers: those that there will be besides.
             heads: how many each of these has.
         """
-        known = {(each.layer, each.head): each.metrics[metric] for each in found}
         computed = {layer for layer, _ in known}
         rows = sorted(computed | set(layers))
         columns = sorted({head for _, head in known} | set(range(heads)))
@@ -129,7 +126,8 @@ class HeadMap(NamedTuple):
 
 
 def scale_of(maps: Iterable[HeadMap]) -> Scale:
-    """Return the colours of maps: from the lowest to the highest number of all of them."""
+    """Return the colours of maps: from the lowest to the highest number of all of them, where these are two."""
     values = np.concatenate([one.values.ravel() for one in maps])
     finite = values[np.isfinite(values)]
-    return Scale(float(finite.min()), float(finite.max())) if finite.size else Scale(0.0, 0.0)
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    return Scale(low, high if high - low > _SAME else low)

@@ -297,8 +297,10 @@ def grid_parts(
     """Yield what ran, one map of layers × heads for each kind of attention, and the heads at both ends."""
     yield _headline(survey, palette)
     title = metric if survey.sentences == 1 else f"{metric}, mean over {_over(survey)}"
-    kinds = {kind: [head for head in survey.heads if head.kind == kind] for kind in _kinds(survey)}
-    maps = {kind: HeadMap.of(heads, metric) for kind, heads in kinds.items()}
+    numbers: dict[str, dict[tuple[int, int], float | None]] = {}
+    for head in survey.heads:
+        numbers.setdefault(head.kind, {})[head.layer, head.head] = head.metrics[metric]
+    maps = {kind: HeadMap.of(known) for kind, known in numbers.items()}
     scale = scale_of(maps.values())
     values = np.concatenate([one.values[one.shown] for one in maps.values()])
     ramp = [ramp_line(scale, palette)] if np.isfinite(values).any() else []

@@ -33,6 +33,7 @@ COLORMAPS = {
 # are as dark as each other, and nobody who cannot tell red from green takes one for the other. (The darkest blue has a
 # trace less green, 053061 there, so that the nearest of 256 colours is a blue too.)
 _AROUND_ZERO = ("7f3b08", "b35806", "e08214", "fdb863", "f7f7f7", "92c5de", "4393c3", "2166ac", "052e61")
+_LEAST_REACH = 1e-5  # of differences; weights in float32 are rounded to a hundredth of it
 _STEPS = {"truecolor": 256, "256": 9}
 # Without colour two characters to a cell tell eight shades apart, one character four.
 _RAMPS = {
@@ -99,8 +100,9 @@ class Scale(NamedTuple):
         """Return a scale of differences that reaches as far below zero as above.
 
         Zero has no logarithm: where weights are told by it, their differences are by the square root of their size.
+        Where nothing but rounding differs, that is what hardly has a colour.
         """
-        reach = reach or 1.0
+        reach = max(reach, _LEAST_REACH) if reach else 1.0
         return cls(-reach, reach, "linear" if (ramp or DEFAULT_RAMP) == "linear" else "sqrt", is_signed=True)
 
     def placed(self, values: Float[np.ndarray, "*N"]) -> Float[np.ndarray, "*N"]:

@@ -1,5 +1,6 @@
 """Answers: each stage says what the functions of the package say of the same text, and nothing is computed twice."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ from asked_models import Made, Plain
 from traces import layer_of, tokens_of, trace_of, watched
 
 import attncli
+from attncli.analysis.diff import HeadDifference
 from attncli.errors import InputError, NotExposedError
 from attncli.explore.answer import Answer
 from attncli.explore.answering import Answering
@@ -83,17 +85,31 @@ def test_norms_and_rollouts_are_those_of_derive(model: Plain) -> None:
 def test_a_held_question_is_compared(model: Plain) -> None:
     look = LOOK.holding().asking(OTHER)
     _, alone, both, *_, last = Answering(model).answers(look)
-    assert (alone.held, alone.change) == (None, None)
+    assert (alone.held, alone.changes) == (None, ())
     first, second = (attncli.inspect(text, model="demo", layers=2) for text in (TEXT, OTHER))
     assert_same(both.held, first)
     assert_same(both.shown, second)
-    assert both.change is not None
-    assert both.change.heads == attncli.diff(first, second).heads
-    assert both.change.cells == attncli.diff(first, second).cells
-    assert last.change is both.change
+    everywhere = attncli.diff(*(attncli.inspect(text, model="demo", layers="all") for text in (TEXT, OTHER)))
+    assert numbers_of(last.changes) == pytest.approx(numbers_of(everywhere.heads), rel=1e-4, abs=1e-9)
     *_, norms = Answering(model).answers(look.counting("norms"))
     assert_same(norms.held, attncli.derive(first, norms=True))
-    assert (norms.change, norms.failure) == (None, "")
+    assert (numbers_of(norms.changes), norms.failure) == (numbers_of(last.changes), "")
+
+
+def test_the_held_question_is_computed_once(model: Plain) -> None:
+    answering = Answering(model)
+    look = LOOK.holding()
+    *_, same = answering.answers(look)
+    assert {*numbers_of(same.changes).values()} == {0.0}
+    model.asked.clear()
+    *_, other = answering.answers(look.asking(OTHER))
+    assert TEXT not in {text for text, _ in model.asked}
+    *_, alone = Answering(model).answers(look.asking(OTHER))
+    assert numbers_of(other.changes) == numbers_of(alone.changes)
+
+
+def numbers_of(heads: Iterable[HeadDifference]) -> dict[tuple[int, int], float | None]:
+    return {(one.layer, one.head): one.jensen_shannon for one in heads}
 
 
 def test_a_mask_and_a_pair_are_asked_for(model: Plain) -> None:
@@ -138,7 +154,8 @@ def test_what_is_known_is_not_asked_for_again(model: Plain) -> None:
     assert asked(LOOK) == asked(LOOK.counting("norms")) == asked(LOOK.moved(Room(), 1, 1)) == []
     assert asked(replace(LOOK, layer=1)) == [(TEXT, [1])]
     assert asked(LOOK.counting("rollout")) == [(TEXT, [0, 1, 2])]
-    assert asked(LOOK.holding()) == asked(replace(LOOK, layer=0)) == []
+    assert asked(LOOK.holding()) == [(TEXT, [3])]  # the others have been looked at
+    assert asked(replace(LOOK, layer=0)) == []
     held = LOOK.holding().asking(OTHER)
     assert asked(held) == [(OTHER, []), (OTHER, [2]), (OTHER, [1]), (OTHER, [3]), (OTHER, [0])]
     assert asked(held.asking(TEXT)) == []
@@ -279,7 +296,7 @@ def test_what_a_layer_does_not_show_is_said_and_its_heads_are_measured() -> None
 def test_a_held_question_that_shares_nothing_is_said() -> None:
     *_, last = Answering(Plain(1)).answers(Look(Question("time flies")).holding().asking("nothing else"))
     assert "share no token" in last.failure
-    assert last.change is None
+    assert last.changes == ()
     assert last.held is not None
     assert last.survey is not None
 

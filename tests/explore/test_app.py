@@ -163,6 +163,9 @@ async def test_what_is_typed_deleted_and_pasted_is_asked_for(one):
 async def test_keys_that_come_in_one_go_keep_their_order(one):
     await one.press("backspace", "x", "home", "y", "escape", "l", "i", "z", "tab", "j")
     assert (one.typed, one.look.query, one.look.key) == ("yztime flies like an arrox", 1, 1)
+    await one.press("escape", "m", *"window(2)", "enter", "p", *"hi", "escape", "p", *"ho", "enter", "l")
+    assert one.look.question == Question("yztime flies like an arrox", pair="ho", mask="window(2)")
+    assert one.look.key == 2
 
 
 def _is(**fields):
@@ -189,6 +192,7 @@ DOES = {
     "turn(-1)": ({}, ("escape",), _types),
     "escape": ({}, (), _walks),
     "type": ({}, ("escape",), _types),
+    "enter": ({}, ("escape",), _types),
     "move(0, -1)": ({"key": 2}, ("escape",), _is(key=1, query=0)),
     "move(0, 1)": ({}, ("escape",), _is(key=1, query=0)),
     "move(-1, 0)": ({"query": 2}, ("escape",), _is(query=1, key=0)),
@@ -202,6 +206,7 @@ DOES = {
     "kind": ({}, ("escape",), _is(kind="self")),
     "find": ({}, ("escape",), _has_label("find")),
     "mask": ({}, ("escape",), _has_label("mask")),
+    "second": ({}, ("escape",), _has_label("pair")),
     "save": ({}, ("escape",), _has_label("save")),
     "hold": ({}, ("escape",), lambda one: one.look.held == Question(TEXT)),
     "why": ({}, ("escape",), lambda one: "the sum over" in one.seen("why")),
@@ -210,7 +215,7 @@ DOES = {
     "metric(1)": ({}, ("escape",), _is(metric="effective_keys")),
     "metric(-1)": ({"metric": "effective_keys"}, ("escape",), _is(metric="entropy")),
     "ramp": ({}, ("escape",), lambda one: one.look.ramp not in (None, "log")),
-    "range": ({}, ("escape",), lambda one: one.look.range_ != "all"),
+    "range": ({}, ("escape",), lambda one: f"range {one.look.range_}" in one.seen("head")),
     "zoom(1)": ({"question": Question(LONG)}, ("escape",), lambda one: one.look.port.zoom == 1),
     "zoom(-1)": (_ZOOMED, ("escape",), lambda one: one.look.port.zoom < 2),
     "zoom(-99)": (_ZOOMED, ("escape",), lambda one: one.look.port.zoom == 0),
@@ -259,6 +264,32 @@ async def test_letters_are_typed_where_a_text_is(one):
     keys = [key.names[0] for key in KEYS if key.is_typed and len(key.names[0]) == 1]
     await one.press(*keys)
     assert one.typed == TEXT + "".join(keys)
+
+
+@in_app()
+async def test_the_second_text_is_edited(one):
+    before = one.seen("tokens")
+    await one.press("escape", "p", *"hi you")
+    await one.answered()
+    assert one.seen("tokens") == f"{before} │ hi you"
+    await one.press("enter", "p", *"rs", "escape")
+    assert one.look.question == Question(TEXT, pair="hi you")
+    await one.press("p", "ctrl+u", "enter")
+    assert one.look.question == Question(TEXT)
+    one.app.go(replace(one.look, question=Question(TEXT, target="die")))
+    await one.press("p", *" Zeit", "enter")
+    await one.answered()
+    assert one.look.question == Question(TEXT, target="die Zeit")
+    assert "die" in one.seen("tokens")
+
+
+@in_app(asked=lambda: open_asked(model="demo"))
+async def test_what_changed_is_on_the_map(one):
+    await one.press("escape", "d", "i", *" too", "escape")
+    await one.answered()
+    assert one.seen("map").startswith("divergence from what is held")
+    await one.press("t")
+    assert one.seen("map").startswith("entropy")
 
 
 @in_app()

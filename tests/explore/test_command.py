@@ -74,12 +74,14 @@ def test_why_is_what_why_explains(attn: Run) -> None:
 
 def test_what_is_held_is_compared_by_diff(attn: Run) -> None:
     look = Look(Question("fruit flies like a banana"), layer=1, head=2, held=Question(TEXT))
-    change = answered(look, model="demo").change
-    assert change is not None
+    changes = {(one.layer, one.head): one.jensen_shannon for one in answered(look, model="demo").changes}
     (found,) = said(attn, Seen(look), DEMO, "-F", "json")["heads"]
-    (expected,) = (one for one in change.heads if one.head == 2)
-    assert found["jensen_shannon"] == pytest.approx(expected.jensen_shannon, rel=1e-4)
-    assert len(said(attn, Seen(look, "heads"), DEMO, "-F", "json")["heads"]) == len(change.heads)
+    assert found["jensen_shannon"] == pytest.approx(changes[1, 2], rel=1e-4)
+    of_layer = said(attn, Seen(look, "heads"), DEMO, "-F", "json")["heads"]
+    assert {(one["layer"], one["head"]) for one in of_layer} == {place for place in changes if place[0] == 1}
+    everywhere = said(attn, Seen(replace(look, metric=None), "map"), DEMO, "-F", "json")["heads"]
+    found = {(one["layer"], one["head"]): one["jensen_shannon"] for one in everywhere}
+    assert found == pytest.approx(changes, rel=1e-4, abs=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,19 @@ def test_what_is_asked_changes_alone() -> None:
     held = LOOK.holding().asking("fruit")
     assert (held.held, held.question) == (LOOK.question, Question("fruit"))
     assert held.holding().held is None
+    assert LOOK.beside("fruit").question == LOOK.question._replace(pair="fruit")
+    assert LOOK.beside("fruit").beside("") == LOOK
+    of_target = Look(Question("time", target="die"))
+    assert of_target.beside("").question == Question("time", target="")
+
+
+def test_what_is_held_is_on_the_map_until_it_is_let_go() -> None:
+    held = LOOK.next_metric().holding()
+    assert held.metric is None
+    assert (held.next_metric().metric, held.next_metric(-1).metric) == (NAMES[0], NAMES[-1])
+    assert held.next_metric().next_metric(-1).metric is None
+    assert held.holding().metric == LOOK.metric
+    assert held.next_metric(-1).holding().metric == NAMES[-1]
 
 
 @pytest.mark.parametrize("numbers", ["norms", "rollout"])
@@ -218,8 +231,10 @@ def test_metrics_ramps_and_ranges_come_round() -> None:
         look = look.next_metric()
         seen.append((look.metric, look.next_metric(-1).next_metric()))
     assert {metric for metric, _ in seen} == {*NAMES}
-    assert look == LOOK == LOOK.next_range().next_range().next_range()
+    assert look == LOOK
+    assert LOOK.next_range().next_range().next_range().range_ == "all"
     ramps = [(look := look.next_ramp()).ramp for _ in get_args(Ramp)]
     assert {*ramps} == {*get_args(Ramp)}
     assert ramps[-1] == DEFAULT_RAMP
-    assert {LOOK.range_, LOOK.next_range().range_, LOOK.next_range().next_range().range_} == {*get_args(Range)}
+    ranges = [(look := look.next_range()).range_ for _ in get_args(Range)]
+    assert {*ranges} == {*get_args(Range)}

@@ -92,6 +92,7 @@ def test_every_pane_fits_every_room(tokens: int, heads: int, tier: str) -> None:
     palette, sight = PALETTES[tier], sight_of(tokens, heads)
     offset = SUBJECTS.index((tokens, heads)) + list(PALETTES).index(tier)
     survey = attncli.heads("a b c d", num_heads=heads, d_model=2 * heads)
+    entropies = {(each.layer, each.head): each.metrics["entropy"] for each in survey.heads}
     for number, (lines, width) in enumerate(list(product(LINES, WIDTHS))[offset % 7 :: 7]):
         room = Room(lines, width)
         head, query, key = number % heads, (7 * number) % tokens, (5 * number) % tokens
@@ -102,12 +103,10 @@ def test_every_pane_fits_every_room(tokens: int, heads: int, tier: str) -> None:
         assert key in range(large.window.columns.start, large.window.columns[-1] + large.window.columns.step)
         fits(large.drawn.block, room)
         fits(small_heads(sight, head, None, "head", palette, room).block, room)
+        chosen = number % 40, head
+        fits(layer_map("entropy", entropies, range(40), ("self", heads), chosen, palette, room).block, room)
         fits(
-            layer_map(survey.heads, range(40), ("self", heads), (number % 40, head), "entropy", palette, room).block,
-            room,
-        )
-        fits(
-            token_strip(sight.tokens, query, key, palette, Room(1 + number % 3, width)).block,
+            token_strip(sight.tokens, query, key, (None, None), palette, Room(1 + number % 3, width)).block,
             Room(1 + number % 3, width),
         )
         fits(status(sight, cursor, ["computing …"], palette, Room(2, width)), Room(2, width))
@@ -189,7 +188,13 @@ def test_zooming_halves_blocks_down_to_one_token_and_keeps_the_cursor_inside() -
     assert (whole.window.rows[0], whole.window.columns[0]) == (0, 0)
     assert whole.window.rows[-1] + whole.window.rows.step >= 2000
     for zoom in range(whole.zooms + 2):
-        rows, columns, *_ = drawn_head(sight, Cursor(0, 1234, 99), COLOUR, room, (0, 0, zoom)).window
+        large = drawn_head(sight, Cursor(0, 1234, 99), COLOUR, room, (0, 0, zoom))
+        rows, columns, *_ = large.window
+        ends = (min(part.start + len(part) * part.step, 2000) - 1 for part in (rows, columns))
+        parts = [
+            f"{mark} {part.start}–{end} of 2,000" for mark, part, end in zip("▸▾", large.window, ends, strict=False)
+        ]
+        assert (" ".join(parts) in texts(large.drawn.block)[0]) == (zoom > 0)
         assert 1234 in range(rows[0], rows[-1] + rows.step)
         assert 99 in range(columns[0], columns[-1] + columns.step)
         steps.append((rows.step, columns.step))
@@ -343,7 +348,8 @@ def test_the_map_says_the_metric_of_every_head_and_which_are_to_come() -> None:
     weights = [softmax_of(trace, head) for head in range(6)]
     logs = [np.log(each, where=each > 0, out=np.zeros_like(each)) for each in weights]
     entropies = [float(-(one * log).sum(axis=1).mean()) for one, log in zip(weights, logs, strict=True)]
-    drawn = layer_map(survey.heads, range(5), ("self", 6), (1, 2), "entropy", COLOUR, Room(12, 50))
+    known = {(each.layer, each.head): each.metrics["entropy"] for each in survey.heads}
+    drawn = layer_map("entropy", known, range(5), ("self", 6), (1, 2), COLOUR, Room(12, 50))
     lines = texts(drawn.block)
     for layer in range(5):
         numbers = re.findall(r"\d\.\d\d|\?", lines[2 + layer])
@@ -358,9 +364,10 @@ def test_the_map_says_the_metric_of_every_head_and_which_are_to_come() -> None:
 def test_a_head_of_the_map_is_marked_where_it_lies(room: Room, tier: str) -> None:
     palette = PALETTES[tier]
     survey = attncli.heads("a b c d", num_heads=20, d_model=40)
+    entropies = {(each.layer, each.head): each.metrics["entropy"] for each in survey.heads}
 
     def drawn_at(layer: int, head: int) -> Drawn[tuple[int, int]]:
-        return layer_map(survey.heads, range(30), ("self", 20), (layer, head), "entropy", palette, room)
+        return layer_map("entropy", entropies, range(30), ("self", 20), (layer, head), palette, room)
 
     for chosen in ((0, 0), (15, 7), (29, 19)):
         one = drawn_at(*chosen)
@@ -382,7 +389,7 @@ def test_a_head_of_the_map_is_marked_where_it_lies(room: Room, tier: str) -> Non
 def test_tokens_that_are_left_out_are_counted_and_the_marked_ones_never_are(tokens: int, room: Room) -> None:
     of = sight_of(tokens, 2 if tokens == 2000 else 4).tokens
     for query, key in ((0, tokens - 1), (tokens // 2, tokens // 2), (tokens // 3, tokens // 2)):
-        drawn = token_strip(of, query, key, SHADES, room)
+        drawn = token_strip(of, query, key, (None, None), SHADES, room)
         lines = texts(drawn.block)
         spots = {drawn.at(*place) for place in product(range(3), range(100))} - {None}
         shown = {spot.position for spot in spots if spot is not None}
@@ -403,7 +410,7 @@ def test_tokens_that_are_left_out_are_counted_and_the_marked_ones_never_are(toke
 
 def test_word_pieces_touch_special_tokens_are_dim_and_foreign_text_is_harmless(minilm: str) -> None:
     trace = attncli.inspect("unbelievably \u202eodd", model=minilm)
-    drawn = token_strip((trace.query_tokens, trace.key_tokens), 1, 2, COLOUR, Room(3, 60))
+    drawn = token_strip((trace.query_tokens, trace.key_tokens), 1, 2, (None, None), COLOUR, Room(3, 60))
     said = "".join(texts(drawn.block))
     assert said.isprintable()
     pieces = [token.label for token in trace.key_tokens if token.word == 0]
@@ -416,7 +423,7 @@ def test_word_pieces_touch_special_tokens_are_dim_and_foreign_text_is_harmless(m
 
 def test_two_sequences_have_a_line_each() -> None:
     trace = attncli.inspect("a b c", target="x y")
-    drawn = token_strip((trace.query_tokens, trace.key_tokens), 1, 2, SHADES, Room(2, 30))
+    drawn = token_strip((trace.query_tokens, trace.key_tokens), 1, 2, (None, None), SHADES, Room(2, 30))
     assert texts(drawn.block) == [" x▸y", " a b▾c"]
     assert [drawn.at(0, 3), drawn.at(1, 1)] == [("query", 1), ("key", 0)]
 
@@ -530,3 +537,13 @@ def test_an_old_picture_looks_old_and_says_the_same(tier: str) -> None:
         for (_, before), (_, after) in zip(*lines, strict=True):
             assert after is not None
             assert after.dim or (after.color, after.bgcolor) != (before and before.color, before and before.bgcolor)
+
+
+def test_tokens_are_shown_around_the_one_that_is_typed() -> None:
+    queries, _ = sight_of(300).tokens
+    for typed in (299, 120):
+        drawn = token_strip((queries, queries), 0, 0, (typed, typed), SHADES, Room(2, 60))
+        shown = {spot.position for spot in map(drawn.at, *zip(*product(range(2), range(60)), strict=True)) if spot}
+        assert typed in shown
+        assert 0 not in shown
+        assert max(shown) - min(shown) + 1 == len(shown) > 5

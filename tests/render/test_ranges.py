@@ -85,6 +85,9 @@ def test_differences_go_from_the_middle_to_either_side() -> None:
     found = Scale.around_zero(0.4, "sqrt").placed(values)
     np.testing.assert_allclose(found, [0, 0.25, 0.5, 0.75, 1, 1])
     np.testing.assert_allclose(Scale.around_zero(0.4, "linear").placed(values), [0, 0.375, 0.5, 0.625, 1, 1])
+    assert Scale.around_zero(0.4, "linear").high == 0.4
+    tones = np.abs(Scale.around_zero(2e-7).placed(np.array([-2e-7, 2e-7])) - 0.5)
+    assert tones.max() < 0.1  # rounding has hardly a colour
     assert Scale.around_zero(0.4, "log") == Scale.around_zero(0.4, "sqrt")  # zero has no logarithm
 
 

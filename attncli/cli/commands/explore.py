@@ -108,7 +108,7 @@ def explore(
     from attncli.sources.asking import Question
 
     asks = Question(explored.sentence, explored.pair, explored.target, explored.mask)
-    look = Look(asks, ramp=colors.ramp, range_=colors.range or "all")
+    look = Look(asks, ramp=colors.ramp, range_=colors.range)
     given, is_page = explored.given(colors), is_served()
     if not (serve or is_page):
         _refuse_without_screen(environment, explored, look, given)

@@ -235,11 +235,18 @@ class _Head:
         """Yield what is drawn, what matters most first."""
         layer, (rows, columns, *_) = self.sight.layer, self.window
         yield f"{layer.measure} − held" if self.sight.pair else layer.measure
+        sides = zip((QUERY, KEY), (rows, columns), self.sight.size, strict=True)
+        parts = [
+            f"{mark} {part.start}–{min(part.start + len(part) * part.step, size) - 1} of {size:,}"
+            for mark, part, size in sides
+            if len(part) * part.step < size
+        ]
+        if parts:
+            yield " ".join(parts)
+        if self.range_ != "all":
+            yield f"range {self.range_}"
         if (pool := (rows.step, columns.step)) != (1, 1):
             yield f"largest of {pool[0]}×{pool[1]}"
-        for part, size, name in zip((rows, columns), self.sight.size, ("queries", "keys"), strict=True):
-            if len(part) * part.step < size:
-                yield f"{name} {part.start}–{min(part.start + len(part) * part.step, size) - 1} of {size:,}"
         if layer.num_groups < layer.num_heads:
             yield f"reads kv head {layer.head(self.cursor.head).key_head} of {layer.num_groups}"
         yield f"{titled('layer', layer.label)}{'' if layer.kind == 'self' else f' {layer.kind}'}"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from rich.segment import Segment
 
-from attncli.analysis.heads import HeadSummary
-from attncli.analysis.metric_names import Metric
 from attncli.render.explore.drawn import QUERY, Drawn, fitted, in_a_line, part_around
 from attncli.render.head_map import PENDING, UNDEFINED, HeadMap, scale_of
 from attncli.render.legend import legend_line
@@ -20,27 +18,27 @@ _DIGITS = 2
 
 
 def layer_map(
-    heads: Sequence[HeadSummary],
+    title: str,
+    known: Mapping[tuple[int, int], float | None],
     layers: Iterable[int],
     shape: tuple[str, int],
     chosen: tuple[int, int],
-    metric: Metric,
     palette: Palette,
     room: Room,
 ) -> Drawn[tuple[int, int]]:
-    """Return the map of a metric; what lies at a place of it is a layer and a head.
+    """Return the map of a number of each head; what lies at a place of it is a layer and a head.
 
     Args:
-        heads: those that are computed; other kinds of attention are left out.
+        title: what the number is.
+        known: it, of the heads that are computed, by layer and head; None where it is not defined.
         layers: all that there are; those of which no head is computed yet are shown as such.
         shape: the kind of attention, and how many heads a layer has.
         chosen: the layer and the head that are looked at.
-        metric: what the colours say.
         palette: how cells look.
         room: at least 3 lines of 10 cells.
     """
     kind, count = shape
-    map_ = HeadMap.of([head for head in heads if head.kind == kind], metric, layers, count)
+    map_ = HeadMap.of(known, layers, count)
     scale = scale_of([map_])
     has_legend = room.lines >= _LEAST_WITH_LEGEND
     digits = max(len(str(layer)) for layer in map_.layers)
@@ -60,7 +58,7 @@ def layer_map(
             facts.append(f"layers {map_.layers[rows[0]]}–{map_.layers[rows[-1]]} of {len(map_.layers)}")
         if len(columns) < len(map_.heads):
             facts.append(f"heads {map_.heads[columns[0]]}–{map_.heads[columns[-1]]} of {len(map_.heads)}")
-        yield in_a_line(facts, room.width, palette, metric)
+        yield in_a_line(facts, room.width, palette, title)
         drawn = map_.drawn(rows, columns, width, ["head", *names], scale, palette, _DIGITS, at)
         yield from drawn.lines[: body + 1]
         if has_legend:

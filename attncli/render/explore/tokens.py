@@ -49,9 +49,14 @@ class _Piece(NamedTuple):
 
 
 def token_strip(
-    tokens: tuple[Tokens, Tokens], query: int | None, key: int | None, palette: Palette, room: Room
+    tokens: tuple[Tokens, Tokens],
+    query: int | None,
+    key: int | None,
+    around: tuple[int | None, int | None],
+    palette: Palette,
+    room: Room,
 ) -> Drawn[Spot]:
-    """Return the tokens, or the part of them around the query and the key, with how many are left out.
+    """Return the tokens, or the part of them around some, with how many are left out.
 
     Two sequences stand below each other, or beside each other where there is one line.
 
@@ -59,23 +64,24 @@ def token_strip(
         tokens: the queries and the keys.
         query: the position of the query; None marks none.
         key: likewise.
+        around: the positions that are shown where not all are; None are those of the query and the key.
         palette: how words look.
         room: at least 1 line of 10 cells.
     """
     queries, keys = tokens
     if queries == keys:
-        parts = [(_Strip(queries, {QUERY: query, KEY: key}, palette), "tokens", 0, 0, room)]
+        parts = [(_Strip(queries, {QUERY: query, KEY: key}, around[0], palette), "tokens", 0, 0, room)]
     elif room.lines > 1:
         upper = room.lines // 2
         parts = [
-            (_Strip(queries, {QUERY: query}, palette), "query", 0, 0, Room(upper, room.width)),
-            (_Strip(keys, {KEY: key}, palette), "key", upper, 0, Room(room.lines - upper, room.width)),
+            (_Strip(queries, {QUERY: query}, around[0], palette), "query", 0, 0, Room(upper, room.width)),
+            (_Strip(keys, {KEY: key}, around[1], palette), "key", upper, 0, Room(room.lines - upper, room.width)),
         ]
     else:
         half = (room.width - 1) // 2
         parts = [
-            (_Strip(queries, {QUERY: query}, palette), "query", 0, 0, Room(1, half)),
-            (_Strip(keys, {KEY: key}, palette), "key", 0, half + 1, Room(1, half)),
+            (_Strip(queries, {QUERY: query}, around[0], palette), "query", 0, 0, Room(1, half)),
+            (_Strip(keys, {KEY: key}, around[1], palette), "key", 0, half + 1, Room(1, half)),
         ]
     lines: list[list[Segment]] = []
     spots: list[tuple[int, range, Spot]] = []
@@ -104,10 +110,11 @@ def token_strip(
 class _Strip(NamedTuple):
     tokens: Tokens
     marks: dict[str, int | None]
+    around: int | None
     palette: Palette
 
     def lines(self, room: Room) -> list[list[_Piece]]:
-        """Return all tokens where they fit, or else those around the marked ones."""
+        """Return all tokens where they fit, or else those around one or around the marked ones."""
         if len(self.tokens) <= room.lines * room.width:
             found = self._wrapped(range(len(self.tokens)), room)
             if found is not None:
@@ -127,9 +134,10 @@ class _Strip(NamedTuple):
         return self._wrapped(kept, Room(room.lines + 3, room.width)) or []
 
     def _nearest(self) -> Iterator[int]:
-        """Yield the marked positions, then those beside them, ever farther away."""
+        """Yield the positions that are to be shown, then those beside them, ever farther away."""
         count = len(self.tokens)
-        centres = list(dict.fromkeys(index for index in self.marks.values() if index is not None)) or [count - 1]
+        wanted = self.marks.values() if self.around is None else [self.around]
+        centres = list(dict.fromkeys(index for index in wanted if index is not None)) or [count - 1]
         seen = set()
         for distance in range(count):
             for centre in centres:
