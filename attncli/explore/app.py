@@ -214,6 +214,8 @@ class Explorer(App[None]):
             return
         is_asked = look.needs != self.look.needs
         self.look = look
+        if self._prompt is None:
+            self._said = Said()
         if is_asked:
             self._ask()
         self._redraw()
@@ -286,6 +288,7 @@ class Explorer(App[None]):
     async def on_event(self, event: events.Event) -> None:
         """Deal with a key before the next one: several come in one go over a slow line, and a widget has a queue."""
         if isinstance(event, events.Paste) or (isinstance(event, events.Key) and event.key not in _ALWAYS):
+            self.app_focus = True  # as whoever types has it; a terminal may say so later
             line = self.focused
             if isinstance(line, Line) and await line.takes(event):
                 self._typed(line.value)
@@ -295,7 +298,6 @@ class Explorer(App[None]):
     def _typed(self, value: str) -> None:
         """Look at what is typed, in the text or in the line below the maps."""
         if self._prompt is None:
-            self._said = Said()
             self.go(self.look.asking(value))
         elif self._prompt.name == "find":
             before = self._prompt.before

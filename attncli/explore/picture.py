@@ -269,11 +269,9 @@ class Picture:
 
     def _told(self, scene: Scene, room: screen.Room) -> Block:
         """Return the line of the cell, and that of what else is to be told."""
-        answer, told = self.answer, []
-        if scene.said.text:
-            told.append(scene.said.text)
+        answer, matters, told = self.answer, scene.said.text, []
         if answer is not None and answer.failure and answer.look.question == scene.look.question:
-            told.append(answer.failure)
+            matters = matters or answer.failure
         elif answer is None or not answer.is_whole or not answer.serves(scene.look):
             told.append("computing …")
         if scene.look.held is not None:
@@ -281,7 +279,8 @@ class Picture:
         found = self._looked_at(scene.look)
         look, sight = (scene.look, None) if found is None else found
         cursor = Cursor(look.head, look.query, look.key)
-        return self._once("cell", status, sight, cursor, tuple(told), self._palette, screen.Room(2, room.width))
+        how = self._palette, screen.Room(2, room.width)
+        return self._once("cell", status, sight, cursor, matters, tuple(told), *how)
 
     def _pointed(self, column: int, reason: str, room: screen.Room) -> Block:
         """Return a line that points at a character above it, where it has room for that, and says what is wrong."""

@@ -142,7 +142,10 @@ def test_a_part_that_says_nonsense_of_itself_is_of_other_sentences(tmp_path: Pat
         write(tmp_path, 10)
 
 
-def test_a_full_disk_is_said_and_leaves_whole_parts(undisturbed: dict[str, bytes], tmp_path: Path) -> None:
+def test_a_full_disk_is_said_and_leaves_whole_parts(
+    undisturbed: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # of which it would keep what there is room for
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     size = len(undisturbed[PARTS[2]])  # the smallest
     resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, limits[1]))

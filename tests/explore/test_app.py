@@ -260,6 +260,13 @@ def test_leaving(key):
 
 
 @in_app()
+async def test_the_first_letters_after_another_window_keep_their_order(one):
+    one.app.app_focus = False
+    await one.press(*" too")
+    assert one.typed == f"{TEXT} too"
+
+
+@in_app()
 async def test_letters_are_typed_where_a_text_is(one):
     keys = [key.names[0] for key in KEYS if key.is_typed and len(key.names[0]) == 1]
     await one.press(*keys)

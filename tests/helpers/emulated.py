@@ -29,6 +29,9 @@ _PARTS = re.compile(
 )
 
 
+_PAUSE = 0.002  # seconds without a byte between two frames
+
+
 class Emulated:
     """What stands on a screen of some size, each cell a character and its style.
 
@@ -149,15 +152,28 @@ class Running:
         os.write(self._terminal, keys.encode())
 
     def until(self, holds: Callable[[str], object], seconds: float = 60) -> float:
-        """Read until something holds of the text of a whole frame; return when its last byte came."""
+        """Read until something holds of the text of a whole frame; return when its last byte came.
+
+        What comes together is read before any of it is drawn: a program waits for nobody who reads slowly.
+        """
         end = time.perf_counter() + seconds
-        while select.select([self._terminal], [], [], max(end - time.perf_counter(), 0))[0]:
-            read = os.read(self._terminal, 65536)
-            came = time.perf_counter()
-            self._take(read)
-            if "?2026" not in self.screen.modes and holds(str(self.screen)):
-                return came
+        while together := list(self._burst(end)):
+            held = None
+            for came, read in together:
+                self._take(read)
+                if held is None and "?2026" not in self.screen.modes and holds(str(self.screen)):
+                    held = came
+            if held is not None:
+                return held
         raise AssertionError(f"it does not show that in {seconds} s:\n{self.screen}")
+
+    def _burst(self, end: float) -> Iterator[tuple[float, bytes]]:
+        """Wait until something comes, or until a time; yield it, and when it came, until there is a pause."""
+        wait = max(end - time.perf_counter(), 0)
+        while select.select([self._terminal], [], [], wait)[0]:
+            read = os.read(self._terminal, 65536)
+            yield time.perf_counter(), read
+            wait = _PAUSE
 
     def rest(self, seconds: float) -> None:
         """Read what comes for some time."""

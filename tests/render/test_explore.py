@@ -109,7 +109,7 @@ def test_every_pane_fits_every_room(tokens: int, heads: int, tier: str) -> None:
             token_strip(sight.tokens, query, key, (None, None), palette, Room(1 + number % 3, width)).block,
             Room(1 + number % 3, width),
         )
-        fits(status(sight, cursor, ["computing …"], palette, Room(2, width)), Room(2, width))
+        fits(status(sight, cursor, "", ["computing …"], palette, Room(2, width)), Room(2, width))
         fits(why_box(sight.trace, sight.layer, cursor, palette, room), room)
         for block in (large.drawn.block, small_heads(sight, head, None, "all", palette, room).block):
             assert palette.encoding != "ascii" or "".join(texts(block)).isascii()
@@ -434,7 +434,7 @@ def test_two_sequences_have_a_line_each() -> None:
 def test_the_status_tells_the_numbers_of_the_cell() -> None:
     trace, sight = toy(9), sight_of(9)
     weights = softmax_of(trace, 1)
-    said = texts(status(sight, Cursor(1, 5, 2), ["computing layer 3 …"], SHADES, Room(2, 160)))
+    said = texts(status(sight, Cursor(1, 5, 2), "", ["computing layer 3 …"], SHADES, Room(2, 160)))
     assert said[0].startswith("▸ 5 w5 → ▾ 2 w2")
     weight, share, rank, keys, score = map(
         float,
@@ -446,7 +446,7 @@ def test_the_status_tells_the_numbers_of_the_cell() -> None:
     assert (rank, keys) == (1 + (weights[5] > weights[5, 2]).sum(), 6)
     assert score == pytest.approx(float(layer.q[1, 5] @ layer.k[1, 2]) * layer.scale, abs=1e-4)
     assert "computing layer 3 …" in said[1]
-    assert "masked" in texts(status(sight, Cursor(1, 2, 5), [], SHADES, Room(2, 160)))[0]
+    assert "masked" in texts(status(sight, Cursor(1, 2, 5), "", [], SHADES, Room(2, 160)))[0]
 
 
 def test_why_is_the_page_of_attn_why_and_counts_what_has_no_room() -> None:
@@ -501,7 +501,7 @@ def test_differences_are_those_of_shared_tokens_and_the_others_are_marked() -> N
     assert "~ not in what is held" in last
     assert "masked" not in last
     fits(small_heads(sight, 0, None, "all", COLOUR, Room(8, 30)).block, Room(8, 30))
-    told = texts(status(sight, Cursor(1, 4, 3), [], SHADES, Room(1, 200)))[0]
+    told = texts(status(sight, Cursor(1, 4, 3), "", [], SHADES, Room(1, 200)))[0]
     assert "from" in told
 
 
@@ -547,3 +547,14 @@ def test_tokens_are_shown_around_the_one_that_is_typed() -> None:
         assert typed in shown
         assert 0 not in shown
         assert max(shown) - min(shown) + 1 == len(shown) > 5
+
+
+def test_what_went_wrong_has_both_lines_where_one_is_too_short() -> None:
+    sight, problem = sight_of(9), "the sentence has 632 tokens, and the model reads 512; --truncate cuts it"
+    wide, narrow = (status(sight, Cursor(0, 1, 1), problem, ["held"], SHADES, Room(2, width)) for width in (90, 50))
+    cell, below = texts(wide)
+    assert cell.startswith("▸ 1 w1")
+    assert below.startswith(f"{problem} · held")
+    assert " ".join(line.strip() for line in texts(narrow)) == problem
+    longer = texts(status(None, Cursor(0, 0, 0), problem * 2, [], SHADES, Room(2, 50)))
+    assert longer[1].rstrip().endswith("…")

@@ -8,33 +8,41 @@ import numpy as np
 from rich.segment import Segment
 
 from attncli.render.bars import Sheet
-from attncli.render.block import Block
+from attncli.render.block import Block, in_words
 from attncli.render.explore.drawn import KEY, QUERY, fitted, in_a_line
 from attncli.render.explore.head import Cursor
 from attncli.render.explore.sight import Sight
-from attncli.render.palette import Palette
+from attncli.render.palette import DIM, Palette
 from attncli.render.screen import Room
 from attncli.render.summaries import proof_line, what_ran
 
 _LONGEST_TITLE = 40  # cells of what a model is called
 
 
-def status(sight: Sight | None, cursor: Cursor, said: Sequence[str], palette: Palette, room: Room) -> Block:
-    """Return the cell, and below it what runs, what is wrong, and how far the numbers are proven.
+def status(
+    sight: Sight | None, cursor: Cursor, matters: str, said: Sequence[str], palette: Palette, room: Room
+) -> Block:
+    """Return the cell, and below it what is wrong, what runs, and how far the numbers are proven.
 
     Args:
         sight: the layer, or its difference; None where nothing is computed yet.
         cursor: the cell.
-        said: what matters most now: that something is computed, what went wrong, what the source notes.
+        matters: what matters most, such as what went wrong; where one line is too short for it, it has both.
+        said: what else does: that something is computed, what is held.
         palette: how words look.
         room: at least 1 line of 10 cells.
     """
 
     def lines() -> Iterator[list[Segment]]:
+        first, *rest = in_words(palette.label(matters), room.width)
+        if rest:
+            yield [Segment(first, DIM)]
+            yield in_a_line([" ".join(rest)], room.width, palette)
+            return
         if sight is not None:
             asked, *facts = cell_facts(sight, cursor, palette)
             yield in_a_line(facts, room.width, palette, asked)
-        others = [palette.label(each) for each in said]
+        others = [first, *(palette.label(each) for each in said)]
         if sight is not None:
             others += [proof_line(sight.layer, palette).plain] if sight.layer.proof else []
             title, *facts = what_ran(sight.trace, palette).plain.split(" · ")
