@@ -176,7 +176,7 @@ class Explorer(App[None]):
 
     def compose(self) -> ComposeResult:
         """Yield the panes; where they stand is the layout's."""
-        yield Line("text", self.look.question.text)
+        yield Line("text", self.look.of(self.look.question))
         yield Line("line")
         for name in ("mark", "tokens", *MAPS, "why", "cell", "label", "status", "foot", "help"):
             yield BlockPane(name)
@@ -440,12 +440,12 @@ class Explorer(App[None]):
         self._open("mask", self.look.question.mask or "")
 
     def action_second(self) -> None:
-        """Open the line that edits the second text."""
+        """Open the line that edits the second text; a target that stands alone has none beside it."""
         asked = self.look.question
-        if asked.target is not None:
-            self._open("target", asked.target)
-        else:
+        if asked.target is None:
             self._open("pair", asked.pair or "")
+        elif self.look.typed == "text":
+            self._open("target", asked.target)
 
     def action_save(self) -> None:
         """Open the line that names a file."""

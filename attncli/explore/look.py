@@ -72,6 +72,7 @@ class Look:
         range_: what the colours reach to; None is the default.
         port: the part of a long text that is shown.
         held: the question whose attention this one is compared with.
+        typed: which text of a question is typed in the first line: the target, where that stands alone.
     """
 
     question: Question
@@ -86,6 +87,7 @@ class Look:
     range_: Range | None = None
     port: Port = WHOLE
     held: Question | None = None
+    typed: Literal["text", "target"] = "text"
 
     @property
     def needs(self) -> tuple[object, ...]:
@@ -96,7 +98,11 @@ class Look:
 
     def asking(self, text: str) -> Look:
         """Return the look at another text, from the same place."""
-        return replace(self, question=self.question._replace(text=text))
+        return replace(self, question=self.question._replace(**{self.typed: text}))
+
+    def of(self, question: Question) -> str:
+        """Return the text of a question that is typed in the first line."""
+        return getattr(question, self.typed) or ""
 
     def masked(self, mask: str) -> Look:
         """Return the look through another mask; an empty one is the model's own."""

@@ -275,7 +275,7 @@ class Picture:
         elif answer is None or not answer.is_whole or not answer.serves(scene.look):
             told.append("computing …")
         if scene.look.held is not None:
-            told.append(f"against {quoted(scene.look.held.text)}")
+            told.append(f"against {quoted(scene.look.of(scene.look.held))}")
         found = self._looked_at(scene.look)
         look, sight = (scene.look, None) if found is None else found
         cursor = Cursor(look.head, look.query, look.key)

@@ -290,6 +290,16 @@ async def test_the_second_text_is_edited(one):
     assert "die" in one.seen("tokens")
 
 
+@in_app()
+async def test_a_target_that_stands_alone_is_typed_in_the_first_line(one):
+    one.app.go(Look(Question("", target="die Zeit"), typed="target"))
+    await one.press("escape", "d", "p", "i", "x", "escape")
+    assert one.look.question == Question("", target=f"{TEXT}x")
+    assert one.look.held == Question("", target="die Zeit")
+    await one.press("d")
+    assert one.look.held is None
+
+
 @in_app(asked=lambda: open_asked(model="demo"))
 async def test_what_changed_is_on_the_map(one):
     await one.press("escape", "d", "i", *" too", "escape")

@@ -116,7 +116,7 @@ def explore(
     has = explored.has()
     asked = _opened(environment, explored, has)
     if has == "target":
-        look = look.asking("")
+        look = replace(look.asking(""), typed="target")
     if asked.own is not None:
         look = replace(look, question=asked.own)
     if serve:
