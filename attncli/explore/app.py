@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from threading import Event
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -148,7 +149,9 @@ class Explorer(App[None]):
         super().__init__(ansi_color=True)
         self.look = look
         self._save = save
-        self._worker = Worker(opened, lambda answer: self._tell(Answered(answer)))
+        self._worker = Worker(opened, self._hear)
+        self._heard: Answer | None = None  # the last answer of the worker
+        self._drawn = Event()
         self._picture = Picture(palette)
         self._pane: Pane = "text"
         self._map: Pane = "head"  # the last pane of these that was chosen
@@ -201,6 +204,19 @@ class Explorer(App[None]):
         """Draw for the new size, which the application has when this event is over."""
         self._redraw()
 
+    def _hear(self, answer: Answer) -> None:
+        """Take an answer in the worker's thread, which then waits until it is drawn: both need the interpreter."""
+        self._heard = answer
+        self._drawn.clear()
+        self._tell(Answered(answer))
+        if answer.shown is not None:
+            self._drawn.wait(_PATIENCE)
+
+    def _go_on(self, drawn: Answer | None) -> None:
+        """Let the worker go on if what is drawn is what it said."""
+        if drawn is self._heard:
+            self._drawn.set()
+
     def _tell(self, message: Message) -> None:
         """Post a message from another thread; nobody hears it any more when the application is over."""
         with suppress(RuntimeError):
@@ -229,6 +245,7 @@ class Explorer(App[None]):
 
     def _ask(self) -> None:
         self._worker.ask(self.look)
+        self._drawn.set()
         self._patient_until = monotonic() + _PATIENCE
         self.set_timer(_PATIENCE, self._redraw)
 
@@ -271,6 +288,7 @@ class Explorer(App[None]):
         )
         for name, block in self._picture.drawn(scene):
             self.query_one(f"#{name}", BlockPane).show(block)
+        self.call_after_refresh(self._go_on, self._picture.answer)
 
     def _place(self, size: tuple[int, int]) -> dict[Pane, Place]:
         if self._help_from is not None:
