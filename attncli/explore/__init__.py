@@ -2,6 +2,6 @@
 
 import os
 
-# Textual draws so many times a second at the most. Two thirds of a blink more is much where a key is to be answered in
-# a few hundredths of a second: the letter and its attention come apart, and the second of them would wait for its turn.
+# Textual draws so many times a second at the most. At its own 60 the attention of a letter, which is drawn a few
+# milliseconds after the letter itself, would wait for its turn as long as it took to compute.
 os.environ.setdefault("TEXTUAL_FPS", "240")

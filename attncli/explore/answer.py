@@ -32,7 +32,6 @@ class Answer:
         changes: how far these heads are from those of the question that is held, as far as they have been compared.
         is_whole: whether nothing more will come.
         failure: what there is not, and why, in one sentence; empty where nothing is lacking.
-        seconds: how long it took so far.
     """
 
     look: Look
@@ -46,7 +45,6 @@ class Answer:
     changes: tuple[HeadDifference, ...] = ()
     is_whole: bool = False
     failure: str = ""
-    seconds: float = 0.0
 
     def serves(self, look: Look) -> bool:
         """Return whether it is the answer to a look: the numbers that it has are those that are looked at."""

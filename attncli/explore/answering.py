@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from attncli.trace.trace import Trace
 
 _LONG = 0.05  # seconds that one waits for without noticing
+_MOST = 2**28  # bytes of queries, keys and scores that are kept of a text, to be looked at again
 
 
 @dataclass
@@ -48,10 +49,13 @@ class _Known:
         return _part(self.trace, layers) if self.trace is not None and has_all else None
 
     def keep(self, trace: Trace) -> None:
-        """Keep the attention of some layers, beside that of others."""
+        """Keep the attention of some layers; that of others too, as long as there is room."""
         others = () if self.trace is None else self.trace.layers
         mine = {layer.layer for layer in trace.layers}
         layers = [*trace.layers, *(layer for layer in others if layer.layer not in mine)]
+        arrays = (array for layer in layers for array in (layer.q, layer.k, layer.scores) if array is not None)
+        if sum(array.nbytes for array in arrays) > _MOST:
+            layers = [*trace.layers]
         self.trace = replace(trace, layers=tuple(sorted(layers, key=lambda layer: layer.layer)))
 
     def compared(self, held: Question | None) -> tuple[HeadDifference, ...]:
@@ -76,17 +80,16 @@ class Answering:
 
         Nothing is raised: what goes wrong is the answer's failure. One may stop between any two.
         """
-        begun = perf_counter()
         layers = tuple(self._asked.layers)
         answer = Answer(look.within(Room(layers)), layers)
         failure = ""
         try:
             for grown in self._stages(answer):
-                answer = replace(grown, seconds=perf_counter() - begun)
+                answer = grown
                 yield answer
         except Exception as error:
             failure = reason(error)
-        yield replace(answer, is_whole=True, failure=failure or answer.failure, seconds=perf_counter() - begun)
+        yield replace(answer, is_whole=True, failure=failure or answer.failure)
 
     def _stages(self, answer: Answer) -> Iterator[Answer]:
         look = answer.look
@@ -109,11 +112,15 @@ class Answering:
             try:
                 of_held = self._computed(look.held, self._layers(look))
                 answer = _drawable(replace(answer, held=_numbers(of_held, look)))
-                diff(_part(of_held, [look.layer]), _part(trace, [look.layer]), top=0)
-                held = look.held
+                if (look.held, look.layer) not in known.changes:
+                    pair = (_part(each, [look.layer]) for each in (of_held, trace))
+                    known.changes[look.held, look.layer] = diff(*pair, top=0).heads
+                held, answer = look.held, replace(answer, changes=known.compared(look.held))
             except AttnError as error:
                 answer = replace(answer, failure=str(error))
             yield answer
+        for sight in answer.sights:  # of the other kinds
+            sight.prepare()
         for heads in self._all_heads(look, held):
             answer = replace(answer, survey=_joined(known.surveys), changes=heads)
             yield answer

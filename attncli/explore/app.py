@@ -7,9 +7,8 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -157,6 +156,7 @@ class Explorer(App[None]):
         self._map: Pane = "head"  # the last pane of these that was chosen
         self._prompt: Prompt | None = None
         self._said = Said()
+        self._saving = ""  # the name of a file that is being written
         self._has_why = False
         self._help_from: int | None = None  # the first line of the help that is shown
         self._placed: dict[Pane, Place] = {}
@@ -305,13 +305,19 @@ class Explorer(App[None]):
 
     async def on_event(self, event: events.Event) -> None:
         """Deal with a key before the next one: several come in one go over a slow line, and a widget has a queue."""
-        if isinstance(event, events.Paste) or (isinstance(event, events.Key) and event.key not in _ALWAYS):
-            self.app_focus = True  # as whoever types has it; a terminal may say so later
+        if not isinstance(event, events.Key | events.Paste):
+            await super().on_event(event)
+            return
+        self.app_focus = True  # as whoever types has it; a terminal may say so later
+        try:
             line = self.focused
-            if isinstance(line, Line) and await line.takes(event):
+            is_typed = isinstance(event, events.Paste) or event.key not in _ALWAYS
+            if is_typed and isinstance(line, Line) and await line.takes(event):
                 self._typed(line.value)
-                return
-        await super().on_event(event)
+            else:
+                await super().on_event(event)
+        except Exception as error:  # a key that does nothing, and the text that was typed is not lost
+            self._say(reason(error))
 
     def _typed(self, value: str) -> None:
         """Look at what is typed, in the text or in the line below the maps."""
@@ -345,11 +351,14 @@ class Explorer(App[None]):
             self._enter(self._map)
 
     def _save_as(self, name: str) -> None:
-        if name:
-            path = Path(name).expanduser()
+        if self._saving:
+            self._say(f"still saving {self._saving} …")
+        elif name:
             self._enter(self._map)
-            self._say(f"saving {path} …")
-            self.run_worker(partial(self._saved, self.seen, path), thread=True)
+            self._saving = name
+            self._say(f"saving {name} …")
+            # As a daemon: whoever leaves waits for no file, and the command that writes it ends by itself.
+            Thread(target=self._saved, args=(self.seen, Path(name)), name="saving", daemon=True).start()
 
     # --- panes
 
@@ -478,7 +487,7 @@ class Explorer(App[None]):
         self._say()
 
     def _saved(self, seen: Seen, path: Path) -> None:
-        """Save in a thread of its own: it may take as long as computing what is looked at."""
+        """Save, in a thread of its own: it may take as long as computing what is looked at."""
         try:
             said = self._save(seen, path)
         except Exception as error:
@@ -487,6 +496,7 @@ class Explorer(App[None]):
 
     def on_saved(self, message: Saved) -> None:
         """Say what was saved."""
+        self._saving = ""
         self._say(message.said)
 
     def _say(self, text: str = "", mistake: Mistake | None = None) -> None:

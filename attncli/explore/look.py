@@ -299,4 +299,5 @@ def _named(wanted: str, tokens: Tokens, texts: Texts) -> list[int]:
         return is_begun or letters.search(token.label) is not None
 
     found = [token.index for token in tokens if is_meant(token)] if wanted else []
-    return found or ([int(wanted)] if wanted.isdecimal() and int(wanted) < len(tokens) else [])
+    is_position = wanted.isdecimal() and len(wanted) <= len(str(len(tokens))) and int(wanted) < len(tokens)
+    return found or ([int(wanted)] if is_position else [])

@@ -35,6 +35,10 @@ class Saving:
         Raises:
             InputError: the file is there, or the command says why it writes none.
         """
+        try:
+            path = path.expanduser()
+        except RuntimeError as error:
+            raise InputError(f"{visible(str(path))} names no folder: {error}") from None
         if os.path.lexists(path) and path != self._refused:
             self._refused = path
             raise InputError(f"{visible(str(path))} is there already; saved under the same name again, it is replaced")

@@ -369,6 +369,35 @@ def test_what_is_saved_and_what_cannot_be(tmp_path):
     asyncio.run(within())
 
 
+def test_who_leaves_waits_for_no_file():
+    is_written, begun = Event(), Event()
+
+    def save(seen: Seen, path: Path) -> str:
+        begun.set()
+        is_written.wait(30)
+        return "written"
+
+    async def within() -> None:
+        async with driven(save=save) as one:
+            await one.press("escape", "s", "enter")
+            await one.until(begun.is_set)
+            await one.press("s", "enter")
+            assert "still saving attention.svg" in one.seen("status")
+
+    asyncio.run(within())
+    assert not is_written.is_set()
+    is_written.set()
+
+
+@in_app()
+async def test_a_key_that_fails_says_so_and_typing_goes_on(one):
+    one.app.action_hold = lambda: 1 / 0
+    await one.press("escape", "d")
+    assert "this is a bug in attn, please report it: ZeroDivisionError" in one.seen("status")
+    await one.press("i", "x")
+    assert one.typed == f"{TEXT}x"
+
+
 @in_app(asked=Gated)
 async def test_a_model_that_fails_says_so_and_typing_goes_on(one):
     await one.press(*" fail")

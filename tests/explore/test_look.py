@@ -222,6 +222,11 @@ def test_what_no_row_has_is_found_among_the_columns() -> None:
     assert (found.query, found.key) == (0, 1)
 
 
+def test_a_long_number_is_no_position() -> None:
+    room = Room(queries=TOKENS, keys=TOKENS)
+    assert LOOK.finding(room, "9" * 5000) is None
+
+
 # --- how it is drawn --------------------------------------------------------------------------------------------
 
 

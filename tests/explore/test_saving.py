@@ -63,6 +63,7 @@ def test_a_file_that_is_there_takes_its_name_twice(folder: Path) -> None:
         ("missing/a.svg", "time", "missing"),
         ("a.svg", "", "the text is empty|is empty"),
         ("/dev/full", "time", "No space left on device"),
+        ("~nobody-here/a.svg", "time", "~nobody-here/a.svg names no folder"),
         ("a.svg", "a" * 200_000, "Argument list too long"),
     ],
 )

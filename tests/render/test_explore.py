@@ -558,3 +558,13 @@ def test_what_went_wrong_has_both_lines_where_one_is_too_short() -> None:
     assert " ".join(line.strip() for line in texts(narrow)) == problem
     longer = texts(status(None, Cursor(0, 0, 0), problem * 2, [], SHADES, Room(2, 50)))
     assert longer[1].rstrip().endswith("…")
+
+
+@pytest.mark.parametrize("lines", range(1, 7))
+def test_two_sequences_stand_in_any_room(lines: int) -> None:
+    trace = attncli.inspect("time flies like an arrow", target="die Zeit fliegt")
+    drawn = token_strip((trace.query_tokens, trace.key_tokens), 1, 2, (None, None), SHADES, Room(lines, 60))
+    fits(drawn.block, Room(lines, 60))
+    said = "\n".join(texts(drawn.block))
+    assert "▸Zeit" in said
+    assert "▾like" in said

@@ -152,11 +152,6 @@ class Sight:
         steps = self._kept.steps
         return -(-rows // steps[0]) * steps[0], -(-columns // steps[1]) * steps[1]
 
-    @property
-    def highest(self) -> float:
-        """The largest finite size of a number of all heads."""
-        return float(self._kept.highest.max())
-
     def blind(self, head: int) -> Bool[np.ndarray, " Q"]:
         """Return which queries of a head may attend to no key."""
         return self._kept.blind[self.layer.heads.index(head)]

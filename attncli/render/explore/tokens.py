@@ -88,7 +88,7 @@ def token_strip(
     for strip, side, top, left, own in parts:
         drawn = strip.lines(own)
         for number, line in enumerate(drawn):
-            if top + number == len(lines):
+            while len(lines) <= top + number:
                 lines.append([])
             column = sum(segment.cell_length for segment in lines[top + number])
             lines[top + number].append(Segment(" " * (left - column)))
@@ -98,8 +98,6 @@ def token_strip(
                 if piece.position is not None:
                     spots.append((top + number, range(column, column + piece.width), Spot(side, piece.position)))
                 column += piece.width
-        while top and len(lines) < top:
-            lines.append([])
 
     def at(line: int, column: int) -> Spot | None:
         return next((spot for number, columns, spot in spots if number == line and column in columns), None)

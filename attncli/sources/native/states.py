@@ -94,12 +94,7 @@ class Pass:
         What enters the first layer follows from a token and its place alone. What enters the others is the same as far
         as the tokens are, and every query sees the same keys, which are among them.
         """
-        one, other = (
-            np.array([each.ids, each.segments or [-1] * len(each.ids)]) for each in (self._sentence, sentence)
-        )
-        rows = min(one.shape[1], other.shape[1])
-        is_same = np.append((one[:, :rows] == other[:, :rows]).all(axis=0), False)
-        embedded = passed = int(is_same.argmin())
+        embedded = passed = _same_tokens(self._sentence, sentence)
         pairs = {
             (id(mine.expression), id(its.expression)): (mine, its) for mine, its in zip(self._masks, masks, strict=True)
         }
