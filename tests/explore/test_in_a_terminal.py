@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conformance import save_for_auto
 from tmux import Tmux
+from transformers import T5Config, T5ForConditionalGeneration
 
 from attncli.explore.keys import KEYS
 
@@ -68,7 +70,8 @@ def explored(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
         yield Explored(terminal)
 
 
-# The keys in the order in which they are pressed, as tmux calls them, and what is seen then. A text is typed.
+# The keys in the order in which they are pressed, as tmux calls them, and what is seen then and was not before. A text
+# is typed; what a key without a pattern does is seen by what the next one does.
 WALK = [
     ("Escape", r"\? help"),
     ("l", "▾ 1 the ·"), ("h", "▾ 0 <s> ·"), ("Right", "▾ 1 the ·"), ("Left", "▾ 0 <s> ·"),
@@ -76,19 +79,21 @@ WALK = [
     ("G", "▸ 6 mat →"), ("g", "▸ 0 <s> →"), ("End", "▸ 6 mat →"), ("Home", "▸ 0 <s> →"),
     ("]", "layer 1"), ("[", "layer 0"), ("NPage", "layer 1"), ("PPage", "layer 0"),
     (".", "head 1 ·"), (",", "head 0 ·"), ("}", "head 1 ·"), ("{", "head 0 ·"),
-    ("e", "layer 0"),
     ("w", "q·k"), ("w", "!q·k"),
     ("d", "against 'the cat"), ("d", "!against"), ("d", "divergence"), ("d", "!divergence"),
     ("n", "· norms ·"), ("n", "· weights ·"), ("r", "rollout ·"), ("r", "head 0 · weights"),
     ("t", "effective_keys"), ("T", "entropy"),
-    ("c", r"\.1 "), ("C", "range head"), ("C", "range no-sink"), ("C", "!range"),
-    ("/", "find:"), ("mat", "find: mat"), ("Enter", "find: mat"), ("Escape", "▸ 6 mat →"),
+    ("c", r"\n0 +\."), ("c", ""), ("c", r"\n≤"), ("C", "range head"), ("C", "range no-sink"), ("C", "!range"),
+    ("/", "find:"), ("the", "▸ ?1 the"), ("Enter", "▸ ?5 the"), ("Escape", "!find:"),
     ("m", "mask:"), ("window(2) & cuasal", r"\^ unknown mask 'cuasal'"), ("Escape", "!mask:"),
     ("m", "mask:"), ("window(2)", r"mask: window\(2\)"), ("Enter", "!mask:"),
     ("p", "pair:"), ("two", "pair: two"), ("Escape", "!pair:"),
     ("s", "save: attention.svg"), ("Enter", "saved: attn"),
     ("?", "Shift-Tab"), ("Escape", "!Shift-Tab"),
-    ("Tab", r"\? help"), ("BTab", r"\? help"), ("Tab", r"\? help"), ("Tab", r"\? help"), ("Tab", "F1 help"),
+    ("Tab", ""), ("Right", "head 1 ·"), ("Left", "head 0 ·"),  # in the small heads
+    ("BTab", ""), ("Right", "▾ 1 the ·"), ("Left", "▾ 0 <s> ·"),  # in the large one again
+    ("Tab", ""), ("Tab", ""), ("Down", "layer 1"), ("Up", "layer 0"),  # in the map
+    ("Tab", "F1 help"),
     ("F1", "Shift-Tab"), ("F1", "!Shift-Tab"),
     ("Escape", r"\? help"), ("i", "F1 help"), ("Enter", r"\? help"), ("Enter", "F1 help"), ("Escape", r"\? help"),
 ]  # fmt: skip
@@ -103,7 +108,7 @@ _IN_TMUX = {
 
 
 def test_every_key_is_pressed_somewhere() -> None:
-    pressed = {key for key, _ in [*WALK, *ZOOMED]} | {"C-c", "C-q", "C-z", "q"}
+    pressed = {key for key, _ in [*WALK, *ZOOMED]} | {"C-c", "C-q", "C-z", "q", "e"}
     assert {_IN_TMUX.get(name, name) for key in KEYS for name in key.names} <= pressed
 
 
@@ -114,6 +119,8 @@ def test_a_walk(explored: Explored, tmp_path: Path) -> None:
     assert explored.modes() == "1 1 0"
     typed_at_once(explored)
     for key, seen in WALK:
+        was_seen = re.search(seen.removeprefix("!"), terminal.shown()) is not None
+        assert not seen or was_seen is seen.startswith("!"), (key, seen)
         terminal.type(key) if (len(key) > 1 and key.islower()) or "(" in key else terminal.press(key)
         explored.sees(seen)
     assert (tmp_path / "attention.svg").read_text().startswith("<svg")
@@ -172,6 +179,23 @@ def resized(explored: Explored) -> None:
     explored.sees("too small")
     terminal.resize(width, height)
     explored.sees(drawn)
+
+
+@pytest.mark.parametrize("explored", SIZES, indirect=True, ids=str)
+def test_the_kinds_of_attention_and_ctrl_c(explored: Explored, tmp_path: Path) -> None:
+    config = T5Config(vocab_size=128, d_model=16, d_ff=16, d_kv=8, num_heads=2, num_layers=2, decoder_start_token_id=0)
+    model = save_for_auto(T5ForConditionalGeneration(config), tmp_path / "t5")
+    terminal = explored.terminal
+    terminal.type(f"clear; stty -g > before; {ATTN} explore -m {model.name} 'the dog' --target 'the cat'")
+    terminal.press("Enter")
+    explored.sees("F1 help", "layer 0 encoder")
+    terminal.press("Escape")
+    explored.sees(r"\? help")
+    for kind in ("decoder", "cross", "encoder", "decoder"):
+        terminal.press("e")
+        explored.sees(f"layer 0 {kind}", f"entropy · {kind}")
+    terminal.press("C-c")
+    assert explored.left(tmp_path) == "attn inspect 'the dog' -m t5 --target 'the cat' --kind decoder --head 0"
 
 
 @pytest.mark.parametrize(
