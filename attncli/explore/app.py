@@ -43,8 +43,8 @@ _OF_HELP = ("in_maps", "move", "end", "layer", "help", "escape", "leave", "suspe
 _PATIENCE = 0.1  # seconds until a picture that is not true any more is drawn dim: what comes sooner would flicker
 
 
-def run(opened: Callable[[], Asked], look: Look, palette: Palette, save: Save) -> Seen:
-    """Let a person look around until they leave, and return what they saw last.
+def run(opened: Callable[[], Asked], look: Look, palette: Palette, save: Save) -> tuple[Seen, bool]:
+    """Let a person look around until they leave; return what they saw last, and whether the model still computes.
 
     Args:
         opened: opens the model, or returns one that is open.
@@ -59,7 +59,7 @@ def run(opened: Callable[[], Asked], look: Look, palette: Palette, save: Save) -
     finally:
         for number, handler in settled.items():
             signal.signal(number, handler)
-    return explorer.seen
+    return explorer.seen, not explorer.worker.has_ended()
 
 
 class Answered(Message):
@@ -126,6 +126,7 @@ class Explorer(App[None]):
 
     Attributes:
         look: what is looked at.
+        worker: asks the model.
     """
 
     CSS = """
@@ -148,7 +149,7 @@ class Explorer(App[None]):
         super().__init__(ansi_color=True)
         self.look = look
         self._save = save
-        self._worker = Worker(opened, self._hear)
+        self.worker = Worker(opened, self._hear)
         self._heard: Answer | None = None  # the last answer of the worker
         self._drawn = Event()
         self._picture = Picture(palette)
@@ -191,13 +192,13 @@ class Explorer(App[None]):
         self._one_thread = threadpool_limits(1, user_api="blas")
         # Who comes back from the shell finds an empty screen.
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
-        self._worker.start()
+        self.worker.start()
         self._ask()
         self._draw()
 
     def on_unmount(self) -> None:
         """Leave the model alone."""
-        self._worker.close()
+        self.worker.close()
         self._one_thread.restore_original_limits()
 
     def on_resize(self) -> None:
@@ -244,7 +245,7 @@ class Explorer(App[None]):
         return Seen(look, "why" if self._has_why else of_pane.get(self._pane, "head"))
 
     def _ask(self) -> None:
-        self._worker.ask(self.look)
+        self.worker.ask(self.look)
         self._drawn.set()
         self._patient_until = monotonic() + _PATIENCE
         self.set_timer(_PATIENCE, self._redraw)

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from attncli.sources.asking import Asked
 
 
+_MOMENT = 0.1  # seconds
+
+
 class Worker:
     """Answers the newest look, in a thread of its own; an older one is dropped as soon as a newer one waits.
 
@@ -48,6 +51,11 @@ class Worker:
         with self._changed:
             self._is_closed = True
             self._changed.notify()
+
+    def has_ended(self) -> bool:
+        """Wait for the end, once it is closed, as long as one that computes nothing takes; return whether it came."""
+        self._thread.join(_MOMENT)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         answers = self._answers()

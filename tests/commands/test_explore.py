@@ -108,6 +108,16 @@ def test_however_it_is_left_it_says_the_same(how: str | signal.Signals) -> None:
         assert one.left() == (0, line)
 
 
+def test_who_leaves_while_torch_computes_ends_it(minilm: str) -> None:
+    with person(TEXT, "-m", minilm, "--engine", "transformers") as one:
+        one.until("head 0", "entropy")
+        one.types(" and the dog" * 40)
+        one.types("\x03")
+        code, printed = one.left()
+    assert (code, printed.count("\n")) == (0, 1)
+    assert printed.startswith(f"attn inspect '{TEXT}")
+
+
 def test_a_saved_trace_is_explored_and_saved_again(attn: Run, folder: Path) -> None:
     assert attn("inspect", TEXT, "-m", "demo", "-l", "1", "--save", "a.safetensors").code == 0
     with person("--from", "a.safetensors") as one:

@@ -104,8 +104,10 @@ def test_nothing_waits_for_a_slow_model(working: Working) -> None:
     assert answers.get(timeout=_SECONDS).tokens is not None
     model.begun.get(timeout=_SECONDS)
     worker.close()  # which returns, though the model does not
+    assert not worker.has_ended()
     model.may_go_on.set()
     model.thread.join(_SECONDS)
+    assert worker.has_ended()
     assert answers.empty()
 
 

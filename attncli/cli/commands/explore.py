@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -133,9 +134,11 @@ def explore(
 
     if is_page:
         end_with_the_server()
-    seen = run(lambda: asked, look, _palette(environment, colors, is_page), Saving(given))
+    seen, is_computing = run(lambda: asked, look, _palette(environment, colors, is_page), Saving(given))
     if not is_page:
         environment.write([f"{command_of(seen, given).line()}\n"])
+    if is_computing:  # Python would end under its thread, and torch aborts then
+        os._exit(0)
 
 
 def _refuse_without_screen(environment: Environment, explored: Explored, look: Look, given: Given) -> None:
