@@ -87,7 +87,7 @@ class Answering:
             for grown in self._stages(answer):
                 answer = grown
                 yield answer
-        except Exception as error:
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # whatever a model's own code raises
             failure = reason(error)
         yield replace(answer, is_whole=True, failure=failure or answer.failure)
 
@@ -192,7 +192,7 @@ class Answering:
         return trace
 
 
-def reason(error: Exception) -> str:
+def reason(error: BaseException) -> str:
     """Return what went wrong, in a sentence."""
     if isinstance(error, AttnError):
         return str(error)

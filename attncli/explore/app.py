@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding
+from textual.driver import Driver
 from textual.geometry import NULL_OFFSET, Region, Size, Spacing
 from textual.layout import Layout, WidgetPlacement
 from textual.message import Message
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 Save = Callable[[Seen, Path], str]  # writes what is seen, and says in a sentence what it wrote
 _ALWAYS = {name for key in KEYS if not key.is_typed for name in key.names}
 _OF_HELP = ("in_maps", "move", "end", "layer", "help", "escape", "leave", "suspend_process")
+_LEAVING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _PATIENCE = 0.1  # seconds until a picture that is not true any more is drawn dim: what comes sooner would flicker
 
 
@@ -51,14 +53,19 @@ def run(opened: Callable[[], Asked], look: Look, palette: Palette, save: Save) -
         look: what they see first.
         palette: how cells look on their terminal.
         save: writes what is seen; what it raises on purpose is told.
+
+    Raises:
+        RuntimeError: it failed, which Textual has said on stderr.
     """
     explorer = Explorer(opened, look, palette, save)
-    settled = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    settled = {number: signal.getsignal(number) for number in _LEAVING}
     try:
         asyncio.run(explorer.run_until_signalled())
     finally:
         for number, handler in settled.items():
             signal.signal(number, handler)
+    if explorer.return_code:
+        raise RuntimeError("the explorer failed")
     return explorer.seen, not explorer.worker.has_ended()
 
 
@@ -88,6 +95,19 @@ class Prompt(NamedTuple):
 
     name: str
     before: Look
+
+
+class _Reading:
+    """A driver that outlives bytes that are no text, such as half a letter that was pasted; they are lost."""
+
+    def run_input_thread(self) -> None:
+        """Read what is typed until the end."""
+        while True:
+            try:
+                super().run_input_thread()  # type: ignore[misc]  # of the driver that it is mixed into
+            except UnicodeDecodeError:
+                continue
+            return
 
 
 class _Placed(Layout):
@@ -170,9 +190,13 @@ class Explorer(App[None]):
         """Run until the person leaves or a signal asks to end."""
         loop = asyncio.get_running_loop()
         with suppress(NotImplementedError):  # Windows
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in _LEAVING:
                 loop.add_signal_handler(number, self.exit)
         await self.run_async()
+
+    def get_driver_class(self) -> type[Driver]:
+        """Return the driver of this terminal."""
+        return type("Driver", (_Reading, super().get_driver_class()), {})
 
     def get_default_screen(self) -> Screen[None]:
         """Return the one screen."""

@@ -145,7 +145,7 @@ def _refuse_without_screen(environment: Environment, explored: Explored, look: L
     """Raise UsageError, with the command that takes its place, where there is no terminal for it."""
     from attncli.explore.command import Seen, command_of
 
-    why = "and - is standard input" if explored.text == ["-"] else environment.lacks_screen()
+    why = "- is standard input" if explored.text == ["-"] else environment.lacks_screen()
     if not why:
         return
     if explored.text is None and explored.from_ is None and is_piped_in():
