@@ -1,4 +1,4 @@
-"""The explorer as one page's process, which `serving` has started."""
+"""Who types: a person at a terminal, or at one page, whose process `serving` has started."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ def is_served() -> bool:
     return os.environ.get("TEXTUAL_DRIVER", "").endswith(":WebDriver")
 
 
-def end_with_the_server() -> None:
-    """End as by a SIGTERM when nobody is left who could type, however the server ended; Textual would stay."""
-    Thread(target=_watch, name="server", daemon=True).start()
+def end_with_who_types() -> None:
+    """End as by a SIGTERM when the terminal or the server is gone, however that ended; Textual would stay."""
+    if hasattr(select, "poll"):  # which Windows has not
+        Thread(target=_watch, name="who types", daemon=True).start()
 
 
 def _watch() -> None:
     waiting = select.poll()
     waiting.register(0, 0)  # that the other end is closed is always reported
-    waiting.poll()
-    os.kill(os.getpid(), signal.SIGTERM)
+    if any(event & select.POLLHUP for _, event in waiting.poll()):
+        os.kill(os.getpid(), signal.SIGTERM)

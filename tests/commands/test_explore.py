@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fcntl import ioctl
@@ -106,6 +107,26 @@ def test_however_it_is_left_it_says_the_same(how: str | signal.Signals) -> None:
             one.process.send_signal(how)
         line = "attn inspect 'time flies' --seed 3 --no-out-proj --head 0 --range head\n"
         assert one.left() == (0, line)
+
+
+@pytest.mark.usefixtures("signals_arrive")
+def test_a_terminal_that_goes_ends_it() -> None:
+    with person(TEXT, "-m", "demo") as one:
+        one.until("head 0", "entropy")
+        os.close(one.terminal)
+        one.terminal = os.open(os.devnull, os.O_RDONLY)
+        assert one.process.wait(20) == 0
+
+
+def test_bytes_that_are_no_text_are_lost_and_typing_goes_on() -> None:
+    with person(TEXT, "-m", "demo") as one:
+        one.until("head 0", "entropy")
+        os.write(one.terminal, b"\xed\xa0\xbd")
+        time.sleep(0.5)  # what is read together with them is lost too
+        one.types(" fast")
+        one.until("fast")
+        one.types("\x03")
+        assert one.left() == (0, f"attn inspect '{TEXT} fast' -m demo --head 0\n")
 
 
 def test_who_leaves_while_torch_computes_ends_it(minilm: str) -> None:

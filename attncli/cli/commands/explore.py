@@ -105,7 +105,7 @@ def explore(
     """
     from attncli.explore.command import Seen, command_of
     from attncli.explore.look import Look
-    from attncli.explore.served import end_with_the_server, is_served
+    from attncli.explore.served import end_with_who_types, is_served
     from attncli.sources.asking import Question
 
     asks = Question(explored.sentence, explored.pair, explored.target, explored.mask)
@@ -132,8 +132,7 @@ def explore(
     from attncli.explore.app import run
     from attncli.explore.saving import Saving
 
-    if is_page:
-        end_with_the_server()
+    end_with_who_types()
     seen, is_computing = run(lambda: asked, look, _palette(environment, colors, is_page), Saving(given))
     if not is_page:
         environment.write([f"{command_of(seen, given).line()}\n"])
