@@ -29,6 +29,7 @@ class Answer:
         held: what is shown, of the question that is held.
         sights: what is shown, or how it differs from what is held, ready to be drawn; one for each kind.
         survey: the metrics of the heads of the layers that have been measured, by layer; None until there are some.
+        measured: the layers that have been measured; of these, one that is not in the survey has no attention.
         changes: how far these heads are from those of the question that is held, as far as they have been compared.
         is_whole: whether nothing more will come.
         failure: what there is not, and why, in one sentence; empty where nothing is lacking.
@@ -42,6 +43,7 @@ class Answer:
     held: Trace | None = None
     sights: tuple[Sight, ...] = ()
     survey: Survey | None = None
+    measured: frozenset[int] = frozenset()
     changes: tuple[HeadDifference, ...] = ()
     is_whole: bool = False
     failure: str = ""
@@ -55,6 +57,11 @@ class Answer:
         own = (sight for sight in self.sights if kind in (None, sight.layer.kind))
         return next(own, self.sights[0] if self.sights else None)
 
+    def layers_of(self, kind: str) -> tuple[int, ...]:
+        """Return the layers that have a kind of attention, and those of which that is not known yet."""
+        found = {head.layer for head in self.survey.heads if head.kind == kind} if self.survey else set()
+        return tuple(layer for layer in self.layers if layer in found or layer not in self.measured)
+
     def room(self, kind: str | None = None) -> Room:
         """Return how far one can look, with this kind of attention in front of one."""
         if self.recorded is None:
@@ -62,4 +69,4 @@ class Answer:
             return Room(self.layers, (), (), *sides)
         layers = {layer.kind: layer for layer in self.recorded.layers}
         layer = layers.get(kind or "", self.recorded.layers[0])
-        return Room(self.layers, tuple(layers), layer.heads, *self.recorded.sides(layer))
+        return Room(self.layers_of(layer.kind), tuple(layers), layer.heads, *self.recorded.sides(layer))

@@ -34,28 +34,30 @@ class _Known:
     Attributes:
         tokens: what its queries and its keys are.
         trace: of the layers that were computed to be looked at.
-        surveys: of each layer that was measured.
+        asked: these layers; some may have no attention, as where a decoder has more than its encoder.
+        surveys: of each layer that was measured; None of one without attention.
         changes: of each layer that was compared, and with which question.
     """
 
     tokens: tuple[Tokens, Tokens]
     trace: Trace | None = None
-    surveys: dict[int, Survey] = field(default_factory=dict)
+    asked: frozenset[int] = frozenset()
+    surveys: dict[int, Survey | None] = field(default_factory=dict)
     changes: dict[tuple[Question, int], tuple[HeadDifference, ...]] = field(default_factory=dict)
 
     def part(self, layers: Collection[int]) -> Trace | None:
         """Return the attention of some layers, if all of them were computed to be looked at."""
-        has_all = self.trace is not None and {*layers} <= {layer.layer for layer in self.trace.layers}
-        return _part(self.trace, layers) if self.trace is not None and has_all else None
+        return _part(self.trace, layers) if self.trace is not None and self.asked.issuperset(layers) else None
 
-    def keep(self, trace: Trace) -> None:
+    def keep(self, asked: Collection[int], trace: Trace) -> None:
         """Keep the attention of some layers; that of others too, as long as there is room."""
         others = () if self.trace is None else self.trace.layers
         mine = {layer.layer for layer in trace.layers}
         layers = [*trace.layers, *(layer for layer in others if layer.layer not in mine)]
         arrays = (array for layer in layers for array in (layer.q, layer.k, layer.scores) if array is not None)
+        self.asked = self.asked.union(asked)
         if sum(array.nbytes for array in arrays) > _MOST:
-            layers = [*trace.layers]
+            layers, self.asked = [*trace.layers], frozenset(asked)
         self.trace = replace(trace, layers=tuple(sorted(layers, key=lambda layer: layer.layer)))
 
     def compared(self, held: Question | None) -> tuple[HeadDifference, ...]:
@@ -96,7 +98,8 @@ class Answering:
         self._known = {each: known for each, known in self._known.items() if each in (look.question, look.held)}
         known = self._about(look.question)
         changes = known.compared(look.held)
-        answer = replace(answer, tokens=known.tokens, survey=_joined(known.surveys), changes=changes)
+        measured = frozenset(known.surveys)
+        answer = replace(answer, tokens=known.tokens, survey=_joined(known.surveys), measured=measured, changes=changes)
         yield answer
         for _ in self._on_the_way(look.question, look):
             yield answer
@@ -122,7 +125,7 @@ class Answering:
         for sight in answer.sights:  # of the other kinds
             sight.prepare()
         for heads in self._all_heads(look, held):
-            answer = replace(answer, survey=_joined(known.surveys), changes=heads)
+            answer = replace(answer, survey=_joined(known.surveys), measured=frozenset(known.surveys), changes=heads)
             yield answer
 
     def _all_heads(self, look: Look, held: Question | None) -> Iterator[tuple[HeadDifference, ...]]:
@@ -146,11 +149,12 @@ class Answering:
             if lacking:
                 trace = known.part(step) or self._ask(look.question, step)
             for layer in lacking:
-                part = _part(trace, [layer])
+                has_attention = any(each.layer == layer for each in trace.layers)
                 if layer not in known.surveys:
-                    known.surveys[layer] = survey([part], View())
+                    known.surveys[layer] = survey([_part(trace, [layer])], View()) if has_attention else None
                 if held is not None:
-                    known.changes[held, layer] = diff(self._computed(held, [layer]), part, top=0).heads
+                    pair = (_part(each, [layer]) for each in (self._computed(held, step), trace) if has_attention)
+                    known.changes[held, layer] = diff(*pair, top=0).heads if has_attention else ()
                 yield known.compared(held)
 
     def _about(self, question: Question) -> _Known:
@@ -176,7 +180,7 @@ class Answering:
         found = known.part(layers)
         if found is None:
             found = self._ask(question, layers)
-            known.keep(found)
+            known.keep(layers, found)
         return found
 
     def _layers(self, look: Look) -> list[int]:
@@ -227,9 +231,9 @@ def _drawable(answer: Answer) -> Answer:
     return answer
 
 
-def _joined(surveys: Mapping[int, Survey]) -> Survey | None:
+def _joined(surveys: Mapping[int, Survey | None]) -> Survey | None:
     """Return the survey of all layers that were measured; None if none was."""
-    parts = [surveys[layer] for layer in sorted(surveys)]
+    parts = [one for _, one in sorted(surveys.items()) if one is not None]
     if not parts:
         return None
     heads = tuple(head for part in parts for head in part.heads)

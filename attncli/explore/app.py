@@ -375,6 +375,11 @@ class Explorer(App[None]):
         elif self._said.mistake is None:
             self._enter(self._map)
 
+    def _close_prompt(self) -> None:
+        if self._prompt is not None:
+            self._prompt = None
+            self._say()
+
     def _save_as(self, name: str) -> None:
         if self._saving:
             self._say(f"still saving {self._saving} …")
@@ -388,8 +393,9 @@ class Explorer(App[None]):
     # --- panes
 
     def _enter(self, pane: Pane) -> None:
-        """Make a pane the one that keys are for; a line that is open is closed."""
-        self._pane, self._prompt = pane, None
+        """Make a pane the one that keys are for; a line that is open is closed, with what was said of it."""
+        self._close_prompt()
+        self._pane = pane
         if pane in MAPS:
             self._map = pane
         self.set_focus(self.query_one("#text") if pane == "text" else None)
@@ -536,7 +542,8 @@ class Explorer(App[None]):
         if self._help_from is not None:
             self._close_help()
             return
-        self._help_from, self._prompt = 0, None
+        self._close_prompt()
+        self._help_from = 0
         self.set_focus(None)
         self._redraw()
 

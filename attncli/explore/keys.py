@@ -58,7 +58,7 @@ KEYS = (
     Key(("e",), "kind", "e", "the next kind of attention: encoder, decoder, cross"),
     Key(("slash",), "find", "/", "find a token; Enter finds the next one", "find"),
     Key(("m",), "mask", "m", "edit the mask; an empty one is the model's own", "mask"),
-    Key(("p",), "second", "p", "edit the second text: the pair, or the target", "pair"),
+    Key(("p",), "second", "p", "edit the second text: the pair, or the target if there is one", "pair"),
     Key(("d",), "hold", "d", "hold this text and see what changes against it; again lets it go", "hold"),
     Key(("w",), "why", "w", "why this query attends to this key; again closes it", "why"),
     Key(("n",), "numbers('norms')", "n", "norms of what the values add, in place of weights", "norms"),

@@ -27,6 +27,7 @@ from attncli.render.explore.status import status
 from attncli.render.explore.tokens import token_strip
 from attncli.render.explore.why import why_box
 from attncli.render.palette import BOLD, DIM, Palette
+from attncli.sources.asking import Question
 from attncli.text import quoted, visible
 from attncli.trace.tokens import Tokens
 
@@ -56,7 +57,7 @@ class Scene(NamedTuple):
         pane: the one that keys are for.
         caret: the character of the text in front of which one types; None where that is elsewhere.
         said: what the status says.
-        prompt: the line that is open below the maps.
+        prompt: the line that is open below the maps; empty where none is.
         help_from: the first line of the help, where it is open.
         is_patient: whether a picture of something else may still pass for a while.
     """
@@ -66,7 +67,7 @@ class Scene(NamedTuple):
     pane: Pane
     caret: int | None
     said: Said
-    prompt: str | None
+    prompt: str
     help_from: int | None
     is_patient: bool
 
@@ -222,13 +223,14 @@ class Picture:
         kind, chosen = sight.layer.kind, (look.layer, scene.look.head)
         known: dict[tuple[int, int], float | None]
         if look.metric is None:
-            title = "divergence from what is held"
+            title = "divergence from held"
             known = {(each.layer, each.head): each.jensen_shannon for each in answer.changes if each.kind == kind}
         else:
             title, heads = look.metric, answer.survey.heads if answer.survey else ()
             known = {(each.layer, each.head): each.metrics[look.metric] for each in heads if each.kind == kind}
         shape = kind, max(self._seen.room(look.kind).heads) + 1
-        return self._once("map", layer_map, title, known, answer.layers, shape, chosen, self._palette, room).block
+        layers = {*answer.layers_of(kind), look.layer}
+        return self._once("map", layer_map, title, known, layers, shape, chosen, self._palette, room).block
 
     def _why(self, scene: Scene, room: screen.Room) -> Block:
         found = self._looked_at(scene.look)
@@ -262,7 +264,7 @@ class Picture:
         if "text" not in scene.places:
             return fitted(([Segment(line)] for line in in_words(self._palette.fit(_SMALL), room.width)), room)
         said = scene.said
-        if said.mistake is not None:
+        if said.mistake is not None and "line" in scene.places:
             return self._pointed(scene.places["line"].x + said.mistake.start, said.mistake.reason, room)
         block = self._told(scene, room)
         return block._replace(lines=block.lines[-1:])
@@ -275,7 +277,7 @@ class Picture:
         elif answer is None or not answer.is_whole or not answer.serves(scene.look):
             told.append("computing …")
         if scene.look.held is not None:
-            told.append(f"against {quoted(scene.look.of(scene.look.held))}")
+            told.append(f"against {_differing(scene.look, scene.look.held)}")
         found = self._looked_at(scene.look)
         look, sight = (scene.look, None) if found is None else found
         cursor = Cursor(look.head, look.query, look.key)
@@ -295,8 +297,12 @@ class Picture:
         return self._line(f"{scene.prompt}: ", room, BOLD)
 
     def _foot(self, scene: Scene, room: screen.Room) -> Block:
-        is_help = scene.help_from is not None
-        said = "Esc closes the help  ↑ ↓ turn it" if is_help else foot(scene.pane == "text", room.width)
+        if scene.help_from is not None:
+            said = "Esc closes the help  ↑ ↓ turn it"
+        elif scene.prompt:
+            said = f"Enter {'finds the next one' if scene.prompt == 'find' else 'takes it'}  Esc closes it"
+        else:
+            said = foot(scene.pane == "text", room.width)
         return self._line(said, room, DIM)
 
     def _help(self, scene: Scene, room: screen.Room) -> Block:
@@ -311,6 +317,18 @@ class Picture:
     def _line(self, text: str, room: screen.Room, style: Style | None = None) -> Block:
         text = self._palette.fit(visible(text))
         return fitted([[Segment(text, style)]], room)
+
+
+def _differing(look: Look, held: Question) -> str:
+    """Return what is held, by what of it is another one now; the text if nothing is."""
+    now = look.question
+    if look.of(held) == look.of(now):
+        if held.mask != now.mask:
+            return f"mask {quoted(held.mask)}" if held.mask else "the model's own mask"
+        for name, one, other in (("pair", held.pair, now.pair), ("target", held.target, now.target)):
+            if one != other:
+                return f"{name} {quoted(one)}" if one else f"no {name}"
+    return quoted(look.of(held))
 
 
 def _before(caret: int, tokens: Tokens) -> int | None:

@@ -1,6 +1,6 @@
 """Answers: each stage says what the functions of the package say of the same text, and nothing is computed twice."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -227,6 +227,20 @@ def two_sided(question: Question) -> Trace:
         layers += [layer(index, "decoder", 4, 4), layer(index, "cross", 4, 5)]
     queries, keys = tokens_of(*"abcd"), tokens_of(*"vwxyz")
     return trace_of(*layers, queries=queries, keys=keys, text=question.text, target="t")
+
+
+def test_the_layers_of_a_kind_are_those_that_have_it() -> None:
+    class Together(Made):
+        def steps(self, layers: Sequence[int]) -> list[list[int]]:
+            return [list(layers)]
+
+    look = Look(Question("a", target="b"))
+    first, *_, last = Answering(Together(two_sided, range(4))).answers(look.holding())
+    assert (first.measured, last.measured) == (frozenset(), {0, 1, 2, 3})
+    assert first.layers_of("encoder") == (0, 1, 2, 3)  # which is not known yet
+    assert (last.layers_of("encoder"), last.layers_of("decoder")) == ((0, 1), (0, 1, 2))
+    assert last.failure == ""
+    assert {one.layer for one in last.changes} == {0, 1, 2}
 
 
 def test_each_kind_of_attention_has_its_tokens_and_its_rollout() -> None:

@@ -300,11 +300,32 @@ async def test_a_target_that_stands_alone_is_typed_in_the_first_line(one):
     assert one.look.held is None
 
 
+@in_app()
+async def test_a_mistake_in_the_mask_goes_with_its_line(one):
+    for way in ("escape", "tab", "f1"):
+        await one.press("escape", "m", "ctrl+u", *"cuasal")
+        assert "unknown mask" in one.seen("status")
+        assert one.seen("foot") == "Enter takes it  Esc closes it"
+        await one.press(way, "escape")
+        assert "mask 'cuasal'" not in one.seen("status")
+        assert one.look.question.mask is None
+
+
+@in_app()
+async def test_what_is_held_is_named_by_what_differs(one):
+    await one.press("escape", "d")
+    assert f"against '{TEXT}'" in one.seen("status")
+    await one.press("m", *"full", "enter")
+    assert "against the model's own mask" in one.seen("status")
+    await one.press("m", "ctrl+u", "enter", "p", *"too", "enter")
+    assert "against no pair" in one.seen("status")
+
+
 @in_app(asked=lambda: open_asked(model="demo"))
 async def test_what_changed_is_on_the_map(one):
     await one.press("escape", "d", "i", *" too", "escape")
     await one.answered()
-    assert one.seen("map").startswith("divergence from what is held")
+    assert one.seen("map").startswith("divergence from held")
     await one.press("t")
     assert one.seen("map").startswith("entropy")
 

@@ -357,6 +357,7 @@ def test_the_map_says_the_metric_of_every_head_and_which_are_to_come() -> None:
     assert lines[3].startswith("▸1 ")
     assert f"▸{entropies[2]:.2f}" in lines[3]
     assert "? not computed yet" in lines[-1]
+    assert lines[0].startswith(f"entropy · ▸ {entropies[2]:.4g}")
 
 
 @pytest.mark.parametrize("room", [Room(9, 40), Room(30, 120), Room(5, 12), Room(12, 20)])

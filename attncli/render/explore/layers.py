@@ -53,7 +53,9 @@ def layer_map(
     lattice = map_.lattice(rows, columns, width)
 
     def lines() -> Iterator[Sequence[Segment]]:
-        facts = [kind] * (kind != "self")
+        number = known.get(chosen)
+        facts = [f"{QUERY} {UNDEFINED if number is None else f'{number:.4g}'}"] * (chosen in known)
+        facts += [kind] * (kind != "self")
         if len(rows) < len(map_.layers):
             facts.append(f"layers {map_.layers[rows[0]]}–{map_.layers[rows[-1]]} of {len(map_.layers)}")
         if len(columns) < len(map_.heads):
