@@ -433,7 +433,8 @@ class Explorer(App[None]):
         elif self._pane == "heads":
             self.go(self.look.next_head(self.room, columns + rows * self._picture.heads_in_a_line))
         else:
-            self.go(self.look.moved(self.room, rows, columns))
+            queries, keys = self._picture.shown  # of which a cell of a long text has several
+            self.go(self.look.moved(self.room, rows * queries.step, columns * keys.step))
 
     def action_end(self, side: int) -> None:
         """Go to the first or the last query, head or layer."""

@@ -300,6 +300,14 @@ async def test_a_target_that_stands_alone_is_typed_in_the_first_line(one):
     assert one.look.held is None
 
 
+@in_app(text=LONG * 4)
+async def test_in_a_long_text_one_goes_from_cell_to_cell(one):
+    await one.press("escape", "j", "l", "l")
+    queries, keys = one.app._picture.shown
+    assert (one.look.query, one.look.key) == (queries.step, 2 * keys.step)
+    assert min(queries.step, keys.step) > 1
+
+
 @in_app()
 async def test_a_mistake_in_the_mask_goes_with_its_line(one):
     for way in ("escape", "tab", "f1"):
