@@ -114,10 +114,10 @@ class Pool:
     def _end(self) -> None:
         """End all workers, and the threads that wait for them or for their answers to be read."""
         self._is_over = True
-        with self._starting:  # after which none is started
+        with self._starting:  # after which none is started, and under which their own threads wait for their end too
             self._kill()
-        for process in list(self._processes):
-            process.join()
+            for process in list(self._processes):
+                process.join()
         with suppress(Empty):
             while True:
                 own = self._order.get_nowait()
