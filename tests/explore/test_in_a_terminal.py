@@ -193,7 +193,7 @@ def test_the_kinds_of_attention_and_ctrl_c(explored: Explored, tmp_path: Path) -
     explored.sees(r"\? help")
     for kind in ("decoder", "cross", "encoder", "decoder"):
         terminal.press("e")
-        explored.sees(f"layer 0 {kind}", f"entropy · {kind}")
+        explored.sees(f"layer 0 {kind}", rf"entropy · ▸ \S+ · {kind}")
     terminal.press("C-c")
     assert explored.left(tmp_path) == "attn inspect 'the dog' -m t5 --target 'the cat' --kind decoder --head 0"
 
