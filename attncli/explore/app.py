@@ -45,11 +45,11 @@ _LEAVING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if
 _PATIENCE = 0.1  # seconds until a picture that is not true any more is drawn dim: what comes sooner would flicker
 
 
-def run(opened: Callable[[], Asked], look: Look, palette: Palette, save: Save) -> tuple[Seen, bool]:
+def run(asked: Asked, look: Look, palette: Palette, save: Save) -> tuple[Seen, bool]:
     """Let a person look around until they leave; return what they saw last, and whether the model still computes.
 
     Args:
-        opened: opens the model, or returns one that is open.
+        asked: the model.
         look: what they see first.
         palette: how cells look on their terminal.
         save: writes what is seen; what it raises on purpose is told.
@@ -57,7 +57,7 @@ def run(opened: Callable[[], Asked], look: Look, palette: Palette, save: Save) -
     Raises:
         RuntimeError: it failed, which Textual has said on stderr.
     """
-    explorer = Explorer(opened, look, palette, save)
+    explorer = Explorer(asked, look, palette, save)
     settled = {number: signal.getsignal(number) for number in _LEAVING}
     try:
         asyncio.run(explorer.run_until_signalled())
@@ -165,11 +165,11 @@ class Explorer(App[None]):
         for key in KEYS
     ]
 
-    def __init__(self, opened: Callable[[], Asked], look: Look, palette: Palette, save: Save) -> None:
+    def __init__(self, asked: Asked, look: Look, palette: Palette, save: Save) -> None:
         super().__init__(ansi_color=True)
         self.look = look
         self._save = save
-        self.worker = Worker(opened, self._hear)
+        self.worker = Worker(asked, self._hear)
         self._heard: Answer | None = None  # the last answer of the worker
         self._drawn = Event()
         self._picture = Picture(palette)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from threading import Condition, Thread
 from typing import TYPE_CHECKING
 
 from attncli.explore.answer import Answer
-from attncli.explore.answering import Answering, reason
+from attncli.explore.answering import Answering
 
 if TYPE_CHECKING:
     from attncli.explore.look import Look
@@ -23,13 +23,12 @@ class Worker:
     The thread is a daemon: whoever leaves waits for no model.
 
     Args:
-        opened: opens the model, in the thread, or returns one that is open. What it raises is the failure of every
-            answer.
+        asked: the model.
         on_answer: is given each answer, in the thread. While it runs nothing is computed.
     """
 
-    def __init__(self, opened: Callable[[], Asked], on_answer: Callable[[Answer], None]) -> None:
-        self._opened = opened
+    def __init__(self, asked: Asked, on_answer: Callable[[Answer], None]) -> None:
+        self._answering = Answering(asked)
         self._on_answer = on_answer
         self._changed = Condition()
         self._wanted: Look | None = None
@@ -37,7 +36,7 @@ class Worker:
         self._thread = Thread(target=self._run, name="attn explore", daemon=True)
 
     def start(self) -> None:
-        """Begin to open the model."""
+        """Begin to answer."""
         self._thread.start()
 
     def ask(self, look: Look) -> None:
@@ -58,21 +57,13 @@ class Worker:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        answers = self._answers()
         while (look := self._next()) is not None:
-            for answer in answers(look):
+            for answer in self._answering.answers(look):
                 if self._is_closed:
                     return
                 self._on_answer(answer)
                 if self._wanted is not None:
                     break
-
-    def _answers(self) -> Callable[[Look], Iterable[Answer]]:
-        try:
-            return Answering(self._opened()).answers
-        except Exception as error:
-            failure = reason(error)
-            return lambda look: [Answer(look, is_whole=True, failure=failure)]
 
     def _next(self) -> Look | None:
         """Wait for a look and return it; None is that nobody will ask any more."""

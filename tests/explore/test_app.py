@@ -112,7 +112,7 @@ class Driven:
 @asynccontextmanager
 async def driven(asked=None, size=(80, 24), text=TEXT, tier="blocks", save=lambda look, path: f"saved {path}"):
     asked = open_asked() if asked is None else asked() if callable(asked) else asked
-    app = Explorer(lambda: asked, Look(Question(text)), Palette(tier), save)
+    app = Explorer(asked, Look(Question(text)), Palette(tier), save)
     async with app.run_test(size=size) as pilot:
         one = Driven(app, pilot)
         if getattr(asked, "gate", None) is None or asked.gate.is_set():
@@ -456,19 +456,6 @@ def test_a_model_that_blocks_dims_the_picture_and_typing_goes_on(tier):
             await one.answered()
             assert "more" in one.seen("head")
             assert not all(style.dim for style in one.styles("head") if style)
-
-    asyncio.run(within())
-
-
-def test_a_model_that_cannot_be_opened_says_so():
-    def opened():
-        raise InputError("there is no such model")
-
-    async def within() -> None:
-        app = Explorer(opened, Look(Question(TEXT)), Palette(), lambda look, path: "")
-        async with app.run_test(size=(80, 24)) as pilot:
-            one = Driven(app, pilot)
-            await one.until(lambda: "there is no such model" in one.seen("status"))
 
     asyncio.run(within())
 

@@ -7,7 +7,6 @@ from threading import Event, current_thread, main_thread
 import pytest
 from asked_models import Plain
 
-from attncli.errors import LoadError
 from attncli.explore.answer import Answer
 from attncli.explore.look import Look
 from attncli.explore.worker import Worker
@@ -39,9 +38,9 @@ def working() -> Iterator[Working]:
     """Start a worker for a model, and return it with its answers."""
     workers = []
 
-    def start(opened: Callable[[], Asked]) -> tuple[Worker, "Queue[Answer]"]:
+    def start(asked: Asked) -> tuple[Worker, "Queue[Answer]"]:
         answers: Queue[Answer] = Queue()
-        worker = Worker(opened, answers.put)
+        worker = Worker(asked, answers.put)
         workers.append(worker)
         worker.start()
         return worker, answers
@@ -58,27 +57,28 @@ def whole(answers: "Queue[Answer]") -> Answer:
     return answer
 
 
-def test_looks_are_answered_in_a_thread_of_its_own_which_opens_the_model(working: Working) -> None:
-    opened_in = []
+def test_looks_are_answered_in_a_thread_of_its_own(working: Working) -> None:
+    threads = []
 
-    def opened() -> Asked:
-        opened_in.append(current_thread())
-        return Plain(1)
+    class Noted(Plain):
+        def trace(self, question: Question, layers: Sequence[int]) -> Trace:
+            threads.append(current_thread())
+            return super().trace(question, layers)
 
-    worker, answers = working(opened)
+    worker, answers = working(Noted(1))
     for text in ("time flies", "fruit flies"):
         worker.ask(LOOK.asking(text))
         answer = whole(answers)
         assert (answer.look.question.text, answer.failure) == (text, "")
         assert answer.shown is not None
-    (thread,) = opened_in
+    (thread,) = {*threads}
     assert thread is not main_thread()
     assert thread.daemon
 
 
 def test_the_newest_look_wins(working: Working) -> None:
     model = Slow()
-    worker, answers = working(lambda: model)
+    worker, answers = working(model)
     worker.ask(LOOK.asking("one"))
     assert model.begun.get(timeout=_SECONDS) == "one"
     for text in ("two", "three", "four"):
@@ -99,7 +99,7 @@ def test_the_newest_look_wins(working: Working) -> None:
 
 def test_nothing_waits_for_a_slow_model(working: Working) -> None:
     model = Slow()
-    worker, answers = working(lambda: model)
+    worker, answers = working(model)
     worker.ask(LOOK)
     assert answers.get(timeout=_SECONDS).tokens is not None
     model.begun.get(timeout=_SECONDS)
@@ -111,17 +111,6 @@ def test_nothing_waits_for_a_slow_model(working: Working) -> None:
     assert answers.empty()
 
 
-def test_a_model_that_cannot_be_opened_is_the_failure_of_each_answer(working: Working) -> None:
-    def opened() -> Asked:
-        raise LoadError("there is no such model")
-
-    worker, answers = working(opened)
-    for text in ("one", "two"):
-        worker.ask(LOOK.asking(text))
-        answer = answers.get(timeout=_SECONDS)
-        assert (answer.look.question.text, answer.failure, answer.is_whole) == (text, "there is no such model", True)
-
-
 def test_the_thread_outlives_whatever_goes_wrong(working: Working) -> None:
     class Wrong(Plain):
         def trace(self, question: Question, layers: Sequence[int]) -> Trace:
@@ -129,7 +118,7 @@ def test_the_thread_outlives_whatever_goes_wrong(working: Working) -> None:
                 raise ZeroDivisionError("division by zero")
             return super().trace(question, layers)
 
-    worker, answers = working(lambda: Wrong(1))
+    worker, answers = working(Wrong(1))
     worker.ask(LOOK.asking("one"))
     assert "ZeroDivisionError: division by zero" in whole(answers).failure
     worker.ask(LOOK.asking("two"))
@@ -140,7 +129,7 @@ def test_it_may_be_asked_before_it_starts_and_after_it_is_closed() -> None:
     answers: Queue[Answer] = Queue()
     model = Slow()
     model.may_go_on.set()
-    worker = Worker(lambda: model, answers.put)
+    worker = Worker(model, answers.put)
     worker.ask(LOOK)
     worker.start()
     assert whole(answers).shown is not None

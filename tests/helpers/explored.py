@@ -137,9 +137,7 @@ def explored(
             screen.feed(data)
 
     async def within() -> None:
-        app = Explorer(
-            lambda: Gated(open_asked(model=model), gate), Look(Question(text)), Palette(tier), lambda look, path: ""
-        )
+        app = Explorer(Gated(open_asked(model=model), gate), Look(Question(text)), Palette(tier), lambda look, path: "")
         app.driver_class = Driver
 
         async def walked(_: Pilot[None]) -> None:

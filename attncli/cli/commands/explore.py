@@ -133,7 +133,7 @@ def explore(
     from attncli.explore.saving import Saving
 
     end_with_who_types()
-    seen, is_computing = run(lambda: asked, look, _palette(environment, colors, is_page), Saving(given))
+    seen, is_computing = run(asked, look, _palette(environment, colors, is_page), Saving(given))
     if not is_page:
         environment.write([f"{command_of(seen, given).line()}\n"])
     if is_computing:  # Python would end under its thread, and torch aborts then
