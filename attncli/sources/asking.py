@@ -40,12 +40,10 @@ class Asked(Protocol):
     """A model, opened once, that answers questions about its layers, one thread at a time.
 
     Attributes:
-        name: what it is called.
         layers: those that have softmax attention, in order.
         own: the only question that it answers, that of a saved trace; None where it answers any.
     """
 
-    name: str
     layers: Sequence[int]
     own: Question | None
 
@@ -79,7 +77,6 @@ def open_asked(
     model: str | None = None,
     saved: str | Path | None = None,
     heads: Choice = None,
-    kind: str | None = None,
     special: bool = True,
     given: Given = "text",
     **options: Any,
@@ -90,7 +87,6 @@ def open_asked(
         model: a checkpoint's folder or hub name; None is the toy layer.
         saved: a file that holds a trace, in place of a model; `special`, `given` and `options` do not apply to it.
         heads: which heads to show and derive; None is all of them.
-        kind: the only kind of attention to record; None is every kind.
         special: whether the tokenizer adds its special tokens.
         given: what the questions have; see `open_source`.
         options: see `open_source`.
@@ -103,15 +99,15 @@ def open_asked(
     if saved is not None:
         from attncli.trace.store import load
 
-        return _Saved(load(saved, None, heads, kind))
+        return _Saved(load(saved, None, heads, None))
     every, chosen = Indices.of("layer", None), Indices.of("head", heads)
     if model is None:
         from attncli.sources.toy import ToyLayer
 
-        return _Live(ToyLayer(every, chosen, kind=kind, mask=None, special=special, **options))
+        return _Live(ToyLayer(every, chosen, kind=None, mask=None, special=special, **options))
     from attncli.sources.engines import open_checkpoint
 
-    how: dict[str, Any] = {"kind": kind, "mask": None, "special": special, "generate": 0, "values": True}
+    how: dict[str, Any] = {"kind": None, "mask": None, "special": special, "generate": 0, "values": True}
     return _Live(open_checkpoint(model, every, chosen, given=given, **how, **options))
 
 
@@ -122,7 +118,6 @@ class _Live:
 
     def __init__(self, model: OpenModel) -> None:
         self._model = model
-        self.name = model.name
         self.layers = model.attention_layers
 
     def steps(self, layers: Sequence[int]) -> list[list[int]]:
@@ -147,7 +142,6 @@ class _Saved:
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
-        self.name = trace.source.title
         self.layers: Sequence[int] = sorted({layer.layer for layer in trace.layers})
         self.own = Question(trace.text, trace.pair, trace.target)
 

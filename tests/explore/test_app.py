@@ -29,7 +29,7 @@ class Gated:
 
     def __init__(self) -> None:
         self.asked = open_asked()
-        self.name, self.layers = self.asked.name, self.asked.layers
+        self.layers = self.asked.layers
         self.steps, self.trace = self.asked.steps, self.asked.trace
         self.gate = Event()
         self.gate.set()

@@ -20,7 +20,6 @@ class Plain:
     own: Question | None = None
 
     def __init__(self, layers: int, **options: Any) -> None:
-        self.name = str(options.get("model"))
         self.layers: Sequence[int] = range(layers)
         self.options = options
         self.asked: list[tuple[str, list[int]]] = []
@@ -50,7 +49,6 @@ class Made:
         layers: those that it has.
     """
 
-    name = "made"
     own: Question | None = None
 
     def __init__(self, made: Callable[[Question], Trace], layers: Sequence[int] = (0,)) -> None:

@@ -34,7 +34,7 @@ class Gated:
     """A model that waits before it computes, as long as its gate is shut."""
 
     def __init__(self, asked: Asked, gate: Event) -> None:
-        self.name, self.layers, self.own = asked.name, asked.layers, asked.own
+        self.layers, self.own = asked.layers, asked.own
         self.steps, self.tokens = asked.steps, asked.tokens
         self._trace, self._gate = asked.trace, gate
 

@@ -384,7 +384,7 @@ def _toy() -> Asked:
 
 def test_what_the_toy_layer_has_not_is_refused() -> None:
     toy = _toy()
-    assert (toy.name, list(toy.layers), toy.own, toy.steps([0])) == ("the toy layer", [0], None, [[0]])
+    assert (list(toy.layers), toy.own, toy.steps([0])) == ([0], None, [[0]])
     with pytest.raises(UsageError, match="layer 1 is out of range"):
         toy.trace(Question("time"), [1])
     with pytest.raises(UsageError, match="causl"):
