@@ -59,11 +59,15 @@ def main() -> None:
             print(f"{core} {capability}: gives {found}, which is there already", flush=True)
         else:
             known.append(found)
-            command = [sys.executable, "-m", "pytest", "-q", *NUMERIC, *sys.argv[1:]]
+            # A place of its own for temporary files: from the one that pytests share, each removes what is old, and
+            # fails where another was removing it.
+            place = tempfile.TemporaryDirectory()
+            command = [sys.executable, "-m", "pytest", "-q", f"--basetemp={place.name}", *NUMERIC, *sys.argv[1:]]
             said = tempfile.TemporaryFile("w+")  # noqa: SIM115
-            running.append((found, said, subprocess.Popen(command, env=environment, stdout=said, stderr=said)))
-    for found, said, process in running:  # beside each other: a run by itself waits for what each process imports
+            running.append((found, said, place, subprocess.Popen(command, env=environment, stdout=said, stderr=said)))
+    for found, said, place, process in running:  # beside each other: alone, each waits for its imports
         process.wait()
+        place.cleanup()
         said.seek(0)
         print(f"the numeric tests with {found}:\n{said.read()}", flush=True)
     print(f"the numeric tests ran with {'; '.join(known[1:]) or 'no other kernels'}", flush=True)
