@@ -359,7 +359,7 @@ class Explorer(App[None]):
                 self.go(self.look.masked(value))
             self._say("" if mistake is None else mistake.reason, mistake)
         elif self._prompt.name != "save":
-            self.go(self.look.beside(value))
+            self.go(self.look.beside(self._prompt.name, value))
 
     def action_enter(self) -> None:
         """Take what is typed: leave the text, find the next token, keep the mask, or save; in the maps type."""
@@ -498,13 +498,10 @@ class Explorer(App[None]):
         """Open the line that edits the mask."""
         self._open("mask", self.look.question.mask or "")
 
-    def action_second(self) -> None:
-        """Open the line that edits the second text; a target that stands alone has none beside it."""
-        asked = self.look.question
-        if asked.target is None:
-            self._open("pair", asked.pair or "")
-        elif self.look.typed == "text":
-            self._open("target", asked.target)
+    def action_beside(self, name: str) -> None:
+        """Open the line that edits the pair or the target; one that stands alone is typed in the first line."""
+        if self.look.typed != name:
+            self._open(name, getattr(self.look.question, name) or "")
 
     def action_save(self) -> None:
         """Open the line that names a file."""

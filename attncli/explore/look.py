@@ -108,11 +108,9 @@ class Look:
         """Return the look through another mask; an empty one is the model's own."""
         return replace(self, question=self.question._replace(mask=mask.strip() or None))
 
-    def beside(self, text: str) -> Look:
-        """Return the look at the same text beside another one: as target, or as pair, of which an empty one is none."""
-        if self.question.target is not None:
-            return replace(self, question=self.question._replace(target=text))
-        return replace(self, question=self.question._replace(pair=text or None))
+    def beside(self, name: str, text: str) -> Look:
+        """Return the look at the same text with another `pair` or `target` beside it; an empty one is none."""
+        return replace(self, question=Question(**self.question._asdict() | {name: text or None}))
 
     def holding(self) -> Look:
         """Return the look with this question held, so that others are compared with it; with none if one is held."""

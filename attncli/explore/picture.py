@@ -281,7 +281,8 @@ class Picture:
         found = self._looked_at(scene.look)
         look, sight = (scene.look, None) if found is None else found
         cursor = Cursor(look.head, look.query, look.key)
-        how = self._palette, screen.Room(2, room.width)
+        # The line of the cell may be the one that is typed in.
+        how = self._palette, screen.Room(2 if "cell" in scene.places else 1, room.width)
         return self._once("cell", status, sight, cursor, matters, tuple(told), *how)
 
     def _pointed(self, column: int, reason: str, room: screen.Room) -> Block:

@@ -206,7 +206,8 @@ DOES = {
     "kind": ({}, ("escape",), _is(kind="self")),
     "find": ({}, ("escape",), _has_label("find")),
     "mask": ({}, ("escape",), _has_label("mask")),
-    "second": ({}, ("escape",), _has_label("pair")),
+    "beside('pair')": ({}, ("escape",), _has_label("pair")),
+    "beside('target')": ({}, ("escape",), _has_label("target")),
     "save": ({}, ("escape",), _has_label("save")),
     "hold": ({}, ("escape",), lambda one: one.look.held == Question(TEXT)),
     "why": ({}, ("escape",), lambda one: "the sum over" in one.seen("why")),
@@ -283,17 +284,19 @@ async def test_the_second_text_is_edited(one):
     assert one.look.question == Question(TEXT, pair="hi you")
     await one.press("p", "ctrl+u", "enter")
     assert one.look.question == Question(TEXT)
-    one.app.go(replace(one.look, question=Question(TEXT, target="die")))
-    await one.press("p", *" Zeit", "enter")
+    await one.press("P", *"die Zeit", "enter")
     await one.answered()
     assert one.look.question == Question(TEXT, target="die Zeit")
     assert "die" in one.seen("tokens")
+    await one.press("P", "ctrl+u", "enter")
+    await one.answered()
+    assert (one.look.question, one.seen("tokens")) == (Question(TEXT), before)
 
 
 @in_app()
 async def test_a_target_that_stands_alone_is_typed_in_the_first_line(one):
     one.app.go(Look(Question("", target="die Zeit"), typed="target"))
-    await one.press("escape", "d", "p", "i", "x", "escape")
+    await one.press("escape", "d", "P", "i", "x", "escape")
     assert one.look.question == Question("", target=f"{TEXT}x")
     assert one.look.held == Question("", target="die Zeit")
     await one.press("d")

@@ -88,6 +88,7 @@ WALK = [
     ("m", "mask:"), ("window(2) & cuasal", r"\^ unknown mask 'cuasal'"), ("Escape", "!mask:"),
     ("m", "mask:"), ("window(2)", r"mask: window\(2\)"), ("Enter", "!mask:"),
     ("p", "pair:"), ("two", "pair: two"), ("Escape", "!pair:"),
+    ("P", "target:"), ("two", "needs an encoder-decoder"), ("Escape", "!target:"),
     ("s", "save: attention.svg"), ("Enter", "saved: attn"),
     ("?", "Shift-Tab"), ("Escape", "!Shift-Tab"),
     ("Tab", ""), ("Right", "head 1 ·"), ("Left", "head 0 ·"),  # in the small heads
@@ -186,10 +187,15 @@ def test_the_kinds_of_attention_and_ctrl_c(explored: Explored, tmp_path: Path) -
     config = T5Config(vocab_size=128, d_model=16, d_ff=16, d_kv=8, num_heads=2, num_layers=2, decoder_start_token_id=0)
     model = save_for_auto(T5ForConditionalGeneration(config), tmp_path / "t5")
     terminal = explored.terminal
-    terminal.type(f"clear; stty -g > before; {ATTN} explore -m {model.name} 'the dog' --target 'the cat'")
+    terminal.type(f"clear; stty -g > before; {ATTN} explore -m {model.name} 'the dog'")
     terminal.press("Enter")
     explored.sees("F1 help", "layer 0 encoder")
     terminal.press("Escape")
+    explored.sees(r"\? help")
+    terminal.press("P")
+    explored.sees("target:")
+    terminal.type("the cat")
+    terminal.press("Enter")
     explored.sees(r"\? help")
     for kind in ("decoder", "cross", "encoder", "decoder"):
         terminal.press("e")

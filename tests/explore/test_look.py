@@ -119,10 +119,9 @@ def test_what_is_asked_changes_alone() -> None:
     held = LOOK.holding().asking("fruit")
     assert (held.held, held.question) == (LOOK.question, Question("fruit"))
     assert held.holding().held is None
-    assert LOOK.beside("fruit").question == LOOK.question._replace(pair="fruit")
-    assert LOOK.beside("fruit").beside("") == LOOK
-    of_target = Look(Question("time", target="die"))
-    assert of_target.beside("").question == Question("time", target="")
+    for name in ("pair", "target"):
+        assert LOOK.beside(name, "fruit").question == LOOK.question._replace(**{name: "fruit"})
+        assert LOOK.beside(name, "fruit").beside(name, "") == LOOK
 
 
 def test_what_is_held_is_on_the_map_until_it_is_let_go() -> None:

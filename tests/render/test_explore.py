@@ -502,7 +502,7 @@ def test_differences_are_those_of_shared_tokens_and_the_others_are_marked() -> N
     assert "~ not in what is held" in last
     assert "masked" not in last
     fits(small_heads(sight, 0, None, "all", COLOUR, Room(8, 30)).block, Room(8, 30))
-    told = texts(status(sight, Cursor(1, 4, 3), "", [], SHADES, Room(1, 200)))[0]
+    told = texts(status(sight, Cursor(1, 4, 3), "", [], SHADES, Room(2, 200)))[0]
     assert "from" in told
 
 
@@ -557,6 +557,8 @@ def test_what_went_wrong_has_both_lines_where_one_is_too_short() -> None:
     assert cell.startswith("▸ 1 w1")
     assert below.startswith(f"{problem} · held")
     assert " ".join(line.strip() for line in texts(narrow)) == problem
+    (alone,) = texts(status(sight, Cursor(0, 1, 1), problem, ["held"], SHADES, Room(1, 50)))
+    assert alone.rstrip() == f"{problem[:48]}…"
     longer = texts(status(None, Cursor(0, 0, 0), problem * 2, [], SHADES, Room(2, 50)))
     assert longer[1].rstrip().endswith("…")
 

@@ -30,19 +30,20 @@ def status(
         matters: what matters most, such as what went wrong; where one line is too short for it, it has both.
         said: what else does: that something is computed, what is held.
         palette: how words look.
-        room: at least 1 line of 10 cells.
+        room: 2 lines, or 1 for all but the cell, of at least 10 cells.
     """
 
     def lines() -> Iterator[list[Segment]]:
-        first, *rest = in_words(palette.label(matters), room.width)
-        if rest:
+        text = palette.label(matters)
+        first, *rest = in_words(text, room.width)
+        if rest and room.lines > 1:
             yield [Segment(first, DIM)]
             yield in_a_line([" ".join(rest)], room.width, palette)
             return
-        if sight is not None:
+        if sight is not None and room.lines > 1:
             asked, *facts = cell_facts(sight, cursor, palette)
             yield in_a_line(facts, room.width, palette, asked)
-        others = [first, *(palette.label(each) for each in said)]
+        others = [text, *(palette.label(each) for each in said)]
         if sight is not None:
             others += [proof_line(sight.layer, palette).plain] if sight.layer.proof else []
             title, *facts = what_ran(sight.trace, palette).plain.split(" · ")
