@@ -502,6 +502,9 @@ def test_differences_are_those_of_shared_tokens_and_the_others_are_marked() -> N
     assert "~ not in what is held" in last
     assert "masked" not in last
     fits(small_heads(sight, 0, None, "all", COLOUR, Room(8, 30)).block, Room(8, 30))
+    small = texts(small_heads(sight, 0, None, "all", SHADES, Room(24, 60)).block)
+    marked = [index for index, line in enumerate(small[1:]) if re.fullmatch("[~ ]*~[~ ]*", line)]
+    assert marked == sorted(sight.alone[0])
     told = texts(status(sight, Cursor(1, 4, 3), "", [], SHADES, Room(2, 200)))[0]
     assert "from" in told
 

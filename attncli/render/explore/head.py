@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -220,7 +220,8 @@ class _Head:
         if self._header > 1:
             yield [margin, *self._ticks()]
         lines, (_, values, allowed, _) = self._lattice.lines, self._picture
-        body = map_lines(values, allowed, self._lattice, self.palette, self.scale, self._at, self._blank)
+        blank = partial(self.sight.blank, *self.window[:2])
+        body = map_lines(values, allowed, self._lattice, self.palette, self.scale, self._at, blank)
         for number, (rows, cells) in enumerate(zip(lines[: self._body], body, strict=False)):
             is_first = number == 0 or not rows or lines[number - 1] != rows
             yield [*(self._label(rows) if is_first else [margin]), *cells]
@@ -285,15 +286,6 @@ class _Head:
         blind = self.sight.blind(self.cursor.head)[stood_for.start : stood_for.stop].any()
         odd = MARK if blind else ALONE if not self.sight.alone[0].isdisjoint(stood_for) else ""
         return [fixed(text, width - 3, style, "left"), fixed(f" {odd}", 3, BOLD, "left")]
-
-    def _blank(self, row: int, column: int) -> str:
-        """Return the mark of a cell that does not count: it is masked, or the held text has none like it."""
-        rows, columns, *_ = self.window
-        sides = zip((rows, columns), (row, column), self.sight.size, self.sight.alone, strict=True)
-        for part, place, size, alone in sides:
-            if alone and alone.issuperset(range(part[place], min(part[place] + part.step, size))):
-                return ALONE
-        return "·"
 
     def _legend(self) -> list[Segment]:
         """Return what the colours and the marks say, as much of it as one line has room for."""

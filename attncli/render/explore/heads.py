@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.segment import Segment
@@ -61,6 +62,7 @@ def small_heads(sight: Sight, head: int, ramp: Ramp | None, range_: Range, palet
     shown = layer.heads[first : first + count]
     strips = [shown[start : start + tiles.in_a_strip] for start in range(0, len(shown), tiles.in_a_strip)]
     lattice = sight.lattice(tiles.rows, tiles.columns, tiles.cell)
+    blank = partial(sight.blank, tiles.rows, tiles.columns)
     scales, names = sight.scales(ramp, range_), _named(sight, tiles.wide)
 
     def lines() -> Iterator[list[Segment]]:
@@ -69,7 +71,9 @@ def small_heads(sight: Sight, head: int, ramp: Ramp | None, range_: Range, palet
                 yield _groups(sight, strip, tiles.wide, palette)
             yield [segment for one in strip for segment in _title(names[one], one == head, tiles.wide, palette)]
             pictures = ((one, sight.pooled(one, tiles.rows, tiles.columns)) for one in strip)
-            maps = [map_lines(own.values, own.allowed, lattice, palette, scales[one]) for one, own in pictures]
+            maps = [
+                map_lines(own.values, own.allowed, lattice, palette, scales[one], blank=blank) for one, own in pictures
+            ]
             gap = Segment(" " * (tiles.wide - lattice.width + 1))
             for parts in zip(*maps, strict=True):
                 yield [segment for part in parts for segment in (*part, gap)]

@@ -12,6 +12,7 @@ import numpy as np
 from attncli.analysis.alignment import LayerPair, alignments, layer_pairs
 from attncli.attention import CELLS, row_blocks
 from attncli.render.axes import Axis
+from attncli.render.explore.drawn import ALONE
 from attncli.render.heatmap import Extent, Picture, in_blocks, marks_of
 from attncli.render.lattice import Cell, Lattice
 from attncli.render.palette import Scale
@@ -137,6 +138,13 @@ class Sight:
         pool = rows.step // steps[0], columns.step // steps[1]
         values, allowed = in_blocks(values, allowed, *pool, self.pair is not None)
         return Picture("", values, allowed, Extent(float(kept.highest[place].max()), kept.marks[place]))
+
+    def blank(self, rows: range, columns: range, row: int, column: int) -> str:
+        """Return the mark of a block that does not count: it is masked, or what is held has none like it."""
+        for part, place, size, alone in zip((rows, columns), (row, column), self.size, self.alone, strict=True):
+            if alone and alone.issuperset(range(part[place], min(part[place] + part.step, size))):
+                return ALONE
+        return "·"
 
     def lattice(self, rows: range, columns: range, cell: Cell) -> Lattice:
         """Return where the cells stand that begin at these rows and columns."""
