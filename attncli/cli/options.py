@@ -65,7 +65,7 @@ Jobs = Annotated[
         "-j",
         metavar="N|auto",
         help="Processes that share many sentences. Default: auto, which is one for each core from sentence 512 on, of "
-        "attn tokens 4,096.",
+        "attn tokens and the transformers engine 4,096.",
         envvar="ATTN_JOBS",
     ),
 ]

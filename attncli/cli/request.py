@@ -136,15 +136,17 @@ def made_of(
     if only is not None:
         sentences = _the_only(sentences, only)
     work, source = work_of(environment, request, task, given)
+    shared_from = source.shared_from
     if jobs is None and (asked.load.device not in (None, "cpu") or asked.load.device_map is not None):
         jobs = 1  # there is one device, and one copy of the weights on it
     if dataset is not None:
         from attncli.corpus.parts import in_parts
 
         parts, batches = dataset.parts(work), in_parts(sentences, asked.sentences.files)
-        return dataset.counted(answered(parts, batches, jobs, parts.on(lambda: work.on(source))))
-    batches = in_windows(sentences, together_from(jobs) if task.made.by_sentence and not source.runs_together else 1)
-    answers = answered(work, batches if resumed is None else resumed.left(batches), jobs, work.on(source))
+        return dataset.counted(answered(parts, batches, jobs, parts.on(lambda: work.on(source)), shared_from))
+    waits = source.runs_together or not task.made.by_sentence
+    batches = in_windows(sentences, 1 if waits else together_from(jobs, shared_from))
+    answers = answered(work, batches if resumed is None else resumed.left(batches), jobs, work.on(source), shared_from)
     if given == "target" and not keeps_errors:
         return _refusing(answers)
     return answers if resumed is None else resumed.due(answers)

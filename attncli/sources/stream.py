@@ -22,9 +22,11 @@ class Source(Protocol):
 
     Attributes:
         runs_together: whether several sentences may be computed side by side, so that more at once are faster.
+        shared_from: the number of the sentence from which on other processes pay for opening it once more.
     """
 
     runs_together: bool
+    shared_from: int
 
     def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
         """Return the attention of one sentence.
@@ -89,11 +91,18 @@ class Sentence(NamedTuple):
 
 MOST_TOGETHER = 256
 
+SHARED_FROM = 512
+"""The number from which on sentences are shared with processes that start in tenths of a second."""
+
+LATE = 4096
+"""That where a start takes seconds, or a sentence next to nothing."""
+
 
 class OneByOne(ABC):
     """A source that computes its sentences one after the other; see `attncli.sources.stream.Source`."""
 
     runs_together = False
+    shared_from = SHARED_FROM
 
     @abstractmethod
     def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:

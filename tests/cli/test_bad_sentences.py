@@ -264,6 +264,7 @@ class Crowded:
     """A source in whose memory one sentence at a time finds room, and a word of more than five letters none."""
 
     runs_together = True
+    shared_from = 512
 
     def __init__(self) -> None:
         self.layer = open_source()

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from small_checkpoints import minilm_folder
@@ -57,6 +58,31 @@ def test_many_processes_write_what_one_writes(attn: Run, corpus: Path, arguments
     assert alone.code == 5
     ran = attn(*arguments, "--file", corpus, *kept, "-j", "3")
     assert (ran.code, ran.out, ran.err) == (alone.code, alone.out, alone.err)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shared_from"),
+    [
+        (["inspect", "-F", "jsonl"], 512),
+        (["heads", "-F", "json", "-m", "demo"], 512),
+        (["heads", "-F", "json", "-m", "demo", "--engine", "transformers"], 4096),
+        (["diff", "-m", "demo", "-m", "demo", "--layer", "0"], 512),
+        (["tokens", "-F", "jsonl"], 4096),
+    ],
+)
+def test_processes_of_nobodys_wish_pay_for_their_start(
+    attn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], shared_from: int
+) -> None:
+    started = pytest.fail.Exception("workers start")
+    monkeypatch.setattr("attncli.corpus.local.affordable", lambda: 2)
+    monkeypatch.setattr("attncli.corpus.workers.Pool", Mock(side_effect=started))
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n" * (shared_from - 2) + "time\n")
+    assert attn(*arguments, "--file", corpus, "--jobs", "auto").code == 0
+    with corpus.open("a") as file:
+        file.write("flies\n")
+    with pytest.raises(pytest.fail.Exception, match="workers start"):
+        attn(*arguments, "--file", corpus, "--jobs", "auto")
 
 
 @pytest.mark.parametrize("command", ["inspect", "tokens"])

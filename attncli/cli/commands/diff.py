@@ -175,7 +175,8 @@ def _over_sentences(
         work_of(environment, request, Task(AsTheyAre(), "all", values=False), given) for request in requests
     )
     work = Differing(first, second, queries)
-    answers = answered(work, in_windows(many), jobs, work.on(source, other))
+    shared_from = max(source.shared_from, other.shared_from)
+    answers = answered(work, in_windows(many), jobs, work.on(source, other), shared_from)
     results = followed_together(context, environment, answers, last_number(texts), is_alone=False, stops=False)
     state = merged(results)
     if state is None:

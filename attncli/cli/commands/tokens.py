@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from attncli.corpus.work import Answer
     from attncli.trace.tokenization import Choice, Tokenization
 
-_WORTH_IT = 4096  # the number of the sentence from which on more processes pay for their start, which tokens hardly do
-
 
 @dataclass(frozen=True)
 class _Tokenizing(Options):
@@ -108,6 +106,7 @@ def _made(
     from attncli.corpus.local import answered, together_from
     from attncli.corpus.tokenizing import Tokenizing
     from attncli.corpus.work import in_windows
+    from attncli.sources.stream import LATE
 
     if asked.from_ is not None:
         from attncli.trace.store import load
@@ -130,7 +129,7 @@ def _made(
     work = Tokenizing(made, options, asked.texts.pair)
     with loading(environment, asked.model, asked.vocab):
         here = work.open()
-    return answered(work, in_windows(texts, together_from(jobs)), jobs, here, _WORTH_IT)
+    return answered(work, in_windows(texts, together_from(jobs, LATE)), jobs, here, LATE)
 
 
 def _draw(
