@@ -23,14 +23,14 @@ def settle_signals() -> None:
         number = getattr(signal, name, None)
         # What a shell had us ignore (nohup, a job in a script's background) is ignored.
         if number is not None and signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, _end)
+            signal.signal(number, end)
 
 
 def leave_signals() -> None:
     """Take signals as Python does where nobody settles them, for a program of the user's that runs in this process."""
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) == _end:
+        if number is not None and signal.getsignal(number) == end:
             signal.signal(number, signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL)
 
 
@@ -49,7 +49,8 @@ class Undoing:
         _undoing.remove(self._undo)
 
 
-def _end(number: int, _: object) -> None:
+def end(number: int, _: object = None) -> None:
+    """Undo what is half-written, and end with 128 + the number of a signal, from whatever thread this is called."""
     # No exception: in an import, a finalizer, a callback from C or a library's `except:` one is swallowed or reported.
     while _undoing:
         try:

@@ -6,6 +6,11 @@ import os
 import select
 import signal
 from threading import Thread
+from time import sleep
+
+from attncli.interruption import end
+
+_PATIENCE = 2  # seconds for ending as a person who leaves does; Textual waits for ever to write to what is gone
 
 
 def is_served() -> bool:
@@ -24,3 +29,5 @@ def _watch() -> None:
     waiting.register(0, 0)  # that the other end is closed is always reported
     if any(event & select.POLLHUP for _, event in waiting.poll()):
         os.kill(os.getpid(), signal.SIGTERM)
+        sleep(_PATIENCE)
+        end(signal.SIGHUP)

@@ -118,6 +118,18 @@ def test_a_terminal_that_goes_ends_it() -> None:
         assert one.process.wait(20) == 0
 
 
+@pytest.mark.usefixtures("signals_arrive")
+def test_a_terminal_that_goes_while_it_does_not_read_ends_it() -> None:
+    with person(TEXT, "-m", "demo") as one:
+        one.until("head 0", "entropy")
+        for _ in range(40):
+            one.types("\x1b[5~\x1b[6~")  # the layer before and the next one: more frames than wait to be written
+            time.sleep(0.1)
+        os.close(one.terminal)
+        one.terminal = os.open(os.devnull, os.O_RDONLY)
+        assert one.process.wait(20) == 128 + signal.SIGHUP
+
+
 def test_bytes_that_are_no_text_are_lost_and_typing_goes_on() -> None:
     with person(TEXT, "-m", "demo") as one:
         one.until("head 0", "entropy")
