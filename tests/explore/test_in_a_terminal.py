@@ -220,7 +220,7 @@ def test_any_terminal_and_any_way_to_leave(explored: Explored, how: str, is_colo
     explored.start()
     assert ("\x1b[48;5;" in terminal.shown(colored=True)) is is_coloured
     terminal.type("!")
-    explored.sees(f"{TEXT}!\n")
+    explored.sees(f"{TEXT}!\n.*mat !\n")
     if how == "SIGTERM":
         shell = terminal.told("#{pane_pid}")
         os.kill(int(Path(f"/proc/{shell}/task/{shell}/children").read_text().split()[0]), signal.SIGTERM)
