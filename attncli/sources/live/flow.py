@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 from weakref import WeakSet, ref
 
 import torch
 
 from attncli.masks.conventions import Convention
-from attncli.sources.live.axes import Atom, Axis, Layout, leaves
+from attncli.sources.live.axes import Atom, Axis, Layout, beside, leaves
 
 # operand: what may be a factor. outer: factors multiplied, not yet summed. Then what a softmax makes, at once or by
 # hand: scores, exp of them, log of the weights, weights. pending: weights multiplied with values, not yet summed.
@@ -28,6 +28,7 @@ Stage = Literal["operand", "outer", "scores", "exp", "log", "weights", "pending"
 Number = float | torch.Tensor
 
 UNKNOWN: Number = math.nan  # among the numbers of a tensor: it was also multiplied with what is no one constant
+BESIDE = "what is beside the scores"
 _MOST_PRODUCTS = 64  # that are followed at a time
 
 
@@ -259,3 +260,40 @@ def unsure(steps: tuple[Number, ...]) -> tuple[Number, ...]:
 def version(tensor: torch.Tensor) -> int:
     """Return how often a tensor was changed in place; tensors of the inference mode do not count it."""
     return 0 if tensor.is_inference() else tensor._version
+
+
+def scaled(flow: Flow, number: Number, step: Number | None) -> Flow:
+    """Return a flow after all of it was multiplied with a number, which is a step of the scale, or none."""
+    laid = tuple(each._replace(factor=each.factor * number) for each in flow.laid) if flow.laid else ()
+    steps = flow.steps if step is None else (*flow.steps, step)
+    flow = sinks_unread(flow)
+    return flow._replace(scale=None if flow.scale is None else flow.scale * number, steps=steps, laid=laid)
+
+
+def sinks_unread(flow: Flow) -> Flow:
+    """Return a flow of scores whose sinks, if there are any, are not what was put beside them any more."""
+    return flow if flow.sinks is None else flow._replace(sinks=None, unread=BESIDE)
+
+
+def laid_on(flow: Flow, laid: Laid, layout: Layout) -> Flow:
+    """Return a flow after something was laid on a tensor that has this layout now."""
+    if laid.values is not None:
+        where = beside(layout, laid.values.shape)
+        if where is None:
+            return flow._replace(unread=f"the shape of what was laid on by {laid.how}")
+        kept = laid.values.detach() if laid.values.requires_grad else laid.values
+        laid = laid._replace(values=kept, layout=where)
+    if flow.stage == "weights":
+        return flow._replace(after=(*flow.after, laid))
+    if laid.how != "max":
+        flow = sinks_unread(flow)
+    if flow.stage == "exp":  # what is 0 there has no weight
+        laid = laid._replace(fill=-math.inf if laid.fill == 0 else laid.fill, is_of_exp=True)
+    return flow._replace(laid=(*flow.laid, laid))
+
+
+def with_others(flow: Flow, others: Sequence[Flow | None]) -> Flow:
+    """Return the flow of a factor that others were added to, or put beside, which may have other scales."""
+    is_same = all(other is not None and (other is flow or other.steps == flow.steps) for other in others)
+    steps = tuple(step for each in (flow, *others) if each is not None for step in each.steps)
+    return flow._replace(stage="operand", factors=None, steps=flow.steps if is_same else unsure(steps))

@@ -26,13 +26,13 @@ from attncli.sources.live.copies import has_nan
 from attncli.sources.live.flex import Flex
 from attncli.sources.live.flow import Nodes
 from attncli.sources.live.fused import Fused
+from attncli.sources.live.handwritten import HandWritten
 from attncli.sources.live.hooks import on_every_module
 from attncli.sources.live.imports import when_imported
 from attncli.sources.live.mha import Mha, forward_of, is_fused
 from attncli.sources.live.places import Names, is_in_compiled_region, user_line
 from attncli.sources.live.reader import Handler, ModuleHandler, Reader, may_look
 from attncli.sources.live.sdpa import Sdpa
-from attncli.sources.live.softmax import HandWritten
 
 _EAGERLY = (
     "what torch.compile compiles ran eagerly while it was watched; without, its numbers may differ in their last digits"
