@@ -53,6 +53,6 @@ def answered(
         yield from pool.answers()
 
 
-def together_from(jobs: int | None, shared_from: int = SHARED_FROM) -> int:
+def together_from(jobs: int | None, shared_from: int) -> int:
     """Return from which number on the sentences of a source that computes them one by one are in batches of several."""
     return {None: shared_from, 1: sys.maxsize}.get(jobs, 1)

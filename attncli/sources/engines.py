@@ -14,7 +14,7 @@ from attncli.errors import NotExposedError, require
 from attncli.sources.folder import is_gguf
 from attncli.sources.native import DeclinedError, NativeCheckpoint, NotCachedError
 from attncli.sources.options import EngineOptions, checked_options
-from attncli.sources.stream import LATE, SHARED_FROM
+from attncli.sources.stream import SHARED_FROM, SHARED_LATE
 from attncli.text import several, visible
 from attncli.trace.layer import LayerTrace, Proof
 
@@ -210,7 +210,7 @@ class _Native(_OfNative):
 class _Verified(_OfNative):
     """Both engines: the traces of the native one, whose proof is how far they are from those of transformers."""
 
-    shared_from = LATE
+    shared_from = SHARED_LATE
 
     def __init__(self, native: NativeCheckpoint, other: Checkpoint) -> None:
         super().__init__(native)

@@ -92,10 +92,10 @@ class Sentence(NamedTuple):
 MOST_TOGETHER = 256
 
 SHARED_FROM = 512
-"""The number from which on sentences are shared with processes that start in tenths of a second."""
+"""The number from which on sentences are shared with other processes, which start in tenths of a second."""
 
-LATE = 4096
-"""That where a start takes seconds, or a sentence next to nothing."""
+SHARED_LATE = 4096
+"""The number where such a start takes seconds, or a sentence next to nothing."""
 
 
 class OneByOne(ABC):

@@ -28,7 +28,7 @@ Stage = Literal["operand", "outer", "scores", "exp", "log", "weights", "pending"
 Number = float | torch.Tensor
 
 UNKNOWN: Number = math.nan  # among the numbers of a tensor: it was also multiplied with what is no one constant
-BESIDE = "what is beside the scores"
+BESIDE = "what is beside the scores"  # why a flow is unread
 _MOST_PRODUCTS = 64  # that are followed at a time
 
 

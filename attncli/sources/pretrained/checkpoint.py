@@ -31,7 +31,7 @@ from attncli.sources.pretrained.implied import implied_masks, mask_notes
 from attncli.sources.pretrained.positions import ahead, own_tokens, with_prompts
 from attncli.sources.pretrained.recording import Request
 from attncli.sources.reading import Given, Reader, Sentence
-from attncli.sources.stream import LATE
+from attncli.sources.stream import SHARED_LATE
 from attncli.sources.tensors.cache import Notes
 from attncli.sources.tensors.opening import is_fetched
 from attncli.text import several, visible
@@ -53,7 +53,7 @@ class Checkpoint:
     """
 
     runs_together = True
-    shared_from = LATE  # its imports take seconds, and torch multiplies on all cores already
+    shared_from = SHARED_LATE  # its imports take seconds, and torch multiplies on all cores already
     goes_on = False
 
     def __init__(
