@@ -33,7 +33,9 @@ def main() -> None:
         app(prog_name="attn")
     finally:
         # All that lives dies with the process; a look through all of it for cycles first costs 6 % of a short run.
-        gc.freeze()
+        # A program of the user's ends as under python, and a library (triton, by nanobind) complains of what is left.
+        if _IS_OURS and "torch" not in sys.modules:
+            gc.freeze()
 
 
 if __name__ == "__main__":

@@ -102,6 +102,21 @@ def test_a_program_ends_as_under_python(last: str) -> None:
     assert same(write("ends.py", f"import atexit, sys\natexit.register(print, 'at exit')\n{last}\n")) == 0
 
 
+def test_what_is_left_at_the_end_is_collected() -> None:
+    """As nanobind, by which triton is made, demands: it prints some 30 lines of what "leaked" otherwise."""
+    script = """
+import os
+class Cycle:
+    def __init__(self):
+        self.own = self
+    def __del__(self, write=os.write):
+        write(1, b"collected\\n")
+kept = Cycle()
+os.kept = Cycle()
+"""
+    assert same(write("cycles.py", script)) == 0
+
+
 def test_a_function_of_torch_that_fails() -> None:
     last = "try:\n    1 / 0\nexcept ZeroDivisionError:\n    F.scaled_dot_product_attention(torch.ones(2, 3), 1, 2)"
     assert same(write("fails.py", f"{ATTEND}\nattend()\n{last}\n")) == 1
