@@ -1,0 +1,302 @@
+"""Published designs of attention that look odd and are right."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from public_masks import HEAD, HEADS, WIDTH, NanoGPT, batch
+from step import step
+from torch import Tensor, nn
+
+T = 8
+FUTURE = torch.ones(T, T, dtype=torch.bool).triu(1)
+LENGTHS = (8, 5)
+SDPA = F.scaled_dot_product_attention
+
+
+def run(attend, *lengths: int, layers: int = 1, padding_idx: int | None = None) -> list[Tensor]:
+    """A training step of nanoGPT with a function of q, k and v."""
+    return step(NanoGPT(attend, layers=layers, padding_idx=padding_idx), batch(*(lengths or (T, T))))
+
+
+def written(lay, weigh=None, scale: float = HEAD**-0.5, prepare=None, lengths: tuple[int, ...] = (T, T)):
+    """Attention by hand: what is laid on the scores, what becomes of the weights, of queries and keys."""
+
+    def attend(q, k, v, idx):
+        if prepare is not None:
+            q, k = prepare(q), prepare(k)
+        weights = lay(q @ k.transpose(-2, -1) * scale, idx != 0).softmax(-1)
+        return (weights if weigh is None else weigh(weights, idx != 0)) @ v
+
+    return run(attend, *lengths)
+
+
+def causal(scores: Tensor, real: Tensor) -> Tensor:
+    return scores.masked_fill(FUTURE, float("-inf"))
+
+
+def padded(scores: Tensor, real: Tensor) -> Tensor:
+    return scores.masked_fill(~real[:, None, None, :], float("-inf"))
+
+
+# --- scales -------------------------------------------------------------------------------------------------
+
+
+def mup_by_hand():
+    return written(causal, scale=1 / HEAD)
+
+
+def mup_sdpa():
+    return run(lambda q, k, v, _: SDPA(q, k, v, is_causal=True, scale=1 / HEAD))
+
+
+def mup_before():
+    """q / √D before a function that divides by √D again: 1/D, by intent."""
+    return run(lambda q, k, v, _: SDPA(q / math.sqrt(HEAD), k, v, is_causal=True))
+
+
+def cosine():
+    return written(causal, scale=10.0, prepare=lambda x: F.normalize(x, dim=-1))
+
+
+def qk_norm():
+    return run(lambda q, k, v, _: SDPA(F.layer_norm(q, (HEAD,)), F.layer_norm(k, (HEAD,)), v, is_causal=True))
+
+
+def cosine_sdpa():
+    return run(lambda q, k, v, _: SDPA(F.normalize(q, dim=-1), F.normalize(k, dim=-1), v, scale=1.0))
+
+
+# --- what becomes of the weights ----------------------------------------------------------------------------
+
+
+def slots():
+    """Slot attention: the softmax is over slots, and rows are normalised again."""
+
+    class Slots(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.q, self.k, self.v = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+            self.mu = nn.Parameter(torch.randn(1, 4, WIDTH))
+
+        def forward(self, x):
+            slots = self.mu + 0.1 * torch.randn(len(x), 4, WIDTH)
+            for _ in range(2):
+                dots = torch.einsum("bid,bjd->bij", self.q(slots), self.k(x)) * WIDTH**-0.5
+                attn = dots.softmax(dim=1) + 1e-8
+                attn = attn / attn.sum(dim=-1, keepdim=True)
+                slots = slots + torch.einsum("bjd,bij->bid", self.v(x), attn)
+            return slots
+
+    return step(Slots(), torch.randn(2, T, WIDTH))
+
+
+def query_mask():
+    return written(padded, lambda weights, real: weights * real[:, None, :, None], lengths=LENGTHS)
+
+
+def head_mask():
+    kept = torch.tensor([1.0, 0.0, 1.0, 1.0])
+    return written(causal, lambda weights, _: weights * kept[:, None, None])
+
+
+def deberta():
+    """Softmax, and 0 where a mask of queries and keys forbids."""
+
+    def weigh(weights, real):
+        return weights.masked_fill(~(real[:, None, :, None] & real[:, None, None, :]), 0)
+
+    return written(padded, weigh, lengths=LENGTHS)
+
+
+def zero_for_nan():
+    def attend(q, k, v, idx):
+        scores = causal(q @ k.transpose(-2, -1) * HEAD**-0.5, idx)
+        scores = padded(scores, (idx != 0).flip(1))
+        return torch.nan_to_num(scores.softmax(-1)) @ v
+
+    return run(attend, *LENGTHS)
+
+
+# --- fills --------------------------------------------------------------------------------------------------
+
+
+def added_twice(fill: float):
+    def lay(scores, real):
+        hides = (~real[:, None, None, :]).float()
+        hides = hides.masked_fill(~real[:, None, None, :], fill)
+        return scores + torch.full((T, T), fill).triu(1) + hides
+
+    return lambda: written(lay, lengths=LENGTHS)
+
+
+def filled_twice():
+    def lay(scores, real):
+        return scores.masked_fill(FUTURE, -1e9).masked_fill(~real[:, None, None, :], -1e9)
+
+    return written(lay, lengths=LENGTHS)
+
+
+def added(fill: float):
+    return lambda: written(lambda scores, _: scores + torch.full((T, T), fill).triu(1))
+
+
+def filled(fill: float):
+    return lambda: written(lambda scores, _: scores.masked_fill(FUTURE, fill))
+
+
+added_inf_twice, added_1e4_twice, added_1e9_twice = (added_twice(fill) for fill in (-math.inf, -1e4, -1e9))
+added_50, added_200, added_500, added_1000, added_2000, added_5000, added_9000 = (
+    added(-fill) for fill in (50.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 9000.0)
+)
+filled_50, filled_100, filled_1000, filled_10000 = (filled(-fill) for fill in (50.0, 100.0, 1000.0, 10000.0))
+
+
+# --- rules --------------------------------------------------------------------------------------------------
+
+
+def masked(mask: Tensor):
+    return run(lambda q, k, v, _: SDPA(q, k, v, attn_mask=mask))
+
+
+def reformer():
+    """Queries are keys, and a token attends to itself where there is nothing else."""
+
+    def attend(q, k, v, idx):
+        k = F.normalize(q, dim=-1)
+        scores = q @ k.transpose(-2, -1) * HEAD**-0.5
+        scores = scores.masked_fill(torch.eye(T, dtype=torch.bool), -5e4)
+        return scores.masked_fill(FUTURE, torch.finfo(scores.dtype).min).softmax(-1) @ v
+
+    return run(attend)
+
+
+def strict_causal():
+    """A token does not attend to itself; the first attends to itself alone."""
+    mask = torch.ones(T, T, dtype=torch.bool).tril(-1)
+    mask[0, 0] = True
+    return masked(mask)
+
+
+def lookahead():
+    return masked(torch.ones(T, T, dtype=torch.bool).tril(1))
+
+
+def backward():
+    return masked(~FUTURE.T)
+
+
+def local_windows():
+    """Keys of the window before and of the own; windows are an axis beside the heads."""
+
+    def attend(q, k, v, idx):
+        q, k, v = (each.unflatten(2, (T // 2, 2)) for each in (q, k, v))
+        before = [F.pad(each, (0, 0, 0, 0, 1, 0))[:, :, :-1] for each in (k, v)]
+        k, v = (torch.cat(both, dim=3) for both in zip(before, (k, v), strict=True))
+        scores = torch.einsum("bhwid,bhwjd->bhwij", q, k) * HEAD**-0.5
+        i, j = torch.arange(T).view(-1, 2), torch.arange(T).view(-1, 2)
+        j = torch.cat([F.pad(j, (0, 0, 1, 0), value=-1)[:-1], j], dim=1)
+        forbidden = (j[:, None, :] > i[:, :, None]) | (j[:, None, :] < 0)
+        weights = scores.masked_fill(forbidden, torch.finfo(scores.dtype).min).softmax(-1)
+        return torch.einsum("bhwij,bhwjd->bhwid", weights, v).flatten(2, 3)
+
+    return run(attend)
+
+
+def tiled_heads():
+    def attend(q, k, v, idx):
+        k, v = (each[:, :2].repeat(1, 2, 1, 1) for each in (k, v))
+        return SDPA(q, k, v, is_causal=True)
+
+    return run(attend)
+
+
+def sink():
+    """Logits beside the scores, of which the weights are dropped."""
+    logits = torch.randn(HEADS)
+
+    def attend(q, k, v, idx):
+        scores = causal(q @ k.transpose(-2, -1) * HEAD**-0.5, idx)
+        both = torch.cat([scores, logits.view(1, -1, 1, 1).expand(len(q), -1, T, 1)], dim=-1)
+        return (both - both.max(-1, keepdim=True).values).softmax(-1)[..., :-1] @ v
+
+    return run(attend)
+
+
+def softcap():
+    return written(lambda scores, real: causal(50 * torch.tanh(scores / 50), real))
+
+
+def softmax_one():
+    """A query may attend to nothing: 1 is added to what the weights are divided by."""
+
+    def attend(q, k, v, idx):
+        scores = causal(q @ k.transpose(-2, -1) * HEAD**-0.5, idx)
+        raised = torch.exp(scores - scores.amax(-1, keepdim=True))
+        return raised / (raised.sum(-1, keepdim=True) + 1) @ v
+
+    return run(attend)
+
+
+def differential():
+    def attend(q, k, v, idx):
+        one, other = (
+            causal(a @ b.transpose(-2, -1) * HEAD**-0.5, idx).softmax(-1)
+            for a, b in zip(q.chunk(2, 1), k.chunk(2, 1), strict=True)
+        )
+        return ((one - 0.8 * other) @ torch.cat(v.chunk(2, 1), -1)).view(len(q), HEADS, T, HEAD)
+
+    return run(attend)
+
+
+def top_k():
+    def lay(scores, real):
+        scores = causal(scores, real)
+        return scores.masked_fill(scores < scores.topk(3, dim=-1).values[..., -1:], float("-inf"))
+
+    return written(lay)
+
+
+def relative_bias():
+    """A bias of the distance, and nothing beyond a window."""
+    distance = torch.arange(T)[:, None] - torch.arange(T)
+    bias = torch.randn(HEADS, T)[:, distance.clamp(min=0)]
+    return masked(bias.masked_fill((distance < 0) | (distance >= 4), float("-inf")))
+
+
+def swin():
+    """Windows of 8 of which the last is of two regions, and -100 between them."""
+    mask = torch.zeros(2, T, T)
+    mask[1, :4, 4:] = mask[1, 4:, :4] = -100.0
+
+    def attend(q, k, v, idx):
+        scores = (q @ k.transpose(-2, -1) * HEAD**-0.5).view(1, 2, HEADS, T, T) + mask[None, :, None]
+        return scores.view(2, HEADS, T, T).softmax(-1) @ v
+
+    return run(attend)
+
+
+def simultaneous():
+    """A cross-attention that sees as much of the source as it wrote."""
+    layer = nn.TransformerDecoderLayer(WIDTH, HEADS, 32, batch_first=True)
+    x, memory = torch.randn(2, T, WIDTH), torch.randn(2, T, WIDTH)
+    return step(layer, x, memory, tgt_mask=FUTURE, memory_mask=FUTURE)
+
+
+def uniform_padding():
+    """Padding queries see nothing; the fill is finite, and they attend uniformly."""
+
+    def lay(scores, real):
+        return scores.masked_fill(~(real[:, None, :, None] & real[:, None, None, :]), -1e9)
+
+    return written(lay, lengths=LENGTHS)
+
+
+def cloze():
+    return masked(~torch.eye(T, dtype=torch.bool))
+
+
+def class_token():
+    near = (torch.arange(T)[:, None] - torch.arange(T)).abs() < 2
+    near[0] = near[:, 0] = True
+    return masked(near)

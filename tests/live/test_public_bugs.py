@@ -1,0 +1,283 @@
+"""Bugs that people made in public, right and wrong twin each, and published designs: what watching them says.
+
+As a script, `python tests/live/test_public_bugs.py`, it prints what is found in each.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from attncli.analysis.calls.calls import Calls
+from attncli.sources.live.inputs import watching_inputs
+from attncli.sources.live.watching import watching
+
+FOLDER = Path(__file__).parent / "programs"
+MODULES = "public_masks", "public_models", "designs"
+
+
+class Bug(NamedTuple):
+    """A bug, what its calls are held against, and which error is found in its wrong twin.
+
+    Attributes:
+        name: of the function.
+        expect: an expression; None where none says what is right.
+        alone: the code of an error without `expect`; empty where none is found.
+        held: the code of an error with it.
+        place: a pattern of the places that are held against it; None is all.
+        is_harmful: whether it is wrong wherever it stands; some models leave the scale out on purpose.
+    """
+
+    name: str
+    expect: str | None
+    alone: str
+    held: str
+    place: str | None = None
+    is_harmful: bool = True
+
+
+class Design(NamedTuple):
+    """A design, what its calls are held against, and what is wrongly said of it.
+
+    Attributes:
+        name: of the function.
+        expect: an expression; None where none says what it is.
+        alone: the code of an error that is found without `expect` although it is right.
+        held: with it.
+    """
+
+    name: str
+    expect: str | None
+    alone: str = ""
+    held: str = ""
+
+
+BUGS = [
+    Bug("polarity_kpm", "pad", "leak", "leak"),
+    Bug("polarity_sdpa", "pad", "leak", "leak"),
+    Bug("polarity_triu", "causal", "leak", "leak"),
+    Bug("polarity_mfill", "pad", "leak", "leak"),
+    Bug("float_kpm", "pad", "added-bool", "added-bool"),
+    Bug("diag0", "causal", "dead-row", "dead-row"),
+    Bug("diag2_leak", "causal", "leak", "leak"),
+    Bug("window_plus1", "window(4)", "", "window"),
+    Bug("window_right", "window(4)", "", "leak"),
+    Bug("window_dropped", "window(4)", "", "window"),
+    Bug("prefix_off", "prefix(4)", "", "leak"),
+    Bug("prefix_batch", "prefix(4)", "", "leak"),
+    Bug("pad_axis", "pad", "broadcast", "broadcast"),
+    Bug("pad_axis_sdpa", "causal & pad", "", ""),
+    Bug("batch_as_head", "pad", "", "pad"),
+    Bug("repeat_heads", "pad", "", "varies"),
+    Bug("skip_nopad", "pad", "", "pad"),
+    Bug("not_inplace", "causal", "", "leak"),
+    Bug("encoder_as_decoder", "causal", "", "leak"),
+    Bug("causal_encoder", "pad", "", "missing"),
+    Bug("bert_nomask", "pad", "", "pad"),
+    Bug("eps_1e9", "pad", "added-bool", "added-bool"),
+    Bug("fill_zero", "pad", "no-mask", "no-mask"),
+    Bug("bool_added", "pad", "added-bool", "added-bool"),
+    Bug("sign_flipped", "pad", "leak", "leak"),
+    Bug("plus_inf", "pad", "leak", "leak"),
+    Bug("times_mask", "pad", "no-mask", "no-mask"),
+    Bug("after_softmax", "causal & pad", "after-softmax", "after-softmax"),
+    Bug("double_min", "causal & pad", "double-fill", "double-fill"),
+    Bug("weak_fill", "pad", "no-mask", "no-mask"),
+    Bug("nan_rows", "causal & pad", "nan", "nan"),
+    Bug("axis_einsum", "causal", "axis", "axis"),
+    Bug("axis_dim1", "full", "axis", "axis"),
+    Bug("no_scale", "causal", "", "", is_harmful=False),
+    Bug("double_scale", "causal", "unscaled", "unscaled"),
+    Bug("scale_dmodel", "causal", "", ""),
+    Bug("scale_mult", "causal", "", ""),
+    Bug("heads_view", "full", "", ""),
+    Bug("out_view", "full", "", ""),
+    Bug("gqa_repeat", "causal", "", "", is_harmful=False),
+    Bug("batch_first", "pad", "", "pad"),
+    Bug("qk_swapped", "causal", "", ""),
+    Bug("dropout_eval", "causal", "dropout", "dropout"),
+    Bug("cross_nomask", "pad", "", "pad", place="*multihead_attn"),
+    Bug("cross_tgt", "pad", "", "", place="*multihead_attn"),
+    Bug("enc_tgt_pad", "pad", "", "", place="*encoder*"),
+    Bug("wrong_order", "pad", "batch", "batch"),
+    Bug("pad_id", "pad", "", "missing"),
+    Bug("packed_causal", "causal & docs(6,4)", "document", "document"),
+    Bug("packed_mask_to", "causal & docs(6,4)", "", "leak"),
+    Bug("packed_row0", "causal & docs(6,4)", "document", "document"),
+    Bug("packed_nopos", "causal & docs(6,4)", "", ""),
+    Bug("hf_packed_2d", "causal & docs(6,4)", "document", "document"),
+    Bug("hf_nomask", "causal & pad", "", "pad"),
+    Bug("hf_nopos", "causal & pad", "", ""),
+    Bug("left_nopos", "causal & pad", "", ""),
+    Bug("pos_stuck", "causal", "", ""),
+    Bug("cache_slice", "causal", "shape", "shape"),
+    Bug("cache_static", None, "", ""),
+    Bug("cache_iscausal", "causal", "shape", "shape"),
+    Bug("cache_twice", "causal", "", ""),
+    Bug("alibi_sign", "causal", "", ""),
+    Bug("alibi_slopes", "causal", "", "", is_harmful=False),
+    Bug("swin_nomask", None, "", ""),
+    Bug("swin_order", None, "", ""),
+    Bug("mask_and_causal", "causal & docs(6,4)", "backend", "backend"),
+    Bug("softprompt", "pad", "", ""),
+    Bug("all_masked_wrong", "pad", "", "missing"),
+]
+
+DESIGNS = [
+    Design("mup_by_hand", "causal"),
+    Design("mup_sdpa", "causal"),
+    Design("mup_before", "causal", "unscaled", ""),
+    Design("cosine", "causal"),
+    Design("qk_norm", "causal"),
+    Design("cosine_sdpa", "full"),
+    Design("slots", "full", "", "no-mask"),
+    Design("query_mask", "pad"),
+    Design("head_mask", "causal"),
+    Design("deberta", "pad"),
+    Design("zero_for_nan", "causal & pad"),
+    Design("added_1e4_twice", "causal & pad"),
+    Design("added_1e9_twice", "causal & pad"),
+    Design("added_inf_twice", "causal & pad"),
+    Design("filled_twice", "causal & pad"),
+    Design("reformer", "causal & ~window(1)", "dead-row", ""),
+    Design("strict_causal", None),
+    Design("lookahead", "band(7,1)", "leak", ""),
+    Design("backward", "band(0,7)", "leak", ""),
+    Design("local_windows", None),
+    Design("tiled_heads", "causal"),
+    Design("sink", "causal"),
+    Design("softcap", "causal"),
+    Design("softmax_one", "causal"),
+    Design("differential", "causal", "", "no-mask"),
+    Design("top_k", None),
+    Design("relative_bias", "window(4)"),
+    Design("swin", None),
+    Design("simultaneous", "causal"),
+    Design("uniform_padding", "pad"),
+    Design("cloze", "~window(1)"),
+    Design("class_token", "band(1,1) | global(0)"),
+    Design("added_50", "causal", "", "leak"),
+    Design("added_200", "causal", "", "leak"),
+    Design("added_500", "causal", "", "leak"),
+    Design("added_1000", "causal", "", "leak"),
+    Design("added_2000", "causal", "", "leak"),
+    Design("added_5000", "causal", "", "leak"),
+    Design("added_9000", "causal"),
+    Design("filled_50", "causal"),
+    Design("filled_100", "causal"),
+    Design("filled_1000", "causal"),
+    Design("filled_10000", "causal"),
+]
+
+
+Run = Callable[[], list[torch.Tensor]]
+
+
+def watched(run: Run, expect: str | None = None, place: str | None = None) -> tuple[Calls, list[torch.Tensor]]:
+    """The calls of a program, held against an expression, what it computed, and what is drawn after it."""
+    calls = Calls(expect, place=place)
+    torch.manual_seed(0)
+    with watching(calls.take), watching_inputs(calls.tell, calls.taken):
+        tensors = run()
+    calls.finish()
+    return calls, [*tensors, torch.get_rng_state()]
+
+
+def errors(run: Run, expect: str | None = None, place: str | None = None) -> list[str]:
+    """The codes of the errors that are found in a program."""
+    calls, _ = watched(run, expect, place)
+    assert calls
+    return [one.code for one in calls.findings if one.severity == "error"]
+
+
+def bits(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.dtype, *tensor.shape, tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+
+
+def named(each: Bug | Design) -> str:
+    return each.name
+
+
+@pytest.fixture(scope="module")
+def programs() -> Iterator[dict[str, Callable[..., list[torch.Tensor]]]]:
+    """The functions of the programs by their names; what they imported is forgotten afterwards."""
+    own = {path.stem for path in FOLDER.glob("*.py")}
+    assert not own & set(sys.modules)
+    yield imported()
+    sys.path.remove(str(FOLDER))
+    for name in own & set(sys.modules):
+        del sys.modules[name]
+
+
+def imported() -> dict[str, Callable[..., list[torch.Tensor]]]:
+    sys.path.insert(0, str(FOLDER))
+    return {name: each for module in MODULES for name, each in vars(importlib.import_module(module)).items()}
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=named)
+def test_the_right_twin_has_no_error(bug: Bug, programs: dict[str, Callable[..., Any]]) -> None:
+    def run() -> list[torch.Tensor]:
+        return programs[bug.name](False)
+
+    assert errors(run) == []
+    assert errors(run, bug.expect, bug.place) == []
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=named)
+def test_the_wrong_twin_is_found(bug: Bug, programs: dict[str, Callable[..., Any]]) -> None:
+    def run() -> list[torch.Tensor]:
+        return programs[bug.name](True)
+
+    assert {bug.alone} - {""} <= {*errors(run)}
+    assert {bug.held} - {""} <= {*errors(run, bug.expect, bug.place)}
+
+
+def test_so_many_are_found() -> None:
+    harmful = [bug for bug in BUGS if bug.is_harmful]
+    assert len(harmful) == 65
+    assert sum(bool(bug.alone) for bug in harmful) >= 29
+    assert sum(bool(bug.held) for bug in harmful) >= 47
+
+
+@pytest.mark.parametrize("design", DESIGNS, ids=named)
+def test_a_published_design_is_not_accused(design: Design, programs: dict[str, Callable[..., Any]]) -> None:
+    run = programs[design.name]
+    assert {*errors(run)} <= {design.alone}
+    assert {*errors(run, design.expect)} <= {design.alone, design.held}
+
+
+@pytest.mark.parametrize("each", [*BUGS, *DESIGNS], ids=named)
+def test_watching_changes_no_bit(each: Bug | Design, programs: dict[str, Callable[..., Any]]) -> None:
+    for arguments in [(False,), (True,)] if isinstance(each, Bug) else [()]:
+        torch.manual_seed(0)
+        alone = [*programs[each.name](*arguments), torch.get_rng_state()]
+        _, seen = watched(lambda: programs[each.name](*arguments))  # noqa: B023  # it is called here
+        assert [bits(one) for one in alone] == [bits(one) for one in seen]
+
+
+def scoreboard() -> None:
+    """Print what is found in each program, and how many of the harmful ones have an error."""
+    found = imported()
+    counts = [0, 0]
+    for bug in BUGS:
+        says = []
+        for wrong in (False, True):
+            for expect, place in ((None, None), (bug.expect, bug.place)):
+                calls, _ = watched(lambda: found[bug.name](wrong), expect, place)  # noqa: B023
+                codes = sorted((one.severity != "error", one.code) for one in calls.findings)
+                says.append(", ".join(f"({code})" if is_note else code for is_note, code in codes) or "nothing")
+                if wrong and bug.is_harmful and codes and not codes[0][0]:
+                    counts[expect is not None] += 1
+        right = "" if says[0] == says[1] == "nothing" else f"   right: {says[0]} | {says[1]}"
+        print(f"{bug.name:20} {says[2]} | {says[3]}{right}")
+    for design in DESIGNS:
+        print(f"{design.name:20} {errors(found[design.name])} | {errors(found[design.name], design.expect)}")
+    print("errors without --expect: {}, with it: {}".format(*counts))
+
+
+if __name__ == "__main__":
+    scoreboard()
