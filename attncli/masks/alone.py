@@ -126,7 +126,7 @@ def _laid_along_queries(rule: Rule) -> Iterator[Finding]:
     """
     _, _, queries, keys = rule.shape
     odd = rule.expression
-    if not isinstance(odd, OddQueries) or odd.see != "masked" or odd.is_padding or queries != keys or rule.padded:
+    if not isinstance(odd, OddQueries) or odd.see != "masked" or odd.who != "some" or queries != keys or rule.padded:
         return
     lives = ~odd.where
     at_an_end = (lives[:, :-1] >= lives[:, 1:]).all() or (lives[:, :-1] <= lives[:, 1:]).all()

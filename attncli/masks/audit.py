@@ -74,7 +74,7 @@ def _is_laid_out(expression: Expression, subject: Subject, wrong: list[int]) -> 
         for rows in blocks:
             grid = rows_of(expression, subject, rows)
             wanted, cells = expression.allowed(grid), subject.cells[..., rows, :]
-            if ((cells != wanted) & matters(cells, wanted, expression, grid)).any():
+            if ((cells != wanted) & word_queries(expression, grid)).any():
                 return False
         return True
     return False
@@ -214,30 +214,17 @@ def _is_of_keys(expected: Expression, subject: Subject) -> bool:
     return True
 
 
-def padding_queries(expected: Expression, grid: Grid) -> Bool[np.ndarray, " ..."]:
-    """Return which queries stand at keys that are padding in their row of the batch; it broadcasts to the cells."""
-    pads = [leaf for leaf in leaves(expected) if isinstance(leaf, Pad)]
-    if not pads or grid.total_queries == 1 or grid.past + grid.total_queries != grid.keys:
-        return np.zeros((1, 1), bool)
-    tokens = reduce(operator.and_, (pad.tokens(grid.keys) for pad in pads))
-    return ~tokens[:, None, grid.i[:, 0], None]
-
-
-def matters(
-    cells: Bool[np.ndarray, "*#P Q K"], wanted: Bool[np.ndarray, "*#P Q K"], expected: Expression, grid: Grid
-) -> Bool[np.ndarray, " ..."]:
+def word_queries(expected: Expression, grid: Grid) -> Bool[np.ndarray, " ..."]:
     """Return the queries whose cells have to be as expected; it broadcasts to the cells.
 
-    Nobody reads what the queries of padding give. So libraries let them see nothing or themselves alone, or
-    everything where they would see nothing, which is as right as what is expected.
+    They are those that stand at no padding of their batch row: nobody reads what the others give, so they may see
+    nothing, themselves, each other or everything.
     """
-    padding = padding_queries(expected, grid)
-    if not padding.any():
-        return ~padding
-    count = np.count_nonzero(cells, axis=-1, keepdims=True)
-    own = (cells & (grid.i == grid.j)).any(axis=-1, keepdims=True)
-    is_lost = ~np.any(wanted, axis=-1, keepdims=True)
-    return ~(padding & ((count == 0) | ((count == 1) & own) | ((count == grid.keys) & is_lost)))
+    pads = [leaf for leaf in leaves(expected) if _is_pad(leaf)]
+    if not pads or grid.total_queries == 1 or grid.past + grid.total_queries != grid.keys:
+        return np.ones((1, 1), bool)
+    tokens = reduce(operator.and_, (pad.allowed(grid)[..., 0, :] for pad in pads))
+    return tokens[..., grid.i[:, 0], None]
 
 
 class _Shifted(NamedTuple):
@@ -298,7 +285,7 @@ def _cells(subject: Subject, expected: Expression) -> Iterator[Finding]:
         grid = rows_of(expected, subject, rows)
         wanted = expected.allowed(grid)
         block = subject.cells[..., rows[0] : rows[-1] + 1, :]
-        weighed = matters(block, wanted, expected, grid)
+        weighed = word_queries(expected, grid)
         if not ((block != wanted) & weighed).any():
             continue
         places["missing"].add(~block & wanted & weighed, int(rows[0]))
@@ -395,7 +382,7 @@ def _dead_rows(subject: Subject, expected: Expression) -> Iterator[Finding]:
     if not rows.size:
         return
     grid = rows_of(expected, subject, rows)
-    attends = np.any(expected.allowed(grid), axis=-1, keepdims=True) & ~padding_queries(expected, grid)
+    attends = np.any(expected.allowed(grid), axis=-1, keepdims=True) & word_queries(expected, grid)
     wrong = _in_any_plane(dead[..., rows, :] & attends)[:, 0]
     found: list[tuple[Severity, Int[np.ndarray, " R"], str]] = [
         ("error", rows[wrong], ""), ("note", rows[~wrong], ", as expected"),

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Int
 
 Shape = tuple[int, int, int, int]  # B, H, Q, K
-Odd = Literal["masked", "open", "themselves"]  # what queries see that do not follow the rule of the others
+# What queries see that do not follow the rule of the others; all but `masked` are queries of padding.
+Odd = Literal["masked", "open", "themselves", "words", "each other", "padding", "others"]
 
 _PLAIN = 3  # rules that come before all others: full, and those looked for at other alignments: causal, a window
 _MOST_PLACES = 64  # positions that `global` is tried with
@@ -37,31 +38,55 @@ _ODD: dict[Odd, str] = {
     "masked": "see nothing",
     "open": "see every key",
     "themselves": "see themselves alone",
+    "words": "see the words and themselves",
+    "each other": "see each other",
+    "padding": "see padding too",
+    "others": "see other keys",
 }
+_INFERRED: tuple[Odd, ...] = ("masked", "open", "themselves", "words")  # that show which keys are padding
 
 
 class OddQueries(NamedTuple):
     """Some queries of a batch see something else than the rule says: mostly padding, whose output nobody reads.
 
     Attributes:
-        inner: the rule of the others.
+        inner: the rule of the others, with the padding of each batch row.
+        rule: without it.
+        tokens: which keys are no padding.
         where: which queries.
-        see: what they see.
-        is_padding: whether all of them are padding.
+        see: what they see; of `others` only that it is something else.
+        who: they are, in words: `padding`, `some padding` or `some`.
     """
 
     inner: Expression
+    rule: Expression
+    tokens: Bool[np.ndarray, "#B K"]
     where: Bool[np.ndarray, "B Q"]
     see: Odd
-    is_padding: bool
+    who: Literal["padding", "some padding", "some"]
 
     def allowed(self, grid: Grid) -> Bool[np.ndarray, "B _ Q K"]:
         """See `Expression.allowed`."""
-        own = {"masked": np.False_, "open": np.True_, "themselves": grid.i == grid.j}[self.see]
-        return np.where(self.where[:, None, grid.queries[:, 0], None], own, self.inner.allowed(grid))
+        inner = self.inner.allowed(grid)
+        own = None if self.see == "others" else _seen_by(self.see, self.rule.allowed(grid), self.tokens, grid)
+        return inner if own is None else np.where(self.where[:, None, grid.queries[:, 0], None], own[:, None], inner)
 
     def __str__(self) -> str:
-        return f"{self.inner}, {'padding' if self.is_padding else 'some'} queries {_ODD[self.see]}"
+        return f"{self.inner}, {self.who} queries {_ODD[self.see]}"
+
+
+def _seen_by(
+    see: Odd, rule: Bool[np.ndarray, "Q K"], tokens: Bool[np.ndarray, "#B K"], grid: Grid
+) -> Bool[np.ndarray, "#B Q K"]:
+    """Return the cells of queries that see something else than a rule, which allows `rule` of them."""
+    words = tokens[:, None]
+    if see == "masked":
+        return np.zeros((1, *rule.shape), bool)
+    if see == "open":
+        return np.ones((1, *rule.shape), bool)
+    if see == "themselves":
+        return np.broadcast_to(grid.i == grid.j, (1, *rule.shape))
+    return {"words": (rule & words) | (grid.i == grid.j), "each other": rule & ~words, "padding": rule[None]}[see]
 
 
 class Variant(NamedTuple):
@@ -135,20 +160,26 @@ class Rule:
         return tuple(np.flatnonzero(~self.tokens.all(axis=1)).tolist())
 
 
-def rule_of(allowed: Bool[np.ndarray, "_ _ _ _"], shape: Shape, past: int | None = None) -> Rule:
+def rule_of(
+    allowed: Bool[np.ndarray, "_ _ _ _"],
+    shape: Shape,
+    past: int | None = None,
+    tokens: Bool[np.ndarray, "B K"] | None = None,
+) -> Rule:
     """Return the rule that a mask follows.
 
     Args:
         allowed: `[#B, #H, #Q, #K]`, True = attend; an axis may be 1 where nothing changes along it.
         shape: `(B, H, Q, K)` of the attention.
         past: how many keys stand before the first query; None is as many as there are more keys than queries.
+        tokens: which keys are no padding, where that is known; else it is what the mask shows.
     """
     _, heads, queries, keys = shape
     before = max(keys - queries, 0) if past is None else past
     cells = _collapsed(allowed)
     variants: list[Variant] = []
     for alike in _alike_heads(cells, heads):
-        variants += _of_rows(cells[:, alike[0] % cells.shape[1]], shape, before, alike)
+        variants += _of_rows(cells[:, alike[0] % cells.shape[1]], shape, before, alike, tokens)
     variants = _without_names(variants)
     density = float(np.count_nonzero(cells) / cells.size)
     return Rule(_worded(variants, shape, before, density), tuple(variants), shape, density)
@@ -200,11 +231,18 @@ def _alike_heads(cells: Bool[np.ndarray, "_ _ _ _"], heads: int) -> list[tuple[i
     return [tuple(group) for group in groups]
 
 
-def _of_rows(cells: Bool[np.ndarray, "_ _ _"], shape: Shape, past: int, heads: tuple[int, ...]) -> list[Variant]:
+def _of_rows(
+    cells: Bool[np.ndarray, "_ _ _"],
+    shape: Shape,
+    past: int,
+    heads: tuple[int, ...],
+    tokens: Bool[np.ndarray, "B K"] | None,
+) -> list[Variant]:
     """Return the rule of all batch rows, or those that they have each for itself."""
     batch, _, queries, keys = shape
     everyone = tuple(range(batch))
-    found = _of_planes(cells, queries, keys, past)
+    found = None if tokens is None else _of_words(cells, queries, keys, past, tokens)
+    found = found or _of_planes(cells, queries, keys, past)
     if found is not None:
         return [Variant(everyone, heads, *found)]
     if len(cells) == 1:
@@ -268,7 +306,16 @@ def _of_planes(cells: Bool[np.ndarray, "_ _ _"], queries: int, keys: int, past: 
         tokens = np.broadcast_to(cells[:, 0], (len(cells), keys))
         return _Found(_padded(Atom("full"), tokens), past, tokens)
     planes = _Planes(np.broadcast_to(cells, (len(cells), queries, keys)), past)
-    return planes.plain() or planes.odd()
+    return planes.plain() or planes.padded() or planes.masked()
+
+
+def _of_words(
+    cells: Bool[np.ndarray, "_ _ _"], queries: int, keys: int, past: int, tokens: Bool[np.ndarray, "B K"]
+) -> _Found | None:
+    """Return the one rule that the queries of words follow in these planes, or None where none gives them all."""
+    if tokens.all() or not tokens.any(axis=1).all() or past + queries != keys:
+        return None
+    return _Planes(np.broadcast_to(cells, (len(tokens), queries, keys)), past).of_words(tokens)
 
 
 # --- one rule for some planes -------------------------------------------------------------------------------
@@ -292,58 +339,108 @@ class _Planes:
         self.every: Bool[np.ndarray, "B Q"] = np.ones((self.batch, self.queries), bool)
 
     def plain(self) -> _Found | None:
-        """Return the rule that all queries follow."""
-        found = self._followed(None)
-        return None if found is None else found[0]
+        """Return the rule that all queries follow, without padding, else with the padding of each row."""
+        tokens = self._seen(self.every)
+        return self._followed(None, None) or (None if tokens.all() else self._followed(None, tokens))
 
-    def odd(self) -> _Found | None:
-        """Return the rule that all queries follow but some, which see nothing, or which are padding."""
-        for see in _ODD:
-            if not self._is_odd[see].any():
-                continue
-            kept = ~self._is_odd[see] | ~(~self._is_odd[see]).any(axis=1, keepdims=True)
-            seen = self._seen(kept)
-            for rule, past in self._rules(kept) if not seen.all() else ():
-                if not self._could_be(rule, past, see):
-                    continue
-                tokens = self._tokens(rule, past, seen) | self._follow(rule, past)[:, None]
-                if not tokens.any(axis=1).all():
-                    continue
-                where = self._exceptions(rule, past, tokens, see)
-                if where is not None and self._are_padding(where, tokens, past):
-                    return _Found(OddQueries(_padded(rule, tokens), where, see, True), past, tokens)
-        if not self._is_odd["masked"].any() or (followed := self._followed("masked")) is None:
-            return None
-        (rule, past, tokens), where = followed
-        return _Found(OddQueries(rule, where, "masked", False), past, tokens)
+    def padded(self) -> _Found | None:
+        """Return the rule that the queries of words follow, where those of padding see something else.
 
-    def _followed(self, see: Odd | None) -> tuple[_Found, Bool[np.ndarray, "B Q"]] | None:
-        """Return the rule of all queries but those that see something else, and these.
-
-        It is one without padding, else one with the padding of each row.
+        Which keys are padding is what they show that are no word: a key that no other query sees.
         """
-        seen = self._seen(self.every)
-        for is_padded in (False, True)[: 2 - bool(seen.all())]:
-            for rule, past in self._plain_rules:
-                if not self._could_be(rule, past, see):
-                    continue
-                tokens = self._tokens(rule, past, seen) if is_padded else np.ones((1, self.keys), bool)
-                where = self._exceptions(rule, past, tokens, see)
-                if where is not None:
-                    return _Found(_padded(rule, tokens), past, tokens), where
+        for see in _INFERRED:
+            if self._is_odd[see].any() and (found := self._followed(see, self._inferred(see))) is not None:
+                return found
         return None
+
+    def of_words(self, tokens: Bool[np.ndarray, "B K"]) -> _Found | None:
+        """Return the rule that the queries of words follow, where it is known which keys are words."""
+        words = tokens[:, self.past : self.past + self.queries]
+        for rule, past in self._rules(words):
+            if past != self.past:
+                continue
+            if self._exceptions(rule, past, np.ones((1, self.keys), bool), None) is not None:
+                return _Found(rule, past, np.ones((1, self.keys), bool))
+            for see in (None, *_ODD):
+                where = self._exceptions(rule, past, tokens, see)
+                if where is not None and not (where & words).any():
+                    return self._found(rule, past, tokens, where, see)
+        return None
+
+    def masked(self) -> _Found | None:
+        """Return the rule that all queries follow but some, which see nothing."""
+        if not self._is_odd["masked"].any():
+            return None
+        return self._followed("masked", None, True) or self._followed("masked", self._seen(self.every), True)
+
+    def _followed(self, see: Odd | None, seen: Bool[np.ndarray, "B K"] | None, is_any: bool = False) -> _Found | None:
+        """Return the simplest rule of all queries but those of padding that see something else.
+
+        Args:
+            see: what.
+            seen: the keys of each row that may be no padding; None is that there is none.
+            is_any: whether any query may see something else.
+        """
+        for rule, past in self._plain_rules if seen is None or is_any else self._rules(self._at(seen)):
+            if not self._could_be(rule, past, see):
+                continue
+            tokens = np.ones((1, self.keys), bool)
+            if seen is not None:
+                tokens = self._tokens(rule, past, seen, see)
+                if see in _INFERRED and not is_any:
+                    tokens = tokens | self._follow(rule, past)[:, None]
+                    if tokens.all() or not tokens.any(axis=1).all():
+                        continue
+            where = self._exceptions(rule, past, tokens, see)
+            if where is not None and (is_any or see is None or self._are_padding(where, tokens, past)):
+                return self._found(rule, past, tokens, where, see)
+        return None
+
+    def _found(
+        self,
+        rule: Expression,
+        past: int,
+        tokens: Bool[np.ndarray, "#B K"],
+        where: Bool[np.ndarray, "B Q"],
+        see: Odd | None,
+    ) -> _Found:
+        """Return a rule with its padding, and what the queries see that do not follow it."""
+        inner = _padded(rule, tokens)
+        if see is None or not where.any():
+            return _Found(inner, past, tokens)
+        who: Literal["padding", "some padding", "some"] = "some"
+        if self._are_padding(where, tokens, past):
+            padding = ~np.broadcast_to(tokens, (self.batch, self.keys))[:, past : past + self.queries]
+            who = "padding" if self._see_alike(rule, past, tokens, see, padding) else "some padding"
+        return _Found(OddQueries(inner, rule, tokens, where, see, who), past, tokens)
+
+    def _see_alike(
+        self, rule: Expression, past: int, tokens: Bool[np.ndarray, "#B K"], see: Odd, which: Bool[np.ndarray, "B Q"]
+    ) -> bool:
+        """Return whether all of these queries see what is said of some of them."""
+        if see == "others":
+            return True
+        for rows in row_blocks(np.arange(self.queries), self.batch * self.keys):
+            grid = self._grid(rows, past)
+            own = _seen_by(see, rule.allowed(grid), tokens, grid)
+            if ((self.cells[:, rows] != own).any(axis=-1) & which[:, rows]).any():
+                return False
+        return True
 
     @cached_property
     def _plain_rules(self) -> list[tuple[Expression, int]]:
         return self._rules(self.every)
 
-    def _rules(self, kept: Bool[np.ndarray, "B Q"]) -> list[tuple[Expression, int]]:
+    def _rules(self, words: Bool[np.ndarray, "B Q"]) -> list[tuple[Expression, int]]:
         """Return what the mask could be, the simplest first, each with the past at which it could be that.
 
-        They are read from the batch row in which most is allowed, that is, with the least padding.
+        They are read from the batch row that has most words, and of these the one in which most is allowed.
         """
-        row = int(np.where(kept, self._counts, 0).sum(axis=1).argmax())
-        rules = [(rule, self.past) for rule in _candidates(self.cells[row], self.past, kept[row])]
+        allowed = np.where(words, self._counts, 0).sum(axis=1)
+        row = int(np.lexsort((allowed, words.sum(axis=1)))[-1])
+        of_all = _candidates(self.cells[row], self.past, self.every[row])
+        of_words = () if words[row].all() else _candidates(self.cells[row], self.past, words[row])
+        rules = [(rule, self.past) for rule in dict.fromkeys((*of_all, *of_words))]
         others = {0, max(self.keys - self.queries, 0)} - {self.past}
         aligned = [(rule, other) for other in sorted(others) for rule, _ in rules[1:_PLAIN]]
         return rules[:_PLAIN] + aligned + rules[_PLAIN:]
@@ -354,25 +451,47 @@ class _Planes:
 
     @cached_property
     def _is_odd(self) -> dict[Odd, Bool[np.ndarray, "B Q"]]:
-        """Which queries see nothing, everything, or themselves alone."""
+        """Which queries may see nothing, everything, themselves alone, or something else, if they are padding."""
         places = np.arange(self.queries)
         own = np.minimum(places + self.past, self.keys - 1)
         alone = (self._counts == 1) & self.cells[:, places, own] & (places + self.past < self.keys)
-        return {"masked": self._counts == 0, "open": self._counts == self.keys, "themselves": alone}
+        odd: dict[Odd, Bool[np.ndarray, "B Q"]] = dict.fromkeys(_ODD, self.every)
+        return odd | {"masked": self._counts == 0, "open": self._counts == self.keys, "themselves": alone}
+
+    def _inferred(self, see: Odd) -> Bool[np.ndarray, "B K"]:
+        """Return which keys are no padding, if the queries of padding see this."""
+        if see != "words":
+            is_odd = self._is_odd[see]
+            tokens = self._seen(~is_odd | ~(~is_odd).any(axis=1, keepdims=True))
+            return _at_one_end(tokens) if see == "themselves" else tokens
+        seen = np.count_nonzero(self.cells, axis=1)
+        places = np.arange(self.past, min(self.past + self.queries, self.keys))
+        seen[:, places] -= self.cells[:, places - self.past, places]
+        return _at_one_end(seen > 0)
+
+    def _at(self, keys: Bool[np.ndarray, "B K"]) -> Bool[np.ndarray, "B Q"]:
+        """Return what is said of keys for the queries at their positions; of none there is nothing."""
+        places = np.minimum(np.arange(self.queries) + self.past, self.keys - 1)
+        return keys[:, places]
 
     def _seen(self, kept: Bool[np.ndarray, "B Q"]) -> Bool[np.ndarray, "B K"]:
         """Return which keys any of the kept queries of each row sees."""
         pairs = zip(self.cells, kept, strict=True)
         return np.stack([(plane if rows.all() else plane[rows]).any(axis=0) for plane, rows in pairs])
 
-    def _tokens(self, rule: Expression, past: int, seen: Bool[np.ndarray, "B K"]) -> Bool[np.ndarray, "B K"]:
+    def _tokens(
+        self, rule: Expression, past: int, seen: Bool[np.ndarray, "B K"], see: Odd | None
+    ) -> Bool[np.ndarray, "B K"]:
         """Return which keys are no padding: a key that nobody sees is, unless the rule itself hides it from all.
 
-        Of keys that the rule hides at either end nothing is known; they are taken for what their neighbour is.
+        Of keys that the rule hides at either end nothing is known; they are taken for what their neighbour is. Where
+        queries of padding see every key, what a query sees at its own position says nothing either.
         """
         shown = np.zeros(self.keys, bool)
         for rows in row_blocks(np.arange(self.queries), self.keys):
-            shown |= rule.allowed(self._grid(rows, past)).any(axis=0)
+            grid = self._grid(rows, past)
+            allowed = rule.allowed(grid)
+            shown |= (allowed & (grid.i != grid.j) if see == "open" else allowed).any(axis=0)
             if shown.all():
                 break
         tokens = seen | ~shown
@@ -389,13 +508,17 @@ class _Planes:
         where = np.zeros((self.batch, self.queries), bool)
         sample = self._sample
         for rows in (sample, *row_blocks(np.arange(self.queries), self.batch * self.keys)):
-            wanted = rule.allowed(self._grid(rows, past))
-            if not tokens.all():
-                wanted = wanted & tokens[:, None]
+            grid = self._grid(rows, past)
+            allowed = rule.allowed(grid)
+            wanted = allowed if tokens.all() else allowed & tokens[:, None]
             some: Any = rows if rows is sample else slice(rows[0], rows[-1] + 1)  # a view, and no copy
             wrong = (self.cells[:, some] != wanted).any(axis=-1)
-            if wrong.any() and (see is None or (wrong & ~self._is_odd[see][:, some]).any()):
-                return None
+            if wrong.any() and see != "others":
+                if see is None:
+                    return None
+                own = _seen_by(see, allowed, tokens, grid)
+                if (wrong & (self.cells[:, some] != own).any(axis=-1)).any():
+                    return None
             where[:, some] = wrong
         return where
 
@@ -421,12 +544,9 @@ class _Planes:
                 break
         return follow
 
-    def _are_padding(self, where: Bool[np.ndarray, "B Q"], tokens: Bool[np.ndarray, "B K"], past: int) -> bool:
+    def _are_padding(self, where: Bool[np.ndarray, "B Q"], tokens: Bool[np.ndarray, "#B K"], past: int) -> bool:
         """Return whether these queries stand at the positions of keys that are padding."""
-        positions = np.arange(self.queries) + past
-        if positions[-1] >= self.keys:
-            return False
-        return not (where & tokens[:, positions]).any()
+        return past + self.queries <= self.keys and not (where & tokens[:, past : past + self.queries]).any()
 
     def _grid(self, rows: Int[np.ndarray, " R"], past: int) -> Grid:
         return Grid(rows[:, None], self.keys, past, self.queries, 1)
@@ -460,6 +580,13 @@ def _hidden(tokens: Bool[np.ndarray, " K"]) -> Expression | None:
     parts: list[Expression] = [Atom("pad", keywords=ends)] if ends else []
     parts += [Not(Atom("keys", run)) for run in inside]
     return parts[0] if len(parts) == 1 else And(tuple(parts))
+
+
+def _at_one_end(tokens: Bool[np.ndarray, "B K"]) -> Bool[np.ndarray, "B K"]:
+    """Return tokens whose padding is at one end of each row, at which there is more of it."""
+    left, right = tokens.argmax(axis=1)[:, None], tokens[:, ::-1].argmax(axis=1)[:, None]
+    places = np.arange(tokens.shape[1])
+    return np.where(left >= right, places >= left, places < tokens.shape[1] - right)
 
 
 # --- what a plane could be ----------------------------------------------------------------------------------
@@ -540,6 +667,8 @@ def _before_a_window(places: Int[np.ndarray, " _"]) -> Iterator[Expression]:
     """Yield a causal window beside the keys before it, given the keys that a late query sees."""
     start = int(np.flatnonzero(np.diff(places) > 1)[-1]) + 1
     window, before = Atom("window", (len(places) - start,)), places[:start]
+    if window == Atom("window", (1,)):
+        return  # words, and a query of padding that sees itself
     if before[-1] == len(before) - 1:
         yield And((Atom("causal"), Or((window, Atom("keys", (0, len(before)))))))
     if len(before) <= _MOST_PLACES:

@@ -97,7 +97,7 @@ PLANTED: dict[str, tuple[Any, str, dict[str, int], str]] = {
     "a whole diagonal of the future": (mask("band(9,1)"), "causal", {"leak": 5}, "in 5 cells"),
     "the mask was dropped": (additive(mask("full")) - 0.0, "causal", {"leak": 15}, "to the future in 15"),
     "a missing cell": (planted("causal", (4, 1)), "causal", {"missing": 1}, "misses an allowed key in 1 cell"),
-    "padding attended": (mask("causal"), "causal & pad(right=2)", {"pad": 3}, "attends to padding in 3 cells"),
+    "padding attended": (mask("causal"), "causal & pad(left=2)", {"pad": 8}, "attends to padding in 8 cells"),
     "another document": (mask("causal"), "causal & docs(2,4)", {"document": 8}, "across a document boundary"),
     "a window one too wide": (
         mask("causal & window(4)"), "causal & window(3)", {"window": 3}, "the window has 4 keys, not 3 (+1)",

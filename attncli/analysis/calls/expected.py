@@ -10,7 +10,7 @@ import numpy as np
 from attncli.analysis.calls.rows import named
 from attncli.analysis.calls.steps import Beside, Taken, padding_of
 from attncli.errors import AttnError
-from attncli.masks.audit import audit_allowed, matters
+from attncli.masks.audit import audit_allowed, word_queries
 from attncli.masks.comparison import Comparison
 from attncli.masks.expressions import Expression, Grid, Pad, leaves, with_lengths
 from attncli.masks.findings import Finding
@@ -65,7 +65,7 @@ class Wrong(NamedTuple):
         rows = max(len(mask.allowed), len(wanted))
         for row in range(rows):
             planes = _row(np.broadcast_to(mask.allowed, (*mask.allowed.shape[:2], queries, keys)), row)
-            differs = (planes != _row(wanted, row)) & _row(matters(planes[None], wanted, expected, grid), row)
+            differs = (planes != _row(wanted, row)) & _row(word_queries(expected, grid), row)
             for head, plane in enumerate(differs):
                 if plane.any():
                     names = [f"batch row {row}"] * (rows > 1) + [f"head {head}"] * (len(differs) > 1)
