@@ -410,6 +410,15 @@ def _masks(cursor: Cursor) -> Iterator[Candidate]:
         yield Candidate(f'{before}file("', NOTATION["file"].usage, goes_on=True)
 
 
+def _expectations(cursor: Cursor) -> Iterator[Candidate]:
+    """Yield how the expression goes on, behind the pattern of its places if there is one."""
+    from attncli.analysis.calls.expectations import split_pattern
+
+    _, typed = split_pattern(cursor.value)
+    before = cursor.value[: len(cursor.value) - len(typed)]
+    yield from (one._replace(value=before + one.value) for one in _masks(cursor._replace(value=typed)))
+
+
 def _is_mask(text: str) -> bool:
     """Return whether an expression is right but for the parentheses that are still open; its files are not read."""
     from attncli.masks.parser import parse
@@ -437,6 +446,7 @@ VALUES: dict[str, Callable[[Cursor], Iterable[Candidate]]] = {
     "--output": _outputs,
     "--revision": _revisions,
     "CODES": _codes,
+    "[PATTERN=]EXPR": _expectations,
     "DIR": partial(_files, ()),
     "EXPR": _masks,
     "FILE": _mask_files,

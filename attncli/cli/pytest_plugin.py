@@ -9,7 +9,7 @@ Where attncli is installed, every run of pytest imports this module. So it impor
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,19 +33,20 @@ class Attention:
         self._calls.settle()
         return self._calls
 
-    def check(self, expect: str, lengths: Any = None, place: str | None = None) -> None:
+    def check(self, expect: str | Mapping[str, str], lengths: Any = None, place: str | None = None) -> None:
         """Fail the test unless the mask of every call until now is as expected.
 
         Args:
-            expect: what the masks should be: `causal & pad`.
+            expect: what the masks should be: `causal & pad`, or such expressions by patterns of their places:
+                `{"encoder.*": "pad", "decoder.*": "causal & pad"}`, where the last pattern that matches decides.
             lengths: how many tokens each batch row has, for `pad`, or an attention mask `[B, K]` with 1 or True for a
                 token; None is what the masks themselves say.
-            place: a pattern, as of file names, of the places that are checked: of their file, `file:line`, function or
-                module.
+            place: a pattern, as of file names, of the places that are held against one expression: of their file,
+                `file:line`, function or module.
 
         Raises:
             AssertionError: a mask is another one, which is drawn; or no attention ran there.
-            UsageError: `expect` is no expression, or has no `pad` for the lengths.
+            UsageError: `expect` is no expression, has no `pad` for the lengths, or names its places beside `place`.
             InputError: `lengths` are none.
         """
         __tracebackhide__ = True  # so that what pytest shows ends at the line of the test

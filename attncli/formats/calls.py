@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attncli.analysis.calls.tracks import Span, Track
+from attncli.analysis.calls.tracks import NOTHING_EXPECTED, Span, Track
 from attncli.formats.answers import dumped
 from attncli.formats.rows import escaped
 
@@ -37,6 +37,7 @@ def _entry(track: Track) -> dict[str, Any]:
         "sizes": {name: list(span) for name, span in zip(names, track.sizes, strict=True)},
         "dtype": track.dtype,
         "mask": track.mask,
+        "expected": None if track.expected == NOTHING_EXPECTED else track.expected,
         "findings": [one.finding.as_dict() | {"calls": one.calls} for one in track.all_noticed],
     }
 

@@ -73,7 +73,7 @@ class _Table:
                 return None
         lines: list[list[Cell]] = []
         for row, own in zip(self._calls, self._rows, strict=True):
-            first, *more = self._said(row) or ["ok"]
+            first, *more = self._said(row) or [row.unfound]
             lines.append([*own, (first, None)])
             lines += [[*[("", None)] * len(own), (one, None)] for one in more]
         if room is not None:
@@ -82,7 +82,7 @@ class _Table:
 
     def alone(self) -> Block:
         """Return the table with nothing but the codes of its findings."""
-        codes = [", ".join(dict.fromkeys(one.code for one in row.findings)) or "ok" for row in self._calls]
+        codes = [", ".join(dict.fromkeys(one.code for one in row.findings)) or row.unfound for row in self._calls]
         rows = [[*own, (code, None)] for own, code in zip(self._rows, codes, strict=True)]
         return grid([self._titles, *rows], self._align, self._width)
 

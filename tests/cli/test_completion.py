@@ -135,6 +135,9 @@ def test_atoms_are_offered_where_a_mask_may_stand() -> None:
     assert offered("inspect", "--mask=causal & fu") == ["--mask=causal & full"]
     assert offered("mask", "check", "m.npy", "--expect", "causal & pre") == ["causal & prefix("]
     assert offered("inspect", "--mask", "no") == ["none"]
+    assert offered("run", "--expect", "decoder.*=causal & pre") == ["decoder.*=causal & prefix("]
+    assert offered("run", "--expect", "causal & pad(") == ["causal & pad(left=", "causal & pad(right="]
+    assert "--expect" in offered("run", "--expect", "causal", "--ex")
     assert "causal & alibi(" in offered("mask", "show", "causal & ")
     assert "causal & alibi(" not in offered("mask", "check", "causal & ")
 

@@ -122,7 +122,7 @@ def test_the_document_and_the_rows(train: Path) -> None:
         "place": "model.py:28", "function": "Pooler.forward", "module": "pooler.attn", "api": "mha", "calls": 4,
         "batch": 3, "heads": 2, "queries": 1, "keys": 8,
         "sizes": {"batch": [3, 3], "heads": [2, 2], "queries": [1, 1], "keys": [8, 8]},
-        "dtype": "float32", "mask": "pad (rows 1-2 of 3)", "findings": [],
+        "dtype": "float32", "mask": "pad (rows 1-2 of 3)", "expected": None, "findings": [],
     }  # fmt: skip
     assert run("-o", "calls.tsv", "train.py").stderr == ""
     header, *rows = [line.split("\t") for line in Path("calls.tsv").read_text().splitlines()]
@@ -142,6 +142,24 @@ def test_expect_ends_with_1_where_a_call_is_not_as_expected(train: Path) -> None
     assert run("--expect", "pad", "--place", "*.attn", "train.py").returncode == 0
     failed = run("--expect", "full", "train.py", "a", "b", "c")
     assert failed.returncode == 3  # the program's own
+
+
+def test_expect_takes_the_mask_of_each_place(train: Path) -> None:
+    right = run("--expect", "Block.*=causal", "--expect", "pooler.*=pad", "train.py")
+    assert right.returncode == 0, right.stderr
+    assert [cells[-1] for cells in table(right)] == ["ok", "ok"]
+    wrong = run("--expect", "causal", "--expect", "pooler.*=pad(left=1)", "train.py")
+    assert wrong.returncode == FINDINGS
+    assert "pad: attends to padding" in wrong.stderr
+    some = run("--expect", "pooler.*=pad", "-F", "json", "train.py")
+    assert some.returncode == 0
+    assert [one["expected"] for one in json.loads(some.stderr)["places"]] == [None, None, None, "pad"]
+
+
+def test_a_pattern_of_expect_at_which_nothing_ran_ends_with_1(train: Path) -> None:
+    ran = run("--expect", "causal", "--expect", "pooler.*=pad", "--expect", "poler.attn=full", "train.py")
+    assert ran.returncode == FINDINGS
+    assert ran.stderr.splitlines()[0] == "attn: no attention ran at poler.attn; 16 calls ran elsewhere"
 
 
 def test_steps_end_the_program(train: Path) -> None:
@@ -237,6 +255,8 @@ def test_no_attention_is_said_with_what_was_looked_for(folder: Path) -> None:
         ((), USAGE, "give a program: a script, or a module by -m"),
         (("nosuch.py",), USAGE, "nosuch.py"),
         (("--expect", "casual", "none.py"), USAGE, "did you mean 'causal'?"),
+        (("--expect", "pad", "--expect", "a.*=casual", "none.py"), USAGE, "did you mean 'causal'?"),
+        (("--expect", "=causal", "none.py"), USAGE, "'=causal' has no pattern before the '='"),
         (("--fail-on", "leek", "none.py"), USAGE, "did you mean 'leak'?"),
         (("--first", "0", "none.py"), USAGE, "'--first': expected at least 1"),
         (("--frist", "1", "none.py"), USAGE, "did you mean '--first'?"),

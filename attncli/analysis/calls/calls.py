@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Iterator, Mapping, Sequence
 from threading import get_ident
 from time import perf_counter
 from typing import Any, overload
 
-from attncli.analysis.calls.expected import UnexpectedError, Wrong, expectation, findings_against, wrong_against
+from attncli.analysis.calls.expectations import Expectations, Expected, matches
+from attncli.analysis.calls.expected import UnexpectedError, Wrong, findings_against, wrong_against
 from attncli.analysis.calls.looking import Latest, Looking
 from attncli.analysis.calls.passes import Pass, Step
 from attncli.analysis.calls.rows import Row, merged
 from attncli.analysis.calls.steps import Taken, findings_of_step
 from attncli.analysis.calls.table import LOOKED_FOR, plain_table
-from attncli.analysis.calls.tracks import Track
+from attncli.analysis.calls.tracks import NOTHING_EXPECTED, Track
+from attncli.errors import UsageError
 from attncli.masks.findings import Finding
-from attncli.masks.given import with_given_lengths
 from attncli.sources.live.call import Call, Place
 from attncli.sources.live.copies import kept
 from attncli.sources.live.inputs import Told
@@ -35,17 +35,12 @@ def _without_notes_of_errors(findings: tuple[Finding, ...]) -> tuple[Finding, ..
     return tuple(one for one in findings if not (is_error and one.code == "pad" and one.severity == "note"))
 
 
-def matches(place: Place, pattern: str) -> bool:
-    """Return whether a pattern, as of file names, is that of a place: of its file and line, function or module."""
-    names = str(place), place.file, place.function, place.module or ""
-    return any(fnmatchcase(name, pattern) for name in names)
-
-
 class Calls(Displayed, Sequence[Row]):
     """Every attention that was seen, in rows of equal calls; a notebook shows it as `attn run` does.
 
     Args:
-        expect: an expression that each call is held against.
+        expect: what each call is held against: an expression, several with patterns of their places, or the expressions
+            by the patterns; see `Expectations`.
         first: how many calls of each place are looked at; None is all.
         place: a pattern, as of file names, of the places that are looked at: of their line, function or module.
         is_kept: whether q, k and v of the first call of each place are kept, for traces, and masks for `check`.
@@ -58,7 +53,7 @@ class Calls(Displayed, Sequence[Row]):
 
     def __init__(
         self,
-        expect: str | None = None,
+        expect: Expected | None = None,
         first: int | None = None,
         place: str | None = None,
         is_kept: bool = True,
@@ -67,7 +62,7 @@ class Calls(Displayed, Sequence[Row]):
         self.notes: list[str] = []
         self.left_out = 0
         self._begun: float | None = None
-        self._expected = None if expect is None else expectation(expect)
+        self._expected = None if expect is None else Expectations.parse(expect)
         self._first, self._pattern, self._is_kept = first, place, is_kept
         self._looking = Looking()
         self._tracks: dict[tuple[object, ...], Track] = {}
@@ -93,7 +88,8 @@ class Calls(Displayed, Sequence[Row]):
         key = call.api, call.place, call.dtype, call.shape[1], call.shape[2] == 1
         track = self._tracks.get(key)
         if track is None:
-            track = self._tracks[key] = Track(call.api, call.place, call.dtype, call.shape)
+            expected = self._text_expected(call.place)
+            track = self._tracks[key] = Track(call.api, call.place, call.dtype, call.shape, expected)
             if self._is_kept:
                 track.first = kept(call)
         taken = self._look(call)
@@ -151,6 +147,12 @@ class Calls(Displayed, Sequence[Row]):
         for each in list(self._open.values()):  # other threads may begin meanwhile
             if each.calls:
                 self._end(each)
+
+    def _text_expected(self, place: Place) -> str | None:
+        if self._expected is None:
+            return None
+        expected = self._expected.at(place)
+        return NOTHING_EXPECTED if expected is None else expected.text
 
     def _is_wanted(self, place: Place) -> bool:
         if self._pattern is not None and not matches(place, self._pattern):
@@ -210,45 +212,66 @@ class Calls(Displayed, Sequence[Row]):
         """What is wrong, everywhere."""
         return tuple(finding for row in self.rows for finding in row.findings)
 
-    def check(self, expect: str, lengths: Any = None, place: str | None = None) -> None:
-        """Hold every call against an expression.
+    @property
+    def unused(self) -> list[str]:
+        """The patterns of what is expected that were for no attention, a sentence each."""
+        return [] if self._expected is None or not self.calls else self._unused(self._expected)
+
+    def check(self, expect: str | Mapping[str, str], lengths: Any = None, place: str | None = None) -> None:
+        """Hold every call against an expression, or those of each place against its own.
 
         Args:
-            expect: what the masks should be: `causal & pad`.
+            expect: what the masks should be: `causal & pad`, or such expressions by patterns of their places:
+                `{"encoder.*": "pad", "decoder.*": "causal & pad"}`, where the last pattern that matches decides.
             lengths: how many tokens each batch row has, for `pad`, or an attention mask `[B, K]` with 1 or True for a
                 token; None is what the masks themselves say, the first of a step that hides keys at an end of a batch
                 row.
-            place: a pattern, as of file names, of the places that are held against it: of their file, `file:line`,
-                function or module.
+            place: a pattern, as of file names, of the places that are held against one expression: of their file,
+                `file:line`, function or module.
 
         Raises:
             UnexpectedError: an AssertionError that says where a mask is another one, or that there was no call.
-            UsageError: `expect` is no expression, or has no `pad` for the lengths.
+            UsageError: `expect` is no expression, has no `pad` for the lengths, or names its places beside `place`.
             InputError: `lengths` are none.
         """
         self.settle()
-        expected = expectation(expect)
+        if place is not None:
+            if not isinstance(expect, str):
+                raise UsageError("place is for one expression; patterns beside several say their places")
+            expect = {place: expect}
+        expected = Expectations.parse(expect)
         if lengths is not None:
-            expected = with_given_lengths(expected, lengths)
+            expected = expected.with_lengths(lengths)
         wrong: list[Wrong] = []
-        held = 0
+        held: list[Place] = []
         for step in self._to_check:
-            for beside, found in zip(step.calls, wrong_against(step.calls, expected), strict=True):
-                if place is None or matches(beside.call.place, place):
-                    held += 1
-                    wrong += found
-        if wrong or not held:
-            raise UnexpectedError(expect, wrong, self._seen_instead(place))
+            held += [beside.call.place for beside in step.calls]
+            for found in wrong_against(step.calls, expected):
+                wrong += found
+        not_held = self._not_held(expected, held)
+        if wrong or not_held:
+            raise UnexpectedError(str(expected), wrong, not_held)
         if _FULL in self.notes:
             warnings.warn(_FULL, stacklevel=2)
 
-    def _seen_instead(self, place: str | None) -> str:
-        """Return what there was where no call is to be checked."""
+    def _not_held(self, expected: Expectations, held: Sequence[Place]) -> list[str]:
+        """Return what was not held against anything though it is expected to be, a sentence each."""
         if not self.calls:
-            return f"no attention ran; looked for {LOOKED_FOR}"
-        if place is None or any(matches(track.place, place) for track in self.tracks):
-            return "the masks of its calls were not kept"
-        return f"no attention ran at {visible(place)}; {counted(self.calls, 'call')} ran elsewhere"
+            return [f"no attention ran; looked for {LOOKED_FOR}"]
+        unused = self._unused(expected)
+        if not unused and (expected.idle(held) or not any(map(expected.at, held))):
+            return ["the masks of its calls were not kept"]
+        return unused
+
+    def _unused(self, expected: Expectations) -> list[str]:
+        said = []
+        for one in expected.idle(track.place for track in self.tracks):
+            if any(matches(track.place, one.pattern) for track in self.tracks):
+                said.append(f"{visible(str(one))} is not used: a later pattern matches the same places")
+            else:
+                ran = f"{counted(self.calls, 'call')} ran elsewhere"
+                said.append(f"no attention ran at {visible(one.pattern)}; {ran}")
+        return said
 
     @overload
     def __getitem__(self, index: int) -> Row: ...

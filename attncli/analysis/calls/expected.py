@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from attncli.analysis.calls.expectations import Expectations
 from attncli.analysis.calls.rows import named
 from attncli.analysis.calls.steps import Beside, Taken, padding_of
 from attncli.errors import AttnError
@@ -15,7 +16,6 @@ from attncli.masks.comparison import Comparison
 from attncli.masks.expressions import Expression, Grid, Pad, leaves, with_lengths
 from attncli.masks.findings import Finding
 from attncli.masks.layout import Size, laid_out
-from attncli.masks.parser import parse
 from attncli.sources.live.call import Place
 from attncli.text import visible
 
@@ -85,21 +85,20 @@ class UnexpectedError(AssertionError):
     """Calls are not as expected.
 
     Attributes:
-        expected: the expression that they were held against.
+        expected: what they were held against.
         wrong: which calls, and how; empty where there was no call at all.
     """
 
-    def __init__(self, expected: str, wrong: Sequence[Wrong], instead: str = "") -> None:
+    def __init__(self, expected: str, wrong: Sequence[Wrong], not_held: Sequence[str] = ()) -> None:
         """Make the error.
 
         Args:
-            expected: the expression that the calls were held against.
+            expected: what the calls were held against.
             wrong: which calls, and how.
-            instead: what there was where no call was to be held against it, in words.
+            not_held: what could not be held against it, a sentence each.
         """
         self.expected, self.wrong = expected, tuple(wrong)
-        lines = self._lines() if wrong else [instead]
-        super().__init__("\n".join([f"attention is not {visible(expected)}", *lines]))
+        super().__init__("\n".join([f"attention is not {visible(expected)}", *self._lines(), *not_held]))
 
     def _lines(self) -> Iterator[str]:
         places: dict[tuple[tuple[object, ...], str], list[Place]] = {}
@@ -113,23 +112,13 @@ class UnexpectedError(AssertionError):
             yield f"and {len(places) - _MOST_LINES} more"
 
 
-def expectation(text: str) -> Expression:
-    """Parse what calls are held against; `pad` may stand without numbers.
-
-    Raises:
-        UsageError: it is no expression.
-        InputError: a file that it names cannot be read.
-    """
-    return parse(text, states_true=False, allow_rows=True)
-
-
-def findings_against(calls: Sequence[Beside], expected: Expression) -> list[tuple[Finding, ...]]:
+def findings_against(calls: Sequence[Beside], expected: Expectations) -> list[tuple[Finding, ...]]:
     """Return what each call of a step does otherwise than an expression says; see `wrong_against`."""
     return [tuple(one.finding for one in wrong) for wrong in wrong_against(calls, expected)]
 
 
-def wrong_against(calls: Sequence[Beside], expected: Expression) -> Iterator[list[Wrong]]:
-    """Yield what each call of a step does otherwise than an expression says.
+def wrong_against(calls: Sequence[Beside], expected: Expectations) -> Iterator[list[Wrong]]:
+    """Yield what each call of a step does otherwise than is expected at its place.
 
     Args:
         calls: of one step, with what is known of their batches.
@@ -138,10 +127,14 @@ def wrong_against(calls: Sequence[Beside], expected: Expression) -> Iterator[lis
             hides keys at an end of a batch row, unless the expression itself was told.
     """
     for each in calls:
+        here = expected.at(each.call.place)
+        if here is None:
+            yield []
+            continue
         try:
-            own = _with_padding(expected, each, calls)
+            own = _with_padding(here.expression, each, calls)
         except AttnError as error:  # pad(left), and the padding is on the right
-            yield [Wrong(each.call, Finding("padding-side", "error", f"{expected} does not fit: {error}"), None)]
+            yield [Wrong(each.call, Finding("padding-side", "error", f"{here.text} does not fit: {error}"), None)]
             continue
         yield [Wrong(each.call, one, own) for one in _findings(each.call, own)]
 
@@ -176,8 +169,8 @@ def _findings(call: Taken, expected: Expression | None) -> list[Finding]:
     if call.mask is None:
         return [Finding("no-mask", "error", f"the mask cannot be held against {expected}: it cannot be read")]
     if expected is None:
-        message = "no mask of this step says which keys are padding, and none is hidden here"
-        advice = "pad has to come from somewhere: give a padding mask, or in Python lengths, to check"
+        message = "cannot check `pad`: sequence lengths unknown"
+        advice = "set nn.Embedding(padding_idx=…), or give `lengths` to check in Python"
         return [Finding("pad", "error", message, advice=advice)]
     try:
         found = audit_allowed(call.mask.allowed, call.mask.shape, expected)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from attncli.analysis.calls.tracks import Noticed, Span, Track, mask_said
+from attncli.analysis.calls.tracks import NOTHING_EXPECTED, Noticed, Span, Track, mask_said
 from attncli.errors import NotExposedError
 from attncli.masks.findings import Finding
 from attncli.sources.live.call import Api, Place
@@ -29,7 +29,7 @@ class Row:
 
     def __repr__(self) -> str:
         """Return the row in a line."""
-        found = ", ".join(dict.fromkeys(one.code for one in self.findings)) or "ok"
+        found = ", ".join(dict.fromkeys(one.code for one in self.findings)) or self.unfound
         name = named([track.place for track in self.tracks])
         said = f"{name}, {counted(self.calls, 'call')}, {self.api}, {self.mask}"
         return visible(f"<{type(self).__name__}: {said}: {found}>")
@@ -86,6 +86,11 @@ class Row:
         return tuple(one.finding for one in self.noticed)
 
     @property
+    def unfound(self) -> str:
+        """What is said where nothing is wrong."""
+        return NOTHING_EXPECTED if self.tracks[0].expected == NOTHING_EXPECTED else "ok"
+
+    @property
     def traces(self) -> tuple[Trace, ...]:
         """The first call as Traces, one for each batch row, with a layer for each module.
 
@@ -118,7 +123,7 @@ def merged(tracks: Iterable[Track]) -> tuple[Row, ...]:
     rows: dict[tuple[object, ...], list[Track]] = {}
     for track in tracks:
         codes = tuple((one.finding.code, one.finding.severity) for one in track.all_noticed)
-        kind = track.api, track.place[:3], track.dtype, track.shape, track.sizes, track.mask, codes
+        kind = track.api, track.place[:3], track.dtype, track.shape, track.sizes, track.mask, codes, track.expected
         rows.setdefault(kind, []).append(track)
     return tuple(Row(tuple(alike)) for alike in rows.values())
 

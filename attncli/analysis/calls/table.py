@@ -36,7 +36,7 @@ def plain_table(headline: str, shown: Sequence[Row]) -> str:
     """Return the table of calls as text, below a line that says what was seen in numbers."""
     rows: list[Sequence[str]] = [TITLES]
     for row in shown:
-        first, *more = [said(one, row.calls) for one in row.noticed] or ["ok"]
+        first, *more = [said(one, row.calls) for one in row.noticed] or [row.unfound]
         rows.append([*cells(row), first])
         rows += [[""] * (len(TITLES) - 1) + [one] for one in more]
     if not shown:

@@ -13,6 +13,7 @@ from attncli.masks.findings import Finding
 from attncli.sources.live.call import Api, Call, Place
 
 _MOST_RULES = 8  # of a place, told apart
+NOTHING_EXPECTED = "no expectation"  # of a place, where there are expectations for others
 _ONE_SIDED = ("causal", "window", "dilated")  # rules that hide later keys
 
 
@@ -67,6 +68,7 @@ class Track:
         place: where.
         dtype: of the queries.
         shape: of the first of them, `(B, H, Q, K)`.
+        expected: what they are held against, as it was written, or `NOTHING_EXPECTED`; None where nothing is anywhere.
         calls: how many there were.
         sizes: batch, heads, queries and keys, the least and the most of each.
         rules: how many calls followed which rule.
@@ -80,6 +82,7 @@ class Track:
     place: Place
     dtype: str
     shape: tuple[int, int, int, int]
+    expected: str | None = None
     calls: int = 0
     sizes: tuple[Span, Span, Span, Span] = (Span(0, 0),) * 4
     rules: Counter[str] = field(default_factory=Counter)

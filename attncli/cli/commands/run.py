@@ -49,9 +49,11 @@ def run(
         ),
     ] = None,
     expect: Annotated[
-        str | None,
+        list[str] | None,
         options.choice_option(
-            metavar="EXPR", help="What each mask should be: 'causal & pad'; exit with 1 where one is not."
+            metavar="[PATTERN=]EXPR",
+            help="What each mask should be, or those of the places that match; exit with 1 where one is not. "
+            "May be repeated.",
         ),
     ] = None,
     fail_on: options.FailOn = None,
@@ -67,13 +69,15 @@ def run(
     The program keeps its streams, its arguments and its exit code, and computes what it computes without. The table
     goes to standard error. With --expect or --fail-on findings end it with exit code 1, unless the program failed.
 
-    `pad` in --expect needs no numbers: how long the sentences are is what an embedding's padding_idx says, or else the
-    first mask of a step that hides keys at an end of a row.
+    `pad` in --expect needs no numbers: the lengths come from an embedding's padding_idx, or else from the first mask of
+    a step that hides keys at an end of a row. A PATTERN is one of places, as in --place. The last --expect that matches
+    a place decides.
 
     Examples:
     attn run train.py --epochs 1
     attn run -m pytest tests/test_model.py
     attn run --expect "causal & pad" --steps 1 train.py
+    attn run --expect pad --expect "decoder.*self*=causal & pad" translate.py
     """
     from attncli.analysis.calls.calls import Calls
     from attncli.masks.findings import fails, parse_fail_on
@@ -86,12 +90,14 @@ def run(
         raise UsageError("give a program: a script, or a module by -m")
     codes, chosen = parse_fail_on(fail_on), output.chosen()
     run_it = program_of(target, is_module=module is not None)
-    calls = Calls(expect, first, place, is_kept=save is not None)
+    calls = Calls(expect or None, first, place, is_kept=save is not None)
     aside = environment.aside()
 
     def report(notes: Sequence[str]) -> int:
         calls.notes += notes
         calls.finish()
+        unused = calls.unused
+        calls.notes += unused
         for note in [*calls.notes, *_left_out(calls)]:
             aside.note(note)
         _write(calls, output, chosen, aside)
@@ -99,7 +105,7 @@ def run(
             _save(calls, save, aside)
         if expect is None and fail_on is None:
             return ExitCode.OK
-        is_wrong = fails(calls.findings, codes) or (expect is not None and not calls.calls)
+        is_wrong = fails(calls.findings, codes) or bool(unused) or (expect is not None and not calls.calls)
         return ExitCode.FINDINGS if is_wrong else ExitCode.OK
 
     # The program may go to another folder.

@@ -1,0 +1,120 @@
+"""What is expected of which places: one expression, several with patterns, or a mapping."""
+
+import pytest
+from live_calls import LENGTHS, given, padding, place, sdpa
+
+from attncli.analysis.calls.calls import Calls
+from attncli.analysis.calls.expectations import Expectations, split_pattern
+from attncli.analysis.calls.expected import UnexpectedError
+from attncli.errors import UsageError
+from attncli.masks.findings import Finding
+from attncli.sources.live.call import Call
+
+ENCODER, SELF, CROSS = (
+    place(line, name) for line, name in enumerate(("encoder.0", "decoder.0.self", "decoder.0.cross"))
+)
+BY_PATTERN = {"*": "full", "encoder.*": "pad", "decoder.*self*": "causal & pad"}
+
+
+def seq2seq() -> list[Call]:
+    return [sdpa(padding(), at=ENCODER), sdpa(padding(), is_causal=True, at=SELF), sdpa(at=CROSS)]
+
+
+def taken(*calls: Call, expect: str | list[str] | dict[str, str] | None = None) -> Calls:
+    found = Calls(expect)
+    for call in calls:
+        found.take(call)
+    found.finish()
+    return found
+
+
+def errors(calls: Calls) -> list[Finding]:
+    return [one for one in calls.findings if one.severity == "error"]
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern", "expression"),
+    [
+        ("causal & window(4)", None, "causal & window(4)"),
+        ("causal & pad(left=2)", None, "causal & pad(left=2)"),
+        ('file("a=b.npy")', None, 'file("a=b.npy")'),
+        ("decoder.*self*=causal & pad(left=2)", "decoder.*self*", "causal & pad(left=2)"),
+        ("layers.[02].* = ~(causal | pad(right=1))", "layers.[02].*", " ~(causal | pad(right=1))"),
+        ("model.py:12=file('a=b.npy')", "model.py:12", "file('a=b.npy')"),
+    ],
+)
+def test_a_pattern_ends_at_the_first_sign_outside_of_parentheses_and_quotes(
+    text: str, pattern: str | None, expression: str
+) -> None:
+    assert split_pattern(text) == (pattern, expression)
+
+
+def test_of_several_that_match_a_place_the_last_one_decides() -> None:
+    expected = Expectations.parse(["full", "decoder.*=pad", "*.self=causal"])
+    decided = [expected.at(one) for one in (ENCODER, SELF, CROSS)]
+    assert [one and one.text for one in decided] == ["full", "causal", "pad"]
+    assert Expectations.parse("*.self=causal").at(ENCODER) is None
+    assert str(Expectations.parse({"*": "full", "model.py": "causal"})) == "full, model.py=causal"
+
+
+def test_each_place_is_held_against_its_own() -> None:
+    right = taken(*seq2seq(), expect=["encoder.*=pad", "decoder.*self*=causal & pad", "*.cross=full"])
+    assert errors(right) == []
+    assert right.unused == []
+    wrong = taken(*seq2seq(), expect=["full", "encoder.*=pad"])
+    assert [any(one.severity == "error" for one in row.findings) for row in wrong] == [False, True, False]
+    seen = taken(*seq2seq())
+    seen.check(BY_PATTERN)
+    seen.check(BY_PATTERN, lengths=LENGTHS)
+    with pytest.raises(UnexpectedError, match=r"is not full, encoder\.\*=pad\nmodel.py:1 .*decoder\.0\.self"):
+        seen.check({"*": "full", "encoder.*": "pad"})
+
+
+def test_a_place_for_which_there_is_no_expectation_is_not_called_ok() -> None:
+    calls = taken(*seq2seq(), expect="encoder.*=pad")
+    assert [row.unfound for row in calls] == ["ok", "no expectation", "no expectation"]
+    assert [track.expected for track in calls.tracks] == ["pad", "no expectation", "no expectation"]
+    assert [line.rpartition("  ")[2] for line in str(calls).splitlines()[2:4]] == ["ok", "no expectation"]
+    assert [row.unfound for row in taken(*seq2seq())] == ["ok"] * 3
+
+
+def test_a_pattern_at_which_nothing_ran_is_no_success() -> None:
+    misspelt = {"*": "full", "encodr.*": "pad"}
+    calls = taken(*seq2seq(), expect=misspelt)
+    assert calls.unused == ["no attention ran at encodr.*; 3 calls ran elsewhere"]
+    with pytest.raises(UnexpectedError, match=r"no attention ran at encodr\.\*; 1 call ran elsewhere"):
+        taken(sdpa(at=CROSS)).check(misspelt)
+    shadowed = ["encoder.*=pad", "full"]
+    assert taken(*seq2seq(), expect=shadowed).unused == [
+        "encoder.*=pad is not used: a later pattern matches the same places"
+    ]
+    assert taken(expect=misspelt).unused == []  # that no attention ran at all is said otherwise
+    everywhere = ["pad", "encoder.*=pad", "decoder.*self*=causal & pad", "*.cross=full"]
+    assert taken(*seq2seq(), expect=everywhere).unused == []  # a rule for the rest may have no rest
+
+
+def test_masks_that_were_not_kept_are_not_called_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attncli.analysis.calls.calls._MOST_BYTES", 0)
+    with pytest.raises(UnexpectedError, match="the masks of its calls were not kept"):
+        taken(*seq2seq()).check({"encoder.*": "pad"})
+
+
+def test_requests_that_say_no_places_or_no_masks() -> None:
+    with pytest.raises(UsageError, match="'=causal' has no pattern before the '='"):
+        Expectations.parse("=causal")
+    with pytest.raises(UsageError, match="unknown mask 'casual'; did you mean 'causal'"):
+        Expectations.parse("encoder.*=casual")
+    with pytest.raises(UsageError, match="expected a mask such as causal"):
+        Expectations.parse("encoder.*=")
+    with pytest.raises(UsageError, match="patterns beside several say their places"):
+        taken(*seq2seq()).check({"*": "full"}, place="encoder.*")
+    with pytest.raises(UsageError, match="lengths apply to pad without numbers"):
+        taken(*seq2seq()).check({"*": "full"}, lengths=LENGTHS)
+
+
+def test_padding_that_nobody_says_is_named_with_what_would_say_it() -> None:
+    (finding,) = errors(taken(sdpa(is_causal=True), expect="causal & pad"))
+    assert finding.message == "cannot check `pad`: sequence lengths unknown"
+    assert finding.advice == "set nn.Embedding(padding_idx=…), or give `lengths` to check in Python"
+    calls = taken(sdpa(given(padding().values.expand(-1, 1, 8, -1)), at=ENCODER), sdpa(at=CROSS))
+    calls.check({"encoder.*": "pad", "*.cross": "full"}, lengths=LENGTHS)
