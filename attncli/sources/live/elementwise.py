@@ -18,9 +18,12 @@ from attncli.sources.live.flow import (
     Nodes,
     Number,
     Softmax,
+    assigned_to,
+    beside_others,
     laid_on,
     scaled,
     sinks_unread,
+    together,
     unsure,
     with_others,
 )
@@ -93,7 +96,8 @@ def _begin_outer(flows: Flows, did: Did, left: torch.Tensor, right: torch.Tensor
     factors = flows.factor(left), flows.factor(right)
     if left.ndim == right.ndim and did.result.is_floating_point() and did.result is not left:
         steps = _steps_of_both(flows, did, left, right)
-        flow = Flow("outer", factors=(factors[0].kept(), factors[1].kept()), steps=steps)
+        kept = factors[0].kept(), factors[1].kept()
+        flow = Flow("outer", factors=kept, steps=steps, family=flows.nodes.begin())
         flows.begin(did.result, flow, fresh(did.result.shape))
 
 
@@ -102,7 +106,7 @@ def _steps_of_both(flows: Flows, did: Did, left: torch.Tensor, right: torch.Tens
 
     A number for each row may undo a scale, as a norm does.
     """
-    steps = *flows.nodes.steps(left), *flows.nodes.steps(right)
+    steps = together(flows.nodes.steps(left), flows.nodes.steps(right))
     width = did.result.shape[-1:]
     is_clear = all(each.shape[-1:] == width and not is_learned(each) for each in (left, right))
     return steps if is_clear else unsure(steps)
@@ -151,7 +155,7 @@ def added(flows: Flows, did: Did) -> None:
     elif flow.stage == "weights":
         flow = flow._replace(unread="what is added to the weights")
         if also is not None and also[1].stage == "weights":
-            flow = flow._replace(beside=(*flow.beside, (also[1], also[0].layout), *also[1].beside))
+            flow = beside_others(flow, also[1], also[0].layout)
         flows.go_on(did, left, node, flow)
     elif flow.stage == "scores":
         of_these = also[1] if also is not None and also[1].product is flow.product else None
@@ -194,7 +198,7 @@ def assigned(flows: Flows, did: Did) -> None:
     if fill is not None and mask is not None and beside(node.layout, mask.shape) is not None:
         _lay(flows, did, tensor, node, flow, Laid("assigned", mask, (), "masked", fill))
     elif fill is not None and flow.stage == "scores":
-        flows.go_on(did, tensor, node, flow._replace(laid=(*flow.laid, Laid("assigned", None, (), "masked", fill))))
+        flows.go_on(did, tensor, node, assigned_to(flow, fill))
     else:
         flows.go_on(did, tensor, node, flow._replace(unread="an assignment to a part"))
 
@@ -284,7 +288,7 @@ def _number(value: Any, nodes: Nodes) -> Number | None:
     if isinstance(value, Real):
         return float(value)
     if isinstance(value, torch.Tensor) and value.numel() == 1 and value.ndim < 2 and nodes.get(value) is None:
-        return value.detach().reshape(()).float()
+        return value.detach().reshape(()).to(torch.float32, copy=True)  # it may be a view of what is large
     return None
 
 

@@ -4,6 +4,9 @@ A tensor that is followed has a `Node`: what its axes are, and a `State` that it
 what is done in place to one is known of all. Nodes are found by the tensor's identity and end with it. What they hold
 of the program's tensors are aliases without a history, for as long as a tensor that came from the product lives and
 few others were computed since.
+
+What is held of one tensor is bounded, however long the program goes on with it: of more numbers or masks than a few it
+is only known that there were some.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ Number = float | torch.Tensor
 UNKNOWN: Number = math.nan  # among the numbers of a tensor: it was also multiplied with what is no one constant
 BESIDE = "what is beside the scores"  # why a flow is unread
 _MOST_PRODUCTS = 64  # that are followed at a time
+_MOST_HELD = 16  # numbers, masks or other weights that one tensor is followed with
 
 
 class Operand(NamedTuple):
@@ -60,11 +64,10 @@ class Product:
         own: the axes that only the first and only the second has.
     """
 
-    __slots__ = ("__weakref__", "left", "own", "right", "states", "summed")
+    __slots__ = ("left", "own", "right", "summed")
 
     def __init__(self, left: Operand, right: Operand, summed: Axis, own: tuple[Axis, Axis]) -> None:
         self.left, self.right, self.summed, self.own = left, right, summed, own
-        self.states: WeakSet[State] = WeakSet()
 
     def own_leaves(self) -> tuple[frozenset[Atom], frozenset[Atom]]:
         """Return the atoms that only the first and only the second factor has, divided as they are now."""
@@ -147,6 +150,7 @@ class Flow(NamedTuple):
         unread: what of it is not understood.
         is_random: whether an operand's values were drawn.
         beside: weights of other softmaxes that were added to these.
+        family: the states of all that came from the same product; None of an operand.
     """
 
     stage: Stage
@@ -167,6 +171,7 @@ class Flow(NamedTuple):
     unread: str | None = None
     is_random: bool = False
     beside: tuple[tuple[Flow, Layout], ...] = ()
+    family: WeakSet[State] | None = None
 
 
 class State:
@@ -178,8 +183,8 @@ class State:
         self.flow: Flow | None = flow
         self.version = at
         self.was_told = False
-        if flow.product is not None:
-            flow.product.states.add(self)
+        if flow.family is not None:
+            flow.family.add(self)
 
 
 class Node(NamedTuple):
@@ -199,7 +204,7 @@ class Nodes:
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[_Key, Node]] = {}
-        self._products: deque[ref[Product]] = deque()
+        self._families: deque[WeakSet[State]] = deque()
         known = self._known
         self._ended = lambda dead: known.pop(dead.key, None)
 
@@ -237,12 +242,14 @@ class Nodes:
         key.key = id(tensor)
         self._known[id(tensor)] = key, node
 
-    def begin(self, product: Product) -> None:
-        """Make room for a product: what became of the oldest is followed no more."""
-        self._products.append(ref(product))
-        if len(self._products) > _MOST_PRODUCTS and (oldest := self._products.popleft()()) is not None:
-            for state in list(oldest.states):
+    def begin(self) -> WeakSet[State]:
+        """Return a new family, of a product: what became of the oldest product is followed no more."""
+        family: WeakSet[State] = WeakSet()
+        self._families.append(family)
+        if len(self._families) > _MOST_PRODUCTS:
+            for state in list(self._families.popleft()):
                 state.flow = None
+        return family
 
 
 def steps_of(flow: Flow | None) -> tuple[Number, ...]:
@@ -254,7 +261,13 @@ def steps_of(flow: Flow | None) -> tuple[Number, ...]:
 
 def unsure(steps: tuple[Number, ...]) -> tuple[Number, ...]:
     """Return the numbers of a tensor that not all of it was multiplied with, or that were taken back."""
-    return (*steps, UNKNOWN) if steps else ()
+    return (UNKNOWN,) if steps else ()
+
+
+def together(*several: tuple[Number, ...]) -> tuple[Number, ...]:
+    """Return numbers one after another."""
+    steps = sum(several, ())
+    return steps if len(steps) <= _MOST_HELD else unsure(steps)
 
 
 def version(tensor: torch.Tensor) -> int:
@@ -265,7 +278,7 @@ def version(tensor: torch.Tensor) -> int:
 def scaled(flow: Flow, number: Number, step: Number | None) -> Flow:
     """Return a flow after all of it was multiplied with a number, which is a step of the scale, or none."""
     laid = tuple(each._replace(factor=each.factor * number) for each in flow.laid) if flow.laid else ()
-    steps = flow.steps if step is None else (*flow.steps, step)
+    steps = flow.steps if step is None else together(flow.steps, (step,))
     flow = sinks_unread(flow)
     return flow._replace(scale=None if flow.scale is None else flow.scale * number, steps=steps, laid=laid)
 
@@ -277,6 +290,8 @@ def sinks_unread(flow: Flow) -> Flow:
 
 def laid_on(flow: Flow, laid: Laid, layout: Layout) -> Flow:
     """Return a flow after something was laid on a tensor that has this layout now."""
+    if len(flow.laid) + len(flow.after) >= _MOST_HELD:
+        return flow._replace(unread=f"more than {_MOST_HELD} masks, one after another")
     if laid.values is not None:
         where = beside(layout, laid.values.shape)
         if where is None:
@@ -292,8 +307,23 @@ def laid_on(flow: Flow, laid: Laid, layout: Layout) -> Flow:
     return flow._replace(laid=(*flow.laid, laid))
 
 
+def assigned_to(flow: Flow, fill: float) -> Flow:
+    """Return a flow of scores of which a part was set to a number: what the softmax receives says which."""
+    for each in flow.laid:  # it is read once, however many parts there are
+        if each.how == "assigned" and each.values is None and each.fill == fill and not each.is_capped:
+            return flow
+    return laid_on(flow, Laid("assigned", None, (), "masked", fill), ())
+
+
+def beside_others(flow: Flow, other: Flow, layout: Layout) -> Flow:
+    """Return a flow of weights that others, which have this layout, were added to."""
+    found = *flow.beside, (other._replace(beside=()), layout), *other.beside
+    return flow._replace(beside=found[:_MOST_HELD])
+
+
 def with_others(flow: Flow, others: Sequence[Flow | None]) -> Flow:
     """Return the flow of a factor that others were added to, or put beside, which may have other scales."""
     is_same = all(other is not None and (other is flow or other.steps == flow.steps) for other in others)
-    steps = tuple(step for each in (flow, *others) if each is not None for step in each.steps)
-    return flow._replace(stage="operand", factors=None, steps=flow.steps if is_same else unsure(steps))
+    has_steps = any(each is not None and each.steps for each in (flow, *others))
+    steps = flow.steps if is_same else (UNKNOWN,) * has_steps
+    return flow._replace(stage="operand", factors=None, steps=steps)

@@ -100,8 +100,8 @@ def multiply(
         tuple(atom for label in summed for atom in axes[label]),
         own_of_broadcast(left, right, first, axes) if first == second else own(first, second, axes),
     )
-    flows.nodes.begin(product)
-    flows.nodes.follow(result, Flow("scores", product, four=layout if len(layout) == 4 else None), layout)
+    four = layout if len(layout) == 4 else None
+    flows.nodes.follow(result, Flow("scores", product, four=four, family=flows.nodes.begin()), layout)
 
 
 def _mix(flows: Flows, result: torch.Tensor, flow: Flow, layout: Layout) -> None:
@@ -139,7 +139,7 @@ def meet(
     )
     if call is None:
         return
-    for state in list(flow.product.states):
+    for state in list(flow.family or ()):
         if state.flow is not None and state.flow.softmax is flow.softmax:
             state.flow, state.was_told = None, True
     flows.scene.tell(call)

@@ -95,7 +95,7 @@ def _reduce(flows: Flows, did: Did, node: Node, flow: Flow, stage: Any) -> None:
     result = did.result if isinstance(did.result, torch.Tensor) else did.result[0]
     layout = tuple(() if i in gone else axis for i, axis in enumerate(node.layout) if i not in gone or did.keeps())
     summed = long(node.layout[i] for i in gone)
-    flows.nodes.follow(result, Flow(stage, flow.product, summed=summed), layout)
+    flows.nodes.follow(result, Flow(stage, flow.product, summed=summed, family=flow.family), layout)
 
 
 def _softmax_axis(dim: int | None, axes: int) -> int:

@@ -10,6 +10,8 @@ import torch
 from attncli.sources.live.axes import Atom, Axis, Layout, leaves, long, size
 from attncli.sources.live.flow import Flow, Laid, Operand, Product, Softmax
 
+_MOST_INNER = 8  # axes within one another that a part can be one of
+
 
 class Part(NamedTuple):
     """A part of an axis.
@@ -55,8 +57,10 @@ def indexed(layout: Layout, index: Sequence[Any]) -> tuple[Layout, tuple[Part, .
 
 def extended(axis: Axis, start: int, whole: int) -> Axis:
     """Return an axis that has another in it, from a position on."""
-    atom = Atom(whole)
-    atom.inner = axis, start
+    atom, within, depth = Atom(whole), axis, 0
+    while len(within) == 1 and within[0].inner is not None:
+        within, depth = within[0].inner[0], depth + 1
+    atom.inner = (axis, start) if depth < _MOST_INNER else None
     return (atom,)
 
 

@@ -1,0 +1,221 @@
+"""Programs that go on and on with the same tensors: each yields what it computed in a step, without end."""
+
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+Endless = Callable[[], Iterator[Tensor]]
+WIDTH, PAST = 16, 32
+
+
+def drawn(*shape: int) -> Tensor:
+    return torch.randn(*shape)
+
+
+def attended(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (q @ k.mT / math.sqrt(q.size(-1))).softmax(-1) @ v
+
+
+# Caches.
+
+
+def keys_joined() -> Iterator[Tensor]:
+    """Every key with a scale of its own, as a program that measures scales has them."""
+    keys = drawn(1, 1, 1, WIDTH)
+    while True:
+        key = drawn(1, 1, 1, WIDTH) * (1 + keys.size(2))
+        keys = torch.cat([keys, key], 2)
+        yield F.scaled_dot_product_attention(key, keys, keys)
+
+
+def keys_joined_and_dropped() -> Iterator[Tensor]:
+    """A cache that slides."""
+    keys = drawn(1, 1, 1, WIDTH) * 0.5
+    while True:
+        key = drawn(1, 1, 1, WIDTH) * 0.5
+        keys = torch.cat([keys, key], -2)[:, :, -PAST:]
+        yield F.scaled_dot_product_attention(key, keys, keys)
+
+
+def hidden_states_joined() -> Iterator[Tensor]:
+    """A memory of hidden states, which keys are made of anew."""
+    weight, states = drawn(WIDTH, WIDTH), drawn(1, 1, WIDTH)
+    while True:
+        states = torch.cat([states, states[:, -1:] @ weight * 0.1], dim=1)
+        keys = states[:, -PAST:] @ weight
+        yield F.scaled_dot_product_attention(states[:, -1:] / 2, keys, keys)
+
+
+def slots_assigned() -> Iterator[Tensor]:
+    """A cache of a fixed size, of which a slot is assigned."""
+    keys, step = torch.zeros(1, 2, PAST, WIDTH) * 1.0, 0
+    while True:
+        keys[:, :, step % PAST] = drawn(1, 2, WIDTH) * 0.5
+        step += 1
+        yield attended(drawn(1, 2, 1, WIDTH), keys, keys)
+
+
+def slots_copied() -> Iterator[Tensor]:
+    """A cache of a fixed size, into which is copied by an index."""
+    keys, step = torch.zeros(1, 2, PAST, WIDTH), 0
+    while True:
+        keys.index_copy_(2, torch.tensor([step % PAST]), drawn(1, 2, 1, WIDTH) * 0.5)
+        step += 1
+        yield F.scaled_dot_product_attention(drawn(1, 2, 1, WIDTH), keys, keys)
+
+
+def stacked() -> Iterator[Tensor]:
+    """Keys in a list, which is stacked whenever they are needed."""
+    keys: list[Tensor] = []
+    while True:
+        keys = [*keys[-PAST:], drawn(1, WIDTH) * 0.5]
+        yield attended(drawn(1, 1, WIDTH), torch.stack(keys, 1), torch.stack(keys, 1))
+
+
+def by_einsum() -> Iterator[Tensor]:
+    """Attention by hand over keys and values that are joined."""
+    keys = values = drawn(1, 1, 2, WIDTH) * 0.5
+    while True:
+        query, key, value = (drawn(1, 1, 2, WIDTH) * 0.5 for _ in range(3))
+        keys, values = torch.cat((keys[:, -PAST:], key), 1), torch.cat((values[:, -PAST:], value), 1)
+        weights = torch.einsum("bqhd,bkhd->bhqk", query, keys).softmax(-1)
+        yield torch.einsum("bhqk,bkhd->bqhd", weights, values)
+
+
+# The same numbers again and again.
+
+
+def multiplied() -> Iterator[Tensor]:
+    x = drawn(1, 4, WIDTH)
+    while True:
+        x = x * 0.99
+        yield F.scaled_dot_product_attention(x, x, x)
+
+
+def multiplied_in_place() -> Iterator[Tensor]:
+    x = drawn(1, 4, WIDTH) * 1.0
+    while True:
+        x *= 0.999
+        yield attended(x, x, x)
+
+
+def multiplied_by_parts_of_a_table() -> Iterator[Tensor]:
+    """Factors of one element, each a view of a tensor that nothing else holds."""
+    x = drawn(1, 4, WIDTH)
+    while True:
+        x = x * drawn(8, 8).softmax(-1)[0, 0]
+        yield attended(x, x, x)
+
+
+def gated() -> Iterator[Tensor]:
+    """A factor for each row, as a norm has it."""
+    x = drawn(1, 4, WIDTH)
+    while True:
+        x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1)
+        yield x
+
+
+def residual() -> Iterator[Tensor]:
+    x = drawn(1, 4, WIDTH)
+    while True:
+        x = x + attended(x, x, x) * 0.1
+        yield x
+
+
+def doubled() -> Iterator[Tensor]:
+    x = drawn(1, 4, WIDTH) * 0.5
+    while True:
+        x = (x + x) * 0.5
+        yield attended(x, x, x)
+
+
+def averaged() -> Iterator[Tensor]:
+    """A step of an optimizer: running means of gradients, and parameters that go along."""
+    parameter = first = drawn(WIDTH, WIDTH)
+    second = first.square()
+    while True:
+        gradient = drawn(WIDTH, WIDTH) * 0.1
+        first = first * 0.9 + gradient * 0.1
+        second = second * 0.99 + gradient * gradient * 0.01
+        parameter = parameter - first / (second.sqrt() + 1e-8) * 0.01
+        yield F.scaled_dot_product_attention(parameter[None], parameter[None], parameter[None])
+
+
+# Scores and weights that have no end.
+
+
+def scores_and_values() -> tuple[Tensor, Tensor]:
+    """Scores of 4 queries, and values."""
+    x = drawn(1, 1, 4, WIDTH)
+    return x @ x.mT / math.sqrt(WIDTH), x
+
+
+def scores_scaled() -> Iterator[Tensor]:
+    scores, _ = scores_and_values()
+    while True:
+        scores = scores * 0.999
+        yield scores.softmax(-1)
+
+
+def biases_added() -> Iterator[Tensor]:
+    scores, _ = scores_and_values()
+    while True:
+        scores = scores + drawn(1, 1, 4, 4) * 0.01
+        yield scores
+
+
+def cells_assigned() -> Iterator[Tensor]:
+    """A causal mask that is laid on cell by cell."""
+    scores, _ = scores_and_values()
+    while True:
+        for row in range(3):
+            scores[..., row, row + 1 :] = -math.inf
+        yield scores
+
+
+def columns_joined() -> Iterator[Tensor]:
+    scores, _ = scores_and_values()
+    while True:
+        scores = torch.cat([scores, drawn(1, 1, 4, 1)], -1)
+        yield scores
+
+
+def weights_added() -> Iterator[Tensor]:
+    """Maps of every step, summed."""
+    total = drawn(1, 1, 4, 4)
+    while True:
+        scores, values = scores_and_values()
+        weights = scores.softmax(-1)
+        total = weights + total
+        yield weights @ values
+
+
+def weights_doubled() -> Iterator[Tensor]:
+    scores, _ = scores_and_values()
+    weights = scores.softmax(-1)
+    while True:
+        weights = (weights + weights) * 0.5
+        yield weights
+
+
+def rows_kept() -> Iterator[Tensor]:
+    """A row of every map is kept, as for a picture."""
+    rows: list[Tensor] = []
+    while True:
+        scores, values = scores_and_values()
+        weights = scores.softmax(-1)
+        rows.append(weights[:, :, -1].clone())
+        yield weights @ values
+
+
+STYLES: dict[str, Endless] = {
+    each.__name__: each
+    for each in (
+        keys_joined, keys_joined_and_dropped, hidden_states_joined, slots_assigned, slots_copied, stacked, by_einsum,
+        multiplied, multiplied_in_place, multiplied_by_parts_of_a_table, gated, residual, doubled, averaged,
+        scores_scaled, biases_added, cells_assigned, columns_joined, weights_added, weights_doubled, rows_kept,
+    )
+}  # fmt: skip

@@ -1,0 +1,123 @@
+"""Programs that go on and on with the same tensors: what is followed of them, and what it costs, does not grow."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from itertools import islice
+from typing import Any
+from weakref import WeakSet
+
+import pytest
+import torch
+from growing import STYLES, Endless
+
+from attncli.analysis.calls.calls import Calls
+from attncli.sources.live.flow import Nodes
+from attncli.sources.live.inputs import watching_inputs
+from attncli.sources.live.watching import watching
+
+FEW, MANY = 60, 240  # steps; 64 products and 16 numbers are followed at most
+MOST = 200  # objects that are held of one tensor
+
+
+@contextmanager
+def watched() -> Iterator[Calls]:
+    calls = Calls(is_kept=False)
+    with watching(calls.take, notes=calls.notes), watching_inputs(calls.tell, calls.taken):
+        yield calls
+
+
+def reached(*roots: object) -> int:
+    """How many objects are held by some, but for what is in tensors and what belongs to the interpreter."""
+    found: dict[int, Any] = {}
+    todo = [*roots]
+    while todo:
+        one = todo.pop()
+        outside = type, types.ModuleType, types.FunctionType, torch.Tensor, WeakSet
+        if id(one) not in found and not isinstance(one, outside):
+            found[id(one)] = one
+            todo += gc.get_referents(one)
+    return len(found)
+
+
+def held_of_each() -> list[int]:
+    """How many objects are held of each tensor that is followed now."""
+    every = [each for each in gc.get_objects() if type(each) is Nodes]
+    return [reached(node.state.flow, node.layout) for nodes in every for _, node in nodes._known.values()]
+
+
+def storages() -> int:
+    return len({each.untyped_storage()._cdata for each in gc.get_objects() if type(each) is torch.Tensor})
+
+
+def advance(program: Iterator[torch.Tensor], steps: int) -> None:
+    deque(islice(program, steps), maxlen=0)
+
+
+@pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
+def test_what_is_held_of_a_tensor_does_not_grow(style: Endless) -> None:
+    program = style()
+    with watched():
+        advance(program, MANY)
+        held = held_of_each()
+    assert max(held, default=0) <= MOST
+
+
+@pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
+def test_tensors_of_the_program_end_as_without(style: Endless) -> None:
+    """A few of the latest are held; of a program that goes on four times as long, no more of them."""
+    beyond = []
+    for is_watched in (False, True):
+        gc.collect()
+        before = storages()
+        program = style()
+        alive = []
+        with watched() if is_watched else nullcontext():
+            for steps in (FEW * 2, MANY * 2):
+                advance(program, steps)
+                alive.append(storages() - before)
+        beyond.append(alive)
+    alone, beside = beyond
+    assert beside[1] - alone[1] <= beside[0] - alone[0] + 16
+
+
+def calls_in(program: Iterator[torch.Tensor], steps: int) -> int:
+    """How many functions of Python are called in some steps."""
+    count = 0
+
+    def called(frame: Any, event: str, _: Any) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(called)
+    try:
+        advance(program, steps)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
+def test_a_late_step_takes_as_much_as_an_early_one(style: Endless) -> None:
+    program = style()
+    with watched():
+        advance(program, FEW)
+        early = calls_in(program, FEW)
+        advance(program, MANY)
+        late = calls_in(program, FEW)
+    assert late <= early * 1.1 + FEW
+
+
+@pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
+def test_no_bit_is_changed(style: Endless) -> None:
+    results = []
+    for is_watched in (False, True):
+        torch.manual_seed(0)
+        with watched() if is_watched else nullcontext():
+            results.append([*(each.clone() for each in islice(style(), FEW)), torch.get_rng_state()])
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
