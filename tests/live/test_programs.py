@@ -81,7 +81,7 @@ WRONG = [
     Wrong("sdpa", "causal_encoder", "missing", "full"),
     Wrong("sdpa", "one_head", "varies", "causal"),
     Wrong("sdpa", "tiny_fill", "added-bool"),
-    Wrong("sdpa", "two_scales", "unscaled"),
+    Wrong("sdpa", "two_scales", "unscaled", severity="note"),  # muP means it
     Wrong("sdpa", "no_scale", "unscaled", severity="note"),
     Wrong("sdpa", "norm_of_zeros", "nan", severity="note"),
     Wrong("mha", "mask_of_sdpa", "leak"),

@@ -91,9 +91,9 @@ BUGS = [
     Bug("axis_einsum", "causal", "axis", "axis"),
     Bug("axis_dim1", "full", "axis", "axis"),
     Bug("no_scale", "causal", "", "", is_harmful=False),
-    Bug("double_scale", "causal", "unscaled", "unscaled"),
-    Bug("scale_dmodel", "causal", "", ""),
-    Bug("scale_mult", "causal", "", ""),
+    Bug("double_scale", "causal", "", ""),
+    Bug("scale_dmodel", "causal", "unscaled", "unscaled"),
+    Bug("scale_mult", "causal", "unscaled", "unscaled"),
     Bug("heads_view", "full", "", ""),
     Bug("out_view", "full", "", ""),
     Bug("gqa_repeat", "causal", "", "", is_harmful=False),
@@ -130,7 +130,7 @@ BUGS = [
 DESIGNS = [
     Design("mup_by_hand", "causal"),
     Design("mup_sdpa", "causal"),
-    Design("mup_before", "causal", "unscaled", ""),
+    Design("mup_before", "causal"),
     Design("cosine", "causal"),
     Design("qk_norm", "causal"),
     Design("cosine_sdpa", "full"),
@@ -239,8 +239,8 @@ def test_the_wrong_twin_is_found(bug: Bug, programs: dict[str, Callable[..., Any
 def test_so_many_are_found() -> None:
     harmful = [bug for bug in BUGS if bug.is_harmful]
     assert len(harmful) == 65
-    assert sum(bool(bug.alone) for bug in harmful) >= 29
-    assert sum(bool(bug.held) for bug in harmful) >= 47
+    assert sum(bool(bug.alone) for bug in harmful) >= 30
+    assert sum(bool(bug.held) for bug in harmful) >= 48
 
 
 @pytest.mark.parametrize("design", DESIGNS, ids=named)

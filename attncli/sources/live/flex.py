@@ -71,7 +71,7 @@ def _call(
         softcap=changed.softcap,
         is_training=scene.is_training(),
         output=output,
-        findings=of_fused(scene.nodes, query, key, float(scale)),
+        findings=of_fused(scene.nodes, query, key, float(scale), shape[1]),
         unread=None if changed.is_known else "the score_mod, which does more than add to a score or cap it",
     )
 

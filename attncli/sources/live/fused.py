@@ -115,7 +115,7 @@ def _call(scene: Scene, operator: Any, args: tuple[Any, ...], kwargs: Mapping[st
         dropout=float(given.get("dropout_p") or 0.0),
         is_training=scene.is_training(),
         output=result,
-        findings=of_fused(scene.nodes, *asked, factor),
+        findings=of_fused(scene.nodes, *asked, factor, heads),
         unread=", ".join(unread) or None,
     )
 

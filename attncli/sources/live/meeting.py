@@ -14,7 +14,7 @@ from attncli.sources.live.axes import Atom, Axis, Layout, arranged, leaves, long
 from attncli.sources.live.call import Call, Given
 from attncli.sources.live.flow import Flow, Laid, Operand, Product, Softmax, version
 from attncli.sources.live.reader import Scene
-from attncli.sources.live.scales import is_root, no_scale, scaled_twice
+from attncli.sources.live.scales import is_root, no_scale, scaled_twice, wrong_scale
 
 _NO_WEIGHT = 1e-6  # what a mask has to leave to a forbidden key at most
 
@@ -96,11 +96,13 @@ def told(scene: Scene, met: Meeting) -> Call | None:
     seen = [*(_laid_on_scores(laid, axes, scores, shown) for laid in flow.laid), *late]
     if is_again:
         weights = None if flow.dropout else arranged(met.weights.tensor, met.weights.layout, axes)
+    q = _unchanged(q_side.tensor, q_side.version, q_side.layout, (axes.batch, axes.heads, axes.queries, width))
+    k = _unchanged(k_side.tensor, k_side.version, k_side.layout, (axes.batch, axes.heads, axes.keys, width))
     is_training = scene.is_training()
     found = [
         None if is_over_keys or is_again else _wrong_axis(softmax, keys, axes, keys_left),
         _second_softmax(softmax),
-        _scaling(flow, product, size(width)),
+        _scaling(flow, product, size(width)) or _wrong_scale(flow, shape[1], size(width), (q_side, k_side), (q, k)),
         *(each.finding for each in seen),
         _dropout(flow, is_training),
     ]
@@ -110,8 +112,6 @@ def told(scene: Scene, met: Meeting) -> Call | None:
         unread.append("what is beside the scores")
     if is_again and not is_over_keys:
         unread.append("the second normalisation of the weights")
-    q = _unchanged(q_side.tensor, q_side.version, q_side.layout, (axes.batch, axes.heads, axes.queries, width))
-    k = _unchanged(k_side.tensor, k_side.version, k_side.layout, (axes.batch, axes.heads, axes.keys, width))
     v = arranged(met.values.tensor, met.values.layout, (axes.batch, axes.heads, axes.keys, leaves(met.width)), True)
     return Call(
         api="softmax",
@@ -342,6 +342,16 @@ def _scaling(flow: Flow, product: Product, width: int) -> Finding | None:
         severity: Severity = "note" if math.isqrt(width) ** 2 == width else "error"
         return Finding("unscaled", severity, f"the scores are divided by √{width} twice")
     return None
+
+
+def _wrong_scale(
+    flow: Flow, heads: int, width: int, sides: Sequence[Operand], inputs: Sequence[torch.Tensor | None]
+) -> Finding | None:
+    """Return that the scores are scaled by another number than 1/√D that is none on purpose."""
+    scale = _whole_scale(flow)
+    if scale is None or width == 1:
+        return None
+    return wrong_scale(scale * math.prod(float(step) for side in sides for step in side.steps), heads, width, *inputs)
 
 
 def _whole_scale(flow: Flow) -> float | None:

@@ -53,7 +53,7 @@ def _call(
         scale=factor,
         dropout=dropout_p,
         is_training=scene.is_training(),
-        findings=() if query.is_nested else of_fused(scene.nodes, query, key, factor),
+        findings=() if query.is_nested else of_fused(scene.nodes, query, key, factor, parts["shape"][1]),
         **parts,
     )
 

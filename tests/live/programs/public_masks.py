@@ -11,7 +11,7 @@ import transformers
 from step import evaluation, step
 from torch import Tensor, nn
 
-V, WIDTH, HEADS = 40, 16, 4
+V, WIDTH, HEADS = 40, 32, 4
 HEAD = WIDTH // HEADS
 LEAST = torch.finfo(torch.float32).min
 

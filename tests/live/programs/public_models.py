@@ -132,7 +132,7 @@ def gqa_repeat(wrong):
     class Grouped(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.wq, self.wk, self.wv = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 8), nn.Linear(WIDTH, 8)
+            self.wq, self.wk, self.wv = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 2 * HEAD), nn.Linear(WIDTH, 2 * HEAD)
 
         def forward(self, x):
             q = heads(self.wq(x))
