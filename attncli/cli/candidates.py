@@ -404,7 +404,7 @@ def _masks(cursor: Cursor) -> Iterator[Candidate]:
     elif name and _is_mask(name["before"] + "full"):
         before = name["before"]
         for atom, kind in ATOMS.items():
-            if not kind.is_bias or cursor.context.command.name == "show":  # which alone draws a bias beside a mask
+            if not kind.is_bias or cursor.context.command.name in ("show", "run"):  # which know a bias beside a mask
                 opened = "(" if "(" in kind.usage else ""
                 yield Candidate(before + atom + opened, kind.usage, bool(opened) or _unclosed(before) > 0)
         yield Candidate(f'{before}file("', NOTATION["file"].usage, goes_on=True)

@@ -17,7 +17,7 @@ from attncli.formats.answers import array, dumped, opened
 from attncli.formats.json import described
 from attncli.formats.numbers import matrix, number, proven
 from attncli.formats.rows import comma_separated, escaped
-from attncli.masks.expressions import biases
+from attncli.masks.alibi import biases
 from attncli.masks.findings import Finding
 from attncli.masks.layout import Subject
 from attncli.trace.trace import Trace

@@ -2,16 +2,15 @@
 
 `True` means that this query may attend to this key. Query i stands at position past+i; key j at position j.
 Every atom is a rule over positions, so a mask costs nothing until somebody asks for some of its rows.
-ALiBi (Press et al. 2022) is among them: a bias that grows with the distance, with a slope for each head.
+ALiBi is among them, which forbids nothing: see `attncli.masks.alibi`.
 """
 
 from __future__ import annotations
 
-import math
 import operator
 import shlex
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial, reduce
+from functools import reduce
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -22,7 +21,7 @@ from attncli.masks.notation import NOTATION
 from attncli.text import visible
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Bool, Int
 
 
 class Grid(NamedTuple):
@@ -453,32 +452,3 @@ def _of_heads(allowed: Bool[np.ndarray, " ..."], heads: list[int]) -> Bool[np.nd
     if allowed.ndim == 2:
         return allowed[None]
     return allowed if len(allowed) == 1 else allowed[heads]
-
-
-def slopes(heads: int) -> list[float]:
-    """Return the slope of every head.
-
-    For n heads, a power of two, they are 2^(−8/n), 2^(−16/n), …, 2^−8. For others the paper's own code takes those of
-    the power of two below, then every second one of the power above.
-    """
-    below = 2 ** int(math.log2(heads))
-    first = [2 ** (-8 * (head + 1) / below) for head in range(below)]
-    between = [2 ** (-4 * (head + 1) / below) for head in range(0, 2 * (heads - below), 2)]
-    return first + between
-
-
-def bias_heads(expression: Expression) -> int | None:
-    """Return how many heads the bias of an expression has; None is no bias."""
-    return next((bias.arguments[0] for bias in named("alibi", conjuncts(expression))), None)
-
-
-def biases(heads: int, keys: int, past: int) -> Iterator[Callable[[Int[np.ndarray, " R"]], Float[np.ndarray, "R K"]]]:
-    """Yield for each head what gives some query rows of its bias; all heads at once would fill the memory.
-
-    It is −slope · |i − j| for query position i and key position j; the paper has it for j ≤ i alone.
-    """
-
-    def rows(slope: float, queries: Int[np.ndarray, " R"]) -> Float[np.ndarray, "R K"]:
-        return -slope * np.abs(queries[:, None] + past - np.arange(keys)[None, :])
-
-    return (partial(rows, slope) for slope in slopes(heads))

@@ -11,12 +11,12 @@ import numpy as np
 
 from attncli.attention import row_blocks
 from attncli.errors import InputError, UsageError
+from attncli.masks.alibi import bias_heads
 from attncli.masks.expressions import (
     Expression,
     Grid,
     Pad,
     batch_rows,
-    bias_heads,
     files_of,
     leaves,
     named,

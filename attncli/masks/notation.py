@@ -32,5 +32,5 @@ NOTATION = {
     "keys": Notation("keys(a,b)", "j is in a..b−1"),
     "queries": Notation("queries(a,b)", "i is in a..b−1"),
     "file": Notation('file("mask.npy")', "the file says so: True or 1 = may attend, or additive"),
-    "alibi": Notation("alibi(heads)", "always: a bias of −slope·|i−j|, in attn mask show only, beside a mask"),
+    "alibi": Notation("alibi(heads)", "always: a bias of −slope·|i−j|; in attn mask show and attn run --expect"),
 }

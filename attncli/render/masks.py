@@ -14,9 +14,9 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
+from attncli.masks.alibi import biases, slopes
 from attncli.masks.comparison import Comparison, summary
 from attncli.masks.conventions import RIGHT_FOR, WRITTEN
-from attncli.masks.expressions import biases, slopes
 from attncli.masks.findings import Finding
 from attncli.masks.layout import Subject
 from attncli.render.axes import LONGEST_LABEL, Axis, mark_note

@@ -13,7 +13,7 @@ from transformers import masking_utils as hf
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 
-from attncli.masks.expressions import biases, slopes
+from attncli.masks.alibi import biases, slopes
 from attncli.masks.layout import Size, laid_out
 from attncli.masks.parser import parse
 

@@ -11,13 +11,14 @@ from attncli.analysis.calls.expectations import Expectations
 from attncli.analysis.calls.rows import named
 from attncli.analysis.calls.steps import Beside, Taken, padding_of
 from attncli.errors import AttnError
+from attncli.masks.alibi import bias_heads, slopes
 from attncli.masks.audit import audit_allowed, word_queries
 from attncli.masks.comparison import Comparison
 from attncli.masks.expressions import Expression, Grid, Pad, leaves, with_lengths
 from attncli.masks.findings import Finding
 from attncli.masks.layout import Size, laid_out
 from attncli.sources.live.call import Place
-from attncli.text import visible
+from attncli.text import counted, visible
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from attncli.analysis.calls.masks import CallMask
 
 _MOST_LINES = 20
+_MOST_SLOPES = 4  # that are shown
+_NEAR = 0.05  # of a slope that is taken from a bias in half precision
 
 
 class WrongCells(NamedTuple):
@@ -174,6 +177,39 @@ def _findings(call: Taken, expected: Expression | None) -> list[Finding]:
         return [Finding("pad", "error", message, advice=advice)]
     try:
         found = audit_allowed(call.mask.allowed, call.mask.shape, expected)
-        return [one for one in found if one.severity == "error" and one.code != "dead-row"]  # said of every call
+        wrong = [one for one in found if one.severity == "error" and one.code != "dead-row"]  # said of every call
+        return [*wrong, *_wrong_bias(call.mask, bias_heads(expected))]
     except AttnError as error:  # it does not fit so many positions
         return [Finding("shape", "error", f"{expected} does not fit: {error}")]
+
+
+def _wrong_bias(mask: CallMask, expected: int | None) -> Iterator[Finding]:
+    """Yield how the bias of a call is not ALiBi's for so many heads; None is that no bias is expected to be so."""
+    heads = mask.shape[1]
+    if expected is None:
+        return
+    name, right = f"alibi({expected})", (*slopes(expected),)
+    if expected != heads:
+        yield Finding("bias", "error", f"{name} is a bias of {counted(expected, 'head')}, and there are {heads} here")
+        return
+    found = mask.slopes if mask.has_bias else mask.slopes_of(np.zeros((1, 1, 1, 1), np.float32))
+    if found == right:
+        return
+    if not mask.has_bias:
+        message = f"{name} is not added to the scores"
+    elif found is None:
+        message = f"the bias that is added to the scores is not {name}: it is not −slope·distance in each head"
+    else:
+        message = f"the bias that is added to the scores is not {name}: {_other_slopes(found, right)}"
+    yield Finding("bias", "error", message, heads)
+
+
+def _other_slopes(found: Sequence[float], right: Sequence[float]) -> str:
+    """Return how slopes of a bias differ from those that are expected."""
+    ratios = np.divide(found, right)
+    if np.allclose(ratios, -1, rtol=_NEAR):
+        return "it rises with the distance, its sign is wrong"
+    if ratios[0] and np.allclose(ratios, ratios[0], rtol=_NEAR):
+        return f"its slopes are {ratios[0]:.4g} times as large"
+    shown = [", ".join(f"{slope:.4g}" for slope in each[:_MOST_SLOPES]) for each in (found, right)]
+    return f"its slopes are {shown[0]}{', …' * (len(found) > _MOST_SLOPES)}, not {shown[1]}"

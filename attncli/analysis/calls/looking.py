@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from attncli.analysis.calls.findings import findings_of
 from attncli.analysis.calls.masks import CallMask, Read, digest_of, mask_of, read
@@ -64,7 +64,7 @@ class Looking:
         self, call: Call, reads: tuple[Read, ...], unused: tuple[Read, ...], masks: Hashable, has_cache: bool
     ) -> Taken:
         key = call.is_causal, call.shape, masks
-        mask = self._masks.get(key, lambda: mask_of(reads, call.is_causal, call.shape))
+        mask = self._masks.get(key, lambda: mask_of(reads, call.is_causal, call.shape, lambda: _biases(call, reads)))
         found = tuple(findings_of(call, mask, reads, unused, has_cache))
         return Taken(call.place, mask, reads, found, sees_later=mask.rule.expression is None and mask.sees_later)
 
@@ -81,3 +81,7 @@ class Looking:
 
 def _unread(call: Call) -> Taken:
     return Taken(call.place, None, (), call.findings, call.unread)
+
+
+def _biases(call: Call, reads: tuple[Read, ...]) -> Iterator[Any]:
+    return (copied(given).values for given, one in zip(call.given, reads, strict=True) if one.has_bias)

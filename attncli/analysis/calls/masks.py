@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from attncli.attention import FORBIDDEN_BELOW
+from attncli.masks.alibi import slopes, slopes_in
 from attncli.masks.audit import audit_fills
 from attncli.masks.conventions import LEAST, Convention, Reading, read_added
 from attncli.masks.files import Loaded
@@ -19,7 +20,7 @@ from attncli.masks.recognition import Rule, rule_of
 from attncli.sources.live.copies import Copied
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool
+    from jaxtyping import Bool, Float
 
 _SIDE = re.compile(r"\bpad\([^)]*\)")  # how much padding there is belongs to a batch
 UNKNOWN = "a mask of its own"  # which follows no simple rule
@@ -111,6 +112,7 @@ class CallMask(NamedTuple):
         shape: `(B, H, Q, K)`.
         rule: what they follow together.
         has_bias: whether a mask adds other numbers to the scores besides.
+        slopes: of each head, where they are −slope · distance, as ALiBi's are; None where they are not.
     """
 
     given: tuple[Bool[np.ndarray, "#B #H #Q #K"], ...]
@@ -118,6 +120,7 @@ class CallMask(NamedTuple):
     shape: tuple[int, int, int, int]
     rule: Rule
     has_bias: bool = False
+    slopes: tuple[float, ...] | None = None
 
     @property
     def past(self) -> int:
@@ -148,18 +151,49 @@ class CallMask(NamedTuple):
         else:
             said = UNKNOWN if self.rule.expression is None else _SIDE.sub("pad", str(self.rule.expression))
             said += ", aligned top-left" if self.is_top_left else ""
-        return f"{said} + bias" if self.has_bias else said
+        return said + self._added
 
     def __str__(self) -> str:
         """The rule, with which batch rows are padded."""
-        return f"{self.rule.text} + bias" if self.has_bias else self.rule.text
+        return self.rule.text + self._added
+
+    @property
+    def _added(self) -> str:
+        if not self.has_bias:
+            return ""
+        heads = self.shape[1]
+        return f" + alibi({heads})" if self.slopes == (*slopes(heads),) else " + bias"
+
+    def slopes_of(self, bias: Float[np.ndarray, "#B #H #Q #K"]) -> tuple[float, ...] | None:
+        """Return the slopes of a bias that is added to the scores, as words see it; None where it has none."""
+        _, _, queries, keys = self.shape
+        seen = self.allowed
+        if self.rule.padded:
+            tokens = self.rule.tokens
+            seen = seen & tokens[:, None, None, :]
+            if queries + self.past == keys:
+                seen = seen & tokens[:, None, self.past :, None]
+        return slopes_in(bias, seen, self.shape)
 
 
-def mask_of(reads: tuple[Read, ...], is_causal: bool, shape: tuple[int, int, int, int]) -> CallMask:
-    """Return what masks hide together."""
+def mask_of(
+    reads: tuple[Read, ...],
+    is_causal: bool,
+    shape: tuple[int, int, int, int],
+    biases: Callable[[], Iterable[Float[np.ndarray, "_ _ _ _"]]],
+) -> CallMask:
+    """Return what masks hide together.
+
+    Args:
+        reads: the masks.
+        is_causal: whether later keys are hidden besides.
+        shape: `(B, H, Q, K)`.
+        biases: gives the numbers of those masks that have a bias; they are looked at and not kept.
+    """
     given = tuple(one.allowed for one in reads)
     rule = rule_of(together(given, is_causal, shape), shape)
-    return CallMask(given, is_causal, shape, rule, any(one.has_bias for one in reads))
+    mask = CallMask(given, is_causal, shape, rule, any(one.has_bias for one in reads))
+    return mask._replace(slopes=mask.slopes_of(reduce(np.add, biases()))) if mask.has_bias else mask
 
 
 def together(

@@ -1,0 +1,126 @@
+"""ALiBi (Press et al. 2022): a bias of the scores that grows with the distance, with a slope for each head."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from attncli.attention import row_blocks
+from attncli.masks.expressions import Expression, conjuncts, named
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
+_ROUNDING = 0.02  # of the largest bias of a row: what slopes, distances and products in bfloat16 are off together
+
+
+def slopes(heads: int) -> list[float]:
+    """Return the slope of every head.
+
+    For n heads, a power of two, they are 2^(−8/n), 2^(−16/n), …, 2^−8. For others the paper's own code takes those of
+    the power of two below, then every second one of the power above.
+    """
+    below = 2 ** int(math.log2(heads))
+    first = [2 ** (-8 * (head + 1) / below) for head in range(below)]
+    between = [2 ** (-4 * (head + 1) / below) for head in range(0, 2 * (heads - below), 2)]
+    return first + between
+
+
+def bias_heads(expression: Expression) -> int | None:
+    """Return how many heads the bias of an expression has; None is no bias."""
+    return next((bias.arguments[0] for bias in named("alibi", conjuncts(expression))), None)
+
+
+def biases(heads: int, keys: int, past: int) -> Iterator[Callable[[Int[np.ndarray, " R"]], Float[np.ndarray, "R K"]]]:
+    """Yield for each head what gives some query rows of its bias; all heads at once would fill the memory.
+
+    It is −slope · |i − j| for query position i and key position j; the paper has it for j ≤ i alone.
+    """
+
+    def rows(slope: float, queries: Int[np.ndarray, " R"]) -> Float[np.ndarray, "R K"]:
+        return -slope * np.abs(queries[:, None] + past - np.arange(keys)[None, :])
+
+    return (partial(rows, slope) for slope in slopes(heads))
+
+
+def slopes_in(
+    bias: Float[np.ndarray, "#B #H #Q #K"], allowed: Bool[np.ndarray, "#B #H #Q #K"], shape: tuple[int, int, int, int]
+) -> tuple[float, ...] | None:
+    """Return the slope of every head of a bias that is −slope · |i − j|, up to a number of each row; None is another.
+
+    The softmax takes no notice of such a number, and −slope · (i − j) is written as slope · j too. A head that shows no
+    query two keys at different distances fits every slope, and gets that of ALiBi.
+
+    Args:
+        bias: what is added to the scores.
+        allowed: the keys that are seen, as others do not matter.
+        shape: `(B, H, Q, K)` of the attention, whose last query stands at the last key.
+    """
+    _, heads, queries, keys = shape
+    i, j = np.arange(queries)[:, None] + max(keys - queries, 0), np.arange(keys)
+    allowed = np.broadcast_to(allowed, (*allowed.shape[:2], queries, keys))
+    if bias.shape[2] == 1 and np.any(allowed & (j > i)):
+        return None  # a number for each key is no distance to both sides
+    if len(bias) == 1:
+        allowed = np.logical_or.reduce(allowed, axis=0, keepdims=True)
+    bias = np.broadcast_to(bias, (*bias.shape[:3], keys))
+    found: list[float] = []
+    for head, usual in enumerate(slopes(heads)):
+        planes = [
+            _Plane(bias[row, min(head, bias.shape[1] - 1)], each[min(head, len(each) - 1)], i)
+            for row, each in enumerate(np.broadcast_to(allowed, (len(bias), *allowed.shape[1:])))
+        ]
+        slope = next((one for one in (usual, _steepest(planes)) if all(plane.has(one) for plane in planes)), None)
+        if slope is None:
+            return None
+        found.append(slope)
+    return tuple(found)
+
+
+class _Plane(NamedTuple):
+    """The bias of a head in a batch row.
+
+    Attributes:
+        bias: what is added; one row where it is the same for all queries.
+        allowed: where.
+        i: positions of the queries.
+    """
+
+    bias: Float[np.ndarray, "#Q K"]
+    allowed: Bool[np.ndarray, "Q K"]
+    i: Int[np.ndarray, "Q 1"]
+
+    def has(self, slope: float) -> bool:
+        """Return whether it is −slope · distance, up to a number of each row."""
+        queries, keys = self.allowed.shape
+        if len(self.bias) == 1 < queries:  # one row with all keys says it of most masks, at once
+            union = _Plane(self.bias, np.logical_or.reduce(self.allowed, axis=0, keepdims=True), self.i[-1:])
+            if union.has(slope):
+                return True
+        return all(self._has(slope, rows) for rows in row_blocks(np.arange(queries), keys))
+
+    def _has(self, slope: float, rows: Int[np.ndarray, " R"]) -> bool:
+        bias = self.bias if len(self.bias) == 1 else self.bias[rows]
+        allowed, left = self.allowed[rows], bias + slope * np.abs(self.i[rows] - np.arange(bias.shape[1]))
+        most, least = np.where(allowed, left, -np.inf).max(axis=1), np.where(allowed, left, np.inf).min(axis=1)
+        return bool((most - least <= _ROUNDING * np.where(allowed, np.abs(bias), 0).max(axis=1) + 1e-6).all())
+
+    def widest(self) -> tuple[float, float]:
+        """Return the largest difference of distances in the row with most keys, and that of the bias between them."""
+        row = int(np.count_nonzero(self.allowed, axis=1).argmax())
+        seen = np.flatnonzero(self.allowed[row])
+        if not seen.size:
+            return 0.0, 0.0
+        bias, distance = self.bias[min(row, len(self.bias) - 1), seen], np.abs(self.i[row] - seen)
+        near, far = distance.argmin(), distance.argmax()
+        return float(distance[far] - distance[near]), float(bias[near]) - float(bias[far])
+
+
+def _steepest(planes: list[_Plane]) -> float:
+    """Return the slope between the keys that are furthest apart."""
+    span, fall = max(plane.widest() for plane in planes)
+    return fall / span if span else 0.0

@@ -1,0 +1,134 @@
+"""ALiBi held against `alibi(n)`, in the styles in which people write it."""
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
+    FalconConfig,
+    FalconForCausalLM,
+    MptConfig,
+    MptForCausalLM,
+    PreTrainedModel,
+)
+
+import attncli
+from attncli.analysis.calls.calls import Calls
+from attncli.analysis.calls.expected import UnexpectedError
+
+RIGHT = {
+    "by_hand": "causal", "of_keys_alone": "causal", "left_padded": "causal & pad", "right_padded": "causal & pad",
+    "subtracted": "causal", "by_baddbmm": "causal", "scaled_after": "causal", "by_sdpa": "causal",
+    "in_bfloat16": "causal", "by_module": "causal & pad", "by_flex": "causal", "encoder": "full",
+    "windowed": "window(4)", "generated": "causal",
+}  # fmt: skip
+WRONG = {
+    "rises": "it rises with the distance, its sign is wrong",
+    "of_other_slopes": "its slopes are 4 times as large",
+    "of_one_slope": "its slopes are 0.25, 0.25, 0.25, 0.25, not 0.25, 0.0625, ",
+    "of_reversed_heads": "its slopes are 0.003906, 0.01562, 0.0625, 0.25, not 0.25, ",
+    "scaled_with_the_scores": "its slopes are 0.3536 times as large",
+    "forgotten": r"alibi\(4\) is not added to the scores",
+    "of_something_else": "it is not −slope·distance in each head",
+    "one_sided_encoder": "it is not −slope·distance in each head",
+}
+MODELS: dict[str, Callable[[int], PreTrainedModel]] = {
+    "bloom": lambda heads: BloomForCausalLM(
+        BloomConfig(vocab_size=50, hidden_size=8 * heads, n_layer=2, n_head=heads, pad_token_id=0)
+    ),
+    "mpt": lambda heads: MptForCausalLM(
+        MptConfig(d_model=8 * heads, n_heads=heads, n_layers=2, vocab_size=50, pad_token_id=0)
+    ),
+}
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
+    """Give a function that returns a program."""
+    monkeypatch.syspath_prepend(Path(__file__).parent / "programs")
+    module = importlib.import_module("alibi")
+    yield lambda name: getattr(module, name)
+    for name in ("alibi", "step"):
+        sys.modules.pop(name, None)
+
+
+def watched(run: Callable[[], Any]) -> Calls:
+    torch.manual_seed(0)
+    with attncli.watch() as calls:
+        run()
+    return calls
+
+
+def wrong(calls: Calls, expect: str) -> str:
+    try:
+        calls.check(expect)
+    except UnexpectedError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize(("name", "mask"), RIGHT.items())
+def test_alibi_is_named_and_not_accused(name: str, mask: str, program: Callable[[str], Any]) -> None:
+    calls = watched(program(name))
+    assert [row.mask.endswith(" + alibi(4)") for row in calls] == [True] * len(calls)
+    assert not [one for one in calls.findings if one.severity == "error"]
+    assert wrong(calls, f"{mask} & alibi(4)") == ""
+    assert wrong(calls, mask) == ""  # a bias is not asked for
+    assert "alibi(8) is a bias of 8 heads, and there are 4 here" in wrong(calls, f"{mask} & alibi(8)")
+
+
+@pytest.mark.parametrize(("name", "said"), WRONG.items())
+def test_another_bias_is_an_error(name: str, said: str, program: Callable[[str], Any]) -> None:
+    calls = watched(program(name))
+    mask = "full" if name == "one_sided_encoder" else "causal"
+    assert wrong(calls, mask) == ""
+    with pytest.raises(UnexpectedError, match=rf"bias: .*{said}"):
+        calls.check(f"{mask} & alibi(4)")
+
+
+def bits(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.dtype, *tensor.shape, tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("name", [*RIGHT, *WRONG])
+def test_watching_changes_no_bit(name: str, program: Callable[[str], Any]) -> None:
+    torch.manual_seed(0)
+    alone = [*program(name)(), torch.get_rng_state()]
+    seen: list[torch.Tensor] = []
+    watched(lambda: seen.extend([*program(name)(), torch.get_rng_state()]))
+    assert [bits(one) for one in alone] == [bits(one) for one in seen]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("heads", [4, 6])
+@pytest.mark.parametrize("name", MODELS)
+def test_models_with_alibi_are_not_accused(name: str, heads: int, dtype: torch.dtype) -> None:
+    model = MODELS[name](heads).to(dtype).eval()
+    ids = torch.randint(1, 50, (3, 10))
+    right = torch.arange(10) < torch.tensor([10, 6, 3])[:, None]
+    for real in (right, right.flip(1)):
+        calls = watched(lambda: model(ids, attention_mask=real.long()))  # noqa: B023  # it is called here
+        calls.check(f"causal & pad & alibi({heads})")
+        calls.check(f"causal & pad & alibi({heads})", lengths=real)
+    options = {"attention_mask": right.flip(1).long(), "max_new_tokens": 4, "do_sample": False}
+    generated = watched(lambda: model.generate(ids, **options))
+    generated.check(f"causal & pad & alibi({heads})")
+
+
+def test_falcon_scales_its_slopes_with_the_scores() -> None:
+    sizes = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    model = FalconForCausalLM(
+        FalconConfig(alibi=True, new_decoder_architecture=False, multi_query=False, **sizes)
+    ).eval()
+    calls = watched(lambda: model(torch.randint(1, 50, (2, 10))))
+    calls.check("causal")
+    with pytest.raises(UnexpectedError, match=r"its slopes are 0\.3536 times as large"):
+        calls.check("causal & alibi(4)")
