@@ -27,7 +27,7 @@ NOTATION = {
     "global": Notation("global(a,…)", "i or j is one of these"),
     "pad": Notation("pad(left=n) or pad(right=n)", "j is not one of the first, or last, n keys"),
     "pad(left)": Notation(
-        "pad or pad(left)", "j is a token of its row of the batch; in attn mask only, with --lengths"
+        "pad or pad(left)", "j is a token of its row of the batch; in attn run, and in attn mask with --lengths"
     ),
     "keys": Notation("keys(a,b)", "j is in a..b−1"),
     "queries": Notation("queries(a,b)", "i is in a..b−1"),

@@ -175,7 +175,7 @@ class _Parser:
         if kind.is_bias:
             self.bias_at, self.bias_left = start, self.bias_left - 1
             if self.bias_left < 0:
-                raise self.error(f"{name} is a bias; attn mask show and attn run --expect take one, beside a mask", start)
+                raise self.error(f"{name} is a bias; attn mask show and attn run --expect take it, once", start)
         positional: list[int] = []
         keywords: dict[str, int] = {}
         if self.take("("):

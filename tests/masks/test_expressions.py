@@ -369,7 +369,7 @@ def test_what_is_missing_at_the_end_is_said(text: str, message: str) -> None:
         ("window( 0 )", "0", "expected a number from 1 to 999999999, got 0"),
         ("causal  full", "full", "expected & or | here"),
         ("causal ^ full", "^", "expected & or | here"),
-        ("~alibi", "alibi", "alibi is a bias; attn mask show and attn run --expect take one, beside a mask"),
+        ("~alibi", "alibi", "alibi is a bias; attn mask show and attn run --expect take it, once"),
         ("causal & ", "", "expected a mask such as causal or window(4)"),
         ("missing.npy", "missing.npy", "mask file missing.npy does not exist"),
     ],
