@@ -34,9 +34,11 @@ def suspicions(
         past: how many keys stand before the first query.
         becomes: what the program makes of a query that sees nothing.
     """
-    wrong = [*_transposed(rule), *_shifted(rule), *_inverted(allowed, rule)]
-    yield from wrong
-    if wrong:
+    yield from _transposed(rule)
+    yield from _shifted(rule)
+    inverted = list(_inverted(allowed, rule))
+    yield from inverted
+    if inverted:
         return  # rows that see nothing follow from it
     laid = list(_laid_along_queries(rule))
     yield from laid
@@ -66,7 +68,9 @@ def _transposed(rule: Rule) -> Iterator[Finding]:
         if any(isinstance(part, Atom) and part.name == "band" and _is_upper(part, keys) for part in parts):
             message = "sees itself and the future alone: a causal mask whose queries and keys are swapped"
             places = tuple((0, key) for key in range(1, min(keys, MOST_CELLS + 1)))
-            yield Finding("leak", "error", message + _in_rows(variant, rule), keys * (keys - 1) // 2, places)
+            advice = "right in a language model that reads backwards"
+            message += _in_rows(variant, rule)
+            yield Finding("leak", "note", message, keys * (keys - 1) // 2, places, advice=advice)
 
 
 def _shifted(rule: Rule) -> Iterator[Finding]:
@@ -79,7 +83,8 @@ def _shifted(rule: Rule) -> Iterator[Finding]:
         if expression is not None and Atom("band", (keys - 1, 1)) in conjuncts(expression):
             message = "sees the key after itself and no later one: the diagonal of a causal mask is shifted by +1"
             places = tuple((query, query + 1) for query in range(min(keys - 1, MOST_CELLS)))
-            yield Finding("leak", "error", message + _in_rows(variant, rule), keys - 1, places)
+            advice = "right with one key of lookahead, as in streaming speech"
+            yield Finding("leak", "note", message + _in_rows(variant, rule), keys - 1, places, advice=advice)
 
 
 def _is_upper(band: Atom, keys: int) -> bool:
@@ -147,7 +152,7 @@ def _dead_queries(allowed: Bool[np.ndarray, "_ _ _ _"], rule: Rule, becomes: str
         return
     padding = np.zeros((batch, queries), bool)
     if queries == keys:
-        padding = ~rule.tokens
+        padding = ~rule.tokens | (dead & ~np.any(allowed, axis=(1, 2)))  # nobody sees it either
     elif queries > 1:  # of another sequence, whose padding is at one of its ends, or of the last positions
         for row, lost in enumerate(dead):
             padding[row] = lost & ((lost[:-1] <= lost[1:]).all() or (lost[:-1] >= lost[1:]).all())

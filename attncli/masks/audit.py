@@ -418,14 +418,14 @@ def audit_fills(subject: Subject, dtype: str | None) -> Iterator[Finding]:
     fills = subject.reading.fills
     twice = [(fill, other) for fill in fills for other in fills if _is_twice(other, fill)]
     for fill, other in twice:
-        if _stand_apart(subject, fill, other):
-            continue
+        if math.isfinite(other) or _stand_apart(subject, fill, other):
+            continue  # what stays finite hides as well
         message = f"{other:.5g} beside {fill:.5g} is {fill:.5g} added twice; combine masks before they become numbers"
         yield Finding("double-fill", "error", message, _count(subject, other))
     if len(fills) > 1 and len(twice) < len(fills) - 1:
         listed = ", ".join(f"{fill:.5g} ({_count(subject, fill)})" for fill in fills)
         message = f"forbidden cells hold different values: {listed}; a row of both is not masked evenly"
-        yield Finding("mixed-fill", "error", message, len(fills))
+        yield Finding("mixed-fill", "note", message, len(fills))
     if dtype is None:
         return
     beyond = [fill for fill in fills if math.isfinite(fill) and fill < LEAST[dtype]]

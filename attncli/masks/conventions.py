@@ -31,6 +31,8 @@ Reader = Literal["sdpa", "mha", "additive"]
 CONVENTIONS: dict[Reader, Convention] = {"sdpa": "attend", "mha": "masked", "additive": "additive"}
 
 _MOST_FILLS = 16
+LITTLE = 1e-6  # of the weight that a key would have: one with less is masked
+_LITTLE_ADDED = math.log(LITTLE)
 
 # The least finite number of every float type; NumPy has no bfloat16, the upper half of a float32.
 LEAST = {name: float(np.finfo(name).min) for name in ("float16", "float32", "float64")}
@@ -143,7 +145,7 @@ def read_convention(
 
 def read_added(values: np.ndarray[Any, Any]) -> Reading:
     """Return the reading of a mask that is added to the scores, with or without a bias in it; NaN forbids nothing."""
-    allowed = ~(values <= FORBIDDEN_BELOW)
+    allowed = ~(values <= _forbidden_below(values))
     return Reading("additive", "it is added to the scores", allowed, _fills(np.where(allowed, 0, values)))
 
 
@@ -176,6 +178,21 @@ def encoded(allowed: Bool[np.ndarray, "*P Q K"], to: Reader, dtype: str) -> np.n
     return np.where(allowed, 0.0, LEAST[dtype]).astype("float32" if dtype == "bfloat16" else dtype)
 
 
+def _forbidden_below(values: np.ndarray[Any, Any]) -> float:
+    """Return the number up to which added values forbid, as they leave a key little of its weight.
+
+    Between what forbids and a bias there is a gap: a bias that grows with the distance of two positions, as ALiBi's
+    does, takes as much from far ones, but by small steps.
+    """
+    if not ((values <= _LITTLE_ADDED) & (values > FORBIDDEN_BELOW)).any():
+        return FORBIDDEN_BELOW
+    levels = np.unique(values[(values > FORBIDDEN_BELOW) & (values < np.inf)])
+    levels = np.append(levels, max(levels[-1], 0.0))  # a key to which nothing is added has its whole weight
+    steps = np.diff(levels)
+    widest = int(steps.argmax())
+    return float(levels[widest]) if steps[widest] >= -_LITTLE_ADDED else FORBIDDEN_BELOW
+
+
 def _is_boolean(values: np.ndarray[Any, Any]) -> bool:
     return values.dtype == bool or all(((block == 0) | (block == 1)).all() for block in _blocks(values))
 
@@ -183,7 +200,7 @@ def _is_boolean(values: np.ndarray[Any, Any]) -> bool:
 def _is_additive(values: np.ndarray[Any, Any]) -> bool:
     if values.dtype.kind not in "if" or not values.any():
         return False
-    return all(((block == 0) | (block <= FORBIDDEN_BELOW)).all() for block in _blocks(values))
+    return all(((block == 0) | (block <= _LITTLE_ADDED)).all() for block in _blocks(values))
 
 
 def _is_zero(values: np.ndarray[Any, Any]) -> bool:

@@ -606,8 +606,9 @@ def _candidates(plane: Bool[np.ndarray, "Q K"], past: int, kept: Bool[np.ndarray
     yield Atom("full")
     yield causal
     yield Atom("window", (most,))
-    yield And((causal, Atom("chunk", (most,))))
-    yield Atom("chunk", (most,))
+    if 2 * most <= keys:  # fewer positions are documents
+        yield And((causal, Atom("chunk", (most,))))
+        yield Atom("chunk", (most,))
     yield Atom("band", (max(int((own - first).max()), 0), max(int((last - own).max()), 0)))
     if (last < own).all():
         yield And((causal, Not(Atom("window", (1,)))))

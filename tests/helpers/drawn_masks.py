@@ -67,8 +67,8 @@ def draw_rule(rng: np.random.Generator, size: int) -> tuple[str, Plane]:
         (f"causal & (window({w}) | keys(0,{n}))", lambda: (j <= i) & ((j > i - w) | (j < n))),
         (f"band({w},{w}) | global(0)", lambda: (abs(i - j) <= w) | (i == 0) | (j == 0)),
         (f"dilated({w},2)", lambda: (j <= i) & ((i - j) % 2 == 0) & (i - j < 2 * w)),
-        ("band(0,%d)" % (size - 1), lambda: j >= i),
-        ("band(%d,1)" % (size - 1), lambda: j <= i + 1),
+        (f"band(0,{size - 1})", lambda: j >= i),
+        (f"band({size - 1},1)", lambda: j <= i + 1),
     ]
     weights = np.array([4, 6, 3, 1, 1, 1, 1, 3, 2, 2, 1, 1, 0.5, 0.5])
     name, cells = rules[rng.choice(len(rules), p=weights / weights.sum())]

@@ -63,7 +63,7 @@ RIGHT = {
 
 WRONG = [
     Wrong("sdpa", "forgot_the_mask", "leak", "causal"),
-    Wrong("sdpa", "transposed", "leak"),
+    Wrong("sdpa", "transposed", "leak", severity="note"),  # as a language model that reads backwards has it
     Wrong("sdpa", "mask_of_mha", "leak"),
     Wrong("sdpa", "padding_along_queries", "broadcast"),
     Wrong("sdpa", "zeros_and_ones", "added-bool"),
@@ -109,7 +109,7 @@ WRONG = [
     Wrong("handwritten", "multiplied_scores", "no-mask"),
     Wrong("handwritten", "tiny_fill", "leak", "causal"),
     Wrong("flash", "not_causal", "leak", "causal"),
-    Wrong("flex", "reversed_comparison", "leak"),
+    Wrong("flex", "reversed_comparison", "leak", severity="note"),
     Wrong("flex", "window_off_by_one", "window", "causal & window(4)"),
     Wrong("models", "bert_without_its_attention_mask", "pad", "pad"),
 ]

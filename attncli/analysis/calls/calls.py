@@ -105,7 +105,7 @@ class Calls(Displayed, Sequence[Row]):
     def _look(self, call: Call) -> Taken:
         """Look at a call; what goes wrong in us is said, and the program goes on."""
         try:
-            return self._looking.look(call, self._has_cache(call))
+            return self._looking.look(call, self._has_cache(call), self._here().tokens(call.shape[0], call.shape[3]))
         except RecursionError:  # the program left us too few frames; its watcher says so
             raise
         except Exception as fault:

@@ -6,18 +6,21 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from attncli.analysis.calls.masks import CallMask, Read
 from attncli.masks.alone import suspicions
-from attncli.masks.conventions import LEAST
+from attncli.masks.conventions import LEAST, LITTLE
 from attncli.masks.findings import Finding
 from attncli.masks.recognition import rule_of
 from attncli.sources.live.call import Call
 from attncli.sources.live.copies import has_nan, is_zero
 from attncli.text import counted
+
+if TYPE_CHECKING:
+    from jaxtyping import Int
 
 
 def findings_of(
@@ -132,11 +135,13 @@ def _is_causal(one: Read) -> bool:
 def _by_itself(call: Call, mask: CallMask, reads: Sequence[Read], said: set[str]) -> Iterator[Finding]:
     """Yield what the mask shows to be wrong, besides what is said already."""
     rule, allowed = mask.rule, mask.allowed
-    if rule.varies == "heads":
+    if rule.varies == "heads" and call.api != "softmax":  # whose second axis may hold windows or buckets
         yield Finding("varies", "note", f"heads have different masks: {rule.text}", mask.shape[1])
     dead = np.argwhere(~allowed.any(axis=3))
     becomes = _becomes(call, *dead[0].tolist()) if len(dead) else ""
     found = [one for one in suspicions(allowed, rule, mask.past, becomes) if one.code not in said]
+    if len(dead) and _sees_itself_alone(call, dead):
+        found = [one if one.code != "dead-row" else replace(one, severity="note") for one in found]
     parts = [] if any(one.code == "leak" for one in found) else list(_swapped_parts(mask, reads))
     yield from parts
     yield from (one for one in found if not parts or one.code != "dead-row")  # they follow from it
@@ -160,6 +165,15 @@ def _becomes(call: Call, row: int, head: int, query: int) -> str:
     if zero is None:
         return "what they give is no attention"
     return "their output is 0" if zero else "the fill is finite, so they attend to hidden keys all the same"
+
+
+def _sees_itself_alone(call: Call, dead: Int[np.ndarray, "N 3"]) -> bool:
+    """Return whether queries that see no key give all weight to the one at their own position, as a last resort."""
+    weights = call.weights
+    if weights is None or weights.shape[2] != weights.shape[3]:
+        return False
+    rows, heads, queries = (dead[:, axis] % weights.shape[axis] for axis in range(3))
+    return bool((weights[rows, heads, queries, queries] > 1 - LITTLE).all())
 
 
 def _result(call: Call) -> Any:

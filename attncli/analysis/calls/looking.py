@@ -12,6 +12,7 @@ from attncli.analysis.calls.masks import CallMask, Read, digest_of, mask_of, rea
 from attncli.analysis.calls.steps import Taken
 from attncli.sources.live.call import Call, Given
 from attncli.sources.live.copies import Memory, copied
+from attncli.sources.live.inputs import Told
 
 Value = TypeVar("Value")
 
@@ -43,12 +44,13 @@ class Looking:
         self._masks: Latest[CallMask] = Latest(64)
         self._taken: Latest[Taken] = Latest(128)
 
-    def look(self, call: Call, has_cache: bool = False) -> Taken:
+    def look(self, call: Call, has_cache: bool = False, tokens: Told | None = None) -> Taken:
         """Return what a call is, and what is wrong with it by itself.
 
         Args:
             call: while the program waits.
             has_cache: whether its keys are those of the call before it at its place, and one more for each query.
+            tokens: which of its keys are no padding, where that is known.
         """
         if call.device == "meta" and call.unread is None:
             call = replace(call, unread="tensors without numbers (meta)")
@@ -57,14 +59,23 @@ class Looking:
         reads, unused = (tuple(self._read(one, call.dtype) for one in some) for some in (call.given, call.unused))
         masks = tuple((one.name, one.convention, one.digest) for one in (*reads, *unused))
         facts = (call.api, call.place, call.shape, call.dtype, call.is_causal, call.dropout, call.is_training)
-        key = (*facts, call.findings, len(unused), masks, has_cache)
-        return self._taken.get(key, lambda: self._look(call, reads, unused, masks, has_cache))
+        key = (*facts, call.findings, len(unused), masks, has_cache, tokens and tokens.digest)
+        return self._taken.get(key, lambda: self._look(call, reads, unused, masks, has_cache, tokens))
 
     def _look(
-        self, call: Call, reads: tuple[Read, ...], unused: tuple[Read, ...], masks: Hashable, has_cache: bool
+        self,
+        call: Call,
+        reads: tuple[Read, ...],
+        unused: tuple[Read, ...],
+        masks: Hashable,
+        has_cache: bool,
+        tokens: Told | None,
     ) -> Taken:
-        key = call.is_causal, call.shape, masks
-        mask = self._masks.get(key, lambda: mask_of(reads, call.is_causal, call.shape, lambda: _biases(call, reads)))
+        key = call.is_causal, call.shape, masks, tokens and tokens.digest
+        words = None if tokens is None else tokens.values.astype(bool)
+        mask = self._masks.get(
+            key, lambda: mask_of(reads, call.is_causal, call.shape, lambda: _biases(call, reads), words)
+        )
         found = tuple(findings_of(call, mask, reads, unused, has_cache))
         return Taken(call.place, mask, reads, found, sees_later=mask.rule.expression is None and mask.sees_later)
 

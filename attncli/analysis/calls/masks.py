@@ -181,6 +181,7 @@ def mask_of(
     is_causal: bool,
     shape: tuple[int, int, int, int],
     biases: Callable[[], Iterable[Float[np.ndarray, "_ _ _ _"]]],
+    tokens: Bool[np.ndarray, "B K"] | None = None,
 ) -> CallMask:
     """Return what masks hide together.
 
@@ -189,9 +190,10 @@ def mask_of(
         is_causal: whether later keys are hidden besides.
         shape: `(B, H, Q, K)`.
         biases: gives the numbers of those masks that have a bias; they are looked at and not kept.
+        tokens: which keys are no padding, where that is known.
     """
     given = tuple(one.allowed for one in reads)
-    rule = rule_of(together(given, is_causal, shape), shape)
+    rule = rule_of(together(given, is_causal, shape), shape, tokens=tokens)
     mask = CallMask(given, is_causal, shape, rule, any(one.has_bias for one in reads))
     return mask._replace(slopes=mask.slopes_of(reduce(np.add, biases()))) if mask.has_bias else mask
 

@@ -42,6 +42,11 @@ class Pass:
             if told.digest not in [one.digest for one in beside.told]:
                 self.calls[index] = beside._replace(told=(*beside.told, told))
 
+    def tokens(self, batch: int, keys: int) -> Told | None:
+        """Return what was said of which keys of the call to come are padding; None where nothing was, or several."""
+        fits = [one for _, one in self.pending if (one.kind, one.size, len(one.values)) == ("tokens", keys, batch)]
+        return fits[0] if len(fits) == 1 else None
+
     def end(self) -> Step:
         """Return the step, and begin another."""
         step = Step(tuple(self.tracks), tuple(self.calls))
