@@ -28,7 +28,7 @@ MOST = 200  # objects that are held of one tensor
 @contextmanager
 def watched() -> Iterator[Calls]:
     calls = Calls(is_kept=False)
-    with watching(calls.take, notes=calls.notes), watching_inputs(calls.tell, calls.taken):
+    with watching(calls.take, notes=calls.notes), watching_inputs(calls):
         yield calls
 
 

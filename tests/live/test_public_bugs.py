@@ -113,11 +113,11 @@ BUGS = [
     Bug("hf_nomask", "causal & pad", "", "pad"),
     Bug("hf_nopos", "causal & pad", "", ""),
     Bug("left_nopos", "causal & pad", "", ""),
-    Bug("pos_stuck", "causal", "", ""),
+    Bug("pos_stuck", "causal", "positions", "positions"),
     Bug("cache_slice", "causal", "shape", "shape"),
-    Bug("cache_static", None, "", ""),
+    Bug("cache_static", None, "cache", "cache"),
     Bug("cache_iscausal", "causal", "shape", "shape"),
-    Bug("cache_twice", "causal", "", ""),
+    Bug("cache_twice", "causal", "cache", "cache"),
     Bug("alibi_sign", "causal", "", ""),
     Bug("alibi_slopes", "causal", "", "", is_harmful=False),
     Bug("swin_nomask", None, "", ""),
@@ -181,7 +181,7 @@ def watched(run: Run, expect: str | None = None, place: str | None = None) -> tu
     """The calls of a program, held against an expression, what it computed, and what is drawn after it."""
     calls = Calls(expect, place=place)
     torch.manual_seed(0)
-    with watching(calls.take), watching_inputs(calls.tell, calls.taken):
+    with watching(calls.take), watching_inputs(calls):
         tensors = run()
     calls.finish()
     return calls, [*tensors, torch.get_rng_state()]

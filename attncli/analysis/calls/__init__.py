@@ -40,7 +40,7 @@ def watch(module: Any = None) -> Iterator[Calls]:
     calls = Calls()
     calls.start()
     try:
-        with watching(calls.take, module, calls.notes), watching_inputs(calls.tell, calls.taken):
+        with watching(calls.take, module, calls.notes), watching_inputs(calls):
             yield calls
     finally:
         calls.finish()

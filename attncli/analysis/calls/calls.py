@@ -6,8 +6,9 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from threading import get_ident
 from time import perf_counter
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
+from attncli.analysis.calls.caches import Before
 from attncli.analysis.calls.expectations import Expectations, Expected, matches
 from attncli.analysis.calls.expected import UnexpectedError, Wrong, findings_against, wrong_against
 from attncli.analysis.calls.looking import Latest, Looking
@@ -23,6 +24,10 @@ from attncli.sources.live.copies import kept
 from attncli.sources.live.inputs import Told
 from attncli.text import counted, visible
 from attncli.trace.display import Displayed
+
+if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Bool
 
 _MOST_BYTES = 2**26  # of masks that are kept to be checked afterwards
 _FULL = f"{_MOST_BYTES >> 20} MiB of masks are kept for check, and later ones are not held against anything"
@@ -67,7 +72,7 @@ class Calls(Displayed, Sequence[Row]):
         self._looking = Looking()
         self._tracks: dict[tuple[object, ...], Track] = {}
         self._seen_at: dict[Place, int] = {}
-        self._keys_at: dict[Place, int] = {}  # of the last call there
+        self._before: dict[Place, Before] = {}  # the last call there
         self._open: dict[int, Pass] = {}  # of each thread
         self._known: Latest[tuple[Step, list[tuple[Finding, ...]]]] = Latest(_MOST_STEPS)
         self._to_check: list[Step] = []
@@ -92,20 +97,20 @@ class Calls(Displayed, Sequence[Row]):
             track = self._tracks[key] = Track(call.api, call.place, call.dtype, call.shape, expected)
             if self._is_kept:
                 track.first = kept(call)
-        taken = self._look(call)
-        track.count(call, taken)
         here = self._here()
         if track in here.tracks:
             self._end(here)
+        taken = self._look(call, here)
+        track.count(call, taken)
         here.add(track, taken)
         nan = next((one.severity for one in taken.findings if one.code == "nan"), None)
         self._made_nan |= nan == "error"
         return nan == "note" and not self._made_nan
 
-    def _look(self, call: Call) -> Taken:
+    def _look(self, call: Call, here: Pass) -> Taken:
         """Look at a call; what goes wrong in us is said, and the program goes on."""
         try:
-            return self._looking.look(call, self._has_cache(call), self._here().tokens(call.shape[0], call.shape[3]))
+            taken, self._before[call.place] = self._looking.look(call, here, self._before.get(call.place))
         except RecursionError:  # the program left us too few frames; its watcher says so
             raise
         except Exception as fault:
@@ -113,21 +118,27 @@ class Calls(Displayed, Sequence[Row]):
             note = f"{call.place} could not be looked at, which is a bug in attn; please report it: {said}"
             self.notes += [note] if note not in self.notes else []
             return Taken(call.place, None, (), call.findings, "a bug in attn")
+        return taken
 
-    def _has_cache(self, call: Call) -> bool:
-        """Return whether the keys are those of the last call of this module here, and one more for each query."""
-        queries, keys = call.shape[2:]
-        before = self._keys_at.get(call.place, 0)
-        self._keys_at[call.place] = keys
-        return 0 < before == keys - queries
-
-    def tell(self, told: Told, since: int) -> None:
+    def tell(self, told: Told) -> None:
         """Take in what an input of a module says of a batch; see `watching_inputs`."""
-        self._here().tell(told, since)
+        self._here().tell(told)
 
-    def taken(self) -> int:
-        """Return how many calls this thread has made."""
-        return self._here().taken
+    def begins(self) -> tuple[int, int]:
+        """See `Listener`."""
+        return self._here().begins()
+
+    def ends(self, begun: tuple[int, int]) -> int:
+        """See `Listener`."""
+        return self._here().ends(begun)
+
+    def encoded(self) -> Bool[np.ndarray, "B T"] | None:
+        """See `Listener`."""
+        return self._here().encoded()
+
+    def attends_to(self, told: Told) -> None:
+        """See `Listener`."""
+        self._here().attends_to(told)
 
     def _here(self) -> Pass:
         return self._open.setdefault(get_ident(), Pass())

@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from attncli.analysis.calls.caches import Before, Past, last_seen, past_of, without_empty_slots
 from attncli.analysis.calls.findings import findings_of
 from attncli.analysis.calls.masks import CallMask, Read, digest_of, mask_of, read
+from attncli.analysis.calls.passes import Pass
 from attncli.analysis.calls.steps import Taken
 from attncli.sources.live.call import Call, Given
 from attncli.sources.live.copies import Memory, copied
 from attncli.sources.live.inputs import Told
+
+if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Int
 
 Value = TypeVar("Value")
 
@@ -43,24 +49,27 @@ class Looking:
         self._equal: Latest[Read] = Latest(32)  # by its values
         self._masks: Latest[CallMask] = Latest(64)
         self._taken: Latest[Taken] = Latest(128)
+        self._last: Latest[Int[np.ndarray, "#B Q"]] = Latest(8)
 
-    def look(self, call: Call, has_cache: bool = False, tokens: Told | None = None) -> Taken:
-        """Return what a call is, and what is wrong with it by itself.
+    def look(self, call: Call, here: Pass, before: Before | None = None) -> tuple[Taken, Before]:
+        """Return what a call is, what is wrong with it by itself, and what the next one at its place is to know.
 
         Args:
             call: while the program waits.
-            has_cache: whether its keys are those of the call before it at its place, and one more for each query.
-            tokens: which of its keys are no padding, where that is known.
+            here: what inputs of modules said of its batch.
         """
         if call.device == "meta" and call.unread is None:
             call = replace(call, unread="tensors without numbers (meta)")
         if call.unread is not None:
-            return self._taken.get((call.place, call.unread, call.findings), lambda: _unread(call))
+            taken = self._taken.get((call.place, call.unread, call.findings), lambda: _unread(call))
+            return taken, Before(call.shape[3], call.shape[3], False, None)
         reads, unused = (tuple(self._read(one, call.dtype) for one in some) for some in (call.given, call.unused))
         masks = tuple((one.name, one.convention, one.digest) for one in (*reads, *unused))
+        past, after = past_of(call, lambda: self._last_seen(call, reads, masks), here.positions(call.shape[2]), before)
         facts = (call.api, call.place, call.shape, call.dtype, call.is_causal, call.dropout, call.is_training)
-        key = (*facts, call.findings, len(unused), masks, has_cache, tokens and tokens.digest)
-        return self._taken.get(key, lambda: self._look(call, reads, unused, masks, has_cache, tokens))
+        told = here.tokens(call.shape[0], call.shape[3] if past.written is None else past.written)
+        key = (*facts, call.findings, len(unused), masks, past, told and told.digest)
+        return self._taken.get(key, lambda: self._look(call, reads, unused, masks, past, told)), after
 
     def _look(
         self,
@@ -68,16 +77,23 @@ class Looking:
         reads: tuple[Read, ...],
         unused: tuple[Read, ...],
         masks: Hashable,
-        has_cache: bool,
-        tokens: Told | None,
+        past: Past,
+        told: Told | None,
     ) -> Taken:
-        key = call.is_causal, call.shape, masks, tokens and tokens.digest
-        words = None if tokens is None else tokens.values.astype(bool)
-        mask = self._masks.get(
-            key, lambda: mask_of(reads, call.is_causal, call.shape, lambda: _biases(call, reads), words)
-        )
-        found = tuple(findings_of(call, mask, reads, unused, has_cache))
+        shape = call.shape if past.written is None else (*call.shape[:3], past.written)
+        reads = tuple(without_empty_slots(one, past) for one in reads)
+        key = call.is_causal, shape, masks, past.rows, told and told.digest
+        tokens = None if told is None else told.values.astype(bool)
+        biases, is_cut = (lambda: _biases(call, reads, past)), past.written is not None
+        mask = self._masks.get(key, lambda: mask_of(reads, call.is_causal, shape, biases, tokens, is_cut))
+        found = (*past.findings, *findings_of(call, mask, reads, unused, past.is_grown))
         return Taken(call.place, mask, reads, found, sees_later=mask.rule.expression is None and mask.sees_later)
+
+    def _last_seen(self, call: Call, reads: tuple[Read, ...], masks: Hashable) -> Int[np.ndarray, "#B Q"] | None:
+        """Return the last key that each query sees by the masks that it was given, −1 where it sees none."""
+        if not reads:
+            return None
+        return self._last.get((call.shape, masks), lambda: last_seen((one.allowed for one in reads), call.shape))
 
     def _read(self, given: Given, dtype: str) -> Read:
         known = self._same.get(given, dtype)
@@ -94,5 +110,7 @@ def _unread(call: Call) -> Taken:
     return Taken(call.place, None, (), call.findings, call.unread)
 
 
-def _biases(call: Call, reads: tuple[Read, ...]) -> Iterator[Any]:
-    return (copied(given).values for given, one in zip(call.given, reads, strict=True) if one.has_bias)
+def _biases(call: Call, reads: tuple[Read, ...], past: Past) -> Iterator[Any]:
+    return (
+        copied(given).values[..., : past.written] for given, one in zip(call.given, reads, strict=True) if one.has_bias
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,6 +14,7 @@ from attncli.attention import FORBIDDEN_BELOW
 from attncli.masks.alibi import slopes, slopes_in
 from attncli.masks.audit import audit_fills
 from attncli.masks.conventions import LEAST, Convention, Reading, read_added
+from attncli.masks.expressions import And, Atom, Not, Pad, conjuncts
 from attncli.masks.files import Loaded
 from attncli.masks.findings import Finding
 from attncli.masks.layout import Subject
@@ -182,6 +184,7 @@ def mask_of(
     shape: tuple[int, int, int, int],
     biases: Callable[[], Iterable[Float[np.ndarray, "_ _ _ _"]]],
     tokens: Bool[np.ndarray, "B K"] | None = None,
+    is_cut: bool = False,
 ) -> CallMask:
     """Return what masks hide together.
 
@@ -191,11 +194,25 @@ def mask_of(
         shape: `(B, H, Q, K)`.
         biases: gives the numbers of those masks that have a bias; they are looked at and not kept.
         tokens: which keys are no padding, where that is known.
+        is_cut: whether slots behind the last query were cut away, as nothing is written to them.
     """
     given = tuple(one.allowed for one in reads)
     rule = rule_of(together(given, is_causal, shape), shape, tokens=tokens)
+    rule = _of_one_query(rule) if is_cut and shape[2] == 1 else rule
     mask = CallMask(given, is_causal, shape, rule, any(one.has_bias for one in reads))
     return mask._replace(slopes=mask.slopes_of(reduce(np.add, biases()))) if mask.has_bias else mask
+
+
+def _of_one_query(rule: Rule) -> Rule:
+    """Return the rule of the last query as that of the queries before it, which see no later key."""
+    if rule.expression is None:
+        return rule
+    parts = [part for part in conjuncts(rule.expression) if part != Atom("full")]
+    if not all(isinstance(part, Pad | Not) or (isinstance(part, Atom) and part.name == "pad") for part in parts):
+        return rule
+    causal = And((Atom("causal"), *parts)) if parts else Atom("causal")
+    text = f"causal & {rule.text}" if parts else "causal"
+    return replace(rule, text=text, variants=(rule.variants[0]._replace(expression=causal),))
 
 
 def together(

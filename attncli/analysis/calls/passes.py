@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from attncli.analysis.calls.steps import Beside, Taken
 from attncli.analysis.calls.tracks import Track
 from attncli.sources.live.inputs import Told
+
+if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Bool
+
+
+_MOST_PENDING = 64  # that are kept where no call comes
+
+
+class _Pending(NamedTuple):
+    """What was said of the calls to come.
+
+    Attributes:
+        calls: how many calls had been made then.
+        order: how much had been said before.
+        told: what was said.
+    """
+
+    calls: int
+    order: int
+    told: Told
 
 
 @dataclass(eq=False)
@@ -18,40 +39,66 @@ class Pass:
         tracks: of its calls.
         calls: with what was said of their batches.
         taken: how many calls the thread has made.
-        pending: what was said of the calls to come, and how many there had been then.
+        pending: what was said of the calls to come.
     """
 
     tracks: list[Track] = field(default_factory=list)
     calls: list[Beside] = field(default_factory=list)
     taken: int = 0
-    pending: list[tuple[int, Told]] = field(default_factory=list)
+    pending: list[_Pending] = field(default_factory=list)
+    said: int = 0
 
     def add(self, track: Track, taken: Taken) -> None:
         """Take in a call."""
         self.tracks.append(track)
-        self.calls.append(Beside(taken, tuple(told for _, told in self.pending)))
+        self.calls.append(Beside(taken, self._told))
         self.taken += 1
 
-    def tell(self, told: Told, since: int) -> None:
-        """Take in what was said of the calls since the thread had made so many, or else of those to come."""
-        inside = min(self.taken - since, len(self.calls))
-        if not inside and not any(one.digest == told.digest for _, one in self.pending):
-            self.pending.append((self.taken, told))
-        for index in range(len(self.calls) - inside, len(self.calls)):
-            beside = self.calls[index]
-            if told.digest not in [one.digest for one in beside.told]:
-                self.calls[index] = beside._replace(told=(*beside.told, told))
+    @property
+    def _told(self) -> tuple[Told, ...]:
+        return tuple({one.told.digest: one.told for one in self.pending}.values())
+
+    def tell(self, told: Told) -> None:
+        """Take in what was said of the calls to come."""
+        self.said += 1
+        self.pending = [*self.pending[-_MOST_PENDING:], _Pending(self.taken, self.said, told)]
+
+    def begins(self) -> tuple[int, int]:
+        """Return how many calls were made, and how much was said, when a module begins."""
+        return self.taken, self.said
+
+    def ends(self, begun: tuple[int, int]) -> int:
+        """Return how many calls a module made; what was said inside of it ends with it, if it made some."""
+        calls, said = begun
+        if self.taken > calls and self.said > said:
+            self.pending = [one for one in self.pending if one.order <= said]
+        return self.taken - calls
+
+    def positions(self, queries: int) -> Told | None:
+        """Return what was said last of where so many queries stand."""
+        said = (one.told for one in reversed(self.pending) if one.told.kind == "positions")
+        return next((told for told in said if told.size in (0, queries)), None)
+
+    def encoded(self) -> Bool[np.ndarray, "B K"] | None:
+        """Return which keys of the last call are tokens, if it is of one sequence whose padding is known."""
+        return self.calls[-1].encoded() if self.calls else None
+
+    def attends_to(self, told: Told) -> None:
+        """Take in of what the keys of the last call were made."""
+        if self.calls:
+            last = self.calls[-1]
+            self.calls[-1] = last._replace(told=(*last.told, told))
 
     def tokens(self, batch: int, keys: int) -> Told | None:
         """Return what was said of which keys of the call to come are padding; None where nothing was, or several."""
-        fits = [one for _, one in self.pending if (one.kind, one.size, len(one.values)) == ("tokens", keys, batch)]
+        fits = [one for one in self._told if (one.kind, one.size, len(one.values)) == ("tokens", keys, batch)]
         return fits[0] if len(fits) == 1 else None
 
     def end(self) -> Step:
         """Return the step, and begin another."""
         step = Step(tuple(self.tracks), tuple(self.calls))
         begun = self.taken - len(self.calls)
-        self.pending = [one for one in self.pending if one[0] > begun]  # what was said for this step is over
+        self.pending = [one for one in self.pending if one.calls > begun]  # what was said for this step is over
         self.tracks, self.calls = [], []
         return step
 

@@ -59,6 +59,15 @@ class Beside(NamedTuple):
         fits = [one for one in self.told if one.kind == kind and one.size == keys]
         return [one for one in fits if len(one.values) in ({1, batch} if kind == "documents" else {batch})]
 
+    def encoded(self) -> Bool[np.ndarray, "B K"] | None:
+        """Return which keys are tokens, where its queries are its keys and some of these are known to be padding."""
+        mask = self.call.mask
+        if mask is None or mask.shape[2] != mask.shape[3] or any(one.kind == "encoded" for one in self.told):
+            return None
+        if mask.rule.padded:
+            return mask.rule.tokens
+        return next((one.values.astype(bool) for one in self.said("tokens") if one.is_sure), None)
+
 
 class Padding(NamedTuple):
     """Which keys of each batch row are tokens, and who says so."""

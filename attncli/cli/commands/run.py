@@ -115,7 +115,7 @@ def run(
         save = save.absolute()
     calls.start()
     with ExitStack() as stack:
-        inputs = watching_inputs(calls.tell, calls.taken)
+        inputs = watching_inputs(calls)
         stack.enter_context(when_imported("torch", lambda: stack.enter_context(inputs)))
         if steps is not None:
             stack.enter_context(ending_after(steps))

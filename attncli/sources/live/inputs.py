@@ -1,19 +1,22 @@
-"""What modules are given that says which keys are padding and where documents begin: numbers of words, and positions.
+"""What modules are given that says which keys are padding, where queries stand, where documents begin, whose keys come.
 
-An `nn.Embedding` with a `padding_idx` says which words of its input are none. An input that is called after positions
-(`position_ids`, `pos`), or that of an `nn.Embedding` that is (`position_embeddings`, `wpe`), and that counts from 0
-again and again says that its row holds several documents.
+An `nn.Embedding` with a `padding_idx`, or that of the words of a model whose configuration has a `pad_token_id`, says
+which words of its input are none. An input that is called after positions (`position_ids`, `pos`), or that of an
+`nn.Embedding` that is (`position_embeddings`, `wpe`), says where queries stand; one that counts from 0 again and again
+says that its row holds several documents. And an attention that is given what an encoder gave attends to its words.
 """
 
 from __future__ import annotations
 
 import inspect
+import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-from weakref import WeakKeyDictionary
+from contextlib import contextmanager, suppress
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
@@ -23,64 +26,84 @@ if TYPE_CHECKING:
     import torch
     from jaxtyping import Bool, Int
 
+_MOST_KNOWN = 16  # tensors that are known again
+_SPARE = 2  # vectors of a table of positions that stand for none of a row
+_Says = Callable[["Int[np.ndarray, 'B T']"], Iterator["Told"]]
+
 
 class Told(NamedTuple):
     """What an input of a module says of the positions of a batch.
 
     Attributes:
-        kind: `tokens` or `documents`.
-        values: of tokens, 1 where a position is one and 0 where it is padding; of documents, the number of the document
-            of each position, −1 where it is in none.
-        size: how many positions a row has.
+        kind: `tokens`, `positions`, `documents`, or `encoded`: the tokens of an encoder whose output is attended to.
+        values: of tokens, 1 where a position is one and 0 where it is padding; of positions, themselves; of documents,
+            the number of the document of each position, −1 where it is in none.
+        size: how many positions a row has; 0 is a first position of any number of them.
         digest: what tells it from others.
+        is_sure: of tokens, whether padding stands at one end of the rows alone, as only padding does; of positions,
+            whether they choose learned vectors from a table that has more of them.
     """
 
-    kind: Literal["tokens", "documents"]
+    kind: Literal["tokens", "positions", "documents", "encoded"]
     values: Int[np.ndarray, "B T"]
     size: int
     digest: int
+    is_sure: bool = True
+
+
+class Listener(Protocol):
+    """Who takes what inputs say, of the thread that runs."""
+
+    def tell(self, told: Told) -> None:
+        """Take in what is said of the calls to come."""
+
+    def begins(self) -> tuple[int, int]:
+        """Return how many calls were made, and how much was told, when a module begins."""
+
+    def ends(self, begun: tuple[int, int]) -> int:
+        """Return how many calls a module made; what was told inside of it ends with it, if it made some."""
+
+    def encoded(self) -> Bool[np.ndarray, "B T"] | None:
+        """Return which keys of the last call are tokens, if it hides padding."""
+
+    def attends_to(self, told: Told) -> None:
+        """Take in of what the keys of the last call were made."""
 
 
 @contextmanager
-def watching_inputs(tell: Callable[[Told, int], None], taken: Callable[[], int]) -> Iterator[None]:
-    """Tell what modules that run inside are given.
-
-    Args:
-        tell: takes what an input says, and what `taken` returned when the module that it was given to began.
-        taken: how many calls this thread has made so far.
-    """
+def watching_inputs(listener: Listener) -> Iterator[None]:
+    """Tell what modules that run inside are given."""
     import torch
 
     from attncli.sources.live import transforms
     from attncli.sources.live.hooks import on_every_module
     from attncli.sources.live.reader import may_look
 
-    local = threading.local()
-    of_positions: WeakKeyDictionary[torch.nn.Module, bool] = WeakKeyDictionary()
     faults: list[Exception] = []
+    inputs = _Inputs(listener)
 
-    def enter(module: torch.nn.Module, *_: Any) -> None:
-        if not hasattr(local, "begun"):
-            local.begun = []
-        if isinstance(module, torch.nn.Embedding) and module not in of_positions:
-            outermost = local.begun[0][0] if local.begun else module
-            of_positions[module] = _is_of_positions(outermost, module)
-        local.begun.append((module, taken()))
-
-    def leave(module: torch.nn.Module, args: Any, *rest: Any) -> None:
-        begun = getattr(local, "begun", [])
-        since = begun.pop()[1] if begun else taken()
-        kwargs = rest[0] if len(rest) == 2 else {}
+    def quietly(look: Callable[[], None]) -> None:
         if transforms.are_running() or not may_look():
             return
         try:
             with torch._C.DisableTorchFunction(), torch.no_grad():
-                for one in _told(module, args, kwargs, of_positions.get(module, False)):
-                    tell(one, since)
+                look()
         except RecursionError:  # the program left us too few frames, and `watching` says so
             return
         except Exception as fault:  # the program goes on, and it is raised at the end
             faults.append(fault)
+
+    def enter(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+        inputs.begin(module)
+        if inputs.says_something(module):
+            # Torch hands keyword arguments to no hook of this kind; they stand in the frame that calls it.
+            kwargs = sys._getframe(1).f_locals.get("kwargs", {})
+            quietly(lambda: inputs.read(module, args, kwargs))
+
+    def leave(module: torch.nn.Module, args: Any, *rest: Any) -> None:
+        calls = inputs.end()
+        if calls and len(rest) == 2:  # of one that failed no output comes
+            quietly(lambda: inputs.attended(calls, args, *rest))
 
     remove_hooks = on_every_module(enter, leave)
     try:
@@ -91,52 +114,158 @@ def watching_inputs(tell: Callable[[Told, int], None], taken: Callable[[], int])
         raise faults[0]
 
 
-def _is_of_positions(model: torch.nn.Module, embedding: torch.nn.Module) -> bool:
-    """Return whether an embedding has the name of one of positions in its model."""
-    names = (name.rpartition(".")[2] for name, module in model.named_modules() if module is embedding)
-    return any("pos" in name or name == "wpe" for name in names)
+class _Inputs(threading.local):
+    """The modules that run in a thread, and what they are given."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._running: list[tuple[torch.nn.Module, tuple[int, int]]] = []
+        self._tables: WeakKeyDictionary[torch.nn.Module, _Says] = WeakKeyDictionary()
+        self._known: deque[tuple[ref[torch.Tensor], int, _Says, tuple[Told, ...]]] = deque(maxlen=_MOST_KNOWN)
+        self._encoded: deque[tuple[ref[torch.Tensor], Told]] = deque(maxlen=_MOST_KNOWN)
+
+    def begin(self, module: torch.nn.Module) -> None:
+        """Begin with a module."""
+        self._running.append((module, self._listener.begins()))
+
+    def end(self) -> int:
+        """End with a module, and return how many calls it made."""
+        return self._listener.ends(self._running.pop()[1]) if self._running else 0
+
+    def says_something(self, module: torch.nn.Module) -> bool:
+        """Return whether what a module is given may say something."""
+        return _takes(getattr(type(module), "forward", None)).says_something
+
+    def read(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Tell what a module that begins is given."""
+        takes = _takes(getattr(type(module), "forward", None))
+        if takes.is_table and args:
+            if module not in self._tables:
+                self._tables[module] = _says_of(module, [each for each, _ in self._running])
+            self._tell(args[0], self._tables[module])
+        given = [args[place] for place in takes.positions if place < len(args)]
+        for value in [*given, *(value for name, value in kwargs.items() if "pos" in name)]:
+            self._tell(value, _positions)
+
+    def attended(self, calls: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
+        """Tell whose output an attention was given, and remember what an encoder gave.
+
+        Args:
+            calls: how many the module made that ended.
+            args: its arguments.
+            kwargs: those by name.
+            output: what it gave.
+        """
+        if calls == 1 and self._encoded:
+            vectors = [one for one in (*args, *kwargs.values()) if _is_of_vectors(one)]
+            for known, told in self._encoded:
+                times = sum(one is known() for one in vectors)
+                # Of queries, keys and values the last two are one, in whichever order they come.
+                if 0 < times < len(vectors) and (times > 1 or vectors[0] is not known()):
+                    self._listener.attends_to(told)
+        tokens = self._listener.encoded()
+        if tokens is not None:
+            fits = [one for one in _vectors_of(output) if sorted(one.shape[:2]) == sorted(tokens.shape)]
+            self._encoded += [(ref(one), _told("encoded", tokens.astype(np.int64))) for one in fits[:1]]
+
+    def _tell(self, value: Any, says: _Says) -> None:
+        """Tell what a tensor says; one that is known is not read again."""
+        if isinstance(value, bool) or not (isinstance(value, int) or _may_be_numbers(value)):
+            return
+        is_counted = not isinstance(value, int) and not value.is_inference()
+        told = self._of_known(value, says) if is_counted else None
+        if told is None:
+            numbers = np.array([[value]]) if isinstance(value, int) else np.atleast_2d(to_numpy(value))
+            told = tuple(says(numbers.astype(np.int64)))
+            told = tuple(one._replace(size=0) for one in told) if isinstance(value, int) else told
+            if is_counted:
+                self._known.append((ref(value), value._version, says, told))
+        for one in told:
+            self._listener.tell(one)
+
+    def _of_known(self, value: torch.Tensor, says: _Says) -> tuple[Told, ...] | None:
+        for known, version, how, told in self._known:
+            if known() is value and version == value._version and how == says:
+                return told
+        return None
 
 
-def _told(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], is_of_positions: bool
-) -> Iterator[Told]:
-    padding = getattr(module, "padding_idx", None)
-    if isinstance(padding, int) and args and (ids := _numbers(args[0])) is not None:
-        told = _tokens(ids != padding)
-        if told is not None:
-            yield told
-    places = _position_arguments(getattr(type(module), "forward", None))  # a module of torch.jit has none
-    given = [args[place] for place in places if place < len(args)] + [*args[:1]] * is_of_positions
-    for value in [*given, *(value for name, value in kwargs.items() if "pos" in name)]:
-        if (positions := _numbers(value)) is not None and (told := documents(positions)) is not None:
-            yield told
+class _Takes(NamedTuple):
+    """What modules with a forward are given.
+
+    Attributes:
+        is_table: whether it is an embedding, which is given numbers of its vectors.
+        positions: which of its arguments are called after positions.
+        says_something: whether it is given anything by which something could be said.
+    """
+
+    is_table: bool
+    positions: tuple[int, ...]
+    says_something: bool
 
 
 @cache
-def _position_arguments(forward: Callable[..., Any] | None) -> tuple[int, ...]:
-    """Return which arguments of a module are called after positions."""
-    try:
-        _, *names = inspect.signature(forward).parameters if forward is not None else ("self",)
-    except (TypeError, ValueError):
-        return ()
-    return tuple(index for index, name in enumerate(names) if "pos" in name)
+def _takes(forward: Callable[..., Any] | None) -> _Takes:
+    """Return what modules with a forward are given; one of torch.jit has none."""
+    from torch.nn import Embedding
+
+    names: list[inspect.Parameter] = []
+    with suppress(TypeError, ValueError):
+        _, *names = [] if forward is None else inspect.signature(forward).parameters.values()
+    positions = tuple(index for index, one in enumerate(names) if "pos" in one.name)
+    is_open = any(one.kind is one.VAR_KEYWORD for one in names)
+    is_table = forward is Embedding.forward
+    return _Takes(is_table, positions, bool(positions) or is_open or is_table)
 
 
-def _numbers(value: Any) -> Int[np.ndarray, "B T"] | None:
-    """Return whole numbers of the positions of a batch; None for everything else."""
-    if type(value).__name__ != "Tensor" or value.dim() not in (1, 2) or value.is_meta or value.is_nested:
-        return None
-    if value.is_floating_point() or value.is_complex() or value.element_size() < 4 or value.shape[-1] < 2:
-        return None
-    return np.atleast_2d(to_numpy(value)).astype(np.int64)
+def _says_of(embedding: Any, running: list[torch.nn.Module]) -> _Says:
+    """Return what the numbers say that choose vectors of an embedding."""
+    model = running[0]
+    names = (name.rpartition(".")[2] for name, module in model.named_modules() if module is embedding)
+    if any("pos" in name or name == "wpe" for name in names):
+        return partial(_learned_positions, embedding.num_embeddings)
+    if embedding.padding_idx is not None:
+        return partial(_tokens, embedding.padding_idx)
+    for each in reversed(running):  # the model whose embedding it is
+        config, of_words = (getattr(each, name, None) for name in ("config", "get_input_embeddings"))
+        padding = getattr(config, "pad_token_id", None)
+        ends = [getattr(config, name, None) for name in ("bos_token_id", "eos_token_id")]
+        if isinstance(padding, int) and callable(of_words) and of_words() is embedding:
+            return partial(_tokens, padding, is_padding_alone=padding not in ends)
+    return lambda _: iter(())
 
 
-def _tokens(real: Bool[np.ndarray, "B T"]) -> Told | None:
-    """Return which positions are words, where some at the ends of rows are none; within a row nothing is padding."""
-    inside = np.maximum.accumulate(real, axis=1) & np.maximum.accumulate(real[:, ::-1], axis=1)[:, ::-1]
-    if inside.all():
-        return None
-    return Told("tokens", inside.astype(np.int64), inside.shape[1], hash(inside.tobytes()))
+# --- what numbers say ---------------------------------------------------------------------------------------
+
+
+def _told(kind: Any, values: Int[np.ndarray, "B T"], is_sure: bool = True) -> Told:
+    return Told(kind, values, values.shape[1], hash((kind, is_sure, values.shape, values.tobytes())), is_sure)
+
+
+def _tokens(padding: int, ids: Int[np.ndarray, "B T"], is_padding_alone: bool = True) -> Iterator[Told]:
+    """Yield which positions are words, where some at the ends of rows are none; within a row nothing is padding."""
+    real = ids != padding
+    from_left, from_right = (np.maximum.accumulate(each, axis=1) for each in (real, real[:, ::-1]))
+    inside = from_left & from_right[:, ::-1]
+    if inside.all() or ids.shape[1] < 2:
+        return
+    is_at_one_end = bool(from_left.all() or from_right.all()) and np.array_equal(real, inside)
+    is_sure = is_padding_alone and is_at_one_end and int((~real).sum(axis=1).max()) > 1
+    yield _told("tokens", inside.astype(np.int64), is_sure)
+
+
+def _positions(values: Int[np.ndarray, "B T"]) -> Iterator[Told]:
+    """Yield where queries stand, and the documents that this says."""
+    yield _told("positions", values, False)
+    if (told := documents(values)) is not None:
+        yield told
+
+
+def _learned_positions(size: int, values: Int[np.ndarray, "B T"]) -> Iterator[Told]:
+    """Yield positions that choose vectors of a table; in one that rows fill they may count from the end of the rows."""
+    yield _told("positions", values, values.shape[1] + _SPARE < size)
+    if (told := documents(values)) is not None:
+        yield told
 
 
 def documents(positions: Int[np.ndarray, "B T"]) -> Told | None:
@@ -152,4 +281,25 @@ def documents(positions: Int[np.ndarray, "B T"]) -> Told | None:
         lengths = np.bincount(own)
         values[row] = np.where(lengths[own] > 1, own, -1)  # a position by itself is padding
         several |= int((lengths > 1).sum()) > 1
-    return Told("documents", values, positions.shape[1], hash(values.tobytes())) if several else None
+    return _told("documents", values) if several else None
+
+
+# --- which tensors ------------------------------------------------------------------------------------------
+
+
+def _may_be_numbers(value: Any) -> bool:
+    """Return whether a value may hold whole numbers of the positions of a batch."""
+    if type(value).__name__ != "Tensor" or value.dim() not in (1, 2) or value.is_meta or value.is_nested:
+        return False
+    return not value.is_floating_point() and not value.is_complex() and value.element_size() >= 4 and value.numel() > 0
+
+
+def _is_of_vectors(value: Any) -> bool:
+    """Return whether a value may be the vectors of a batch of sequences."""
+    return type(value).__name__ == "Tensor" and not value.is_nested and value.dim() == 3 and value.is_floating_point()
+
+
+def _vectors_of(output: Any) -> list[torch.Tensor]:
+    """Return the vectors among what a module gave."""
+    several = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple) else (output,)
+    return [one for one in several if _is_of_vectors(one)]

@@ -1,0 +1,202 @@
+"""The keys that stand before the queries of a call: those of a cache, how many of its slots are written, and with what.
+
+A static cache has more slots than keys. How many are written is said by its mask, which begins neither at the first nor
+at the last slot, by the positions of the queries, by the call before, or by the slots themselves, which are still zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import reduce
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from attncli.masks.findings import Finding
+from attncli.text import counted
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int
+
+    from attncli.analysis.calls.masks import Read
+    from attncli.sources.live.call import Call
+    from attncli.sources.live.inputs import Told
+
+
+class Before(NamedTuple):
+    """The call before at the same place.
+
+    Attributes:
+        keys: how many it had.
+        written: how many of them were written.
+        is_static: whether its keys were those of a static cache.
+        last: the position of the last query of each batch row; None where nobody said that.
+    """
+
+    keys: int
+    written: int
+    is_static: bool
+    last: Int[np.ndarray, "#B"] | None
+
+
+class Past(NamedTuple):
+    """What stands before the queries of a call.
+
+    Attributes:
+        is_grown: whether the keys are those of the call before, and one more for each query.
+        written: how many slots of a static cache hold keys; None where the keys are of no static cache.
+        rows: how many of these each batch row has, where they differ; empty where they do not.
+        findings: what is wrong with it.
+    """
+
+    is_grown: bool = False
+    written: int | None = None
+    rows: tuple[int, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+
+Ends = Callable[[], "Int[np.ndarray, '#B Q'] | None"]
+
+
+def past_of(call: Call, ends: Ends, told: Told | None, before: Before | None) -> tuple[Past, Before]:
+    """Return what stands before the queries of a call, while the program waits, and what the next one is to know.
+
+    Args:
+        call: the call.
+        ends: gives the last key that each query sees, −1 where it sees none; None where no mask was given.
+        told: the positions of its queries, if they were told.
+        before: the call before it at its place.
+    """
+    queries, keys = call.shape[2:]
+    is_grown = before is not None and 0 < before.keys == keys - queries
+    first = _first_positions(told)
+    written, rows = (None, ()) if is_grown or queries >= keys else _written(call, ends, first, before)
+    empty = 0 if queries >= keys or is_grown else _empty_slots(call, ends, first, before)
+    found = [*_unwritten(empty), *_twice(call, before)]
+    if is_grown and before is not None and told is not None and told.size:
+        found += _stuck(told, before)
+    last = told.values[:, -1] if told is not None and told.size else None
+    filled = keys - empty if written is None else written
+    is_static = written is not None or bool(empty)
+    return Past(is_grown, written, rows, tuple(found)), Before(keys, filled, is_static, last)
+
+
+def _first_positions(told: Told | None) -> Int[np.ndarray, "#B"] | None:
+    """Return the position of the first query of each batch row; None where they do not go on by one."""
+    if told is None or (told.values[:, 1:] != told.values[:, :-1] + 1).any():
+        return None
+    return told.values[:, 0]
+
+
+def _written(
+    call: Call, ends: Ends, first: Int[np.ndarray, "#B"] | None, before: Before | None
+) -> tuple[int | None, tuple[int, ...]]:
+    """Return how many slots of a static cache are written, and how many in each batch row where they differ."""
+    queries, keys = call.shape[2:]
+    is_known = before is not None and before.keys == keys and before.is_static
+    if call.is_causal:  # aligned top-left, as it is right for the first queries of a cache
+        return (queries, ()) if is_known or _are_empty(call, queries) else (None, ())
+    own = ends()
+    if own is None:
+        return None, ()
+    last = own.max(axis=0)
+    written = int(last.max()) + 1
+    if not queries <= written < keys:
+        return None, ()
+    is_causal = queries > 1 and bool((last == np.arange(written - queries, written)).all())
+    is_told = first is not None and int(first.max()) + queries == written
+    goes_on = before is not None and before.keys == keys and before.written + queries == written
+    is_new = before is None or before.keys != keys
+    if not (
+        (is_causal and (written > queries or is_told))
+        or (queries == 1 and is_told and is_new)
+        or is_known
+        or goes_on
+        or _are_empty(call, written)
+    ):
+        return None, ()
+    rows = own[:, -1] + 1
+    differ = queries == 1 and len(rows) > 1 and first is not None and np.array_equal(first + 1, rows)
+    return written, tuple(rows.tolist()) if differ else ()
+
+
+def _are_empty(call: Call, slot: int) -> bool:
+    """Return whether nothing was written to any slot from one on."""
+    return call.k is not None and not bool(call.k[..., slot:, :].any())
+
+
+def _empty_slots(call: Call, ends: Ends, first: Int[np.ndarray, "#B"] | None, before: Before | None) -> int:
+    """Return how many slots are seen that nothing was written to: whose keys are 0 in all heads and batch rows.
+
+    That they are slots of a cache is said by positions or by the call before; without, the queries are the first ones
+    of it. One more key of zeros is what `add_zero_attn` adds.
+    """
+    queries, keys = call.shape[2:]
+    if call.k is None or call.is_causal:
+        return 0
+    own = ends()
+    seen = keys if own is None else int(own.max()) + 1
+    if seen <= queries or bool(call.k[..., seen - 1, :].any()):
+        return 0
+    slots = call.k[..., :seen, :].ne(0).any(-1).flatten(0, -2).any(0).nonzero()
+    written = int(slots[-1]) + 1 if len(slots) else 0
+    is_told = first is not None and int(first.max()) + queries == written
+    goes_on = before is not None and before.keys == keys and before.written + queries == written
+    is_first = written == queries and seen - written > 1
+    is_known = before is not None and before.keys == keys and before.is_static
+    return seen - written if is_told or goes_on or is_first or is_known else 0
+
+
+def _unwritten(empty: int) -> Iterator[Finding]:
+    if empty:
+        message = f"attends to {counted(empty, 'slot')} of a static cache to which nothing was written yet"
+        advice = "a mask hides them: torch.arange(slots) <= positions[:, None]"
+        yield Finding("cache", "error", message, empty, advice=advice)
+
+
+def _twice(call: Call, before: Before | None) -> Iterator[Finding]:
+    """Yield that the keys of the queries stand in the cache twice."""
+    queries, keys = call.shape[2:]
+    earlier = 0 if before is None or before.keys >= keys else before.keys
+    if keys != earlier + 2 * queries or (queries == 1 and not earlier) or call.v is None:
+        return
+    last, others = call.v[..., -queries:, :], call.v[..., -2 * queries : -queries, :]
+    if bool(last.any()) and bool((last == others).all()):
+        message = (
+            "the last key is in the cache twice"
+            if queries == 1
+            else f"the last {queries} keys are in the cache twice, with equal values"
+        )
+        yield Finding("cache", "error", message, queries, advice="append keys and values once for each layer and step")
+
+
+def _stuck(told: Told, before: Before) -> Iterator[Finding]:
+    """Yield that queries behind a cache stand at positions that its keys have."""
+    first, last = told.values[:, 0], before.last
+    if last is None or len({len(first), len(last)} - {1}) > 1 or (first > last).any():
+        return
+    message = (
+        f"the position of the query behind a cache is {int(first[0])} again, although the cache has keys to position "
+        f"{int(last[0])}"
+    )
+    yield Finding("positions", "error", message, told.size, advice="positions go on behind the cache")
+
+
+def without_empty_slots(one: Read, past: Past) -> Read:
+    """Return a mask over the slots that are written; those that a row of the batch has not written yet hide nothing."""
+    if past.written is None or one.allowed.shape[3] == 1:
+        return one
+    allowed = one.allowed[..., : past.written]
+    if past.rows:
+        allowed = allowed | (np.arange(past.written) >= np.array(past.rows)[:, None])[:, None, None]
+    return one._replace(allowed=allowed)
+
+
+def last_seen(
+    masks: Iterable[Bool[np.ndarray, "_ _ _ _"]], shape: tuple[int, int, int, int]
+) -> Int[np.ndarray, "#B Q"]:
+    """Return the last key that each query sees in some head, −1 where it sees none."""
+    _, _, queries, keys = shape
+    allowed: Bool[np.ndarray, "#B #Q #K"] = np.any(reduce(np.logical_and, masks), axis=1)
+    last = np.where(allowed.any(axis=2), keys - 1 - np.argmax(allowed[..., ::-1], axis=2), -1)
+    return np.broadcast_to(last, (len(allowed), queries))

@@ -1,0 +1,383 @@
+"""Programs that generate with a cache of every kind: joined, static, in chunks, rolling, of rows of their own lengths.
+
+Those that take `wrong` make the mistake that people make with it.
+"""
+
+import torch
+import torch.nn.functional as F
+import transformers
+from public_masks import HEAD, HEADS, WIDTH, V, batch, heads
+from torch import Tensor, nn
+
+SLOTS = 16
+
+
+def _small(kind, attention: str = "sdpa", **more):
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": HEADS, "hidden_size": WIDTH, "vocab_size": V}
+    if kind is transformers.GPT2Config:
+        sizes = {"n_embd": WIDTH, "n_layer": 2, "n_head": HEADS, "n_positions": 64, "vocab_size": V}
+    elif kind is transformers.LlamaConfig:
+        sizes |= {"num_key_value_heads": 2, "intermediate_size": 32}
+    return kind(**sizes, bos_token_id=1, eos_token_id=2, pad_token_id=0, attn_implementation=attention, **more)
+
+
+def _llama(attention: str = "sdpa", **more):
+    return transformers.LlamaForCausalLM(_small(transformers.LlamaConfig, attention, **more)).eval()
+
+
+# --- transformers -------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def _steps(model, ids: Tensor, counts: tuple[int, ...], attention_mask: Tensor | None = None) -> list[Tensor]:
+    """What a model gives of parts of a text, one after another, with a static cache."""
+    cache, outputs, begin = transformers.StaticCache(config=model.config, max_cache_len=SLOTS), [], 0
+    for count in counts:
+        mask = None if attention_mask is None else attention_mask[:, : begin + count]
+        positions = torch.arange(begin, begin + count)[None]
+        if mask is not None:
+            positions = (mask.cumsum(1) - 1).clamp(min=0)[:, begin:]
+        out = model(
+            input_ids=ids[:, begin : begin + count], past_key_values=cache, attention_mask=mask, position_ids=positions
+        )
+        outputs.append(out.logits)
+        begin += count
+    return outputs
+
+
+def hf_static_sdpa():
+    return _steps(_llama(), batch(9, 9), (6, 1, 1, 1))
+
+
+def hf_static_eager():
+    return _steps(_llama("eager"), batch(9, 9), (6, 1, 1, 1))
+
+
+def hf_static_chunks():
+    return _steps(_llama(), batch(12, 12), (4, 4, 3, 1))
+
+
+def hf_static_chunks_eager():
+    return _steps(_llama("eager"), batch(12, 12), (4, 4, 3, 1))
+
+
+def hf_static_gpt2():
+    model = transformers.GPT2LMHeadModel(_small(transformers.GPT2Config)).eval()
+    return _steps(model, batch(9, 9), (6, 1, 1, 1))
+
+
+def hf_static_left_padded():
+    ids = batch(9, 7, left=True)
+    return _steps(_llama(), ids, (6, 1, 1, 1), (ids != 0).long())
+
+
+def hf_generate_static():
+    ids = batch(6, 4, left=True)
+    return [
+        _llama().generate(
+            ids, attention_mask=(ids != 0).long(), max_new_tokens=5, do_sample=False, cache_implementation="static",
+            disable_compile=True,
+        )
+    ]  # fmt: skip
+
+
+def hf_generate():
+    ids = batch(6, 4, left=True)
+    return [_llama().generate(ids, attention_mask=(ids != 0).long(), max_new_tokens=5, do_sample=False)]
+
+
+def hf_generate_beams():
+    ids = batch(6, 6)
+    mask = torch.ones_like(ids)
+    return [_llama().generate(ids, attention_mask=mask, max_new_tokens=5, do_sample=False, num_beams=3)]
+
+
+def _generated(model, ids: Tensor, attention_mask: Tensor) -> list[Tensor]:
+    """What a model says next, with a cache that grows and with a static one."""
+    how = {"attention_mask": attention_mask, "max_new_tokens": 6, "do_sample": False, "disable_compile": True}
+    return [model.generate(ids, cache_implementation=one, **how) for one in (None, "static")]
+
+
+def hf_sliding():
+    """A window of four keys, whose cache holds no more."""
+    config = transformers.MistralConfig(
+        vocab_size=V, hidden_size=WIDTH, intermediate_size=32, num_hidden_layers=2, num_attention_heads=HEADS,
+        num_key_value_heads=2, sliding_window=4, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+    )  # fmt: skip
+    model = transformers.MistralForCausalLM(config).eval()
+    ids = batch(6, 6)
+    return _generated(model, ids, torch.ones_like(ids))
+
+
+def hf_translating():
+    """T5, whose decoder attends to the words of its encoder through a cache of theirs."""
+    config = transformers.T5Config(
+        vocab_size=V, d_model=WIDTH, d_kv=HEAD, d_ff=32, num_layers=2, num_heads=HEADS, decoder_start_token_id=0
+    )
+    ids = batch(8, 5, 3)
+    model = transformers.T5ForConditionalGeneration(config).eval()
+    return _generated(model, ids, (ids != 0).long())
+
+
+def hf_bart():
+    config = transformers.BartConfig(
+        vocab_size=V, d_model=WIDTH, encoder_layers=1, decoder_layers=2, encoder_attention_heads=HEADS,
+        decoder_attention_heads=HEADS, encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=64,
+        pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=2, forced_eos_token_id=2,
+    )  # fmt: skip
+    ids = batch(8, 5, 3)
+    model = transformers.BartForConditionalGeneration(config).eval()
+    return [model.generate(ids, attention_mask=(ids != 0).long(), max_new_tokens=6, do_sample=False, num_beams=2)]
+
+
+# --- by hand ------------------------------------------------------------------------------------------------
+
+
+class Static(nn.Module):
+    """Layers with a static cache of `SLOTS` slots; `mask_of` the positions of the queries, and the number of slots."""
+
+    def __init__(self, mask_of, is_fused: bool = True, rows: int = 2) -> None:
+        super().__init__()
+        self.wte = nn.Embedding(V, WIDTH)
+        self.layers = nn.ModuleList(StaticAttention(mask_of, is_fused, rows) for _ in range(2))
+
+    def forward(self, idx: Tensor, input_pos: Tensor) -> Tensor:
+        x = self.wte(idx)
+        for layer in self.layers:
+            x = x + layer(x, input_pos)
+        return x
+
+
+class StaticAttention(nn.Module):
+    def __init__(self, mask_of, is_fused: bool, rows: int) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+        self.register_buffer("k_cache", torch.zeros(rows, HEADS, SLOTS, HEAD))
+        self.register_buffer("v_cache", torch.zeros(rows, HEADS, SLOTS, HEAD))
+        self.mask_of, self.is_fused = mask_of, is_fused
+
+    def forward(self, x: Tensor, pos: Tensor) -> Tensor:
+        q, k, v = (heads(each) for each in self.qkv(x).chunk(3, dim=-1))
+        if pos.dim() == 1:
+            self.k_cache[:, :, pos], self.v_cache[:, :, pos] = k, v
+        else:  # each row at its own place
+            rows = torch.arange(len(pos))[:, None]
+            self.k_cache[rows, :, pos], self.v_cache[rows, :, pos] = k.transpose(1, 2), v.transpose(1, 2)
+        keys, values, mask = self.k_cache, self.v_cache, self.mask_of(pos)
+        if self.is_fused:
+            y = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
+        else:
+            scores = q @ keys.transpose(-2, -1) / HEAD**0.5
+            scores = scores if mask is None else scores.masked_fill(~mask, float("-inf"))
+            y = scores.softmax(-1) @ values
+        return y.transpose(1, 2).flatten(2)
+
+
+@torch.no_grad()
+def _parts(model: nn.Module, ids: Tensor, counts: tuple[int, ...]) -> list[Tensor]:
+    outputs, begin = [], 0
+    for count in counts:
+        outputs.append(model.eval()(ids[:, begin : begin + count], torch.arange(begin, begin + count)))
+        begin += count
+    return outputs
+
+
+def _up_to(pos: Tensor) -> Tensor:
+    return torch.arange(SLOTS) <= pos[..., None]
+
+
+def slots(wrong=False):
+    """Slots are hidden up to the last query and no further, or all of them are seen."""
+    return _parts(Static((lambda pos: None) if wrong else _up_to), batch(9, 9), (6, 1, 1, 1))
+
+
+def slots_by_hand(wrong=False):
+    return _parts(Static((lambda pos: None) if wrong else _up_to, is_fused=False), batch(9, 9), (5, 1, 1))
+
+
+def slots_from_the_second(wrong=False):
+    """A mask whose rows begin one slot later than the positions."""
+
+    def mask_of(pos):
+        return torch.arange(SLOTS) <= pos[:, None] + (2 if wrong else 0)
+
+    return _parts(Static(mask_of), batch(9, 9), (6, 1, 1, 1))
+
+
+def slots_twice():
+    """A second text in the same slots, which still hold the first one."""
+    model = Static(_up_to)
+    return [*_parts(model, batch(9, 9), (6, 1, 1, 1)), *_parts(model, batch(9, 9), (4, 2, 1, 1))]
+
+
+def gpt_fast():
+    """gpt-fast: a triangle of all slots, of which the rows of the queries are taken."""
+    triangle = torch.tril(torch.ones(SLOTS, SLOTS, dtype=torch.bool))
+    return _parts(Static(lambda pos: triangle[None, None, pos]), batch(9, 9), (6, 1, 1, 1))
+
+
+def slots_in_chunks():
+    return _parts(Static(_up_to), batch(12, 12), (4, 4, 4))
+
+
+def slots_by_one():
+    """Every token by itself, from the first on."""
+    return _parts(Static(_up_to), batch(5, 5), (1,) * 5)
+
+
+def slots_by_a_hint():
+    """The prompt is causal by is_causal, and the tokens behind it by their mask."""
+
+    class Hinted(Static):
+        def forward(self, idx, input_pos):
+            x = self.wte(idx)
+            for layer in self.layers:
+                q, k, v = (heads(each) for each in layer.qkv(x).chunk(3, dim=-1))
+                layer.k_cache[:, :, input_pos], layer.v_cache[:, :, input_pos] = k, v
+                is_prompt = len(input_pos) > 1
+                y = F.scaled_dot_product_attention(
+                    q, layer.k_cache, layer.v_cache, None if is_prompt else _up_to(input_pos), is_causal=is_prompt
+                )
+                x = x + y.transpose(1, 2).flatten(2)
+            return x
+
+    return _parts(Hinted(None), batch(9, 9), (6, 1, 1, 1))
+
+
+@torch.no_grad()
+def rows_of_their_own_lengths():
+    """Texts of other lengths, each of which goes on at its own slot."""
+    model = Static(lambda pos: _up_to(pos)[:, None], rows=3).eval()
+    lengths = torch.tensor([6, 4, 2])
+    prompt = batch(6, 4, 2)
+    first = model(prompt, torch.arange(6).expand(3, -1))
+    return [first, *(model(batch(1, 1, 1), (lengths + step)[:, None]) for step in range(3))]
+
+
+@torch.no_grad()
+def rolling():
+    """A buffer of four slots, in which the oldest key is written over; the prompt is read before it is there."""
+
+    class Rolling(Static):
+        def forward(self, idx, input_pos):
+            x = self.wte(idx)
+            for layer in self.layers:
+                q, k, v = (heads(each) for each in layer.qkv(x).chunk(3, dim=-1))
+                slot = input_pos % 4
+                layer.k_cache[:, :, slot], layer.v_cache[:, :, slot] = k, v
+                keys, values = layer.k_cache[:, :, :4], layer.v_cache[:, :, :4]
+                seen = torch.arange(4) <= input_pos[:, None]
+                y = F.scaled_dot_product_attention(q, keys, values, attn_mask=seen)
+                x = x + y.transpose(1, 2).flatten(2)
+            return x
+
+    return _parts(Rolling(None), batch(9, 9), (1,) * 9)
+
+
+class Translating(nn.Module):
+    """A decoder whose cross-attention has a cache of the words of the source, which is padded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.decoder, self.q, self.kv = Static(_up_to, rows=3), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 2 * WIDTH)
+
+    def forward(self, idx, input_pos, memory, source):
+        x = self.decoder(idx, input_pos)
+        q = heads(self.q(x))
+        k, v = (heads(each) for each in self.kv(memory).chunk(2, dim=-1))
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=(source != 0)[:, None, None])
+        return x + y.transpose(1, 2).flatten(2)
+
+
+@torch.no_grad()
+def source_of_fixed_length():
+    """All sources are shorter than their buffer of ten positions."""
+    model, source = Translating().eval(), F.pad(batch(7, 5, 3), (0, 3))
+    memory, ids = torch.randn(3, 10, WIDTH), batch(9, 9, 9)
+    outputs, begin = [], 0
+    for count in (5, 1, 1, 1, 1):
+        positions = torch.arange(begin, begin + count)
+        outputs.append(model(ids[:, begin : begin + count], positions, memory, source))
+        begin += count
+    return outputs
+
+
+class Joined(nn.Module):
+    """A cache to which keys are joined, by hand and with positions."""
+
+    def __init__(self, times: int = 1) -> None:
+        super().__init__()
+        self.wte, self.pos_emb, self.qkv = nn.Embedding(V, WIDTH), nn.Embedding(64, WIDTH), nn.Linear(WIDTH, 3 * WIDTH)
+        self.times = times
+
+    def forward(self, idx, positions, cache):
+        x = self.wte(idx) + self.pos_emb(positions)
+        q, k, v = (heads(each) for each in self.qkv(x).chunk(3, dim=-1))
+        for _ in range(self.times):
+            cache.append((k, v))
+        keys, values = (torch.cat(each, 2) for each in zip(*cache, strict=True))
+        mask = torch.ones(q.size(2), keys.size(2), dtype=torch.bool).tril(keys.size(2) - q.size(2))
+        weights = (q @ keys.transpose(-2, -1) / HEAD**0.5).masked_fill(~mask, float("-inf")).softmax(-1)
+        return x + (weights @ values).transpose(1, 2).flatten(2)
+
+
+@torch.no_grad()
+def joined(wrong=False):
+    """Keys are joined to the cache, once or twice, in parts of a prompt and one by one."""
+    model, ids, cache, begin = Joined(2 if wrong else 1).eval(), batch(9, 9), [], 0
+    outputs = []
+    for count in (4, 2, 1, 1, 1):
+        outputs.append(model(ids[:, begin : begin + count], torch.arange(begin, begin + count), cache))
+        begin += count
+    return outputs
+
+
+@torch.no_grad()
+def the_same_word_again():
+    """A text of one word: keys are equal, and each of them is in the cache once."""
+    model, cache = Joined().eval(), []
+    return [model(torch.ones(1, 1, dtype=torch.long), torch.zeros(1, dtype=torch.long) + at, cache) for at in range(4)]
+
+
+def positions_again(wrong=False):
+    """Positions of new words go on behind the cache, or begin at 0 again."""
+
+    @torch.no_grad()
+    def run():
+        model, ids, cache, begin = Joined().eval(), batch(9, 9), [], 0
+        for count in (4, 2, 1, 1):
+            positions = torch.arange(count) if wrong else torch.arange(begin, begin + count)
+            yield model(ids[:, begin : begin + count], positions, cache)
+            begin += count
+
+    return [*run()]
+
+
+@torch.no_grad()
+def hf_positions_again(wrong=False):
+    """A model of transformers with a cache, whose position_ids are counted from 0 in every call."""
+    model, ids = transformers.GPT2LMHeadModel(_small(transformers.GPT2Config)).eval(), batch(9, 9)
+    cache, outputs, begin = transformers.DynamicCache(config=model.config), [], 0
+    for count in (6, 1, 1, 1):
+        positions = torch.arange(count) if wrong else torch.arange(begin, begin + count)
+        out = model(ids[:, begin : begin + count], past_key_values=cache, position_ids=positions[None])
+        outputs.append(out.logits)
+        begin += count
+    return outputs
+
+
+@torch.no_grad()
+def hf_slots_seen(wrong=False):
+    """A static cache of transformers whose mask is all ones, as long as the cache."""
+    model, ids = _llama(), batch(9, 9)
+    cache, outputs, begin = transformers.StaticCache(config=model.config, max_cache_len=SLOTS), [], 0
+    for count in (6, 1, 1, 1):
+        mask = torch.ones(2, 1, count, SLOTS, dtype=torch.bool)
+        mask = mask if wrong else mask & (torch.arange(SLOTS) <= torch.arange(begin, begin + count)[:, None])
+        out = model(
+            ids[:, begin : begin + count], past_key_values=cache, attention_mask=mask,
+            position_ids=torch.arange(begin, begin + count)[None],
+        )  # fmt: skip
+        outputs.append(out.logits)
+        begin += count
+    return outputs

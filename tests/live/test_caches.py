@@ -1,0 +1,97 @@
+"""Generation with caches of every kind: what is right is called causal and not accused, what is wrong is found."""
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from attncli.analysis.calls.calls import Calls
+from attncli.sources.live.inputs import watching_inputs
+from attncli.sources.live.watching import watching
+
+FOLDER = Path(__file__).parent / "programs"
+Run = Callable[..., list[torch.Tensor]]
+
+
+@pytest.fixture(scope="module")
+def programs() -> Iterator[dict[str, Run]]:
+    """The functions of the programs by their names; what they imported is forgotten afterwards."""
+    own = {path.stem for path in FOLDER.glob("*.py")}
+    assert not own & set(sys.modules)
+    sys.path.insert(0, str(FOLDER))
+    yield vars(importlib.import_module("caches"))
+    sys.path.remove(str(FOLDER))
+    for name in own & set(sys.modules):
+        del sys.modules[name]
+
+
+def watched(run: Callable[[], Any], expect: str | None = None) -> tuple[Calls, list[torch.Tensor]]:
+    """The calls of a program, held against an expression, what it computed, and what is drawn after it."""
+    calls = Calls(expect)
+    torch.manual_seed(0)
+    with watching(calls.take), watching_inputs(calls):
+        tensors = run()
+    calls.finish()
+    assert calls
+    assert calls.notes == []
+    return calls, [*tensors, torch.get_rng_state()]
+
+
+def errors(run: Callable[[], Any], expect: str | None = None) -> list[tuple[str, str]]:
+    return [(one.code, one.message) for one in watched(run, expect)[0].findings if one.severity == "error"]
+
+
+CAUSAL = """
+    hf_static_sdpa hf_static_eager hf_static_chunks hf_static_chunks_eager hf_static_gpt2 slots slots_by_hand
+    slots_from_the_second slots_twice gpt_fast slots_in_chunks slots_by_one slots_by_a_hint rows_of_their_own_lengths
+    hf_slots_seen
+""".split()
+JOINED = ["joined", "the_same_word_again", "positions_again", "hf_positions_again"]
+PADDED = ["hf_static_left_padded", "hf_generate_static", "hf_generate"]
+OTHERS = ["hf_generate_beams", "hf_sliding", "hf_translating", "hf_bart", "rolling", "source_of_fixed_length"]
+WRONG = {
+    "slots": "cache", "slots_by_hand": "cache", "slots_from_the_second": "cache", "hf_slots_seen": "cache",
+    "joined": "cache", "positions_again": "positions", "hf_positions_again": "positions",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_what_a_static_cache_holds_is_seen_causally(name: str, programs: dict[str, Run]) -> None:
+    calls, _ = watched(programs[name])
+    assert {row.mask for row in calls} == {"causal"}
+    assert errors(programs[name]) == errors(programs[name], "causal") == []
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_what_is_joined_to_a_cache_is_not_accused(name: str, programs: dict[str, Run]) -> None:
+    assert errors(programs[name]) == errors(programs[name], "causal") == []
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_padding_in_a_cache_is_not_accused(name: str, programs: dict[str, Run]) -> None:
+    assert errors(programs[name]) == errors(programs[name], "causal & pad") == []
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_caches_are_not_accused(name: str, programs: dict[str, Run]) -> None:
+    assert errors(programs[name]) == []
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_with_a_cache_is_found(name: str, programs: dict[str, Run]) -> None:
+    found = errors(lambda: programs[name](True))
+    assert {code for code, _ in found} == {WRONG[name]}
+
+
+@pytest.mark.parametrize("name", [*CAUSAL, *JOINED, *PADDED, *OTHERS])
+def test_watching_changes_no_bit(name: str, programs: dict[str, Run]) -> None:
+    for arguments in [(), (True,)][: 1 + bool(inspect.signature(programs[name]).parameters)]:
+        torch.manual_seed(0)
+        alone = [*programs[name](*arguments), torch.get_rng_state()]
+        _, seen = watched(lambda: programs[name](*arguments))  # noqa: B023  # it is called here
+        assert all(torch.equal(one, other) for one, other in zip(alone, seen, strict=True))
