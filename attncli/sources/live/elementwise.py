@@ -78,7 +78,7 @@ def _times_tensor(flows: Flows, did: Did, left: torch.Tensor, right: torch.Tenso
             is_random = laid is not None and laid.is_random
             _lay(flows, did, tensor, node, flow, Laid("multiplied", other, (), "multiplied", is_random=is_random))
         elif flow.stage == "weights":
-            flow = flow._replace(stage="pending", factors=(flows.factor(tensor).kept(), flows.factor(other).kept()))
+            flow = flow._replace(stage="pending", factors=(flows.kept(tensor), flows.kept(other)))
             flows.nodes.follow(did.result, flow, fresh(did.result.shape))
         elif flow.stage == "scores":
             _begin_outer(flows, did, left, right)
@@ -93,12 +93,16 @@ def _times_tensor(flows: Flows, did: Did, left: torch.Tensor, right: torch.Tenso
 
 def _begin_outer(flows: Flows, did: Did, left: torch.Tensor, right: torch.Tensor) -> None:
     """Follow two tensors that were multiplied after they were broadcast: a sum makes it a product."""
-    factors = flows.factor(left), flows.factor(right)
-    if left.ndim == right.ndim and did.result.is_floating_point() and did.result is not left:
-        steps = _steps_of_both(flows, did, left, right)
-        kept = factors[0].kept(), factors[1].kept()
-        flow = Flow("outer", factors=kept, steps=steps, family=flows.nodes.begin())
-        flows.begin(did.result, flow, fresh(did.result.shape))
+    if left.ndim != right.ndim or not did.result.is_floating_point() or did.result is left:
+        return
+    for one, two in zip(left.shape, right.shape, strict=True):
+        if one == two != 1:
+            break
+    else:
+        return  # no sum of it is one of products
+    steps = _steps_of_both(flows, did, left, right)
+    flow = Flow("outer", factors=(flows.kept(left), flows.kept(right)), steps=steps)
+    flows.begin(did.result, flow, ((),) * left.ndim)
 
 
 def _steps_of_both(flows: Flows, did: Did, left: torch.Tensor, right: torch.Tensor) -> tuple[Number, ...]:
@@ -107,6 +111,8 @@ def _steps_of_both(flows: Flows, did: Did, left: torch.Tensor, right: torch.Tens
     A number for each row may undo a scale, as a norm does.
     """
     steps = together(flows.nodes.steps(left), flows.nodes.steps(right))
+    if not steps:
+        return ()
     width = did.result.shape[-1:]
     is_clear = all(each.shape[-1:] == width and not is_learned(each) for each in (left, right))
     return steps if is_clear else unsure(steps)
@@ -285,9 +291,9 @@ def _constant(value: Any, number: Number) -> Number:
 
 def _number(value: Any, nodes: Nodes) -> Number | None:
     """Return a number, or a tensor of one element, which is not waited for; None of all else."""
-    if isinstance(value, Real):
-        return float(value)
-    if isinstance(value, torch.Tensor) and value.numel() == 1 and value.ndim < 2 and nodes.get(value) is None:
+    if not isinstance(value, torch.Tensor):
+        return float(value) if isinstance(value, float | int | Real) else None
+    if value.numel() == 1 and value.ndim < 2 and nodes.get(value) is None:
         return value.detach().reshape(()).to(torch.float32, copy=True)  # it may be a view of what is large
     return None
 

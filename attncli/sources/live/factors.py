@@ -54,7 +54,9 @@ class Factor(NamedTuple):
 
 def is_learned(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is a parameter of a module, or a view of one."""
-    return isinstance(tensor, torch.nn.Parameter) or isinstance(tensor._base, torch.nn.Parameter)
+    # Of plain tensors, which most are, asking what a Parameter is takes longer than all else.
+    is_one = type(tensor) is not torch.Tensor and isinstance(tensor, torch.nn.Parameter)
+    return is_one or ((base := tensor._base) is not None and isinstance(base, torch.nn.Parameter))
 
 
 def letters(equation: str, first: int, second: int) -> tuple[Labels, Labels, Labels] | None:

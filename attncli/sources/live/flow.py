@@ -205,6 +205,7 @@ class Nodes:
     def __init__(self) -> None:
         self._known: dict[int, tuple[_Key, Node]] = {}
         self._families: deque[WeakSet[State]] = deque()
+        self._with_factors: deque[ref[State]] = deque()
         known = self._known
         self._ended = lambda dead: known.pop(dead.key, None)
 
@@ -231,8 +232,13 @@ class Nodes:
         return steps if version(tensor) == node.state.version else unsure(steps)
 
     def follow(self, tensor: torch.Tensor, flow: Flow, layout: Layout) -> None:
-        """Follow a tensor that is new."""
-        self.share(tensor, Node(State(flow, version(tensor)), layout))
+        """Follow a tensor that is new; of the oldest of many that hold factors, these are let go."""
+        state = State(flow, version(tensor))
+        if flow.factors is not None:
+            self._with_factors.append(ref(state))
+            if len(self._with_factors) > _MOST_PRODUCTS and (oldest := self._with_factors.popleft()()) is not None:
+                oldest.flow = None
+        self.share(tensor, Node(state, layout))
 
     def share(self, tensor: torch.Tensor, node: Node) -> None:
         """Follow a tensor with the state of another, of which it is a view; a number is not followed."""

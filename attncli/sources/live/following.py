@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import torch
 
 from attncli.sources.live.axes import Layout, broadcast
-from attncli.sources.live.factors import Factor
-from attncli.sources.live.flow import Flow, Node, version
+from attncli.sources.live.factors import Factor, is_learned
+from attncli.sources.live.flow import Flow, Node, Operand, version
 from attncli.sources.live.reader import Scene
 
 
@@ -67,6 +67,12 @@ class Flows:
     def factor(self, tensor: torch.Tensor) -> Factor:
         """Return a tensor as a factor of a product."""
         return Factor.of(tensor, self.nodes.get(tensor))
+
+    def kept(self, tensor: torch.Tensor) -> Operand:
+        """Return a tensor as it is kept for a call; without a layout, where nothing is known of its axes."""
+        if (node := self.nodes.get(tensor)) is not None:
+            return Factor.of(tensor, node).kept()
+        return Operand(tensor.detach(), (), (), is_learned(tensor), version(tensor))
 
     def begin(self, result: torch.Tensor, flow: Flow, layout: Layout) -> None:
         """Follow a result from here on, if it has numbers of its own."""

@@ -59,10 +59,10 @@ class Fused(Reader):
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
-        self.others = self._read
+        self.operators = self._read
 
     def _read(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket) and api_of(func) is not None:
+        if api_of(func) is not None:
             call = _call(self.scene, func, args, kwargs, result)
             if call is not None:
                 self.scene.tell(call)

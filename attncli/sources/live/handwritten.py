@@ -62,31 +62,22 @@ class HandWritten(Reader):
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
         self._flows = Flows(scene)
-        self.functions = dict(self._functions())
-
-    def _functions(self) -> Iterator[tuple[Callable[..., Any], Handler]]:
-        """Yield every function with what takes it: methods, in place too, and the functions of torch's namespaces."""
-        for named, seen in ((_BEGIN, self._beginning), (_GO_ON, self._going_on)):
-            for name, takes in named.items():
-                for home in (torch.Tensor, torch, F, torch.special):
-                    for spelled in (name, f"{name}_"):
-                        if callable(function := getattr(home, spelled, None)):
-                            yield function, seen(name, takes)
+        self.functions = dict(self._spelled(_BEGIN))
+        self.followed = dict(self._spelled(_GO_ON))
         for name, takes in (("mT", views.permuted), ("T", views.permuted), ("data", views.same)):
-            yield getattr(torch.Tensor, name).__get__, self._going_on(name, takes)
+            self.followed[getattr(torch.Tensor, name).__get__] = self._seen(name, takes)
 
-    def _beginning(self, name: str, takes: _Takes) -> Handler:
+    def _spelled(self, named: dict[str, _Takes]) -> Iterator[tuple[Callable[..., Any], Handler]]:
+        """Yield every function with what takes it: methods, in place too, and the functions of torch's namespaces."""
+        for name, takes in named.items():
+            seen = self._seen(name, takes)
+            for home in (torch.Tensor, torch, F, torch.special):
+                for spelled in (name, f"{name}_"):
+                    if callable(function := getattr(home, spelled, None)):
+                        yield function, seen
+
+    def _seen(self, name: str, takes: _Takes) -> Handler:
         def seen(_: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
             takes(self._flows, Did(name, args, kwargs, result))
-
-        return seen
-
-    def _going_on(self, name: str, takes: _Takes) -> Handler:
-        """Return what takes a function that only goes on with a flow; most of its calls are of no flow."""
-        knows = self._flows.nodes.knows
-
-        def seen(_: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-            if knows(args) or (kwargs and knows(kwargs.values())):
-                takes(self._flows, Did(name, args, kwargs, result))
 
         return seen

@@ -67,13 +67,15 @@ class Reader:
 
     Attributes:
         functions: what takes the calls of which function of torch.
+        followed: likewise, of functions whose calls are told only if an argument is a tensor that is followed.
         modules: what takes the modules that have which forward.
-        others: what takes the calls of all functions that are not in it, or None. It costs each of them.
+        operators: what takes the calls of all operators of torch, which libraries register, or None.
     """
 
     functions: Mapping[Callable[..., Any], Handler] = {}
+    followed: Mapping[Callable[..., Any], Handler] = {}
     modules: Mapping[Callable[..., Any], ModuleHandler] = {}
-    others: Handler | None = None
+    operators: Handler | None = None
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene

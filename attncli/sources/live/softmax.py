@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from attncli.sources.live.axes import Atom, long
+from attncli.sources.live.axes import Atom, fresh, long
 from attncli.sources.live.elementwise import clamped
 from attncli.sources.live.factors import Factor
 from attncli.sources.live.flow import Flow, Node, Operand, Softmax
@@ -65,7 +65,7 @@ def _sum_of_factors(flows: Flows, did: Did, flow: Flow, factors: tuple[Operand, 
            for factor, labels in zip(factors, (first, second), strict=True)):  # fmt: skip
         return
     result = did.result.squeeze(summed) if did.keeps() else did.result
-    one, two = (Factor(each.tensor, each.layout) for each in factors)
+    one, two = (Factor(each.tensor, each.layout or fresh(each.tensor.shape)) for each in factors)
     if flow.stage == "pending":
         flow = flow._replace(stage="weights", factors=None)
         meet(flows, result, one._replace(flow=flow, is_weights=True), two, first, second, out)

@@ -47,6 +47,8 @@ _WITHOUT_NUMBERS = (
     torch._C._TorchDispatchModeKey.FUNCTIONAL,
 )
 
+_OPERATORS = torch._ops.OpOverload, torch._ops.OpOverloadPacket
+
 READERS: tuple[type[Reader], ...] = (Sdpa, Mha, Flex, Fused, HandWritten)
 
 
@@ -237,11 +239,11 @@ class _Thread(TorchFunctionMode):
         self.nodes = Nodes()
         readers = [reader(self) for reader in READERS]
         self._handlers = _handlers([reader.functions for reader in readers])
+        self._followed = _handlers([reader.followed for reader in readers])
         self._modules: Mapping[Callable[..., Any], ModuleHandler] = {
             forward: handler for reader in readers for forward, handler in reader.modules.items()
         }
-        others = [reader.others for reader in readers if reader.others is not None]
-        self._others = _one_after_another(others) if others else None
+        self._operators = _one_after_another([reader.operators for reader in readers if reader.operators is not None])
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -249,8 +251,17 @@ class _Thread(TorchFunctionMode):
         """See torch.overrides."""
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        handler = self._handlers.get(func, self._others)
-        if handler is not None and self._sees_functions and self._is_told():
+        handler = self._handlers.get(func)
+        if handler is None:
+            if (handler := self._followed.get(func)) is not None:
+                # Most calls are of nothing that is followed.
+                if not self.nodes.knows(args) and not (kwargs and self.nodes.knows(kwargs.values())):
+                    return result
+            elif isinstance(func, _OPERATORS):
+                handler = self._operators
+            else:
+                return result
+        if self._sees_functions and self._is_told():
             self._quietly(handler, func, args, kwargs, result)
         return result
 

@@ -107,7 +107,7 @@ def test_xformers_lower_triangles_begin_top_left_or_end_bottom_right(
     named: dict[str, Any] = {"query": q, "key": k, "value": k, "bias": bias, "cu_seqlens_q": None, "cu_seqlens_k": None}
     named |= {"max_seqlen_q": None, "max_seqlen_k": None, "dropout_p": 0.0, "custom_mask_type": kind, "scale": SCALE}
     # torch has the operator, and no kernel of it for this processor.
-    Fused(Told(seen)).others(torch.ops.aten._efficient_attention_forward, (), named, (output, None))
+    Fused(Told(seen)).operators(torch.ops.aten._efficient_attention_forward, (), named, (output, None))
     (call,) = seen
     assert call.api == "xformers"
     is_proven(call)
