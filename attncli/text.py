@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 from typing import TypeVar
@@ -13,6 +14,7 @@ from attncli.errors import UsageError
 # scripts are written with them.
 _HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 JOINERS = frozenset("\u200c\u200d")
+ADDRESS = re.compile(" at 0x[0-9a-f]{6,}(?=>)")  # where in memory an object is: nothing to people, another every time
 _ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 

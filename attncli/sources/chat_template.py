@@ -16,14 +16,16 @@ from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Macro
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from attncli.errors import InputError, LoadError
-from attncli.text import visible
+from attncli.sources.template_limits import Given, LimitedEnvironment, limited
+from attncli.text import ADDRESS, visible
 from attncli.trace.tokens import brief
 
 _LEAST = (3, 1, 6)  # of Jinja, for a template of an older one can leave the sandbox: CVE-2025-27516
+_LONGEST = 1 << 18  # characters of a template; the longest of well-known checkpoints have some 30,000
+_LONGEST_TEXT, _EACH = 1 << 20, 16  # characters that one may write, and how many more for each of the messages
 
 
 class _Generation(Extension):
@@ -66,6 +68,9 @@ class _Names(Namespace):
         _check_name(name)
         super().__setitem__(name, value)
 
+    def __repr__(self) -> str:  # not what it holds, which may be itself
+        return "<Namespace>"
+
 
 def _check_name(name: Any) -> None:
     if isinstance(name, str) and name.startswith("_"):
@@ -96,10 +101,9 @@ def compiled(source: str, name: str) -> Template:
     if tuple(int(part) for part in found.split(".")[:3] if part.isdigit()) < _LEAST:
         least = ".".join(map(str, _LEAST))
         raise LoadError(f"--chat takes jinja2 {least} or later, and {found} is installed: pip install 'attncli[chat]'")
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    environment = LimitedEnvironment(
+        {"tojson": _as_json}, trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
-    environment.filters["tojson"] = _as_json
     environment.globals |= {
         "raise_exception": _raise,
         "strftime_now": lambda form: datetime.now().strftime(form),
@@ -107,8 +111,10 @@ def compiled(source: str, name: str) -> Template:
         "namespace": _Names,
     }
     try:
+        if len(source) > _LONGEST:
+            raise TemplateError(f"it has {len(source):,} characters; at most {_LONGEST:,} are read")
         return environment.from_string(source)
-    except TemplateError as error:
+    except Exception as error:  # of Jinja, or of Python's compiler, of which it makes a program
         raise LoadError(f"the chat template of {visible(name)} cannot be read: {_said(error)}") from None
 
 
@@ -128,14 +134,25 @@ def rendered(
         InputError: the template refuses the messages, or does not run on them.
     """
     given = {"tools": None, "documents": None, "add_generation_prompt": asks}
+    said = json.dumps(messages)
     try:
-        return template.render(messages=[dict(message) for message in messages], **given, **special)
-    except RecursionError:
-        why = "it calls itself without end"
+        with limited(len(said), len(messages)):
+            text = template.render(messages=[Given(message) for message in messages], **given, **special)
+        _check(text, said)
     except Exception as error:  # it is a program, which may go wrong in any way
-        why = _said(error)
-    raise InputError(f"the chat template of {visible(name)} does not take these messages: {why}")
+        raise InputError(f"the chat template of {visible(name)} does not take these messages: {_said(error)}") from None
+    return text
+
+
+def _check(text: str, said: str) -> None:
+    """Raise TemplateError for a text that is too long, or tells where in memory something is that is no text."""
+    if len(text) > (most := _LONGEST_TEXT + _EACH * len(said)):
+        raise TemplateError(f"it writes {len(text):,} characters; at most {most:,} are read")
+    if any(found not in said for found in ADDRESS.findall(text)):
+        raise TemplateError("it writes a function or another object that is no text")
 
 
 def _said(error: Exception) -> str:
-    return visible(brief(" ".join(str(error).split()) or type(error).__name__))
+    if isinstance(error, RecursionError):
+        return "it nests too deeply, or calls itself without end"
+    return visible(brief(ADDRESS.sub("", " ".join(str(error).split()) or type(error).__name__)))

@@ -13,8 +13,9 @@ from tokenizer_folders import PLACED, custom
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 import attncli
-from attncli.errors import UsageError
+from attncli.errors import InputError, UsageError
 from attncli.sources.chat import Conversation
+from attncli.sources.chat_template import compiled, rendered
 from attncli.sources.tokenize import open_tokenizer
 from attncli.trace.tokens import Token
 
@@ -325,3 +326,115 @@ def test_what_the_toolbox_of_a_template_may_not_do_is_refused_as_by_transformers
             tokenizer.apply_chat_template([{"role": "user", "content": TEXT}], tokenize=False)
         ran = attn("tokens", TEXT, "--chat", "-m", model)
         assert (ran.code, ran.out, ran.err.count("\n")) == (INPUT, "", 1), (template, ran.err)
+
+
+def _growing(first: str, next_: str, written: str) -> str:
+    """A template whose one value grows in sixty rounds, and what it writes of it."""
+    rounds = "{% for i in range(60) %}{% set ns.x = NEXT %}{% endfor %}".replace("NEXT", next_)
+    return f"{{% set ns = namespace(x={first}) %}}{rounds}{{{{ {written} }}}}"
+
+
+ENDLESS = {
+    "loops in loops": "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    "loops that choose nothing": "{% for i in range(99999) %}"
+    "{% for j in range(99999) if false %}{% endfor %}{% endfor %}",
+    "macros that call twice": "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}"
+    "{{ m(60) }}",
+    "callers": "{% macro m(n) %}{% if n and caller %}{% call m(n - 1) %}{% endcall %}{% call m(n - 1) %}{% endcall %}"
+    "{% endif %}{% endmacro %}{% call m(60) %}{% endcall %}",
+    "recursive loops": "{% for i in range(9999) recursive %}{% if loop.depth < 40 %}{{ loop(range(9999)) }}{% endif %}"
+    "{% endfor %}",
+    "a text many times": "{{ 'x' * 10**10 }}",
+    "a list many times": "{{ ([1] * 10**10) | length }}",
+    "lists in lists": "{{ [[[[1] * 999] * 999] * 999] * 999 }}",
+    "a number": "{{ 9 ** (9**9) }}",
+    "numbers": _growing("3", "ns.x * ns.x", "1"),
+    "a width": "{{ '%10000000000d' % 1 }}",
+    "a width beside": "{{ '%*d' % (10**10, 1) }}",
+    "a width that is formatted": "{{ '{:{}}'.format(1, 10**10) }}",
+    "a width of a filter": "{{ '%10000000000d' | format(1) }}",
+    "center": "{{ 'x' | center(10**10) }}",
+    "a method": "{{ 'x'.zfill(10**10) }}",
+    "indent": "{{ ('x\n' * 9999) | indent(10**6) }}",
+    "slice": "{{ [1] | slice(10**9) | list | length }}",
+    "doubled": _growing("'a'", "ns.x + ns.x", "ns.x | length"),
+    "joined": _growing("'a'", "ns.x ~ ns.x", "ns.x | length"),
+    "join": _growing("'aaaa'", "ns.x | join('bbbb')", "ns.x | length"),
+    "replaced": _growing("'a'", "ns.x.replace('a', 'aa')", "ns.x | length"),
+    "lists of the same": _growing("[1]", "[ns.x, ns.x]", "ns.x"),
+    "tables of the same": _growing("{}", "dict(a=ns.x, b=ns.x)", "ns.x"),
+    "texts in a loop": "{% for i in range(99999) %}" + "x" * 100_000 + "{% endfor %}",
+    "blocks": "{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set ns.x %}{{ ns.x }}{{ ns.x }}{% endset %}"
+    "{% endfor %}{{ ns.x | length }}",
+    "what is looked for": "{% set s = 'a' * 10**6 %}{{ s.rfind('b' + 'a' * 10**5) }}",
+    "what is compared": "{% set a = [[[1] * 99] * 99] * 9 %}{% set b = [[[1] * 99] * 99] * 9 %}"
+    "{% for i in range(99999) %}{{ a == b }}{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_template_that_computes_without_end_is_ended_by_its_steps(name: str) -> None:
+    template = compiled(ENDLESS[name], "somebody/tiny")
+    with pytest.raises(InputError, match=r"does not take these messages: it computes (without end|a number)"):
+        rendered(template, "somebody/tiny", [{"role": "user", "content": TEXT}], {}, False)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+        "{% if 1 %}" * 5000 + "{% endif %}" * 5000,
+        "{% for i in [1] %}" * 30 + "x" + "{% endfor %}" * 30,
+        "{% for i in [1] %}" * 120 + "x" + "{% endfor %}" * 120,
+        "{{ " + " + ".join(["1"] * 5000) + " }}",
+        "{{ 1" + " | string" * 5000 + " }}",
+        "{% break %}",
+        "{{ " + "9" * 5000 + " }}",
+        "{{a}}" * 40_000,
+        "x" * 300_000,
+    ],
+    ids=lambda template: template[:12],
+)
+def test_a_template_that_nests_too_deeply_or_is_too_long_cannot_be_read(attn: Run, model: Path, template: str) -> None:
+    write_template(model, template)
+    ran = attn("tokens", TEXT, "--chat", "-m", model)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (LOAD, "", 1), ran.err
+    assert "the chat template of" in ran.err
+    assert "cannot be read" in ran.err
+
+
+def test_what_a_long_conversation_takes_is_not_refused(model: Path) -> None:
+    """Also where a template looks at all messages for each, as some do to find the last of the user's."""
+    template = (
+        "{% for message in messages %}{% set mine = messages | selectattr('role', 'equalto', 'user') | list %}"
+        "{{ message.role }}{{ message.content | trim }}{% if message == mine[-1] and loop.last %}!{% endif %}"
+        "{% endfor %}"
+    )
+    write_template(model, template)
+    messages = [{"role": "user", "content": "hi"}] * 400
+    whole = AutoTokenizer.from_pretrained(model).apply_chat_template(messages, tokenize=False)
+    assert rendered(compiled(template, "somebody/tiny"), "somebody/tiny", messages, {}, False) == whole
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "raise_exception",
+        "messages | map('upper')",
+        "[dict] | string",
+        "'%s' % dict",
+        "cycler(1) ~ 'x'",
+        "messages[0].items",
+    ],
+)
+def test_no_text_tells_where_in_memory_something_is(attn: Run, model: Path, written: str) -> None:
+    write_template(model, "{{ " + written + " }}")
+    ran = attn("tokens", TEXT, "--chat", "-m", model)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (INPUT, "", 1), ran.err
+    assert "it writes a function or another object that is no text" in ran.err
+    write_template(model, "{{ raise_exception(messages | map('upper')) }}")
+    said = attn("tokens", TEXT, "--chat", "-m", model)
+    assert (said.code, " at 0x" in said.err) == (INPUT, False), said.err
+    write_template(model, TEMPLATES["chatml"])
+    own = "<function f at 0x7f0123456789>"  # which somebody asks about
+    assert words_of(attn("tokens", own, "--chat", "-m", model, "-F", "json").json) == own
