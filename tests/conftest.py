@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from running import Ran
 from shapes import execute_shapes
 from small_checkpoints import hub_cache, minilm_folder, save_tiny_llama
@@ -38,7 +38,13 @@ from warm import warm_commands
 gc.disable()
 
 # The same examples in every run, however slow the machine; others where one looks for them.
-settings.register_profile("attncli", deadline=None, database=None, derandomize="FUZZ_TIMES" not in os.environ)
+settings.register_profile(
+    "attncli",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    database=None,
+    derandomize="FUZZ_TIMES" not in os.environ,
+)
 settings.load_profile("attncli")
 if "SHAPES_ARE_KNOWN" not in os.environ:  # with the kernels of other processors numbers differ, and no shape
     execute_shapes()

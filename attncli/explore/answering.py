@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -70,10 +70,11 @@ class Answering:
 
     Args:
         asked: the model.
+        clock: says how many seconds have gone by, from any moment on.
     """
 
-    def __init__(self, asked: Asked) -> None:
-        self._asked = asked
+    def __init__(self, asked: Asked, clock: Callable[[], float] = perf_counter) -> None:
+        self._asked, self._clock = asked, clock
         self._known: dict[Question, _Known] = {}
         self._longest = 0.0  # seconds that the model took at once
 
@@ -190,9 +191,9 @@ class Answering:
         return [look.layer]
 
     def _ask(self, question: Question, layers: Sequence[int]) -> Trace:
-        begun = perf_counter()
+        begun = self._clock()
         trace = self._asked.trace(question, layers)
-        self._longest = max(self._longest, perf_counter() - begun)
+        self._longest = max(self._longest, self._clock() - begun)
         return trace
 
 

@@ -92,11 +92,12 @@ def test_an_interrupted_run_ends_after_its_pager(tmp_path: Path) -> None:
         subprocess.Popen(["yes", "a b"], stdout=subprocess.PIPE) as endless,
         subprocess.Popen(command, stdin=endless.stdout, stdout=child, stderr=child, env=environment) as run,
     ):
-        deadline = time.monotonic() + 30
-        while not begun.exists() and time.monotonic() < deadline:
+        deadline = time.monotonic() + 60
+        while not begun.exists():
+            assert time.monotonic() < deadline
             time.sleep(0.02)
         run.send_signal(signal.SIGINT)
-        assert run.wait(30) == 130
+        assert run.wait(60) == 130
         assert ended.exists()
         endless.terminate()
     os.close(parent)

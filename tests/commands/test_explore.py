@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fcntl import ioctl
 from pathlib import Path
+from select import select
 from struct import pack
 from typing import Any
 
@@ -115,7 +116,7 @@ def test_a_terminal_that_goes_ends_it() -> None:
         one.until("head 0", "entropy")
         os.close(one.terminal)
         one.terminal = os.open(os.devnull, os.O_RDONLY)
-        assert one.process.wait(20) == 0
+        assert one.process.wait(60) == 0
 
 
 @pytest.mark.usefixtures("signals_arrive")
@@ -127,18 +128,22 @@ def test_a_terminal_that_goes_while_it_does_not_read_ends_it() -> None:
             time.sleep(0.1)
         os.close(one.terminal)
         one.terminal = os.open(os.devnull, os.O_RDONLY)
-        assert one.process.wait(20) in (0, 128 + signal.SIGHUP)  # 0 if the machine was too slow to draw so many
+        assert one.process.wait(60) in (0, 128 + signal.SIGHUP)  # 0 if the machine was too slow to draw so many
 
 
 def test_bytes_that_are_no_text_are_lost_and_typing_goes_on() -> None:
     with person(TEXT, "-m", "demo") as one:
         one.until("head 0", "entropy")
         os.write(one.terminal, b"\xed\xa0\xbd")
-        time.sleep(0.5)  # what is read together with them is lost too
-        one.types(" fast")
-        one.until("8 fast")  # on the map: what is left is what was drawn
+        one.shown = ""
+        while "arrowy" not in text_shown(one.shown):  # what is read together with them is lost too
+            one.types("y")
+            if select([one.terminal], [], [], 0.1)[0]:
+                one.shown += os.read(one.terminal, 65536).decode(errors="replace")
+        one.types("\x15time flies fast")
+        one.until("4 fast")  # on the map: what is left is what was drawn
         one.types("\x03")
-        assert one.left() == (0, f"attn inspect '{TEXT} fast' -m demo --head 0\n")
+        assert one.left() == (0, "attn inspect 'time flies fast' -m demo --head 0\n")
 
 
 def test_who_leaves_while_torch_computes_ends_it(minilm: str) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from attncli.errors import InputError, NotExposedError
 from attncli.explore.answer import Answer
 from attncli.explore.answering import Answering
 from attncli.explore.look import Look, Room
-from attncli.sources.asking import Question
+from attncli.sources.asking import Asked, Question
 from attncli.trace.trace import Trace
 
 TEXT = "time flies like an arrow"
@@ -27,6 +28,11 @@ LAYERS = 4  # of the model in the box
 @pytest.fixture
 def model() -> Plain:
     return Plain(LAYERS, model="demo")
+
+
+def answering_of(asked: Asked) -> Answering:
+    """Ask a model that answers in no time: what is asked for at once depends on how long answers take."""
+    return Answering(asked, lambda: 0.0)
 
 
 def assert_same(found: Trace | None, wanted: Trace) -> None:
@@ -56,7 +62,7 @@ def assert_measured(answer: Answer, layers: list[int], text: str = TEXT, **optio
 
 
 def test_an_answer_grows_from_the_tokens_over_the_layer_to_the_map(model: Plain) -> None:
-    tokens, layer, *measured, last = Answering(model).answers(LOOK)
+    tokens, layer, *measured, last = answering_of(model).answers(LOOK)
     wanted = attncli.inspect(TEXT, model="demo", layers=2)
     assert tokens.tokens == layer.tokens == (wanted.query_tokens, wanted.key_tokens)
     assert (tokens.shown, tokens.survey, layer.survey) == (None, None, None)
@@ -71,7 +77,7 @@ def test_an_answer_grows_from_the_tokens_over_the_layer_to_the_map(model: Plain)
 
 
 def test_norms_and_rollouts_are_those_of_derive(model: Plain) -> None:
-    answering = Answering(model)
+    answering = answering_of(model)
     *_, norms = answering.answers(LOOK.counting("norms"))
     assert_same(norms.shown, attncli.derive(attncli.inspect(TEXT, model="demo", layers=2), norms=True))
     *_, rollout = answering.answers(LOOK.counting("rollout"))
@@ -83,35 +89,35 @@ def test_norms_and_rollouts_are_those_of_derive(model: Plain) -> None:
 
 def test_a_held_question_is_compared(model: Plain) -> None:
     look = LOOK.holding().asking(OTHER)
-    _, alone, both, *_, last = Answering(model).answers(look)
+    _, alone, both, *_, last = answering_of(model).answers(look)
     assert (alone.held, alone.changes) == (None, ())
     first, second = (attncli.inspect(text, model="demo", layers=2) for text in (TEXT, OTHER))
     assert_same(both.held, first)
     assert_same(both.shown, second)
     everywhere = attncli.diff(*(attncli.inspect(text, model="demo", layers="all") for text in (TEXT, OTHER)))
     assert numbers_of(last.changes) == pytest.approx(numbers_of(everywhere.heads), rel=1e-4, abs=1e-9)
-    *_, norms = Answering(model).answers(look.counting("norms"))
+    *_, norms = answering_of(model).answers(look.counting("norms"))
     assert_same(norms.held, attncli.derive(first, norms=True))
     assert (numbers_of(norms.changes), norms.failure) == (numbers_of(last.changes), "")
 
 
 def test_the_held_question_is_computed_once(model: Plain) -> None:
-    answering = Answering(model)
+    answering = answering_of(model)
     look = LOOK.holding()
     *_, same = answering.answers(look)
     assert {*numbers_of(same.changes).values()} == {0.0}
     model.asked.clear()
     *_, other = answering.answers(look.asking(OTHER))
     assert TEXT not in {text for text, _ in model.asked}
-    *_, alone = Answering(model).answers(look.asking(OTHER))
+    *_, alone = answering_of(model).answers(look.asking(OTHER))
     assert numbers_of(other.changes) == numbers_of(alone.changes)
 
 
 def test_of_a_text_as_much_is_kept_as_there_is_room_for(model: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attncli.explore.answering._MOST", 1)
-    *_, other = Answering(model).answers(LOOK.holding().asking(OTHER))
+    *_, other = answering_of(model).answers(LOOK.holding().asking(OTHER))
     monkeypatch.undo()
-    *_, kept = Answering(model).answers(LOOK.holding().asking(OTHER))
+    *_, kept = answering_of(model).answers(LOOK.holding().asking(OTHER))
     assert numbers_of(other.changes) == numbers_of(kept.changes)
 
 
@@ -121,7 +127,7 @@ def numbers_of(heads: Iterable[HeadDifference]) -> dict[tuple[int, int], float |
 
 def test_a_mask_and_a_pair_are_asked_for(model: Plain) -> None:
     question = Question(TEXT, pair=OTHER, mask="causal & window(3)")
-    *_, last = Answering(model).answers(Look(question))
+    *_, last = answering_of(model).answers(Look(question))
     wanted = attncli.inspect(TEXT, pair=OTHER, mask=question.mask, model="demo", layers=0)
     assert_same(last.shown, wanted)
     assert_measured(last, [0, 1, 2, 3], pair=OTHER, mask=question.mask)
@@ -129,7 +135,7 @@ def test_a_mask_and_a_pair_are_asked_for(model: Plain) -> None:
 
 def test_the_toy_layer_has_one_layer_and_a_target() -> None:
     question = Question("time flies", target="die Zeit")
-    *_, last = Answering(Plain(1, num_heads=2)).answers(Look(question))
+    *_, last = answering_of(Plain(1, num_heads=2)).answers(Look(question))
     assert_same(last.shown, attncli.inspect("time flies", target="die Zeit", num_heads=2))
     room = last.room()
     assert room.kinds == ("cross",)
@@ -139,7 +145,7 @@ def test_the_toy_layer_has_one_layer_and_a_target() -> None:
 
 @pytest.mark.parametrize(("layer", "found"), [(-1, 3), (99, 3), (1, 1)])
 def test_a_layer_is_one_that_there_is(model: Plain, layer: int, found: int) -> None:
-    answer = next(Answering(model).answers(replace(LOOK, layer=layer)))
+    answer = next(answering_of(model).answers(replace(LOOK, layer=layer)))
     assert answer.look.layer == found
     assert answer.serves(replace(LOOK, layer=found))
     assert answer.room() == Room((0, 1, 2, 3), (), (), *answer.tokens or ())
@@ -149,7 +155,7 @@ def test_a_layer_is_one_that_there_is(model: Plain, layer: int, found: int) -> N
 
 
 def test_what_is_known_is_not_asked_for_again(model: Plain) -> None:
-    answering = Answering(model)
+    answering = answering_of(model)
 
     def asked(look: Look) -> list[tuple[str, list[int]]]:
         model.asked.clear()
@@ -169,7 +175,7 @@ def test_what_is_known_is_not_asked_for_again(model: Plain) -> None:
 
 
 def test_an_answer_that_was_dropped_goes_on_where_it_was(model: Plain) -> None:
-    answering = Answering(model)
+    answering = answering_of(model)
     answers = answering.answers(LOOK)
     dropped = [next(answers) for _ in range(4)][-1]
     answers.close()
@@ -187,16 +193,13 @@ def test_layers_that_are_best_computed_together_are_computed_once() -> None:
             return [list(layers)]
 
     model = Together(LAYERS, model="demo")
-    *_, last = Answering(model).answers(LOOK)
+    *_, last = answering_of(model).answers(LOOK)
     assert model.asked == [(TEXT, []), (TEXT, [2]), (TEXT, [0, 1, 2, 3])]
     assert_measured(last, [0, 1, 2, 3])
 
 
-def test_a_slow_model_is_asked_step_by_step_on_the_way_to_a_deep_layer(
-    model: Plain, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("attncli.explore.answering._LONG", 0.0)  # every model is slow
-    answering = Answering(model)
+def test_a_slow_model_is_asked_step_by_step_on_the_way_to_a_deep_layer(model: Plain) -> None:
+    answering = Answering(model, count().__next__)  # a second goes by between any two looks at the clock
     *_, _ = answering.answers(replace(LOOK, layer=0))
     model.asked.clear()
     tokens, *on_the_way, layer = (
@@ -235,7 +238,7 @@ def test_the_layers_of_a_kind_are_those_that_have_it() -> None:
             return [list(layers)]
 
     look = Look(Question("a", target="b"))
-    first, *_, last = Answering(Together(two_sided, range(4))).answers(look.holding())
+    first, *_, last = answering_of(Together(two_sided, range(4))).answers(look.holding())
     assert (first.measured, last.measured) == (frozenset(), {0, 1, 2, 3})
     assert first.layers_of("encoder") == (0, 1, 2, 3)  # which is not known yet
     assert (last.layers_of("encoder"), last.layers_of("decoder")) == ((0, 1), (0, 1, 2))
@@ -244,7 +247,7 @@ def test_the_layers_of_a_kind_are_those_that_have_it() -> None:
 
 
 def test_each_kind_of_attention_has_its_tokens_and_its_rollout() -> None:
-    answering = Answering(Made(two_sided, range(3)))
+    answering = answering_of(Made(two_sided, range(3)))
     look = Look(Question("s", target="t"), layer=1)
     tokens, *_, last = answering.answers(look)
     assert last.room().kinds == ("encoder", "decoder", "cross")
@@ -271,7 +274,7 @@ def test_each_kind_of_attention_has_its_tokens_and_its_rollout() -> None:
 
 def test_what_is_drawn_is_made_before_the_answer_comes(model: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
     look = replace(LOOK, held=Question(OTHER))
-    stages = [answer for answer in Answering(model).answers(look) if answer.shown is not None]
+    stages = [answer for answer in answering_of(model).answers(look) if answer.shown is not None]
     monkeypatch.delattr("attncli.render.explore.sight.Stages")  # whatever is derived now is derived while drawing
     for answer in stages:
         sight = answer.sight()
@@ -286,7 +289,7 @@ def test_what_is_drawn_is_made_before_the_answer_comes(model: Plain, monkeypatch
 
 
 def test_a_text_that_cannot_be_read_is_a_failure(model: Plain) -> None:
-    answering = Answering(model)
+    answering = answering_of(model)
     (answer,) = answering.answers(LOOK.asking(""))
     with pytest.raises(InputError) as error:
         attncli.inspect("", model="demo")
@@ -296,14 +299,14 @@ def test_a_text_that_cannot_be_read_is_a_failure(model: Plain) -> None:
 
 
 def test_a_mask_that_does_not_fit_is_a_failure_of_the_layer(model: Plain) -> None:
-    *_, last = Answering(model).answers(LOOK.masked("docs(2,2)"))
+    *_, last = answering_of(model).answers(LOOK.masked("docs(2,2)"))
     assert "docs" in last.failure
     assert last.shown is None
 
 
 def test_what_a_layer_does_not_show_is_said_and_its_heads_are_measured() -> None:
     made = Made(lambda _: trace_of(watched([[0.0, 1.0], [1.0, 0.0]], [[0.5, 0.5], [0.25, 0.75]])))
-    answering = Answering(made)
+    answering = answering_of(made)
     *_, last = answering.answers(Look(Question("s"), numbers="norms"))
     assert "needs the values V" in last.failure
     assert last.is_whole
@@ -315,7 +318,7 @@ def test_what_a_layer_does_not_show_is_said_and_its_heads_are_measured() -> None
 
 
 def test_a_held_question_that_shares_nothing_is_said() -> None:
-    *_, last = Answering(Plain(1)).answers(Look(Question("time flies")).holding().asking("nothing else"))
+    *_, last = answering_of(Plain(1)).answers(Look(Question("time flies")).holding().asking("nothing else"))
     assert "share no token" in last.failure
     assert last.changes == ()
     assert last.held is not None
@@ -323,7 +326,7 @@ def test_a_held_question_that_shares_nothing_is_said() -> None:
 
 
 def test_a_held_question_that_fails_is_said(model: Plain) -> None:
-    *_, last = Answering(model).answers(LOOK.asking("").holding().asking(TEXT))
+    *_, last = answering_of(model).answers(LOOK.asking("").holding().asking(TEXT))
     assert last.failure
     assert last.shown is not None
     assert_measured(last, [0, 1, 2, 3])
@@ -343,7 +346,7 @@ def test_whatever_is_raised_is_a_sentence(model: Plain, error: Exception, said: 
         raise error
 
     whole, model.whole = model.whole, fails  # type: ignore[method-assign]
-    answering = Answering(model)
+    answering = answering_of(model)
     (last,) = answering.answers(LOOK)
     assert (last.failure, last.is_whole) == (said, True)
     model.whole = whole  # type: ignore[method-assign]

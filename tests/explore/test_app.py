@@ -71,7 +71,7 @@ class Driven:
                 done = asyncio.Event()
                 if pump is not None:
                     pump.call_later(done.set)
-                    await asyncio.wait_for(done.wait(), 10)
+                    await asyncio.wait_for(done.wait(), 60)
         await self.fact(self.is_laid_out)
         assert not any("this is a bug" in self.seen(name) for name in ("tokens", "head", "heads", "map", "why", "cell"))
 
@@ -82,7 +82,7 @@ class Driven:
 
     @staticmethod
     async def fact(is_so: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not is_so():
                 await asyncio.sleep(0.002)
 
@@ -406,7 +406,7 @@ def test_who_leaves_waits_for_no_file():
 
     def save(seen: Seen, path: Path) -> str:
         begun.set()
-        is_written.wait(30)
+        is_written.wait(120)
         return "written"
 
     async def within() -> None:

@@ -82,7 +82,9 @@ class Walk:
                     await done.wait()
 
     async def _drawn(self, is_busy: bool = False) -> None:
-        await _fact(self._is_dimmed if is_busy else self._is_answered)
+        await _fact(self._is_late if is_busy else self._is_answered)
+        if is_busy:
+            self._app._redraw()  # dimmed; it would be by itself, after a while
         await self._send()
         frames = self.screen.frames
         self._app.screen.refresh()
@@ -92,9 +94,9 @@ class Walk:
         answer = self._app._picture.answer
         return answer is not None and answer.is_whole and answer.serves(self._app.look)
 
-    def _is_dimmed(self) -> bool:
+    def _is_late(self) -> bool:
         answer = self._app._picture.answer  # by now it has the tokens
-        is_late = monotonic() > self._app._patient_until + 0.1
+        is_late = monotonic() > self._app._patient_until
         return is_late and answer is not None and answer.look.question == self._app.look.question
 
     async def begin(self) -> None:

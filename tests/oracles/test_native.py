@@ -83,7 +83,7 @@ def test_what_is_computed_as_a_long_text_is_what_transformers_computes(
     assert row.is_exact, row
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_fields_together_give_it_too_or_the_engine_declines(data: st.DataObject, tmp_path_factory: Any) -> None:
     family = data.draw(st.sampled_from(sorted(VARIANTS)))

@@ -17,17 +17,24 @@ try:
     app(sys.argv[1:])
 except SystemExit as end:
     assert not end.code
-peak = re.search(r"VmHWM:\\s+([0-9]+) kB", open("/proc/self/status").read())[1]
-print(peak, time.process_time(), file=sys.stderr)
+peak, seconds = re.search(r"VmHWM:\\s+([0-9]+) kB", open("/proc/self/status").read())[1], time.process_time()
+import numpy
+cells = numpy.tri(8192, dtype=bool)
+for _ in range(9):
+    cells = ~cells
+print(peak, seconds / (time.process_time() - seconds), file=sys.stderr)
 """
 
 
 def taken(*arguments: str | Path) -> tuple[int, float]:
-    """Run a command, and return the most memory that it took, in KiB, and its seconds of CPU."""
+    """Run a command; return the most memory that it took, in KiB, and its CPU time as a multiple.
+
+    That is of the time that the same processor then needs to look at the cells of a very large mask ten times.
+    """
     command = [sys.executable, "-c", _CODE, *map(str, arguments)]
     ran = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=True)
-    peak, seconds = ran.stderr.splitlines()[-1].split()
-    return int(peak), float(seconds)
+    peak, times = ran.stderr.splitlines()[-1].split()
+    return int(peak), float(times)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +63,6 @@ def test_memory_is_flat(arguments: list[str], few: int, many: int, words: int, t
 
 def test_a_very_large_mask_is_checked_in_little_time_and_memory(tmp_path: Path) -> None:
     np.save(tmp_path / "mask.npy", np.tri(8192, dtype=bool))
-    peak, seconds = taken("mask", "check", tmp_path / "mask.npy", "--expect", "causal")
+    peak, times = taken("mask", "check", tmp_path / "mask.npy", "--expect", "causal")
     assert peak < 400 * 1024  # 160 MiB, of which 64 are the mask
-    assert seconds < 4  # 1 s; the machine may be busy
+    assert times < 40, times

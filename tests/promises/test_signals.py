@@ -140,7 +140,6 @@ def test_what_a_shell_had_us_ignore_is_ignored(tmp_path: Path) -> None:
         run.stdin.flush()
         _await(lambda: any(tmp_path.iterdir()))
         run.send_signal(signal.SIGHUP)
-        time.sleep(0.1)
         run.stdin.close()
         assert run.wait(timeout=60) == 0
     assert out.exists()

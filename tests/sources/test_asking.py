@@ -128,7 +128,9 @@ def edited(draw: st.DrawFn) -> list[tuple[Question, tuple[int, ...]]]:
 
 
 def every_example(count: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    return settings(max_examples=count, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    return settings(
+        max_examples=count, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    )
 
 
 @pytest.mark.parametrize("family", FAMILIES)

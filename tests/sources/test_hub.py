@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -132,9 +131,12 @@ def test_what_did_not_answer_is_asked_again_after_a_while_and_what_answered_neve
     monkeypatch.setattr(hub, "monotonic", lambda: now)
     with Hub({NAME: Path(tiny_llama)}) as there:
         monkeypatch.setattr(constants, "ENDPOINT", there.address)
-        monkeypatch.setattr(there, "trouble", lambda _: time.sleep(0.5))
+        answers = threading.Event()
+        monkeypatch.setattr(there, "trouble", lambda _: answers.wait() and None)
         assert hub.silence() is not None
+        answers.set()
         monkeypatch.setattr(there, "trouble", lambda _: (500, {}))
+        monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", 60)
         now += 50
         assert hub.silence() is not None
         now += 50

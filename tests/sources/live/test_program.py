@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -148,7 +147,6 @@ def test_ctrl_c_reports_what_was_seen(signals_arrive: None) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        time.sleep(0.1)
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -204,17 +202,19 @@ if __name__ == "__main__":
 def test_threads_the_environment_and_warnings() -> None:
     """Threads end before the report; torch reads what the program set; a warning names the program's line."""
     script = f"""
-import os, sys, threading, time
+import os, sys, threading
 os.environ["OMP_NUM_THREADS"] = "3"
 from concurrent.futures import ThreadPoolExecutor{ATTEND}
+is_said = threading.Event()
 def later():
-    time.sleep(0.2)
+    is_said.wait()
     attend()
     sys.stdout.write("later\\n")
 threading.Thread(target=later).start()
 pool = ThreadPoolExecutor(1)
 pool.submit(later)
 print("main", torch.get_num_threads(), torch.ones(1, 2, 3).T.shape)  # of three axes, of which torch warns
+is_said.set()
 """
     assert same(write("threads.py", script)) == 2
 

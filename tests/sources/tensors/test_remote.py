@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -493,17 +492,17 @@ def test_a_run_that_is_killed_and_repeated_gives_the_same_numbers(
     count = iter(range(1000))
 
     def kill(one: Asked) -> int | None:
-        if one.host == "storage" and next(count) == moment:
-            threading.Timer(0.1, runs[0].kill).start()
-            hub.pause = 0.3
-            return 100
-        return None
+        """Break off after some bytes; when it asks for the others, kill it."""
+        number = next(count) if one.host == "storage" else -1
+        if number > moment:
+            runs[0].kill()
+        return 100 if number == moment else None
 
     hub.trouble = kill
     command = [sys.executable, "-m", "attncli", *ASK]
     runs.append(subprocess.Popen(command, env=environment(hub, tmp_path / "home"), stdout=subprocess.DEVNULL))
     assert runs[0].wait() == -signal.SIGKILL
-    hub.trouble, hub.pause = (lambda _: None), 0
+    hub.trouble = lambda _: None
     hub.asked.clear()
     assert layers(attn(*ASK)) == layers(attn("inspect", "-m", tiny_llama, *ASK[3:]))
     assert not list(place().rglob("*.part"))
