@@ -88,7 +88,9 @@ class Row:
     @property
     def unfound(self) -> str:
         """What is said where nothing is wrong."""
-        return NOTHING_EXPECTED if self.tracks[0].expected == NOTHING_EXPECTED else "ok"
+        if self.tracks[0].expected == NOTHING_EXPECTED:
+            return NOTHING_EXPECTED
+        return "ok" if all(track.is_judged for track in self.tracks) else "not checked"
 
     @property
     def traces(self) -> tuple[Trace, ...]:

@@ -26,10 +26,11 @@ def cells(row: Row) -> list[str]:
 
 
 def said(one: Noticed, calls: int) -> str:
-    """Return a finding in words, and in how many of the calls it was found where that is not all of them."""
+    """Return a finding in words, in how many of the calls it was found where that is not all, and what to do."""
     often = f" (in {one.calls} of {calls} calls)" if one.calls < calls else ""
     kind = "" if one.finding.severity == "error" else "note: "
-    return f"{kind}{one.finding.code}: {one.finding.message}{often}"
+    advice = f"; {one.finding.advice}" if one.finding.advice else ""
+    return f"{kind}{one.finding.code}: {one.finding.message}{often}{advice}"
 
 
 def plain_table(headline: str, shown: Sequence[Row]) -> str:

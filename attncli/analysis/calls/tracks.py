@@ -12,6 +12,7 @@ from attncli.analysis.calls.steps import Taken
 from attncli.masks.findings import Finding
 from attncli.sources.live.call import Api, Call, Place
 
+NOT_READ = "not read: "
 _MOST_RULES = 8  # of a place, told apart
 NOTHING_EXPECTED = "no expectation"  # of a place, where there are expectations for others
 _ONE_SIDED = ("causal", "window", "dilated")  # rules that hide later keys
@@ -99,7 +100,7 @@ class Track:
             spans = [Span(min(span.least, size), max(span.most, size)) for span, size in pairs]
         self.sizes = (spans[0], spans[1], spans[2], spans[3])
         self.calls += 1
-        rule = f"not read: {taken.unread}" if taken.mask is None else taken.mask.name
+        rule = f"{NOT_READ}{taken.unread}" if taken.mask is None else taken.mask.name
         known = rule in self.rules or len(self.rules) < _MOST_RULES
         self.rules[rule if known else UNKNOWN] += 1
         self.later += rule == UNKNOWN and taken.mask is not None and taken.sees_later
@@ -120,10 +121,16 @@ class Track:
         return mask_said(self.rules, self.masks)
 
     @property
+    def is_judged(self) -> bool:
+        """Whether each mask is what is expected, or else follows a rule that one knows by its name."""
+        is_read = not any(rule.startswith(NOT_READ) for rule in self.rules)
+        return is_read and (self.expected is not None or not any(UNKNOWN in rule for rule in self.rules))
+
+    @property
     def all_noticed(self) -> tuple[Noticed, ...]:
         """What was found, and that some of its calls are causal and others are not; the worst first."""
         found = [*self.noticed.values()]
-        told = {rule: count for rule, count in self.rules.items() if rule != UNKNOWN and not rule.startswith("not")}
+        told = {rule: count for rule, count in self.rules.items() if rule != UNKNOWN and not rule.startswith(NOT_READ)}
         causal = sum(count for rule, count in told.items() if rule.startswith(_ONE_SIDED))
         if self.sizes[2].most > 1 and 0 < causal < sum(told.values()) + self.later:
             message = "some of the calls are causal, and others are not"

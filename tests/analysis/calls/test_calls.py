@@ -285,6 +285,16 @@ def test_check_refuses_what_it_cannot_hold() -> None:
         Calls(expect="causal &")
 
 
+def test_a_mask_that_nobody_judged_is_not_ok() -> None:
+    some = torch.rand(T, T) < 0.7
+    some.fill_diagonal_(True)
+    (alone,), (judged,) = taken(sdpa(given(some))), taken(sdpa(given(CAUSAL)))
+    assert (alone.unfound, judged.unfound) == ("not checked", "ok")
+    assert str(taken(sdpa(given(some)))).endswith("  not checked")
+    both = taken(sdpa(given(CAUSAL)), sdpa(given(some)))
+    assert [row.unfound for row in both] == ["not checked"]
+
+
 def test_the_table_as_text() -> None:
     calls = taken(sdpa(padding(), at=place(41, "layers.0")), sdpa(is_causal=True, size=(1, 2, 9), at=place(88, "pool")))
     calls.seconds = 1.94
@@ -295,7 +305,7 @@ def test_the_table_as_text() -> None:
         "place                       module    calls  kind  heads  queries×keys  mask                      findings",
         "model.py:41  Block.forward  layers.0  1      sdpa  2      8×8           pad (rows 1-2 of 3)       ok",
         f"model.py:88  Block.forward  pool      1      sdpa  2      2×9           causal, aligned top-left  "
-        f"shape: {second[0].message}",
+        f"shape: {second[0].message}; {second[0].advice}",
     ]
 
 
