@@ -29,15 +29,17 @@ if TYPE_CHECKING:
     import numpy as np
     from jaxtyping import Bool
 
+    from attncli.sources.live.losses import Loss
+
 _MOST_BYTES = 2**26  # of masks that are kept to be checked afterwards
 _FULL = f"{_MOST_BYTES >> 20} MiB of masks are kept for check, and later ones are not held against anything"
 _MOST_STEPS = 64  # whose findings are known when they come again
 
 
 def _without_notes_of_errors(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """Return findings without the note that padding is seen, where that is an error beside what is expected."""
-    is_error = any(one.code == "pad" and one.severity == "error" for one in findings)
-    return tuple(one for one in findings if not (is_error and one.code == "pad" and one.severity == "note"))
+    """Return findings without the notes that padding or later keys are seen, where others say that it is an error."""
+    errors = {one.code for one in findings if one.severity == "error"} & {"leak", "pad"}
+    return tuple(one for one in findings if one.severity == "error" or one.code not in errors)
 
 
 class Calls(Displayed, Sequence[Row]):
@@ -102,7 +104,7 @@ class Calls(Displayed, Sequence[Row]):
             self._end(here)
         taken = self._look(call, here)
         track.count(call, taken)
-        here.add(track, taken)
+        here.add(track, taken, call.lineage)
         nan = next((one.severity for one in taken.findings if one.code == "nan"), None)
         self._made_nan |= nan == "error"
         return nan == "note" and not self._made_nan
@@ -139,6 +141,10 @@ class Calls(Displayed, Sequence[Row]):
     def attends_to(self, told: Told) -> None:
         """See `Listener`."""
         self._here().attends_to(told)
+
+    def learn(self, loss: Loss) -> None:
+        """Take in a loss of tokens, while the program waits; it is not kept."""
+        self._here().learn(loss)
 
     def _here(self) -> Pass:
         return self._open.setdefault(get_ident(), Pass())

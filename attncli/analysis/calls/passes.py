@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from attncli.analysis.calls.objective import answered
 from attncli.analysis.calls.steps import Beside, Taken
 from attncli.analysis.calls.tracks import Track
 from attncli.sources.live.inputs import Told
+from attncli.sources.live.lineage import Lineage
 
 if TYPE_CHECKING:
     import numpy as np
     from jaxtyping import Bool
+
+    from attncli.sources.live.losses import Loss
 
 
 _MOST_PENDING = 64  # that are kept where no call comes
@@ -38,19 +42,22 @@ class Pass:
     Attributes:
         tracks: of its calls.
         calls: with what was said of their batches.
+        lineages: what the calls were computed from.
         taken: how many calls the thread has made.
         pending: what was said of the calls to come.
     """
 
     tracks: list[Track] = field(default_factory=list)
     calls: list[Beside] = field(default_factory=list)
+    lineages: list[Lineage | None] = field(default_factory=list)
     taken: int = 0
     pending: list[_Pending] = field(default_factory=list)
     said: int = 0
 
-    def add(self, track: Track, taken: Taken) -> None:
+    def add(self, track: Track, taken: Taken, lineage: Lineage | None) -> None:
         """Take in a call."""
         self.tracks.append(track)
+        self.lineages.append(lineage)
         self.calls.append(Beside(taken, self._told))
         self.taken += 1
 
@@ -86,20 +93,25 @@ class Pass:
     def attends_to(self, told: Told) -> None:
         """Take in of what the keys of the last call were made."""
         if self.calls:
-            last = self.calls[-1]
-            self.calls[-1] = last._replace(told=(*last.told, told))
+            self.calls[-1] = self.calls[-1].with_told(told)
 
     def tokens(self, batch: int, keys: int) -> Told | None:
         """Return what was said of which keys of the call to come are padding; None where nothing was, or several."""
         fits = [one for one in self._told if (one.kind, one.size, len(one.values)) == ("tokens", keys, batch)]
         return fits[0] if len(fits) == 1 else None
 
+    def learn(self, loss: Loss) -> None:
+        """Take in a loss, which may ask for what its calls show."""
+        masks = (beside.call.mask for beside in self.calls)
+        for index, told in answered([*zip(masks, self.lineages, strict=True)], loss):
+            self.calls[index] = self.calls[index].with_told(told)
+
     def end(self) -> Step:
         """Return the step, and begin another."""
         step = Step(tuple(self.tracks), tuple(self.calls))
         begun = self.taken - len(self.calls)
         self.pending = [one for one in self.pending if one.calls > begun]  # what was said for this step is over
-        self.tracks, self.calls = [], []
+        self.tracks, self.calls, self.lineages = [], [], []
         return step
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from attncli.analysis.calls.masks import CallMask, Read
+from attncli.analysis.calls.objective import findings_of_answers
 from attncli.masks.findings import MOST_CELLS, Finding, Severity, in_batch
 from attncli.sources.live.call import Place
 from attncli.sources.live.inputs import Told
@@ -50,6 +51,10 @@ class Beside(NamedTuple):
 
     call: Taken
     told: tuple[Told, ...] = ()
+
+    def with_told(self, told: Told) -> Beside:
+        """Return the call with one more thing that is said of it."""
+        return self._replace(told=(*self.told, told))
 
     def said(self, kind: str) -> list[Told]:
         """Return what is said of as many positions as the call has keys."""
@@ -96,6 +101,7 @@ def findings_of_step(calls: Sequence[Beside]) -> list[tuple[Finding, ...]]:
         if beside.call.mask is not None:
             own += _padding(beside.call.mask, beside.call.place, padding_of(calls, beside))
             own += _documents(beside.call.mask, beside.said("documents"))
+            own += findings_of_answers(beside.said("answers"))
     for index, finding in _conventions([beside.call for beside in calls]):
         found[index].append(finding)
     return [tuple(own) for own in found]

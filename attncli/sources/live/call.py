@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from attncli.masks.conventions import Convention
 from attncli.masks.findings import Finding
+from attncli.sources.live.lineage import Lineage
 
 if TYPE_CHECKING:
     import torch
@@ -88,6 +89,7 @@ class Call:
         output: weights·V, or what the API made of it; None where it is not known yet.
         findings: what only the reader of the call could see, such as a mask after the softmax.
         unread: what of the call cannot be read, in words, such as `the score_mod`; None where all of it is.
+        lineage: the operations that made queries, keys and output; None without gradients.
     """
 
     api: Api
@@ -112,3 +114,4 @@ class Call:
     output: torch.Tensor | None = None
     findings: tuple[Finding, ...] = ()
     unread: str | None = None
+    lineage: Lineage | None = None

@@ -10,6 +10,7 @@ import torch
 
 from attncli.sources.live.axes import Atom, Axis, Layout, fresh, leaves, size
 from attncli.sources.live.flow import Flow, Node, Operand, steps_of, version
+from attncli.sources.live.lineage import operation
 
 # What names a factor's axes: the letters of an einsum, or words for where matmul has them.
 Labels = Sequence[object]
@@ -49,7 +50,8 @@ class Factor(NamedTuple):
     def kept(self) -> Operand:
         """Return it as it is kept for a call: by an alias that has no history."""
         steps, is_own = steps_of(self.flow), is_learned(self.tensor)
-        return Operand(self.tensor.detach(), self.layout, steps, is_own, version(self.tensor))
+        number = operation(self.tensor)
+        return Operand(self.tensor.detach(), self.layout, steps, is_own, version(self.tensor), number)
 
 
 def is_learned(tensor: torch.Tensor) -> bool:

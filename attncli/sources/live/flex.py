@@ -16,6 +16,7 @@ from torch._higher_order_ops.flex_attention import flex_attention as flex_attent
 
 from attncli.attention import FORBIDDEN_BELOW
 from attncli.sources.live.call import Call, Given
+from attncli.sources.live.lineage import lineage
 from attncli.sources.live.reader import Reader, Scene
 from attncli.sources.live.scales import of_fused
 
@@ -73,6 +74,7 @@ def _call(
         output=output,
         findings=of_fused(scene.nodes, query, key, float(scale), shape[1]),
         unread=None if changed.is_known else "the score_mod, which does more than add to a score or cap it",
+        lineage=lineage(query, key, output),
     )
 
 

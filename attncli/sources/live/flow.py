@@ -45,6 +45,7 @@ class Operand(NamedTuple):
         steps: the numbers that it was multiplied with before.
         is_learned: whether it is a parameter of a module, or a view of one.
         version: of the tensor when the product was computed.
+        operation: that it is the result of, as autograd counts them; None without gradients.
     """
 
     tensor: torch.Tensor
@@ -52,6 +53,7 @@ class Operand(NamedTuple):
     steps: tuple[Number, ...] = ()
     is_learned: bool = False
     version: int = 0
+    operation: int | None = None
 
 
 class Product:

@@ -35,16 +35,17 @@ class Told(NamedTuple):
     """What an input of a module says of the positions of a batch.
 
     Attributes:
-        kind: `tokens`, `positions`, `documents`, or `encoded`: the tokens of an encoder whose output is attended to.
+        kind: `tokens`, `positions`, `documents`, `encoded`: the tokens of an encoder whose output is attended to, or
+            `answers`: what a loss asks for and is seen.
         values: of tokens, 1 where a position is one and 0 where it is padding; of positions, themselves; of documents,
-            the number of the document of each position, −1 where it is in none.
+            the number of the document of each position, −1 where it is in none; of answers, 1 where a query sees one.
         size: how many positions a row has; 0 is a first position of any number of them.
         digest: what tells it from others.
         is_sure: of tokens, whether padding stands at one end of the rows alone, as only padding does; of positions,
             whether they choose learned vectors from a table that has more of them.
     """
 
-    kind: Literal["tokens", "positions", "documents", "encoded"]
+    kind: Literal["tokens", "positions", "documents", "encoded", "answers"]
     values: Int[np.ndarray, "B T"]
     size: int
     digest: int

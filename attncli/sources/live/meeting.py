@@ -13,6 +13,7 @@ from attncli.masks.findings import Finding, Severity
 from attncli.sources.live.axes import Atom, Axis, Layout, arranged, leaves, long, size
 from attncli.sources.live.call import Call, Given
 from attncli.sources.live.flow import Flow, Laid, Operand, Product, Softmax, version
+from attncli.sources.live.lineage import Lineage, operation
 from attncli.sources.live.reader import Scene
 from attncli.sources.live.scales import is_root, no_scale, scaled_twice, wrong_scale
 
@@ -134,6 +135,7 @@ def told(scene: Scene, met: Meeting) -> Call | None:
         output=arranged(met.result, met.layout, (axes.batch, axes.heads, axes.queries, leaves(met.width))),
         findings=tuple(finding for finding in found if finding is not None),
         unread=" and ".join(dict.fromkeys(each for each in unread if each is not None)) or None,
+        lineage=Lineage.of(q_side.operation, k_side.operation, operation(met.result)),
     )
 
 

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from attncli.attention import FORBIDDEN_BELOW
 from attncli.masks.findings import Finding
 from attncli.sources.live.call import Call, Given, Place
+from attncli.sources.live.lineage import Lineage, lineage
 from attncli.sources.live.nested import longest, own_tokens, padded
 from attncli.sources.live.reader import Reader, Scene
 
@@ -135,6 +136,7 @@ def _of_module(
         is_unheeded=is_causal and attn_mask is None,
         dropout=module.dropout if module.training else 0.0,
         is_training=module.training,
+        lineage=lineage(query, key, result[0]),
     )
 
 
@@ -181,6 +183,7 @@ def _of_function(
         is_unheeded=False,
         dropout=dropout_p if training else 0.0,
         is_training=training,
+        lineage=lineage(query, key, result[0]),
     )
 
 
@@ -240,6 +243,7 @@ def _call(
     is_training: bool | None = None,
     place: Place | None = None,
     findings: tuple[Finding, ...] = (),
+    lineage: Lineage | None = None,
 ) -> Call:
     """Return a call of what all ways in have in common.
 
@@ -257,6 +261,7 @@ def _call(
         is_training: see Call.
         place: where, if it is not where the scene is.
         findings: what was seen already.
+        lineage: see Call.
     """
     query, key, _ = x
     autocast = _autocast(query.device.type)
@@ -291,6 +296,7 @@ def _call(
         weights=None if dropout else weights,
         output=output,
         findings=(*findings, _UNHEEDED) if is_unheeded else findings,
+        lineage=lineage,
     )
 
 

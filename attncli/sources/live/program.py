@@ -26,6 +26,7 @@ from attncli.sources.live.imports import when_imported
 
 if TYPE_CHECKING:
     from attncli.sources.live.call import Call
+    from attncli.sources.live.losses import Loss
 
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _PACKAGE = os.path.abspath(os.path.join(_OURS, os.pardir, os.pardir)) + os.sep
@@ -49,6 +50,7 @@ def run_program(
     arguments: Sequence[str],
     on_call: Callable[[Call], bool | None],
     report: Callable[[Sequence[str]], int],
+    on_loss: Callable[[Loss], None] | None = None,
 ) -> int:
     """Run a program in this process, and return the exit code to end with.
 
@@ -61,6 +63,7 @@ def run_program(
         on_call: see `watching`.
         report: called once, when the program has ended, or when it calls `os._exit`, with notes about what was seen.
             It returns the exit code that what was found asks for; a program that fails has its own.
+        on_loss: see `watching`.
     """
     notes: list[str] = []
     fault: Exception | None = None
@@ -75,7 +78,7 @@ def run_program(
                 def watch() -> None:
                     from attncli.sources.live.watching import watching
 
-                    watched.enter_context(watching(on_call, notes=notes))
+                    watched.enter_context(watching(on_call, notes=notes, on_loss=on_loss))
 
                 watched.enter_context(when_imported("torch", watch))
                 code = _ended(run)

@@ -7,13 +7,18 @@ autograd. What it makes of them it hands to `Scene.tell`, at once or when it has
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from attncli.sources.live.call import Call, Place
 from attncli.sources.live.flow import Nodes
+from attncli.sources.live.lineage import Lineage
+
+if TYPE_CHECKING:
+    from attncli.sources.live.losses import Loss
 
 # Takes function, arguments, keyword arguments and result.
 Handler = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any], Any], None]
@@ -42,9 +47,11 @@ class Scene(Protocol):
 
     Attributes:
         nodes: its tensors that are followed.
+        calls: what the last attention was computed from, where autograd records it.
     """
 
     nodes: Nodes
+    calls: deque[Lineage]
 
     def place(self) -> Place:
         """Return where the program stands."""
@@ -58,6 +65,9 @@ class Scene(Protocol):
     def tell(self, call: Call) -> None:
         """Hand over an attention."""
 
+    def learn(self, loss: Loss) -> None:
+        """Hand over a loss."""
+
     def note(self, text: str) -> None:
         """Say once what a reader of the whole should know."""
 
@@ -70,12 +80,14 @@ class Reader:
         followed: likewise, of functions whose calls are told only if an argument is a tensor that is followed.
         modules: what takes the modules that have which forward.
         operators: what takes the calls of all operators of torch, which libraries register, or None.
+        sees_all: whether its functions are also those that run outside of a module that alone is watched.
     """
 
     functions: Mapping[Callable[..., Any], Handler] = {}
     followed: Mapping[Callable[..., Any], Handler] = {}
     modules: Mapping[Callable[..., Any], ModuleHandler] = {}
     operators: Handler | None = None
+    sees_all: bool = False
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from attncli.sources.live.call import Call, Given
+from attncli.sources.live.lineage import lineage
 from attncli.sources.live.nested import longest, own_tokens, padded
 from attncli.sources.live.reader import Reader, Scene
 from attncli.sources.live.scales import of_fused
@@ -54,6 +55,7 @@ def _call(
         dropout=dropout_p,
         is_training=scene.is_training(),
         findings=() if query.is_nested else of_fused(scene.nodes, query, key, factor, parts["shape"][1]),
+        lineage=lineage(query, key, output),
         **parts,
     )
 

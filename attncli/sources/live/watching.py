@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -29,7 +30,10 @@ from attncli.sources.live.fused import Fused
 from attncli.sources.live.handwritten import HandWritten
 from attncli.sources.live.hooks import on_every_module
 from attncli.sources.live.imports import when_imported
+from attncli.sources.live.lineage import Lineage
+from attncli.sources.live.losses import Loss
 from attncli.sources.live.mha import Mha, forward_of, is_fused
+from attncli.sources.live.objective import Objective
 from attncli.sources.live.places import Names, is_in_compiled_region, user_line
 from attncli.sources.live.reader import Handler, ModuleHandler, Reader, may_look
 from attncli.sources.live.sdpa import Sdpa
@@ -48,8 +52,9 @@ _WITHOUT_NUMBERS = (
 )
 
 _OPERATORS = torch._ops.OpOverload, torch._ops.OpOverloadPacket
+_MOST_LINEAGES = 1024  # of calls, which a loss may come from
 
-READERS: tuple[type[Reader], ...] = (Sdpa, Mha, Flex, Fused, HandWritten)
+READERS: tuple[type[Reader], ...] = (Sdpa, Mha, Flex, Fused, HandWritten, Objective)
 
 
 class Enough(Exception):  # noqa: N818  # nothing went wrong
@@ -70,6 +75,7 @@ class Watch:
         on_call: Callable[[Call], bool | None],
         module: torch.nn.Module | None = None,
         notes: list[str] | None = None,
+        on_loss: Callable[[Loss], None] | None = None,
     ) -> None:
         self.notes: list[str] = [] if notes is None else notes
         self.is_on = True
@@ -77,7 +83,7 @@ class Watch:
         self.names = Names()
         self.only = module
         self.start = os.getcwd()
-        self._on_call = on_call
+        self._on_call, self._on_loss = on_call, on_loss
         self._one_at_a_time = threading.RLock()
         self._fault: Exception | None = None
 
@@ -89,6 +95,12 @@ class Watch:
                     self.seeks_nan = True
             except Enough:
                 self.stop()
+
+    def learn(self, loss: Loss) -> None:
+        """Hand over a loss."""
+        if self._on_loss is not None:
+            with self._one_at_a_time:
+                self._on_loss(loss)
 
     def failed(self, fault: Exception) -> None:
         """Keep the first thing that went wrong in us: the program goes on, and it is raised at the end."""
@@ -106,7 +118,10 @@ class Watch:
 
 @contextmanager
 def watching(
-    on_call: Callable[[Call], bool | None], module: torch.nn.Module | None = None, notes: list[str] | None = None
+    on_call: Callable[[Call], bool | None],
+    module: torch.nn.Module | None = None,
+    notes: list[str] | None = None,
+    on_loss: Callable[[Loss], None] | None = None,
 ) -> Iterator[Watch]:
     """Tell every attention that runs inside.
 
@@ -117,8 +132,9 @@ def watching(
             the NaN begins that came in with the call: of what runs afterwards, a note says so.
         module: whose attention alone is told; None is all.
         notes: takes what the calls do not say; None is a list of the watch's own.
+        on_loss: takes each loss of tokens while the program waits, as `on_call` does calls.
     """
-    watch = Watch(on_call, module, notes)
+    watch = Watch(on_call, module, notes, on_loss)
     earlier = threading.getprofile()
     threads = _Threads(watch, earlier)
     remove_hooks = on_every_module(threads.enter_module, threads.leave_module)
@@ -237,12 +253,14 @@ class _Thread(TorchFunctionMode):
         self._sees_functions = True
         self._is_here = False  # in the stack of modes
         self.nodes = Nodes()
+        self.calls: deque[Lineage] = deque(maxlen=_MOST_LINEAGES)
         readers = [reader(self) for reader in READERS]
         self._handlers = _handlers([reader.functions for reader in readers])
         self._followed = _handlers([reader.followed for reader in readers])
         self._modules: Mapping[Callable[..., Any], ModuleHandler] = {
             forward: handler for reader in readers for forward, handler in reader.modules.items()
         }
+        self._seen_all = {function for reader in readers if reader.sees_all for function in reader.functions}
         self._operators = _one_after_another([reader.operators for reader in readers if reader.operators is not None])
 
     def __torch_function__(
@@ -261,7 +279,7 @@ class _Thread(TorchFunctionMode):
                 handler = self._operators
             else:
                 return result
-        if self._sees_functions and self._is_told():
+        if self._sees_functions and self._is_told(func):
             self._quietly(handler, func, args, kwargs, result)
         return result
 
@@ -319,12 +337,18 @@ class _Thread(TorchFunctionMode):
     def tell(self, call: Call) -> None:
         """See Scene."""
         call = transforms.unwrapped(call) if transforms.are_running() else call
+        if call.lineage is not None:
+            self.calls.append(call.lineage)
         kind = call.device.partition(":")[0]
         if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
             with torch.autocast(kind, enabled=False):
                 self._watch.tell(call)
         else:
             self._watch.tell(call)
+
+    def learn(self, loss: Loss) -> None:
+        """See Scene."""
+        self._watch.learn(loss)
 
     def note(self, text: str) -> None:
         """See Scene."""
@@ -340,11 +364,11 @@ class _Thread(TorchFunctionMode):
         weights = ", and its own weights do" if has_nan(*_floats([*module.parameters(recurse=False)])) else ""
         self.note(f"NaN begins in {name} ({type(module).__name__}): its output has it, its inputs do not{weights}")
 
-    def _is_told(self) -> bool:
+    def _is_told(self, function: Callable[..., Any] | None = None) -> bool:
         if not self._watch.is_on or not may_look():
             return False
         only = self._watch.only
-        return only is None or any(each.module is only for each in self._running)
+        return only is None or function in self._seen_all or any(each.module is only for each in self._running)
 
     def _quietly(self, handler: Callable[..., None], *seen: Any) -> None:
         """Let a reader look, seen by no mode, of ours or the program's, and recorded by no autograd."""

@@ -1,0 +1,74 @@
+"""What a loss says of masks: where it asks a query for the token after its own, the query must not see that token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attncli.analysis.calls.masks import CallMask
+from attncli.masks.findings import MOST_CELLS, Finding, in_batch
+from attncli.sources.live.inputs import Told
+from attncli.sources.live.lineage import Lineage
+from attncli.text import counted
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool
+
+    from attncli.sources.live.losses import Loss, NextToken
+
+
+def answered(calls: Sequence[tuple[CallMask | None, Lineage | None]], loss: Loss) -> Iterator[tuple[int, Told]]:
+    """Yield which calls show queries the tokens that a loss asks them for; looked at while the program waits."""
+    ahead = [
+        (index, mask, lineage)
+        for index, (mask, lineage) in enumerate(calls)
+        if mask is not None and lineage is not None and _sees_next(mask).any()
+    ]
+    for each in loss.next_tokens() if ahead else ():
+        for index, mask, lineage in ahead:
+            cells = _seen_answers(mask, each)
+            if cells.any() and each.history.has_self_attention(lineage):
+                values = np.pad(cells, ((0, 0), (0, 1))).astype(np.int64)
+                yield index, Told("answers", values, values.shape[1], hash(("answers", values.tobytes())))
+
+
+def _sees_next(mask: CallMask) -> Bool[np.ndarray, "#B #N"]:
+    """Return which queries see the key after their own in some head."""
+    _, _, queries, keys = mask.shape
+    if mask.is_causal or queries != keys:
+        return np.zeros((1, 1), bool)
+    planes = [_next_to_diagonal(one) for one in mask.given]
+    return np.any(reduce(np.logical_and, planes), axis=1) if planes else np.ones((1, 1), bool)
+
+
+def _next_to_diagonal(allowed: Bool[np.ndarray, "#B #H #Q #K"]) -> Bool[np.ndarray, "#B #H #N"]:
+    _, _, queries, keys = allowed.shape
+    if queries > 1 and keys > 1:
+        return np.diagonal(allowed, 1, 2, 3)
+    return allowed[:, :, :-1, 0] if queries > 1 else allowed[:, :, 0, 1 if keys > 1 else 0 :]
+
+
+def _seen_answers(mask: CallMask, loss: NextToken) -> Bool[np.ndarray, "B N"]:
+    """Return where queries that are tokens see what a loss asks them for; nothing where it is always the same token."""
+    targets = loss.targets
+    if (mask.shape[0], mask.shape[2] - 1) != targets.shape:
+        return np.zeros(targets.shape, bool)
+    asks = (targets >= 0) & mask.rule.tokens[:, :-1]
+    cells: Bool[np.ndarray, "B N"] = asks & _sees_next(mask)
+    if loss.is_weighted:  # what it weighs with 0 may be all that is seen, unless that is the whole row
+        cells &= (cells == asks).all(axis=1, keepdims=True)
+    return cells if len(np.unique(targets[cells])) > 1 else np.zeros_like(cells)
+
+
+def findings_of_answers(told: Sequence[Told]) -> Iterator[Finding]:
+    """Yield that queries of a call see the tokens that a loss asks them for."""
+    for one in told[:1]:
+        rows = np.flatnonzero(one.values.any(axis=1)).tolist()
+        count = int(one.values.sum())
+        cells = tuple((query, query + 1) for query in np.flatnonzero(one.values[rows[0]])[:MOST_CELLS].tolist())
+        where = in_batch(rows) if len(rows) < len(one.values) else ""
+        message = f"sees the key after its own, whose token the loss asks for, in {counted(count, 'cell')}{where}"
+        yield Finding("leak", "error", message, count, cells, advice="what predicts the next token needs a causal mask")
