@@ -9,7 +9,8 @@ import numpy as np
 
 from attncli.masks.expressions import Atom, Expression, conjuncts, leaves
 from attncli.masks.findings import MOST_CELLS, Finding, Severity, in_batch
-from attncli.masks.recognition import OddQueries, Rule, Variant, rule_of
+from attncli.masks.padding import OddQueries
+from attncli.masks.recognition import Rule, Variant, rule_of
 
 if TYPE_CHECKING:
     from jaxtyping import Bool

@@ -146,7 +146,9 @@ def read_convention(
 def read_added(values: np.ndarray[Any, Any]) -> Reading:
     """Return the reading of a mask that is added to the scores, with or without a bias in it; NaN forbids nothing."""
     allowed = ~(values <= _forbidden_below(values))
-    return Reading("additive", "it is added to the scores", allowed, _fills(np.where(allowed, 0, values)))
+    fills = _fills(np.where(allowed, 0, values))
+    has_bias = bool((values[allowed] != 0).any())  # which is added to the fill too, and makes many numbers of one
+    return Reading("additive", "it is added to the scores", allowed, fills[:1] if has_bias else fills)
 
 
 def as_allowed(values: np.ndarray[Any, Any], name: str) -> Bool[np.ndarray, "*H Q K"]:

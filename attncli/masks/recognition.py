@@ -17,15 +17,13 @@ import numpy as np
 from attncli.attention import row_blocks
 from attncli.errors import InputError
 from attncli.masks.expressions import And, Atom, Expression, Grid, Not, Or, Pad, conjuncts, leaves
+from attncli.masks.padding import SEEN_BY_PADDING, Odd, OddQueries, seen_by
 from attncli.text import as_ranges
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
 
 Shape = tuple[int, int, int, int]  # B, H, Q, K
-# What queries see that do not follow the rule of the others; all but `masked` are queries of padding.
-Odd = Literal["masked", "open", "themselves", "words", "each other", "padding", "others"]
-
 _PLAIN = 3  # rules that come before all others: full, and those looked for at other alignments: causal, a window
 _MOST_PLACES = 64  # positions that `global` is tried with
 _MOST_DOCUMENTS = 4096
@@ -34,59 +32,7 @@ _SAMPLED = 16  # rows that a rule is tried on before all others
 _MOST_VARIANTS = 3  # that are named
 _MOST_NUMBERS = 4  # of a list that is longer than twice as much
 _MANY = re.compile(r"\d+(?:,\d+){8,}")
-_ODD: dict[Odd, str] = {
-    "masked": "see nothing",
-    "open": "see every key",
-    "themselves": "see themselves alone",
-    "words": "see the words and themselves",
-    "each other": "see each other",
-    "padding": "see padding too",
-    "others": "see other keys",
-}
 _INFERRED: tuple[Odd, ...] = ("masked", "open", "themselves", "words")  # that show which keys are padding
-
-
-class OddQueries(NamedTuple):
-    """Some queries of a batch see something else than the rule says: mostly padding, whose output nobody reads.
-
-    Attributes:
-        inner: the rule of the others, with the padding of each batch row.
-        rule: without it.
-        tokens: which keys are no padding.
-        where: which queries.
-        see: what they see; of `others` only that it is something else.
-        who: they are, in words: `padding`, `some padding` or `some`.
-    """
-
-    inner: Expression
-    rule: Expression
-    tokens: Bool[np.ndarray, "#B K"]
-    where: Bool[np.ndarray, "B Q"]
-    see: Odd
-    who: Literal["padding", "some padding", "some"]
-
-    def allowed(self, grid: Grid) -> Bool[np.ndarray, "B _ Q K"]:
-        """See `Expression.allowed`."""
-        inner = self.inner.allowed(grid)
-        own = None if self.see == "others" else _seen_by(self.see, self.rule.allowed(grid), self.tokens, grid)
-        return inner if own is None else np.where(self.where[:, None, grid.queries[:, 0], None], own[:, None], inner)
-
-    def __str__(self) -> str:
-        return f"{self.inner}, {self.who} queries {_ODD[self.see]}"
-
-
-def _seen_by(
-    see: Odd, rule: Bool[np.ndarray, "Q K"], tokens: Bool[np.ndarray, "#B K"], grid: Grid
-) -> Bool[np.ndarray, "#B Q K"]:
-    """Return the cells of queries that see something else than a rule, which allows `rule` of them."""
-    words = tokens[:, None]
-    if see == "masked":
-        return np.zeros((1, *rule.shape), bool)
-    if see == "open":
-        return np.ones((1, *rule.shape), bool)
-    if see == "themselves":
-        return np.broadcast_to(grid.i == grid.j, (1, *rule.shape))
-    return {"words": (rule & words) | (grid.i == grid.j), "each other": rule & ~words, "padding": rule[None]}[see]
 
 
 class Variant(NamedTuple):
@@ -361,7 +307,7 @@ class _Planes:
                 continue
             if self._exceptions(rule, past, np.ones((1, self.keys), bool), None) is not None:
                 return _Found(rule, past, np.ones((1, self.keys), bool))
-            for see in (None, *_ODD):
+            for see in (None, *SEEN_BY_PADDING):
                 where = self._exceptions(rule, past, tokens, see)
                 if where is not None and not (where & words).any():
                     return self._found(rule, past, tokens, where, see)
@@ -422,7 +368,7 @@ class _Planes:
             return True
         for rows in row_blocks(np.arange(self.queries), self.batch * self.keys):
             grid = self._grid(rows, past)
-            own = _seen_by(see, rule.allowed(grid), tokens, grid)
+            own = seen_by(see, rule.allowed(grid), tokens, grid)
             if ((self.cells[:, rows] != own).any(axis=-1) & which[:, rows]).any():
                 return False
         return True
@@ -455,7 +401,7 @@ class _Planes:
         places = np.arange(self.queries)
         own = np.minimum(places + self.past, self.keys - 1)
         alone = (self._counts == 1) & self.cells[:, places, own] & (places + self.past < self.keys)
-        odd: dict[Odd, Bool[np.ndarray, "B Q"]] = dict.fromkeys(_ODD, self.every)
+        odd: dict[Odd, Bool[np.ndarray, "B Q"]] = dict.fromkeys(SEEN_BY_PADDING, self.every)
         return odd | {"masked": self._counts == 0, "open": self._counts == self.keys, "themselves": alone}
 
     def _inferred(self, see: Odd) -> Bool[np.ndarray, "B K"]:
@@ -516,7 +462,7 @@ class _Planes:
             if wrong.any() and see != "others":
                 if see is None:
                     return None
-                own = _seen_by(see, allowed, tokens, grid)
+                own = seen_by(see, allowed, tokens, grid)
                 if (wrong & (self.cells[:, some] != own).any(axis=-1)).any():
                     return None
             where[:, some] = wrong

@@ -17,6 +17,7 @@ from attncli.masks.comparison import Comparison
 from attncli.masks.expressions import Expression, Grid, Pad, leaves, with_lengths
 from attncli.masks.findings import Finding
 from attncli.masks.layout import Size, laid_out
+from attncli.masks.padding import padding_under
 from attncli.sources.live.call import Place
 from attncli.text import counted, visible
 
@@ -147,7 +148,7 @@ def _with_padding(expected: Expression, beside: Beside, calls: Sequence[Beside])
     mask = beside.call.mask
     if mask is None or not any(_is_untold(leaf) for leaf in leaves(expected)):
         return expected
-    tokens = _tokens(mask, beside, calls)
+    tokens = _tokens(expected, mask, beside, calls)
     return None if tokens is None else with_lengths(expected, tokens)
 
 
@@ -155,16 +156,24 @@ def _is_untold(leaf: Expression) -> bool:
     return isinstance(leaf, Pad) and leaf.lengths is None and leaf.real is None
 
 
-def _tokens(mask: CallMask, beside: Beside, calls: Sequence[Beside]) -> Bool[np.ndarray, "B K"] | None:
+def _tokens(
+    expected: Expression, mask: CallMask, beside: Beside, calls: Sequence[Beside]
+) -> Bool[np.ndarray, "B K"] | None:
     """Return which keys of a call are tokens; None where nobody knows."""
-    batch, _, _, keys = mask.shape
-    known = padding_of(calls, beside)
-    if known:
-        return next((one for one in known if np.array_equal(one.tokens, mask.rule.tokens)), known[0]).tokens
-    is_told = batch == 1 or any(
+    batch, _, queries, keys = mask.shape
+    padding = padding_of(calls, beside)
+    if padding:
+        tokens = next((one for one in padding if np.array_equal(one.tokens, mask.rule.tokens)), padding[0]).tokens
+    elif batch == 1 or any(
         len(one.allowed) == batch for each in calls for one in each.call.reads if one.allowed.shape[3] == keys
-    )
-    return np.ones((batch, keys), bool) if is_told else None
+    ):
+        tokens = np.ones((batch, keys), bool)
+    else:
+        return None
+    if any(one.who is None for one in padding) or len(mask.allowed) < batch:
+        return tokens
+    cells = np.broadcast_to(mask.allowed[:, 0], (batch, queries, keys))
+    return padding_under(expected, cells, mask.past, tokens)
 
 
 def _findings(call: Taken, expected: Expression | None) -> list[Finding]:
