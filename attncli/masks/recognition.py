@@ -100,7 +100,7 @@ class Rule:
         """How many tokens each batch row has; None where there is no padding."""
         return None if self.tokens.all() else tuple(self.tokens.sum(axis=1).tolist())
 
-    @property
+    @cached_property
     def padded(self) -> tuple[int, ...]:
         """The batch rows that have padding."""
         return tuple(np.flatnonzero(~self.tokens.all(axis=1)).tolist())
@@ -248,6 +248,8 @@ def _of_planes(cells: Bool[np.ndarray, "_ _ _"], queries: int, keys: int, past: 
     """Return the one rule of these planes, `[#B, #Q, #K]`, or None where none gives them all."""
     if not cells.any():
         return None
+    if cells.all():
+        return _Found(Atom("full"), past, np.ones((1, keys), bool))
     if cells.shape[1] == 1 < queries:  # the same keys for every query
         tokens = np.broadcast_to(cells[:, 0], (len(cells), keys))
         return _Found(_padded(Atom("full"), tokens), past, tokens)

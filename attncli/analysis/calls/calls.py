@@ -147,7 +147,11 @@ class Calls(Displayed, Sequence[Row]):
         self._here().learn(loss)
 
     def _here(self) -> Pass:
-        return self._open.setdefault(get_ident(), Pass())
+        thread = get_ident()
+        here = self._open.get(thread)
+        if here is None:
+            here = self._open[thread] = Pass()
+        return here
 
     def start(self) -> None:
         """Say that the program begins."""

@@ -137,6 +137,8 @@ def _by_itself(call: Call, mask: CallMask, reads: Sequence[Read], said: set[str]
     rule, allowed = mask.rule, mask.allowed
     if rule.varies == "heads" and call.api != "softmax":  # whose second axis may hold windows or buckets
         yield Finding("varies", "note", f"heads have different masks: {rule.text}", mask.shape[1])
+    if allowed.all():  # as in every step of a generation
+        return
     dead = np.argwhere(~allowed.any(axis=3))
     becomes = _becomes(call, *dead[0].tolist()) if len(dead) else ""
     found = [one for one in suspicions(allowed, rule, mask.past, becomes) if one.code not in said]

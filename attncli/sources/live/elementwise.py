@@ -157,7 +157,9 @@ def added(flows: Flows, did: Did) -> None:
     if not isinstance(right, torch.Tensor) or right.numel() == 1:
         flows.go_on(did, left, node, flow)
     elif flow.stage in ("operand", "outer"):
-        flows.go_on(did, left, node, with_others(flow, [None if also is None else also[1]]))
+        both = with_others(flow, [None if also is None else also[1]])
+        if flow.stage == "operand" or both.steps or did.result is left:  # of others nothing is known
+            flows.go_on(did, left, node, both)
     elif flow.stage == "weights":
         flow = flow._replace(unread="what is added to the weights")
         if also is not None and also[1].stage == "weights":

@@ -28,9 +28,9 @@ _BEGIN: dict[str, _Takes] = {
     **dict.fromkeys(("div", "divide", "true_divide", "__truediv__"), elementwise.divided),
     **dict.fromkeys(("view", "reshape", "flatten", "unflatten", "view_as", "reshape_as"), views.reshape),
     **dict.fromkeys(("rand", "rand_like", "bernoulli"), elementwise.drawn),
-    **dict.fromkeys(("cat", "concat"), views.joined),
 }
 _GO_ON: dict[str, _Takes] = {
+    **dict.fromkeys(("cat", "concat"), views.joined),
     **dict.fromkeys(("neg", "negative", "__neg__"), elementwise.negated),
     **dict.fromkeys(("add", "__add__", "__radd__"), elementwise.added),
     **dict.fromkeys(("sub", "subtract", "__sub__", "rsub", "__rsub__"), elementwise.added),

@@ -87,7 +87,7 @@ def watching_inputs(listener: Listener) -> Iterator[None]:
         if transforms.are_running() or not may_look():
             return
         try:
-            with torch._C.DisableTorchFunction(), torch.no_grad():
+            with torch._C.DisableTorchFunction():  # whole numbers, of which autograd records nothing
                 look()
         except RecursionError:  # the program left us too few frames, and `watching` says so
             return

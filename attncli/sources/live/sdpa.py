@@ -73,7 +73,9 @@ def _dense(
     axes = max(query.ndim, key.ndim, value.ndim)
     has_heads = axes > 3 or enable_gqa
     q, k, v = (_with_heads(each, axes, has_heads) for each in (query, key, value))
-    batch: torch.Size = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])  # type: ignore[no-untyped-call]
+    batch = q.shape[:-3]
+    if not batch == k.shape[:-3] == v.shape[:-3]:
+        batch = torch.broadcast_shapes(batch, k.shape[:-3], v.shape[:-3])  # type: ignore[no-untyped-call]
     q, k, v = (_in_four(each, batch) for each in (q, k, v))
     packed = _packed_heads(module, q, k)
     q, result = (_unpacked(each, packed) for each in (q, _in_four(_with_heads(output, axes, has_heads), batch)))

@@ -105,7 +105,7 @@ def index(flows: Flows, did: Did) -> None:
 def joined(flows: Flows, did: Did) -> None:
     """Follow scores that columns were put beside, such as the sinks of gpt-oss, and factors joined again."""
     tensors = did.get(0, "tensors")
-    if not isinstance(tensors, list | tuple) or not flows.nodes.knows(tensors):
+    if not isinstance(tensors, list | tuple):
         return
     followed = [(i, *found) for i, each in enumerate(tensors) if (found := flows.of(did, each)) is not None]
     if not followed:
@@ -114,7 +114,8 @@ def joined(flows: Flows, did: Did) -> None:
     if flow.stage == "operand":
         by_place = {index: each for index, _, each in followed}
         flow = with_others(flow, [by_place.get(index) for index in range(len(tensors))])
-        flows.nodes.follow(did.result, flow, fresh(did.result.shape))
+        if flow.steps or flow.is_random:  # nothing else is known of it
+            flows.nodes.follow(did.result, flow, fresh(did.result.shape))
     elif flow.stage == "scores" and all(also.stage == "operand" for _, _, also in followed[1:]):
         dim = did.get(1, "dim", default=0) % did.result.ndim
         start = sum(each.shape[dim] for each in tensors[:i])

@@ -274,7 +274,9 @@ class _Thread(TorchFunctionMode):
             if (handler := self._followed.get(func)) is not None:
                 # Most calls are of nothing that is followed.
                 if not self.nodes.knows(args) and not (kwargs and self.nodes.knows(kwargs.values())):
-                    return result
+                    several = args[0] if args else None
+                    if not isinstance(several, tuple | list) or not self.nodes.knows(several):
+                        return result
             elif isinstance(func, _OPERATORS):
                 handler = self._operators
             else:
@@ -297,10 +299,11 @@ class _Thread(TorchFunctionMode):
 
     def leave_module(self, module: torch.nn.Module, seen: tuple[Any, ...] | None) -> None:
         """End with a module, which was seen with its arguments and its output if it did not fail."""
-        if not any(each.module is module for each in self._running):
-            return
-        while self._running[-1].module is not module:
-            self._leave()
+        if not self._running or self._running[-1].module is not module:
+            if not any(each.module is module for each in self._running):
+                return
+            while self._running[-1].module is not module:
+                self._leave()
         handler = self._modules.get(forward_of(module))
         if handler is not None and seen is not None and self._is_told():
             self._quietly(handler, module, self._running[-1].called, *seen)
