@@ -36,10 +36,11 @@ _FULL = f"{_MOST_BYTES >> 20} MiB of masks are kept for check, and later ones ar
 _MOST_STEPS = 64  # whose findings are known when they come again
 
 
-def _without_notes_of_errors(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """Return findings without the notes that padding or later keys are seen, where others say that it is an error."""
-    errors = {one.code for one in findings if one.severity == "error"} & {"leak", "pad"}
-    return tuple(one for one in findings if one.severity == "error" or one.code not in errors)
+def _without_notes_of_errors(findings: tuple[Finding, ...], is_expected: bool) -> tuple[Finding, ...]:
+    """Return findings without the notes that padding or later keys are seen, where that is an error, or expected."""
+    said = {one.code for one in findings if one.severity == "error"} & {"leak", "pad"}
+    said |= {"leak"} if is_expected else set()
+    return tuple(one for one in findings if one.severity == "error" or one.code not in said)
 
 
 class Calls(Displayed, Sequence[Row]):
@@ -194,9 +195,14 @@ class Calls(Displayed, Sequence[Row]):
         if self._is_kept:
             self._keep(step)
         found = [[beside.call.findings for beside in step.calls], findings_of_step(step.calls)]
+        are_expected = [False] * len(step.calls)
         if self._expected is not None:
-            found.append(findings_against(step.calls, self._expected))
-        return [_without_notes_of_errors(sum(of_one, ())) for of_one in zip(*found, strict=True)]
+            against = findings_against(step.calls, self._expected)
+            found.append(against)
+            held = [self._expected.at(beside.call.place) is not None for beside in step.calls]
+            are_expected = [is_held and not wrong for is_held, wrong in zip(held, against, strict=True)]
+        together = (sum(of_one, ()) for of_one in zip(*found, strict=True))
+        return [_without_notes_of_errors(*each) for each in zip(together, are_expected, strict=True)]
 
     def _keep(self, step: Step) -> None:
         """Keep the masks of a step for `check`."""
