@@ -157,7 +157,7 @@ def watched(run: Callable[[], Any], expect: str | None = None) -> Calls:
     """The calls of a program, held against an expression."""
     calls = Calls(expect)
     torch.manual_seed(0)
-    with watching(calls.take), watching_inputs(calls):
+    with watching(calls.take, on_loss=calls.learn, on_late=calls.notice), watching_inputs(calls):
         run()
     calls.finish()
     return calls

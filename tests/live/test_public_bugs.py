@@ -94,11 +94,11 @@ BUGS = [
     Bug("double_scale", "causal", "", ""),
     Bug("scale_dmodel", "causal", "unscaled", "unscaled"),
     Bug("scale_mult", "causal", "unscaled", "unscaled"),
-    Bug("heads_view", "full", "", ""),
-    Bug("out_view", "full", "", ""),
+    Bug("heads_view", "full", "heads", "heads"),
+    Bug("out_view", "full", "heads", "heads"),
     Bug("gqa_repeat", "causal", "", "", is_harmful=False),
     Bug("batch_first", "pad", "", "pad"),
-    Bug("qk_swapped", "causal", "", ""),
+    Bug("qk_swapped", "causal", "swapped", "swapped"),
     Bug("dropout_eval", "causal", "dropout", "dropout"),
     Bug("cross_nomask", "pad", "", "pad", place="*multihead_attn"),
     Bug("cross_tgt", "pad", "", "", place="*multihead_attn"),
@@ -181,7 +181,7 @@ def watched(run: Run, expect: str | None = None, place: str | None = None) -> tu
     """The calls of a program, held against an expression, what it computed, and what is drawn after it."""
     calls = Calls(expect, place=place)
     torch.manual_seed(0)
-    with watching(calls.take), watching_inputs(calls):
+    with watching(calls.take, on_loss=calls.learn, on_late=calls.notice), watching_inputs(calls):
         tensors = run()
     calls.finish()
     return calls, [*tensors, torch.get_rng_state()]
@@ -239,8 +239,8 @@ def test_the_wrong_twin_is_found(bug: Bug, programs: dict[str, Callable[..., Any
 def test_so_many_are_found() -> None:
     harmful = [bug for bug in BUGS if bug.is_harmful]
     assert len(harmful) == 65
-    assert sum(bool(bug.alone) for bug in harmful) >= 29
-    assert sum(bool(bug.held) for bug in harmful) >= 48
+    assert sum(bool(bug.alone) for bug in harmful) >= 35
+    assert sum(bool(bug.held) for bug in harmful) >= 54
 
 
 @pytest.mark.parametrize("design", DESIGNS, ids=named)

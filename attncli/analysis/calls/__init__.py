@@ -40,7 +40,7 @@ def watch(module: Any = None) -> Iterator[Calls]:
     calls = Calls()
     calls.start()
     try:
-        with watching(calls.take, module, calls.notes, calls.learn), watching_inputs(calls):
+        with watching(calls.take, module, calls.notes, calls.learn, calls.notice), watching_inputs(calls):
             yield calls
     finally:
         calls.finish()

@@ -123,6 +123,12 @@ class Calls(Displayed, Sequence[Row]):
             return Taken(call.place, None, (), call.findings, "a bug in attn")
         return taken
 
+    def notice(self, place: Place, finding: Finding) -> None:
+        """Take in what shows to be wrong with the attention of a place after it was taken."""
+        for track in self._tracks.values():
+            if track.place == place:
+                track.notice((finding,))
+
     def tell(self, told: Told) -> None:
         """Take in what an input of a module says of a batch; see `watching_inputs`."""
         self._here().tell(told)

@@ -119,7 +119,7 @@ def run(
         stack.enter_context(when_imported("torch", lambda: stack.enter_context(inputs)))
         if steps is not None:
             stack.enter_context(ending_after(steps))
-        code = run_program(run_it, arguments, calls.take, report, calls.learn)
+        code = run_program(run_it, arguments, calls.take, report, calls.learn, calls.notice)
     raise typer.Exit(code)
 
 

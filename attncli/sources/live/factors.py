@@ -50,8 +50,8 @@ class Factor(NamedTuple):
     def kept(self) -> Operand:
         """Return it as it is kept for a call: by an alias that has no history."""
         steps, is_own = steps_of(self.flow), is_learned(self.tensor)
-        number = operation(self.tensor)
-        return Operand(self.tensor.detach(), self.layout, steps, is_own, version(self.tensor), number)
+        number, is_split = operation(self.tensor), self.flow is not None and self.flow.is_split
+        return Operand(self.tensor.detach(), self.layout, steps, is_own, version(self.tensor), number, is_split)
 
 
 def is_learned(tensor: torch.Tensor) -> bool:

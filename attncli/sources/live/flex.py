@@ -16,7 +16,9 @@ from torch._higher_order_ops.flex_attention import flex_attention as flex_attent
 
 from attncli.attention import FORBIDDEN_BELOW
 from attncli.sources.live.call import Call, Given
+from attncli.sources.live.heads import split_findings
 from attncli.sources.live.lineage import lineage
+from attncli.sources.live.projections import swapped
 from attncli.sources.live.reader import Reader, Scene
 from attncli.sources.live.scales import of_fused
 
@@ -33,7 +35,9 @@ class Flex(Reader):
         self.functions = {flex_attention_hop: self._read}
 
     def _read(self, _: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        self.scene.tell(_call(self.scene, result[0], *args, **kwargs))
+        call = _call(self.scene, result[0], *args, **kwargs)
+        self.scene.nodes.keep_output(result[0], call.place)
+        self.scene.tell(call)
 
 
 def _call(
@@ -72,7 +76,11 @@ def _call(
         softcap=changed.softcap,
         is_training=scene.is_training(),
         output=output,
-        findings=of_fused(scene.nodes, query, key, float(scale), shape[1]),
+        findings=(
+            *of_fused(scene.nodes, query, key, float(scale), shape[1]),
+            *split_findings(scene.nodes, query, key, value),
+            *swapped(scene.projected, scene.module(), query, key),
+        ),
         unread=None if changed.is_known else "the score_mod, which does more than add to a score or cap it",
         lineage=lineage(query, key, output),
     )

@@ -21,6 +21,7 @@ import torch
 
 from attncli.masks.conventions import Convention
 from attncli.sources.live.axes import Atom, Axis, Layout, beside, leaves
+from attncli.sources.live.call import Place
 
 # operand: what may be a factor. outer: factors multiplied, not yet summed. Then what a softmax makes, at once or by
 # hand: scores, exp of them, log of the weights, weights. pending: weights multiplied with values, not yet summed.
@@ -46,6 +47,7 @@ class Operand(NamedTuple):
         is_learned: whether it is a parameter of a module, or a view of one.
         version: of the tensor when the product was computed.
         operation: that it is the result of, as autograd counts them; None without gradients.
+        is_split: whether a view alone made heads of it; see `heads`.
     """
 
     tensor: torch.Tensor
@@ -54,6 +56,7 @@ class Operand(NamedTuple):
     is_learned: bool = False
     version: int = 0
     operation: int | None = None
+    is_split: bool = False
 
 
 class Product:
@@ -151,6 +154,7 @@ class Flow(NamedTuple):
         summed: of a `sum`, `max` or `log`: the axes that went.
         unread: what of it is not understood.
         is_random: whether an operand's values were drawn.
+        is_split: whether a view alone made heads of an operand; see `heads`.
         beside: weights of other softmaxes that were added to these.
         family: the states of all that came from the same product; None of an operand.
     """
@@ -172,6 +176,7 @@ class Flow(NamedTuple):
     summed: frozenset[Atom] = frozenset()
     unread: str | None = None
     is_random: bool = False
+    is_split: bool = False
     beside: tuple[tuple[Flow, Layout], ...] = ()
     family: WeakSet[State] | None = None
 
@@ -208,12 +213,19 @@ class Nodes:
         self._known: dict[int, tuple[_Key, Node]] = {}
         self._families: deque[WeakSet[State]] = deque()
         self._with_factors: deque[ref[State]] = deque()
-        known = self._known
+        self._outputs: dict[int, tuple[_Key, Place]] = {}
+        known, outputs = self._known, self._outputs
         self._ended = lambda dead: known.pop(dead.key, None)
+        self._output_ended = lambda dead: outputs.pop(dead.key, None)
 
     def knows(self, values: Iterable[object]) -> bool:
         """Return whether one of some values is a tensor that is followed."""
         return not self._known.keys().isdisjoint(map(id, values))
+
+    def holds(self, values: Iterable[object]) -> bool:
+        """Return whether one of some values is a tensor that is followed, or came out of an attention."""
+        identities = [*map(id, values)]
+        return not (self._known.keys().isdisjoint(identities) and self._outputs.keys().isdisjoint(identities))
 
     def get(self, tensor: object) -> Node | None:
         """Return the node of a tensor; None of one that is not followed, that has other axes now, and of all else."""
@@ -249,6 +261,17 @@ class Nodes:
         key = _Key(tensor, self._ended)
         key.key = id(tensor)
         self._known[id(tensor)] = key, node
+
+    def keep_output(self, tensor: torch.Tensor, place: Place) -> None:
+        """Remember what came out of an attention, while it lives."""
+        key = _Key(tensor, self._output_ended)
+        key.key = id(tensor)
+        self._outputs[id(tensor)] = key, place
+
+    def output_of(self, tensor: object) -> Place | None:
+        """Return the place of the attention that a tensor came out of."""
+        entry = self._outputs.get(id(tensor))
+        return None if entry is None else entry[1]
 
     def begin(self) -> WeakSet[State]:
         """Return a new family, of a product: what became of the oldest product is followed no more."""

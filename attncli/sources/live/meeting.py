@@ -13,7 +13,9 @@ from attncli.masks.findings import Finding, Severity
 from attncli.sources.live.axes import Atom, Axis, Layout, arranged, leaves, long, size
 from attncli.sources.live.call import Call, Given
 from attncli.sources.live.flow import Flow, Laid, Operand, Product, Softmax, version
+from attncli.sources.live.heads import SPLIT
 from attncli.sources.live.lineage import Lineage, operation
+from attncli.sources.live.projections import swapped
 from attncli.sources.live.reader import Scene
 from attncli.sources.live.scales import is_root, no_scale, scaled_twice, wrong_scale
 
@@ -104,6 +106,8 @@ def told(scene: Scene, met: Meeting) -> Call | None:
         None if is_over_keys or is_again else _wrong_axis(softmax, keys, axes, keys_left),
         _second_softmax(softmax),
         _scaling(flow, product, size(width)) or _wrong_scale(flow, shape[1], size(width), (q_side, k_side), (q, k)),
+        SPLIT if q_side.is_split or k_side.is_split or met.values.is_split else None,
+        *swapped(scene.projected, scene.module(), q_side.tensor, k_side.tensor),
         *(each.finding for each in seen),
         _dropout(flow, is_training),
     ]

@@ -142,6 +142,7 @@ def meet(
     for state in list(flow.family or ()):
         if state.flow is not None and state.flow.softmax is flow.softmax:
             state.flow, state.was_told = None, True
+    flows.nodes.keep_output(result, call.place)
     flows.scene.tell(call)
     for also, layout_of_it in flow.beside:
         also = also._replace(beside=(), unread="what is added to the weights")

@@ -25,7 +25,8 @@ from attncli.interruption import leave_signals, settle_signals
 from attncli.sources.live.imports import when_imported
 
 if TYPE_CHECKING:
-    from attncli.sources.live.call import Call
+    from attncli.masks.findings import Finding
+    from attncli.sources.live.call import Call, Place
     from attncli.sources.live.losses import Loss
 
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -51,6 +52,7 @@ def run_program(
     on_call: Callable[[Call], bool | None],
     report: Callable[[Sequence[str]], int],
     on_loss: Callable[[Loss], None] | None = None,
+    on_late: Callable[[Place, Finding], None] | None = None,
 ) -> int:
     """Run a program in this process, and return the exit code to end with.
 
@@ -64,6 +66,7 @@ def run_program(
         report: called once, when the program has ended, or when it calls `os._exit`, with notes about what was seen.
             It returns the exit code that what was found asks for; a program that fails has its own.
         on_loss: see `watching`.
+        on_late: see `watching`.
     """
     notes: list[str] = []
     fault: Exception | None = None
@@ -78,7 +81,7 @@ def run_program(
                 def watch() -> None:
                     from attncli.sources.live.watching import watching
 
-                    watched.enter_context(watching(on_call, notes=notes, on_loss=on_loss))
+                    watched.enter_context(watching(on_call, notes=notes, on_loss=on_loss, on_late=on_late))
 
                 watched.enter_context(when_imported("torch", watch))
                 code = _ended(run)

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from attncli.masks.findings import Finding
 from attncli.sources.live.call import Call, Place
 from attncli.sources.live.flow import Nodes
 from attncli.sources.live.lineage import Lineage
+from attncli.sources.live.projections import Projected
 
 if TYPE_CHECKING:
     from attncli.sources.live.losses import Loss
@@ -48,10 +50,12 @@ class Scene(Protocol):
     Attributes:
         nodes: its tensors that are followed.
         calls: what the last attention was computed from, where autograd records it.
+        projected: what linear layers gave.
     """
 
     nodes: Nodes
     calls: deque[Lineage]
+    projected: Projected
 
     def place(self) -> Place:
         """Return where the program stands."""
@@ -67,6 +71,9 @@ class Scene(Protocol):
 
     def learn(self, loss: Loss) -> None:
         """Hand over a loss."""
+
+    def tell_late(self, place: Place, finding: Finding) -> None:
+        """Say what is wrong with an attention that was handed over before."""
 
     def note(self, text: str) -> None:
         """Say once what a reader of the whole should know."""

@@ -10,8 +10,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from attncli.sources.live.call import Call, Given
+from attncli.sources.live.heads import split_findings
 from attncli.sources.live.lineage import lineage
 from attncli.sources.live.nested import longest, own_tokens, padded
+from attncli.sources.live.projections import swapped
 from attncli.sources.live.reader import Reader, Scene
 from attncli.sources.live.scales import of_fused
 
@@ -24,7 +26,9 @@ class Sdpa(Reader):
         self.functions = {F.scaled_dot_product_attention: self._read}
 
     def _read(self, _: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        self.scene.tell(_call(self.scene, result, *args, **kwargs))
+        call = _call(self.scene, result, *args, **kwargs)
+        self.scene.nodes.keep_output(result, call.place)
+        self.scene.tell(call)
 
 
 def _call(
@@ -54,7 +58,13 @@ def _call(
         scale=factor,
         dropout=dropout_p,
         is_training=scene.is_training(),
-        findings=() if query.is_nested else of_fused(scene.nodes, query, key, factor, parts["shape"][1]),
+        findings=()
+        if query.is_nested
+        else (
+            *of_fused(scene.nodes, query, key, factor, parts["shape"][1]),
+            *split_findings(scene.nodes, query, key, value),
+            *swapped(scene.projected, scene.module(), query, key),
+        ),
         lineage=lineage(query, key, output),
         **parts,
     )

@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 
 from attncli.sources.live.axes import beside, broadcast, fresh, reshaped, size
+from attncli.sources.live.factors import is_learned
 from attncli.sources.live.flow import BESIDE, Flow, Laid, Node, with_others
 from attncli.sources.live.following import Did, Flows
+from attncli.sources.live.heads import is_split
 from attncli.sources.live.taking import extended, indexed, taken
 
 
@@ -35,6 +37,12 @@ def reshape(flows: Flows, did: Did) -> None:
     """Follow axes that are put together or taken apart."""
     tensor, result = did.first(), did.result
     node = flows.nodes.get(tensor)
+    if is_split(tensor.shape, result.shape) and not is_learned(tensor):
+        flow = Flow("operand") if node is None or node.state.flow is None else node.state.flow
+        if flow.stage == "operand":
+            axes = reshaped(fresh(tensor.shape), tensor.shape, result.shape) or fresh(result.shape)
+            flows.nodes.follow(result, flow._replace(is_split=True), axes)
+            return
     if node is None:
         # Heads that are folded into the batch may be unfolded, if it is known how many they are.
         if result.ndim == 3 and 2 < tensor.ndim < 5 and result.shape != tensor.shape:

@@ -21,6 +21,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
+from attncli.masks.findings import Finding
 from attncli.sources.live import transforms
 from attncli.sources.live.call import Call, Place
 from attncli.sources.live.copies import has_nan
@@ -28,13 +29,16 @@ from attncli.sources.live.flex import Flex
 from attncli.sources.live.flow import Nodes
 from attncli.sources.live.fused import Fused
 from attncli.sources.live.handwritten import HandWritten
+from attncli.sources.live.heads import Merging
 from attncli.sources.live.hooks import on_every_module
 from attncli.sources.live.imports import when_imported
 from attncli.sources.live.lineage import Lineage
+from attncli.sources.live.linear import Linear
 from attncli.sources.live.losses import Loss
 from attncli.sources.live.mha import Mha, forward_of, is_fused
 from attncli.sources.live.objective import Objective
 from attncli.sources.live.places import Names, is_in_compiled_region, user_line
+from attncli.sources.live.projections import Projected
 from attncli.sources.live.reader import Handler, ModuleHandler, Reader, may_look
 from attncli.sources.live.sdpa import Sdpa
 
@@ -54,7 +58,7 @@ _WITHOUT_NUMBERS = (
 _OPERATORS = torch._ops.OpOverload, torch._ops.OpOverloadPacket
 _MOST_LINEAGES = 1024  # of calls, which a loss may come from
 
-READERS: tuple[type[Reader], ...] = (Sdpa, Mha, Flex, Fused, HandWritten, Objective)
+READERS: tuple[type[Reader], ...] = (Sdpa, Mha, Flex, Fused, HandWritten, Objective, Merging, Linear)
 
 
 class Enough(Exception):  # noqa: N818  # nothing went wrong
@@ -76,6 +80,7 @@ class Watch:
         module: torch.nn.Module | None = None,
         notes: list[str] | None = None,
         on_loss: Callable[[Loss], None] | None = None,
+        on_late: Callable[[Place, Finding], None] | None = None,
     ) -> None:
         self.notes: list[str] = [] if notes is None else notes
         self.is_on = True
@@ -83,7 +88,7 @@ class Watch:
         self.names = Names()
         self.only = module
         self.start = os.getcwd()
-        self._on_call, self._on_loss = on_call, on_loss
+        self._on_call, self._on_loss, self._on_late = on_call, on_loss, on_late
         self._one_at_a_time = threading.RLock()
         self._fault: Exception | None = None
 
@@ -101,6 +106,12 @@ class Watch:
         if self._on_loss is not None:
             with self._one_at_a_time:
                 self._on_loss(loss)
+
+    def tell_late(self, place: Place, finding: Finding) -> None:
+        """Hand over what is wrong with an attention that was handed over before."""
+        if self._on_late is not None:
+            with self._one_at_a_time:
+                self._on_late(place, finding)
 
     def failed(self, fault: Exception) -> None:
         """Keep the first thing that went wrong in us: the program goes on, and it is raised at the end."""
@@ -122,6 +133,7 @@ def watching(
     module: torch.nn.Module | None = None,
     notes: list[str] | None = None,
     on_loss: Callable[[Loss], None] | None = None,
+    on_late: Callable[[Place, Finding], None] | None = None,
 ) -> Iterator[Watch]:
     """Tell every attention that runs inside.
 
@@ -133,8 +145,9 @@ def watching(
         module: whose attention alone is told; None is all.
         notes: takes what the calls do not say; None is a list of the watch's own.
         on_loss: takes each loss of tokens while the program waits, as `on_call` does calls.
+        on_late: takes what shows to be wrong with the attention of a place after it was told, by its output.
     """
-    watch = Watch(on_call, module, notes, on_loss)
+    watch = Watch(on_call, module, notes, on_loss, on_late)
     earlier = threading.getprofile()
     threads = _Threads(watch, earlier)
     remove_hooks = on_every_module(threads.enter_module, threads.leave_module)
@@ -252,7 +265,7 @@ class _Thread(TorchFunctionMode):
         self._running: list[_Running] = []
         self._sees_functions = True
         self._is_here = False  # in the stack of modes
-        self.nodes = Nodes()
+        self.nodes, self.projected = Nodes(), Projected()
         self.calls: deque[Lineage] = deque(maxlen=_MOST_LINEAGES)
         readers = [reader(self) for reader in READERS]
         self._handlers = _handlers([reader.functions for reader in readers])
@@ -273,9 +286,9 @@ class _Thread(TorchFunctionMode):
         if handler is None:
             if (handler := self._followed.get(func)) is not None:
                 # Most calls are of nothing that is followed.
-                if not self.nodes.knows(args) and not (kwargs and self.nodes.knows(kwargs.values())):
+                if not self.nodes.holds(args) and not (kwargs and self.nodes.holds(kwargs.values())):
                     several = args[0] if args else None
-                    if not isinstance(several, tuple | list) or not self.nodes.knows(several):
+                    if not isinstance(several, tuple | list) or not self.nodes.holds(several):
                         return result
             elif isinstance(func, _OPERATORS):
                 handler = self._operators
@@ -352,6 +365,10 @@ class _Thread(TorchFunctionMode):
     def learn(self, loss: Loss) -> None:
         """See Scene."""
         self._watch.learn(loss)
+
+    def tell_late(self, place: Place, finding: Finding) -> None:
+        """See Scene."""
+        self._watch.tell_late(place, finding)
 
     def note(self, text: str) -> None:
         """See Scene."""

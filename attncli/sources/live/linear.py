@@ -1,0 +1,22 @@
+"""`torch.nn.Linear`, of which queries and keys come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from attncli.sources.live.following import has_values
+from attncli.sources.live.reader import Reader, Scene
+
+
+class Linear(Reader):
+    """Remembers what linear layers gave."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self.modules = {torch.nn.Linear.forward: self._ended}
+
+    def _ended(self, module: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if has_values(output):
+            self.scene.projected.put(output, module)
