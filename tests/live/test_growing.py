@@ -8,17 +8,24 @@ import types
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from itertools import islice
 from typing import Any
 from weakref import WeakSet
 
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 from growing import STYLES, Endless
 
+import attncli.sources.live.watching as watching_module
 from attncli.analysis.calls.calls import Calls
+from attncli.sources.live import handwritten
 from attncli.sources.live.flow import Nodes
+from attncli.sources.live.following import Did
+from attncli.sources.live.handwritten import HandWritten
 from attncli.sources.live.inputs import watching_inputs
+from attncli.sources.live.sdpa import Sdpa
 from attncli.sources.live.watching import watching
 
 FEW, MANY = 60, 240  # steps; 64 products and 16 numbers are followed at most
@@ -121,3 +128,59 @@ def test_no_bit_is_changed(style: Endless) -> None:
         with watched() if is_watched else nullcontext():
             results.append([*(each.clone() for each in islice(style(), FEW)), torch.get_rng_state()])
     assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+
+
+class Clock:
+    """A clock that stands still until somebody says that time has passed."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def following(self, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Have following take so long for each function that is followed, by this clock."""
+
+        def did(*of: Any) -> Did:
+            self.now += seconds
+            return Did(*of)
+
+        by_hand = partial(HandWritten, clock=self)
+        monkeypatch.setattr(handwritten, "Did", did)
+        monkeypatch.setattr(watching_module, "READERS", [Sdpa, by_hand])
+
+
+def attended_by_hand_and_fused(steps: int, clock: Clock, seconds: float) -> None:
+    """Attend, which takes so many seconds a step by a clock."""
+    x = torch.randn(1, 1, 4, 8)
+    for _ in range(steps):
+        clock.now += seconds
+        (x @ x.mT / 3).softmax(-1) @ x
+        F.scaled_dot_product_attention(x, x, x)
+
+
+@pytest.mark.parametrize(("followed", "program", "is_over"), [(1, 2, True), (1, 9, False), (0.01, 0, False)])
+def test_what_takes_longer_than_the_program_ends_and_is_said(
+    followed: float, program: float, is_over: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    clock.following(followed, monkeypatch)
+    with watched() as calls:
+        attended_by_hand_and_fused(60, clock, program)
+    by_api = {row.api: row.calls for row in calls}
+    assert by_api["sdpa"] == 60
+    assert (by_api["softmax"] < 60) == is_over
+    assert len([note for note in calls.notes if "longer than the program" in note]) == is_over
+
+
+def test_what_is_not_followed_any_more_is_not_accused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows by then that queries were scaled before the call."""
+    clock = Clock()
+    clock.following(20, monkeypatch)
+    with watched() as calls:
+        x = torch.randn(1, 1, 4, 16)
+        attended_by_hand_and_fused(1, clock, 1)
+        F.scaled_dot_product_attention(x / 4, x, x, scale=1.0)
+    assert calls.notes
+    assert not [one for one in calls.findings if one.code == "unscaled"]

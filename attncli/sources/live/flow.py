@@ -207,9 +207,14 @@ class _Key(ref[torch.Tensor]):
 
 
 class Nodes:
-    """The nodes of the tensors of one thread that are followed and still exist."""
+    """The nodes of the tensors of one thread that are followed and still exist.
+
+    Attributes:
+        is_over: whether nothing is followed any more.
+    """
 
     def __init__(self) -> None:
+        self.is_over = False
         self._known: dict[int, tuple[_Key, Node]] = {}
         self._families: deque[WeakSet[State]] = deque()
         self._with_factors: deque[ref[State]] = deque()
@@ -241,7 +246,7 @@ class Nodes:
         """Return the numbers that a tensor was multiplied with, as far as it was followed."""
         node = self.get(tensor)
         if node is None:
-            return ()
+            return (UNKNOWN,) if self.is_over else ()
         steps = steps_of(node.state.flow)
         return steps if version(tensor) == node.state.version else unsure(steps)
 
@@ -256,7 +261,7 @@ class Nodes:
 
     def share(self, tensor: torch.Tensor, node: Node) -> None:
         """Follow a tensor with the state of another, of which it is a view; a number is not followed."""
-        if not node.layout:
+        if not node.layout or self.is_over:
             return
         key = _Key(tensor, self._ended)
         key.key = id(tensor)
@@ -272,6 +277,13 @@ class Nodes:
         """Return the place of the attention that a tensor came out of."""
         entry = self._outputs.get(id(tensor))
         return None if entry is None else entry[1]
+
+    def end(self) -> None:
+        """Follow nothing any more, and let go of what is held."""
+        self.is_over = True
+        for _, node in list(self._known.values()):
+            node.state.flow = None
+        self._known.clear()
 
     def begin(self) -> WeakSet[State]:
         """Return a new family, of a product: what became of the oldest product is followed no more."""

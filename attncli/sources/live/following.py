@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import torch
 
 from attncli.sources.live.axes import Layout, broadcast
+from attncli.sources.live.call import Call
+from attncli.sources.live.cost import Cost
 from attncli.sources.live.factors import Factor, is_learned
 from attncli.sources.live.flow import Flow, Node, Operand, version
 from attncli.sources.live.reader import Scene
@@ -48,11 +50,13 @@ class Flows:
     Attributes:
         scene: the thread.
         nodes: what is known of its tensors.
+        cost: what following them takes.
     """
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: Scene, cost: Cost) -> None:
         self.scene = scene
         self.nodes = scene.nodes
+        self.cost = cost
 
     def of(self, did: Did, tensor: Any) -> tuple[Node, Flow] | None:
         """Return the node and the flow of a tensor that is followed, as it was before this function ran."""
@@ -63,6 +67,12 @@ class Flows:
         if version(tensor) > node.state.version + (did.result is tensor or did.name == "__setitem__"):
             flow = flow._replace(unread="an operation in place")
         return node, flow
+
+    def tell(self, call: Call) -> None:
+        """Hand over an attention."""
+        begun = self.cost.clock()
+        self.scene.tell(call)
+        self.cost.leave_out(begun)
 
     def factor(self, tensor: torch.Tensor) -> Factor:
         """Return a tensor as a factor of a product."""

@@ -8,16 +8,23 @@ not known here ends a flow. The attention is told when its weights meet the valu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from time import perf_counter
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 
 from attncli.sources.live import elementwise, products, softmax, views
+from attncli.sources.live.cost import Cost
 from attncli.sources.live.following import Did, Flows
 from attncli.sources.live.reader import Handler, Reader, Scene
 
 _Takes = Callable[[Flows, Did], None]
+
+_TOO_MUCH = (
+    "hand-written attention was followed for a part of the run, as it took longer than the program itself: what it "
+    "computed later is not in the table; calls of torch's own attention functions are"
+)
 
 # What takes the functions of torch that may begin a flow, by their names, and those that only go on with one.
 _BEGIN: dict[str, _Takes] = {
@@ -57,11 +64,16 @@ _GO_ON: dict[str, _Takes] = {
 
 
 class HandWritten(Reader):
-    """Follows tensors from a product on."""
+    """Follows tensors from a product on, until this takes longer than the program itself.
 
-    def __init__(self, scene: Scene) -> None:
+    Args:
+        scene: the thread.
+        clock: see `Cost`.
+    """
+
+    def __init__(self, scene: Scene, clock: Callable[[], float] = perf_counter) -> None:
         super().__init__(scene)
-        self._flows = Flows(scene)
+        self._flows = Flows(scene, Cost(clock))
         self.functions = dict(self._spelled(_BEGIN))
         self.followed = dict(self._spelled(_GO_ON))
         for name, takes in (("mT", views.permuted), ("T", views.permuted), ("data", views.same)):
@@ -77,7 +89,15 @@ class HandWritten(Reader):
                         yield function, seen
 
     def _seen(self, name: str, takes: _Takes) -> Handler:
+        flows, cost = self._flows, self._flows.cost
+
         def seen(_: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-            takes(self._flows, Did(name, args, kwargs, result))
+            if flows.nodes.is_over:
+                return
+            begun = cost.clock()
+            takes(flows, Did(name, args, kwargs, result))
+            if cost.is_too_much(begun):
+                flows.nodes.end()
+                flows.scene.note(_TOO_MUCH)
 
         return seen

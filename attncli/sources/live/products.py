@@ -143,7 +143,7 @@ def meet(
         if state.flow is not None and state.flow.softmax is flow.softmax:
             state.flow, state.was_told = None, True
     flows.nodes.keep_output(result, call.place)
-    flows.scene.tell(call)
+    flows.tell(call)
     for also, layout_of_it in flow.beside:
         also = also._replace(beside=(), unread="what is added to the weights")
         meet(flows, result, weights._replace(flow=also, layout=layout_of_it), other, first, second, out)
