@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from attncli.analysis.calls.caches import Before, Past, last_seen, past_of, without_empty_slots
 from attncli.analysis.calls.findings import findings_of
+from attncli.analysis.calls.laid import wrongly_laid
 from attncli.analysis.calls.masks import CallMask, Read, digest_of, mask_of, read
 from attncli.analysis.calls.passes import Pass
 from attncli.analysis.calls.steps import Taken
@@ -57,6 +58,7 @@ class Looking:
         Args:
             call: while the program waits.
             here: what inputs of modules said of its batch.
+            before: the call before it at its place.
         """
         if call.device == "meta" and call.unread is None:
             call = replace(call, unread="tensors without numbers (meta)")
@@ -68,8 +70,9 @@ class Looking:
         past, after = past_of(call, lambda: self._last_seen(call, reads, masks), here.positions(call.shape[2]), before)
         facts = (call.api, call.place, call.shape, call.dtype, call.is_causal, call.dropout, call.is_training)
         told = here.tokens(call.shape[0], call.shape[3] if past.written is None else past.written)
-        key = (*facts, call.findings, len(unused), masks, past, told and told.digest)
-        return self._taken.get(key, lambda: self._look(call, reads, unused, masks, past, told)), after
+        words = here.fewer_tokens(call.shape[3]) if reads else ()
+        key = (*facts, call.findings, len(unused), masks, past, told and told.digest, *(one.digest for one in words))
+        return self._taken.get(key, lambda: self._look(call, reads, unused, masks, past, told, words)), after
 
     def _look(
         self,
@@ -79,6 +82,7 @@ class Looking:
         masks: Hashable,
         past: Past,
         told: Told | None,
+        words: tuple[Told, ...],
     ) -> Taken:
         shape = call.shape if past.written is None else (*call.shape[:3], past.written)
         reads = tuple(without_empty_slots(one, past) for one in reads)
@@ -86,7 +90,11 @@ class Looking:
         tokens = None if told is None else told.values.astype(bool)
         biases, is_cut = (lambda: _biases(call, reads, past)), past.written is not None
         mask = self._masks.get(key, lambda: mask_of(reads, call.is_causal, shape, biases, tokens, is_cut))
-        found = (*past.findings, *findings_of(call, mask, reads, unused, past.is_grown))
+        found = (
+            *past.findings,
+            *wrongly_laid(call, mask, words),
+            *findings_of(call, mask, reads, unused, past.is_grown),
+        )
         return Taken(call.place, mask, reads, found, sees_later=mask.rule.expression is None and mask.sees_later)
 
     def _last_seen(self, call: Call, reads: tuple[Read, ...], masks: Hashable) -> Int[np.ndarray, "#B Q"] | None:

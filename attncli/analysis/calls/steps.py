@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -19,6 +20,10 @@ from attncli.sources.live.inputs import Told
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
+
+
+_LAID_WRONGLY = ("batch", "padding-side")
+_OF_ROWS = ("documents", "positions")  # what may be said once for all rows of a batch
 
 
 class Taken(NamedTuple):
@@ -62,7 +67,7 @@ class Beside(NamedTuple):
             return []
         batch, _, _, keys = self.call.mask.shape
         fits = [one for one in self.told if one.kind == kind and one.size == keys]
-        return [one for one in fits if len(one.values) in ({1, batch} if kind == "documents" else {batch})]
+        return [one for one in fits if len(one.values) in ({1, batch} if kind in _OF_ROWS else {batch})]
 
     def encoded(self) -> Bool[np.ndarray, "B K"] | None:
         """Return which keys are tokens, where its queries are its keys and some of these are known to be padding."""
@@ -75,15 +80,27 @@ class Beside(NamedTuple):
 
 
 class Padding(NamedTuple):
-    """Which keys of each batch row are tokens, and who says so."""
+    """Which keys of each batch row are tokens, and who says so.
+
+    Attributes:
+        tokens: True = token.
+        who: the place whose mask says it; None where it is no mask.
+        told: what an input of a module says; None where a mask says it.
+    """
 
     tokens: Bool[np.ndarray, "B K"]
-    who: Place | None  # None is an embedding with a `padding_idx`
+    who: Place | None
+    told: Told | None = None
 
 
 def padding_of(calls: Sequence[Beside], beside: Beside) -> list[Padding]:
-    """Return what is known of the padding of a call: from numbers of words, else from the first mask of its step."""
-    tokens = [Padding(one.values.astype(bool), None) for one in beside.said("tokens")]
+    """Return what is known of the padding of a call, the surest first.
+
+    It is known from the encoder whose output it attends to, else from numbers of words, else from the first mask of
+    its step.
+    """
+    told = beside.said("encoded")[-1:] or beside.said("tokens")
+    tokens = [Padding(one.values.astype(bool), None, one) for one in told]
     mask = beside.call.mask
     if tokens or mask is None:
         return tokens
@@ -99,22 +116,25 @@ def findings_of_step(calls: Sequence[Beside]) -> list[tuple[Finding, ...]]:
     found: list[list[Finding]] = [[] for _ in calls]
     for own, beside in zip(found, calls, strict=True):
         if beside.call.mask is not None:
-            own += _padding(beside.call.mask, beside.call.place, padding_of(calls, beside))
+            own += _padding(calls, beside, beside.call.mask)
             own += _documents(beside.call.mask, beside.said("documents"))
             own += findings_of_answers(beside.said("answers"))
+            own += _positions(beside.call.mask, beside.said("positions"))
     for index, finding in _conventions([beside.call for beside in calls]):
         found[index].append(finding)
     return [tuple(own) for own in found]
 
 
-def _padding(mask: CallMask, place: Place, known: Sequence[Padding]) -> Iterator[Finding]:
+def _padding(calls: Sequence[Beside], beside: Beside, mask: CallMask) -> Iterator[Finding]:
     """Yield padding that is known and not hidden here, or hidden in other batch rows, or on the other side."""
-    own = mask.rule.tokens
+    own, place, known = mask.rule.tokens, beside.call.place, padding_of(calls, beside)
+    if any(one.code in _LAID_WRONGLY and one.severity == "error" for one in beside.call.findings):
+        return  # what is seen follows from it
     if not known or any(one.who == place or np.array_equal(one.tokens, own) for one in known):
         return
     padding = known[0]
     severity: Severity = "error" if padding.who is None else "note"
-    who = "the words have" if padding.who is None else f"{_named(padding.who, place)} hides"
+    who = _who(padding, place)
     if mask.rule.padded:
         if np.array_equal(own, padding.tokens[:, ::-1]):
             message = f"hides the padding that {who} at one end of the rows at their other end"
@@ -125,21 +145,78 @@ def _padding(mask: CallMask, place: Place, known: Sequence[Padding]) -> Iterator
             count = int(np.count_nonzero((own != padding.tokens).any(axis=1)))
             yield Finding("batch", severity, message, count, advice="sort the mask with the words")
             return
-        if padding.who is not None:
+        if padding.who is not None and not _are_layers(padding.who, place):
             return  # it is another sequence's
-    seen = _seen_padding(mask, padding.tokens)
+    seen = _seen_padding(mask, padding)
     if seen.any():
         rows = np.flatnonzero(seen.any(axis=(1, 2))).tolist()
         first = np.argwhere(seen[rows[0]])[:MOST_CELLS].tolist()
         message = f"attends to padding that {who}{in_batch(rows)}"
-        yield Finding("pad", "note", message, int(np.count_nonzero(seen)), tuple((row, key) for row, key in first))
+        severity = "error" if _is_sure(calls, mask, place, padding) else "note"
+        yield Finding("pad", severity, message, int(np.count_nonzero(seen)), tuple((row, key) for row, key in first))
 
 
-def _seen_padding(mask: CallMask, tokens: Bool[np.ndarray, "B K"]) -> Bool[np.ndarray, "B Q K"]:
+def _who(padding: Padding, place: Place) -> str:
+    """Return who knows of padding, in words."""
+    if padding.who is not None:
+        return f"{_named(padding.who, place)} hides"
+    is_encoded = padding.told is not None and padding.told.kind == "encoded"
+    return "the encoder hides whose output it is given" if is_encoded else "the words have"
+
+
+def _is_sure(calls: Sequence[Beside], mask: CallMask, place: Place, padding: Padding) -> bool:
+    """Return whether padding that is seen is that of this very call, and nobody means to see it.
+
+    What has as many keys may be another sequence: it is that of the words in the layers of the first call after them
+    whose queries are its keys. And decoders that are padded on the left attend to it in some designs, as for
+    recommendations.
+    """
+    told = padding.told
+    if told is None:
+        return padding.who is not None and _are_layers(padding.who, place)
+    if told.kind == "encoded":
+        return True
+    _, _, queries, keys = mask.shape
+    if not told.is_sure or queries != keys or not (told.is_configured or mask.sees_later):
+        return False
+    first = next(call for call, said in calls if told in said and call.mask is not None and call.mask.shape[3] == keys)
+    return first.place.module == place.module or _are_layers(first.place, place)
+
+
+def _are_layers(one: Place, other: Place) -> bool:
+    """Return whether two modules are layers of one stack: their names differ by one number."""
+    if one.module is None or other.module is None or one.module == other.module:
+        return False
+    pairs = [*zip_longest(one.module.split("."), other.module.split("."))]
+    different = [pair for pair in pairs if pair[0] != pair[1]]
+    return len(different) == 1 and all(part is not None and part.isdecimal() for part in different[0])
+
+
+def _positions(mask: CallMask, told: Sequence[Told]) -> Iterator[Finding]:
+    """Yield padding on the left that learned positions count, so that the first word is not at the first position."""
+    _, _, queries, keys = mask.shape
+    tokens = mask.rule.tokens
+    begins = tokens.argmax(axis=1)
+    padded = np.flatnonzero((begins > 0) & (tokens == (np.arange(keys) >= begins[:, None])).all(axis=1))
+    if queries != keys or not padded.size:
+        return
+    for one in told:
+        positions = np.broadcast_to(one.values, tokens.shape)[padded]
+        if one.is_sure and (positions[:, 1:] == positions[:, :-1] + 1).all():
+            message = f"positions count the padding on the left{in_batch(padded.tolist())}: the first word of row "
+            message += f"{padded[0]} has position {positions[0, begins[padded[0]]]}"
+            advice = "position_ids = (attention_mask.cumsum(-1) - 1).clamp(min=0)"
+            yield Finding("positions", "error", message, int(begins[padded].sum()), advice=advice)
+            return
+
+
+def _seen_padding(mask: CallMask, padding: Padding) -> Bool[np.ndarray, "B Q K"]:
     """Return the cells of padding that queries see which are none themselves."""
     _, _, queries, keys = mask.shape
+    tokens = padding.tokens
     seen: Bool[np.ndarray, "B Q K"] = np.any(mask.allowed, axis=1) & ~tokens[:, None, :]
-    if queries + mask.past == keys:
+    is_encoded = padding.told is not None and padding.told.kind == "encoded"
+    if queries + mask.past == keys and not is_encoded:  # whose queries are of another sequence
         seen = seen & tokens[:, mask.past :, None]
     return np.broadcast_to(seen, (len(tokens), queries, keys))
 

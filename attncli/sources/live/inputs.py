@@ -43,6 +43,7 @@ class Told(NamedTuple):
         digest: what tells it from others.
         is_sure: of tokens, whether padding stands at one end of the rows alone, as only padding does; of positions,
             whether they choose learned vectors from a table that has more of them.
+        is_configured: of tokens, whether the configuration of a model says what padding is, which takes a mask for it.
     """
 
     kind: Literal["tokens", "positions", "documents", "encoded", "answers"]
@@ -50,6 +51,7 @@ class Told(NamedTuple):
     size: int
     digest: int
     is_sure: bool = True
+    is_configured: bool = False
 
 
 class Listener(Protocol):
@@ -225,15 +227,16 @@ def _says_of(embedding: Any, running: list[torch.nn.Module]) -> _Says:
     names = (name.rpartition(".")[2] for name, module in model.named_modules() if module is embedding)
     if any("pos" in name or name == "wpe" for name in names):
         return partial(_learned_positions, embedding.num_embeddings)
-    if embedding.padding_idx is not None:
-        return partial(_tokens, embedding.padding_idx)
+    padding, ends = embedding.padding_idx, [None]
+    is_configured = False
     for each in reversed(running):  # the model whose embedding it is
         config, of_words = (getattr(each, name, None) for name in ("config", "get_input_embeddings"))
-        padding = getattr(config, "pad_token_id", None)
-        ends = [getattr(config, name, None) for name in ("bos_token_id", "eos_token_id")]
-        if isinstance(padding, int) and callable(of_words) and of_words() is embedding:
-            return partial(_tokens, padding, is_padding_alone=padding not in ends)
-    return lambda _: iter(())
+        own = getattr(config, "pad_token_id", None)
+        if isinstance(own, int) and callable(of_words) and of_words() is embedding:
+            padding, is_configured = own, True
+            ends = [getattr(config, name, None) for name in ("bos_token_id", "eos_token_id")]
+            break
+    return _nothing if padding is None else partial(_tokens, padding, padding not in ends, is_configured)
 
 
 # --- what numbers say ---------------------------------------------------------------------------------------
@@ -243,7 +246,11 @@ def _told(kind: Any, values: Int[np.ndarray, "B T"], is_sure: bool = True) -> To
     return Told(kind, values, values.shape[1], hash((kind, is_sure, values.shape, values.tobytes())), is_sure)
 
 
-def _tokens(padding: int, ids: Int[np.ndarray, "B T"], is_padding_alone: bool = True) -> Iterator[Told]:
+def _nothing(_: Int[np.ndarray, "B T"]) -> Iterator[Told]:
+    return iter(())
+
+
+def _tokens(padding: int, is_padding_alone: bool, is_configured: bool, ids: Int[np.ndarray, "B T"]) -> Iterator[Told]:
     """Yield which positions are words, where some at the ends of rows are none; within a row nothing is padding."""
     real = ids != padding
     from_left, from_right = (np.maximum.accumulate(each, axis=1) for each in (real, real[:, ::-1]))
@@ -252,7 +259,7 @@ def _tokens(padding: int, ids: Int[np.ndarray, "B T"], is_padding_alone: bool = 
         return
     is_at_one_end = bool(from_left.all() or from_right.all()) and np.array_equal(real, inside)
     is_sure = is_padding_alone and is_at_one_end and int((~real).sum(axis=1).max()) > 1
-    yield _told("tokens", inside.astype(np.int64), is_sure)
+    yield _told("tokens", inside.astype(np.int64), is_sure)._replace(is_configured=is_configured)
 
 
 def _positions(values: Int[np.ndarray, "B T"]) -> Iterator[Told]:

@@ -150,7 +150,7 @@ def watching(
     watch = Watch(on_call, module, notes, on_loss, on_late)
     earlier = threading.getprofile()
     threads = _Threads(watch, earlier)
-    remove_hooks = on_every_module(threads.enter_module, threads.leave_module)
+    remove_hooks = on_every_module(threads.enter_module, threads.leave_module, leaves_first=True)
     threading.setprofile(threads.begin)
     own = threads.here()
 

@@ -111,11 +111,15 @@ def deberta():
 
 def zero_for_nan():
     def attend(q, k, v, idx):
-        scores = causal(q @ k.transpose(-2, -1) * HEAD**-0.5, idx)
-        scores = padded(scores, (idx != 0).flip(1))
+        scores = padded(causal(q @ k.transpose(-2, -1) * HEAD**-0.5, idx), idx != 0)
         return torch.nan_to_num(scores.softmax(-1)) @ v
 
-    return run(attend, *LENGTHS)
+    class LeftPadded(NanoGPT):
+        def forward(self, idx):
+            x = self.wte(idx) + self.wpe(((idx != 0).cumsum(1) - 1).clamp(min=0))
+            return self.lm_head(self.h[0](x, idx))
+
+    return step(LeftPadded(attend, layers=1), batch(*LENGTHS, left=True))
 
 
 # --- fills --------------------------------------------------------------------------------------------------

@@ -1,0 +1,416 @@
+"""Programs whose sentences are padded: who knows of it, who hides it, and whose positions count it.
+
+Those that take `wrong` make the mistake that people make; the others are designs that are right or meant.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+import transformers
+from public_masks import HEAD, HEADS, WIDTH, Encoder, V, batch, heads
+from step import evaluation, step
+from torch import Tensor, nn
+
+
+class Attention(nn.Module):
+    """Queries of one sequence and keys of another, written out by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+
+    def forward(self, x: Tensor, context: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        context = x if context is None else context
+        q, k, v = heads(self.q_proj(x)), heads(self.k_proj(context)), heads(self.v_proj(context))
+        scores = q @ k.transpose(-2, -1) / math.sqrt(HEAD)
+        scores = scores if mask is None else scores.masked_fill(~mask, -1e9)
+        return self.o_proj((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+class Stack(nn.Module):
+    """Layers of attention, and of another sequence where there is one."""
+
+    def __init__(self, is_crossing: bool = False) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(2))
+        self.layers = nn.ModuleList(Attention() for _ in range(2))
+        self.crossing = nn.ModuleList(Attention() for _ in range(2)) if is_crossing else None
+
+    def forward(self, x, mask=None, memory=None, memory_mask=None):
+        for index, layer in enumerate(self.layers):
+            x = x + layer(self.norms[index](x), mask=mask)
+            if self.crossing is not None:
+                x = x + self.crossing[index](x, context=memory, mask=memory_mask)
+        return x
+
+
+def keys(ids: Tensor) -> Tensor:
+    return (ids != 0)[:, None, None]
+
+
+def lower(size: int) -> Tensor:
+    return torch.ones(size, size, dtype=torch.bool).tril()
+
+
+# --- encoders and decoders ----------------------------------------------------------------------------------
+
+
+class Translator(nn.Module):
+    """An encoder and a decoder by hand."""
+
+    def __init__(self, padding_idx: int | None) -> None:
+        super().__init__()
+        self.src_embed, self.tgt_embed = (nn.Embedding(V, WIDTH, padding_idx=padding_idx) for _ in range(2))
+        self.encoder, self.decoder = Stack(), Stack(is_crossing=True)
+
+    def forward(self, src, tgt, memory_mask, src_mask=None):
+        memory = self.encoder(self.src_embed(src), keys(src) if src_mask is None else src_mask)
+        return self.decoder(self.tgt_embed(tgt), keys(tgt) & lower(tgt.size(1)), memory, memory_mask)
+
+
+def translator(wrong=False):
+    """No mask of the source where the decoder looks at it."""
+    src, tgt = batch(9, 5, 3), batch(7, 7, 4)
+    return step(Translator(None), src, tgt, None if wrong else keys(src))
+
+
+def translator_as_long(wrong=False):
+    """The mask of the target, which is as long as the source."""
+    src, tgt = batch(9, 5, 3), batch(4, 9, 7)
+    return step(Translator(None), src, tgt, keys(tgt if wrong else src))
+
+
+def translator_with_two_masks(wrong=False):
+    """The encoder has the mask of the target."""
+    src, tgt = batch(9, 5, 3), batch(4, 9, 7)
+    return step(Translator(0), src, tgt, keys(src), keys(tgt if wrong else src))
+
+
+def hf_t5(wrong=False):
+    """What an encoder of transformers gave is handed to its decoder, without the attention_mask."""
+    config = transformers.T5Config(vocab_size=V, d_model=WIDTH, d_kv=HEAD, d_ff=32, num_layers=2, num_heads=HEADS)
+    model, src, tgt = transformers.T5Model(config).eval(), batch(9, 5, 3), batch(6, 6, 6)
+    with torch.no_grad():
+        mask = (src != 0).long()
+        memory = model.encoder(src, attention_mask=mask).last_hidden_state
+        how = {} if wrong else {"encoder_attention_mask": mask}
+        return [model.decoder(tgt, encoder_hidden_states=memory, **how).last_hidden_state]
+
+
+def torch_decoder(wrong=False):
+    """nn.TransformerDecoder, called with what nn.TransformerEncoder gave."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = Encoder(padding_idx=None)
+            layer = nn.TransformerDecoderLayer(WIDTH, HEADS, 32, dropout=0.0, batch_first=True)
+            self.decoder = nn.TransformerDecoder(layer, 2)
+
+        def forward(self, src, x, pad):
+            return self.decoder(x, self.encoder(src, pad=pad), memory_key_padding_mask=None if wrong else pad)
+
+    src = batch(9, 5, 3)
+    return step(Model(), src, torch.randn(3, 4, WIDTH), src == 0)
+
+
+def value_key_query(wrong=False):
+    """The order in which a much-read tutorial hands over: value, key, query."""
+
+    class Reversed(Attention):
+        def forward(self, value, key, query, mask=None):
+            return super().forward(query, key, mask)
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.encoder, self.cross = nn.Embedding(V, WIDTH), Stack(), Reversed()
+
+        def forward(self, src, x):
+            memory = self.encoder(self.embed(src), keys(src))
+            return self.cross(memory, memory, x, None if wrong else keys(src))
+
+    return step(Model(), batch(9, 5, 3), torch.randn(3, 4, WIDTH))
+
+
+# --- words whose padding is known ---------------------------------------------------------------------------
+
+
+def _bert(ids: Tensor, **more) -> list[Tensor]:
+    config = transformers.BertConfig(
+        vocab_size=V, hidden_size=WIDTH, intermediate_size=32, num_attention_heads=HEADS, num_hidden_layers=2
+    )
+    return evaluation(transformers.BertModel(config), input_ids=ids, return_dict=False, **more)
+
+
+def hf_bert(wrong=False):
+    """No attention_mask."""
+    ids = batch(9, 5, 3)
+    return _bert(ids) if wrong else _bert(ids, attention_mask=(ids != 0).long())
+
+
+def hf_bert_of_another_id(wrong=False):
+    """The mask is made of an id that is no padding."""
+    ids = batch(9, 5, 3)
+    return _bert(ids, attention_mask=(ids != (V - 1 if wrong else 0)).long())
+
+
+def hf_llama(wrong=False):
+    """Padded on the left by the id that the configuration names, and no attention_mask."""
+    config = transformers.LlamaConfig(
+        vocab_size=V, hidden_size=WIDTH, intermediate_size=32, num_hidden_layers=2, num_attention_heads=HEADS,
+        num_key_value_heads=2, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+    )  # fmt: skip
+    ids = batch(9, 5, 3, left=True)
+    mask = (ids != 0).long()
+    more = {} if wrong else {"attention_mask": mask, "position_ids": (mask.cumsum(1) - 1).clamp(min=0)}
+    return evaluation(transformers.LlamaModel(config), input_ids=ids, use_cache=False, return_dict=False, **more)
+
+
+class Classifier(nn.Module):
+    """An encoder by hand around words, with the mask that it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.stack, self.head = nn.Embedding(V, WIDTH, padding_idx=0), Stack(), nn.Linear(WIDTH, 2)
+
+    def forward(self, ids: Tensor, mask: Tensor | None) -> Tensor:
+        return self.head(self.stack(self.embed(ids), mask).mean(1))
+
+
+def classifier(wrong=False):
+    ids = batch(9, 5, 3)
+    return step(Classifier(), ids, None if wrong else keys(ids))
+
+
+def one_row_for_all(wrong=False):
+    ids = batch(5, 9, 3)
+    return step(Classifier(), ids, keys(ids)[:1] if wrong else keys(ids))
+
+
+def one_layer_of_two(wrong=False):
+    """The mask is handed to the first layer alone; nobody but it knows of the padding."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(Attention() for _ in range(2))
+
+        def forward(self, x, mask):
+            for index, block in enumerate(self.blocks):
+                x = x + block(x, mask=None if wrong and index else mask)
+            return x
+
+    return step(Model(), torch.randn(3, 9, WIDTH), keys(batch(9, 5, 3)))
+
+
+# --- which axis, which end ----------------------------------------------------------------------------------
+
+
+def rows_on_heads(wrong=False):
+    ids = batch(9, 6, 4, 3)
+    return step(Classifier(), ids, (ids != 0)[None, :, None] if wrong else keys(ids))
+
+
+def torch_heads(wrong=False):
+    """nn.MultiheadAttention takes [B·H, Q, K]."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attn = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+
+        def forward(self, x, mask):
+            return self.attn(x, x, x, attn_mask=mask, need_weights=False)[0]
+
+    ids = batch(9, 5, 3)
+    mask = (ids == 0)[:, None].expand(-1, 9, -1)
+    mask = torch.cat([mask] * HEADS) if wrong else mask.repeat_interleave(HEADS, 0)
+    return step(Model(), torch.randn(3, 9, WIDTH), mask)
+
+
+def soft_prompt(wrong=False):
+    """Learned vectors before the words of BERT, and a mask whose ones for them stand at its end."""
+    config = transformers.BertConfig(
+        vocab_size=V, hidden_size=WIDTH, intermediate_size=32, num_attention_heads=HEADS, num_hidden_layers=2
+    )
+
+    class Prompted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bert, self.prompt = transformers.BertModel(config), nn.Parameter(torch.randn(4, WIDTH))
+
+        def forward(self, ids):
+            words = self.bert.embeddings.word_embeddings(ids)
+            x = torch.cat([self.prompt.expand(len(ids), -1, -1), words], 1)
+            ones = torch.ones(len(ids), 4, dtype=torch.long)
+            mask = torch.cat([(ids != 0).long(), ones] if wrong else [ones, (ids != 0).long()], 1)
+            return self.bert(inputs_embeds=x, attention_mask=mask)[0]
+
+    return evaluation(Prompted(), batch(9, 5, 3))
+
+
+# --- positions ----------------------------------------------------------------------------------------------
+
+
+class Positioned(nn.Module):
+    """A decoder of learned positions, with a mask of the words."""
+
+    def __init__(self, places: int = 64, padding_idx: int | None = None) -> None:
+        super().__init__()
+        self.embed, self.stack = nn.Embedding(V, WIDTH, padding_idx=padding_idx), Stack()
+        self.position_embedding = nn.Embedding(places, WIDTH)
+
+    def forward(self, ids, positions, mask):
+        return self.stack(self.embed(ids) + self.position_embedding(positions), mask)
+
+
+def left_padded(wrong=False):
+    ids = batch(9, 5, 3, left=True)
+    positions = torch.arange(9) if wrong else ((ids != 0).cumsum(1) - 1).clamp(min=0)
+    return evaluation(Positioned(), ids, positions, keys(ids) & lower(9))
+
+
+def hf_left_padded(wrong=False):
+    """GPT-2 counts positions by itself, and from the padding on."""
+    config = transformers.GPT2Config(
+        vocab_size=V, n_embd=WIDTH, n_layer=2, n_head=HEADS, n_positions=64, bos_token_id=1, eos_token_id=2
+    )
+    ids = batch(9, 5, 3, left=True)
+    mask = (ids != 0).long()
+    more = {} if wrong else {"position_ids": (mask.cumsum(1) - 1).masked_fill(mask == 0, 1)}
+    return evaluation(
+        transformers.GPT2Model(config), input_ids=ids, attention_mask=mask, use_cache=False, return_dict=False, **more
+    )
+
+
+# --- designs ------------------------------------------------------------------------------------------------
+
+
+def right_padded():
+    """A decoder whose padding is behind the words, and which has no mask for it."""
+    ids = batch(9, 5, 3)
+    return step(Positioned(padding_idx=0), ids, torch.arange(9), lower(9))
+
+
+def recommended():
+    """SASRec: histories end at the last place of a table that they fill, and are padded on the left."""
+    ids = batch(9, 5, 3, left=True)
+    return step(Positioned(places=9, padding_idx=0), ids, torch.arange(9), keys(ids) & lower(9) | torch.eye(9).bool())
+
+
+def recommended_without_a_mask():
+    """The same, as the most-read program has it: padding is attended to."""
+    ids = batch(9, 5, 3, left=True)
+    return step(Positioned(places=10, padding_idx=0), ids, torch.arange(1, 10) * (ids != 0), lower(9))
+
+
+def llama_in_training():
+    """Positions of rotary embeddings count the padding on the left, which changes no distance."""
+    config = transformers.LlamaConfig(
+        vocab_size=V, hidden_size=WIDTH, intermediate_size=32, num_hidden_layers=2, num_attention_heads=HEADS,
+        num_key_value_heads=2, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+    )  # fmt: skip
+    ids = batch(9, 5, 3, left=True)
+    how = {"attention_mask": (ids != 0).long(), "use_cache": False, "return_dict": False}
+    return step(transformers.LlamaModel(config), input_ids=ids, **how)
+
+
+def t5_in_training():
+    config = transformers.T5Config(vocab_size=V, d_model=WIDTH, d_kv=HEAD, d_ff=32, num_layers=2, num_heads=HEADS)
+    src, tgt = batch(9, 5, 3), batch(9, 9, 4)
+    how = {"attention_mask": (src != 0).long(), "decoder_input_ids": tgt, "return_dict": False, "use_cache": False}
+    return step(transformers.T5Model(config), input_ids=src, **how)
+
+
+def two_towers():
+    """Words and pieces of a picture, of which there are as many."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.text, self.picture = Classifier(), Stack()
+
+        def forward(self, ids, x):
+            return self.text(ids, keys(ids)) + self.picture(x).mean()
+
+    return step(Model(), batch(9, 5, 3), torch.randn(3, 9, WIDTH))
+
+
+def two_towers_of_one_module():
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.text, self.picture = nn.Embedding(V, WIDTH, padding_idx=0), Stack(), Stack()
+
+        def forward(self, ids, x):
+            return self.text(self.embed(ids), keys(ids)) + self.picture(x)
+
+    return step(Model(), batch(9, 5, 3), torch.randn(3, 9, WIDTH))
+
+
+def board():
+    """Squares of a board, of which the empty ones have the vector of padding."""
+    return step(Classifier(), torch.randint(0, 3, (4, 9)), None)
+
+
+def words_before_a_prompt():
+    """Learned vectors behind the words, whose ones stand at the end of the mask as well."""
+
+    class Prompted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.stack = nn.Embedding(V, WIDTH, padding_idx=0), Stack()
+            self.prompt = nn.Parameter(torch.randn(3, WIDTH))
+
+        def forward(self, ids):
+            x = torch.cat([self.embed(ids), self.prompt.expand(len(ids), -1, -1)], 1)
+            return self.stack(x, torch.cat([keys(ids), torch.ones(len(ids), 1, 1, 3, dtype=torch.bool)], -1))
+
+    return step(Prompted(), batch(9, 5, 3))
+
+
+def fewer_words_of_the_source():
+    """The decoder looks at some words of the source alone, and at no padding."""
+    src, tgt = batch(9, 5, 3), batch(7, 7, 4)
+    chosen = keys(src) & (torch.arange(9) > 0)
+    return step(Translator(0), src, tgt, chosen)
+
+
+def pooled():
+    """A learned query over padded words."""
+
+    class Pooled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.stack, self.pool = nn.Embedding(V, WIDTH, padding_idx=0), Stack(), Attention()
+            self.query = nn.Parameter(torch.randn(1, 1, WIDTH))
+
+        def forward(self, ids):
+            x = self.stack(self.embed(ids), keys(ids))
+            return self.pool(self.query.expand(len(ids), -1, -1), x, keys(ids))
+
+    return step(Pooled(), batch(9, 5, 3))
+
+
+def windows_as_heads():
+    """Windows of a padded sequence stand where heads do; as many rows as windows."""
+    x = torch.randn(4, 4, 4, HEAD)
+    mask = (torch.arange(16) < 14).view(1, 4, 1, 4)
+    return [F.scaled_dot_product_attention(x, x, x, attn_mask=mask)]
+
+
+def peft_prompts():
+    """Prefixes and prompts of peft before the words of GPT-2."""
+    import peft
+
+    config = transformers.GPT2Config(
+        vocab_size=V, n_embd=WIDTH, n_layer=2, n_head=HEADS, n_positions=64, bos_token_id=1, eos_token_id=2
+    )
+    outputs, ids = [], batch(9, 5, 3)
+    for kind in (peft.PrefixTuningConfig, peft.PromptTuningConfig):
+        own = kind(task_type="CAUSAL_LM", num_virtual_tokens=4)
+        model = peft.get_peft_model(transformers.GPT2LMHeadModel(config), own).eval()
+        outputs.append(model(input_ids=ids, attention_mask=(ids != 0).long()).logits.detach())
+    return outputs

@@ -1,0 +1,85 @@
+"""Padding that one part of a program knows of and another does not, and positions that count it."""
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from attncli.analysis.calls.calls import Calls
+from attncli.sources.live.inputs import watching_inputs
+from attncli.sources.live.watching import watching
+
+FOLDER = Path(__file__).parent / "programs"
+Run = Callable[..., list[torch.Tensor]]
+
+WRONG = {
+    "translator": "pad", "translator_as_long": "pad", "translator_with_two_masks": "pad", "hf_t5": "pad",
+    "torch_decoder": "pad", "value_key_query": "pad", "hf_bert": "pad", "hf_bert_of_another_id": "pad",
+    "hf_llama": "pad", "classifier": "pad", "one_row_for_all": "pad", "one_layer_of_two": "pad",
+    "rows_on_heads": "batch", "torch_heads": "batch", "soft_prompt": "padding-side", "left_padded": "positions",
+    "hf_left_padded": "positions",
+}  # fmt: skip
+DESIGNS = """
+    right_padded recommended recommended_without_a_mask llama_in_training t5_in_training two_towers
+    two_towers_of_one_module board words_before_a_prompt fewer_words_of_the_source pooled windows_as_heads peft_prompts
+""".split()
+
+
+@pytest.fixture(scope="module")
+def programs() -> Iterator[dict[str, Run]]:
+    """The functions of the programs by their names; what they imported is forgotten afterwards."""
+    own = {path.stem for path in FOLDER.glob("*.py")}
+    assert not own & set(sys.modules)
+    sys.path.insert(0, str(FOLDER))
+    yield vars(importlib.import_module("paddings"))
+    sys.path.remove(str(FOLDER))
+    for name in own & set(sys.modules):
+        del sys.modules[name]
+
+
+def watched(run: Callable[[], Any]) -> tuple[Calls, list[torch.Tensor]]:
+    """The calls of a program, what it computed, and what is drawn after it."""
+    calls = Calls()
+    torch.manual_seed(0)
+    with watching(calls.take), watching_inputs(calls):
+        tensors = run()
+    calls.finish()
+    assert calls
+    assert calls.notes == []
+    return calls, [*tensors, torch.get_rng_state()]
+
+
+def errors(run: Callable[[], Any]) -> list[tuple[str, str]]:
+    return [(one.code, one.message) for one in watched(run)[0].findings if one.severity == "error"]
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_padding_that_is_not_hidden_is_found(name: str, programs: dict[str, Run]) -> None:
+    assert {code for code, _ in errors(lambda: programs[name](True))} == {WRONG[name]}
+
+
+def test_it_does_not_matter_which_hooks_come_first(programs: dict[str, Run]) -> None:
+    calls = Calls()
+    with watching_inputs(calls), watching(calls.take):  # as `attn run` has it
+        programs["torch_decoder"](True)
+    calls.finish()
+    assert [one.code for one in calls.findings if one.severity == "error"] == ["pad"]
+
+
+@pytest.mark.parametrize("name", [*WRONG, *DESIGNS])
+def test_padding_that_is_hidden_or_meant_is_not_accused(name: str, programs: dict[str, Run]) -> None:
+    assert errors(programs[name]) == []
+
+
+@pytest.mark.parametrize("name", [*WRONG, *DESIGNS])
+def test_watching_changes_no_bit(name: str, programs: dict[str, Run]) -> None:
+    for arguments in [(), (True,)][: 1 + bool(inspect.signature(programs[name]).parameters)]:
+        torch.manual_seed(0)
+        alone = [*programs[name](*arguments), torch.get_rng_state()]
+        _, seen = watched(lambda: programs[name](*arguments))  # noqa: B023  # it is called here
+        assert all(torch.equal(one, other) for one, other in zip(alone, seen, strict=True))
