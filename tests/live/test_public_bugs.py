@@ -134,7 +134,7 @@ DESIGNS = [
     Design("cosine", "causal"),
     Design("qk_norm", "causal"),
     Design("cosine_sdpa", "full"),
-    Design("slots", "full", "", "no-mask"),
+    Design("slots", "full"),
     Design("query_mask", "pad"),
     Design("head_mask", "causal"),
     Design("deberta", "pad"),
@@ -152,7 +152,7 @@ DESIGNS = [
     Design("sink", "causal"),
     Design("softcap", "causal"),
     Design("softmax_one", "causal"),
-    Design("differential", "causal", "", "no-mask"),
+    Design("differential", "causal"),
     Design("top_k", None),
     Design("relative_bias", "window(4)"),
     Design("swin", None),
@@ -248,6 +248,12 @@ def test_a_published_design_is_not_accused(design: Design, programs: dict[str, C
     run = programs[design.name]
     assert {*errors(run)} <= {design.alone}
     assert {*errors(run, design.expect)} <= {design.alone, design.held}
+
+
+@pytest.mark.parametrize("name", ["local_windows"])
+def test_windows_are_no_heads(name: str, programs: dict[str, Callable[..., Any]]) -> None:
+    calls, _ = watched(programs[name])
+    assert calls.findings == ()
 
 
 @pytest.mark.parametrize("each", [*BUGS, *DESIGNS], ids=named)

@@ -62,7 +62,7 @@ class Looking:
         """
         if call.device == "meta" and call.unread is None:
             call = replace(call, unread="tensors without numbers (meta)")
-        if call.unread is not None:
+        if call.unread is not None and not call.is_mask_read:
             taken = self._taken.get((call.place, call.unread, call.findings), lambda: _unread(call))
             return taken, Before(call.shape[3], call.shape[3], False, None)
         reads, unused = (tuple(self._read(one, call.dtype) for one in some) for some in (call.given, call.unused))

@@ -89,6 +89,7 @@ class Call:
         output: weights·V, or what the API made of it; None where it is not known yet.
         findings: what only the reader of the call could see, such as a mask after the softmax.
         unread: what of the call cannot be read, in words, such as `the score_mod`; None where all of it is.
+        is_mask_read: whether all that hides keys is read nevertheless.
         lineage: the operations that made queries, keys and output; None without gradients.
     """
 
@@ -114,4 +115,5 @@ class Call:
     output: torch.Tensor | None = None
     findings: tuple[Finding, ...] = ()
     unread: str | None = None
+    is_mask_read: bool = False
     lineage: Lineage | None = None

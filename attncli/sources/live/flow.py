@@ -32,7 +32,10 @@ Stage = Literal["operand", "outer", "scores", "exp", "log", "weights", "pending"
 Number = float | torch.Tensor
 
 UNKNOWN: Number = math.nan  # among the numbers of a tensor: it was also multiplied with what is no one constant
-BESIDE = "what is beside the scores"  # why a flow is unread
+# Why a flow is unread.
+BESIDE = "what is beside the scores"
+ADDED_TO_WEIGHTS = "what is added to the weights"
+FACTOR_OF_WEIGHTS = "a factor of the weights"
 _MOST_PRODUCTS = 64  # that are followed at a time
 _MOST_HELD = 16  # numbers, masks or other weights that one tensor is followed with
 

@@ -12,7 +12,16 @@ from attncli.attention import FORBIDDEN_BELOW
 from attncli.masks.findings import Finding, Severity
 from attncli.sources.live.axes import Atom, Axis, Layout, arranged, leaves, long, size
 from attncli.sources.live.call import Call, Given
-from attncli.sources.live.flow import Flow, Laid, Operand, Product, Softmax, version
+from attncli.sources.live.flow import (
+    ADDED_TO_WEIGHTS,
+    FACTOR_OF_WEIGHTS,
+    Flow,
+    Laid,
+    Operand,
+    Product,
+    Softmax,
+    version,
+)
 from attncli.sources.live.heads import SPLIT
 from attncli.sources.live.lineage import Lineage, operation
 from attncli.sources.live.projections import swapped
@@ -20,6 +29,10 @@ from attncli.sources.live.reader import Scene
 from attncli.sources.live.scales import is_root, no_scale, scaled_twice, wrong_scale
 
 _NO_WEIGHT = 1e-6  # what a mask has to leave to a forbidden key at most
+_AGAIN = "the second normalisation of the weights"
+_DROPPED = "a dropout by hand"
+# What is done to weights and is not read, and hides no key.
+_OF_WEIGHTS = {_AGAIN, _DROPPED, FACTOR_OF_WEIGHTS, ADDED_TO_WEIGHTS}
 
 
 class Meeting(NamedTuple):
@@ -116,7 +129,7 @@ def told(scene: Scene, met: Meeting) -> Call | None:
     if flow.sinks is not None and sinks is None:
         unread.append("what is beside the scores")
     if is_again and not is_over_keys:
-        unread.append("the second normalisation of the weights")
+        unread.append(_AGAIN)
     v = arranged(met.values.tensor, met.values.layout, (axes.batch, axes.heads, axes.keys, leaves(met.width)), True)
     return Call(
         api="softmax",
@@ -139,6 +152,7 @@ def told(scene: Scene, met: Meeting) -> Call | None:
         output=arranged(met.result, met.layout, (axes.batch, axes.heads, axes.queries, leaves(met.width))),
         findings=tuple(finding for finding in found if finding is not None),
         unread=" and ".join(dict.fromkeys(each for each in unread if each is not None)) or None,
+        is_mask_read=_OF_WEIGHTS.issuperset(each for each in unread if each is not None),
         lineage=Lineage.of(q_side.operation, k_side.operation, operation(met.result)),
     )
 
@@ -246,11 +260,11 @@ def _laid_on_weights(laid: Laid, axes: _Axes, weights: torch.Tensor | None, is_a
     """Return what a mask after the softmax is: harmless where it takes weight from no row that keeps some."""
     values = _values(laid, axes)
     if laid.is_random:
-        return _Seen(unread="a dropout by hand")
+        return _Seen(unread=_DROPPED)
     if values is None or (laid.convention in ("masked", "attend") and laid.fill != 0):
         return _Seen(unread=f"what was laid on the weights by {laid.how}")
     if laid.convention not in ("masked", "attend") and not _is_binary(values):
-        return _Seen(unread="a factor of the weights")
+        return _Seen(unread=FACTOR_OF_WEIGHTS)
     forbidden = values if laid.convention == "masked" else values == 0
     if weights is None or not _has_weight(forbidden, weights):
         return _Seen()

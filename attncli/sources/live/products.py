@@ -8,7 +8,7 @@ import torch
 
 from attncli.sources.live.axes import Axis, Layout, leaves, long, size
 from attncli.sources.live.factors import Factor, Labels, joined, letters, own, own_of_broadcast
-from attncli.sources.live.flow import Flow, Laid, Product, laid_on, scaled
+from attncli.sources.live.flow import ADDED_TO_WEIGHTS, Flow, Laid, Product, laid_on, scaled
 from attncli.sources.live.following import Did, Flows, has_values
 from attncli.sources.live.meeting import Meeting, told
 
@@ -145,7 +145,7 @@ def meet(
     flows.nodes.keep_output(result, call.place)
     flows.tell(call)
     for also, layout_of_it in flow.beside:
-        also = also._replace(beside=(), unread="what is added to the weights")
+        also = also._replace(beside=(), unread=ADDED_TO_WEIGHTS)
         meet(flows, result, weights._replace(flow=also, layout=layout_of_it), other, first, second, out)
 
 
