@@ -52,8 +52,8 @@ def slopes_in(
 ) -> tuple[float, ...] | None:
     """Return the slope of every head of a bias that is −slope · |i − j|, up to a number of each row; None is another.
 
-    The softmax takes no notice of such a number, and −slope · (i − j) is written as slope · j too. A head that shows no
-    query two keys at different distances fits every slope, and gets that of ALiBi.
+    The softmax takes no notice of such a number, and −slope · (i − j) is written as slope · j too. Where no query sees
+    two keys at different distances, every slope fits, and none is returned.
 
     Args:
         bias: what is added to the scores.
@@ -61,6 +61,8 @@ def slopes_in(
         shape: `(B, H, Q, K)` of the attention, whose last query stands at the last key.
     """
     _, heads, queries, keys = shape
+    if 0 in shape:
+        return ()
     i, j = np.arange(queries)[:, None] + max(keys - queries, 0), np.arange(keys)
     allowed = np.broadcast_to(allowed, (*allowed.shape[:2], queries, keys))
     if bias.shape[2] == 1 and np.any(allowed & (j > i)):
@@ -69,16 +71,19 @@ def slopes_in(
         allowed = np.logical_or.reduce(allowed, axis=0, keepdims=True)
     bias = np.broadcast_to(bias, (*bias.shape[:3], keys))
     found: list[float] = []
+    tells = False
     for head, usual in enumerate(slopes(heads)):
         planes = [
             _Plane(bias[row, min(head, bias.shape[1] - 1)], each[min(head, len(each) - 1)], i)
             for row, each in enumerate(np.broadcast_to(allowed, (len(bias), *allowed.shape[1:])))
         ]
-        slope = next((one for one in (usual, _steepest(planes)) if all(plane.has(one) for plane in planes)), None)
+        span, steepest = max((plane.widest() for plane in planes), default=(0.0, 0.0))
+        tells |= span > 0
+        slope = next((one for one in (usual, steepest) if all(plane.has(one) for plane in planes)), None)
         if slope is None:
             return None
         found.append(slope)
-    return tuple(found)
+    return tuple(found) if tells else ()
 
 
 class _Plane(NamedTuple):
@@ -110,17 +115,12 @@ class _Plane(NamedTuple):
         return bool((most - least <= _ROUNDING * np.where(allowed, np.abs(bias), 0).max(axis=1) + 1e-6).all())
 
     def widest(self) -> tuple[float, float]:
-        """Return the largest difference of distances in the row with most keys, and that of the bias between them."""
+        """Return the largest difference of distances in the row with most keys, and the slope between these two."""
         row = int(np.count_nonzero(self.allowed, axis=1).argmax())
         seen = np.flatnonzero(self.allowed[row])
         if not seen.size:
             return 0.0, 0.0
         bias, distance = self.bias[min(row, len(self.bias) - 1), seen], np.abs(self.i[row] - seen)
         near, far = distance.argmin(), distance.argmax()
-        return float(distance[far] - distance[near]), float(bias[near]) - float(bias[far])
-
-
-def _steepest(planes: list[_Plane]) -> float:
-    """Return the slope between the keys that are furthest apart."""
-    span, fall = max(plane.widest() for plane in planes)
-    return fall / span if span else 0.0
+        span = float(distance[far] - distance[near])
+        return span, (float(bias[near]) - float(bias[far])) / span if span else 0.0

@@ -132,3 +132,13 @@ def test_falcon_scales_its_slopes_with_the_scores() -> None:
     calls.check("causal")
     with pytest.raises(UnexpectedError, match=r"its slopes are 0\.3536 times as large"):
         calls.check("causal & alibi(4)")
+
+
+def test_a_bias_of_one_key_is_not_called_alibi() -> None:
+    def run() -> None:
+        q, k, v = torch.randn(3, 2, 4, 1, 8)
+        torch.nn.functional.scaled_dot_product_attention(q, k, v, torch.randn(1, 4, 1, 1))
+
+    calls = watched(run)
+    assert [row.mask for row in calls] == ["full + bias"]
+    calls.check("causal & alibi(4)")

@@ -202,7 +202,7 @@ def _wrong_bias(mask: CallMask, expected: int | None) -> Iterator[Finding]:
         yield Finding("bias", "error", f"{name} is a bias of {counted(expected, 'head')}, and there are {heads} here")
         return
     found = mask.slopes if mask.has_bias else mask.slopes_of(np.zeros((1, 1, 1, 1), np.float32))
-    if found == right:
+    if found in (right, ()):
         return
     if not mask.has_bias:
         message = f"{name} is not added to the scores"

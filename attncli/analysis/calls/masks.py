@@ -114,7 +114,8 @@ class CallMask(NamedTuple):
         shape: `(B, H, Q, K)`.
         rule: what they follow together.
         has_bias: whether a mask adds other numbers to the scores besides.
-        slopes: of each head, where they are −slope · distance, as ALiBi's are; None where they are not.
+        slopes: of each head, where they are −slope · distance, as ALiBi's are; None where they are not, none where no
+            query sees two keys at different distances.
     """
 
     given: tuple[Bool[np.ndarray, "#B #H #Q #K"], ...]
