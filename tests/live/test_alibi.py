@@ -89,6 +89,7 @@ def test_another_bias_is_an_error(name: str, said: str, program: Callable[[str],
     calls = watched(program(name))
     mask = "full" if name == "one_sided_encoder" else "causal"
     assert wrong(calls, mask) == ""
+    assert [one.code for one in calls.findings if one.severity == "error"] == ["bias"] * (name == "rises")
     with pytest.raises(UnexpectedError, match=rf"bias: .*{said}"):
         calls.check(f"{mask} & alibi(4)")
 

@@ -118,7 +118,7 @@ BUGS = [
     Bug("cache_static", None, "cache", "cache"),
     Bug("cache_iscausal", "causal", "shape", "shape"),
     Bug("cache_twice", "causal", "cache", "cache"),
-    Bug("alibi_sign", "causal & alibi(4)", "", "bias"),
+    Bug("alibi_sign", "causal & alibi(4)", "bias", "bias"),
     Bug("alibi_slopes", "causal & alibi(4)", "", "bias", is_harmful=False),
     Bug("swin_nomask", None, "", ""),
     Bug("swin_order", None, "", ""),

@@ -47,6 +47,7 @@ def findings_of(
             yield _broadcast(one)
         yield from _beside_causal(one, mask)
     yield from _added_up(reads, call.dtype)
+    yield from _rising(mask)
     if mask.is_causal:
         yield from (_ignored(one, mask) for one in unused if not _is_causal(one))
     yield from _by_itself(call, mask, reads, {"shape", "broadcast", "dead-row"} if is_laid else {"shape"})
@@ -113,6 +114,14 @@ def _added_up(reads: Sequence[Read], dtype: str) -> Iterator[Finding]:
             message = "two masks are added whose numbers come to -inf where both hide a key"
             advice = "combine masks before they become numbers"
             yield Finding("double-fill", "error", message, int(np.count_nonzero(both)), advice=advice)
+
+
+def _rising(mask: CallMask) -> Iterator[Finding]:
+    """Yield a bias like ALiBi's whose sign is wrong: with slopes of their own, all heads prefer what is far away."""
+    slopes = mask.slopes or ()
+    if mask.shape[2] > 1 and len({*slopes}) > 1 and max(slopes) < 0:
+        message = "the bias that is added to the scores rises with the distance in every head, by a slope of its own"
+        yield Finding("bias", "error", message, len(slopes), advice="ALiBi subtracts slope·distance")
 
 
 def _ignored(one: Read, mask: CallMask) -> Finding:
