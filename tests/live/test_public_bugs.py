@@ -63,9 +63,9 @@ BUGS = [
     Bug("polarity_mfill", "pad", "leak", "leak"),
     Bug("float_kpm", "pad", "added-bool", "added-bool"),
     Bug("diag0", "causal", "dead-row", "dead-row"),
-    Bug("diag2_leak", "causal", "", "leak"),
+    Bug("diag2_leak", "causal", "leak", "leak"),
     Bug("window_plus1", "window(4)", "", "window"),
-    Bug("window_right", "window(4)", "", "leak"),
+    Bug("window_right", "window(4)", "leak", "leak"),
     Bug("window_dropped", "window(4)", "", "window"),
     Bug("prefix_off", "prefix(4)", "", "leak"),
     Bug("prefix_batch", "prefix(4)", "", "leak"),
@@ -75,7 +75,7 @@ BUGS = [
     Bug("repeat_heads", "pad", "batch", "varies"),
     Bug("skip_nopad", "pad", "pad", "pad"),
     Bug("not_inplace", "causal", "", "leak"),
-    Bug("encoder_as_decoder", "causal", "", "leak"),
+    Bug("encoder_as_decoder", "causal", "leak", "leak"),
     Bug("causal_encoder", "pad", "", "missing"),
     Bug("bert_nomask", "pad", "pad", "pad"),
     Bug("eps_1e9", "pad", "added-bool", "added-bool"),
@@ -106,7 +106,7 @@ BUGS = [
     Bug("wrong_order", "pad", "batch", "batch"),
     Bug("pad_id", "pad", "pad", "missing"),
     Bug("packed_causal", "causal & docs(6,4)", "document", "document"),
-    Bug("packed_mask_to", "causal & docs(6,4)", "", "leak"),
+    Bug("packed_mask_to", "causal & docs(6,4)", "leak", "leak"),
     Bug("packed_row0", "causal & docs(6,4)", "document", "document"),
     Bug("packed_nopos", "causal & docs(6,4)", "", ""),
     Bug("hf_packed_2d", "causal & docs(6,4)", "document", "document"),
@@ -239,7 +239,7 @@ def test_the_wrong_twin_is_found(bug: Bug, programs: dict[str, Callable[..., Any
 def test_so_many_are_found() -> None:
     harmful = [bug for bug in BUGS if bug.is_harmful]
     assert len(harmful) == 65
-    assert sum(bool(bug.alone) for bug in harmful) >= 35
+    assert sum(bool(bug.alone) for bug in harmful) >= 39
     assert sum(bool(bug.held) for bug in harmful) >= 54
 
 

@@ -8,7 +8,7 @@ import math
 import torch
 import torch.nn.functional as F
 import transformers
-from step import evaluation, step
+from step import evaluation, language_step, step
 from torch import Tensor, nn
 
 V, WIDTH, HEADS = 40, 32, 4
@@ -153,7 +153,7 @@ def polarity_triu(wrong):
         future = torch.triu(torch.ones(size, size), diagonal=1).bool()
         return F.scaled_dot_product_attention(q, k, v, attn_mask=future if wrong else ~future)
 
-    return step(NanoGPT(attend), batch(8, 8))
+    return language_step(NanoGPT(attend), batch(8, 8))
 
 
 def polarity_mfill(wrong):
@@ -169,9 +169,18 @@ def float_kpm(wrong):
 
 def triangle(wrong, diagonal, fill=float("-inf")):
     """The language model of PyTorch's tutorial, in which the diagonal of the mask is another."""
+
+    class TransformerModel(Encoder):
+        def __init__(self) -> None:
+            super().__init__(padding_idx=None)
+            self.decoder = nn.Linear(WIDTH, V)
+
+        def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+            return self.decoder(super().forward(ids, mask))
+
     ids = batch(8, 8)
     mask = torch.triu(torch.ones(8, 8) * fill, diagonal=diagonal if wrong else 1)
-    return step(Encoder(padding_idx=None), ids, mask=torch.nan_to_num(mask, nan=0.0, neginf=float("-inf")))
+    return language_step(TransformerModel(), ids, torch.nan_to_num(mask, nan=0.0, neginf=float("-inf")))
 
 
 def diag0(wrong):
@@ -185,12 +194,12 @@ def diag2_leak(wrong):
 # --- windows and prefixes -----------------------------------------------------------------------------------
 
 
-def windowed(allows, size: int = 12):
+def windowed(allows, size: int = 12, train=step):
     def attend(q, k, v, idx):
         i, j = torch.arange(size)[:, None], torch.arange(size)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=allows(i, j))
 
-    return step(NanoGPT(attend), batch(size, size))
+    return train(NanoGPT(attend), batch(size, size))
 
 
 def window_plus1(wrong):
@@ -198,7 +207,7 @@ def window_plus1(wrong):
 
 
 def window_right(wrong):
-    return windowed(lambda i, j: (i - j).abs() < 4 if wrong else (j <= i) & (i - j < 4))
+    return windowed(lambda i, j: (i - j).abs() < 4 if wrong else (j <= i) & (i - j < 4), train=language_step)
 
 
 def window_dropped(wrong):
@@ -302,7 +311,7 @@ def encoder_as_decoder(wrong):
     def attend(q, k, v, idx):
         return F.scaled_dot_product_attention(q, k, v, is_causal=not wrong)
 
-    return step(NanoGPT(attend), batch(8, 8))
+    return language_step(NanoGPT(attend), batch(8, 8))
 
 
 def causal_encoder(wrong):

@@ -21,7 +21,7 @@ from public_masks import (
     heads,
     src_mask,
 )
-from step import evaluation, step
+from step import evaluation, language_step, step
 from torch import Tensor, nn
 
 
@@ -228,12 +228,12 @@ def counted(documents: Tensor) -> Tensor:
     return (same & causal(documents.size(1))).sum(-1) - 1
 
 
-def packed(mask_of, documents: Tensor, again: bool = True) -> list[Tensor]:
+def packed(mask_of, documents: Tensor, again: bool = True, train=step) -> list[Tensor]:
     def attend(q, k, v, own):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask_of(own)[:, None])
 
     positions = counted(documents) if again else torch.arange(10).expand(len(documents), -1)
-    return step(Packed(attend), batch(10, 10), documents, positions)
+    return train(Packed(attend), batch(10, 10), documents, positions)
 
 
 SAME = torch.tensor([[0] * 6 + [1] * 4] * 2)
@@ -248,7 +248,7 @@ def packed_causal(wrong):
 
 
 def packed_mask_to(wrong):
-    return packed(lambda own: apart(own) if wrong else apart(own) & causal(10), SAME)
+    return packed(lambda own: apart(own) if wrong else apart(own) & causal(10), SAME, train=language_step)
 
 
 def packed_row0(wrong):

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import wraps
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 Program = Callable[[], list[Tensor]]
@@ -29,6 +30,13 @@ def step(model: nn.Module, *inputs: object, **options: object) -> list[Tensor]:
     output = output[0] if isinstance(output, tuple) else output
     output.float().square().mean().backward()
     return [output.detach(), *(each.grad for each in model.parameters() if each.grad is not None)]
+
+
+def language_step(model: nn.Module, ids: Tensor, *inputs: object, **options: object) -> list[Tensor]:
+    """The scores of a step of a language model, which is to predict each next word, and every gradient."""
+    scores = model.train()(ids, *inputs, **options)
+    F.cross_entropy(scores[:, :-1].flatten(0, 1), ids[:, 1:].flatten()).backward()
+    return [scores.detach(), *(each.grad for each in model.parameters() if each.grad is not None)]
 
 
 @torch.no_grad()
