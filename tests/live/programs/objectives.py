@@ -75,8 +75,8 @@ class Model(nn.Module):
         self.blocks = nn.ModuleList(Block(attend, cross) for attend in attends)
         self.head = nn.Linear(WIDTH, V, bias=False)
 
-    def hidden(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
-        x = x + self.wpe(torch.arange(x.size(1)))
+    def hidden(self, x: Tensor, memory: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
+        x = x + self.wpe(torch.arange(x.size(1)) if positions is None else positions)
         for block in self.blocks:
             x = block(x, memory)
         return x
@@ -442,8 +442,8 @@ def padding_sees_all():
     ids[1, :4] = ids[2, :6] = 0
     mask = causal(T) & (ids != 0)[:, None, None]
     mask = mask | ~mask.any(-1, keepdim=True)
-    model = Model(*[sdpa(mask)] * 2)
-    return asked(model, model(ids)[:, :-1], ids[:, 1:])
+    model, positions = Model(*[sdpa(mask)] * 2), ((ids != 0).cumsum(1) - 1).clamp(min=0)
+    return asked(model, model.head(model.hidden(model.wte(ids), None, positions))[:, :-1], ids[:, 1:])
 
 
 def picture_in_text():
