@@ -26,6 +26,7 @@ from attncli.sources.live.flow import (
     scaled,
     sinks_unread,
     together,
+    unread_weights,
     unsure,
     with_others,
 )
@@ -53,7 +54,7 @@ def _times(flows: Flows, did: Did, tensor: Any, step: Number | None, number: Num
         if flow.stage in ("operand", "outer", "scores"):
             flow = scaled(flow, number, step)
         elif flow.stage == "weights" and not any(laid.is_random for laid in flow.after):
-            flow = flow._replace(unread=FACTOR_OF_WEIGHTS)
+            flow = unread_weights(flow, FACTOR_OF_WEIGHTS)
         elif flow.stage not in ("weights", "pending"):
             return
         flows.go_on(did, tensor, node, flow)
@@ -163,7 +164,7 @@ def added(flows: Flows, did: Did) -> None:
         if flow.stage == "operand" or both.steps or did.result is left:  # of others nothing is known
             flows.go_on(did, left, node, both)
     elif flow.stage == "weights":
-        flow = flow._replace(unread=ADDED_TO_WEIGHTS)
+        flow = unread_weights(flow, ADDED_TO_WEIGHTS)
         if also is not None and also[1].stage == "weights":
             flow = beside_others(flow, also[1], also[0].layout)
         flows.go_on(did, left, node, flow)

@@ -25,8 +25,8 @@ from attncli.sources.live.call import Place
 
 # operand: what may be a factor. outer: factors multiplied, not yet summed. Then what a softmax makes, at once or by
 # hand: scores, exp of them, log of the weights, weights. pending: weights multiplied with values, not yet summed.
-# sum, logsumexp, max: what they are divided by, or less.
-Stage = Literal["operand", "outer", "scores", "exp", "log", "weights", "pending", "sum", "logsumexp", "max"]
+# sum, logsumexp, max: what they are divided by, or less. lost: what came from scores in ways that are not followed.
+Stage = Literal["operand", "outer", "scores", "exp", "log", "weights", "pending", "sum", "logsumexp", "max", "lost"]
 
 # A tensor of one element is looked at when a call is told, as looking at it waits for the device.
 Number = float | torch.Tensor
@@ -120,9 +120,10 @@ class Softmax:
         weights: what it gave.
         versions: of both then.
         is_second: whether it received weights.
+        lost: where weights of it were lost that have met no values.
     """
 
-    __slots__ = ("is_second", "layout", "over", "scores", "versions", "weights")
+    __slots__ = ("is_second", "layout", "lost", "over", "scores", "versions", "weights")
 
     def __init__(
         self,
@@ -133,6 +134,7 @@ class Softmax:
         is_second: bool = False,
     ) -> None:
         self.over, self.layout, self.scores, self.weights, self.is_second = over, layout, scores, weights, is_second
+        self.lost: Place | None = None
         self.versions = (0 if scores is None else version(scores), version(weights))
 
 
@@ -332,6 +334,12 @@ def scaled(flow: Flow, number: Number, step: Number | None) -> Flow:
 def sinks_unread(flow: Flow) -> Flow:
     """Return a flow of scores whose sinks, if there are any, are not what was put beside them any more."""
     return flow if flow.sinks is None else flow._replace(sinks=None, unread=BESIDE)
+
+
+def unread_weights(flow: Flow, what: str) -> Flow:
+    """Return a flow of weights after what hides no key; what leaves the mask unread stays said."""
+    is_readable = flow.unread in (None, ADDED_TO_WEIGHTS, FACTOR_OF_WEIGHTS)
+    return flow._replace(unread=what) if is_readable else flow
 
 
 def laid_on(flow: Flow, laid: Laid, layout: Layout) -> Flow:

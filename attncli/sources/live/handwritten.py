@@ -2,7 +2,8 @@
 
 Every function that may be part of it is seen, and says what it made of the flow of its arguments. A function that is
 not known here ends a flow. The attention is told when its weights meet the values; a softmax whose weights meet none
-(of a classifier, of a router) is no attention.
+(of a classifier, of a router) is no attention. What puts scores or weights together anew, as bands of blocks are made,
+ends a flow too, and their softmax is counted.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from attncli.sources.live import elementwise, products, softmax, views
+from attncli.sources.live import elementwise, products, softmax, unfollowed, views
 from attncli.sources.live.cost import Cost
 from attncli.sources.live.following import Did, Flows
 from attncli.sources.live.reader import Handler, Reader, Scene
@@ -38,6 +39,7 @@ _BEGIN: dict[str, _Takes] = {
 }
 _GO_ON: dict[str, _Takes] = {
     **dict.fromkeys(("cat", "concat"), views.joined),
+    "stack": unfollowed.lose,
     **dict.fromkeys(("neg", "negative", "__neg__"), elementwise.negated),
     **dict.fromkeys(("add", "__add__", "__radd__"), elementwise.added),
     **dict.fromkeys(("sub", "subtract", "__sub__", "rsub", "__rsub__"), elementwise.added),
@@ -59,8 +61,16 @@ _GO_ON: dict[str, _Takes] = {
     "__getitem__": views.index,
     **dict.fromkeys(("contiguous", "clone", "detach", "to", "type", "type_as"), views.same),
     **dict.fromkeys(("float", "half", "bfloat16", "double", "cpu", "cuda", "nan_to_num"), views.same),
+    **dict.fromkeys(("linear", "conv1d", "conv2d", "layer_norm", "rms_norm"), products.mixed),
+    **dict.fromkeys(("batch_norm", "group_norm", "instance_norm"), products.mixed),
+    **dict.fromkeys((*unfollowed.PLACING, *unfollowed.CHANGING), unfollowed.lose),
     **dict.fromkeys(("gt", "lt", "ge", "le", "__gt__", "__lt__", "__ge__", "__le__"), elementwise.compared),
 }
+# What makes something else of scores or weights, and not these in another order or another place.
+_ENDING = (
+    products.matmul, products.einsum, products.added_product, products.mixed, softmax.softmax, softmax.summed,
+    softmax.greatest, elementwise.drawn, unfollowed.lose,
+)  # fmt: skip
 
 
 class HandWritten(Reader):
@@ -89,13 +99,15 @@ class HandWritten(Reader):
                         yield function, seen
 
     def _seen(self, name: str, takes: _Takes) -> Handler:
-        flows, cost = self._flows, self._flows.cost
+        flows, cost, goes_on = self._flows, self._flows.cost, takes not in _ENDING
 
         def seen(_: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
             if flows.nodes.is_over:
                 return
-            begun = cost.clock()
-            takes(flows, Did(name, args, kwargs, result))
+            begun, did = cost.clock(), Did(name, args, kwargs, result)
+            takes(flows, did)
+            if goes_on:
+                unfollowed.lose(flows, did)
             if cost.is_too_much(begun):
                 flows.nodes.end()
                 flows.scene.note(_TOO_MUCH)

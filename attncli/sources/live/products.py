@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
-from attncli.sources.live.axes import Axis, Layout, leaves, long, size
+from attncli.sources.live.axes import Axis, Layout, fresh, leaves, long, size
 from attncli.sources.live.factors import Factor, Labels, joined, letters, own, own_of_broadcast
-from attncli.sources.live.flow import ADDED_TO_WEIGHTS, Flow, Laid, Product, laid_on, scaled
+from attncli.sources.live.flow import ADDED_TO_WEIGHTS, Flow, Laid, Product, laid_on, scaled, unread_weights
 from attncli.sources.live.following import Did, Flows, has_values
 from attncli.sources.live.meeting import Meeting, told
+from attncli.sources.live.unfollowed import forget
 
 
 def matmul(flows: Flows, did: Did) -> None:
@@ -104,6 +105,21 @@ def multiply(
     flows.nodes.follow(result, Flow("scores", product, four=four, family=flows.nodes.begin()), layout)
 
 
+def mixed(flows: Flows, did: Did) -> None:
+    """Follow scores or weights whose heads a layer or a convolution of one cell mixes, or a norm goes over."""
+    tensor, weight = did.first(), did.get(1, "weight")
+    if (found := flows.of(did, tensor)) is None or did.result.ndim != tensor.ndim:
+        return
+    node, flow = found
+    axis = len(node.layout) - 1 if did.name in ("linear", "layer_norm", "rms_norm") else 1
+    cells = weight.shape[2:] if did.name.startswith("conv") else ()
+    if all(each == 1 for each in cells) and _mixes_heads(flow, [node.layout[axis]]):
+        layout = list(node.layout)
+        if did.result.shape[axis] != tensor.shape[axis]:
+            layout[axis] = fresh(did.result.shape[axis : axis + 1])[0]
+        _mix(flows, did.result, flow if flow.softmax else flow._replace(scale=None), tuple(layout))
+
+
 def _mix(flows: Flows, result: torch.Tensor, flow: Flow, layout: Layout) -> None:
     """Follow scores or weights whose heads were mixed."""
     if [size(axis) for axis in layout] == list(result.shape):
@@ -144,8 +160,9 @@ def meet(
             state.flow, state.was_told = None, True
     flows.nodes.keep_output(result, call.place)
     flows.tell(call)
+    forget(flows, flow)
     for also, layout_of_it in flow.beside:
-        also = also._replace(beside=(), unread=ADDED_TO_WEIGHTS)
+        also = unread_weights(also._replace(beside=()), ADDED_TO_WEIGHTS)
         meet(flows, result, weights._replace(flow=also, layout=layout_of_it), other, first, second, out)
 
 

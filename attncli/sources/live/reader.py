@@ -75,6 +75,12 @@ class Scene(Protocol):
     def tell_late(self, place: Place, finding: Finding) -> None:
         """Say what is wrong with an attention that was handed over before."""
 
+    def lose(self, shape: tuple[int, ...]) -> Place:
+        """Count a softmax whose weights could not be followed; return where that was."""
+
+    def find(self, place: Place) -> None:
+        """Take one back that was counted, as its weights met values."""
+
     def note(self, text: str) -> None:
         """Say once what a reader of the whole should know."""
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from attncli.sources.live import unfollowed
 from attncli.sources.live.axes import Atom, fresh, long
 from attncli.sources.live.elementwise import clamped
 from attncli.sources.live.factors import Factor
@@ -17,10 +18,14 @@ from attncli.sources.live.products import meet, multiply
 def softmax(flows: Flows, did: Did) -> None:
     """Take a softmax, which makes weights, or a log_softmax, whose exp does."""
     tensor, dim = did.first(), did.get(1, "dim")
-    if (found := flows.of(did, tensor)) is None or found[1].stage not in ("scores", "weights"):
+    if (found := flows.of(did, tensor)) is None or found[1].stage not in ("scores", "weights", "lost"):
         return
     node, flow = found
-    over = long((node.layout[_softmax_axis(dim, tensor.ndim)],))
+    axis = _softmax_axis(dim, tensor.ndim)
+    over = long((node.layout[axis],))
+    if flow.stage == "lost":
+        unfollowed.count(flows, tensor, axis)
+        return
     if "log" in did.name:
         if flow.stage == "scores":
             flows.go_on(did, tensor, node, flow._replace(stage="log", summed=over), node.layout)

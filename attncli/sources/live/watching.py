@@ -41,6 +41,7 @@ from attncli.sources.live.places import Names, is_in_compiled_region, user_line
 from attncli.sources.live.projections import Projected
 from attncli.sources.live.reader import Handler, ModuleHandler, Reader, may_look
 from attncli.sources.live.sdpa import Sdpa
+from attncli.sources.live.unfollowed import Unfollowed
 
 _EAGERLY = (
     "what torch.compile compiles ran eagerly while it was watched; without, its numbers may differ in their last digits"
@@ -89,6 +90,7 @@ class Watch:
         self.only = module
         self.start = os.getcwd()
         self._on_call, self._on_loss, self._on_late = on_call, on_loss, on_late
+        self._unfollowed = Unfollowed(self.notes)
         self._one_at_a_time = threading.RLock()
         self._fault: Exception | None = None
 
@@ -112,6 +114,16 @@ class Watch:
         if self._on_late is not None:
             with self._one_at_a_time:
                 self._on_late(place, finding)
+
+    def lose(self, place: Place, shape: tuple[int, ...]) -> None:
+        """Count a softmax whose weights could not be followed."""
+        with self._one_at_a_time:
+            self._unfollowed.count(place, shape)
+
+    def find(self, place: Place) -> None:
+        """Take such a softmax back."""
+        with self._one_at_a_time:
+            self._unfollowed.forget(place)
 
     def failed(self, fault: Exception) -> None:
         """Keep the first thing that went wrong in us: the program goes on, and it is raised at the end."""
@@ -369,6 +381,16 @@ class _Thread(TorchFunctionMode):
     def tell_late(self, place: Place, finding: Finding) -> None:
         """See Scene."""
         self._watch.tell_late(place, finding)
+
+    def lose(self, shape: tuple[int, ...]) -> Place:
+        """See Scene."""
+        place = self.place()
+        self._watch.lose(place, shape)
+        return place
+
+    def find(self, place: Place) -> None:
+        """See Scene."""
+        self._watch.find(place)
 
     def note(self, text: str) -> None:
         """See Scene."""

@@ -1,0 +1,255 @@
+"""Attention whose weights cannot be read whole, or not be followed from scores to values; and softmaxes of none."""
+
+import torch
+import torch.nn.functional as F
+from step import HEADS, WIDTH, evaluation, main, sentences, step
+from torch import Tensor, nn
+
+HEAD, T, WINDOW, BLOCK = WIDTH // HEADS, 12, 3, 4
+
+
+class Heads(nn.Module):
+    """Queries, keys and values of each head, and what comes after them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, HEADS, HEAD)).permute(2, 0, 3, 1, 4)
+        return self.proj(self.attend(q, k, v).transpose(1, 2).flatten(2))
+
+
+class TalkingHeads(nn.Module):
+    """CaiT as timm has it: heads are mixed by a linear layer before the softmax and after it."""
+
+    def __init__(self, dim: int = WIDTH, num_heads: int = HEADS) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.scale = (dim // num_heads) ** -0.5
+        self.qkv = nn.Linear(dim, dim * 3)
+        self.attn_drop = nn.Dropout(0.0)
+        self.proj = nn.Linear(dim, dim)
+        self.proj_l = nn.Linear(num_heads, num_heads)
+        self.proj_w = nn.Linear(num_heads, num_heads)
+
+    def forward(self, x: Tensor) -> Tensor:
+        B, N, C = x.shape
+        qkv = self.qkv(x).reshape(B, N, 3, self.num_heads, C // self.num_heads).permute(2, 0, 3, 1, 4)
+        q, k, v = qkv[0] * self.scale, qkv[1], qkv[2]
+        attn = q @ k.transpose(-2, -1)
+        attn = self.proj_l(attn.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        attn = attn.softmax(dim=-1)
+        attn = self.proj_w(attn.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        attn = self.attn_drop(attn)
+        x = (attn @ v).transpose(1, 2).reshape(B, N, C)
+        return self.proj(x)
+
+
+class ConvolvedHeads(Heads):
+    """Heads that convolutions of one cell mix, as x-transformers has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.after = (nn.Conv2d(HEADS, HEADS, 1, bias=False) for _ in range(2))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        dots = self.before(torch.einsum("b h i d, b h j d -> b h i j", q, k) * HEAD**-0.5)
+        attn = self.after(dots.softmax(dim=-1))
+        return torch.einsum("b h i j, b h j d -> b h i d", attn, v)
+
+
+class ReAttention(Heads):
+    """DeepViT as vit-pytorch has it: heads are mixed after the softmax, and normalised."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reattn_weights, self.reattn_norm = nn.Parameter(torch.randn(HEADS, HEADS)), nn.LayerNorm(HEADS)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        attn = (torch.einsum("b h i d, b h j d -> b h i j", q, k) * HEAD**-0.5).softmax(dim=-1)
+        attn = torch.einsum("b h i j, h g -> b g i j", attn, self.reattn_weights)
+        attn = self.reattn_norm(attn.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return torch.einsum("b h i j, b h j d -> b h i d", attn, v)
+
+
+class NormalizedHeads(Heads):
+    """DeepViT as its authors have it: a convolution and a batch norm over the heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reatten_matrix, self.var_norm = nn.Conv2d(HEADS, HEADS, 1, 1), nn.BatchNorm2d(HEADS)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        attn = (q @ k.transpose(-2, -1) * HEAD**-0.5).softmax(dim=-1)
+        attn = self.var_norm(self.reatten_matrix(attn)) * 0.5
+        return attn @ v
+
+
+class Softclamped(Heads):
+    """Logits that are clamped softly before the mask, as x-transformers has it."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        dots = torch.einsum("b h i d, b h j d -> b h i j", q, k) * HEAD**-0.5
+        dots = (dots / 50.0).tanh() * 50.0
+        dots = dots.masked_fill(torch.ones(T, T, dtype=torch.bool).triu(1), -torch.finfo(dots.dtype).max)
+        return torch.einsum("b h i j, b h j d -> b h i d", dots.softmax(dim=-1, dtype=torch.float32), v)
+
+
+class Band(Heads):
+    """A band of diagonals as Longformer has it: of overlapping chunks, put together in a matrix of their own."""
+
+    def chunk(self, x: Tensor) -> Tensor:
+        rows, length, width = x.shape
+        row, place, number = x.stride()
+        size = (rows, length // WINDOW - 1, WINDOW * 2, width)
+        return x.as_strided(size=size, stride=(row, place * WINDOW, place, number))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        batch, heads, length, width = q.shape
+        q, k, v = (x.reshape(batch * heads, length, width) for x in (q / HEAD**0.5, k, v))
+        scores = torch.einsum("bcxd,bcyd->bcxy", self.chunk(q), self.chunk(k))
+        scores = F.pad(scores, (0, 0, 0, 1))
+        scores = scores.view(*scores.shape[:2], scores.shape[3], scores.shape[2])
+        band = scores.new_zeros(batch * heads, length // WINDOW, WINDOW, 2 * WINDOW + 1)
+        band[:, :-1, :, WINDOW:] = scores[:, :, :WINDOW, : WINDOW + 1]
+        band[:, -1, :, WINDOW:] = scores[:, -1, WINDOW:, : WINDOW + 1]
+        band[:, 1:, :, :WINDOW] = scores[:, :, -(WINDOW + 1) : -1, WINDOW + 1 :]
+        probs = F.softmax(band.view(batch * heads, length, 2 * WINDOW + 1), dim=-1)  # <-
+        around = F.pad(v, (0, 0, WINDOW, WINDOW), value=-1).unfold(1, 2 * WINDOW + 1, 1)
+        return torch.einsum("btk,btdk->btd", probs, around).view(batch, heads, length, width)
+
+
+class Blocks(Heads):
+    """Bands of blocks beside each other, as BigBird has them: the one before, its own, the next, and the first."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k, v = (x.unflatten(2, (T // BLOCK, BLOCK)) for x in (q, k, v))
+        band = [torch.einsum("bhnqd,bhnkd->bhnqk", q, k.roll(shift, 2)) for shift in (1, 0, -1)]
+        first = torch.einsum("bhnqd,bhkd->bhnqk", q, k[:, :, 0])
+        weights = (torch.cat([*band, first], dim=-1) * HEAD**-0.5).softmax(dim=-1)  # <-
+        *parts, of_first = weights.split(BLOCK, -1)
+        out = torch.einsum("bhnqk,bhkd->bhnqd", of_first, v[:, :, 0])
+        for shift, part in zip((1, 0, -1), parts, strict=True):
+            out = out + torch.einsum("bhnqk,bhnkd->bhnqd", part, v.roll(shift, 2))
+        return out.flatten(2, 3)
+
+
+class StackedWeights(Heads):
+    """Weights that are put on top of each other after the softmax, and meet their values there."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        weights = [(one @ two.mT * HEAD**-0.5).softmax(dim=-1) for one, two in zip(q, k, strict=True)]
+        return torch.stack(weights) @ v  # <-
+
+
+# Softmaxes of no attention, or of one that is shown.
+
+
+class Logged(Heads):
+    """Weights whose picture and sharpness are kept beside."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        weights = (q @ k.mT * HEAD**-0.5).softmax(dim=-1)
+        self.picture = F.pad(weights.detach(), (1, 1, 1, 1)).mean(1)
+        self.sharpness = weights.square().sum(-1).mean()
+        return weights @ v
+
+
+class Adapted(nn.Module):
+    """Words that are chosen of a table which is computed: a low rank is added to it, and it is turned over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.low, self.high = nn.Embedding(T, WIDTH), nn.Linear(2, T), nn.Linear(WIDTH, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        table = self.table.weight + self.low.weight @ self.high.weight
+        return F.relu(x @ table.T).softmax(dim=-1) @ table
+
+
+class Linear(Heads):
+    """Linear attention, whose output is normalised, and goes to a classifier and a router."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.classes, self.experts = nn.LayerNorm(HEAD), nn.Linear(HEAD, T), nn.Linear(HEAD, 3)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out = self.norm(q.softmax(dim=-1) @ (k.softmax(dim=-2).mT @ v))
+        words = F.relu(self.classes(out)).softmax(dim=-1)
+        gates = self.experts(out).softmax(dim=-1)
+        return out * words.amax(-1, keepdim=True) * gates.amax(-1, keepdim=True)
+
+
+class Matched(Heads):
+    """Places of two pictures that are matched: nothing is weighed by it."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        likeness = q @ k.mT
+        return v * (likeness.softmax(dim=-1) * likeness.softmax(dim=-2)).amax(-1, keepdim=True)
+
+
+def run(model: type[nn.Module]) -> list[Tensor]:
+    return step(model(), sentences(T))
+
+
+def talking_heads():
+    return run(TalkingHeads)
+
+
+def talking_heads_in_evaluation():
+    return evaluation(TalkingHeads(), sentences(T))
+
+
+def convolved_heads():
+    return run(ConvolvedHeads)
+
+
+def re_attention():
+    return run(ReAttention)
+
+
+def normalized_heads():
+    return run(NormalizedHeads)
+
+
+def softclamped():
+    return run(Softclamped)
+
+
+def band():
+    return run(Band)
+
+
+def bands_of_two_layers():
+    return step(nn.Sequential(Band(), Band()), sentences(T))
+
+
+def blocks():
+    return run(Blocks)
+
+
+def stacked_weights():
+    return run(StackedWeights)
+
+
+def logged():
+    return run(Logged)
+
+
+def adapted():
+    return run(Adapted)
+
+
+def linear():
+    return run(Linear)
+
+
+def matched():
+    return run(Matched)
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    main(globals())
