@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from attncli.analysis.calls.caches import Before, Past, last_seen, past_of, without_empty_slots
 from attncli.analysis.calls.findings import findings_of
+from attncli.analysis.calls.heads import findings_of_heads
 from attncli.analysis.calls.laid import wrongly_laid
 from attncli.analysis.calls.masks import CallMask, Read, digest_of, mask_of, read
 from attncli.analysis.calls.passes import Pass
@@ -94,6 +95,7 @@ class Looking:
             *past.findings,
             *wrongly_laid(call, mask, words),
             *findings_of(call, mask, reads, unused, past.is_grown),
+            *findings_of_heads(call),
         )
         return Taken(call.place, mask, reads, found, sees_later=mask.rule.expression is None and mask.sees_later)
 

@@ -1,0 +1,115 @@
+"""What q, k and the numbers of a mask say of a call: padding dealt to heads, shared keys, biases of distance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+import attncli
+
+B, H, T, D = 4, 4, 8, 8
+LENGTHS = torch.tensor([8, 6, 5, 3])
+REAL = torch.arange(T) < LENGTHS[:, None]
+CAUSAL = torch.ones(T, T, dtype=torch.bool).tril()
+DISTANCE = torch.arange(T) - torch.arange(T)[:, None]
+SLOPES = 2.0 ** -torch.arange(2, 2 * H + 1, 2)[:, None, None]
+sdpa = F.scaled_dot_product_attention
+
+
+def drawn(rows: int = B, heads: int = H) -> Tensor:
+    return torch.randn(rows, heads, T, D, generator=torch.Generator().manual_seed(rows + heads))
+
+
+def masked(mask: Tensor, rows: int = B) -> Callable[[], object]:
+    return lambda: sdpa(drawn(rows), drawn(rows), drawn(rows), attn_mask=mask)
+
+
+def by_hand(lay: Callable[[Tensor], Tensor]) -> Callable[[], object]:
+    return lambda: lay(drawn() @ drawn().mT / D**0.5).softmax(-1) @ drawn()
+
+
+def of_module(mask: Tensor, rows: int) -> Callable[[], object]:
+    model, x = nn.MultiheadAttention(H * D, H, batch_first=True), torch.randn(rows, T, H * D)
+    return lambda: model(x, x, x, attn_mask=mask)
+
+
+def grouped(keys: Callable[[Tensor], Tensor], values: Callable[[Tensor], Tensor]) -> Callable[[], object]:
+    return lambda: sdpa(drawn(), keys(drawn(heads=2)), values(drawn(heads=2) + 1), is_causal=True)
+
+
+def tiled(x: Tensor) -> Tensor:
+    return x.repeat(1, 2, 1, 1)
+
+
+def side_by_side(x: Tensor) -> Tensor:
+    return x.repeat_interleave(2, dim=1)
+
+
+PADDING = ~REAL[:3, None, :].expand(-1, T, -1)
+FORBIDDEN = torch.zeros(T, T).masked_fill(~CAUSAL, float("-inf"))
+WRONG = {
+    "along the heads": (masked(REAL[None, :, None, :]), "batch"),
+    "along the heads, by hand": (by_hand(lambda scores: scores.masked_fill(~REAL[:, None, :], -1e9)), "batch"),
+    "along the heads, and causal": (masked(CAUSAL & REAL[None, :, None, :]), "batch"),
+    "along the heads, on the left": (masked(REAL.flip(1)[None, :, None, :]), "batch"),
+    "repeated": (of_module(PADDING.repeat(H, 1, 1), 3), "batch"),
+    "repeated, and causal": (of_module((PADDING | ~CAUSAL).repeat(H, 1, 1), 3), "batch"),
+    "keys tiled, values not": (grouped(tiled, side_by_side), "heads"),
+    "values tiled, keys not": (grouped(side_by_side, tiled), "heads"),
+    "ALiBi of the other sign": (masked(FORBIDDEN - SLOPES * DISTANCE), "bias"),
+    "ALiBi of the other sign, by hand": (by_hand(lambda scores: scores - SLOPES * DISTANCE + FORBIDDEN), "bias"),
+    "ALiBi of the other sign, both sides": (masked(SLOPES * DISTANCE.abs()), "bias"),
+    "ALiBi of the other sign, a row": (by_hand(lambda s: s - SLOPES * torch.arange(T) + FORBIDDEN), "bias"),
+}
+NOTED = {
+    "keys and values tiled": (grouped(tiled, tiled), "heads"),
+    "heads with masks of their own": (masked(torch.stack([CAUSAL, CAUSAL, CAUSAL, CAUSAL.triu(-2)])), "varies"),
+    "a window that is padded": (
+        masked((torch.arange(32) < 20).view(1, 4, 1, 8) | torch.eye(T, dtype=torch.bool)),
+        "varies",
+    ),
+    "masks of each head in each row": (
+        of_module(torch.stack([~CAUSAL, ~CAUSAL, ~CAUSAL, ~CAUSAL.triu(-2)]).repeat(3, 1, 1), 3),
+        "varies",
+    ),
+}
+RIGHT = {
+    "along the batch": masked(REAL[:, None, None, :]),
+    "repeated one by one": of_module(PADDING.repeat_interleave(H, 0), 3),
+    "shared side by side": grouped(side_by_side, side_by_side),
+    "shared by all": lambda: sdpa(drawn(), drawn(heads=1).expand(-1, H, -1, -1), drawn(heads=1).expand(-1, H, -1, -1)),
+    "ALiBi": masked(FORBIDDEN + SLOPES * DISTANCE),
+    "ALiBi of a row": by_hand(lambda scores: scores + SLOPES * torch.arange(T) + FORBIDDEN),
+    "ALiBi on both sides": masked(-SLOPES * DISTANCE.abs()),
+    "a learned bias": masked(torch.randn(H, T, T, generator=torch.Generator().manual_seed(1))),
+    "a bias that is nearly even": masked(FORBIDDEN + 5 - 0.001 * DISTANCE),
+    "a bias of two keys": lambda: sdpa(
+        *(drawn()[:, :, :2] for _ in "qkv"), attn_mask=FORBIDDEN[:2, :2] - DISTANCE[:2, :2]
+    ),
+}
+
+
+def found(program: Callable[[], object]) -> list[tuple[str, str]]:
+    with attncli.watch() as calls:
+        program()
+    assert calls
+    return [(one.code, one.severity) for one in calls.findings]
+
+
+@pytest.mark.parametrize(("program", "code"), WRONG.values(), ids=WRONG)
+def test_what_is_wrong_is_an_error(program: Callable[[], object], code: str) -> None:
+    assert (code, "error") in found(program)
+
+
+@pytest.mark.parametrize(("program", "code"), NOTED.values(), ids=NOTED)
+def test_what_may_be_meant_is_a_note(program: Callable[[], object], code: str) -> None:
+    assert {*found(program)} == {(code, "note")}
+
+
+@pytest.mark.parametrize("program", RIGHT.values(), ids=RIGHT)
+def test_what_is_right_is_not_said(program: Callable[[], object]) -> None:
+    assert found(program) == []
