@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import json
 import sys
+import tracemalloc
 import types
 from collections import deque
 from collections.abc import Iterator
@@ -13,14 +15,19 @@ from itertools import islice
 from typing import Any
 from weakref import WeakSet
 
+import growing
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from growing import STYLES, Endless
+from growing import STYLES, Endless, total
+from torch import nn
+from whole_program import forked
 
 import attncli.sources.live.watching as watching_module
+from attncli.analysis.calls import looking
 from attncli.analysis.calls.calls import Calls
 from attncli.sources.live import handwritten
+from attncli.sources.live.cost import SECONDS
 from attncli.sources.live.flow import Nodes
 from attncli.sources.live.following import Did
 from attncli.sources.live.handwritten import HandWritten
@@ -130,6 +137,105 @@ def test_no_bit_is_changed(style: Endless) -> None:
     assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
 
 
+@pytest.mark.parametrize("name", ["keys_joined", "slots_assigned", "by_einsum", "multiplied", "residual"])
+def test_ten_thousand_steps(name: str) -> None:
+    """They take little memory beyond the program's, see `growing.main`; all of it is counted, or it is said."""
+    finished = forked("run", "-F", "json", growing.__file__, name, "10000")
+    assert finished.returncode == 0, finished.stderr[-2000:]
+    assert finished.stdout.strip() == total(name, 10_000)
+    document = json.loads(finished.stderr.splitlines()[-1])
+    calls = sum(row["calls"] for row in document["places"])
+    assert calls == 10_000 or (calls and any("longer than the program" in note for note in document["notes"]))
+
+
+# What is kept of masks and modules.
+
+
+def test_masks_that_are_new_at_every_step_are_kept_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looking, "_MOST_BYTES", 2**22)
+    x, size = torch.randn(1, 1, 1024, 4), 2**20
+    causal = torch.ones(1024, 1024, dtype=torch.bool).tril()
+    tracemalloc.start()
+    try:
+        with watched():
+            kept = []
+            for step in range(24):
+                F.scaled_dot_product_attention(x, x, x, attn_mask=causal & (torch.arange(1024) < 1000 - step))
+                kept.append(tracemalloc.get_traced_memory()[0] / size)
+    finally:
+        tracemalloc.stop()
+    assert kept[-1] < kept[7] + 2  # MiB, of one each
+
+
+def test_of_words_whose_attention_nobody_looks_at_few_are_kept() -> None:
+    words = torch.nn.Embedding(50, 4, padding_idx=0)
+    tracemalloc.start()
+    try:
+        with watched():
+            kept = []
+            for _ in range(300):
+                ids = torch.randint(1, 50, (8, 128))
+                ids[:, 100:] = 0
+                words(ids)
+                kept.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert kept[-1] < kept[99] + 2**18  # a batch takes 8 KiB
+
+
+def test_a_module_that_its_model_does_not_hold_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.apart = [Apart()]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.apart[0](x)
+
+    class Apart(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.scaled_dot_product_attention(x, x, x)
+
+    walks = 0
+    walk = nn.Module.named_modules
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal walks
+        walks += 1
+        return walk(*args, **kwargs)
+
+    model = Model()
+    monkeypatch.setattr(nn.Module, "named_modules", counted)
+    with watched() as calls:
+        for _ in range(20):
+            model(torch.randn(1, 1, 3, 4))
+    assert [(row.calls, row.module) for row in calls] == [(20, "")]
+    assert walks <= 3
+
+
+def test_modules_that_a_module_makes_end_as_without() -> None:
+    alive: list[int] = []
+
+    class Maker(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made = WeakSet[nn.Module]()
+            for _ in range(50):
+                layer = nn.Linear(4, 4)
+                made.add(layer)
+                x = layer(x)
+            del layer
+            gc.collect()
+            alive.append(len(made))
+            return x
+
+    with watched():
+        Maker()(torch.randn(2, 4))
+    assert alive[0] <= 1  # the first is known for as long as the other runs
+
+
+# The cost.
+
+
 class Clock:
     """A clock that stands still until somebody says that time has passed."""
 
@@ -177,7 +283,7 @@ def test_what_takes_longer_than_the_program_ends_and_is_said(
 def test_what_is_not_followed_any_more_is_not_accused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody knows by then that queries were scaled before the call."""
     clock = Clock()
-    clock.following(20, monkeypatch)
+    clock.following(SECONDS, monkeypatch)
     with watched() as calls:
         x = torch.randn(1, 1, 4, 16)
         attended_by_hand_and_fused(1, clock, 1)

@@ -77,7 +77,7 @@ class Calls(Displayed, Sequence[Row]):
         self._seen_at: dict[Place, int] = {}
         self._before: dict[Place, Before] = {}  # the last call there
         self._open: dict[int, Pass] = {}  # of each thread
-        self._known: Latest[tuple[Step, list[tuple[Finding, ...]]]] = Latest(_MOST_STEPS)
+        self._known: Latest[tuple[Step, list[tuple[Finding, ...]]]] = Latest(_MOST_STEPS, lambda known: known[0].size)
         self._to_check: list[Step] = []
         self._bytes = 0
         self._made_nan = False

@@ -23,14 +23,21 @@ if TYPE_CHECKING:
     from jaxtyping import Int
 
 Value = TypeVar("Value")
+_MOST_BYTES = 2**25  # of the masks of what is kept
 
 
 class Latest(Generic[Value]):
-    """What was made last, up to a number, so that a program whose masks are new at every step fills no memory."""
+    """What was made last, so that a program whose masks are new at every step fills no memory.
 
-    def __init__(self, most: int) -> None:
+    Args:
+        most: how many are kept.
+        size: gives the bytes that one takes; of large ones fewer are kept, and the last in any case.
+    """
+
+    def __init__(self, most: int, size: Callable[[Value], int] = lambda _: 0) -> None:
         self._made: OrderedDict[Hashable, Value] = OrderedDict()
-        self._most = most
+        self._most, self._size = most, size
+        self._bytes = 0
 
     def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
         """Return what was made for a key, or make it."""
@@ -38,8 +45,10 @@ class Latest(Generic[Value]):
             self._made.move_to_end(key)
             return self._made[key]
         made = self._made[key] = make()
-        if len(self._made) > self._most:
-            self._made.popitem(last=False)
+        self._bytes += self._size(made)
+        while len(self._made) > 1 and (len(self._made) > self._most or self._bytes > _MOST_BYTES):
+            _, oldest = self._made.popitem(last=False)
+            self._bytes -= self._size(oldest)
         return made
 
 
@@ -48,9 +57,9 @@ class Looking:
 
     def __init__(self) -> None:
         self._same: Memory[Read] = Memory()  # by the tensor
-        self._equal: Latest[Read] = Latest(32)  # by its values
-        self._masks: Latest[CallMask] = Latest(64)
-        self._taken: Latest[Taken] = Latest(128)
+        self._equal: Latest[Read] = Latest(32, lambda read: read.allowed.nbytes)  # by its values
+        self._masks: Latest[CallMask] = Latest(64, lambda mask: mask.size)
+        self._taken: Latest[Taken] = Latest(128, lambda taken: taken.size)
         self._last: Latest[Int[np.ndarray, "#B Q"]] = Latest(8)
 
     def look(self, call: Call, here: Pass, before: Before | None = None) -> tuple[Taken, Before]:

@@ -126,6 +126,11 @@ class CallMask(NamedTuple):
     slopes: tuple[float, ...] | None = None
 
     @property
+    def size(self) -> int:
+        """How many bytes what it was given takes."""
+        return sum(one.nbytes for one in self.given)
+
+    @property
     def past(self) -> int:
         """How many keys stand before the first query, if the last query stands at the last key."""
         return max(self.shape[3] - self.shape[2], 0)

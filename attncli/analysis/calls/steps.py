@@ -45,6 +45,11 @@ class Taken(NamedTuple):
     unread: str | None = None
     sees_later: bool = False
 
+    @property
+    def size(self) -> int:
+        """How many bytes its masks take."""
+        return 0 if self.mask is None else self.mask.size
+
 
 class Beside(NamedTuple):
     """A call, and what inputs of modules say of its batch.

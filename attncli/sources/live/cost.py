@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-SECONDS = 10.0  # that following may take before it is compared with the program
+SECONDS = 30.0  # that following may take before it is compared with the program
 
 
 class Cost:

@@ -102,6 +102,10 @@ def joined(left: Factor, right: Factor, first: Labels, second: Labels) -> dict[o
                 axes[label] = axis
             elif size(known) == each and len(known := leaves(known)) == 1 < len(finer := leaves(axis)):
                 known[0].divided([leaf.size for leaf in finer])
+    asking = {leaf for label in first if label not in second for leaf in leaves(axes[label])}
+    for label in second:
+        if label not in first and not asking.isdisjoint(leaves(axes[label])):
+            axes[label] = (Atom(size(axes[label])),)  # keys of the very tokens of the queries are counted on their own
     return axes
 
 

@@ -13,7 +13,7 @@ import sysconfig
 from functools import cache
 from types import FrameType
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 
@@ -93,6 +93,7 @@ class Names:
 
     def __init__(self) -> None:
         self._known: WeakKeyDictionary[torch.nn.Module, dict[int, str]] = WeakKeyDictionary()
+        self._strangers: WeakKeyDictionary[torch.nn.Module, WeakSet[torch.nn.Module]] = WeakKeyDictionary()
 
     def name(self, running: Sequence[torch.nn.Module]) -> str | None:
         """Return the name of the innermost of the modules that run, outermost first, in the outermost of them.
@@ -114,12 +115,15 @@ class Names:
             return ""
         for is_new in (False, True):
             names = self._known.get(root)
+            if is_new and module in self._strangers.get(root, ()):  # looking among all modules takes long
+                return None
             if names is None or is_new:
                 names = {id(each): name for name, each in root.named_modules()}
                 self._known[root] = names
             name = names.get(id(module))
             if name is not None and _at(root, name) is module:
                 return name
+        self._strangers.setdefault(root, WeakSet()).add(module)
         return None
 
 

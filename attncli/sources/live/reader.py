@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # Takes function, arguments, keyword arguments and result.
 Handler = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any], Any], None]
-# Takes a module whose forward ended, the modules that it called, its arguments, keyword arguments and output.
+# Takes a module whose forward ended, the first module that it called, its arguments, keyword arguments and output.
 ModuleHandler = Callable[[Any, list[torch.nn.Module], tuple[Any, ...], dict[str, Any], Any], None]
 
 

@@ -228,7 +228,7 @@ class _Running:
         frame: what runs it.
         was_seen: whether functions were seen before it began.
         seeks_nan: whether it began after NaN was seen: what ran around an attention has its NaN too.
-        called: the modules that it called.
+        called: the first module that it called, if it called one.
     """
 
     module: torch.nn.Module
@@ -314,7 +314,8 @@ class _Thread(TorchFunctionMode):
         """Begin with a module; inside of a fused one no function is seen, but the modules that it calls are."""
         self._forget_what_ended(frame)
         if self._running:
-            self._running[-1].called.append(module)
+            if not self._running[-1].called:
+                self._running[-1].called.append(module)
         elif not self._is_here:
             self._sees_functions = False  # a thread that began before the watch is seen inside of modules
         self._running.append(_Running(module, frame, self._sees_functions, bool(self._watch.seeks_nan)))

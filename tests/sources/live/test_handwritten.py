@@ -936,3 +936,28 @@ def test_half_precision_and_autocast(qkv: tuple[torch.Tensor, ...]) -> None:
     assert call.given[0].convention == "additive"
     assert not call.findings
     assert np.allclose(recomputed(call).numpy(), call.weights.double().numpy(), atol=1e-2)
+
+
+def test_queries_that_are_the_keys(qkv: tuple[torch.Tensor, ...]) -> None:
+    """A tensor that was followed before is both factors, itself or by two products."""
+    x = qkv[0] * 1.5
+    wide = torch.randn(D, D)
+    right(one(lambda: (x * 0.5 @ x.mT).softmax(-1) @ x))
+
+    def itself() -> None:
+        y = x * 0.8
+        (y @ y.mT / 2).softmax(-1) @ y
+
+    def projected() -> None:
+        y = x * 0.8
+        q, k = y @ wide, y @ wide.T
+        weights = (q @ k.mT / 2).softmax(-1)
+        weights @ y
+
+    for program in (itself, projected):
+        call = one(program)
+        assert call.shape == (B, H, Q, Q)
+        assert call.weights is not None
+        assert call.q is not None
+        assert call.k is not None
+        assert torch.allclose(recomputed(call), call.weights.double(), atol=1e-6)
