@@ -25,7 +25,7 @@ WRONG = {
     "hf_left_padded": "positions",
 }  # fmt: skip
 DESIGNS = """
-    right_padded recommended recommended_without_a_mask llama_in_training t5_in_training two_towers
+    right_padded residual_inside recommended recommended_without_a_mask llama_in_training t5_in_training two_towers
     two_towers_of_one_module board words_before_a_prompt fewer_words_of_the_source pooled windows_as_heads peft_prompts
 """.split()
 

@@ -104,9 +104,11 @@ def padding_of(calls: Sequence[Beside], beside: Beside) -> list[Padding]:
     It is known from the encoder whose output it attends to, else from numbers of words, else from the first mask of
     its step.
     """
-    told = beside.said("encoded")[-1:] or beside.said("tokens")
-    tokens = [Padding(one.values.astype(bool), None, one) for one in told]
     mask = beside.call.mask
+    # Of a decoder's own layers one may be given what the one before it gave, to be added to its output.
+    is_other = mask is not None and (mask.shape[2] != mask.shape[3] or mask.sees_later)
+    encoded = [one for one in beside.said("encoded") if one.is_sure or is_other]
+    tokens = [Padding(one.values.astype(bool), None, one) for one in encoded[-1:] or beside.said("tokens")]
     if tokens or mask is None:
         return tokens
     for call, _ in calls:

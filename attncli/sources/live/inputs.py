@@ -42,7 +42,8 @@ class Told(NamedTuple):
         size: how many positions a row has; 0 is a first position of any number of them.
         digest: what tells it from others.
         is_sure: of tokens, whether padding stands at one end of the rows alone, as only padding does; of positions,
-            whether they choose learned vectors from a table that has more of them.
+            whether they choose learned vectors from a table that has more of them; of what was encoded, whether it was
+            handed over as keys and as values.
         is_configured: of tokens, whether the configuration of a model says what padding is, which takes a mask for it.
     """
 
@@ -125,7 +126,7 @@ class _Inputs(threading.local):
         self._running: list[tuple[torch.nn.Module, tuple[int, int]]] = []
         self._tables: WeakKeyDictionary[torch.nn.Module, _Says] = WeakKeyDictionary()
         self._known: deque[tuple[ref[torch.Tensor], int, _Says, tuple[Told, ...]]] = deque(maxlen=_MOST_KNOWN)
-        self._encoded: deque[tuple[ref[torch.Tensor], Told]] = deque(maxlen=_MOST_KNOWN)
+        self._encoded: deque[tuple[ref[torch.Tensor], Int[np.ndarray, "B T"]]] = deque(maxlen=_MOST_KNOWN)
 
     def begin(self, module: torch.nn.Module) -> None:
         """Begin with a module."""
@@ -161,15 +162,15 @@ class _Inputs(threading.local):
         """
         if calls == 1 and self._encoded:
             vectors = [one for one in (*args, *kwargs.values()) if _is_of_vectors(one)]
-            for known, told in self._encoded:
+            for known, tokens in self._encoded:
                 times = sum(one is known() for one in vectors)
                 # Of queries, keys and values the last two are one, in whichever order they come.
                 if 0 < times < len(vectors) and (times > 1 or vectors[0] is not known()):
-                    self._listener.attends_to(told)
-        tokens = self._listener.encoded()
-        if tokens is not None:
-            fits = [one for one in _vectors_of(output) if sorted(one.shape[:2]) == sorted(tokens.shape)]
-            self._encoded += [(ref(one), _told("encoded", tokens.astype(np.int64))) for one in fits[:1]]
+                    self._listener.attends_to(_told("encoded", tokens, is_sure=times > 1))
+        real = self._listener.encoded()
+        if real is not None:
+            fits = [one for one in _vectors_of(output) if sorted(one.shape[:2]) == sorted(real.shape)]
+            self._encoded += [(ref(one), real.astype(np.int64)) for one in fits[:1]]
 
     def _tell(self, value: Any, says: _Says) -> None:
         """Tell what a tensor says; one that is known is not read again."""
@@ -278,6 +279,8 @@ def _learned_positions(size: int, values: Int[np.ndarray, "B T"]) -> Iterator[To
 
 def documents(positions: Int[np.ndarray, "B T"]) -> Told | None:
     """Return the documents that positions count; None where no row has two of two positions or more."""
+    if positions.shape[1] < 4:
+        return None
     is_start = positions == 0
     goes_on = positions[:, 1:] == positions[:, :-1] + 1
     if not is_start[:, 0].all() or not (goes_on | is_start[:, 1:]).all():

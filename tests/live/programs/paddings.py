@@ -324,6 +324,28 @@ def t5_in_training():
     return step(transformers.T5Model(config), input_ids=src, **how)
 
 
+def residual_inside():
+    """Bloom: a layer is given what the one before it gave, and adds it to its output."""
+
+    class Added(Attention):
+        def forward(self, x, residual, mask=None):
+            return residual + super().forward(x, mask=mask)
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.norm = nn.Embedding(V, WIDTH, padding_idx=0), nn.LayerNorm(WIDTH)
+            self.layers = nn.ModuleList(Added() for _ in range(3))
+
+        def forward(self, ids):
+            x = self.embed(ids)
+            for layer in self.layers:
+                x = layer(self.norm(x), x, lower(ids.size(1)))
+            return x
+
+    return step(Model(), batch(9, 5, 3))
+
+
 def two_towers():
     """Words and pieces of a picture, of which there are as many."""
 
