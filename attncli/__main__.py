@@ -24,6 +24,9 @@ if _IS_OURS and "OMP_NUM_THREADS" not in os.environ:
 
 def main() -> None:
     """Run the `attn` program."""
+    if not _IS_OURS and not sys.flags.safe_path:
+        # The folder of the program, or that of this script, from which nothing of ours is to be imported.
+        sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     from attncli.cli.app import app
     from attncli.cli.environment import settle_streams, settle_width
 

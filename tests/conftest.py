@@ -34,6 +34,8 @@ from typer.main import get_command
 from typer.testing import CliRunner
 from warm import warm_commands
 
+from attncli.sources.live.notes import Notes
+
 # Importing makes many objects and no garbage: what is there when tests begin is not searched for any.
 gc.disable()
 
@@ -88,6 +90,25 @@ def signals_arrive() -> Iterator[None]:
     yield
     for number in ignored:
         signal.signal(number, signal.SIG_IGN)
+
+
+@pytest.fixture(autouse=True)
+def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Exception]]:
+    """What goes wrong in us while a program is watched, which is a note there, and fails the test that sees it here.
+
+    A test that makes it go wrong clears the list.
+    """
+    found: list[Exception] = []
+    failed = Notes.failed
+
+    def kept(self: Notes, fault: Exception, *what: str) -> None:
+        failed(self, fault, *what)
+        if not isinstance(fault, RecursionError):
+            found.append(fault.with_traceback(None))
+
+    monkeypatch.setattr(Notes, "failed", kept)
+    yield found
+    assert not found, found
 
 
 @pytest.fixture(scope="session")

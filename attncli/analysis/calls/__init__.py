@@ -34,13 +34,21 @@ def watch(module: Any = None) -> Iterator[Calls]:
         LoadError: torch is not installed.
     """
     require("attncli.watch", "torch")
-    from attncli.sources.live.inputs import watching_inputs
-    from attncli.sources.live.watching import watching
-
     calls = Calls()
     calls.start()
     try:
-        with watching(calls.take, module, calls.notes, calls.learn, calls.notice), watching_inputs(calls):
+        with watching_all(calls, module):
             yield calls
     finally:
         calls.finish()
+
+
+@contextmanager
+def watching_all(calls: Calls, module: Any = None) -> Iterator[None]:
+    """Have calls take what runs inside, and what the inputs of modules say of it; see `watch`."""
+    from attncli.sources.live.inputs import watching_inputs
+    from attncli.sources.live.watching import watching
+
+    watched = watching(calls.take, module, calls.notes, calls.learn, calls.notice)
+    with watched, watching_inputs(calls, calls.notes):
+        yield

@@ -22,6 +22,7 @@ from attncli.masks.findings import Finding
 from attncli.sources.live.call import Call, Place
 from attncli.sources.live.copies import kept
 from attncli.sources.live.inputs import Told
+from attncli.sources.live.notes import Notes
 from attncli.text import counted, visible
 from attncli.trace.display import Displayed
 
@@ -67,7 +68,7 @@ class Calls(Displayed, Sequence[Row]):
         is_kept: bool = True,
     ) -> None:
         self.seconds = 0.0
-        self.notes: list[str] = []
+        self.notes = Notes()
         self.left_out = 0
         self._begun: float | None = None
         self._expected = None if expect is None else Expectations.parse(expect)
@@ -98,8 +99,7 @@ class Calls(Displayed, Sequence[Row]):
         if track is None:
             expected = self._text_expected(call.place)
             track = self._tracks[key] = Track(call.api, call.place, call.dtype, call.shape, expected)
-            if self._is_kept:
-                track.first = kept(call)
+            track.first = self._kept(call)
         here = self._here()
         if track in here.tracks:
             self._end(here)
@@ -114,14 +114,20 @@ class Calls(Displayed, Sequence[Row]):
         """Look at a call; what goes wrong in us is said, and the program goes on."""
         try:
             taken, self._before[call.place] = self._looking.look(call, here, self._before.get(call.place))
-        except RecursionError:  # the program left us too few frames; its watcher says so
+        except RecursionError:
             raise
         except Exception as fault:
-            said = " ".join(f"{type(fault).__name__}: {fault}".split())[:200]
-            note = f"{call.place} could not be looked at, which is a bug in attn; please report it: {said}"
-            self.notes += [note] if note not in self.notes else []
+            self.notes.failed(fault, f"{call.place} could not be looked at")
             return Taken(call.place, None, (), call.findings, "a bug in attn")
         return taken
+
+    def _kept(self, call: Call) -> Call | None:
+        """Return a copy of a call for traces, if they are wanted and it can be had."""
+        try:
+            return kept(call) if self._is_kept else None
+        except Exception as fault:
+            self.notes.failed(fault, f"{call.place} could not be kept")
+            return None
 
     def notice(self, place: Place, finding: Finding) -> None:
         """Take in what shows to be wrong with the attention of a place after it was taken."""
@@ -193,9 +199,12 @@ class Calls(Displayed, Sequence[Row]):
     def _end(self, thread: Pass) -> None:
         """Look at the calls of a step together."""
         step = thread.end()
-        _, found = self._known.get(step.key, lambda: (step, self._found(step)))
-        for track, findings in zip(step.tracks, found, strict=True):
-            track.notice(findings)
+        try:
+            _, found = self._known.get(step.key, lambda: (step, self._found(step)))
+            for track, findings in zip(step.tracks, found, strict=True):
+                track.notice(findings)
+        except Exception as fault:
+            self.notes.failed(fault, "the masks of a step could not be held against each other")
 
     def _found(self, step: Step) -> list[tuple[Finding, ...]]:
         if self._is_kept:
@@ -213,7 +222,7 @@ class Calls(Displayed, Sequence[Row]):
     def _keep(self, step: Step) -> None:
         """Keep the masks of a step for `check`."""
         if self._bytes + step.size > _MOST_BYTES:
-            self.notes += [_FULL] if _FULL not in self.notes else []
+            self.notes.add(_FULL)
             return
         self._bytes += step.size
         self._to_check.append(step)

@@ -11,13 +11,11 @@ import typer
 from typer import Argument
 
 from attncli.cli import options
-from attncli.cli.environment import Environment
+from attncli.cli.environment import Environment, complain
 from attncli.errors import AttnError, ExitCode, InputError, UsageError
 from attncli.text import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from attncli.analysis.calls.calls import Calls
 
 
@@ -79,10 +77,10 @@ def run(
     attn run --expect "causal & pad" --steps 1 train.py
     attn run --expect pad --expect "decoder.*self*=causal & pad" translate.py
     """
+    from attncli.analysis.calls import watching_all
     from attncli.analysis.calls.calls import Calls
     from attncli.masks.findings import fails, parse_fail_on
-    from attncli.sources.live.imports import when_imported
-    from attncli.sources.live.inputs import watching_inputs
+    from attncli.sources.live.notes import described
     from attncli.sources.live.program import ending_after, program_of, run_program
 
     target, *arguments = [*([] if module is None else [module]), *(program or [])] or [""]
@@ -92,21 +90,27 @@ def run(
     run_it = program_of(target, is_module=module is not None)
     calls = Calls(expect or None, first, place, is_kept=save is not None)
     aside = environment.aside()
+    is_judged = bool(expect) or fail_on is not None
 
-    def report(notes: Sequence[str]) -> int:
-        calls.notes += notes
-        calls.finish()
-        unused = calls.unused
-        calls.notes += unused
-        for note in [*calls.notes, *_left_out(calls)]:
-            aside.note(note)
-        _write(calls, output, chosen, aside)
-        if save is not None:
-            _save(calls, save, aside)
-        if expect is None and fail_on is None:
-            return ExitCode.OK
-        is_wrong = fails(calls.findings, codes) or bool(unused) or (expect is not None and not calls.calls)
-        return ExitCode.FINDINGS if is_wrong else ExitCode.OK
+    def report() -> int:
+        try:
+            calls.finish()
+            unused = calls.unused
+            calls.notes += unused
+            for note in [*calls.notes, *_left_out(calls)]:
+                aside.note(note)
+            _write(calls, output, chosen, aside)
+            if save is not None:
+                _save(calls, save, aside)
+            is_wrong = fails(calls.findings, codes) or bool(unused) or (bool(expect) and not calls.calls)
+        except AttnError as error:
+            complain(str(error))
+            return error.exit_code
+        except Exception as fault:
+            complain(f"the table cannot be shown: {described(fault)}")
+            is_wrong = True
+        # What could not be looked at is not as it should be.
+        return ExitCode.FINDINGS if is_judged and (is_wrong or calls.notes.fault is not None) else ExitCode.OK
 
     # The program may go to another folder.
     output = replace(output, output=None if output.file is None else str(output.file.absolute()))
@@ -115,11 +119,9 @@ def run(
         save = save.absolute()
     calls.start()
     with ExitStack() as stack:
-        inputs = watching_inputs(calls)
-        stack.enter_context(when_imported("torch", lambda: stack.enter_context(inputs)))
         if steps is not None:
             stack.enter_context(ending_after(steps))
-        code = run_program(run_it, arguments, calls.take, report, calls.learn, calls.notice)
+        code = run_program(run_it, arguments, lambda: watching_all(calls), report, calls.notes)
     raise typer.Exit(code)
 
 

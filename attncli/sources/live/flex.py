@@ -19,7 +19,7 @@ from attncli.sources.live.call import Call, Given
 from attncli.sources.live.heads import split_findings
 from attncli.sources.live.lineage import lineage
 from attncli.sources.live.projections import swapped
-from attncli.sources.live.reader import Reader, Scene
+from attncli.sources.live.reader import Reader, Scene, is_of_nothing
 from attncli.sources.live.scales import of_fused
 
 # Scores at which a score_mod is tried: one that adds gives each of them the same number more.
@@ -35,9 +35,10 @@ class Flex(Reader):
         self.functions = {flex_attention_hop: self._read}
 
     def _read(self, _: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        call = _call(self.scene, result[0], *args, **kwargs)
-        self.scene.nodes.keep_output(result[0], call.place)
-        self.scene.tell(call)
+        if not is_of_nothing(*args[:3]):
+            call = _call(self.scene, result[0], *args, **kwargs)
+            self.scene.nodes.keep_output(result[0], call.place)
+            self.scene.tell(call)
 
 
 def _call(

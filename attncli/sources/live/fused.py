@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from attncli.sources.live.call import Api, Call, Given
-from attncli.sources.live.reader import Reader, Scene
+from attncli.sources.live.reader import Reader, Scene, is_of_nothing
 from attncli.sources.live.scales import of_fused
 
 # By namespace and name of the operator.
@@ -69,7 +69,7 @@ class Fused(Reader):
 
 
 def _call(scene: Scene, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> Call | None:
-    """Return a call of an operator of which `api_of` says that it is attention; None if it is handed no tensor."""
+    """Return a call of an operator of which `api_of` says that it is attention; None if it is one of nothing."""
     api, schema = api_of(operator), _schema(operator)
     assert api is not None
     named: dict[str, Any] = dict(zip((argument.name for argument in schema.arguments), args, strict=False)) | dict(
@@ -77,7 +77,7 @@ def _call(scene: Scene, operator: Any, args: tuple[Any, ...], kwargs: Mapping[st
     )
     given: dict[str, Any] = {_NAMES.get(name, name): value for name, value in named.items()}
     q, k, v = given.get("q"), given.get("k"), given.get("v")
-    if q is None or k is None or v is None:
+    if q is None or k is None or v is None or is_of_nothing(q, k, v):
         return None
     asked = q, k
     unread = [name for name in _UNREAD if given.get(name) is not None]

@@ -7,9 +7,11 @@ from typing import Any
 
 from torch.nn.modules import module
 
+from attncli.sources.live.notes import Notes
+
 
 def on_every_module(
-    enter: Callable[[Any, Any], None], leave: Callable[..., None], leaves_first: bool = False
+    enter: Callable[[Any, Any], None], leave: Callable[..., None], notes: Notes, leaves_first: bool = False
 ) -> Callable[[], None]:
     """Have modules tell when their forward begins and ends, and return what takes the hooks away.
 
@@ -17,10 +19,24 @@ def on_every_module(
         enter: takes a module and its arguments before it runs.
         leave: takes a module, its arguments, keyword arguments and output after it ran; of one that failed neither
             keyword arguments nor an output come.
+        notes: takes what goes wrong in them.
         leaves_first: whether `leave` is called before others that are there, whoever came first.
     """
-    before = module.register_module_forward_pre_hook(enter)
-    after = module.register_module_forward_hook(leave, with_kwargs=True, always_call=True)
+
+    def entered(each: Any, args: Any) -> None:
+        try:
+            enter(each, args)
+        except Exception as fault:
+            notes.failed(fault)
+
+    def left(*seen: Any) -> None:
+        try:
+            leave(*seen)
+        except Exception as fault:
+            notes.failed(fault)
+
+    before = module.register_module_forward_pre_hook(entered)
+    after = module.register_module_forward_hook(left, with_kwargs=True, always_call=True)
     if leaves_first:
         module._global_forward_hooks.move_to_end(after.id, last=False)  # type: ignore[attr-defined]
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 
 @contextmanager
@@ -46,31 +47,23 @@ class _Finder(MetaPathFinder):
             spec = finder.find_spec(fullname, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _Loader(spec.loader, self._loaded)
+                    self._follow(spec.loader)
                 return spec
         return None
+
+    def _follow(self, loader: Any) -> None:
+        """Have a loader say when it has loaded; it stays what it is, for who asks where a module comes from."""
+        load = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            load(module)
+            if module.__name__ == self._name:
+                loader.__dict__.pop("exec_module", None)
+                self._loaded()
+
+        loader.exec_module = exec_module
 
     def _loaded(self) -> None:
         if self in sys.meta_path:
             sys.meta_path.remove(self)
             self._then()
-
-
-class _Loader(Loader):
-    """Loads a module by its own loader, which is all that the module knows of."""
-
-    def __init__(self, loader: Loader, loaded: Callable[[], None]) -> None:
-        self._loader = loader
-        self._loaded = loaded
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """See importlib."""
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """See importlib."""
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        self._loaded()

@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary, ref
 import numpy as np
 
 from attncli.files import to_numpy
+from attncli.sources.live.notes import Notes
 
 if TYPE_CHECKING:
     import torch
@@ -75,33 +76,27 @@ class Listener(Protocol):
 
 
 @contextmanager
-def watching_inputs(listener: Listener) -> Iterator[None]:
-    """Tell what modules that run inside are given."""
+def watching_inputs(listener: Listener, notes: Notes | None = None) -> Iterator[None]:
+    """Tell what modules that run inside are given; `notes` takes what goes wrong in us."""
     import torch
 
     from attncli.sources.live import transforms
     from attncli.sources.live.hooks import on_every_module
     from attncli.sources.live.reader import may_look
 
-    faults: list[Exception] = []
     inputs = _Inputs(listener)
 
     def quietly(look: Callable[[], None]) -> None:
         if transforms.are_running() or not may_look():
             return
-        try:
-            with torch._C.DisableTorchFunction():  # whole numbers, of which autograd records nothing
-                look()
-        except RecursionError:  # the program left us too few frames, and `watching` says so
-            return
-        except Exception as fault:  # the program goes on, and it is raised at the end
-            faults.append(fault)
+        with torch._C.DisableTorchFunction():  # whole numbers, of which autograd records nothing
+            look()
 
     def enter(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         inputs.begin(module)
         if inputs.says_something(module):
             # Torch hands keyword arguments to no hook of this kind; they stand in the frame that calls it.
-            kwargs = sys._getframe(1).f_locals.get("kwargs", {})
+            kwargs = sys._getframe(2).f_locals.get("kwargs", {})
             quietly(lambda: inputs.read(module, args, kwargs))
 
     def leave(module: torch.nn.Module, args: Any, *rest: Any) -> None:
@@ -109,13 +104,11 @@ def watching_inputs(listener: Listener) -> Iterator[None]:
         if calls and len(rest) == 2:  # of one that failed no output comes
             quietly(lambda: inputs.attended(calls, args, *rest))
 
-    remove_hooks = on_every_module(enter, leave)
+    remove_hooks = on_every_module(enter, leave, Notes() if notes is None else notes)
     try:
         yield
     finally:
         remove_hooks()
-    if faults:
-        raise faults[0]
 
 
 class _Inputs(threading.local):

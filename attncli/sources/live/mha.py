@@ -24,7 +24,7 @@ from attncli.masks.findings import Finding
 from attncli.sources.live.call import Call, Given, Place
 from attncli.sources.live.lineage import Lineage, lineage
 from attncli.sources.live.nested import longest, own_tokens, padded
-from attncli.sources.live.reader import Reader, Scene
+from attncli.sources.live.reader import Reader, Scene, is_of_nothing
 
 _NAMES = ("attn_mask", "key_padding_mask")
 
@@ -60,19 +60,25 @@ class Mha(Reader):
         }
 
     def _read_function(self, _: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        self.scene.tell(_of_function(self.scene, result, *args, **kwargs))
+        if not is_of_nothing(*_tensors(args, kwargs)):
+            self.scene.tell(_of_function(self.scene, result, *args, **kwargs))
 
     def _read_module(
         self, module: Any, called: list[nn.Module], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
-        self.scene.tell(_of_module(self.scene, module, result, *args, **kwargs))
+        if not is_of_nothing(*_tensors(args, kwargs)):
+            self.scene.tell(_of_module(self.scene, module, result, *args, **kwargs))
 
     def _read_layer(
         self, module: Any, called: list[nn.Module], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
         # Beside its fast path the layer calls its parts, and they were read.
-        if not called:
+        if not called and not is_of_nothing(*_tensors(args, kwargs)):
             self.scene.tell(_of_layer(self.scene, module, *args, **kwargs))
+
+
+def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    return [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
 
 
 @dataclass(frozen=True)

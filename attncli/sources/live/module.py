@@ -50,6 +50,7 @@ def from_multihead_attention(
     import torch
 
     from attncli.sources.live.mha import batch_first
+    from attncli.sources.live.notes import Notes
     from attncli.sources.live.traces import traces
     from attncli.sources.live.watching import watching
 
@@ -76,13 +77,16 @@ def from_multihead_attention(
     if key_padding_mask is not None:
         key_padding_mask = key_padding_mask.reshape((sequences, -1) if query.dim() == 3 else (-1,))
     seen: list[tuple[Call, Trace]] = []
+    notes = Notes()
 
     def take(call: Call) -> None:
         (trace,) = traces(call, [row])
         seen.append((call, trace))
 
-    with torch.no_grad(), watching(take, module):
+    with torch.no_grad(), watching(take, module, notes):
         module(query, key, value, key_padding_mask=key_padding_mask, attn_mask=attn_mask)
+    if notes.fault is not None:
+        raise notes.fault
     ((call, trace),) = seen
     weight, bias = module.out_proj.weight, module.out_proj.bias
     layer = replace(

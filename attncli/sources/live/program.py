@@ -1,7 +1,6 @@
 """A program of the user's, run as python runs it, and watched from the moment at which it imports torch.
 
 Everything that a program can tell is as under python: its arguments, paths, `__main__`, streams, signals and exit code.
-Where it fails, its traceback shows its own frames and not ours.
 """
 
 from __future__ import annotations
@@ -11,30 +10,40 @@ import io
 import os
 import pkgutil
 import runpy
+import subprocess
 import sys
-import threading
-import warnings
+import tokenize
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from importlib.machinery import SourceFileLoader
-from types import FrameType, ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from types import CodeType, ModuleType
+from typing import Any, NamedTuple
 
-from attncli.errors import ExitCode, UsageError
+from attncli.errors import UsageError
 from attncli.interruption import leave_signals, settle_signals
+from attncli.sources.live.apart import Apart
+from attncli.sources.live.children import seeing_children
+from attncli.sources.live.endings import end_threads, ended, reporting_at_sudden_ends, warnings_of_its_lines
 from attncli.sources.live.imports import when_imported
-
-if TYPE_CHECKING:
-    from attncli.masks.findings import Finding
-    from attncli.sources.live.call import Call, Place
-    from attncli.sources.live.losses import Loss
-
-_OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_PACKAGE = os.path.abspath(os.path.join(_OURS, os.pardir, os.pardir)) + os.sep
+from attncli.sources.live.notes import Notes
 
 
-def program_of(target: str, is_module: bool = False) -> Callable[[], None]:
-    """Return what runs a program to its end, as `python` does.
+class Program(NamedTuple):
+    """A program, as python begins it.
+
+    Attributes:
+        first: what `sys.argv` begins with.
+        folder: what `sys.path` begins with.
+        run: runs it to its end.
+    """
+
+    first: str
+    folder: str
+    run: Callable[[], None]
+
+
+def program_of(target: str, is_module: bool = False) -> Program:
+    """Return a program, which is run as `python` runs it.
 
     Args:
         target: a script, a folder or an archive with a `__main__.py`, or a module as `python -m` takes it.
@@ -43,16 +52,25 @@ def program_of(target: str, is_module: bool = False) -> Callable[[], None]:
     Raises:
         UsageError: there is no such script, or it cannot be read.
     """
-    return _module(target) if is_module else _script(target)
+    if is_module:
+        return Program("-m", os.getcwd(), lambda: _run_main(target, True))
+    path = os.path.join(os.getcwd(), target)
+    if os.path.exists(path) and pkgutil.get_importer(path) is not None:
+        return Program(target, path, lambda: _run_main("__main__", False))
+    try:
+        with io.open_code(path) as file:
+            content = file.read()
+    except OSError as error:
+        raise UsageError(f"can't open file {path!r}: {error.strerror or error}") from None
+    return Program(target, os.path.dirname(os.path.realpath(path)), lambda: _run_script(target, path, content))
 
 
 def run_program(
-    run: Callable[[], None],
+    program: Program,
     arguments: Sequence[str],
-    on_call: Callable[[Call], bool | None],
-    report: Callable[[Sequence[str]], int],
-    on_loss: Callable[[Loss], None] | None = None,
-    on_late: Callable[[Place, Finding], None] | None = None,
+    watch: Callable[[], AbstractContextManager[None]],
+    report: Callable[[], int],
+    notes: Notes,
 ) -> int:
     """Run a program in this process, and return the exit code to end with.
 
@@ -60,42 +78,49 @@ def run_program(
     child that the program forks goes on as under python and reports nothing.
 
     Args:
-        run: what `program_of` returned.
+        program: it.
         arguments: the program's.
-        on_call: see `watching`.
-        report: called once, when the program has ended, or when it calls `os._exit`, with notes about what was seen.
-            It returns the exit code that what was found asks for; a program that fails has its own.
-        on_loss: see `watching`.
-        on_late: see `watching`.
+        watch: watches within the block; called as soon as torch was imported.
+        report: called once, when the program has ended, or when it calls `os._exit` or becomes another by `os.exec`. It
+            returns the exit code that what was found asks for; a program that fails has its own.
+        notes: takes what goes wrong in us.
     """
-    notes: list[str] = []
-    fault: Exception | None = None
-    own_process = os.getpid()
-    with ExitStack() as settled:
-        _as_python_begins(settled, [sys.argv[0], *arguments])
-        settled.enter_context(_warning_of_its_lines())
-        settled.enter_context(_reporting_at_os_exit(own_process, lambda: report(notes)))
+    own_process, apart, watched = os.getpid(), Apart(), ExitStack()
+
+    def begin() -> None:
         try:
-            with ExitStack() as watched:
+            with apart.ours():
+                watched.enter_context(watch())
+        except Exception as fault:
+            notes.failed(fault, "the program could not be watched")
 
-                def watch() -> None:
-                    from attncli.sources.live.watching import watching
+    def end() -> None:
+        try:
+            watched.close()
+        except Exception as fault:
+            notes.failed(fault, "the watch could not be ended")
 
-                    watched.enter_context(watching(on_call, notes=notes, on_loss=on_loss, on_late=on_late))
+    def reported() -> int:
+        with apart.ours():
+            children.tell(notes)
+            return report()
 
-                watched.enter_context(when_imported("torch", watch))
-                code = _ended(run)
-                if os.getpid() == own_process:
-                    threading._shutdown()  # type: ignore[attr-defined]  # as python does: other threads end first
-        except Exception as error:  # ours, as `watching` says
-            fault = error
+    with ExitStack() as settled:
+        _as_python_begins(settled, [program.first, *arguments])
+        apart.begin(program.folder)
+        children = settled.enter_context(seeing_children())
+        settled.enter_context(warnings_of_its_lines())
+        settled.enter_context(reporting_at_sudden_ends(reported, notes))
+        with when_imported("torch", begin):
+            code = ended(program.run)
+            if os.getpid() == own_process:
+                end_threads()
+        end()
         with suppress(OSError, ValueError, AttributeError):  # python says so at its own end
             sys.stdout.flush()
     if os.getpid() != own_process:
         return code
-    asked = report(notes)
-    if fault is not None:
-        raise fault
+    asked = reported()
     return code or asked
 
 
@@ -142,118 +167,30 @@ def _as_python_begins(settled: ExitStack, argv: list[str]) -> None:
     sys.modules["__main__"] = main
 
 
-def _script(target: str) -> Callable[[], None]:
-    """Return what runs a script, or the `__main__.py` of a folder or an archive."""
-    path = os.path.join(os.getcwd(), target)
-    if os.path.exists(path) and pkgutil.get_importer(path) is not None:
-        return lambda: _run_main(target, path, "__main__", False)
+def _run_script(target: str, path: str, content: bytes) -> None:
+    """Run a script. What python does not take for one, it says itself: it reads files otherwise than `compile` does."""
     try:
-        with io.open_code(path) as file:
-            content = file.read()
-    except OSError as error:
-        raise UsageError(f"can't open file {path!r}: {error.strerror or error}") from None
-
-    def run() -> None:
-        main = sys.modules["__main__"]
-        _begin(target, os.path.dirname(os.path.realpath(path)))
-        main.__dict__.update(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))
-        code = pkgutil.read_code(io.BytesIO(content)) or compile(content, path, "exec", dont_inherit=True)
-        exec(code, main.__dict__)
-
-    return run
+        code = pkgutil.read_code(io.BytesIO(content)) or _compiled(content, path)
+    except Exception:
+        options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        raise SystemExit(subprocess.call([sys.executable, *options, target, *sys.argv[1:]])) from None
+    main = sys.modules["__main__"]
+    main.__dict__.update(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))
+    exec(code, main.__dict__)
 
 
-def _module(name: str) -> Callable[[], None]:
-    return lambda: _run_main("-m", os.getcwd(), name, True)
+def _compiled(content: bytes, path: str) -> CodeType:
+    """Return the code of a source.
+
+    Raises:
+        SyntaxError: it is none; also because it is not UTF-8 and says of no other encoding, of which `compile` minds
+            nothing in comments.
+    """
+    encoding, lines = tokenize.detect_encoding(io.BytesIO(content).readline)
+    if encoding == "utf-8" and not any(tokenize.cookie_re.match(line.decode()) for line in lines):
+        content.decode()
+    return compile(content, path, "exec", dont_inherit=True)
 
 
-def _run_main(first: str, folder: str, name: str, is_module: bool) -> None:
-    _begin(first, folder)
+def _run_main(name: str, is_module: bool) -> None:
     runpy._run_module_as_main(name, is_module)  # type: ignore[attr-defined]  # what `python -m` itself calls
-
-
-def _begin(first: str, folder: str) -> None:
-    sys.argv[0] = first
-    if not sys.flags.safe_path:
-        sys.path[0] = folder
-
-
-def _ended(run: Callable[[], None]) -> int:
-    """Run to the end, and return the exit code; what python prints about it is printed."""
-    try:
-        run()
-    except SystemExit as end:
-        if end.code is None or isinstance(end.code, int):
-            return (end.code or 0) & 0xFF
-        print(end.code, file=sys.stderr)  # noqa: T201
-        return 1
-    except BaseException as error:
-        _without_ours(error, set())
-        sys.excepthook(type(error), error, error.__traceback__)
-        return ExitCode.INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
-    return 0
-
-
-def _without_ours(error: BaseException | None, seen: set[int]) -> None:
-    """Take our frames out of a traceback, and of those of the errors that it came from."""
-    if error is None or id(error) in seen:
-        return
-    seen.add(id(error))
-    frames = []
-    traceback, has_begun = error.__traceback__, False
-    while traceback is not None:
-        file = os.path.abspath(traceback.tb_frame.f_code.co_filename)
-        has_begun = has_begun or not file.startswith(_PACKAGE)
-        if has_begun and not file.startswith(_OURS):
-            frames.append(traceback)
-        traceback = traceback.tb_next
-    shown: TracebackType | None = None
-    for frame in reversed(frames):
-        shown = TracebackType(shown, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
-    error.__traceback__ = shown
-    _without_ours(error.__cause__, seen)
-    _without_ours(error.__context__, seen)
-
-
-@contextmanager
-def _warning_of_its_lines() -> Iterator[None]:
-    """Have torch's warnings name the line of the program that they are about, and not ours, which called torch."""
-    show = warnings.showwarning
-
-    def show_there(
-        message: Warning | str, category: type[Warning], filename: str, lineno: int, *rest: Any, **more: Any
-    ) -> None:
-        if filename.startswith(_OURS):
-            frame: FrameType | None = sys._getframe(1)
-            while frame is not None and frame.f_code.co_filename.startswith((_OURS, warnings.__file__)):
-                frame = frame.f_back
-            if frame is not None:
-                filename, lineno = frame.f_code.co_filename, frame.f_lineno
-        show(message, category, filename, lineno, *rest, **more)
-
-    warnings.showwarning = show_there
-    try:
-        yield
-    finally:
-        if warnings.showwarning is show_there:
-            warnings.showwarning = show
-
-
-@contextmanager
-def _reporting_at_os_exit(own_process: int, report: Callable[[], object]) -> Iterator[None]:
-    """Have `os._exit`, after which nothing of ours runs, report first. A forked child leaves as it does."""
-    leave = os._exit
-
-    def report_and_leave(status: int) -> NoReturn:
-        try:
-            if os.getpid() == own_process:
-                report()
-                sys.stderr.flush()
-        finally:
-            leave(status)
-
-    os._exit = report_and_leave
-    try:
-        yield
-    finally:
-        os._exit = leave

@@ -44,6 +44,11 @@ def may_look() -> bool:
     )
 
 
+def is_of_nothing(*tensors: torch.Tensor) -> bool:
+    """Return whether an attention of these has no rows, heads, queries, keys or width, so that there is none to see."""
+    return not all(each.numel() for each in tensors)
+
+
 class Scene(Protocol):
     """The thread of the program that runs.
 

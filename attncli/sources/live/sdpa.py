@@ -14,7 +14,7 @@ from attncli.sources.live.heads import split_findings
 from attncli.sources.live.lineage import lineage
 from attncli.sources.live.nested import longest, own_tokens, padded
 from attncli.sources.live.projections import swapped
-from attncli.sources.live.reader import Reader, Scene
+from attncli.sources.live.reader import Reader, Scene, is_of_nothing
 from attncli.sources.live.scales import of_fused
 
 
@@ -26,9 +26,9 @@ class Sdpa(Reader):
         self.functions = {F.scaled_dot_product_attention: self._read}
 
     def _read(self, _: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        call = _call(self.scene, result, *args, **kwargs)
-        self.scene.nodes.keep_output(result, call.place)
-        self.scene.tell(call)
+        if (call := _call(self.scene, result, *args, **kwargs)) is not None:
+            self.scene.nodes.keep_output(result, call.place)
+            self.scene.tell(call)
 
 
 def _call(
@@ -42,8 +42,10 @@ def _call(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> Call:
-    """Return the call; the parameters after `output` are those of the function."""
+) -> Call | None:
+    """Return the call, or None if it is one of nothing; the parameters after `output` are those of the function."""
+    if is_of_nothing(query, key, value):
+        return None
     factor = 1 / math.sqrt(query.size(-1)) if scale is None else scale
     if output.is_nested:
         parts = _nested(query, key, value)

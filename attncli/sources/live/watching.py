@@ -36,17 +36,17 @@ from attncli.sources.live.lineage import Lineage
 from attncli.sources.live.linear import Linear
 from attncli.sources.live.losses import Loss
 from attncli.sources.live.mha import Mha, forward_of, is_fused
+from attncli.sources.live.notes import Notes
 from attncli.sources.live.objective import Objective
 from attncli.sources.live.places import Names, is_in_compiled_region, user_line
 from attncli.sources.live.projections import Projected
-from attncli.sources.live.reader import Handler, ModuleHandler, Reader, may_look
+from attncli.sources.live.reader import Handler, ModuleHandler, Reader, is_of_nothing, may_look
 from attncli.sources.live.sdpa import Sdpa
 from attncli.sources.live.unfollowed import Unfollowed
 
 _EAGERLY = (
     "what torch.compile compiles ran eagerly while it was watched; without, its numbers may differ in their last digits"
 )
-_TOO_DEEP = "an attention that the program calls close to its limit of recursion was not looked at"
 _SCRIPTED = "what torch.jit compiled is not seen"
 
 # Modes in which tensors have shapes and no numbers, as while a program is exported.
@@ -79,11 +79,11 @@ class Watch:
         self,
         on_call: Callable[[Call], bool | None],
         module: torch.nn.Module | None = None,
-        notes: list[str] | None = None,
+        notes: Notes | None = None,
         on_loss: Callable[[Loss], None] | None = None,
         on_late: Callable[[Place, Finding], None] | None = None,
     ) -> None:
-        self.notes: list[str] = [] if notes is None else notes
+        self.notes = Notes() if notes is None else notes
         self.is_on = True
         self.seeks_nan: bool | None = False
         self.names = Names()
@@ -92,7 +92,6 @@ class Watch:
         self._on_call, self._on_loss, self._on_late = on_call, on_loss, on_late
         self._unfollowed = Unfollowed(self.notes)
         self._one_at_a_time = threading.RLock()
-        self._fault: Exception | None = None
 
     def tell(self, call: Call) -> None:
         """Hand over a call; nothing that is made of it reaches the program."""
@@ -125,25 +124,16 @@ class Watch:
         with self._one_at_a_time:
             self._unfollowed.forget(place)
 
-    def failed(self, fault: Exception) -> None:
-        """Keep the first thing that went wrong in us: the program goes on, and it is raised at the end."""
-        self._fault = self._fault or fault
-
     def stop(self) -> None:
         """See no more."""
         self.is_on = False
-
-    def ended(self) -> None:
-        """Raise what went wrong while the program ran."""
-        if self._fault is not None:
-            raise self._fault
 
 
 @contextmanager
 def watching(
     on_call: Callable[[Call], bool | None],
     module: torch.nn.Module | None = None,
-    notes: list[str] | None = None,
+    notes: Notes | None = None,
     on_loss: Callable[[Loss], None] | None = None,
     on_late: Callable[[Place, Finding], None] | None = None,
 ) -> Iterator[Watch]:
@@ -152,8 +142,8 @@ def watching(
     Args:
         on_call: takes each call while the program waits, from any of its threads, one at a time. What it computes is
             neither watched nor recorded by autograd; it must not draw random numbers. It raises `Enough` when it wants
-            no more; what else it raises is raised at the end. It returns True where it wants to know in which module
-            the NaN begins that came in with the call: of what runs afterwards, a note says so.
+            no more; what else it raises is a note. It returns True where it wants to know in which module the NaN
+            begins that came in with the call: of what runs afterwards, a note says so.
         module: whose attention alone is told; None is all.
         notes: takes what the calls do not say; None is a list of the watch's own.
         on_loss: takes each loss of tokens while the program waits, as `on_call` does calls.
@@ -162,7 +152,7 @@ def watching(
     watch = Watch(on_call, module, notes, on_loss, on_late)
     earlier = threading.getprofile()
     threads = _Threads(watch, earlier)
-    remove_hooks = on_every_module(threads.enter_module, threads.leave_module, leaves_first=True)
+    remove_hooks = on_every_module(threads.enter_module, threads.leave_module, watch.notes, leaves_first=True)
     threading.setprofile(threads.begin)
     own = threads.here()
 
@@ -180,7 +170,6 @@ def watching(
     finally:
         forget()
         _FORGET_IN_A_CHILD.remove(forget)
-    watch.ended()
 
 
 @contextmanager
@@ -255,17 +244,33 @@ class _Threads:
     def begin(self, *event: Any) -> None:
         """Watch a thread from its first line on; what the program wants to begin there begins then."""
         sys.setprofile(self._profile)
-        if self._watch.is_on:
-            self.here().enter()
+        try:
+            if self._watch.is_on:
+                self.here().enter()
+        except Exception as fault:
+            self._watch.notes.failed(fault)
         if self._profile is not None:
             self._profile(*event)
 
     def enter_module(self, module: torch.nn.Module, _: Any) -> None:
-        self.here().enter_module(module, sys._getframe(1))
+        try:
+            self.here().enter_module(module, sys._getframe(2))  # what calls the hook
+        except Exception:
+            self._end()
+            raise
 
     def leave_module(self, module: torch.nn.Module, args: Any, *rest: Any) -> None:
         """Take a module away; of one that failed neither keyword arguments nor an output come."""
-        self.here().leave_module(module, (args, *rest) if len(rest) == 2 else None)
+        try:
+            self.here().leave_module(module, (args, *rest) if len(rest) == 2 else None)
+        except Exception:
+            self._end()
+            raise
+
+    def _end(self) -> None:
+        """End the watch, which lost sight of where the program is: a mode that stays on changes its last bits."""
+        self._watch.stop()
+        self.here().leave_all()
 
 
 class _Thread(TorchFunctionMode):
@@ -294,20 +299,23 @@ class _Thread(TorchFunctionMode):
         """See torch.overrides."""
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        handler = self._handlers.get(func)
-        if handler is None:
-            if (handler := self._followed.get(func)) is not None:
-                # Most calls are of nothing that is followed.
-                if not self.nodes.holds(args) and not (kwargs and self.nodes.holds(kwargs.values())):
-                    several = args[0] if args else None
-                    if not isinstance(several, tuple | list) or not self.nodes.holds(several):
-                        return result
-            elif isinstance(func, _OPERATORS):
-                handler = self._operators
-            else:
-                return result
-        if self._sees_functions and self._is_told(func):
-            self._quietly(handler, func, args, kwargs, result)
+        try:
+            handler = self._handlers.get(func)
+            if handler is None:
+                if (handler := self._followed.get(func)) is not None:
+                    # Most calls are of nothing that is followed.
+                    if not self.nodes.holds(args) and not (kwargs and self.nodes.holds(kwargs.values())):
+                        several = args[0] if args else None
+                        if not isinstance(several, tuple | list) or not self.nodes.holds(several):
+                            return result
+                elif isinstance(func, _OPERATORS):
+                    handler = self._operators
+                else:
+                    return result
+            if self._sees_functions and self._is_told(func):
+                self._quietly(handler, func, args, kwargs, result)
+        except Exception as fault:
+            self._watch.notes.failed(fault)
         return result
 
     def enter_module(self, module: torch.nn.Module, frame: FrameType) -> None:
@@ -365,6 +373,8 @@ class _Thread(TorchFunctionMode):
 
     def tell(self, call: Call) -> None:
         """See Scene."""
+        if not all(call.shape) or (call.q is not None and is_of_nothing(call.q)):
+            return
         call = transforms.unwrapped(call) if transforms.are_running() else call
         if call.lineage is not None:
             self.calls.append(call.lineage)
@@ -395,8 +405,7 @@ class _Thread(TorchFunctionMode):
 
     def note(self, text: str) -> None:
         """See Scene."""
-        if text not in self._watch.notes:
-            self._watch.notes.append(text)
+        self._watch.notes.add(text)
 
     def _seek_nan(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """Say that NaN begins in a module, if it does: modules that it called were asked before."""
@@ -427,10 +436,8 @@ class _Thread(TorchFunctionMode):
             try:
                 if _has_numbers(seen[-1]):
                     handler(*seen)
-            except RecursionError:  # it left us too few frames
-                self.note(_TOO_DEEP)
             except Exception as fault:
-                self._watch.failed(fault)
+                self._watch.notes.failed(fault)
             finally:
                 torch._C._set_grad_enabled(had_grad)
 

@@ -51,6 +51,12 @@ def watched(*arguments: str, **how: str) -> Ran:
     return done._replace(calls=sum(place["calls"] for place in places))
 
 
+def notes() -> list[str]:
+    """What was said beside the calls that were reported last."""
+    found: list[str] = json.loads(Path("calls.json").read_text())["notes"]
+    return found
+
+
 def same(*arguments: str, **how: str) -> int | None:
     """Run a program both ways, hold that nothing differs, and return how many calls were reported."""
     without, ran = alone(*arguments, **how), watched(*arguments, **how)
@@ -66,7 +72,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def write(name: str, text: str) -> str:
     Path(name).parent.mkdir(exist_ok=True, parents=True)
-    Path(name).write_text(text)
+    Path(name).write_text(text, encoding="utf-8")
     return name
 
 
@@ -94,7 +100,10 @@ def test_a_folder_and_an_archive() -> None:
     [
         "sys.exit()", "sys.exit(3)", "sys.exit('a sentence')", "sys.exit(256)", "sys.exit(-1)", "1 / 0",
         "raise ValueError from KeyError()", "sys.stdout.write('no line end')",
-        "sys.excepthook = lambda *_: print('hook'); 1 / 0",
+        "sys.excepthook = lambda *_: print('hook'); 1 / 0", "sys.exit(True)", "sys.exit(2.5)",
+        "def hook(*_):\n    raise KeyError\nsys.excepthook = hook\n1 / 0",
+        "sys.excepthook = lambda *_: sys.exit(9)\n1 / 0", "del sys.excepthook\n1 / 0",
+        "atexit.register(lambda: print(sys.last_value, sys.last_type, sys.last_traceback.tb_lineno))\n1 / 0",
     ],
 )  # fmt: skip
 def test_a_program_ends_as_under_python(last: str) -> None:
@@ -121,9 +130,84 @@ def test_a_function_of_torch_that_fails() -> None:
     assert same(write("fails.py", f"{ATTEND}\nattend()\n{last}\n")) == 1
 
 
-@pytest.mark.parametrize("text", ["x = (\n", "def f():\nreturn 1\n"])
-def test_a_script_that_is_no_python(text: str) -> None:
-    assert same(write("wrong.py", text)) == 0
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"x = (\n", b"def f():\nreturn 1\n", b"print(1)\n# \xe9\n", b"x = '\xe9'\n", b"print(1)\n\0\n",
+        b"# coding: nosuch\nprint(1)\n", "print(1)\n".encode("utf-16"), b"1\n# coding: latin-1\n\n# \xe9\n",
+    ],
+)  # fmt: skip
+def test_a_script_that_is_no_python(text: bytes) -> None:
+    Path("wrong.py").write_bytes(text)
+    assert same("wrong.py", "--one") == 0
+    assert alone("wrong.py").code == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"# -*- coding: latin-1 -*-\nprint('\xe9')\n", b"#!python\n# vim: fileencoding=latin-1 :\nprint('\xe9')\n",
+        b"\xef\xbb\xbfprint('\xc3\xa9')\n", b"\xef\xbb\xbfprint(1)\n# \xe9\n", b"print(1)\r\nprint(2)\r\n",
+        b"# coding: utf-8\nprint(1)\n# \xe9\n", b"",
+    ],
+)  # fmt: skip
+def test_a_script_in_another_encoding(text: bytes) -> None:
+    Path("encoded.py").write_bytes(text)
+    assert same("encoded.py") == 0
+    assert alone("encoded.py").code == 0
+
+
+NAMES = """
+import sys
+sys.path.append("later")  # as python, it finds there what it does not find before
+for name in {names}:
+    module = __import__(name)
+    print(name, getattr(module, "__file__", None), getattr(module, "MINE", None))
+print(*sorted(name for name in sys.modules if name.partition(".")[0] in {names}))
+"""
+OWN = "MINE = 1\nfrom {0}.part import MINE\n"
+
+
+def test_a_folder_with_modules_called_like_ours() -> None:
+    """The program finds its own, and what python has before it begins; each of our imports finds ours."""
+    names = [
+        "json", "random", "typing_extensions", "types", "enum", "heapq", "threading", "subprocess", "inspect", "queue",
+        "select", "dataclasses", "typing", "platform", "copy", "numbers", "pickle", "traceback", "tokenize", "datetime",
+        "rich", "typer", "numpy", "os", "time",
+    ]  # fmt: skip
+    for name in names:
+        write(f"{name}.py", "MINE = 1\n_shutdown = int\n")
+    write("main.py", NAMES.format(names=names))
+    assert same("main.py") == 0
+    assert same("-m", "main") == 0
+
+
+def test_packages_called_like_ours_and_folders_that_are_none() -> None:
+    write("json/__init__.py", OWN.format("json"))
+    write("json/part.py", "MINE = 2\n")
+    write("queue/data.txt", "no module")
+    write("application/__main__.py", NAMES.format(names=["json", "queue"]))
+    write("application/json.py", "MINE = 3\n")
+    write("main.py", NAMES.format(names=["json", "queue"]))
+    assert same("main.py") == 0
+    assert same("application") == 0
+
+
+def test_attention_beside_a_module_called_like_one_of_ours() -> None:
+    """What ends after the report finds its own, too."""
+    for name in ("rich", "typer", "annotated_doc"):
+        write(f"{name}.py", "MINE = 1\n")
+    last = "import atexit, typer\natexit.register(lambda: print(typer.MINE, __import__('rich').MINE))"
+    write("main.py", f"{last}{ATTEND}\nattend()\nprint(typer.MINE)\n")
+    without, ran = alone("main.py"), alone("-m", "attncli", "run", "main.py")
+    assert (ran.code, ran.stdout) == (without.code, without.stdout)
+    assert "1 place, 1 call" in ran.stderr
+    assert "bug" not in ran.stderr
+
+
+def test_a_library_that_fails_to_be_imported() -> None:
+    write("typing_extensions.py", "MINE = 1\n")
+    assert same(write("main.py", "import torch\n")) == 0
 
 
 def test_there_is_no_such_program() -> None:
@@ -161,6 +245,37 @@ def test_os_exit_reports_what_was_seen() -> None:
         same(write("leaves.py", f"import os{ATTEND}\nattend()\nprint(1, flush=True)\nos._exit(7)\n"), python="python")
         == 1
     )
+
+
+def test_a_program_that_becomes_another_reports_what_was_seen() -> None:
+    again = "import os, sys\nif len(sys.argv) > 1:\n    sys.exit(print('again', sys.argv))\n"
+    script = f"{again}{ATTEND}\nattend()\nos.execv(sys.executable, [sys.executable, 'becomes.py', 'one'])\n"
+    assert same(write("becomes.py", script)) == 1
+    assert notes() == ["the program became another one by os.exec, which is not watched"]
+
+
+def test_children_are_not_watched_and_a_line_says_so() -> None:
+    script = """
+import multiprocessing, os, subprocess, sys
+def double(x):
+    return 2 * x
+if __name__ == "__main__":
+    subprocess.run([sys.executable, "-W", "ignore", "child.py"])
+    subprocess.run([sys.executable, "-m", "child"])
+    subprocess.run("cd . && python -c 'print(2)' | cat", shell=True)
+    subprocess.run(["ls", "child.py"])
+    if not (child := os.fork()):
+        os._exit(0)
+    os.waitpid(child, 0)
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        print(pool.map(double, [1, 2]))
+"""
+    write("child.py", "print('child')\n")
+    assert same(write("starts.py", script)) == 0
+    (note,) = notes()
+    assert note.startswith("6 processes that the program started are not watched: 2 × multiprocessing, ")
+    assert same(write("alone.py", "import subprocess\nsubprocess.run(['true'])\n")) == 0
+    assert notes() == []
 
 
 @pytest.mark.usefixtures("warm")

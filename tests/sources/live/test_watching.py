@@ -1,6 +1,7 @@
 """Watching a program changes no bit of it, and sees it in every thread and under every wrapper of torch."""
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -20,7 +21,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from attncli import watch
 from attncli.sources.live.call import Call
-from attncli.sources.live.watching import Enough, watching
+from attncli.sources.live.notes import Notes
+from attncli.sources.live.watching import Enough, _Thread, watching
 
 WIDTH = 16
 
@@ -303,16 +305,57 @@ def test_a_module_that_is_left_by_an_error_is_left(kind: type[BaseException]) ->
     assert calls[0].place.module == "blocks.0"
 
 
-def test_what_the_taker_raises_comes_at_the_end() -> None:
+def test_what_the_taker_raises_is_one_note(faults: list[Exception]) -> None:
     model, x = made()
+    alone = model.eval()(x)
 
     def take(call: Call) -> None:
-        raise ArithmeticError
+        raise ArithmeticError("of ours")
 
-    outputs = []
-    with pytest.raises(ArithmeticError), watching(take):
-        outputs.append(model.eval()(x))
-    assert len(outputs) == 1
+    notes = Notes()
+    with watching(take, notes=notes):
+        assert torch.equal(model(x), alone)
+    (note,) = notes
+    assert "bug in attn, please report it: ArithmeticError: of ours" in note
+    assert isinstance(notes.fault, ArithmeticError)
+    assert notes.fault.__traceback__ is None  # which would keep the program's tensors alive
+    faults.clear()
+
+
+@pytest.mark.parametrize("where", ["enter_module", "leave_module", "_quietly", "place", "_is_told", "module"])
+def test_a_fault_anywhere_is_one_note(where: str, monkeypatch: pytest.MonkeyPatch, faults: list[Exception]) -> None:
+    def fail(*_: Any) -> None:
+        raise AttributeError("of ours")
+
+    model, x = made()
+    alone = model.eval()(x)
+    monkeypatch.setattr(_Thread, where, fail)
+    notes = Notes()
+    with watching(lambda _: None, notes=notes):
+        assert torch.equal(model(x), alone)
+    assert len(notes) == 1
+    assert torch._C._len_torch_function_stack() == 0
+    faults.clear()
+
+
+def test_what_a_handler_of_a_signal_raises_is_the_programs() -> None:
+    """A limit of time that ends the program while we are at work ends the program."""
+
+    def too_long(*_: Any) -> None:
+        raise TimeoutError
+
+    def take(call: Call) -> None:
+        signal.raise_signal(signal.SIGALRM)
+
+    model, x = made()
+    before = signal.signal(signal.SIGALRM, too_long)
+    notes = Notes()
+    try:
+        with watching(take, notes=notes), pytest.raises(TimeoutError):
+            model(x)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert notes == []
 
 
 def test_a_program_close_to_its_limit_of_recursion_goes_on_and_a_note_says_what_was_not_seen() -> None:
@@ -327,7 +370,7 @@ def test_a_program_close_to_its_limit_of_recursion_goes_on_and_a_note_says_what_
             frame, count = frame.f_back, count + 1  # type: ignore[assignment]
         return count
 
-    notes: list[str] = []
+    notes = Notes()
     seen: list[Call] = []
 
     def take(call: Call) -> None:
@@ -461,3 +504,51 @@ def test_flex_attention_that_the_program_compiles_is_said_to_run_eagerly() -> No
             call(q, q, q)
         assert calls.calls == 1
         assert len(calls.notes) == notes
+
+
+def over(batch: int, heads: int, queries: int, keys: int, width: int) -> dict[str, Callable[[], object]]:
+    q, k = torch.randn(batch, heads, queries, width), torch.randn(batch, heads, keys, width)
+    x, y = torch.randn(batch, queries, 8), torch.randn(batch, keys, 8)
+    module, layer = nn.MultiheadAttention(8, 2, batch_first=True), nn.TransformerEncoderLayer(8, 2, batch_first=True)
+    mask = torch.ones(queries, keys, dtype=torch.bool).tril()
+
+    def by_hand() -> Tensor:
+        scores = (q @ k.mT / max(width, 1) ** 0.5).masked_fill(~mask, -torch.inf)
+        return scores.softmax(-1) @ k
+
+    return {
+        "sdpa": lambda: F.scaled_dot_product_attention(q, k, k),
+        "sdpa with a mask": lambda: F.scaled_dot_product_attention(q, k, k, mask, scale=1.0),
+        "mha": lambda: module(x, y, y),
+        "mha with padding": lambda: module(x, y, y, torch.zeros(batch, keys, dtype=torch.bool), need_weights=False),
+        "layer": lambda: layer.eval()(x),
+        "by hand": by_hand,
+        "products": lambda: torch.bmm(torch.bmm(q.flatten(0, 1), k.flatten(0, 1).mT).softmax(-1), k.flatten(0, 1)),
+        "einsum": lambda: torch.einsum("bhqk,bhkd->bhqd", torch.einsum("bhqd,bhkd->bhqk", q, k).softmax(-1), k),
+        "flex": lambda: flex_attention(q, k, k, score_mod=lambda score, b, h, i, j: score + 1),
+    }
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile", "ignore:The PyTorch API of nested")
+@pytest.mark.parametrize("empty", range(5))
+@pytest.mark.parametrize("name", over(1, 1, 1, 1, 1))
+def test_attention_over_nothing_is_none(name: str, empty: int) -> None:
+    """No batch, heads, queries, keys or width: what torch makes of it, and nothing goes wrong in us."""
+    sizes = [2, 2, 3, 3, 4]
+    sizes[empty] = 0
+    run = over(*sizes)[name]
+
+    def outcome() -> str:
+        torch.manual_seed(0)
+        try:
+            return str(run())
+        except Exception as error:
+            return repr(error)
+
+    alone = outcome()
+    with watch() as calls:
+        assert outcome() == alone
+        F.scaled_dot_product_attention(*torch.randn(3, 1, 1, 2, 4))
+    assert calls.calls >= 1
+    assert calls.notes.fault is None
+    assert str(calls)

@@ -1,0 +1,57 @@
+"""What a watch has to say besides its calls, a sentence each; also of what goes wrong in us, which ends no program."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+
+_TOO_DEEP = "an attention that the program calls close to its limit of recursion was not looked at"
+
+
+class Notes(list[str]):
+    """Sentences, each of them once.
+
+    Attributes:
+        fault: what went wrong in us first, without what it went wrong with; None where nothing did.
+    """
+
+    fault: Exception | None = None
+
+    def add(self, text: str) -> None:
+        """Say something, once."""
+        if text not in self:
+            self.append(text)
+
+    def failed(self, fault: Exception, what: str = "an attention could not be looked at") -> None:
+        """Say that something went wrong in us: the first time, with what it was, so that it is one note.
+
+        Raises:
+            Exception: `fault`, where the program's own handler of a signal raised it while we were at work.
+        """
+        if _is_of_a_handler(fault):
+            raise fault
+        if isinstance(fault, RecursionError):  # the program left us too few frames
+            self.add(_TOO_DEEP)
+        elif self.fault is None:
+            self.append(f"{what}: {described(fault)}")
+            fault.__cause__ = fault.__context__ = None  # their tracebacks keep the program's tensors alive
+            self.fault = fault.with_traceback(None)
+
+
+def described(fault: Exception) -> str:
+    """Return what went wrong in us, in a sentence; with ATTN_DEBUG the traceback goes to standard error."""
+    if os.environ.get("ATTN_DEBUG", "0") not in ("", "0"):
+        traceback.print_exception(fault, file=sys.__stderr__)
+    said = " ".join(f"{type(fault).__name__}: {fault}".split())[:200]
+    if isinstance(fault, MemoryError) or "OutOfMemory" in said:
+        return f"out of memory ({said})"
+    return f"this is a bug in attn, please report it: {said}; ATTN_DEBUG=1 shows where"
+
+
+def _is_of_a_handler(fault: Exception) -> bool:
+    """Return whether a handler of a signal raised an exception, as one that sets a limit of time does."""
+    handlers = (signal.getsignal(number) for number in signal.valid_signals())
+    codes = {getattr(each, "__code__", None) for each in handlers} - {None}
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(fault.__traceback__))
