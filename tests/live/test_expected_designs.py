@@ -121,9 +121,21 @@ def test_a_token_may_attend_to_itself_as_a_last_resort(side: str | None, program
     assert accusations(lambda: programs.shared(side), expect, tokens(programs, side) if side else None) == []
 
 
+@pytest.mark.parametrize("length", [1, 2, 8])
+def test_sentences_of_one_length_have_no_padding_to_be_hidden(length: int, programs: ModuleType) -> None:
+    """An embedding with a `padding_idx` says so of a prompt, and what is generated is no padding."""
+    assert accusations(lambda: programs.generated(length), "causal & pad") == []
+
+
+def test_the_padding_of_a_prompt_stays_in_the_cache(programs: ModuleType) -> None:
+    assert accusations(lambda: programs.generated(is_padded=True), "causal & pad") == []
+    with pytest.raises(AssertionError, match="attends to padding in 5 cells, in batch rows 1-2"):
+        watched(lambda: programs.generated(is_padded=True, is_masked=False)).check("causal & pad")
+
+
 def test_watching_changes_no_bit(programs: ModuleType) -> None:
     runs = [lambda style=style: programs.written("causal", style, "left") for style in programs.STYLES]
-    for run in [*runs, lambda: programs.of_torch("causal", "right"), programs.shared]:
+    for run in [*runs, lambda: programs.of_torch("causal", "right"), programs.shared, programs.generated]:
         torch.manual_seed(0)
         alone = [*run(), torch.get_rng_state()]
         seen: list[torch.Tensor] = []

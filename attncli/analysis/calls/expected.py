@@ -162,14 +162,17 @@ def _tokens(
     """Return which keys of a call are tokens; None where nobody knows."""
     batch, _, queries, keys = mask.shape
     padding = padding_of(calls, beside)
-    if padding:
-        tokens = next((one for one in padding if np.array_equal(one.tokens, mask.rule.tokens)), padding[0]).tokens
+    unpadded = [one.values.astype(bool) for one in beside.said("unpadded")]
+    if padding:  # several sequences may have as many positions
+        known = [*(one.tokens for one in padding), *unpadded]
+        tokens = next((one for one in known if np.array_equal(one, mask.rule.tokens)), known[0])
     elif batch == 1 or any(
         len(one.allowed) == batch for each in calls for one in each.call.reads if one.allowed.shape[3] == keys
     ):
         tokens = np.ones((batch, keys), bool)
     else:
-        return None
+        known = [*unpadded, *(one.values.astype(bool) for one in beside.said("prompt"))]
+        return known[0] if known else None
     if any(one.who is None for one in padding) or len(mask.allowed) < batch:
         return tokens
     cells = np.broadcast_to(mask.allowed[:, 0], (batch, queries, keys))

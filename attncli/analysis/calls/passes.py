@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from attncli.analysis.calls.objective import answered
 from attncli.analysis.calls.steps import Beside, Taken
 from attncli.analysis.calls.tracks import Track
+from attncli.sources.live.call import Place
 from attncli.sources.live.inputs import Told
 from attncli.sources.live.lineage import Lineage
 
 if TYPE_CHECKING:
-    import numpy as np
-    from jaxtyping import Bool
+    from jaxtyping import Bool, Int
 
     from attncli.sources.live.losses import Loss
 
@@ -45,6 +47,8 @@ class Pass:
         lineages: what the calls were computed from.
         taken: how many calls the thread has made.
         pending: what was said of the calls to come.
+        said: how much was said.
+        prompts: which keys of the last call of a function without a cache were tokens; None where that is not known.
     """
 
     tracks: list[Track] = field(default_factory=list)
@@ -53,13 +57,33 @@ class Pass:
     taken: int = 0
     pending: list[_Pending] = field(default_factory=list)
     said: int = 0
+    prompts: dict[Place, Int[np.ndarray, "B K"] | None] = field(default_factory=dict)
 
     def add(self, track: Track, taken: Taken, lineage: Lineage | None) -> None:
         """Take in a call."""
         self.tracks.append(track)
         self.lineages.append(lineage)
-        self.calls.append(Beside(taken, self._told))
+        prompt = None if taken.mask is None else self._prompt(taken.place, taken.mask.shape)
+        self.calls.append(Beside(taken, self._told if prompt is None else (*self._told, prompt)))
         self.taken += 1
+
+    def _prompt(self, place: Place, shape: tuple[int, int, int, int]) -> Told | None:
+        """Return which keys of a call with a cache are tokens: those of the prompt, and all that were generated since.
+
+        A prompt is the last call there that had as many queries as keys; one of a single token has no padding.
+        """
+        place = place._replace(line=0)  # what has a mask and what has none may be two lines of a function
+        batch, _, queries, keys = shape
+        if queries == keys:
+            said = [
+                one.values for one in self._told if one.size == keys and len(one.values) == batch and _is_of_words(one)
+            ]
+            self.prompts[place] = np.ones((batch, 1), int) if keys == 1 else said[0] if len(said) == 1 else None
+        tokens = self.prompts.get(place)
+        if tokens is None or len(tokens) != batch or tokens.shape[1] > keys or queries == keys > 1:
+            return None
+        tokens = np.pad(tokens, ((0, 0), (0, keys - tokens.shape[1])), constant_values=1)
+        return Told("prompt", tokens, keys, hash(("prompt", tokens.shape, tokens.tobytes())))
 
     @property
     def _told(self) -> tuple[Told, ...]:
@@ -117,6 +141,10 @@ class Pass:
         self.pending = [one for one in self.pending if one.calls > begun]  # what was said for this step is over
         self.tracks, self.calls, self.lineages = [], [], []
         return step
+
+
+def _is_of_words(told: Told) -> bool:
+    return told.kind == "unpadded" or (told.kind == "tokens" and told.is_sure)
 
 
 class Step(NamedTuple):

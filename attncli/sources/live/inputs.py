@@ -36,7 +36,8 @@ class Told(NamedTuple):
     """What an input of a module says of the positions of a batch.
 
     Attributes:
-        kind: `tokens`, `positions`, `documents`, `encoded`: the tokens of an encoder whose output is attended to, or
+        kind: `tokens`, or `unpadded` where all of them are, `positions`, `documents`, `encoded`: the tokens of an
+            encoder whose output is attended to, `prompt`: the tokens of a prompt and what was generated since, or
             `answers`: what a loss asks for and is seen.
         values: of tokens, 1 where a position is one and 0 where it is padding; of positions, themselves; of documents,
             the number of the document of each position, −1 where it is in none; of answers, 1 where a query sees one.
@@ -48,7 +49,7 @@ class Told(NamedTuple):
         is_configured: of tokens, whether the configuration of a model says what padding is, which takes a mask for it.
     """
 
-    kind: Literal["tokens", "positions", "documents", "encoded", "answers"]
+    kind: Literal["tokens", "unpadded", "positions", "documents", "encoded", "prompt", "answers"]
     values: Int[np.ndarray, "B T"]
     size: int
     digest: int
@@ -249,7 +250,10 @@ def _tokens(padding: int, is_padding_alone: bool, is_configured: bool, ids: Int[
     real = ids != padding
     from_left, from_right = (np.maximum.accumulate(each, axis=1) for each in (real, real[:, ::-1]))
     inside = from_left & from_right[:, ::-1]
-    if inside.all() or ids.shape[1] < 2:
+    if ids.shape[1] < 2:
+        return
+    if inside.all():
+        yield _told("unpadded", inside.astype(np.int64))
         return
     is_at_one_end = bool(from_left.all() or from_right.all()) and np.array_equal(real, inside)
     is_sure = is_padding_alone and is_at_one_end and int((~real).sum(axis=1).max()) > 1

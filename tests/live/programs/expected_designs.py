@@ -177,3 +177,33 @@ def shared(side: str | None = None, fill: float = -5e4) -> list[Tensor]:
         return scores.masked_fill(torch.eye(T, dtype=torch.bool), fill).softmax(-1) @ v
 
     return step(Written(attend, lambda real: keys_alone(DESIGNS["causal"].allowed, real), 0), sentences(side))
+
+
+class Cached(nn.Module):
+    """Words, and a causal attention with a cache, which is given a mask where a sentence of the prompt is padded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.qkv = nn.Embedding(50, WIDTH, padding_idx=0), nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, ids: Tensor, cache: tuple[Tensor, ...] | None, real: Tensor | None) -> tuple[Tensor, ...]:
+        q, k, v = self.qkv(self.words(ids)).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
+        if cache is not None:
+            k, v = torch.cat([cache[0], k], 2), torch.cat([cache[1], v], 2)
+        if real is None:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=cache is None), k, v
+        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2]) & real[:, None]
+        return F.scaled_dot_product_attention(q, k, v, mask[:, None]), k, v
+
+
+@torch.no_grad()
+def generated(length: int = T, is_padded: bool = False, is_masked: bool = True) -> list[Tensor]:
+    """Prompts, padded on the left or not at all, and four tokens one by one."""
+    model, ids = Cached().eval(), torch.randint(1, 50, (len(LENGTHS), length))
+    real = torch.arange(length) >= length - torch.tensor(LENGTHS)[:, None] if is_padded else torch.ones(1, dtype=bool)
+    output, *cache = model(ids * real, None, real if is_padded else None)
+    for _ in range(4):
+        ids = torch.randint(1, 50, (len(LENGTHS), 1))
+        real = torch.cat([real, ids > 0], 1) if is_padded else real
+        output, *cache = model(ids, cache, real if is_padded and is_masked else None)
+    return [output]
