@@ -10,33 +10,19 @@ import numpy as np
 from attncli.analysis.calls.masks import CallMask
 from attncli.masks.findings import Finding
 from attncli.sources.live.call import Call
-from attncli.sources.live.inputs import Told
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from jaxtyping import Bool
 
 
-def wrongly_laid(call: Call, mask: CallMask, words: Sequence[Told]) -> Iterator[Finding]:
-    """Yield padding that is hidden from the wrong heads or at the wrong keys.
-
-    Args:
-        call: while the program waits.
-        mask: what its masks hide together.
-        words: which of fewer positions than the call has keys are words.
-    """
+def wrongly_laid(call: Call, mask: CallMask) -> Iterator[Finding]:
+    """Yield padding that is hidden from the wrong heads or at the wrong keys, while the program waits."""
     yield from _on_heads(mask)
-    for told in words:
-        if _is_before_the_prompt(call, mask, told.values.astype(bool)):
-            more = mask.shape[3] - told.size
-            message = (
-                f"hides the padding of the words as if they began at key 0, although {more} "
-                f"{'key stands' if more == 1 else 'keys stand'} before them, the same in every batch row"
-            )
-            count = int(np.count_nonzero(told.values == 0))
-            yield Finding("padding-side", "error", message, count, advice="put the ones of the prompt before the mask")
-            return
+    prompt = _hidden_as_words(call, mask)
+    if prompt:
+        keys = "key is" if prompt == 1 else f"{prompt} keys are"
+        message = f"hides keys as if words began at key 0, where the first {keys} the same in every row, as a prompt is"
+        yield Finding("padding-side", "error", message, prompt, advice="put the ones of the prompt before the mask")
 
 
 def _on_heads(mask: CallMask) -> Iterator[Finding]:
@@ -66,17 +52,32 @@ def _are_padded_alike(rows: Bool[np.ndarray, "B K"]) -> bool:
     return bool(is_right or (rows == (places >= rows.shape[1] - lengths[:, None])).all())
 
 
-def _is_before_the_prompt(call: Call, mask: CallMask, words: Bool[np.ndarray, "B T"]) -> bool:
-    """Return whether the words are taken for the first keys, though those are the same in all rows, as a prompt is."""
-    batch, _, _, keys = mask.shape
-    more = keys - words.shape[1]
-    if len(words) != batch or batch < 2 or more < 1:
-        return False
-    seen = np.any(mask.allowed, axis=(1, 2))
-    if not np.array_equal(seen, np.pad(words, ((0, 0), (0, more)), constant_values=True)):
-        return False
+def _hidden_as_words(call: Call, mask: CallMask) -> int:
+    """Return how many keys of a prompt stand before the words, where a mask takes them for words; 0 where none does.
+
+    Keys of a prompt are the same in all rows of a batch. The mask of words that begin before them hides the first ones
+    of some rows, or the last words in place of the padding behind them, which is alike in rows that have it.
+    """
+    batch, _, queries, keys = mask.shape
+    hidden = ~np.any(mask.allowed, axis=(1, 2))
+    if batch < 2 or hidden.shape != (batch, keys) or not hidden.any() or mask.rule.varies == "heads":
+        return 0
+    everywhere, padded = [*range(batch)], np.flatnonzero(hidden.any(axis=1)).tolist()
+    if hidden[:, 0].any():
+        is_prompt = queries == keys and bool(hidden[:, :2].all(axis=1).any()) and not hidden[:, 0].all()
+        is_prompt = is_prompt and _are_alike(call, everywhere, slice(0, 2))
+        return 2 if is_prompt and not _are_alike(call, everywhere, slice(keys - 1, keys)) else 0
+    behind = hidden[padded, ::-1].argmax(axis=1)  # keys behind the last one that is hidden
+    more, gap = int(behind[0]), int(hidden[padded].sum(axis=1).min())
+    gaps = (hidden[:, 1:] & ~hidden[:, :-1]).sum(axis=1)
+    if not more or len(padded) < 2 or (behind != more).any() or gaps.max() > 1 or queries not in (keys, keys - more):
+        return 0
+    last = slice(keys - min(more, gap), keys)
+    is_prompt = _are_alike(call, everywhere, slice(0, more)) and _are_alike(call, padded, last)
+    return more if is_prompt and not _are_alike(call, everywhere, last) else 0
+
+
+def _are_alike(call: Call, rows: list[int], part: slice) -> bool:
+    """Return whether some keys are the same in some rows of the batch."""
     k = call.k if call.k is not None else None if call.project is None else call.project()[1]
-    if k is None or len(k) != batch:
-        return False
-    first, last = (k[..., part, :] for part in (slice(None, more), slice(-more, None)))
-    return bool((first == first[:1]).all()) and not bool((last == last[:1]).all())
+    return k is not None and len(k) > max(rows) and bool((k[rows, ..., part, :] == k[rows[:1], ..., part, :]).all())

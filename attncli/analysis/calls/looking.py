@@ -80,9 +80,8 @@ class Looking:
         past, after = past_of(call, lambda: self._last_seen(call, reads, masks), here.positions(call.shape[2]), before)
         facts = (call.api, call.place, call.shape, call.dtype, call.is_causal, call.dropout, call.is_training)
         told = here.tokens(call.shape[0], call.shape[3] if past.written is None else past.written)
-        words = here.fewer_tokens(call.shape[3]) if reads else ()
-        key = (*facts, call.findings, len(unused), masks, past, told and told.digest, *(one.digest for one in words))
-        return self._taken.get(key, lambda: self._look(call, reads, unused, masks, past, told, words)), after
+        key = (*facts, call.findings, len(unused), masks, past, told and told.digest)
+        return self._taken.get(key, lambda: self._look(call, reads, unused, masks, past, told)), after
 
     def _look(
         self,
@@ -92,7 +91,6 @@ class Looking:
         masks: Hashable,
         past: Past,
         told: Told | None,
-        words: tuple[Told, ...],
     ) -> Taken:
         shape = call.shape if past.written is None else (*call.shape[:3], past.written)
         reads = tuple(without_empty_slots(one, past) for one in reads)
@@ -102,7 +100,7 @@ class Looking:
         mask = self._masks.get(key, lambda: mask_of(reads, call.is_causal, shape, biases, tokens, is_cut))
         found = (
             *past.findings,
-            *wrongly_laid(call, mask, words),
+            *wrongly_laid(call, mask),
             *findings_of(call, mask, reads, unused, past.is_grown),
             *findings_of_heads(call),
         )

@@ -110,10 +110,6 @@ class Pass:
         said = (one.told for one in reversed(self.pending) if one.told.kind == "positions")
         return next((told for told in said if told.size in (0, queries)), None)
 
-    def fewer_tokens(self, keys: int) -> tuple[Told, ...]:
-        """Return what was said of which of fewer positions than the call to come has keys are padding."""
-        return tuple(one for one in self._told if one.kind == "tokens" and one.is_sure and one.size < keys)
-
     def encoded(self) -> Bool[np.ndarray, "B K"] | None:
         """Return which keys of the last call are tokens, if it is of one sequence whose padding is known."""
         return self.calls[-1].encoded() if self.calls else None

@@ -251,6 +251,24 @@ def soft_prompt(wrong=False):
     return evaluation(Prompted(), batch(9, 5, 3))
 
 
+def soft_prompt_on_the_left(wrong=False):
+    """Learned vectors before words that are padded on the left."""
+    ids = batch(9, 5, 3, left=True)
+
+    class Prompted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.stack = nn.Embedding(V, WIDTH), Stack()
+            self.prompt = nn.Parameter(torch.randn(4, WIDTH))
+
+        def forward(self, ids):
+            x = torch.cat([self.prompt.expand(len(ids), -1, -1), self.embed(ids)], 1)
+            ones = torch.ones(len(ids), 1, 1, 4, dtype=torch.bool)
+            return self.stack(x, torch.cat([keys(ids), ones] if wrong else [ones, keys(ids)], -1) & lower(13))
+
+    return step(Prompted(), ids)
+
+
 # --- positions ----------------------------------------------------------------------------------------------
 
 
@@ -391,6 +409,42 @@ def words_before_a_prompt():
             return self.stack(x, torch.cat([keys(ids), torch.ones(len(ids), 1, 1, 3, dtype=torch.bool)], -1))
 
     return step(Prompted(), batch(9, 5, 3))
+
+
+def instructions_before_pictures():
+    """All texts begin alike and are padded; vectors of a picture stand behind them."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.stack = nn.Embedding(V, WIDTH, padding_idx=0), Stack()
+
+        def forward(self, ids, pictures):
+            x = torch.cat([self.embed(ids), pictures], 1)
+            return self.stack(x, torch.cat([keys(ids), torch.ones(len(ids), 1, 1, 3, dtype=torch.bool)], -1))
+
+    ids = batch(9, 6, 4)
+    ids[:, :4] = torch.tensor([5, 6, 7, 8])
+    return step(Model(), ids, torch.randn(3, 3, WIDTH))
+
+
+def vectors_that_are_all_alike():
+    """Ones in place of words, as in a quick trial."""
+    return evaluation(Stack(), torch.ones(3, 9, WIDTH), keys(batch(9, 5, 3, left=True)))
+
+
+def padding_that_begins_sentences():
+    """Padding has the number of the word by which sentences begin."""
+    ids = batch(9, 5, 3, left=True)
+    ids[0, 0] = 0
+    real = torch.arange(9) >= torch.tensor([0, 4, 6])[:, None]
+
+    class Model(Classifier):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(V, WIDTH)
+
+    return step(Model(), ids, real[:, None, None] & lower(9))
 
 
 def fewer_words_of_the_source():
