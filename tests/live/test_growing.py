@@ -23,6 +23,7 @@ from growing import STYLES, Endless, total
 from torch import nn
 from whole_program import forked
 
+import attncli
 import attncli.sources.live.watching as watching_module
 from attncli.analysis.calls import looking
 from attncli.analysis.calls.calls import Calls
@@ -165,6 +166,15 @@ def test_masks_that_are_new_at_every_step_are_kept_up_to_a_size(monkeypatch: pyt
     finally:
         tracemalloc.stop()
     assert kept[-1] < kept[7] + 2  # MiB, of one each
+
+
+def test_calls_without_masks_are_kept_for_check_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attncli.analysis.calls.calls._MOST_BYTES", 2**16)
+    with attncli.watch() as calls:
+        advance(STYLES["keys_joined"](), MANY)
+    assert calls.calls == MANY
+    assert len(calls._to_check) < 40
+    assert any("later ones are not held against anything" in note for note in calls.notes)
 
 
 def test_of_words_whose_attention_nobody_looks_at_few_are_kept() -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from attncli.sources.live.losses import Loss
 
 
+_BYTES_OF_A_CALL = 2048
 _MOST_PENDING = 64  # that are kept where no call comes
 
 
@@ -157,6 +158,7 @@ class Step(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many bytes its masks take."""
+        """How many bytes its masks take, and what else is known of its calls, about."""
         masks = [beside.call.mask for beside in self.calls if beside.call.mask is not None]
-        return sum({id(one): one.nbytes for mask in masks for one in mask.given}.values())
+        given = {id(one): one.nbytes for mask in masks for one in mask.given}
+        return sum(given.values()) + _BYTES_OF_A_CALL * len(self.calls)
