@@ -9,7 +9,7 @@ import pytest
 import torch
 from live_calls import CAUSAL, LENGTHS, REAL, B, H, T, given, padding, place, sdpa
 
-from attncli.analysis.calls import looking
+from attncli.analysis.calls import looking, passes
 from attncli.analysis.calls.calls import Calls
 from attncli.analysis.calls.expected import UnexpectedError
 from attncli.analysis.calls.rows import joined
@@ -256,7 +256,7 @@ def test_check_says_where_masks_are_not_as_expected() -> None:
 
 
 def test_check_says_that_it_has_not_seen_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attncli.analysis.calls.calls._MOST_BYTES", CAUSAL.nbytes)
+    monkeypatch.setattr("attncli.analysis.calls.calls._MOST_BYTES", CAUSAL.nbytes + passes._BYTES_OF_A_CALL)
     masks = [given(CAUSAL), given(CAUSAL.clone().triu(1))]
     calls = taken(*(sdpa(mask, at=place(line)) for line, mask in enumerate(masks)))
     with pytest.raises(UnexpectedError, match="the masks of its calls were not kept"):
