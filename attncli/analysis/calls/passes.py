@@ -50,6 +50,7 @@ class Pass:
         pending: what was said of the calls to come.
         said: how much was said.
         prompts: which keys of the last call of a function without a cache were tokens; None where that is not known.
+        prompt: what was said of the last call with a cache.
     """
 
     tracks: list[Track] = field(default_factory=list)
@@ -59,6 +60,7 @@ class Pass:
     pending: list[_Pending] = field(default_factory=list)
     said: int = 0
     prompts: dict[Place, Int[np.ndarray, "B K"] | None] = field(default_factory=dict)
+    prompt: Told | None = None
 
     def add(self, track: Track, taken: Taken, lineage: Lineage | None) -> None:
         """Take in a call."""
@@ -83,8 +85,11 @@ class Pass:
         tokens = self.prompts.get(place)
         if tokens is None or len(tokens) != batch or tokens.shape[1] > keys or queries == keys > 1:
             return None
-        tokens = np.pad(tokens, ((0, 0), (0, keys - tokens.shape[1])), constant_values=1)
-        return Told("prompt", tokens, keys, hash(("prompt", tokens.shape, tokens.tobytes())))
+        tokens = np.pad(tokens.astype(np.int8), ((0, 0), (0, keys - tokens.shape[1])), constant_values=1)
+        digest = hash(("prompt", tokens.shape, tokens.tobytes()))
+        if self.prompt is None or self.prompt.digest != digest:  # layers share it, as it may be kept
+            self.prompt = Told("prompt", tokens, keys, digest)
+        return self.prompt
 
     @property
     def _told(self) -> tuple[Told, ...]:
