@@ -66,6 +66,8 @@ _GO_ON: dict[str, _Takes] = {
     **dict.fromkeys((*unfollowed.PLACING, *unfollowed.CHANGING), unfollowed.lose),
     **dict.fromkeys(("gt", "lt", "ge", "le", "__gt__", "__lt__", "__ge__", "__le__"), elementwise.compared),
 }
+# Where functions of torch are; the last three also where the program put others in their place.
+_HOMES = (torch.Tensor, torch, F, torch.special, torch.functional, torch._C.TensorBase, torch._C._VariableFunctions)
 # What makes something else of scores or weights, and not these in another order or another place.
 _ENDING = (
     products.matmul, products.einsum, products.added_product, products.mixed, softmax.softmax, softmax.summed,
@@ -93,7 +95,7 @@ class HandWritten(Reader):
         """Yield every function with what takes it: methods, in place too, and the functions of torch's namespaces."""
         for name, takes in named.items():
             seen = self._seen(name, takes)
-            for home in (torch.Tensor, torch, F, torch.special):
+            for home in _HOMES:
                 for spelled in (name, f"{name}_"):
                     if callable(function := getattr(home, spelled, None)):
                         yield function, seen

@@ -26,6 +26,9 @@ from attncli.sources.live.lineage import Lineage, lineage
 from attncli.sources.live.nested import longest, own_tokens, padded
 from attncli.sources.live.reader import Reader, Scene, is_of_nothing
 
+# Where the program puts functions of its own in the place of torch's, it is not to be called by us.
+_nn, _functions = torch._C._nn, torch._C._VariableFunctions
+
 _NAMES = ("attn_mask", "key_padding_mask")
 
 
@@ -101,17 +104,18 @@ class _Layer:
     def project(self, x: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Return q, k and v as `[B, H, T, D]`, with the keys that are no token, of three `[B, T, E]`."""
         parameters = zip(x, self.weights, self.biases, strict=True)
-        q, k, v = (F.linear(each, weight, bias) for each, weight, bias in parameters)
+        q, k, v = (_nn.linear(each, weight, bias) for each, weight, bias in parameters)
         batch = len(q)
         if self.bias_k is not None and self.bias_v is not None:
             k, v = (
-                torch.cat((each, bias.expand(batch, 1, -1)), 1) for each, bias in ((k, self.bias_k), (v, self.bias_v))
+                _functions.cat((each, bias.expand(batch, 1, -1)), 1)
+                for each, bias in ((k, self.bias_k), (v, self.bias_v))
             )
         q, k, v = (each.view(batch, each.shape[1], self.num_heads, -1).transpose(1, 2) for each in (q, k, v))
         k = k if self.static_k is None else self.static_k.view(batch, self.num_heads, *self.static_k.shape[1:])
         v = v if self.static_v is None else self.static_v.view(batch, self.num_heads, *self.static_v.shape[1:])
         if self.add_zero_attn:
-            k, v = (F.pad(each, (0, 0, 0, 1)) for each in (k, v))
+            k, v = (_nn.pad(each, (0, 0, 0, 1)) for each in (k, v))
         return q, k, v
 
 
@@ -219,7 +223,7 @@ def _of_layer(
 
     def normed(x: Tensor) -> Tensor:
         norm = module.norm1
-        return F.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+        return _functions.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
 
     return _call(
         scene,
@@ -283,7 +287,7 @@ def _call(
     if query.is_nested:
         given = (own_tokens(key), *given)
     if layer.extra_keys:
-        given = tuple(mask._replace(values=F.pad(mask.values, (0, layer.extra_keys))) for mask in given)
+        given = tuple(mask._replace(values=_nn.pad(mask.values, (0, layer.extra_keys))) for mask in given)
     if weights is not None and weights.dim() == 3:
         weights = weights[None]
     return Call(

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 
 from attncli.sources.live.call import Call, Given
 from attncli.sources.live.heads import split_findings
@@ -23,7 +22,7 @@ class Sdpa(Reader):
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
-        self.functions = {F.scaled_dot_product_attention: self._read}
+        self.functions = {torch._C._nn.scaled_dot_product_attention: self._read}  # also if the program replaced it
 
     def _read(self, _: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if (call := _call(self.scene, result, *args, **kwargs)) is not None:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any
 
 import torch
@@ -41,6 +41,7 @@ from attncli.sources.live.objective import Objective
 from attncli.sources.live.places import Names, is_in_compiled_region, user_line
 from attncli.sources.live.projections import Projected
 from attncli.sources.live.reader import Handler, ModuleHandler, Reader, is_of_nothing, may_look
+from attncli.sources.live.replaced import BUILTIN, as_torch_runs
 from attncli.sources.live.sdpa import Sdpa
 from attncli.sources.live.unfollowed import Unfollowed
 
@@ -287,6 +288,11 @@ class _Thread(TorchFunctionMode):
         readers = [reader(self) for reader in READERS]
         self._handlers = _handlers([reader.functions for reader in readers])
         self._followed = _handlers([reader.followed for reader in readers])
+        self._by_code = {
+            function.__code__: function
+            for function in (*self._handlers, *self._followed)
+            if isinstance(function, FunctionType)
+        }
         self._modules: Mapping[Callable[..., Any], ModuleHandler] = {
             forward: handler for reader in readers for forward, handler in reader.modules.items()
         }
@@ -298,8 +304,12 @@ class _Thread(TorchFunctionMode):
     ) -> Any:
         """See torch.overrides."""
         kwargs = kwargs or {}
-        result = func(*args, **kwargs)
+        own = func if type(func) in BUILTIN else as_torch_runs(func, sys._getframe(1))
+        result = own(*args, **kwargs)
         try:
+            if own is not func and func not in self._handlers and func not in self._followed:
+                # Else it stood in torch's place when the watch began.
+                func = self._by_code.get(getattr(own, "__code__", None), own)  # type: ignore[arg-type]
             handler = self._handlers.get(func)
             if handler is None:
                 if (handler := self._followed.get(func)) is not None:
