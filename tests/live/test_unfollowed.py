@@ -14,7 +14,7 @@ import attncli
 from attncli.analysis.calls.calls import Calls
 
 FOLDER = Path(__file__).parent / "programs"
-MIXED = ["talking_heads", "talking_heads_in_evaluation", "convolved_heads", "re_attention", "normalized_heads"]
+MIXED = "talking_heads talking_heads_in_evaluation convolved_heads re_attention normalized_heads evolving_heads".split()
 # What is said of a program: of how many softmaxes, and of what shape.
 UNSEEN = {
     "band": "1 softmax is not shown, as attn could not follow it from scores to values: [12, 12, 7] at FILE:LINE",
@@ -22,10 +22,12 @@ UNSEEN = {
     "[12, 12, 7] at FILE:LINE (0 and 1 more)",
     "blocks": "1 softmax is not shown, as attn could not follow it from scores to values: "
     "[3, 4, 3, 4, 16] at FILE:LINE",
+    "copied_band": "1 softmax is not shown, as attn could not follow it from scores to values: "
+    "[3, 4, 12, 12] at FILE:LINE",
     "stacked_weights": "3 softmaxes are not shown, as attn could not follow them from scores to values: "
     "[4, 12, 12] at FILE:LINE",
 }
-OTHERS = ["softclamped", "logged", "adapted", "linear", "matched"]
+OTHERS = ["softclamped", "logged", "adapted", "linear", "matched", "experts"]
 Program = Callable[[], list[torch.Tensor]]
 
 

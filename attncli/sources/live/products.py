@@ -106,14 +106,13 @@ def multiply(
 
 
 def mixed(flows: Flows, did: Did) -> None:
-    """Follow scores or weights whose heads a layer or a convolution of one cell mixes, or a norm goes over."""
-    tensor, weight = did.first(), did.get(1, "weight")
+    """Follow scores or weights whose heads a layer or a convolution mixes, or a norm goes over."""
+    tensor = did.first()
     if (found := flows.of(did, tensor)) is None or did.result.ndim != tensor.ndim:
         return
     node, flow = found
     axis = len(node.layout) - 1 if did.name in ("linear", "layer_norm", "rms_norm") else 1
-    cells = weight.shape[2:] if did.name.startswith("conv") else ()
-    if all(each == 1 for each in cells) and _mixes_heads(flow, [node.layout[axis]]):
+    if _mixes_heads(flow, [node.layout[axis]]):
         layout = list(node.layout)
         if did.result.shape[axis] != tensor.shape[axis]:
             layout[axis] = fresh(did.result.shape[axis : axis + 1])[0]

@@ -81,7 +81,9 @@ def lose(flows: Flows, did: Did) -> None:
     sources = did.first() if isinstance(did.first(), list | tuple) else did.args
     if not flows.nodes.knows(sources):
         return
-    made = did.args[0] if did.name == "__setitem__" else did.result
+    made = did.result
+    if did.name in ("__setitem__", "copy_"):  # into a part of what is used afterwards
+        made = did.args[0], did.args[0]._base
     for result in made if isinstance(made, list | tuple) else (made,):
         is_new = isinstance(result, torch.Tensor) and result.ndim > 2 and flows.nodes.get(result) is None
         if is_new and result.is_floating_point():

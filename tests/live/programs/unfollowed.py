@@ -86,6 +86,18 @@ class NormalizedHeads(Heads):
         return attn @ v
 
 
+class EvolvingHeads(Heads):
+    """Scores that a convolution goes over, as pictures with a channel for each head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(HEADS, HEADS, 3, padding=1)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        dots = q @ k.mT * HEAD**-0.5
+        return self.conv(dots).softmax(dim=-1) @ v
+
+
 class Softclamped(Heads):
     """Logits that are clamped softly before the mask, as x-transformers has it."""
 
@@ -135,6 +147,17 @@ class Blocks(Heads):
         return out.flatten(2, 3)
 
 
+class CopiedBand(Heads):
+    """A band whose blocks are copied into parts of a matrix of zeros."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scores = q.new_full((len(q), HEADS, T, T), float("-inf"))
+        for start in range(0, T, BLOCK):
+            rows, keys = slice(start, start + BLOCK), slice(max(start - BLOCK, 0), start + BLOCK)
+            scores[:, :, rows, keys].copy_(q[:, :, rows] @ k[:, :, keys].mT * HEAD**-0.5)
+        return F.softmax(scores, dim=-1) @ v  # <-
+
+
 class StackedWeights(Heads):
     """Weights that are put on top of each other after the softmax, and meet their values there."""
 
@@ -182,6 +205,20 @@ class Linear(Heads):
         return out * words.amax(-1, keepdim=True) * gates.amax(-1, keepdim=True)
 
 
+class Experts(nn.Module):
+    """Experts that each word is sent to, by a router and by how near they are to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router, self.experts = nn.Linear(WIDTH, 3), nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs = torch.stack([expert(x) for expert in self.experts], dim=2)
+        x = torch.einsum("bte,bted->btd", self.router(x).softmax(dim=-1), outputs)
+        nearest = (x @ self.router.weight.T).softmax(dim=-1)
+        return torch.einsum("bte,bted->btd", nearest, outputs)
+
+
 class Matched(Heads):
     """Places of two pictures that are matched: nothing is weighed by it."""
 
@@ -214,6 +251,10 @@ def normalized_heads():
     return run(NormalizedHeads)
 
 
+def evolving_heads():
+    return run(EvolvingHeads)
+
+
 def softclamped():
     return run(Softclamped)
 
@@ -230,6 +271,10 @@ def blocks():
     return run(Blocks)
 
 
+def copied_band():
+    return run(CopiedBand)
+
+
 def stacked_weights():
     return run(StackedWeights)
 
@@ -244,6 +289,10 @@ def adapted():
 
 def linear():
     return run(Linear)
+
+
+def experts():
+    return run(Experts)
 
 
 def matched():
