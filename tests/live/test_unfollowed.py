@@ -20,6 +20,8 @@ UNSEEN = {
     "band": "1 softmax is not shown, as attn could not follow it from scores to values: [12, 12, 7] at FILE:LINE",
     "bands_of_two_layers": "2 softmaxes are not shown, as attn could not follow them from scores to values: "
     "[12, 12, 7] at FILE:LINE (0 and 1 more)",
+    "compiled_softclamp": "1 softmax is not shown, as attn could not follow it from scores to values: "
+    "[3, 4, 12, 12] at FILE:LINE",
     "blocks": "1 softmax is not shown, as attn could not follow it from scores to values: "
     "[3, 4, 3, 4, 16] at FILE:LINE",
     "copied_band": "1 softmax is not shown, as attn could not follow it from scores to values: "
@@ -27,7 +29,7 @@ UNSEEN = {
     "stacked_weights": "3 softmaxes are not shown, as attn could not follow them from scores to values: "
     "[4, 12, 12] at FILE:LINE",
 }
-OTHERS = ["softclamped", "logged", "adapted", "linear", "matched", "experts"]
+OTHERS = ["softclamped", "logged", "adapted", "linear", "linear_of_as_many_words_as_numbers", "matched", "experts"]
 Program = Callable[[], list[torch.Tensor]]
 
 

@@ -26,7 +26,10 @@ from attncli.sources.live.call import Place
 # operand: what may be a factor. outer: factors multiplied, not yet summed. Then what a softmax makes, at once or by
 # hand: scores, exp of them, log of the weights, weights. pending: weights multiplied with values, not yet summed.
 # sum, logsumexp, max: what they are divided by, or less. lost: what came from scores in ways that are not followed.
-Stage = Literal["operand", "outer", "scores", "exp", "log", "weights", "pending", "sum", "logsumexp", "max", "lost"]
+# unknown: a softmax of what came from nowhere, as from what torch.jit compiled.
+Stage = Literal[
+    "operand", "outer", "scores", "exp", "log", "weights", "pending", "sum", "logsumexp", "max", "lost", "unknown"
+]
 
 # A tensor of one element is looked at when a call is told, as looking at it waits for the device.
 Number = float | torch.Tensor

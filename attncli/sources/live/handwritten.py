@@ -35,6 +35,7 @@ _BEGIN: dict[str, _Takes] = {
     **dict.fromkeys(("mul", "multiply", "__mul__", "__rmul__"), elementwise.multiplied),
     **dict.fromkeys(("div", "divide", "true_divide", "__truediv__"), elementwise.divided),
     **dict.fromkeys(("view", "reshape", "flatten", "unflatten", "view_as", "reshape_as"), views.reshape),
+    **dict.fromkeys(("softmax", "special_softmax", "log_softmax", "special_log_softmax"), softmax.softmax),
     **dict.fromkeys(("rand", "rand_like", "bernoulli"), elementwise.drawn),
 }
 _GO_ON: dict[str, _Takes] = {
@@ -49,7 +50,6 @@ _GO_ON: dict[str, _Takes] = {
     **dict.fromkeys(("tril", "triu"), elementwise.triangle),
     "tanh": elementwise.tanh,
     **dict.fromkeys(("clamp", "clip", "clamp_min", "clamp_max", "maximum", "minimum"), elementwise.clamped),
-    **dict.fromkeys(("softmax", "special_softmax", "log_softmax", "special_log_softmax"), softmax.softmax),
     "exp": softmax.exp,
     "sum": softmax.summed,
     **dict.fromkeys(("logsumexp", "max", "amax"), softmax.greatest),

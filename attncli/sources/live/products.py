@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
+from attncli.sources.live import unfollowed
 from attncli.sources.live.axes import Axis, Layout, fresh, leaves, long, size
 from attncli.sources.live.factors import Factor, Labels, joined, letters, own, own_of_broadcast
 from attncli.sources.live.flow import ADDED_TO_WEIGHTS, Flow, Laid, Product, laid_on, scaled, unread_weights
 from attncli.sources.live.following import Did, Flows, has_values
 from attncli.sources.live.meeting import Meeting, told
-from attncli.sources.live.unfollowed import forget
 
 
 def matmul(flows: Flows, did: Did) -> None:
@@ -76,6 +76,8 @@ def multiply(
     """
     if not has_values(result) or not result.is_floating_point() or not result.numel():
         return
+    unfollowed.meet(flows, left, right, first, second, out)
+    unfollowed.meet(flows, right, left, second, first, out)
     if left.is_weights and right.is_weights:
         return
     if left.is_weights or right.is_weights:
@@ -159,7 +161,7 @@ def meet(
             state.flow, state.was_told = None, True
     flows.nodes.keep_output(result, call.place)
     flows.tell(call)
-    forget(flows, flow)
+    unfollowed.forget(flows, flow)
     for also, layout_of_it in flow.beside:
         also = unread_weights(also._replace(beside=()), ADDED_TO_WEIGHTS)
         meet(flows, result, weights._replace(flow=also, layout=layout_of_it), other, first, second, out)

@@ -18,7 +18,11 @@ from attncli.sources.live.products import meet, multiply
 def softmax(flows: Flows, did: Did) -> None:
     """Take a softmax, which makes weights, or a log_softmax, whose exp does."""
     tensor, dim = did.first(), did.get(1, "dim")
-    if (found := flows.of(did, tensor)) is None or found[1].stage not in ("scores", "weights", "lost"):
+    if (found := flows.of(did, tensor)) is None:
+        if "log" not in did.name and flows.nodes.get(tensor) is None:
+            unfollowed.begin(flows, did.result, _softmax_axis(dim, tensor.ndim))
+        return
+    if found[1].stage not in ("scores", "weights", "lost"):
         return
     node, flow = found
     axis = _softmax_axis(dim, tensor.ndim)

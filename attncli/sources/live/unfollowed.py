@@ -8,6 +8,7 @@ import torch
 
 from attncli.sources.live.axes import fresh, size
 from attncli.sources.live.call import Place
+from attncli.sources.live.factors import Factor, Labels, is_learned
 from attncli.sources.live.flow import Flow
 from attncli.sources.live.following import Did, Flows
 from attncli.text import counted
@@ -108,6 +109,29 @@ def count(flows: Flows, weights: torch.Tensor, axis: int) -> None:
     others = [each for i, each in enumerate(weights.shape) if i not in (0, axis)]
     if weights.ndim > 2 and weights.shape[axis] > 1 and max(others) > 1:
         flows.scene.lose(tuple(weights.shape))
+
+
+def begin(flows: Flows, weights: torch.Tensor, axis: int) -> None:
+    """Begin with a softmax of what nothing is known of, which may be of as many queries as keys."""
+    is_square = weights.ndim > 2 and weights.shape[-1] == weights.shape[-2] > 1
+    if is_square and axis == weights.ndim - 1:
+        flows.begin(weights, Flow("unknown"), fresh(weights.shape))
+
+
+def meet(flows: Flows, weights: Factor, values: Factor, first: Labels, second: Labels, out: Labels) -> None:
+    """Count a softmax of what nothing is known of, if it weighs what was computed: values of each batch row.
+
+    What is a product itself is no values: linear attention multiplies keys and values first.
+    """
+    if weights.flow is None or weights.flow.stage != "unknown":
+        return
+    is_of_keys = first[-1] in second and first[-1] not in out and first[-2] not in second
+    are_values = values.tensor.ndim > 2 and not is_learned(values.tensor)
+    if is_of_keys and are_values and (values.flow is None or values.flow.stage != "scores"):
+        flows.scene.lose(tuple(weights.tensor.shape))
+        node = flows.nodes.get(weights.tensor)
+        if node is not None:
+            node.state.flow = None
 
 
 def forget(flows: Flows, flow: Flow) -> None:

@@ -108,6 +108,21 @@ class Softclamped(Heads):
         return torch.einsum("b h i j, b h j d -> b h i d", dots.softmax(dim=-1, dtype=torch.float32), v)
 
 
+@torch.jit.script
+def softclamp(t: Tensor, value: float) -> Tensor:
+    return (t / value).tanh() * value
+
+
+class CompiledSoftclamp(Heads):
+    """The same in a function that torch.jit compiles, as x-transformers has it today."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        dots = softclamp(torch.einsum("b h i d, b h j d -> b h i j", q, k) * HEAD**-0.5, 50.0)
+        dots = dots.masked_fill(torch.ones(T, T, dtype=torch.bool).triu(1), -torch.finfo(dots.dtype).max)
+        attn = F.dropout(dots.softmax(dim=-1).type(q.dtype), 0.1)
+        return torch.einsum("b h i j, b h j d -> b h i d", attn, v)  # <-
+
+
 class Band(Heads):
     """A band of diagonals as Longformer has it: of overlapping chunks, put together in a matrix of their own."""
 
@@ -259,6 +274,10 @@ def softclamped():
     return run(Softclamped)
 
 
+def compiled_softclamp():
+    return run(CompiledSoftclamp)
+
+
 def band():
     return run(Band)
 
@@ -289,6 +308,10 @@ def adapted():
 
 def linear():
     return run(Linear)
+
+
+def linear_of_as_many_words_as_numbers():
+    return step(Linear(), sentences(HEAD))
 
 
 def experts():
