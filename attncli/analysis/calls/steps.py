@@ -75,13 +75,11 @@ class Beside(NamedTuple):
         return [one for one in fits if len(one.values) in ({1, batch} if kind in _OF_ROWS else {batch})]
 
     def encoded(self) -> Bool[np.ndarray, "B K"] | None:
-        """Return which keys are tokens, where its queries are its keys and some of these are known to be padding."""
+        """Return which keys are tokens, where its queries are its keys and it hides padding."""
         mask = self.call.mask
         if mask is None or mask.shape[2] != mask.shape[3] or any(one.kind == "encoded" for one in self.told):
             return None
-        if mask.rule.padded:
-            return mask.rule.tokens
-        return next((one.values.astype(bool) for one in self.said("tokens") if one.is_sure), None)
+        return mask.rule.tokens if mask.rule.padded else None
 
 
 class Padding(NamedTuple):
@@ -175,16 +173,20 @@ def _is_sure(calls: Sequence[Beside], mask: CallMask, place: Place, padding: Pad
     """Return whether padding that is seen is that of this very call, and nobody means to see it.
 
     What has as many keys may be another sequence: it is that of the words in the layers of the first call after them
-    whose queries are its keys. And decoders that are padded on the left attend to it in some designs, as for
-    recommendations.
+    whose queries are its keys. Decoders that are padded on the left attend to it in some designs, as for
+    recommendations, and not in models of language, which take a mask for it. Encoders of language are made to attend to
+    it by models of pictures, which read all they give; a vector of padding is made to be hidden. And keys that are
+    hidden in all rows alike are not padding alone.
     """
     told = padding.told
+    differs = bool((padding.tokens != padding.tokens[:1]).any())
     if told is None:
-        return padding.who is not None and _are_layers(padding.who, place)
+        return differs and padding.who is not None and _are_layers(padding.who, place)
     if told.kind == "encoded":
-        return True
+        return differs
     _, _, queries, keys = mask.shape
-    if not told.is_sure or queries != keys or not (told.is_configured or mask.sees_later):
+    who = ("embedding", "both") if mask.sees_later else ("configuration", "both")
+    if not told.is_sure or queries != keys or told.who not in who:
         return False
     first = next(call for call, said in calls if told in said and call.mask is not None and call.mask.shape[3] == keys)
     return first.place.module == place.module or _are_layers(first.place, place)

@@ -46,7 +46,7 @@ class Told(NamedTuple):
         is_sure: of tokens, whether padding stands at one end of the rows alone, as only padding does; of positions,
             whether they choose learned vectors from a table that has more of them; of what was encoded, whether it was
             handed over as keys and as values.
-        is_configured: of tokens, whether the configuration of a model says what padding is, which takes a mask for it.
+        who: of tokens, who says what padding is: the embedding itself, the configuration of a model, or both.
     """
 
     kind: Literal["tokens", "unpadded", "positions", "documents", "encoded", "prompt", "answers"]
@@ -54,7 +54,7 @@ class Told(NamedTuple):
     size: int
     digest: int
     is_sure: bool = True
-    is_configured: bool = False
+    who: Literal["embedding", "configuration", "both"] = "embedding"
 
 
 class Listener(Protocol):
@@ -222,16 +222,15 @@ def _says_of(embedding: Any, running: list[torch.nn.Module]) -> _Says:
     names = (name.rpartition(".")[2] for name, module in model.named_modules() if module is embedding)
     if any("pos" in name or name == "wpe" for name in names):
         return partial(_learned_positions, embedding.num_embeddings)
-    padding, ends = embedding.padding_idx, [None]
-    is_configured = False
+    padding, ends, who = embedding.padding_idx, [None], "embedding"
     for each in reversed(running):  # the model whose embedding it is
         config, of_words = (getattr(each, name, None) for name in ("config", "get_input_embeddings"))
         own = getattr(config, "pad_token_id", None)
         if isinstance(own, int) and callable(of_words) and of_words() is embedding:
-            padding, is_configured = own, True
+            padding, who = own, "configuration" if padding is None else "both"
             ends = [getattr(config, name, None) for name in ("bos_token_id", "eos_token_id")]
             break
-    return _nothing if padding is None else partial(_tokens, padding, padding not in ends, is_configured)
+    return _nothing if padding is None else partial(_tokens, padding, padding not in ends, who)
 
 
 # --- what numbers say ---------------------------------------------------------------------------------------
@@ -245,7 +244,7 @@ def _nothing(_: Int[np.ndarray, "B T"]) -> Iterator[Told]:
     return iter(())
 
 
-def _tokens(padding: int, is_padding_alone: bool, is_configured: bool, ids: Int[np.ndarray, "B T"]) -> Iterator[Told]:
+def _tokens(padding: int, is_padding_alone: bool, who: Any, ids: Int[np.ndarray, "B T"]) -> Iterator[Told]:
     """Yield which positions are words, where some at the ends of rows are none; within a row nothing is padding."""
     real = ids != padding
     from_left, from_right = (np.maximum.accumulate(each, axis=1) for each in (real, real[:, ::-1]))
@@ -257,7 +256,7 @@ def _tokens(padding: int, is_padding_alone: bool, is_configured: bool, ids: Int[
         return
     is_at_one_end = bool(from_left.all() or from_right.all()) and np.array_equal(real, inside)
     is_sure = is_padding_alone and is_at_one_end and int((~real).sum(axis=1).max()) > 1
-    yield _told("tokens", inside.astype(np.int64), is_sure)._replace(is_configured=is_configured)
+    yield _told("tokens", inside.astype(np.int64), is_sure)._replace(who=who)
 
 
 def _positions(values: Int[np.ndarray, "B T"]) -> Iterator[Told]:

@@ -447,6 +447,29 @@ def padding_that_begins_sentences():
     return step(Model(), ids, real[:, None, None] & lower(9))
 
 
+def t5_for_pictures():
+    """Flux and Stable Diffusion 3 read all that T5 makes of a padded text, which has no mask."""
+    config = transformers.T5Config(vocab_size=V, d_model=WIDTH, d_kv=HEAD, d_ff=32, num_layers=2, num_heads=HEADS)
+    model, cross = transformers.T5EncoderModel(config), Attention()
+    with torch.no_grad():
+        return [cross(torch.randn(3, 4, WIDTH), model.eval()(batch(9, 5, 3)).last_hidden_state)]
+
+
+def layers_that_see_more():
+    """The first layer does not see the last keys, whatever the row; the second does."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(Attention() for _ in range(2))
+
+        def forward(self, x):
+            x = x + self.blocks[0](x, mask=(torch.arange(9) < 6)[None, None, None].expand(3, -1, -1, -1))
+            return x + self.blocks[1](x)
+
+    return step(Model(), torch.randn(3, 9, WIDTH))
+
+
 def fewer_words_of_the_source():
     """The decoder looks at some words of the source alone, and at no padding."""
     src, tgt = batch(9, 5, 3), batch(7, 7, 4)
