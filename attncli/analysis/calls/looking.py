@@ -14,6 +14,7 @@ from attncli.analysis.calls.laid import wrongly_laid
 from attncli.analysis.calls.masks import CallMask, Read, digest_of, mask_of, read
 from attncli.analysis.calls.passes import Pass
 from attncli.analysis.calls.steps import Taken
+from attncli.analysis.calls.windows import findings_of_windows
 from attncli.sources.live.call import Call, Given
 from attncli.sources.live.copies import Memory, copied
 from attncli.sources.live.inputs import Told
@@ -78,9 +79,9 @@ class Looking:
         reads, unused = (tuple(self._read(one, call.dtype) for one in some) for some in (call.given, call.unused))
         masks = tuple((one.name, one.convention, one.digest) for one in (*reads, *unused))
         past, after = past_of(call, lambda: self._last_seen(call, reads, masks), here.positions(call.shape[2]), before)
-        facts = (call.api, call.place, call.shape, call.dtype, call.is_causal, call.dropout, call.is_training)
+        facts = call.api, call.place, call.shape, call.dtype, call.is_causal, call.dropout, call.is_training
         told = here.tokens(call.shape[0], call.shape[3] if past.written is None else past.written)
-        key = (*facts, call.findings, len(unused), masks, past, told and told.digest)
+        key = (*facts, call.windows, call.findings, len(unused), masks, past, told and told.digest)
         return self._taken.get(key, lambda: self._look(call, reads, unused, masks, past, told)), after
 
     def _look(
@@ -103,6 +104,7 @@ class Looking:
             *wrongly_laid(call, mask),
             *findings_of(call, mask, reads, unused, past.is_grown),
             *findings_of_heads(call),
+            *findings_of_windows(call, mask),
         )
         return Taken(call.place, mask, reads, found, sees_later=mask.rule.expression is None and mask.sees_later)
 

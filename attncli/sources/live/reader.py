@@ -18,6 +18,7 @@ from attncli.sources.live.call import Call, Place
 from attncli.sources.live.flow import Nodes
 from attncli.sources.live.lineage import Lineage
 from attncli.sources.live.projections import Projected
+from attncli.sources.live.windows import Folds
 
 if TYPE_CHECKING:
     from attncli.sources.live.losses import Loss
@@ -56,11 +57,13 @@ class Scene(Protocol):
         nodes: its tensors that are followed.
         calls: what the last attention was computed from, where autograd records it.
         projected: what linear layers gave.
+        folds: what batches of windows were made of.
     """
 
     nodes: Nodes
     calls: deque[Lineage]
     projected: Projected
+    folds: Folds
 
     def place(self) -> Place:
         """Return where the program stands."""

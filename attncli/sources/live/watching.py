@@ -13,7 +13,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType, FunctionType
 from typing import Any
 
@@ -42,8 +42,10 @@ from attncli.sources.live.places import Names, is_in_compiled_region, user_line
 from attncli.sources.live.projections import Projected
 from attncli.sources.live.reader import Handler, ModuleHandler, Reader, is_of_nothing, may_look
 from attncli.sources.live.replaced import BUILTIN, as_torch_runs
+from attncli.sources.live.rolling import Rolling
 from attncli.sources.live.sdpa import Sdpa
 from attncli.sources.live.unfollowed import Unfollowed
+from attncli.sources.live.windows import Folds
 
 _EAGERLY = (
     "what torch.compile compiles ran eagerly while it was watched; without, its numbers may differ in their last digits"
@@ -60,7 +62,7 @@ _WITHOUT_NUMBERS = (
 _OPERATORS = torch._ops.OpOverload, torch._ops.OpOverloadPacket
 _MOST_LINEAGES = 1024  # of calls, which a loss may come from
 
-READERS: tuple[type[Reader], ...] = (Sdpa, Mha, Flex, Fused, HandWritten, Objective, Merging, Linear)
+READERS: tuple[type[Reader], ...] = (Sdpa, Mha, Flex, Fused, HandWritten, Objective, Merging, Linear, Rolling)
 
 
 class Enough(Exception):  # noqa: N818  # nothing went wrong
@@ -283,7 +285,7 @@ class _Thread(TorchFunctionMode):
         self._running: list[_Running] = []
         self._sees_functions = True
         self._is_here = False  # in the stack of modes
-        self.nodes, self.projected = Nodes(), Projected()
+        self.nodes, self.projected, self.folds = Nodes(), Projected(), Folds()
         self.calls: deque[Lineage] = deque(maxlen=_MOST_LINEAGES)
         readers = [reader(self) for reader in READERS]
         self._handlers = _handlers([reader.functions for reader in readers])
@@ -388,6 +390,8 @@ class _Thread(TorchFunctionMode):
         call = transforms.unwrapped(call) if transforms.are_running() else call
         if call.lineage is not None:
             self.calls.append(call.lineage)
+        if (windows := self.folds.of(call.shape[0])) is not None:
+            call = replace(call, windows=windows)
         kind = call.device.partition(":")[0]
         if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
             with torch.autocast(kind, enabled=False):
