@@ -139,6 +139,7 @@ def test_atoms_are_offered_where_a_mask_may_stand() -> None:
     assert offered("run", "--expect", "causal & pad(") == ["causal & pad(left=", "causal & pad(right="]
     assert "--expect" in offered("run", "--expect", "causal", "--ex")
     assert "causal & alibi(" in offered("mask", "show", "causal & ")
+    assert "*.attn=causal & alibi(" in offered("run", "--expect", "*.attn=causal & ")
     assert "causal & alibi(" not in offered("mask", "check", "causal & ")
 
 

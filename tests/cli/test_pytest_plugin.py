@@ -42,7 +42,7 @@ def right(lengths, size=6):
 
 
 def padded(lengths, size=6):
-    return torch.ones(size, size, dtype=torch.bool).tril().expand(len(lengths), 1, size, size)
+    return torch.ones(len(lengths), 1, size, size, dtype=torch.bool)
 """
 TESTS = """
 import pytest
@@ -56,6 +56,9 @@ def test_right(attention):
     Model()(right([6, 2]))
     attention.check("causal & pad", lengths=[6, 2])
     attention.check("causal & pad")
+    attention.check({"*": "full", "layers.*": "causal & pad"}, lengths=[6, 2])
+    with pytest.raises(AssertionError, match="no attention ran at decoder"):
+        attention.check({"*": "causal & pad", "decoder.*": "causal"})
     attention.check("causal & pad", lengths=torch.arange(6) < torch.tensor([[6], [2]]))
     (row,) = attention.calls
     assert (row.calls, row.module, row.findings) == (2, "layers.0-1", ())
@@ -66,7 +69,7 @@ def test_right(attention):
 
 def test_padding_is_seen(attention):
     Model()(padded([6, 2]))
-    attention.check("causal & pad", lengths=[6, 2])
+    attention.check("pad", lengths=[6, 2])
 
 
 def test_the_future_is_seen(attention):
@@ -179,17 +182,16 @@ def test_right_masks_pass_and_nothing_else(failures: dict[str, str]) -> None:
 def test_a_failure_says_where_what_and_draws_the_wrong_cells(failures: dict[str, str]) -> None:
     failed = failures["test_padding_is_seen"]
     lines = message(failed)
-    assert lines[0] == "AssertionError: attention is not causal & pad"
+    assert lines[0] == "AssertionError: attention is not pad"
     line = line_of(MODEL, "        return scaled_dot_product_attention(q, k, v, attn_mask=mask)"
                           ".transpose(1, 2).flatten(2)")  # fmt: skip
     where = f"model.py:{line} Block.forward"
-    assert lines[1] == f"{where} (layers.0-1): pad: attends to padding in 10 cells, in batch row 1"
+    assert lines[1] == f"{where} (layers.0-1): pad: attends to padding in 8 cells, in batch row 1"
     assert f"{where} (layers.0), batch row 1" in lines
-    # Queries of padding count too: these see more than nothing or themselves.
-    wrong = [["AA" if 2 <= key <= query else "░░" if key <= query else "·" for key in range(6)] for query in range(6)]
+    # What the queries of padding see is no matter.
+    wrong = [["AA" if query < 2 <= key else "░░" for key in range(6)] for query in range(6)]
     assert map_of(lines, 6) == wrong
-    assert sum(row.count("AA") for row in wrong) == 10
-    assert lines[-1] == "A only the call: 10   B only expected: 0   ░ both   · neither"
+    assert lines[-1] == "A only the call: 8   B only expected: 0   ░ both   · neither"
     assert "\x1b" not in failed
     assert failed.rstrip().endswith(
         f"test_masks.py:{line_of(TESTS, '    Model()(padded([6, 2]))') + 1}: AssertionError"
@@ -233,12 +235,12 @@ def test_in_several_processes_beside_a_plain_terminal(tmp_path: Path) -> None:
     _, failures = run_pytest(project(tmp_path), "-n", "1", "-k", chosen, PYTHONIOENCODING="ascii")
     assert {name: message(failed)[:1] for name, failed in failures.items()} == {
         "test_right": [],
-        "test_padding_is_seen": ["AssertionError: attention is not causal & pad"],
+        "test_padding_is_seen": ["AssertionError: attention is not pad"],
         "test_nothing_runs": ["AssertionError: attention is not causal"],
     }
     failed = failures["test_padding_is_seen"]
     assert failed.isascii()
-    assert "3 ::::AAAA . ." in message(failed)
+    assert "0 ::::AAAAAAAA" in message(failed)
 
 
 def test_it_can_be_left_out(tmp_path: Path) -> None:
