@@ -16,9 +16,11 @@ from attncli.analysis.calls.calls import Calls
 
 FOLDER = Path(__file__).parent / "programs"
 
+T = 12  # how long the programs' rows are
+
 LANGUAGE_MODELS = """
     nanogpt mingpt tutorial module llama gpt2_eager window one_layer without_residuals accumulated prefix packed
-    weighted translator one_table
+    translator one_table
 """.split()
 OTHERS = """
     masked_words span_corruption permuted_words diffusion speech autoencoder sentence_vectors both_directions
@@ -77,8 +79,15 @@ def test_one_layer_of_three_is_named(programs: ModuleType) -> None:
 def test_cells_are_counted(programs: ModuleType) -> None:
     calls, _ = watched(programs.prefix, True)
     (finding,) = (one for one in calls.findings if one.code == "leak")
-    assert (finding.count, finding.cells) == (3, ((4, 5),))
-    assert "in 3 cells" in finding.message
+    assert (finding.count, finding.cells) == (1, ((4, 5),))
+    assert "in 1 cell" in finding.message
+
+
+def test_losses_that_may_be_dropped_afterwards_are_a_note(programs: ModuleType) -> None:
+    calls, _ = watched(programs.weighted, True)
+    assert [(one.code, one.severity, one.count) for one in calls.findings] == [("leak", "note", T - 1)]
+    calls, _ = watched(programs.weighted, False)
+    assert not calls.findings
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -88,9 +97,9 @@ def test_what_is_not_asked_for_may_be_seen(name: str, programs: ModuleType) -> N
     assert not any("the loss asks for" in one.message for one in calls.findings)
 
 
-@pytest.mark.parametrize("name", [*LANGUAGE_MODELS, *OTHERS])
+@pytest.mark.parametrize("name", [*LANGUAGE_MODELS, "weighted", *OTHERS])
 def test_watching_changes_no_bit(name: str, programs: ModuleType) -> None:
-    arguments = (True,) if name in LANGUAGE_MODELS else ()
+    arguments = () if name in OTHERS else (True,)
     torch.manual_seed(0)
     alone = [*getattr(programs, name)(*arguments), torch.get_rng_state()]
     _, seen = watched(getattr(programs, name), *arguments)

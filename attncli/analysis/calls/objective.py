@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attncli.analysis.calls.masks import CallMask
-from attncli.masks.findings import MOST_CELLS, Finding, in_batch
+from attncli.masks.findings import MOST_CELLS, Finding, Severity, in_batch
 from attncli.sources.live.inputs import Told
 from attncli.sources.live.lineage import Lineage
 from attncli.text import counted
@@ -32,7 +32,8 @@ def answered(calls: Sequence[tuple[CallMask | None, Lineage | None]], loss: Loss
             cells = _seen_answers(mask, each)
             if cells.any() and each.history.has_self_attention(lineage):
                 values = np.pad(cells, ((0, 0), (0, 1))).astype(np.int64)
-                yield index, Told("answers", values, values.shape[1], hash(("answers", values.tobytes())))
+                digest = hash(("answers", each.is_weighted, values.tobytes()))
+                yield index, Told("answers", values, values.shape[1], digest, not each.is_weighted)
 
 
 def _sees_next(mask: CallMask) -> Bool[np.ndarray, "#B #N"]:
@@ -64,11 +65,18 @@ def _seen_answers(mask: CallMask, loss: NextToken) -> Bool[np.ndarray, "B N"]:
 
 
 def findings_of_answers(told: Sequence[Told]) -> Iterator[Finding]:
-    """Yield that queries of a call see the tokens that a loss asks them for."""
-    for one in told[:1]:
-        rows = np.flatnonzero(one.values.any(axis=1)).tolist()
-        count = int(one.values.sum())
-        cells = tuple((query, query + 1) for query in np.flatnonzero(one.values[rows[0]])[:MOST_CELLS].tolist())
-        where = in_batch(rows) if len(rows) < len(one.values) else ""
+    """Yield that queries of a call see the tokens that a loss asks them for.
+
+    It is a note where the loss is a number for each position, of which the program may drop some afterwards.
+    """
+    for one in sorted(told, key=lambda one: not one.is_sure)[:1]:
+        is_same = bool((one.values == one.values[0]).all())  # in all rows
+        seen = one.values[:1] if is_same else one.values
+        rows = np.flatnonzero(seen.any(axis=1)).tolist()
+        count = int(seen.sum())
+        cells = tuple((query, query + 1) for query in np.flatnonzero(seen[rows[0]])[:MOST_CELLS].tolist())
+        where = "" if is_same else in_batch(rows)
         message = f"sees the key after its own, whose token the loss asks for, in {counted(count, 'cell')}{where}"
-        yield Finding("leak", "error", message, count, cells, advice="what predicts the next token needs a causal mask")
+        severity: Severity = "error" if one.is_sure else "note"
+        advice = "what predicts the next token needs a causal mask"
+        yield Finding("leak", severity, message, count, cells, advice=advice)
