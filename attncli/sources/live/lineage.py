@@ -5,7 +5,8 @@ Autograd counts the operations of a thread, and what an operation takes has lowe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -92,8 +93,15 @@ def _operations(
         if number in seen or number < since or hasattr(node, "variable"):  # a parameter's
             continue
         seen.add(number)
-        sizes = {size for made in node._input_metadata if not made.is_nested_tensor for size in made.shape}
-        if any(size == length or size % (batch * length) == 0 for size in sizes for length in lengths):
+        shapes = [made.shape for made in node._input_metadata if not made.is_nested_tensor]
+        if any(_has_positions(shape, batch, length) for shape in shapes for length in lengths):
             before = [each for each, _ in node.next_functions if each is not None]
             yield number, [each._sequence_nr() for each in before]
             left += before
+
+
+def _has_positions(shape: Sequence[int], batch: int, length: int) -> bool:
+    """Return whether a tensor may have vectors of each position: in an axis of their own, or one with the batch."""
+    if math.prod(shape) <= batch * length:
+        return False  # one number each, or the vector of a whole row, which may be as long
+    return length in shape or shape[0] % (batch * length) == 0
