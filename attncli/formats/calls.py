@@ -17,8 +17,9 @@ COLUMNS = ("place", "function", "module", "api", "calls", "heads", "queries", "k
 def write_calls(calls: Calls) -> str:
     """Return the document: an entry for each module at each place."""
     places = [_entry(track) for track in calls.tracks]
+    number, ranks = calls.rank or (None, None)
     document = {"schema": "attncli.calls/1", "places": places, "seconds": calls.seconds, "notes": calls.notes}
-    return dumped(document) + "\n"
+    return dumped(document | {"rank": number, "ranks": ranks}) + "\n"
 
 
 def _entry(track: Track) -> dict[str, Any]:

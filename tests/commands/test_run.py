@@ -1,8 +1,10 @@
 """`attn run` as a user runs it: the program as it is, and its attention beside it."""
 
+import importlib
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -84,8 +86,8 @@ def python(*arguments: str, stdin: str = "", by: str = "python") -> subprocess.C
     return subprocess.run([by, *arguments], input=stdin, capture_output=True, text=True, check=False)
 
 
-def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return forked("run", *arguments)
+def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return forked("run", *arguments, **environment)
 
 
 def table(ran: subprocess.CompletedProcess[str]) -> list[list[str]]:
@@ -113,7 +115,8 @@ def test_the_document_and_the_rows(train: Path) -> None:
     ran = run("-F", "json", "-o", "calls.json", "train.py")
     assert ran.stderr == ""
     document = json.loads(Path("calls.json").read_text())
-    assert set(document) == {"schema", "places", "seconds", "notes"}
+    assert set(document) == {"schema", "places", "seconds", "notes", "rank", "ranks"}
+    assert document["rank"] is None
     assert document["schema"] == "attncli.calls/1"
     assert document["seconds"] > 0
     blocks, pooler = document["places"][:3], document["places"][3]
@@ -192,6 +195,31 @@ q = torch.randn(1, 2, 3, 4)
 k = torch.randn(1, 2, 8, 4)
 F.scaled_dot_product_attention(q, k, k, is_causal=True)
 """
+
+
+DISTRIBUTED = """\
+import sys
+import torch.distributed as dist
+dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=int(sys.argv[2]), world_size=2)
+import wrong
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_the_rank_of_a_distributed_program_stands_with_its_table(folder: Path) -> None:
+    (folder / "wrong.py").write_text(WRONG)
+    (folder / "both.py").write_text(DISTRIBUTED)
+    arguments = ("both.py", str(folder / "meeting"))
+    with ThreadPoolExecutor(2) as pool:
+        ran = [*pool.map(lambda rank: program("run", *arguments, rank, cwd=folder), "01")]
+    for rank, each in enumerate(ran):
+        assert each.returncode == 0, each.stderr
+        assert f"rank {rank} of 2: 1 place, 1 call, " in each.stderr
+    run("-o", "calls.json", "wrong.py", RANK="3", WORLD_SIZE="4")  # as torchrun says it
+    document = json.loads(Path("calls.json").read_text())
+    assert (document["rank"], document["ranks"]) == (3, 4)
+    assert "rank" not in run("wrong.py", RANK="0", WORLD_SIZE="1").stderr
 
 
 def test_findings_fail_only_where_that_is_asked_for(folder: Path) -> None:
@@ -283,3 +311,34 @@ def test_the_table_fits_the_terminal(train: Path) -> None:
         lines = text_shown(shown).splitlines()
         assert all(len(line) <= width for line in lines), lines
         assert any(line.startswith("model.py:15") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ("attncli.sources.live.sdpa._call", "an attention could not be looked at"),
+        ("attncli.analysis.calls.looking.findings_of", "wrong.py:6 could not be looked at"),
+        ("attncli.analysis.calls.calls.findings_of_step", "the masks of a step could not be held against each other"),
+        ("attncli.analysis.calls.calls.kept", "wrong.py:6 could not be kept"),
+        ("attncli.sources.live.inputs._takes", "an attention could not be looked at"),
+        ("attncli.sources.live.watching._Thread.enter", "the program could not be watched"),
+        ("attncli.render.calls.calls_parts", "the table cannot be shown"),
+    ],
+)
+def test_what_goes_wrong_in_us_is_one_note_and_no_exit_code(
+    folder: Path, broken: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("of ours")
+
+    importlib.import_module("attncli.sources.live.watching")
+    importlib.import_module("attncli.render.calls")
+    monkeypatch.setattr(broken, fail)
+    (folder / "wrong.py").write_text(WRONG + "import sys\ntorch.nn.Linear(4, 4)(q)\nsys.exit(len(sys.argv) - 1)\n")
+    for code in (0, 3):
+        ran = run("--save", "traces", "wrong.py", *["x"] * code)
+        assert ran.returncode == code
+        assert ran.stderr.count("this is a bug in attn, please report it: ZeroDivisionError: of ours") == 1
+        assert said in ran.stderr
+    judged = run("--save", "traces", "--expect", "full", "wrong.py")
+    assert judged.returncode == FINDINGS  # what could not be looked at is not ok

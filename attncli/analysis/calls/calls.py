@@ -23,6 +23,7 @@ from attncli.sources.live.call import Call, Place
 from attncli.sources.live.copies import kept
 from attncli.sources.live.inputs import Told
 from attncli.sources.live.notes import Notes
+from attncli.sources.live.ranks import Rank, rank
 from attncli.text import counted, visible
 from attncli.trace.display import Displayed
 
@@ -58,6 +59,7 @@ class Calls(Displayed, Sequence[Row]):
         seconds: how long the program was watched.
         notes: what the rows do not say, a sentence each.
         left_out: how many calls were seen that `place` or `first` leaves out.
+        rank: which process of a distributed program was watched; None of one that is alone.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Calls(Displayed, Sequence[Row]):
         self.seconds = 0.0
         self.notes = Notes()
         self.left_out = 0
+        self.rank: Rank | None = None
         self._begun: float | None = None
         self._expected = None if expect is None else Expectations.parse(expect)
         self._first, self._pattern, self._is_kept = first, place, is_kept
@@ -100,6 +103,7 @@ class Calls(Displayed, Sequence[Row]):
             expected = self._text_expected(call.place)
             track = self._tracks[key] = Track(call.api, call.place, call.dtype, call.shape, expected)
             track.first = self._kept(call)
+            self.rank = self.rank or rank()  # before the program leaves its group
         here = self._here()
         if track in here.tracks:
             self._end(here)
@@ -172,6 +176,7 @@ class Calls(Displayed, Sequence[Row]):
 
     def finish(self) -> None:
         """Say that no call is to come."""
+        self.rank = self.rank or rank()
         if self._begun is not None:
             self.seconds, self._begun = perf_counter() - self._begun, None
         self.settle()
@@ -344,4 +349,5 @@ class Calls(Displayed, Sequence[Row]):
     @property
     def headline(self) -> str:
         """What was seen, in numbers."""
-        return f"{counted(self.places, 'place')}, {counted(self.calls, 'call')}, {self.seconds:.1f} s"
+        which = "" if self.rank is None else f"{self.rank}: "
+        return f"{which}{counted(self.places, 'place')}, {counted(self.calls, 'call')}, {self.seconds:.1f} s"

@@ -153,7 +153,7 @@ def _starter() -> str | None:
         file = frame.f_code.co_filename.replace(os.sep, "/")
         if file.endswith("/torch/utils/data/dataloader.py"):
             return "DataLoader worker"
-        if "/multiprocessing/" in file:
+        if "/multiprocessing/" in file and "/torch/" not in file:
             found = "multiprocessing"
         frame = frame.f_back
     return found
