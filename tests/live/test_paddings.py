@@ -29,6 +29,7 @@ DESIGNS = """
     two_towers_of_one_module board instructions_before_pictures vectors_that_are_all_alike
     padding_that_begins_sentences t5_for_pictures layers_that_see_more words_before_a_prompt
     fewer_words_of_the_source pooled windows_as_heads peft_prompts
+    two_passes
 """.split()
 
 

@@ -193,8 +193,8 @@ def _is_sure(calls: Sequence[Beside], mask: CallMask, place: Place, padding: Pad
 
 
 def _are_layers(one: Place, other: Place) -> bool:
-    """Return whether two modules are layers of one stack: their names differ by one number."""
-    if one.module is None or other.module is None or one.module == other.module:
+    """Return whether two modules are layers of one stack, called at one line: their names differ by one number."""
+    if one[:3] != other[:3] or one.module is None or other.module is None or one.module == other.module:
         return False
     pairs = [*zip_longest(one.module.split("."), other.module.split("."))]
     different = [pair for pair in pairs if pair[0] != pair[1]]

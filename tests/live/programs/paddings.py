@@ -513,3 +513,13 @@ def peft_prompts():
         model = peft.get_peft_model(transformers.GPT2LMHeadModel(config), own).eval()
         outputs.append(model(input_ids=ids, attention_mask=(ids != 0).long()).logits.detach())
     return outputs
+
+
+def two_passes():
+    """A decoder that is called with padding, and at another line with a target that has none."""
+    decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(32, 4, 64, batch_first=True), 2).eval()
+    memory, target = torch.randn(3, 10, 32), torch.randn(3, 8, 32)
+    padding = torch.arange(8) >= torch.tensor([[8], [5], [3]])
+    first = decoder(target, memory, tgt_key_padding_mask=padding)
+    second = decoder(torch.randn(3, 8, 32), memory)
+    return [first.detach(), second.detach()]
