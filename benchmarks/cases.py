@@ -354,12 +354,12 @@ def longest(material: Material, length: int) -> list[Case]:
     ]
 
 
-def watch(material: Material, attention: str) -> list[Case]:
-    """Compare the training of a small GPT under `attn run` to the same under Python."""
-    training = [str(SCRIPTS / "training.py"), attention]
+def watch(material: Material, program: str, attention: str, time: float) -> list[Case]:
+    """Compare a program under `attn run` to the same under Python."""
+    command = [str(SCRIPTS / program), attention]
     return [
-        Case(f"python training.py {attention}", [PYTHON, *training]),
-        Case(f"attn run training.py {attention}", [ATTN, "run", *training], 1.3, memory=1.2),
+        Case(f"python {program} {attention}", [PYTHON, *command]),
+        Case(f"attn run {program} {attention}", [ATTN, "run", *command], time, memory=1.2),
     ]
 
 
@@ -476,7 +476,13 @@ QUESTIONS = [
     Question(
         "What does watching a program cost?",
         "Twelve training steps of a GPT of 6 layers, 256 wide, on texts of 256 tokens, with PyTorch's fused attention "
-        "and with a softmax written out: as a program of its own, and under `attn run`.",
-        {"watch-sdpa": partial(watch, attention="sdpa"), "watch-handwritten": partial(watch, attention="handwritten")},
+        "and with a softmax written out: as a program of its own, and under `attn run`. And a generation of 500 tokens "
+        "by a Llama of the same size, which keeps the keys and values of earlier tokens.",
+        {
+            "watch-sdpa": partial(watch, program="training.py", attention="sdpa", time=1.1),
+            "watch-handwritten": partial(watch, program="training.py", attention="handwritten", time=1.3),
+            "watch-generating-sdpa": partial(watch, program="generating.py", attention="sdpa", time=1.5),
+            "watch-generating-eager": partial(watch, program="generating.py", attention="eager", time=1.5),
+        },
     ),
 ]
