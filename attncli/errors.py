@@ -80,6 +80,11 @@ class InputError(AttnError):
     exit_code = ExitCode.INPUT
 
 
+def is_panic(error: BaseException) -> bool:
+    """Return whether a library in Rust gave up on what it was given: no Exception, and in no module."""
+    return type(error).__module__ == "pyo3_runtime"
+
+
 # What brings the packages that not every installation has; huggingface_hub comes with tokenizers.
 _BROUGHT_BY = {
     "torch": "attncli[torch]",

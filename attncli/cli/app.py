@@ -17,8 +17,8 @@ from typer.core import TyperGroup
 from attncli.cli.config import deciding, settings, with_places
 from attncli.cli.environment import Environment, complain
 from attncli.cli.groups import SettableCommand, takes
-from attncli.errors import AttnError, ExitCode, UsageError
-from attncli.text import did_you_mean, visible
+from attncli.errors import AttnError, ExitCode, UsageError, is_panic
+from attncli.text import ADDRESS, did_you_mean, visible
 from attncli.trace.tokens import brief
 
 # The commands, each a function of its own name in a module of its own name, and what they are for.
@@ -100,7 +100,9 @@ class _Group(_Ours, TyperGroup):
             code = run()
         except typer.TyperException as error:
             code = _usage(error)
-        except Exception as error:
+        except BaseException as error:
+            if not isinstance(error, Exception) and not is_panic(error):
+                raise
             code = failed(error)
         sys.exit(code or ExitCode.OK)
 
@@ -310,7 +312,7 @@ def _has_model(line: Sequence[str]) -> bool:
     return False
 
 
-def failed(error: Exception) -> ExitCode:
+def failed(error: BaseException) -> ExitCode:
     """Say why a run ends, and return the exit code that it ends with.
 
     An exception that is not one of ours is a bug, and is called one; for a script it is an input that was not read.
@@ -323,12 +325,12 @@ def failed(error: Exception) -> ExitCode:
     if isinstance(error, MemoryError):
         complain("out of memory; give fewer tokens, layers or heads")
         return ExitCode.INPUT
-    said = " ".join(f"{type(error).__name__}: {error}".split())
+    said = ADDRESS.sub("", " ".join(f"{type(error).__name__}: {error}".split()))
     complain(f"this is a bug in attn, please report it: {said[:300]}; ATTN_DEBUG=1 shows where")
     return ExitCode.INPUT
 
 
-def _trace(error: Exception) -> None:
+def _trace(error: BaseException) -> None:
     """Write the traceback to stderr, of what lies behind the error too, and harmless whatever it quotes."""
     import traceback  # needed for this alone
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tqdm.std import tqdm
 
-from attncli.errors import AttnError, InputError, LoadError
+from attncli.errors import AttnError, InputError, LoadError, is_panic
 from attncli.sources.folder import ALONE, INDEX, PICKLE, PICKLE_INDEX, is_known, shards_of, snapshot, split_name
 from attncli.sources.nearby import nearby
 from attncli.sources.nested import ADAPTER, has_adapter_weights, is_adapter
-from attncli.text import bytes_shown, visible
+from attncli.text import ADDRESS, bytes_shown, visible
 
 if TYPE_CHECKING:
     from attncli.sources.options import LoadOptions
@@ -191,11 +191,13 @@ def explained(name: str, part: str, options: LoadOptions) -> Iterator[None]:
         yield
     except AttnError:
         raise
-    except Exception as error:  # the libraries below raise nearly everything
+    except BaseException as error:  # the libraries below raise nearly everything
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
         raise _sentence(error, name, part, options) from None
 
 
-def _sentence(error: Exception, name: str, part: str, options: LoadOptions) -> AttnError:
+def _sentence(error: BaseException, name: str, part: str, options: LoadOptions) -> AttnError:
     shown = visible(name)
     if is_exhausted(error):
         return InputError(f"{shown} does not fit into the memory of this machine")
@@ -294,7 +296,7 @@ def is_exhausted(error: BaseException) -> bool:
 
 def first_sentence(error: BaseException) -> str:
     """Return what a library said, without its advice and its line breaks."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = ADDRESS.sub("", " ".join(str(error).split())) or type(error).__name__
     return visible(text.partition(". ")[0][:300].rstrip("."))
 
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from attncli.errors import InputError, LoadError, MisfitError, UsageError, require
-from attncli.files import MOST_TEXT, check_file
+from attncli.errors import InputError, LoadError, MisfitError, UsageError, is_panic, require
+from attncli.sources.vocabulary_files import check_vocabulary
 from attncli.text import visible
 from attncli.trace.tokens import Token, Tokens
 
@@ -106,7 +106,9 @@ def readable() -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:  # the library raises bare Exception, for a word without an unknown token
+    except BaseException as error:  # the library raises bare Exception, for a word without an unknown token
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
         raise InputError(f"the tokenizer cannot read the text: {visible(str(error))}") from None
 
 
@@ -224,9 +226,11 @@ def tokenizer_in(path: Path, whose: str) -> Tokenizer:
     from tokenizers import Tokenizer
 
     try:
-        check_file(path, MOST_TEXT)
+        check_vocabulary(path)
         return Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception
+    except BaseException as error:  # the library raises bare Exception
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
         raise LoadError(f"{whose}: tokenizer.json cannot be read: {visible(str(error))}") from None
 
 

@@ -1,5 +1,6 @@
 """Files that are damaged, or made to do damage: a right answer or one sentence, nothing executed, memory bounded."""
 
+import base64
 import json
 import os
 import pickle
@@ -26,7 +27,10 @@ from outputs import FINDINGS, INPUT, LOAD, OK, answered_or_refused, one_sentence
 from refusals import Evil, refused
 from safetensors import safe_open
 from safetensors.numpy import save, save_file
-from tokenizers import pre_tokenizers
+from tokenizer_folders import IN_PYTHON, PLACED, spm
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from attncli.sources.vocabulary_files import check_vocabulary
 
 Run = Callable[..., Any]
 TEXT = "time flies like an arrow"
@@ -472,3 +476,102 @@ def test_no_reader_waits_for_a_pipe_in_a_checkpoint(tiny_llama: str, tmp_path: P
         reading |= {f"{name} {number}": [*line, "-m", str(folder)] for number, line in enumerate(lines)}
     for name, ran in ran_apart(reading).items():
         refused(ran, LOAD, f"{name.split()[0]} is a pipe or a device")
+
+
+# --- vocabularies made to end the library that reads them --------------------------------------------------
+
+
+def _charsmap(unit: int) -> bytes:
+    """A table of characters, all units of which are alike."""
+    return struct.pack("<I", 1024) + struct.pack("<I", unit) * 256 + b"ab\0" * 10
+
+
+def _model(kind: str, change: Callable[[Any], None]) -> bytes:
+    """A model of sentencepiece, changed."""
+    from transformers.convert_slow_tokenizer import import_protobuf
+
+    model = import_protobuf().ModelProto()
+    model.ParseFromString(spm(kind, 70 if kind == "unigram" else 330))
+    change(model)
+    return model.SerializeToString()
+
+
+def _with_charsmap(charsmap: bytes) -> Callable[[Any], None]:
+    return lambda model: setattr(model.normalizer_spec, "precompiled_charsmap", charsmap)
+
+
+def _with_pieces(*pieces: str) -> Callable[[Any], None]:
+    return lambda model: [setattr(model.pieces.add(), "piece", piece) for piece in pieces] and None
+
+
+def _ranked(*more: tuple[bytes, int]) -> bytes:
+    lines = [*((bytes([byte]), byte) for byte in range(256)), *more]
+    return b"".join(b"%s %d\n" % (base64.b64encode(piece), rank) for piece, rank in lines)
+
+
+CRAFTED: dict[str, tuple[str, str, Callable[[], bytes], str]] = {
+    **{
+        f"{place} {unit:x}": (
+            place,
+            file,
+            lambda unit=unit: _model("unigram", _with_charsmap(_charsmap(unit))),
+            "table",
+        )
+        for place, file in (("t5", "spiece.model"), ("llama", "tokenizer.model"), ("marian", "source.spm"))
+        for unit in (0xFFFFFFFF, 0x7FFFFC00, 0x574)
+    },
+    "charsmap cut": ("t5", "spiece.model", lambda: _model("unigram", _with_charsmap(b"\xff\xff\0\0")), "table"),
+    "deep piece": ("t5", "spiece.model", lambda: _model("unigram", _with_pieces("t" * 10**6)), "piece"),
+    "long piece": ("llama", "tokenizer.model", lambda: _model("bpe", _with_pieces("t" * 10**6)), "piece"),
+    "long pieces": (
+        "llama",
+        "tokenizer.model",
+        lambda: _model("bpe", _with_pieces(*(f"{'t' * 4000}{number}" for number in range(99)))),
+        "pieces",
+    ),
+    "long rank": ("tiktoken.model", "tiktoken.model", lambda: _ranked((b"t" * 10**6, 256)), "piece"),
+    "long ranks": (
+        "tiktoken",
+        "tokenizer.model",
+        lambda: _ranked(*((b"t" * 4000 + bytes([byte]), 256 + byte) for byte in range(99))),
+        "pieces",
+    ),
+    "huge rank": ("tiktoken.model", "tiktoken.model", lambda: _ranked((b"tt", 2**31)), "id 2147483648"),
+    "one rank for two": ("tiktoken.model", "tiktoken.model", lambda: _ranked((b"tt", 5), (b"ttt", 5)), "same rank"),
+    "huge id": (
+        "tiktoken",
+        "tokenizer_config.json",
+        lambda: json.dumps({"added_tokens_decoder": {str(10**12): {"content": "x"}}}).encode(),
+        "has the id",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CRAFTED)
+def test_a_vocabulary_that_would_end_its_library_or_hold_it_up_is_refused(name: str, attn: Run, tmp_path: Path) -> None:
+    place, file, content, words = CRAFTED[name]
+    (PLACED | IN_PYTHON)[place](tmp_path)
+    (tmp_path / file).write_bytes(content())
+    refused(attn("tokens", TEXT, "-m", tmp_path), LOAD, "the tokenizer of", file, words)
+
+
+def test_a_tokenizer_json_with_a_table_or_a_piece_like_that_is_refused(attn: Run, tmp_path: Path) -> None:
+    tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), ("time", -1.0)], unk_id=0))
+    whole = json.loads(tokenizer.to_str())
+    table = {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(_charsmap(0x7FFFFC00)).decode()}
+    pieces = [*whole["model"]["vocab"], ["t" * 10**6, -1.0]]
+    path = tmp_path / "tokenizer.json"
+    for damage in (
+        {"normalizer": table},
+        {"normalizer": {"type": "Sequence", "normalizers": [table]}},
+        {"model": whole["model"] | {"vocab": pieces}},
+    ):
+        path.write_text(json.dumps(whole | damage))
+        refused(attn("inspect", TEXT, "--vocab", path), LOAD, "tokenizer.json cannot be read")
+
+
+@pytest.mark.parametrize("place", sorted(PLACED))
+def test_whole_vocabularies_are_not_refused(place: str, tmp_path: Path) -> None:
+    PLACED[place](tmp_path)
+    for path in tmp_path.iterdir():
+        check_vocabulary(path)

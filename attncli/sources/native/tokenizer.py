@@ -21,6 +21,7 @@ from attncli.sources.folder import TEMPLATE, TEMPLATES, read_json
 from attncli.sources.native.fields import DeclinedError
 from attncli.sources.native.tokenizer_classes import CLASSES, PLAIN, Settings, TokenizerClass, bare_template
 from attncli.sources.vocabulary import tokenizer_in
+from attncli.sources.vocabulary_files import check_vocabulary
 from attncli.text import visible
 
 # The tokenizer class of a model type where the checkpoint names none.
@@ -266,6 +267,7 @@ def _with_exact_scores(path: Path) -> Tokenizer:
     """
     content = read_json(path)
     try:
+        check_vocabulary(path)
         if content["model"]["type"] != "Unigram":
             raise DeclinedError(f"its class reads Unigram, tokenizer.json has {content['model']['type']}")
         pieces = [(piece, score) for piece, score in content["model"]["vocab"]]

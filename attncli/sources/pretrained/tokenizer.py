@@ -22,6 +22,7 @@ from attncli.sources.locating import locate
 from attncli.sources.pretrained.python_tokenizer import PythonTokenizer
 from attncli.sources.pretrained.tokenizer_files import check_files, no_tokenizer
 from attncli.sources.storage import unknown_quantization
+from attncli.sources.vocabulary_files import check_vocabulary
 
 if TYPE_CHECKING:
     from attncli.sources.options import LoadOptions
@@ -73,10 +74,31 @@ def _loaded(place: str | Path, options: dict[str, Any]) -> Any:
     """Return the tokenizer that transformers makes without mistral-common, whether that is installed or not."""
     from transformers import AutoTokenizer, TokenizersBackend
 
-    tokenizer = AutoTokenizer.from_pretrained(place, mistral_format=False, **options)
-    if type(tokenizer).__name__ == "MistralCommonBackend":  # which tokenizer_config.json names
-        return TokenizersBackend.from_pretrained(place, **options)
+    with _checked():
+        tokenizer = AutoTokenizer.from_pretrained(place, mistral_format=False, **options)
+        if type(tokenizer).__name__ == "MistralCommonBackend":  # which tokenizer_config.json names
+            return TokenizersBackend.from_pretrained(place, **options)
     return tokenizer
+
+
+@contextmanager
+def _checked() -> Iterator[None]:
+    """Let transformers read no file of a vocabulary that is not checked, also of those that it has just downloaded."""
+    from transformers import PreTrainedTokenizerBase
+
+    own = vars(PreTrainedTokenizerBase)["_from_pretrained"]
+
+    def read(kind: Any, files: dict[str, Any], *rest: Any, **options: Any) -> Any:
+        for path in files.values():
+            if isinstance(path, str):
+                check_vocabulary(Path(path))
+        return own.__func__(kind, files, *rest, **options)
+
+    PreTrainedTokenizerBase._from_pretrained = classmethod(read)
+    try:
+        yield
+    finally:
+        PreTrainedTokenizerBase._from_pretrained = own
 
 
 def load_alone(name: str, options: LoadOptions) -> tuple[Any, int | None]:

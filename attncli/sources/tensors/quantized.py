@@ -25,6 +25,7 @@ from attncli.sources.tensors.modelopt import modelopt
 from attncli.sources.tensors.mxfp4 import mxfp4
 from attncli.sources.tensors.packed import Packed, Undone
 from attncli.text import visible
+from attncli.trace.tokens import brief
 
 METHODS: dict[str, Callable[[Packed, Mapping[str, Any]], dict[str, Undone]]] = {
     "awq": awq,
@@ -37,6 +38,11 @@ METHODS: dict[str, Callable[[Packed, Mapping[str, Any]], dict[str, Undone]]] = {
     "mxfp4": mxfp4,
 }
 _FIELDS = ("quantization_config", "quantization")  # the second is that of MLX
+# What the fields that are read hold, of whichever method; those that are lists or tables are looked at where they are.
+_TYPES = dict.fromkeys(("bits", "w_bit", "group_size"), int) | dict.fromkeys(
+    ("version", "checkpoint_format", "format", "quant_algo"), str
+)
+_LARGEST = 2**31
 _BY_MODELOPT = "hf_quant_config.json"
 
 
@@ -102,8 +108,19 @@ def dequantized(store: Store, folder: Path) -> Store:
     method = said.get("quant_method") if isinstance(said, Mapping) else None
     if not isinstance(method, str) or method not in METHODS:
         raise unknown_quantization(str(folder), "MLX" if method is None and "quantization" in whole else method)
-    undone = METHODS[method](Packed(store, folder), said)
+    packed = Packed(store, folder)
+    _check_types(packed, said)
+    undone = METHODS[method](packed, said)
     return Dequantized(store, method, undone) if undone else store
+
+
+def _check_types(packed: Packed, said: Mapping[str, Any]) -> None:
+    """Raise LoadError where a field of a quantization holds something else than its name says, such as a list."""
+    for field, kind in _TYPES.items():
+        value = said.get(field)
+        is_fit = value is None or type(value) is kind
+        if not is_fit or (isinstance(value, int) and abs(value) >= _LARGEST):
+            raise packed.unread(f"{field} {brief(repr(value))}")
 
 
 def _refuse_pickles(folder: Path) -> None:
