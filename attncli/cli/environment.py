@@ -141,6 +141,10 @@ class Environment:
     def running(self) -> Iterator[None]:
         """Keep standard output for data: what a library prints, or code that a checkpoint brings, goes to stderr."""
         with redirect_stdout(sys.stderr):
+            if self._is_quiet:
+                import logging
+
+                logging.getLogger("attncli").setLevel(logging.ERROR)
             if not self._is_verbose:
                 yield
                 return

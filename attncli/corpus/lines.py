@@ -9,6 +9,7 @@ from attncli.errors import Failure, InputError
 from attncli.sources.stream import Sentence
 
 MOST_BYTES = 2**24  # of a line; no model reads a text that is nearly as long
+MOST_EMPTY = 2**16  # lines that follow each other; a small file may unpack to any number
 
 _BOM = b"\xef\xbb\xbf"
 # By their own marks, the longer one first: that of UTF-16 begins it.
@@ -54,10 +55,13 @@ def sentences_in(stream: IO[bytes], name: str, whole: bool, is_file: bool = True
 
 def lines_in(stream: IO[bytes], name: str, whole: bool = False, is_file: bool = True) -> Iterator[tuple[int, bytes]]:
     """Yield the lines with their numbers, as they are but for a byte order mark; see `sentences_in`."""
-    ahead = _ahead(stream)
+    ahead, empty = _ahead(stream), 0
     for number, line in enumerate([stream.read(MOST_BYTES + 1)] if whole else _lines(stream), start=1):
         if number == 1:
             _refuse_foreign(line, ahead, name, is_file)
+        empty = empty + 1 if line.isspace() else 0
+        if empty > MOST_EMPTY:
+            raise InputError(f"{name} has no text in the {empty:,} lines up to line {number:,}; remove them")
         yield number, line.removeprefix(_BOM) if number == 1 else line
 
 

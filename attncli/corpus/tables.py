@@ -71,11 +71,11 @@ def _rows(stream: IO[bytes], name: str, delimiter: str) -> Iterator[list[str] | 
     lines = _Lines(lines_in(stream, name))
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     while True:
-        lines.size = 0
+        lines.size = lines.first = 0
         try:
             row = next(reader, None)
         except csv.Error as error:
-            yield Failure(f"it is no row: {error}; a quote within quotes is doubled")
+            yield Failure(f"it is no row: {error} (from line {lines.first:,} on); a quote within quotes is doubled")
             continue
         if row is None:
             return
@@ -88,11 +88,12 @@ class _Lines:
 
     Attributes:
         size: of the lines of a row so far, in bytes.
+        first: the number of its first line; 0 where it has none yet.
     """
 
     def __init__(self, lines: Iterator[tuple[int, bytes]]) -> None:
         self._lines = lines
-        self.size = 0
+        self.size = self.first = 0
 
     def __iter__(self) -> Iterator[str]:
         return self
@@ -103,8 +104,9 @@ class _Lines:
         Raises:
             csv.Error: the row is too long, which ends it.
         """
-        _, line = next(self._lines)
+        number, line = next(self._lines)
         self.size += len(line)
+        self.first = self.first or number
         if self.size > MOST_BYTES:
             raise csv.Error(f"it goes on for more than {MOST_BYTES >> 20} MiB, as where a quote is not closed")
         return line.decode("utf-8", "surrogateescape")

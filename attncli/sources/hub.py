@@ -6,6 +6,8 @@ import inspect
 import io
 import logging
 import os
+import re
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -169,9 +171,45 @@ class _Collector(logging.Handler):
             self._said.append("transformers: " + visible(" ".join(message.split())))
 
 
+_REFUSES = re.compile(r"HTTP Error 429 |^Rate limited")
+_WAITS = re.compile(r"(?:Waiting|Retrying in) ([\d.]+)s")
+_LONGEST_WAIT = 900  # seconds; the hub counts requests in windows of 300
+_put_off: list[tuple[float, str]] = []  # until when the hub is not to be asked, and why
+_TOKEN = "a token allows more requests (hf auth login, or HF_TOKEN)"
+
+
 class _Relay(logging.Handler):
+    """Logs what the hub's client says; that the hub refuses so many requests is said, since it may wait for minutes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_refused = False
+
     def emit(self, record: logging.LogRecord) -> None:
-        _log.info("the hub's client: %s", record.getMessage())
+        message = record.getMessage()
+        _log.info("the hub's client: %s", message)
+        self._is_refused = self._is_refused or bool(_REFUSES.search(message))
+        if self._is_refused and (found := _WAITS.search(message)):
+            self._is_refused = False
+            _wait(float(found[1]))
+
+
+def _wait(seconds: float) -> None:
+    """Say that the hub's client is about to wait, and how long.
+
+    Raises:
+        LoadError: it is longer than anyone waits.
+    """
+    said = f"the hub answers 429, too many requests, and is asked again in {seconds:.0f} s"
+    if seconds > _LONGEST_WAIT:
+        why = f"it answers 429, too many requests, for {seconds:,.0f} s; {_TOKEN}"
+        _put_off.append((monotonic() + seconds, why))
+        raise LoadError(f"the hub could not be reached: {why}")
+    if _log.hasHandlers():
+        _log.warning("%s; %s", said, _TOKEN)
+    elif _log.isEnabledFor(logging.WARNING):
+        sys.stderr.write(f"attn: {said}; {_TOKEN}\n")
+        sys.stderr.flush()
 
 
 # Torch's allocator for the CPU has no class of its own for this.
@@ -239,6 +277,8 @@ def unreached(error: BaseException) -> str | None:
     """Return why the hub could not be reached; None where it answered, or was not to be asked."""
     from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
+    if _put_off and monotonic() < _put_off[-1][0]:
+        return _put_off[-1][1]
     for behind in _chain(error):
         cause = behind.__cause__
         # What the client raises where it has looked into the local cache alone.

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attncli.errors import InputError, LoadError, MisfitError, UsageError, is_panic, require
-from attncli.sources.vocabulary_files import check_vocabulary
 from attncli.text import visible
 from attncli.trace.tokens import Token, Tokens
 
@@ -224,6 +223,8 @@ def tokenizer_in(path: Path, whose: str) -> Tokenizer:
         LoadError: it cannot be read; the sentence begins with whose it is.
     """
     from tokenizers import Tokenizer
+
+    from attncli.sources.vocabulary_files import check_vocabulary
 
     try:
         check_vocabulary(path)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from itertools import repeat
 from pathlib import Path
 
 import pytest
@@ -166,3 +167,24 @@ def test_a_hub_that_answers_was_reached(online: dict[str, str]) -> None:
         ran = program("inspect", "time flies", option, "somebody/else", env=os.environ | online)
         assert ran.returncode == 3
         assert ran.stderr.startswith(start), ran.stderr
+
+
+def test_a_hub_that_refuses_so_many_requests_is_said_to_and_waited_for(tiny_llama: str, tmp_path: Path) -> None:
+    def run(*more: str, wait: str | None, home: str) -> tuple[int, str, str]:
+        refusals = repeat((429, {} if wait is None else {"Retry-After": wait}), 1 if wait != "86400" else 99)
+        with Hub({NAME: Path(tiny_llama)}, has_storage=False) as hub:
+            hub.trouble = lambda one: next(refusals, None) if one.method == "GET" and "resolve" in one.path else None
+            environment = os.environ | hub.environment | {"HF_HOME": str(tmp_path / home)}
+            ran = program("tokens", "-m", NAME, "time flies", "-F", "json", *more, env=environment)
+            return ran.returncode, ran.stdout, ran.stderr
+
+    said = "attn: the hub answers 429, too many requests, and is asked again in {} s; a token allows more requests (hf "
+    for wait, seconds, home in (("0", 1, "told"), (None, 1, "untold")):
+        code, out, err = run(wait=wait, home=home)
+        assert (code, json.loads(out)["schema"], err.count("\n")) == (0, "attncli.tokens/1", 1), err
+        assert err.startswith(said.format(seconds))
+    assert run("--quiet", wait="0", home="quiet")[::2] == (0, "")
+    code, out, err = run(wait="86400", home="day")
+    assert (code, out, err.count("\n")) == (3, "", 1), err
+    assert "the hub could not be reached" in err
+    assert "429, too many requests, for 86,401 s" in err
