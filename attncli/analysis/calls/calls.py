@@ -298,6 +298,8 @@ class Calls(Displayed, Sequence[Row]):
         not_held = self._not_held(expected, held)
         if wrong or not_held:
             raise UnexpectedError(str(expected), wrong, not_held)
+        if self.notes.fault is not None:
+            warnings.warn(f"not all that ran was looked at, for a bug in attn: {self.notes.fault!r}", stacklevel=2)
         if _FULL in self.notes:
             warnings.warn(_FULL, stacklevel=2)
 

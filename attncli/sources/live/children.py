@@ -91,7 +91,12 @@ if hasattr(os, "register_at_fork"):
 
 def _starters() -> list[tuple[Any, str]]:
     """Return where the functions are that start commands; multiprocessing uses the first one, too."""
-    homes: list[tuple[Any, str]] = [(os, "posix_spawn"), (os, "posix_spawnp"), (subprocess, "_fork_exec")]
+    homes: list[tuple[Any, str]] = [
+        (os, "system"),
+        (os, "posix_spawn"),
+        (os, "posix_spawnp"),
+        (subprocess, "_fork_exec"),
+    ]
     with suppress(ImportError):
         import _posixsubprocess
 
@@ -99,15 +104,25 @@ def _starters() -> list[tuple[Any, str]]:
     return homes
 
 
+# The words of a command in the arguments of what starts it.
+_WORDS: dict[str, Callable[..., Sequence[Any]]] = {
+    "fork_exec": lambda words, *rest: words,
+    "system": lambda line: ("sh", "-c", line),
+    "posix_spawn": lambda _, words, *rest: words,
+    "posix_spawnp": lambda _, words, *rest: words,
+}
+
+
 def _wrap(home: Any, name: str, children: Children) -> Iterator[Callable[[], None]]:
     """Have a function count, and yield what undoes that."""
     start = getattr(home, name, None)
     if start is None:
         return
+    words_of = _WORDS.get(name, _WORDS["fork_exec"])
 
-    def started(first: Any, second: Any, *rest: Any, **more: Any) -> Any:
-        with children.command(second if home is os else first):
-            return start(first, second, *rest, **more)
+    def started(*arguments: Any, **more: Any) -> Any:
+        with children.command(words_of(*arguments)):
+            return start(*arguments, **more)
 
     def undo() -> None:
         if getattr(home, name) is started:

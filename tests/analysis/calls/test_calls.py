@@ -214,6 +214,11 @@ def test_what_goes_wrong_in_us_is_said_and_stops_nobody(
     (note,) = calls.notes
     assert "this is a bug in attn, please report it: ZeroDivisionError: of ours; " in note
     faults.clear()
+    others = taken(sdpa())
+    others.check("full")
+    others.notes.fault = calls.notes.fault  # another call, of which nothing is known
+    with pytest.warns(UserWarning, match="not all that ran was looked at, for a bug in attn: ZeroDivisionError"):
+        others.check("full")
 
 
 def test_tensors_without_numbers_are_not_read() -> None:

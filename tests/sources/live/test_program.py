@@ -264,6 +264,9 @@ if __name__ == "__main__":
     subprocess.run([sys.executable, "-m", "child"])
     subprocess.run("cd . && python -c 'print(2)' | cat", shell=True)
     subprocess.run(["ls", "child.py"])
+    os.system("ls child.py; python -c 'print(3)'")
+    sys.stdout.flush()
+    os.waitpid(os.posix_spawn(sys.executable, [sys.executable, "child.py"], os.environ), 0)
     if not (child := os.fork()):
         os._exit(0)
     os.waitpid(child, 0)
@@ -273,7 +276,7 @@ if __name__ == "__main__":
     write("child.py", "print('child')\n")
     assert same(write("starts.py", script)) == 0
     (note,) = notes()
-    assert note.startswith("6 processes that the program started are not watched: 2 × multiprocessing, ")
+    assert note.startswith("8 processes that the program started are not watched: 2 × python child.py, 2 × python -c, ")
     assert same(write("alone.py", "import subprocess\nsubprocess.run(['true'])\n")) == 0
     assert notes() == []
 
