@@ -374,7 +374,9 @@ def _wrong_scale(
     scale = _whole_scale(flow)
     if scale is None or width == 1:
         return None
-    return wrong_scale(scale * math.prod(float(step) for side in sides for step in side.steps), heads, width, *inputs)
+    before = [float(step) for side in sides for step in side.steps]
+    numbers = [*map(float, flow.steps), *before]
+    return wrong_scale(scale * math.prod(before), numbers, heads, width, *inputs)
 
 
 def _whole_scale(flow: Flow) -> float | None:

@@ -55,24 +55,31 @@ def of_fused(nodes: Nodes, query: torch.Tensor, key: torch.Tensor, scale: float,
     if (twice := scaled_twice((*before, (scale,)), width, "before the call and in it")) is not None:
         # muP has 1/D, and some get it so.
         return (Finding("unscaled", "note", twice.message, advice="right where 1/D is meant, as in muP"),)
-    whole = scale * math.prod(float(each) for side in before for each in side)
-    wrong = wrong_scale(whole, heads, width, query, key)
+    numbers = [scale, *(float(each) for side in before for each in side)]
+    wrong = wrong_scale(math.prod(numbers), numbers, heads, width, query, key)
     return () if wrong is None else (wrong,)
 
 
 def wrong_scale(
-    scale: float, heads: int, width: int, query: torch.Tensor | None, key: torch.Tensor | None
+    scale: float,
+    numbers: Sequence[float],
+    heads: int,
+    width: int,
+    query: torch.Tensor | None,
+    key: torch.Tensor | None,
 ) -> Finding | None:
     """Return that q·k is divided by the root of the model's width, or multiplied with √D.
 
     Args:
         scale: all that q·k is multiplied with.
+        numbers: the factors of it; of 1/√D and another number, as an attention multiplier, nothing is said.
         heads: how many heads the queries have; 1 where that is not known.
         width: D.
         query: `[…, D]`; None where it is not at hand.
         key: likewise.
     """
-    if heads > 1 and is_root(scale, heads * width) and not math.isclose(scale, 1 / width, rel_tol=1e-3):
+    is_of_model = is_root(scale, heads * width) and any(is_root(each, heads * width) for each in numbers)
+    if heads > 1 and is_of_model and not math.isclose(scale, 1 / width, rel_tol=1e-3):
         return Finding(
             "unscaled", "error",
             f"q·k is divided by √{heads * width}, of the width of all {heads} heads; each head has {width} numbers",

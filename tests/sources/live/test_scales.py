@@ -88,7 +88,6 @@ WRONG = {
     "the width of the model": lambda: sdpa(q, k, v, scale=(H * D) ** -0.5),
     "of grouped heads": lambda: sdpa(q, k[:, :2], v[:, :2], scale=(H * D) ** -0.5, enable_gqa=True),
     "before the call": lambda: sdpa(q * (H * D) ** -0.5, k, v, scale=1.0),
-    "a half before the call": lambda: sdpa(q * H**-0.5, k, v),
     "flex": lambda: flex_attention(q, k, v, scale=(H * D) ** -0.5),
     "by hand": lambda: (q @ k.mT / (H * D) ** 0.5).softmax(-1) @ v,
     "by einsum": lambda: by_einsum((H * D) ** -0.5),
@@ -131,6 +130,8 @@ RIGHT = {
     "an adapter by products": lambda: sdpa(q @ DOWN @ UP * ROOT + q @ W, k, v),
     "a part of the width": lambda: sdpa(torch.cat([q[..., :8] * ROOT, q[..., 8:]], -1), k, v),
     "rotary with a factor": lambda: sdpa(q * (COS * 1.2), k, v),
+    "a multiplier before the call": lambda: sdpa(q * H**-0.5, k, v),
+    "a multiplier by hand": lambda: (q @ k.mT * ROOT * H**-0.5).softmax(-1) @ v,
     "one number a head": lambda: sdpa(q[..., :1], k[..., :1], v, scale=1.0),
 }
 
