@@ -18,5 +18,5 @@ class Linear(Reader):
         self.modules = {torch.nn.Linear.forward: self._ended}
 
     def _ended(self, module: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if has_values(output):
+        if has_values(output) and output.shape[-2:-1] != (1,):  # of one position nothing new is shown
             self.scene.projected.put(output, module)
