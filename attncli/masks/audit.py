@@ -218,13 +218,14 @@ def word_queries(expected: Expression, grid: Grid) -> Bool[np.ndarray, " ..."]:
     """Return the queries whose cells have to be as expected; it broadcasts to the cells.
 
     They are those that stand at no padding of their batch row: nobody reads what the others give, so they may see
-    nothing, themselves, each other or everything.
+    nothing, themselves, each other or everything. Where all stand at padding, they are no queries of these positions.
     """
     pads = [leaf for leaf in leaves(expected) if _is_pad(leaf)]
     if not pads or grid.total_queries == 1 or grid.past + grid.total_queries != grid.keys:
         return np.ones((1, 1), bool)
     tokens = reduce(operator.and_, (pad.allowed(grid)[..., 0, :] for pad in pads))
-    return tokens[..., grid.i[:, 0], None]
+    of_words = tokens[..., grid.past :].any(axis=-1, keepdims=True)
+    return (tokens | ~of_words)[..., grid.i[:, 0], None]
 
 
 class _Shifted(NamedTuple):

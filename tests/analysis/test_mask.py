@@ -55,7 +55,8 @@ def test_the_lengths_of_a_batch_may_be_numbers_or_a_mask_of_tokens() -> None:
     mask = LOWER & TOKENS.bool()[:, None, None]
     for lengths in ([6, 4], torch.tensor([6, 4]), TOKENS, TOKENS.bool(), TOKENS.numpy(), TOKENS.tolist()):
         assert check(mask, "causal & pad", lengths=lengths) == []
-        (finding,) = (f for f in check(LOWER, "causal & pad", lengths=lengths) if f.code == "pad")
+        assert check(LOWER, "causal & pad", lengths=lengths) == []  # no word sees what follows it
+        (finding,) = (f for f in check(LOWER == LOWER, "pad", lengths=lengths) if f.code == "pad")
         assert finding.message.endswith("in batch row 1")
     assert check(mask[:, 0], "causal & pad", lengths=[6, 4], batch=True) == []
     assert check(TOKENS == 0, "pad", lengths=[6, 4], batch=True, api="mha") == []

@@ -400,9 +400,11 @@ def test_a_batch_is_checked_against_the_padding_of_each_row(attn: Run, batches: 
         assert attn("mask", "check", name, *expect).code == 0
     assert attn("mask", "check", "torch.npy", *expect, "--for", "mha").code == 0
     assert attn("mask", "diff", "four.npy", "causal & pad", "--lengths", lengths).code == 0
-    wrong = attn("mask", "check", "causal.npy", *expect)
+    assert attn("mask", "check", "causal.npy", *expect).code == 0  # no word sees what follows it
+    np.save("full.npy", np.ones((2, 1, 6, 6), bool))
+    wrong = attn("mask", "check", "full.npy", "--expect", "pad", "--lengths", lengths)
     assert wrong.code == 1
-    assert "error  pad  attends to padding in 10 cells, in batch rows 0-1; cells (2,2)" in wrong.out
+    assert "error  pad  attends to padding in 11 cells, in batch rows 0-1; cells (0,2)" in wrong.out
 
 
 def test_key_padding_is_read_as_what_it_is(attn: Run, batches: Path) -> None:
@@ -431,12 +433,12 @@ def test_a_mask_alone_shows_what_no_mask_should_say(attn: Run, folder: Path) -> 
     np.save(
         "columns.npy", np.where(np.arange(5) < np.array([5, 3])[:, None], 0, -np.inf)[:, None, :, None] * np.ones(5)
     )
-    for name, code, words in (
-        ("upper.npy", "leak", "a causal mask whose queries and keys are swapped"),
-        ("columns.npy", "broadcast", "padding lies along the queries"),
+    for name, status, finding, words in (
+        ("upper.npy", 0, "note   leak  ", "a causal mask whose queries and keys are swapped"),
+        ("columns.npy", 1, "error  broadcast  ", "padding lies along the queries"),
     ):
         ran = attn("mask", "check", name)
-        assert (ran.code, f"error  {code}  " in ran.out, words in ran.out) == (1, True, True)
+        assert (ran.code, finding in ran.out, words in ran.out) == (status, True, True)
 
 
 # --- diff and convert ----------------------------------------------------------------------------------------

@@ -148,7 +148,7 @@ BY_METAVAR: dict[str, tuple[Values, Values]] = {
     "ray|ray://HOST:PORT": (["ray://127.0.0.1:1"], ["", "ray:", "ray://x", "ray://\x1b[2J:1", "dask", _HUGE]),
     "DIR": (["saved"], ["text.txt", "text.txt/saved"]),
 }
-BY_METAVAR |= {"EXPR|FILE": BY_METAVAR["EXPR"], "EXPR|FILE|none": BY_METAVAR["EXPR"]}
+BY_METAVAR |= dict.fromkeys(("EXPR|FILE", "EXPR|FILE|none", "[PATTERN=]EXPR"), BY_METAVAR["EXPR"])
 _SAVED = (["trace.safetensors", "dump.safetensors"], ["missing", ".", "", "mask.npy", "text.txt", "mask.safetensors"])
 _SHELLS = (["bash", "zsh", "fish", "powershell"], ["sh", ""])
 _OF_SCRIPTS = (["attn", "inspect", "--mask", "-m", "mask", "show"], ["-", "=", "", "bash"])

@@ -150,7 +150,7 @@ def _padding(calls: Sequence[Beside], beside: Beside, mask: CallMask) -> Iterato
             count = int(np.count_nonzero((own != padding.tokens).any(axis=1)))
             yield Finding("batch", severity, message, count, advice="sort the mask with the words")
             return
-        if padding.who is not None and not _are_layers(padding.who, place):
+        if padding.who is not None and not _are_layers(calls, padding.who, place):
             return  # it is another sequence's
     seen = _seen_padding(mask, padding)
     if seen.any():
@@ -181,7 +181,7 @@ def _is_sure(calls: Sequence[Beside], mask: CallMask, place: Place, padding: Pad
     told = padding.told
     differs = bool((padding.tokens != padding.tokens[:1]).any())
     if told is None:
-        return differs and padding.who is not None and _are_layers(padding.who, place)
+        return differs and padding.who is not None and _are_layers(calls, padding.who, place)
     if told.kind == "encoded":
         return differs
     _, _, queries, keys = mask.shape
@@ -189,12 +189,17 @@ def _is_sure(calls: Sequence[Beside], mask: CallMask, place: Place, padding: Pad
     if not told.is_sure or queries != keys or told.who not in who:
         return False
     first = next(call for call, said in calls if told in said and call.mask is not None and call.mask.shape[3] == keys)
-    return first.place.module == place.module or _are_layers(first.place, place)
+    return first.place.module == place.module or _are_layers(calls, first.place, place)
 
 
-def _are_layers(one: Place, other: Place) -> bool:
-    """Return whether two modules are layers of one stack, called at one line: their names differ by one number."""
-    if one[:3] != other[:3] or one.module is None or other.module is None or one.module == other.module:
+def _are_layers(calls: Sequence[Beside], one: Place, other: Place) -> bool:
+    """Return whether two modules are layers of one stack, in one pass: their names differ by one number.
+
+    Where the line that called the one called the other too, what called it elsewhere is another pass.
+    """
+    if one.module is None or other.module is None or one.module == other.module:
+        return False
+    if one[:3] != other[:3] and any(each.call.place == (*one[:3], other.module) for each in calls):
         return False
     pairs = [*zip_longest(one.module.split("."), other.module.split("."))]
     different = [pair for pair in pairs if pair[0] != pair[1]]
