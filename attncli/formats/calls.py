@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attncli.analysis.calls.tracks import NOTHING_EXPECTED, Span, Track
+from attncli.analysis.calls.tracks import NOTHING_EXPECTED, Noticed, Span, Track
 from attncli.formats.answers import dumped
 from attncli.formats.rows import escaped
 
@@ -39,8 +39,12 @@ def _entry(track: Track) -> dict[str, Any]:
         "dtype": track.dtype,
         "mask": track.mask,
         "expected": None if track.expected == NOTHING_EXPECTED else track.expected,
-        "findings": [one.finding.as_dict() | {"calls": one.calls} for one in track.all_noticed],
+        "findings": [_finding(one) for one in track.all_noticed],
     }
+
+
+def _finding(one: Noticed) -> dict[str, Any]:
+    return one.finding.as_dict() | {"made_at": one.finding.made_at, "calls": one.calls}
 
 
 def write_call_rows(calls: Calls) -> str:

@@ -35,6 +35,7 @@ class Finding:
         kind: the layer's kind of attention.
         head: the head, where only one is meant.
         advice: what to do.
+        made_at: the lines of a program that made the masks it is about, where that is known of all of them.
     """
 
     code: str
@@ -47,10 +48,17 @@ class Finding:
     kind: str | None = None
     head: int | None = None
     advice: str | None = None
+    made_at: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the finding as the JSON document spells it."""
-        return dict(vars(self))
+        """Return the finding as the JSON document spells it; that of calls says besides where masks were made."""
+        return {name: value for name, value in vars(self).items() if name != "made_at"}
+
+    @property
+    def maker(self) -> str:
+        """Which lines made the masks, as the end of a message; nothing where that is not known."""
+        lines = " and ".join(self.made_at)
+        return f"; mask{'s' * (len(self.made_at) > 1)} made at {lines}" if lines else ""
 
 
 def parse_fail_on(given: str | None) -> frozenset[str] | None:

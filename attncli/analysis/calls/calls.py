@@ -12,6 +12,7 @@ from attncli.analysis.calls.caches import Before
 from attncli.analysis.calls.expectations import Expectations, Expected, matches
 from attncli.analysis.calls.expected import UnexpectedError, Wrong, findings_against, wrong_against
 from attncli.analysis.calls.looking import Latest, Looking
+from attncli.analysis.calls.makers import with_makers
 from attncli.analysis.calls.passes import Pass, Step
 from attncli.analysis.calls.rows import Row, merged
 from attncli.analysis.calls.steps import Taken, findings_of_step
@@ -221,7 +222,10 @@ class Calls(Displayed, Sequence[Row]):
             found.append(against)
             held = [self._expected.at(beside.call.place) is not None for beside in step.calls]
             are_expected = [is_held and not wrong for is_held, wrong in zip(held, against, strict=True)]
-        together = (sum(of_one, ()) for of_one in zip(*found, strict=True))
+        together = [
+            tuple(with_makers(one, beside.call) for one in sum(of_one, ()))
+            for beside, *of_one in zip(step.calls, *found, strict=True)
+        ]
         return [_without_notes_of_errors(*each) for each in zip(together, are_expected, strict=True)]
 
     def _keep(self, step: Step) -> None:

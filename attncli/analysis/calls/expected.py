@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from attncli.analysis.calls.expectations import Expectations
+from attncli.analysis.calls.makers import with_makers
 from attncli.analysis.calls.rows import named
 from attncli.analysis.calls.steps import Beside, Taken, padding_of
 from attncli.errors import AttnError
@@ -107,8 +108,9 @@ class UnexpectedError(AssertionError):
     def _lines(self) -> Iterator[str]:
         places: dict[tuple[tuple[object, ...], str], list[Place]] = {}
         for one in self.wrong:
-            advice = f"; {one.finding.advice}" if one.finding.advice else ""
-            said = f"{one.finding.code}: {one.finding.message}{advice}"
+            finding = with_makers(one.finding, one.call)
+            advice = f"; {finding.advice}" if finding.advice else ""
+            said = f"{finding.code}: {finding.message}{finding.maker}{advice}"
             places.setdefault((one.call.place[:3], said), []).append(one.call.place)
         for (_, said), alike in [*places.items()][:_MOST_LINES]:
             yield visible(f"{named(alike)}: {said}")

@@ -77,7 +77,7 @@ class Looking:
             taken = self._taken.get((call.place, call.unread, call.findings), lambda: _unread(call))
             return taken, Before(call.shape[3], call.shape[3], False, None)
         reads, unused = (tuple(self._read(one, call.dtype) for one in some) for some in (call.given, call.unused))
-        masks = tuple((one.name, one.convention, one.digest) for one in (*reads, *unused))
+        masks = tuple((one.name, one.convention, one.digest, one.made_at) for one in (*reads, *unused))
         past, after = past_of(call, lambda: self._last_seen(call, reads, masks), here.positions(call.shape[2]), before)
         facts = call.api, call.place, call.shape, call.dtype, call.is_causal, call.dropout, call.is_training
         told = here.tokens(call.shape[0], call.shape[3] if past.written is None else past.written)
@@ -106,7 +106,8 @@ class Looking:
             *findings_of_heads(call),
             *findings_of_windows(call, mask),
         )
-        return Taken(call.place, mask, reads, found, sees_later=mask.rule.expression is None and mask.sees_later)
+        sees_later = mask.rule.expression is None and mask.sees_later
+        return Taken(call.place, mask, reads, found, sees_later=sees_later, unused=unused)
 
     def _last_seen(self, call: Call, reads: tuple[Read, ...], masks: Hashable) -> Int[np.ndarray, "#B Q"] | None:
         """Return the last key that each query sees by the masks that it was given, −1 where it sees none."""
@@ -122,7 +123,7 @@ class Looking:
             key = (given.name, given.convention, dtype, digest)
             known = self._equal.get(key, lambda: read(own, dtype, digest))
             self._same.put(given, dtype, known)
-        return known
+        return known._replace(made_at=given.made_at)
 
 
 def _unread(call: Call) -> Taken:

@@ -41,6 +41,7 @@ class Read(NamedTuple):
         fills: the numbers with which it forbids, where it is added.
         has_bias: whether it adds other numbers to the scores of keys that it allows.
         findings: what is wrong with the values themselves.
+        made_at: the line of the program that made it; None where that is not known.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Read(NamedTuple):
     fills: tuple[float, ...] = ()
     has_bias: bool = False
     findings: tuple[Finding, ...] = ()
+    made_at: str | None = None
 
     @property
     def has_rows(self) -> bool:

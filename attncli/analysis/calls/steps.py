@@ -36,6 +36,7 @@ class Taken(NamedTuple):
         findings: what is wrong with it by itself.
         unread: what of it cannot be read, in words.
         sees_later: whether a query sees a key behind its own position; asked of masks that follow no rule.
+        unused: masks that the API does not apply.
     """
 
     place: Place
@@ -44,6 +45,7 @@ class Taken(NamedTuple):
     findings: tuple[Finding, ...]
     unread: str | None = None
     sees_later: bool = False
+    unused: tuple[Read, ...] = ()
 
     @property
     def size(self) -> int:

@@ -30,7 +30,7 @@ def said(one: Noticed, calls: int) -> str:
     often = f" (in {one.calls} of {calls} calls)" if one.calls < calls else ""
     kind = "" if one.finding.severity == "error" else "note: "
     advice = f"; {one.finding.advice}" if one.finding.advice else ""
-    return f"{kind}{one.finding.code}: {one.finding.message}{often}{advice}"
+    return f"{kind}{one.finding.code}: {one.finding.message}{often}{one.finding.maker}{advice}"
 
 
 def plain_table(headline: str, shown: Sequence[Row]) -> str:

@@ -53,12 +53,15 @@ class Given(NamedTuple):
         convention: what its values mean to this API.
         handed: the tensor that the program handed over, of which `values` may be a view made for this call: with
             its `_version` it says whether a mask is the one that was seen before. None where there is no such tensor.
+        made_at: the line of the program's own code that made it, such as `train.py:40`; None where that is not known,
+            and where it is the line of the call.
     """
 
     name: str
     values: torch.Tensor
     convention: Convention
     handed: torch.Tensor | None = None
+    made_at: str | None = None
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ from attncli.sources.live.imports import when_imported
 from attncli.sources.live.lineage import Lineage
 from attncli.sources.live.linear import Linear
 from attncli.sources.live.losses import Loss
+from attncli.sources.live.making import Making
 from attncli.sources.live.mha import Mha, forward_of, is_fused
 from attncli.sources.live.notes import Notes
 from attncli.sources.live.objective import Objective
@@ -89,7 +90,7 @@ class Watch:
         self.notes = Notes() if notes is None else notes
         self.is_on = True
         self.seeks_nan: bool | None = False
-        self.names = Names()
+        self.names, self.making = Names(), Making()
         self.only = module
         self.start = os.getcwd()
         self._on_call, self._on_loss, self._on_late = on_call, on_loss, on_late
@@ -299,6 +300,7 @@ class _Thread(TorchFunctionMode):
             forward: handler for reader in readers for forward, handler in reader.modules.items()
         }
         self._seen_all = {function for reader in readers if reader.sees_all for function in reader.functions}
+        self._making = watch.making
         self._operators = _one_after_another([reader.operators for reader in readers if reader.operators is not None])
 
     def __torch_function__(
@@ -312,6 +314,9 @@ class _Thread(TorchFunctionMode):
             if own is not func and func not in self._handlers and func not in self._followed:
                 # Else it stood in torch's place when the watch began.
                 func = self._by_code.get(getattr(own, "__code__", None), own)  # type: ignore[arg-type]
+            makes = func in self._making.functions and self._making.wants(func, args)
+            if makes and self._sees_functions and self._watch.is_on and may_look():
+                self._quietly(self._making.take, func, args, kwargs, result)
             handler = self._handlers.get(func)
             if handler is None:
                 if (handler := self._followed.get(func)) is not None:
@@ -388,6 +393,7 @@ class _Thread(TorchFunctionMode):
         if not all(call.shape) or (call.q is not None and is_of_nothing(call.q)):
             return
         call = transforms.unwrapped(call) if transforms.are_running() else call
+        call = self._making.named(call, self._watch.start) if call.given or call.unused else call
         if call.lineage is not None:
             self.calls.append(call.lineage)
         if (windows := self.folds.of(call.shape[0])) is not None:

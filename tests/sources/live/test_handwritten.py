@@ -215,7 +215,7 @@ def test_sliding_window() -> None:
 
     call = one(window)
     exact(call, kept[0], v)
-    ((name, values, convention, handed),) = call.given
+    ((name, values, convention, handed, *_),) = call.given
     assert (name, convention) == ("where", "attend")
     assert handed is band
     assert values.shape == (1, 1, 12, 12)

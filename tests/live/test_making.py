@@ -1,0 +1,301 @@
+"""The line of a program that made a mask, beside the line that used it."""
+
+import gc
+import inspect
+import textwrap
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from running import program as run
+from torch import Tensor, nn
+
+import attncli
+from attncli.analysis.calls.calls import Calls
+
+B, H, T, D = 2, 2, 6, 8
+E = H * D
+IDS = torch.tensor([[1, 2, 3, 4, 5, 6], [1, 2, 3, 0, 0, 0]])
+FUTURE = torch.ones(T, T, dtype=torch.bool).triu(1)  # made before anything is watched
+
+
+def attend(mask: Tensor) -> Tensor:
+    x = torch.randn(B, H, T, D)
+    return F.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+
+
+def by_hand(mask: Tensor) -> Tensor:
+    x = torch.randn(B, H, T, D)
+    scores = x @ x.mT / D**0.5
+    scores = scores.masked_fill(mask == 0, -torch.inf)
+    return scores.softmax(-1) @ x
+
+
+class Gpt(nn.Module):
+    """Attention as it is in minGPT; its mask shows one key too many."""
+
+    mask: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.tril(torch.ones(16, 16), 1).view(1, 1, 16, 16))  # <-
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = x @ x.mT / x.size(-1) ** 0.5
+        length = x.size(2)
+        scores = scores.masked_fill(self.mask[:, :, :length, :length] == 0, float("-inf"))
+        return scores.softmax(-1) @ x
+
+
+# Programs whose masks are wrong, made at the line with the arrow.
+
+
+def booleans() -> None:
+    seen = torch.ones(T, T, dtype=torch.bool)
+    seen = torch.triu(seen)  # <-
+    attend(seen)
+
+
+def comparison() -> None:
+    i = torch.arange(T)
+    seen = i[None, :] >= i[:, None]  # <-
+    attend(seen[None, None])
+
+
+def filled_in_place() -> None:
+    seen = torch.ones(T, T, dtype=torch.bool)
+    seen &= FUTURE  # <-
+    attend(seen)
+
+
+def rows_assigned() -> None:
+    seen = torch.zeros(T, T)
+    for query in range(T):
+        seen[query, :query] = float("-inf")  # <-
+    attend(seen)
+
+
+def written_by_hand() -> None:
+    seen = torch.triu(torch.ones(T, T))  # <-
+    by_hand(seen)
+
+
+def buffer() -> None:
+    Gpt()(torch.randn(B, H, T, D))
+
+
+def two_lines_combined() -> None:
+    causal = torch.ones(T, T, dtype=torch.bool).triu()
+    pad = (IDS != 0)[:, None, None, :]
+    mask = causal & pad  # <-
+    attend(mask)
+
+
+def numbers_of_booleans() -> None:
+    hidden = torch.ones(T, T).tril(-1) == 1  # <-
+    mask = torch.zeros(T, T).masked_fill(hidden, float("-inf"))
+    attend(mask)
+
+
+def numbers_of_ones() -> None:
+    seen = torch.triu(torch.ones(T, T))  # <-
+    mask = (1.0 - seen) * -10000.0
+    attend(mask.to(torch.float32))
+
+
+def ids_of_nobody() -> None:
+    tokens = torch.from_numpy(np.triu(np.ones((T, T))))
+    mask = (1.0 - tokens) * -1e9  # <-
+    attend(mask.float())
+
+
+def multihead() -> None:
+    x = torch.randn(B, T, E)
+    mask = nn.Transformer.generate_square_subsequent_mask(T).T  # <-
+    nn.MultiheadAttention(E, H, batch_first=True)(x, x, x, attn_mask=mask)
+
+
+def layer_in_evaluation() -> None:
+    x = torch.randn(B, T, E)
+    later = torch.ones(T, T, dtype=torch.bool).tril(-1)  # <-
+    with torch.no_grad():
+        nn.TransformerEncoderLayer(E, H, batch_first=True).eval()(x, src_mask=later)
+
+
+def words_padded() -> None:
+    ids = torch.ones(B, T, dtype=torch.long)
+    ids[1, 3:] = 0
+    pad = ids == 0  # <-
+    attend(pad[:, None, None, :].expand(B, 1, T, T))
+
+
+WRONG = (
+    booleans, comparison, filled_in_place, rows_assigned, written_by_hand, buffer, two_lines_combined,
+    numbers_of_booleans, numbers_of_ones, ids_of_nobody, multihead, layer_in_evaluation,
+    words_padded,
+)  # fmt: skip
+
+
+def seen(program: Callable[[], object]) -> Calls:
+    with attncli.watch() as calls:
+        program()
+    assert calls.notes == []
+    return calls
+
+
+def made_at(calls: Calls, code: str = "leak") -> set[tuple[str, ...]]:
+    return {one.made_at for one in calls.findings if one.code == code}
+
+
+def arrow(program: Callable[[], None]) -> str:
+    """The line with the arrow, of a program or of the class that it makes."""
+    lines, first = inspect.getsourcelines(Gpt if program is buffer else program)
+    (line,) = [first + index for index, text in enumerate(lines) if "# <-" in text]
+    return f"{Path(__file__).relative_to(Path.cwd())}:{line}"
+
+
+@pytest.mark.parametrize("program", WRONG, ids=lambda each: each.__name__)
+def test_the_line_that_made_a_wrong_mask_is_named(program: Callable[[], None]) -> None:
+    found = {line for one in seen(program).findings for line in one.made_at}
+    assert found == {arrow(program)}
+
+
+def test_of_two_masks_both_lines_are_named() -> None:
+    def program() -> None:
+        x = torch.randn(B, T, E)
+        later = torch.ones(T, T, dtype=torch.bool).triu(0)
+        pad = IDS == 0
+        nn.MultiheadAttention(E, H, batch_first=True)(x, x, x, attn_mask=later, key_padding_mask=pad)
+
+    ((later, pad),) = made_at(seen(program), "dead-row")
+    assert int(pad.split(":")[1]) == int(later.split(":")[1]) + 1
+
+
+def fused_causal() -> None:
+    x, y = torch.randn(B, H, 3, D), torch.randn(B, H, T, D)
+    F.scaled_dot_product_attention(x, y, y, is_causal=True)
+
+
+def made_by_numpy() -> None:
+    attend(torch.from_numpy(np.triu(np.ones((T, T), bool))))
+
+
+def changed_behind() -> None:
+    mask = torch.ones(T, T, dtype=torch.bool).tril()
+    mask.copy_(FUTURE.T.logical_not())
+    attend(mask)
+
+
+def loaded() -> None:
+    model = nn.Module()
+    model.register_buffer("mask", torch.ones(T, T, dtype=torch.bool).triu())
+    model.load_state_dict({"mask": torch.from_numpy(np.triu(np.ones((T, T), bool)))})
+    assert isinstance(model.mask, Tensor)
+    attend(model.mask)
+
+
+def made_where_it_is_used() -> None:
+    x = torch.randn(B, H, T, D)
+    F.scaled_dot_product_attention(x, x, x, attn_mask=torch.ones(T, T, dtype=torch.bool).triu())
+
+
+@pytest.mark.parametrize("program", [fused_causal, made_by_numpy, changed_behind, loaded, made_where_it_is_used])
+def test_no_line_is_named_that_did_not_make_the_mask(program: Callable[[], None]) -> None:
+    calls = seen(program)
+    assert {one.code for one in calls.findings} & {"leak", "shape"}
+    assert {one.made_at for one in calls.findings} == {()}
+
+
+def test_what_is_no_matter_of_a_mask_has_no_line() -> None:
+    def program() -> None:
+        x = torch.randn(B, H, T, D)
+        mask = torch.ones(T, T, dtype=torch.bool).triu()
+        scores = (x @ x.mT).masked_fill(~mask, -torch.inf)
+        scores.softmax(-1) @ x
+
+    found = {one.code: bool(one.made_at) for one in seen(program).findings}
+    assert found == {"leak": True, "unscaled": False}
+
+
+def test_a_mask_made_outside_of_the_module_that_is_watched_is_named() -> None:
+    layer = nn.MultiheadAttention(E, H, batch_first=True)
+    x = torch.randn(B, T, E)
+    with attncli.watch(layer) as calls:
+        mask = torch.ones(T, T, dtype=torch.bool).tril(-1)
+        layer(x, x, x, attn_mask=mask)
+    ((line,),) = made_at(calls)
+    assert line.startswith(str(Path(__file__).relative_to(Path.cwd())))
+
+
+def test_equal_masks_of_two_lines_have_their_own() -> None:
+    def program() -> None:
+        for shift in (0, 0):
+            first = torch.ones(T, T, dtype=torch.bool).triu(shift)
+            attend(first)
+        other = torch.ones(T, T, dtype=torch.bool).triu()
+        by_hand(other)
+
+    lines = {row.api: {one.made_at for one in row.findings if one.code == "leak"} for row in seen(program)}
+    assert lines["sdpa"] != lines["softmax"]
+
+
+def test_no_mask_is_kept_alive_and_no_more_are_known_than_live() -> None:
+    with attncli.watch() as calls:
+        mask = torch.ones(T, T, dtype=torch.bool).triu()
+        attend(mask)
+        storage = weakref.ref(mask)
+        del mask
+        gc.collect()
+        assert storage() is None
+        for number in range(2000):
+            hidden = torch.arange(T) > number
+        del hidden
+    assert calls.notes == []
+
+
+def test_no_bit_changes() -> None:
+    def program() -> tuple[Tensor, ...]:
+        torch.manual_seed(0)
+        x = torch.randn(B, H, T, D, requires_grad=True)
+        pad = (IDS != 0)[:, None, None, :]
+        mask = pad & torch.ones(T, T, dtype=torch.bool).tril()
+        numbers = torch.zeros(B, 1, T, T).masked_fill_(~mask, -1e9)
+        numbers[:, :, 0] = 0.0
+        y = F.scaled_dot_product_attention(x, x, x, attn_mask=numbers) + (x @ x.mT + numbers).softmax(-1) @ x
+        y.square().sum().backward()
+        assert x.grad is not None
+        return y, x.grad, numbers, torch.get_rng_state()
+
+    plain = program()
+    with attncli.watch():
+        watched = program()
+    assert all(map(torch.equal, plain, watched))
+
+
+def test_every_form_names_the_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "masks.py").write_text("import torch\n\n\ndef future(n):\n    return torch.ones(n, n).bool().triu()\n")
+    (tmp_path / "train.py").write_text(
+        textwrap.dedent("""
+            import torch, torch.nn.functional as F
+            from masks import future
+            x = torch.randn(1, 2, 6, 8)
+            mask = future(6)
+            F.scaled_dot_product_attention(x, x, x, mask)
+        """)
+    )
+    monkeypatch.chdir(tmp_path)
+    table = run("run", "train.py")
+    assert "; mask made at masks.py:5; right in a language model" in table.stderr
+    told = run("run", "-F", "json", "-o", "calls.json", "train.py")
+    assert told.returncode == 0, told.stderr
+    assert '"made_at": ["masks.py:5"]' in (tmp_path / "calls.json").read_text()
+
+
+def test_what_is_not_as_expected_names_the_line() -> None:
+    calls = seen(booleans)
+    with pytest.raises(AssertionError, match=r"leak: attends to the future in 15 cells; mask made at .*\.py:\d+"):
+        calls.check("causal")
