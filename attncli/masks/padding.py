@@ -88,24 +88,28 @@ def padding_under(
     grid = Grid(np.arange(queries)[:, None], keys, past, queries, 1)
     rule = with_lengths(expected, np.ones((1, keys), bool)).allowed(grid).reshape(-1, queries, keys)[0]
     found = tokens.copy()
+    is_batch = len(allowed) > 1
     for row, (cells, own) in enumerate(zip(allowed, tokens, strict=True)):
         if not ((cells != (rule & own)).any(axis=1) & own[past:]).any():
             continue
-        for words in _ends(cells, rule, past):
-            if _are_padding(
-                cells[~words[past:]], rule[~words[past:]], words, grid._replace(queries=grid.queries[~words[past:]])
-            ):
+        for words in sorted(_ends(cells, rule, past), key=lambda each: -int(each.sum())):
+            others = grid._replace(queries=grid.queries[~words[past:]])
+            if _are_padding(cells[~words[past:]], rule[~words[past:]], words, others, is_batch):
                 found[row] = words
                 break
-    return found
+    return found if 2 * int(found.sum(axis=1).max()) >= keys else tokens
 
 
 def _are_padding(
-    cells: Bool[np.ndarray, "N K"], rule: Bool[np.ndarray, "N K"], words: Bool[np.ndarray, " K"], grid: Grid
+    cells: Bool[np.ndarray, "N K"],
+    rule: Bool[np.ndarray, "N K"],
+    words: Bool[np.ndarray, " K"],
+    grid: Grid,
+    is_batch: bool,
 ) -> bool:
     """Return whether queries see what queries of padding do: the words by the rule, or all of them something else."""
     others = (cells != (rule & words)).any(axis=1)
-    few = 4 * int(words.sum()) < len(words)  # to which anything may come down
+    few = not is_batch and 4 * int(words.sum()) < len(words)  # to which anything may come down
     return not others.any() or any(
         not (others & (cells != seen_by(see, rule, words[None], grid)[0]).any(axis=1)).any()
         for see in SEEN_BY_PADDING

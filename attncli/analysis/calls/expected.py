@@ -165,16 +165,18 @@ def _tokens(
     batch, _, queries, keys = mask.shape
     padding = padding_of(calls, beside)
     unpadded = [one.values.astype(bool) for one in beside.said("unpadded")]
+    prompt = [one.values.astype(bool) for one in beside.said("prompt")]
     if padding:  # several sequences may have as many positions
         known = [*(one.tokens for one in padding), *unpadded]
         tokens = next((one for one in known if np.array_equal(one, mask.rule.tokens)), known[0])
+    elif prompt:
+        return prompt[0]
     elif batch == 1 or any(
         len(one.allowed) == batch for each in calls for one in each.call.reads if one.allowed.shape[3] == keys
     ):
         tokens = np.ones((batch, keys), bool)
     else:
-        known = [*unpadded, *(one.values.astype(bool) for one in beside.said("prompt"))]
-        return known[0] if known else None
+        return unpadded[0] if unpadded else None
     if any(one.who is None for one in padding) or len(mask.allowed) < batch:
         return tokens
     cells = np.broadcast_to(mask.allowed[:, 0], (batch, queries, keys))

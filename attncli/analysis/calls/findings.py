@@ -20,11 +20,16 @@ from attncli.sources.live.copies import has_nan, is_zero
 from attncli.text import counted
 
 if TYPE_CHECKING:
-    from jaxtyping import Int
+    from jaxtyping import Bool, Int
 
 
 def findings_of(
-    call: Call, mask: CallMask, reads: Sequence[Read], unused: Sequence[Read], has_cache: bool = False
+    call: Call,
+    mask: CallMask,
+    reads: Sequence[Read],
+    unused: Sequence[Read],
+    has_cache: bool = False,
+    words: Bool[np.ndarray, "B Q"] | None = None,
 ) -> Iterator[Finding]:
     """Yield what is wrong with a call, while the program waits.
 
@@ -34,6 +39,7 @@ def findings_of(
         reads: these masks.
         unused: masks that it was given and that the API did not apply.
         has_cache: whether the keys before its queries are those of the calls before.
+        words: which of its queries are no padding, where that is known.
     """
     yield from call.findings
     yield from _alignment(mask)
@@ -50,7 +56,7 @@ def findings_of(
     yield from _rising(mask)
     if mask.is_causal:
         yield from (_ignored(one, mask) for one in unused if not _is_causal(one))
-    yield from _by_itself(call, mask, reads, {"shape", "broadcast", "dead-row"} if is_laid else {"shape"})
+    yield from _by_itself(call, mask, reads, {"shape", "broadcast", "dead-row"} if is_laid else {"shape"}, words)
     yield from _dropout(call)
     yield from _nan(call)
 
@@ -141,7 +147,9 @@ def _is_causal(one: Read) -> bool:
     return bool((one.allowed == np.tri(queries, keys, dtype=bool)).all())
 
 
-def _by_itself(call: Call, mask: CallMask, reads: Sequence[Read], said: set[str]) -> Iterator[Finding]:
+def _by_itself(
+    call: Call, mask: CallMask, reads: Sequence[Read], said: set[str], words: Bool[np.ndarray, "B Q"] | None
+) -> Iterator[Finding]:
     """Yield what the mask shows to be wrong, besides what is said already."""
     rule, allowed = mask.rule, mask.allowed
     if rule.varies == "heads" and call.api != "softmax":  # whose second axis may hold windows or buckets
@@ -151,7 +159,8 @@ def _by_itself(call: Call, mask: CallMask, reads: Sequence[Read], said: set[str]
     dead = np.argwhere(~allowed.any(axis=3))
     becomes = _becomes(call, *dead[0].tolist()) if len(dead) else ""
     found = [one for one in suspicions(allowed, rule, mask.past, becomes) if one.code not in said]
-    if len(dead) and _sees_itself_alone(call, dead):
+    are_words = words is None or bool((words & ~allowed.any(axis=3).all(axis=1)).any())
+    if len(dead) and (not are_words or _sees_itself_alone(call, dead)):
         found = [one if one.code != "dead-row" else replace(one, severity="note") for one in found]
     parts = [] if any(one.code == "leak" for one in found) else list(_swapped_parts(mask, reads))
     yield from parts

@@ -14,7 +14,9 @@ from attncli.sources.live.call import Call
 
 def findings_of_heads(call: Call) -> Iterator[Finding]:
     """Yield, while the program waits, keys that heads share in another order than values; or, as a note, both so."""
-    if call.shape[2] == 1:  # a step of a generation, whose prompt has shown it
+    from attncli.sources.live import transforms
+
+    if call.shape[2] == 1 or transforms.are_running():  # a step of a generation, whose prompt has shown it
         return
     keys, values = _order(call.k), _order(call.v)
     if "tiled" not in (keys, values):

@@ -81,8 +81,10 @@ class Looking:
         past, after = past_of(call, lambda: self._last_seen(call, reads, masks), here.positions(call.shape[2]), before)
         facts = call.api, call.place, call.shape, call.dtype, call.is_causal, call.dropout, call.is_training
         told = here.tokens(call.shape[0], call.shape[3] if past.written is None else past.written)
-        key = (*facts, call.windows, call.findings, len(unused), masks, past, told and told.digest)
-        return self._taken.get(key, lambda: self._look(call, reads, unused, masks, past, told)), after
+        asking = here.tokens(call.shape[0], call.shape[2])
+        digests = told and told.digest, asking and asking.digest
+        key = (*facts, call.windows, call.findings, len(unused), masks, past, digests)
+        return self._taken.get(key, lambda: self._look(call, reads, unused, masks, past, told, asking)), after
 
     def _look(
         self,
@@ -92,6 +94,7 @@ class Looking:
         masks: Hashable,
         past: Past,
         told: Told | None,
+        asking: Told | None,
     ) -> Taken:
         shape = call.shape if past.written is None else (*call.shape[:3], past.written)
         reads = tuple(without_empty_slots(one, past) for one in reads)
@@ -102,7 +105,7 @@ class Looking:
         found = (
             *past.findings,
             *wrongly_laid(call, mask),
-            *findings_of(call, mask, reads, unused, past.is_grown),
+            *findings_of(call, mask, reads, unused, past.is_grown, asking and asking.values.astype(bool)),
             *findings_of_heads(call),
             *findings_of_windows(call, mask),
         )

@@ -159,7 +159,8 @@ def _padding(calls: Sequence[Beside], beside: Beside, mask: CallMask) -> Iterato
         rows = np.flatnonzero(seen.any(axis=(1, 2))).tolist()
         first = np.argwhere(seen[rows[0]])[:MOST_CELLS].tolist()
         message = f"attends to padding that {who}{in_batch(rows)}"
-        severity = "error" if _is_sure(calls, mask, place, padding) else "note"
+        is_sure = _is_sure(calls, mask, place, padding) and not beside.said("unpadded")  # of another sequence
+        severity = "error" if is_sure else "note"
         yield Finding("pad", severity, message, int(np.count_nonzero(seen)), tuple((row, key) for row, key in first))
 
 

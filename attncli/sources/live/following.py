@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from attncli.sources.live.axes import Layout, broadcast
+from attncli.sources.live.axes import Layout, broadcast, fresh
 from attncli.sources.live.call import Call
 from attncli.sources.live.cost import Cost
 from attncli.sources.live.factors import Factor, is_learned
@@ -75,8 +75,11 @@ class Flows:
         self.cost.leave_out(begun)
 
     def factor(self, tensor: torch.Tensor) -> Factor:
-        """Return a tensor as a factor of a product."""
-        return Factor.of(tensor, self.nodes.get(tensor))
+        """Return a tensor as a factor of a product; one that was multiplied, and never summed, is one by itself."""
+        node = self.nodes.get(tensor)
+        if node is not None and node.state.flow is not None and node.state.flow.stage == "outer":
+            return Factor(tensor, fresh(tensor.shape), node.state.flow._replace(stage="operand", factors=None))
+        return Factor.of(tensor, node)
 
     def kept(self, tensor: torch.Tensor) -> Operand:
         """Return a tensor as it is kept for a call; without a layout, where nothing is known of its axes."""

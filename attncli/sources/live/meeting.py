@@ -34,8 +34,9 @@ _softmax = torch._C._VariableFunctions.softmax
 _NO_WEIGHT = 1e-6  # what a mask has to leave to a forbidden key at most
 _AGAIN = "the second normalisation of the weights"
 _DROPPED = "a dropout by hand"
-# What is done to weights and is not read, and hides no key.
-_OF_WEIGHTS = {_AGAIN, _DROPPED, FACTOR_OF_WEIGHTS, ADDED_TO_WEIGHTS}
+_OF_HEADS = "a factor of each head"
+# What is not read, and hides no key.
+_HIDES_NOTHING = {_AGAIN, _DROPPED, _OF_HEADS, FACTOR_OF_WEIGHTS, ADDED_TO_WEIGHTS}
 
 
 class Meeting(NamedTuple):
@@ -145,7 +146,7 @@ def told(scene: Scene, met: Meeting) -> Call | None:
         v=None if v is None else v.expand(shape[0], -1, -1, -1),
         given=tuple(each.mask for each in seen if each.mask is not None),
         unused=tuple(each.unused for each in seen if each.unused is not None),
-        scale=_whole_scale(flow) if all(each.unread != _FACTOR for each in seen) else None,
+        scale=_whole_scale(flow) if all(each.unread not in (_FACTOR, _OF_HEADS) for each in seen) else None,
         softcap=None if flow.capped is None or flow.scale is None else float(flow.scale),
         sinks=sinks,
         dropout=flow.dropout,
@@ -155,7 +156,7 @@ def told(scene: Scene, met: Meeting) -> Call | None:
         output=arranged(met.result, met.layout, (axes.batch, axes.heads, axes.queries, leaves(met.width))),
         findings=tuple(finding for finding in found if finding is not None),
         unread=" and ".join(dict.fromkeys(each for each in unread if each is not None)) or None,
-        is_mask_read=_OF_WEIGHTS.issuperset(each for each in unread if each is not None),
+        is_mask_read=_HIDES_NOTHING.issuperset(each for each in unread if each is not None),
         lineage=Lineage.of(q_side.operation, k_side.operation, operation(met.result)),
     )
 
@@ -227,7 +228,8 @@ def _laid_on_scores(laid: Laid, axes: _Axes, scores: torch.Tensor | None, weight
         why = "before the tanh of the soft cap" if laid.is_capped else f"to {laid.fill:g}"
         return _Seen(unused=given, finding=_no_mask(f"{laid.how} sets masked scores {why}, which leaves them a weight"))
     if not _is_binary(values):
-        return _Seen(unread="a factor of exp(scores)" if laid.is_of_exp else _FACTOR)
+        is_of_heads = values.shape[-2:] == (1, 1) and bool((values > 0).all()) and not laid.is_of_exp
+        return _Seen(unread="a factor of exp(scores)" if laid.is_of_exp else _OF_HEADS if is_of_heads else _FACTOR)
     given = Given(laid.how, values != 0, "attend", laid.values)
     if laid.is_of_exp:
         return _Seen(given)

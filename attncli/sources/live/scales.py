@@ -10,6 +10,7 @@ import torch
 from attncli.masks.findings import Finding
 from attncli.sources.live.flow import Nodes, Number
 
+_LEAST_WIDTH = 4  # of fewer numbers √D may be any factor
 _CONSTANT = 0.01  # how much the lengths of vectors vary at most that were normalised
 _NORMALISED = 2.0  # how long queries times keys may be that were, with learned factors; more in wide heads
 
@@ -85,7 +86,7 @@ def wrong_scale(
             f"q·k is divided by √{heads * width}, of the width of all {heads} heads; each head has {width} numbers",
             advice=f"divide by √{width}",
         )  # fmt: skip
-    if not math.isclose(scale, width**0.5, rel_tol=1e-3):
+    if width < _LEAST_WIDTH or not math.isclose(scale, width**0.5, rel_tol=1e-3):
         return None
     message = f"q·k is multiplied with √{width}, where it is divided by it as a rule"
     if query is None or key is None or _are_normalised(query, key):
