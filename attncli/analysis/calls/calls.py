@@ -8,6 +8,8 @@ from threading import get_ident
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, overload
 
+import numpy as np
+
 from attncli.analysis.calls.caches import Before
 from attncli.analysis.calls.expectations import Expectations, Expected, matches
 from attncli.analysis.calls.expected import UnexpectedError, Wrong, findings_against, wrong_against
@@ -29,7 +31,6 @@ from attncli.text import counted, visible
 from attncli.trace.display import Displayed
 
 if TYPE_CHECKING:
-    import numpy as np
     from jaxtyping import Bool
 
     from attncli.sources.live.losses import Loss
@@ -89,6 +90,7 @@ class Calls(Displayed, Sequence[Row]):
 
     # --- taking ---------------------------------------------------------------------------------------------
 
+    @np.errstate(all="ignore")  # numbers are odd where a program's are
     def take(self, call: Call) -> bool:
         """Take in a call, while the program waits; it is not kept.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -107,7 +107,8 @@ def run(
             complain(str(error))
             return error.exit_code
         except Exception as fault:
-            complain(f"the table cannot be shown: {described(fault)}")
+            with suppress(Exception):  # the program may have closed standard error
+                complain(f"the table cannot be shown: {described(fault)}")
             is_wrong = True
         # What could not be looked at is not as it should be.
         return ExitCode.FINDINGS if is_judged and (is_wrong or calls.notes.fault is not None) else ExitCode.OK

@@ -61,7 +61,7 @@ class Apart:
 
 
 def _tops() -> Iterable[str]:
-    return dict.fromkeys(name.partition(".")[0] for name in [*sys.modules])
+    return dict.fromkeys(name.partition(".")[0] for name in _names())
 
 
 def _is_another(top: str, path: Sequence[str]) -> bool:
@@ -77,8 +77,13 @@ def _is_another(top: str, path: Sequence[str]) -> bool:
 
 def _taken(top: str) -> dict[str, ModuleType]:
     """Take a module out of those that are imported, and what belongs to it."""
-    names = [name for name in [*sys.modules] if name == top or name.startswith(f"{top}.")]
+    names = [name for name in _names() if name == top or name.startswith(f"{top}.")]
     return {name: sys.modules.pop(name) for name in names}
+
+
+def _names() -> list[str]:
+    """Return what modules are called; a program may have others there than names."""
+    return [name for name in [*sys.modules] if isinstance(name, str)]
 
 
 def _imported_by_python() -> set[str]:

@@ -30,12 +30,13 @@ class Children:
     """The processes that were started, by what they are."""
 
     def __init__(self) -> None:
+        self.is_on = True
         self._started: Counter[str] = Counter()
         self._local = threading.local()
 
     def forked(self) -> None:
         """Count a copy of this process; what only makes room for a command is none."""
-        if not getattr(self._local, "is_command", False):
+        if self.is_on and not getattr(self._local, "is_command", False):
             self._started[_starter() or "forked"] += 1
 
     @contextmanager
@@ -47,7 +48,7 @@ class Children:
         finally:
             self._local.is_command = False
         with suppress(Exception):
-            if (name := _python_of([os.fsdecode(word) for word in words])) is not None:
+            if self.is_on and (name := _python_of([os.fsdecode(word) for word in words])) is not None:
                 self._started[name] += 1
 
     def tell(self, notes: Notes) -> None:
@@ -59,7 +60,7 @@ class Children:
         more = [f"{len(self._started) - _MOST_NAMED} others"] * (len(self._started) > _MOST_NAMED)
         are = "process that the program started is" if number == 1 else "processes that the program started are"
         line = f"{number} {are} not watched: {', '.join([*names, *more])}"
-        is_launcher = any(name.startswith("torch.distributed.elastic") for name in [*sys.modules])
+        is_launcher = "torch.distributed.elastic" in sys.modules
         notes.add(f"{line}; start attn in each: torchrun --no-python attn run SCRIPT" if is_launcher else line)
 
 
@@ -78,6 +79,19 @@ def seeing_children() -> Iterator[Children]:
 
 
 _SEEING: list[Children] = []
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """Count nothing that is started within the block, as it is we who start it."""
+    seeing = [*_SEEING]
+    for each in seeing:
+        each.is_on = False
+    try:
+        yield
+    finally:
+        for each in seeing:
+            each.is_on = True
 
 
 def _forked() -> None:

@@ -30,11 +30,12 @@ class Notes(list[str]):
         Raises:
             Exception: `fault`, where the program's own handler of a signal raised it while we were at work.
         """
+        if isinstance(fault, RecursionError):  # the program left us too few frames, also to look for a handler
+            self.add(_TOO_DEEP)
+            return
         if _is_of_a_handler(fault):
             raise fault
-        if isinstance(fault, RecursionError):  # the program left us too few frames
-            self.add(_TOO_DEEP)
-        elif self.fault is None:
+        if self.fault is None:
             self.append(f"{what}: {described(fault)}")
             fault.__cause__ = fault.__context__ = None  # their tracebacks keep the program's tensors alive
             self.fault = fault.with_traceback(None)

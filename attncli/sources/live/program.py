@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from attncli.errors import UsageError
 from attncli.interruption import leave_signals, settle_signals
 from attncli.sources.live.apart import Apart
-from attncli.sources.live.children import seeing_children
+from attncli.sources.live.children import seeing_children, unseen
 from attncli.sources.live.endings import end_threads, ended, reporting_at_sudden_ends, warnings_of_its_lines
 from attncli.sources.live.imports import when_imported
 from attncli.sources.live.notes import Notes
@@ -173,7 +173,8 @@ def _run_script(target: str, path: str, content: bytes) -> None:
         code = pkgutil.read_code(io.BytesIO(content)) or _compiled(content, path)
     except Exception:
         options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-        raise SystemExit(subprocess.call([sys.executable, *options, target, *sys.argv[1:]])) from None
+        with unseen():
+            raise SystemExit(subprocess.call([sys.executable, *options, target, *sys.argv[1:]])) from None
     main = sys.modules["__main__"]
     main.__dict__.update(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))
     exec(code, main.__dict__)
