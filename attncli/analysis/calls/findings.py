@@ -159,7 +159,7 @@ def _by_itself(
     dead = np.argwhere(~allowed.any(axis=3))
     becomes = _becomes(call, *dead[0].tolist()) if len(dead) else ""
     found = [one for one in suspicions(allowed, rule, mask.past, becomes) if one.code not in said]
-    are_words = words is None or bool((words & ~allowed.any(axis=3).all(axis=1)).any())
+    are_words = words is None or bool((words & np.any(~np.any(allowed, axis=3), axis=1)).any())
     if len(dead) and (not are_words or _sees_itself_alone(call, dead)):
         found = [one if one.code != "dead-row" else replace(one, severity="note") for one in found]
     parts = [] if any(one.code == "leak" for one in found) else list(_swapped_parts(mask, reads))
