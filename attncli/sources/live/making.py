@@ -48,6 +48,7 @@ _COPY = (
 _address: Callable[[torch.Tensor], int] = torch._C._storage_address  # type: ignore[attr-defined]
 _HOMES = (torch.Tensor, torch, functional)
 _LARGE = -1000.0  # a number that makes a mask of what it multiplies
+_LEAST_ROOM = 16  # what has ended is forgotten before more are known: its small remains keep the heap from shrinking
 _MOST_MASKS = 4096  # that are known at a time
 
 
@@ -74,7 +75,7 @@ class Making:
 
     def __init__(self) -> None:
         self._known: dict[int, _Made] = {}
-        self._room = 256
+        self._room = _LEAST_ROOM
         self.functions = {each: name for name in _MAKE for each in _spelled(name, f"{name}_")}
         self.functions |= {each: name for name in (*_CHANGE, *_COPY) for each in _spelled(name)}
 
@@ -116,7 +117,7 @@ class Making:
         if len(self._known) >= self._room:
             alive = [(key, one) for key, one in [*self._known.items()] if not _is_gone(one)]
             self._known = dict(alive[-_MOST_MASKS // 2 :])
-            self._room = max(256, 2 * len(self._known))
+            self._room = max(_LEAST_ROOM, 2 * len(self._known))
         storage = StorageWeakRef(mask.untyped_storage())  # type: ignore[no-untyped-call]
         self._known[key] = _Made(storage, version(mask), line)
 
