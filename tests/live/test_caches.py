@@ -1,49 +1,20 @@
 """Generation with caches of every kind: what is right is called causal and not accused, what is wrong is found."""
 
-import importlib
 import inspect
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-
-from attncli.analysis.calls.calls import Calls
-from attncli.sources.live.inputs import watching_inputs
-from attncli.sources.live.watching import watching
+from watched_programs import Run, errors, programs_of, watched
 
 FOLDER = Path(__file__).parent / "programs"
-Run = Callable[..., list[torch.Tensor]]
 
 
 @pytest.fixture(scope="module")
 def programs() -> Iterator[dict[str, Run]]:
-    """The functions of the programs by their names; what they imported is forgotten afterwards."""
-    own = {path.stem for path in FOLDER.glob("*.py")}
-    assert not own & set(sys.modules)
-    sys.path.insert(0, str(FOLDER))
-    yield vars(importlib.import_module("caches"))
-    sys.path.remove(str(FOLDER))
-    for name in own & set(sys.modules):
-        del sys.modules[name]
-
-
-def watched(run: Callable[[], Any], expect: str | None = None) -> tuple[Calls, list[torch.Tensor]]:
-    """The calls of a program, held against an expression, what it computed, and what is drawn after it."""
-    calls = Calls(expect)
-    torch.manual_seed(0)
-    with watching(calls.take), watching_inputs(calls):
-        tensors = run()
-    calls.finish()
-    assert calls
-    assert calls.notes == []
-    return calls, [*tensors, torch.get_rng_state()]
-
-
-def errors(run: Callable[[], Any], expect: str | None = None) -> list[tuple[str, str]]:
-    return [(one.code, one.message) for one in watched(run, expect)[0].findings if one.severity == "error"]
+    """The functions of the programs by their names."""
+    yield from programs_of(FOLDER, "caches")
 
 
 CAUSAL = """
