@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from attncli.analysis.calls.calls import Calls
-from attncli.sources.live.inputs import watching_inputs
 from attncli.sources.live.watching import watching
 
 Run = Callable[..., list[torch.Tensor]]
@@ -30,7 +29,7 @@ def watched(run: Callable[[], Any], expect: str | None = None) -> tuple[Calls, l
     """The calls of a program, held against an expression, what it computed, and what is drawn after it."""
     calls = Calls(expect)
     torch.manual_seed(0)
-    with watching(calls.take), watching_inputs(calls):
+    with watching(calls.take, listener=calls):
         tensors = run()
     calls.finish()
     assert calls

@@ -14,7 +14,6 @@ import torch
 import attncli
 from attncli.analysis.calls.calls import Calls
 from attncli.cli.pytest_plugin import Attention
-from attncli.sources.live.inputs import watching_inputs
 from attncli.sources.live.watching import watching
 
 NAMES = (
@@ -36,7 +35,7 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 def watched(run: Callable[[], Any], expect: str | None = None) -> Calls:
     calls = Calls(expect)
     torch.manual_seed(0)
-    with watching(calls.take), watching_inputs(calls):
+    with watching(calls.take, listener=calls):
         run()
     calls.finish()
     return calls

@@ -12,7 +12,6 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.generation.logits_process import LogitsProcessor, LogitsProcessorList
 
 from attncli.analysis.calls.calls import Calls
-from attncli.sources.live.inputs import watching_inputs
 from attncli.sources.live.watching import watching
 
 PROMPT, TOKENS, LAYERS = 4, 500, 2
@@ -66,7 +65,7 @@ def generated(attention: str, **options: Any) -> tuple[torch.Tensor, Counting]:
 def test_500_tokens(attention: str, options: dict[str, Any]) -> None:
     alone, _ = generated(attention, **options)
     calls = Calls(is_kept=False)
-    with watching(calls.take), watching_inputs(calls):
+    with watching(calls.take, listener=calls):
         ids, counting = generated(attention, **options)
     calls.finish()
     assert torch.equal(ids, alone)

@@ -32,7 +32,6 @@ from attncli.sources.live.cost import SECONDS
 from attncli.sources.live.flow import Nodes
 from attncli.sources.live.following import Did
 from attncli.sources.live.handwritten import HandWritten
-from attncli.sources.live.inputs import watching_inputs
 from attncli.sources.live.sdpa import Sdpa
 from attncli.sources.live.watching import watching
 
@@ -43,7 +42,7 @@ MOST = 200  # objects that are held of one tensor
 @contextmanager
 def watched() -> Iterator[Calls]:
     calls = Calls(is_kept=False)
-    with watching(calls.take, notes=calls.notes), watching_inputs(calls):
+    with watching(calls.take, notes=calls.notes, listener=calls):
         yield calls
 
 

@@ -9,7 +9,6 @@ import torch
 from watched_programs import Run, errors, programs_of, watched
 
 from attncli.analysis.calls.calls import Calls
-from attncli.sources.live.inputs import watching_inputs
 from attncli.sources.live.watching import watching
 
 FOLDER = Path(__file__).parent / "programs"
@@ -43,7 +42,7 @@ def test_padding_that_is_not_hidden_is_found(name: str, programs: dict[str, Run]
 
 def test_it_does_not_matter_which_hooks_come_first(programs: dict[str, Run]) -> None:
     calls = Calls()
-    with watching_inputs(calls), watching(calls.take):  # as `attn run` has it
+    with watching(calls.take, listener=calls):  # as `attn run` has it
         programs["torch_decoder"](True)
     calls.finish()
     assert [one.code for one in calls.findings if one.severity == "error"] == ["pad"]

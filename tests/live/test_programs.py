@@ -14,7 +14,6 @@ from whole_program import forked
 
 import attncli
 from attncli.analysis.calls.calls import Calls
-from attncli.sources.live.inputs import watching_inputs
 from attncli.sources.live.watching import watching
 
 FOLDER = Path(__file__).parent / "programs"
@@ -158,7 +157,7 @@ def watched(run: Callable[[], Any], expect: str | None = None) -> Calls:
     calls = Calls(expect)
     torch.manual_seed(0)
     notes = calls.notes
-    with watching(calls.take, notes=notes, on_loss=calls.learn, on_late=calls.notice), watching_inputs(calls):
+    with watching(calls.take, notes=notes, on_loss=calls.learn, on_late=calls.notice, listener=calls):
         run()
     calls.finish()
     return calls

@@ -46,9 +46,7 @@ def watch(module: Any = None) -> Iterator[Calls]:
 @contextmanager
 def watching_all(calls: Calls, module: Any = None) -> Iterator[None]:
     """Have calls take what runs inside, and what the inputs of modules say of it; see `watch`."""
-    from attncli.sources.live.inputs import watching_inputs
     from attncli.sources.live.watching import watching
 
-    watched = watching(calls.take, module, calls.notes, calls.learn, calls.notice)
-    with watched, watching_inputs(calls, calls.notes):
+    with watching(calls.take, module, calls.notes, calls.learn, calls.notice, calls):
         yield

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from attncli.analysis.calls.masks import Read
     from attncli.sources.live.call import Call
-    from attncli.sources.live.inputs import Told
+    from attncli.sources.live.told import Told
 
 
 class Before(NamedTuple):

@@ -24,9 +24,9 @@ from attncli.errors import UsageError
 from attncli.masks.findings import Finding
 from attncli.sources.live.call import Call, Place
 from attncli.sources.live.copies import kept
-from attncli.sources.live.inputs import Told
 from attncli.sources.live.notes import Notes
 from attncli.sources.live.ranks import Rank, rank
+from attncli.sources.live.told import Told
 from attncli.text import counted, visible
 from attncli.trace.display import Displayed
 

@@ -59,8 +59,10 @@ def _hidden_as_words(call: Call, mask: CallMask) -> int:
     of some rows, or the last words in place of the padding behind them, which is alike in rows that have it.
     """
     batch, _, queries, keys = mask.shape
+    if batch < 2:
+        return 0
     hidden = ~np.any(mask.allowed, axis=(1, 2))
-    if batch < 2 or hidden.shape != (batch, keys) or not hidden.any() or mask.rule.varies == "heads":
+    if hidden.shape != (batch, keys) or not hidden.any() or mask.rule.varies == "heads":
         return 0
     everywhere, padded = [*range(batch)], np.flatnonzero(hidden.any(axis=1)).tolist()
     if hidden[:, 0].any():

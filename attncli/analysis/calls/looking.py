@@ -17,7 +17,7 @@ from attncli.analysis.calls.steps import Taken
 from attncli.analysis.calls.windows import findings_of_windows
 from attncli.sources.live.call import Call, Given
 from attncli.sources.live.copies import Memory, copied
-from attncli.sources.live.inputs import Told
+from attncli.sources.live.told import Told
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,8 +10,8 @@ import numpy as np
 
 from attncli.analysis.calls.masks import CallMask
 from attncli.masks.findings import MOST_CELLS, Finding, Severity, in_batch
-from attncli.sources.live.inputs import Told
 from attncli.sources.live.lineage import Lineage
+from attncli.sources.live.told import Told
 from attncli.text import counted
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from attncli.analysis.calls.objective import answered
 from attncli.analysis.calls.steps import Beside, Taken
 from attncli.analysis.calls.tracks import Track
 from attncli.sources.live.call import Place
-from attncli.sources.live.inputs import Told
 from attncli.sources.live.lineage import Lineage
+from attncli.sources.live.told import Told
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int

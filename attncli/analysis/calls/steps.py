@@ -16,7 +16,7 @@ from attncli.analysis.calls.masks import CallMask, Read
 from attncli.analysis.calls.objective import findings_of_answers
 from attncli.masks.findings import MOST_CELLS, Finding, Severity, in_batch
 from attncli.sources.live.call import Place
-from attncli.sources.live.inputs import Told
+from attncli.sources.live.told import Told
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
@@ -212,10 +212,12 @@ def _are_layers(calls: Sequence[Beside], one: Place, other: Place) -> bool:
 def _positions(mask: CallMask, told: Sequence[Told]) -> Iterator[Finding]:
     """Yield padding on the left that learned positions count, so that the first word is not at the first position."""
     _, _, queries, keys = mask.shape
+    if queries != keys:
+        return
     tokens = mask.rule.tokens
     begins = tokens.argmax(axis=1)
     padded = np.flatnonzero((begins > 0) & (tokens == (np.arange(keys) >= begins[:, None])).all(axis=1))
-    if queries != keys or not padded.size:
+    if not padded.size:
         return
     for one in told:
         positions = np.broadcast_to(one.values, tokens.shape)[padded]

@@ -33,6 +33,14 @@ from attncli.sources.live.flow import (
 from attncli.sources.live.following import Did, Flows
 
 
+def begins(args: tuple[Any, ...], _: Any) -> bool:
+    """Return whether a product of what is not followed is to be: one with a number, or of queries with keys by hand."""
+    if len(args) != 2 or type(args[0]) is not torch.Tensor or type(args[1]) is not torch.Tensor:
+        return True
+    left, right = args
+    return left.ndim < 2 or right.ndim < 2 or _are_outer(left, right)
+
+
 def multiplied(flows: Flows, did: Did) -> None:
     """Take a factor: a number, or a tensor that is laid on scores or weights."""
     left, right = did.first(), did.get(1, "other")
@@ -58,7 +66,9 @@ def _times(flows: Flows, did: Did, tensor: Any, step: Number | None, number: Num
         elif flow.stage not in ("weights", "pending"):
             return
         flows.go_on(did, tensor, node, flow)
-    elif step is not None and tensor.ndim > 1 and did.result.shape == tensor.shape and tensor.is_floating_point():
+    elif step is None or (isinstance(step, float) and step == 1):
+        return
+    elif tensor.ndim > 1 and did.result.shape == tensor.shape and tensor.is_floating_point():
         flows.begin(did.result, Flow("operand", steps=(step,)), fresh(tensor.shape))
 
 
@@ -87,22 +97,32 @@ def _times_tensor(flows: Flows, did: Did, left: torch.Tensor, right: torch.Tenso
             _begin_outer(flows, did, left, right)
         return
     if (one is None or one.stage in ("operand", "scores")) and (two is None or two.stage in ("operand", "scores")):
-        if left.shape != right.shape and left.ndim == right.ndim > 2:
+        if _are_outer(left, right):
             _begin_outer(flows, did, left, right)
         elif (kept := found[0] or found[1]) is not None and kept[1].stage == "operand":
             flow = kept[1]._replace(steps=_steps_of_both(flows, did, left, right))
             flows.go_on(did, left if kept is found[0] else right, kept[0], flow)
 
 
+def _are_outer(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Return whether a sum may make a product of queries with keys, or of weights with values, of two tensors.
+
+    Each is repeated along an axis of the other, and one axis is left to sum over. Of one query, without heads, either
+    is repeated alone; with heads, what repeats one factor of all of them is a rotation.
+    """
+    if not left.ndim == right.ndim > 2:
+        return False
+    sizes = [*zip(left.shape, right.shape, strict=True)]
+    if not any(one == two != 1 for one, two in sizes):
+        return False
+    grows = any(one < two for one, two in sizes), any(one > two for one, two in sizes)
+    return all(grows) or (any(grows) and left.ndim == 3 and left.shape[-1] == right.shape[-1])
+
+
 def _begin_outer(flows: Flows, did: Did, left: torch.Tensor, right: torch.Tensor) -> None:
     """Follow two tensors that were multiplied after they were broadcast: a sum makes it a product."""
-    if left.ndim != right.ndim or not did.result.is_floating_point() or did.result is left:
+    if not _are_outer(left, right) or not did.result.is_floating_point() or did.result is left:
         return
-    for one, two in zip(left.shape, right.shape, strict=True):
-        if one == two != 1:
-            break
-    else:
-        return  # no sum of it is one of products
     steps = _steps_of_both(flows, did, left, right)
     flow = Flow("outer", factors=(flows.kept(left), flows.kept(right)), steps=steps)
     flows.begin(did.result, flow, ((),) * left.ndim)

@@ -237,8 +237,8 @@ class Nodes:
 
     def holds(self, values: Iterable[object]) -> bool:
         """Return whether one of some values is a tensor that is followed, or came out of an attention."""
-        identities = [*map(id, values)]
-        return not (self._known.keys().isdisjoint(identities) and self._outputs.keys().isdisjoint(identities))
+        known, outputs = self._known, self._outputs
+        return any(id(each) in known or id(each) in outputs for each in values)
 
     def get(self, tensor: object) -> Node | None:
         """Return the node of a tensor; None of one that is not followed, that has other axes now, and of all else."""

@@ -18,7 +18,7 @@ import torch.nn.functional as F  # noqa: N812
 from attncli.sources.live import elementwise, products, softmax, unfollowed, views
 from attncli.sources.live.cost import Cost
 from attncli.sources.live.following import Did, Flows
-from attncli.sources.live.reader import Handler, Reader, Scene
+from attncli.sources.live.reader import Begins, Handler, Reader, Scene
 
 _Takes = Callable[[Flows, Did], None]
 
@@ -32,13 +32,19 @@ _BEGIN: dict[str, _Takes] = {
     **dict.fromkeys(("matmul", "bmm", "mm", "mv", "__matmul__"), products.matmul),
     "einsum": products.einsum,
     **dict.fromkeys(("baddbmm", "addmm"), products.added_product),
-    **dict.fromkeys(("mul", "multiply", "__mul__", "__rmul__"), elementwise.multiplied),
     **dict.fromkeys(("div", "divide", "true_divide", "__truediv__"), elementwise.divided),
-    **dict.fromkeys(("view", "reshape", "flatten", "unflatten", "view_as", "reshape_as"), views.reshape),
     **dict.fromkeys(("softmax", "special_softmax", "log_softmax", "special_log_softmax"), softmax.softmax),
     **dict.fromkeys(("rand", "rand_like", "bernoulli"), elementwise.drawn),
 }
+# And those that begin one by what says so.
+_MAY_BEGIN: dict[str, tuple[_Takes, Begins]] = {
+    **dict.fromkeys(("mul", "multiply", "__mul__", "__rmul__"), (elementwise.multiplied, elementwise.begins)),
+    **dict.fromkeys(
+        ("view", "reshape", "flatten", "unflatten", "view_as", "reshape_as"), (views.reshape, views.begins)
+    ),
+}
 _GO_ON: dict[str, _Takes] = {
+    **{name: takes for name, (takes, _) in _MAY_BEGIN.items()},
     **dict.fromkeys(("cat", "concat"), views.joined),
     "stack": unfollowed.lose,
     **dict.fromkeys(("neg", "negative", "__neg__"), elementwise.negated),
@@ -86,19 +92,15 @@ class HandWritten(Reader):
     def __init__(self, scene: Scene, clock: Callable[[], float] = perf_counter) -> None:
         super().__init__(scene)
         self._flows = Flows(scene, Cost(clock))
-        self.functions = dict(self._spelled(_BEGIN))
-        self.followed = dict(self._spelled(_GO_ON))
+        self.functions = {
+            function: self._seen(name, takes) for name, takes in _BEGIN.items() for function in _spelled(name)
+        }
+        self.followed = {
+            function: self._seen(name, takes) for name, takes in _GO_ON.items() for function in _spelled(name)
+        }
+        self.begins = {function: begins for name, (_, begins) in _MAY_BEGIN.items() for function in _spelled(name)}
         for name, takes in (("mT", views.permuted), ("T", views.permuted), ("data", views.same)):
             self.followed[getattr(torch.Tensor, name).__get__] = self._seen(name, takes)
-
-    def _spelled(self, named: dict[str, _Takes]) -> Iterator[tuple[Callable[..., Any], Handler]]:
-        """Yield every function with what takes it: methods, in place too, and the functions of torch's namespaces."""
-        for name, takes in named.items():
-            seen = self._seen(name, takes)
-            for home in _HOMES:
-                for spelled in (name, f"{name}_"):
-                    if callable(function := getattr(home, spelled, None)):
-                        yield function, seen
 
     def _seen(self, name: str, takes: _Takes) -> Handler:
         flows, cost, goes_on = self._flows, self._flows.cost, takes not in _ENDING
@@ -115,3 +117,11 @@ class HandWritten(Reader):
                 flows.scene.note(_TOO_MUCH)
 
         return seen
+
+
+def _spelled(name: str) -> Iterator[Callable[..., Any]]:
+    """Yield what has a name: methods, in place too, and the functions of torch's namespaces."""
+    for home in _HOMES:
+        for spelled in (name, f"{name}_"):
+            if callable(function := getattr(home, spelled, None)):
+                yield function

@@ -54,9 +54,9 @@ class Merging(Reader):
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
-        self.functions = dict.fromkeys((torch.Tensor.view, torch.Tensor.reshape, torch.reshape), self._reshaped)
+        views = torch.Tensor.view, torch.Tensor.reshape, torch.reshape
         copies = torch.Tensor.contiguous, torch.Tensor.clone, torch.clone, torch.Tensor.to
-        self.followed = dict.fromkeys(copies, self._copied)
+        self.followed = dict.fromkeys(views, self._reshaped) | dict.fromkeys(copies, self._copied)
 
     def _reshaped(self, _: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         place = self.scene.nodes.output_of(args[0] if args else None)

@@ -10,17 +10,14 @@ from torch.nn.modules import module
 from attncli.sources.live.notes import Notes
 
 
-def on_every_module(
-    enter: Callable[[Any, Any], None], leave: Callable[..., None], notes: Notes, leaves_first: bool = False
-) -> Callable[[], None]:
+def on_every_module(enter: Callable[[Any, Any], None], leave: Callable[..., None], notes: Notes) -> Callable[[], None]:
     """Have modules tell when their forward begins and ends, and return what takes the hooks away.
 
     Args:
         enter: takes a module and its arguments before it runs.
         leave: takes a module, its arguments, keyword arguments and output after it ran; of one that failed neither
-            keyword arguments nor an output come.
+            keyword arguments nor an output come. It is called before others that are there.
         notes: takes what goes wrong in them.
-        leaves_first: whether `leave` is called before others that are there, whoever came first.
     """
 
     def entered(each: Any, args: Any) -> None:
@@ -37,8 +34,7 @@ def on_every_module(
 
     before = module.register_module_forward_pre_hook(entered)
     after = module.register_module_forward_hook(left, with_kwargs=True, always_call=True)
-    if leaves_first:
-        module._global_forward_hooks.move_to_end(after.id, last=False)  # type: ignore[attr-defined]
+    module._global_forward_hooks.move_to_end(after.id, last=False)  # type: ignore[attr-defined]
 
     def remove() -> None:
         before.remove()

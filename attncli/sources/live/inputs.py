@@ -9,111 +9,35 @@ says that its row holds several documents. And an attention that is given what a
 from __future__ import annotations
 
 import inspect
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 import numpy as np
+import torch
+from torch.nn import Embedding
 
 from attncli.files import to_numpy
-from attncli.sources.live.notes import Notes
+from attncli.sources.live import transforms
+from attncli.sources.live.reader import may_look
+from attncli.sources.live.told import Listener, Told
 
 if TYPE_CHECKING:
-    import torch
-    from jaxtyping import Bool, Int
+    from types import FrameType
+
+    from jaxtyping import Int
 
 _MOST_KNOWN = 16  # tensors that are known again
 _SPARE = 2  # vectors of a table of positions that stand for none of a row
 _Says = Callable[["Int[np.ndarray, 'B T']"], Iterator["Told"]]
 
 
-class Told(NamedTuple):
-    """What an input of a module says of the positions of a batch.
-
-    Attributes:
-        kind: `tokens`, or `unpadded` where all of them are, `positions`, `documents`, `encoded`: the tokens of an
-            encoder whose output is attended to, `prompt`: the tokens of a prompt and what was generated since, or
-            `answers`: what a loss asks for and is seen.
-        values: of tokens, 1 where a position is one and 0 where it is padding; of positions, themselves; of documents,
-            the number of the document of each position, −1 where it is in none; of answers, 1 where a query sees one.
-        size: how many positions a row has; 0 is a first position of any number of them.
-        digest: what tells it from others.
-        is_sure: of tokens, whether padding stands at one end of the rows alone, as only padding does; of positions,
-            whether they choose learned vectors from a table that has more of them; of what was encoded, whether it was
-            handed over as keys and as values.
-        who: of tokens, who says what padding is: the embedding itself, the configuration of a model, or both.
-    """
-
-    kind: Literal["tokens", "unpadded", "positions", "documents", "encoded", "prompt", "answers"]
-    values: Int[np.ndarray, "B T"]
-    size: int
-    digest: int
-    is_sure: bool = True
-    who: Literal["embedding", "configuration", "both"] = "embedding"
-
-
-class Listener(Protocol):
-    """Who takes what inputs say, of the thread that runs."""
-
-    def tell(self, told: Told) -> None:
-        """Take in what is said of the calls to come."""
-
-    def begins(self) -> tuple[int, int]:
-        """Return how many calls were made, and how much was told, when a module begins."""
-
-    def ends(self, begun: tuple[int, int]) -> int:
-        """Return how many calls a module made; what was told inside of it ends with it, if it made some."""
-
-    def encoded(self) -> Bool[np.ndarray, "B T"] | None:
-        """Return which keys of the last call are tokens, if it hides padding."""
-
-    def attends_to(self, told: Told) -> None:
-        """Take in of what the keys of the last call were made."""
-
-
-@contextmanager
-def watching_inputs(listener: Listener, notes: Notes | None = None) -> Iterator[None]:
-    """Tell what modules that run inside are given; `notes` takes what goes wrong in us."""
-    import torch
-
-    from attncli.sources.live import transforms
-    from attncli.sources.live.hooks import on_every_module
-    from attncli.sources.live.reader import may_look
-
-    inputs = _Inputs(listener)
-
-    def quietly(look: Callable[[], None]) -> None:
-        if transforms.are_running() or not may_look():
-            return
-        with torch._C.DisableTorchFunction():  # whole numbers, of which autograd records nothing
-            look()
-
-    def enter(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
-        inputs.begin(module)
-        if inputs.says_something(module):
-            # Torch hands keyword arguments to no hook of this kind; they stand in the frame that calls it.
-            kwargs = sys._getframe(2).f_locals.get("kwargs", {})
-            quietly(lambda: inputs.read(module, args, kwargs))
-
-    def leave(module: torch.nn.Module, args: Any, *rest: Any) -> None:
-        calls = inputs.end()
-        if calls and len(rest) == 2:  # of one that failed no output comes
-            quietly(lambda: inputs.attended(calls, args, *rest))
-
-    remove_hooks = on_every_module(enter, leave, Notes() if notes is None else notes)
-    try:
-        yield
-    finally:
-        remove_hooks()
-
-
-class _Inputs(threading.local):
-    """The modules that run in a thread, and what they are given."""
+class Inputs(threading.local):
+    """The modules that run in a thread, and what they are given: it is told to a listener."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -122,21 +46,30 @@ class _Inputs(threading.local):
         self._known: deque[tuple[ref[torch.Tensor], int, _Says, tuple[Told, ...]]] = deque(maxlen=_MOST_KNOWN)
         self._encoded: deque[tuple[ref[torch.Tensor], Int[np.ndarray, "B T"]]] = deque(maxlen=_MOST_KNOWN)
 
-    def begin(self, module: torch.nn.Module) -> None:
-        """Begin with a module."""
+    def enter(self, module: torch.nn.Module, args: tuple[Any, ...], frame: FrameType) -> None:
+        """Begin with a module.
+
+        Args:
+            module: it.
+            args: what it is given by position.
+            frame: what calls it. Torch hands keyword arguments to no hook of this kind; they stand there.
+        """
         self._running.append((module, self._listener.begins()))
-
-    def end(self) -> int:
-        """End with a module, and return how many calls it made."""
-        return self._listener.ends(self._running.pop()[1]) if self._running else 0
-
-    def says_something(self, module: torch.nn.Module) -> bool:
-        """Return whether what a module is given may say something."""
-        return _takes(getattr(type(module), "forward", None)).says_something
-
-    def read(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Tell what a module that begins is given."""
         takes = _takes(getattr(type(module), "forward", None))
+        if takes.says_something and _may_read():
+            kwargs = frame.f_locals.get("kwargs", {})
+            with torch._C.DisableTorchFunction():  # whole numbers, of which autograd records nothing
+                self._read(takes, module, args, kwargs)
+
+    def leave(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, output: Any) -> None:
+        """End with the last module that began; of one that failed there are no `kwargs`, and no output."""
+        calls = self._listener.ends(self._running.pop()[1]) if self._running else 0
+        if calls and kwargs is not None and _may_read():
+            with torch._C.DisableTorchFunction():
+                self._attended(calls, args, kwargs, output)
+
+    def _read(self, takes: _Takes, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Tell what a module that begins is given."""
         if takes.is_table and args:
             if module not in self._tables:
                 self._tables[module] = _says_of(module, [each for each, _ in self._running])
@@ -145,7 +78,7 @@ class _Inputs(threading.local):
         for value in [*given, *(value for name, value in kwargs.items() if "pos" in name)]:
             self._tell(value, _positions)
 
-    def attended(self, calls: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
+    def _attended(self, calls: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
         """Tell whose output an attention was given, and remember what an encoder gave.
 
         Args:
@@ -205,8 +138,6 @@ class _Takes(NamedTuple):
 @cache
 def _takes(forward: Callable[..., Any] | None) -> _Takes:
     """Return what modules with a forward are given; one of torch.jit has none."""
-    from torch.nn import Embedding
-
     names: list[inspect.Parameter] = []
     with suppress(TypeError, ValueError):
         _, *names = [] if forward is None else inspect.signature(forward).parameters.values()
@@ -289,6 +220,10 @@ def documents(positions: Int[np.ndarray, "B T"]) -> Told | None:
         values[row] = np.where(lengths[own] > 1, own, -1)  # a position by itself is padding
         several |= int((lengths > 1).sum()) > 1
     return _told("documents", values) if several else None
+
+
+def _may_read() -> bool:
+    return not transforms.are_running() and may_look()
 
 
 # --- which tensors ------------------------------------------------------------------------------------------

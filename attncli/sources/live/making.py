@@ -77,11 +77,12 @@ class Making:
         self._known: dict[int, _Made] = {}
         self._room = _LEAST_ROOM
         self.functions = {each: name for name in _MAKE for each in _spelled(name, f"{name}_")}
+        self._makers = frozenset(self.functions)
         self.functions |= {each: name for name in (*_CHANGE, *_COPY) for each in _spelled(name)}
 
     def wants(self, func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
         """Return whether one of the functions may have made a mask: many do of a mask alone, or by a large number."""
-        if self.functions[func] in _MAKE:
+        if func in self._makers:
             return True
         some = args[0] if args and isinstance(args[0], tuple | list) else args
         if not some:

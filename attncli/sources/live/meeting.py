@@ -318,10 +318,10 @@ def _is_boolean(values: torch.Tensor) -> bool:
     """Return whether values that are added are a mask of 0 and 1: numbers that are all 0, or all 1.0, are none."""
     if values.dtype == torch.bool:
         return True
-    first, last = values[0, 0, 0], values[-1, -1, -1]
-    if not (_is_binary(first) and _is_binary(last)):  # rows of most masks and biases tell
-        return False
-    least, most = (float(each) for each in values.aminmax())
+    first = values[0, 0, 0]  # the first row of most masks and biases tells
+    least, most = (float(each) for each in first.aminmax())
+    if {least, most} <= {0, 1} and first.numel() < values.numel():
+        least, most = (float(each) for each in values.aminmax())
     if most != 1 or least not in (0, 1) or (least == 1 and values.is_floating_point()):
         return False
     return _is_binary(values)

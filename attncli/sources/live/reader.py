@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # Takes function, arguments, keyword arguments and result.
 Handler = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any], Any], None]
+# Takes arguments and result.
+Begins = Callable[[tuple[Any, ...], Any], bool]
 # Takes a module whose forward ended, the first module that it called, its arguments, keyword arguments and output.
 ModuleHandler = Callable[[Any, list[torch.nn.Module], tuple[Any, ...], dict[str, Any], Any], None]
 
@@ -98,7 +100,8 @@ class Reader:
 
     Attributes:
         functions: what takes the calls of which function of torch.
-        followed: likewise, of functions whose calls are told only if an argument is a tensor that is followed.
+        followed: likewise, of functions whose calls are told only if an argument is a tensor that is followed,
+        begins: or if this says of arguments and result that something is to be followed from here on.
         modules: what takes the modules that have which forward.
         operators: what takes the calls of all operators of torch, which libraries register, or None.
         sees_all: whether its functions are also those that run outside of a module that alone is watched.
@@ -106,6 +109,7 @@ class Reader:
 
     functions: Mapping[Callable[..., Any], Handler] = {}
     followed: Mapping[Callable[..., Any], Handler] = {}
+    begins: Mapping[Callable[..., Any], Begins] = {}
     modules: Mapping[Callable[..., Any], ModuleHandler] = {}
     operators: Handler | None = None
     sees_all: bool = False

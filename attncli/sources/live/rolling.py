@@ -15,9 +15,10 @@ class Rolling(Reader):
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
-        self.functions = dict.fromkeys((torch.roll, torch.Tensor.roll), self._rolled) | dict.fromkeys(
-            (torch.Tensor.view, torch.Tensor.reshape, torch.reshape), self._reshaped
-        )
+        views = torch.Tensor.view, torch.Tensor.reshape, torch.reshape
+        self.functions = dict.fromkeys((torch.roll, torch.Tensor.roll), self._rolled)
+        self.followed = dict.fromkeys(views, self._reshaped)
+        self.begins = dict.fromkeys(views, _may_fold)
 
     def _rolled(self, _: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         shifts = args[1] if len(args) > 1 else kwargs.get("shifts")
@@ -26,5 +27,9 @@ class Rolling(Reader):
             self.scene.folds.roll(len(result), all(each < 0 for each in shifts))
 
     def _reshaped(self, _: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        if args and 0 < result.ndim < args[0].ndim and args[0].ndim > 4:
+        if _may_fold(args, result):
             self.scene.folds.fold(args[0].shape, len(result))
+
+
+def _may_fold(args: tuple[Any, ...], result: Any) -> bool:
+    return bool(args) and 0 < result.ndim < args[0].ndim and args[0].ndim > 4

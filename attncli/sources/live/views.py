@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from attncli.sources.live.axes import beside, broadcast, fresh, reshaped, size
@@ -31,6 +33,14 @@ def permuted(flows: Flows, did: Did) -> None:
         one, two = (each % len(layout) for each in swapped)
         order[one], order[two] = order[two], order[one]
     flows.view(did, node, tuple(layout[i] for i in order))
+
+
+def begins(args: tuple[Any, ...], result: Any) -> bool:
+    """Return whether a view of what is not followed is to be: one that may split heads, or fold them into the batch."""
+    if not args or not isinstance(args[0], torch.Tensor) or not isinstance(result, torch.Tensor):
+        return False
+    before, after = args[0].shape, result.shape
+    return len(before) > 2 and len(after) in (3, 4) and before != after and before[1] != 1
 
 
 def reshape(flows: Flows, did: Did) -> None:

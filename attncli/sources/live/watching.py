@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import warnings
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -32,6 +32,7 @@ from attncli.sources.live.handwritten import HandWritten
 from attncli.sources.live.heads import Merging
 from attncli.sources.live.hooks import on_every_module
 from attncli.sources.live.imports import when_imported
+from attncli.sources.live.inputs import Inputs
 from attncli.sources.live.lineage import Lineage
 from attncli.sources.live.linear import Linear
 from attncli.sources.live.losses import Loss
@@ -41,10 +42,11 @@ from attncli.sources.live.notes import Notes
 from attncli.sources.live.objective import Objective
 from attncli.sources.live.places import Names, is_in_compiled_region, user_line
 from attncli.sources.live.projections import Projected
-from attncli.sources.live.reader import Handler, ModuleHandler, Reader, is_of_nothing, may_look
+from attncli.sources.live.reader import Begins, Handler, ModuleHandler, Reader, is_of_nothing, may_look
 from attncli.sources.live.replaced import BUILTIN, as_torch_runs
 from attncli.sources.live.rolling import Rolling
 from attncli.sources.live.sdpa import Sdpa
+from attncli.sources.live.told import Listener
 from attncli.sources.live.unfollowed import Unfollowed
 from attncli.sources.live.windows import Folds
 
@@ -140,6 +142,7 @@ def watching(
     notes: Notes | None = None,
     on_loss: Callable[[Loss], None] | None = None,
     on_late: Callable[[Place, Finding], None] | None = None,
+    listener: Listener | None = None,
 ) -> Iterator[Watch]:
     """Tell every attention that runs inside.
 
@@ -152,11 +155,12 @@ def watching(
         notes: takes what the calls do not say; None is a list of the watch's own.
         on_loss: takes each loss of tokens while the program waits, as `on_call` does calls.
         on_late: takes what shows to be wrong with the attention of a place after it was told, by its output.
+        listener: takes what the inputs of modules say of the calls to come.
     """
     watch = Watch(on_call, module, notes, on_loss, on_late)
     earlier = threading.getprofile()
-    threads = _Threads(watch, earlier)
-    remove_hooks = on_every_module(threads.enter_module, threads.leave_module, watch.notes, leaves_first=True)
+    threads = _Threads(watch, earlier, None if listener is None else Inputs(listener))
+    remove_hooks = on_every_module(threads.enter_module, threads.leave_module, watch.notes)
     threading.setprofile(threads.begin)
     own = threads.here()
 
@@ -234,9 +238,10 @@ class _Running:
 class _Threads:
     """What watches each thread, made when it is first needed. Modules are followed until the end of the watch."""
 
-    def __init__(self, watch: Watch, profile: Any) -> None:
+    def __init__(self, watch: Watch, profile: Any, inputs: Inputs | None) -> None:
         self._watch = watch
         self._profile = profile
+        self._inputs = inputs
         self._local = threading.local()
 
     def here(self) -> _Thread:
@@ -256,20 +261,26 @@ class _Threads:
         if self._profile is not None:
             self._profile(*event)
 
-    def enter_module(self, module: torch.nn.Module, _: Any) -> None:
+    def enter_module(self, module: torch.nn.Module, args: Any) -> None:
+        frame = sys._getframe(2)  # what calls the hook
         try:
-            self.here().enter_module(module, sys._getframe(2))  # what calls the hook
+            self.here().enter_module(module, frame)
         except Exception:
             self._end()
             raise
+        if self._inputs is not None:
+            self._inputs.enter(module, args, frame)
 
     def leave_module(self, module: torch.nn.Module, args: Any, *rest: Any) -> None:
         """Take a module away; of one that failed neither keyword arguments nor an output come."""
+        kwargs, output = rest if len(rest) == 2 else (None, None)
         try:
-            self.here().leave_module(module, (args, *rest) if len(rest) == 2 else None)
+            self.here().leave_module(module, None if kwargs is None else (args, kwargs, output))
         except Exception:
             self._end()
             raise
+        if self._inputs is not None:
+            self._inputs.leave(args, kwargs, output)
 
     def _end(self) -> None:
         """End the watch, which lost sight of where the program is: a mode that stays on changes its last bits."""
@@ -291,6 +302,11 @@ class _Thread(TorchFunctionMode):
         readers = [reader(self) for reader in READERS]
         self._handlers = _handlers([reader.functions for reader in readers])
         self._followed = _handlers([reader.followed for reader in readers])
+        self._begins: dict[Callable[..., Any], list[Begins]] = defaultdict(list)
+        for reader in readers:
+            for function, begins in reader.begins.items():
+                self._begins[function].append(begins)
+        self._wanted = {*self._handlers, *self._followed, *watch.making.functions}
         self._by_code = {
             function.__code__: function
             for function in (*self._handlers, *self._followed)
@@ -310,30 +326,46 @@ class _Thread(TorchFunctionMode):
         kwargs = kwargs or {}
         own = func if type(func) in BUILTIN else as_torch_runs(func, sys._getframe(1))
         result = own(*args, **kwargs)
+        if own is func and func not in self._wanted and not isinstance(func, _OPERATORS):
+            return result
         try:
-            if own is not func and func not in self._handlers and func not in self._followed:
-                # Else it stood in torch's place when the watch began.
-                func = self._by_code.get(getattr(own, "__code__", None), own)  # type: ignore[arg-type]
-            makes = func in self._making.functions and self._making.wants(func, args)
-            if makes and self._sees_functions and self._watch.is_on and may_look():
-                self._quietly(self._making.take, func, args, kwargs, result)
-            handler = self._handlers.get(func)
-            if handler is None:
-                if (handler := self._followed.get(func)) is not None:
-                    # Most calls are of nothing that is followed.
-                    if not self.nodes.holds(args) and not (kwargs and self.nodes.holds(kwargs.values())):
-                        several = args[0] if args else None
-                        if not isinstance(several, tuple | list) or not self.nodes.holds(several):
-                            return result
-                elif isinstance(func, _OPERATORS):
-                    handler = self._operators
-                else:
-                    return result
-            if self._sees_functions and self._is_told(func):
-                self._quietly(handler, func, args, kwargs, result)
+            if self._sees_functions and self._watch.is_on:
+                self._see(func, own, args, kwargs, result)
         except Exception as fault:
             self._watch.notes.failed(fault)
         return result
+
+    def _see(
+        self,
+        func: Callable[..., Any],
+        own: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+    ) -> None:
+        """Let readers look at a function that ran, if it is one of theirs."""
+        if own is not func and func not in self._handlers and func not in self._followed:
+            # Else it stood in torch's place when the watch began.
+            func = self._by_code.get(getattr(own, "__code__", None), own)  # type: ignore[arg-type]
+        if func in self._making.functions and self._making.wants(func, args) and may_look():
+            self._quietly(self._making.take, func, args, kwargs, result)
+        handler = self._handlers.get(func)
+        if handler is None and (handler := self._followed.get(func)) is not None:
+            # Most calls are of nothing that is followed.
+            begins = self._begins.get(func, ())
+            if not self._is_followed(args, kwargs) and not any(each(args, result) for each in begins):
+                return
+        if handler is None and isinstance(func, _OPERATORS):
+            handler = self._operators
+        if handler is not None and self._is_told(func):
+            self._quietly(handler, func, args, kwargs, result)
+
+    def _is_followed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Return whether an argument is a tensor that is followed, or holds one."""
+        if self.nodes.holds(args) or (kwargs and self.nodes.holds(kwargs.values())):
+            return True
+        several = args[0] if args else None
+        return isinstance(several, tuple | list) and self.nodes.holds(several)
 
     def enter_module(self, module: torch.nn.Module, frame: FrameType) -> None:
         """Begin with a module; inside of a fused one no function is seen, but the modules that it calls are."""

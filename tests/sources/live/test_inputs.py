@@ -8,7 +8,9 @@ from torch import Tensor, nn
 
 from attncli.analysis.calls import watch
 from attncli.analysis.calls.passes import Pass
-from attncli.sources.live.inputs import Told, documents, watching_inputs
+from attncli.sources.live.inputs import documents
+from attncli.sources.live.told import Told
+from attncli.sources.live.watching import watching
 
 IDS = torch.tensor([[5, 3, 7, 2, 9, 4], [5, 3, 0, 7, 0, 0], [5, 3, 0, 0, 0, 0]])
 
@@ -26,7 +28,7 @@ class Heard(Pass):
 
 def told_by(module: nn.Module, *args: Tensor, **kwargs: Tensor) -> list[Told]:
     heard = Heard()
-    with watching_inputs(heard):
+    with watching(lambda _: None, listener=heard):
         module(*args, **kwargs)
     return heard.told
 
