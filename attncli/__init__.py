@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from attncli.analysis.heads import heads as heads
     from attncli.analysis.mask import mask as mask
     from attncli.analysis.why import why as why
+    from attncli.engines import inspect as inspect
+    from attncli.engines import open_source as open_source
+    from attncli.engines.tokenize import tokenize as tokenize
     from attncli.errors import AttnError as AttnError
-    from attncli.sources import inspect as inspect
-    from attncli.sources import open_source as open_source
-    from attncli.sources.live.module import from_multihead_attention as from_multihead_attention
-    from attncli.sources.tokenize import tokenize as tokenize
+    from attncli.recording.from_module import from_multihead_attention as from_multihead_attention
     from attncli.trace.store import load as load
     from attncli.trace.trace import Trace as Trace
 
@@ -41,12 +41,12 @@ _HOMES = {
     "derive": "attncli.analysis.derive",
     "Trace": "attncli.trace.trace",
     "diff": "attncli.analysis.diff",
-    "from_multihead_attention": "attncli.sources.live.module",
+    "from_multihead_attention": "attncli.recording.from_module",
     "heads": "attncli.analysis.heads",
-    "inspect": "attncli.sources",
+    "inspect": "attncli.engines",
     "load": "attncli.trace.store",
-    "open_source": "attncli.sources",
-    "tokenize": "attncli.sources.tokenize",
+    "open_source": "attncli.engines",
+    "tokenize": "attncli.engines.tokenize",
     "watch": "attncli.analysis.calls",
     "why": "attncli.analysis.why",
 }

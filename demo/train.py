@@ -26,7 +26,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
-FOLDER = Path(__file__).parents[1] / "attncli" / "sources" / "native" / "demo"
+FOLDER = Path(__file__).parents[1] / "attncli" / "checkpoints" / "demo"
 VOCABULARY = Path(__file__).with_name("vocabulary.txt")
 SEED = 0
 SPECIAL = START, UNKNOWN = "<s>", "<unk>"

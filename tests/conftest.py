@@ -34,7 +34,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 from warm import warm_commands
 
-from attncli.sources.live.notes import Notes
+from attncli.recording.notes import Notes
 
 # Importing makes many objects and no garbage: what is there when tests begin is not searched for any.
 gc.disable()
@@ -158,12 +158,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def by_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let transformers compute every checkpoint: the engine in NumPy declines them all."""
-    from attncli.sources import engines
+    from attncli.engines import engine as engine_choice
 
     def declined(*_: Any, **__: Any) -> None:
-        raise engines.DeclinedError("a test of the other engine")
+        raise engine_choice.DeclinedError("a test of the other engine")
 
-    monkeypatch.setattr(engines, "NativeCheckpoint", declined)
+    monkeypatch.setattr(engine_choice, "NativeCheckpoint", declined)
 
 
 @pytest.hookimpl(tryfirst=True)

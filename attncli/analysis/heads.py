@@ -15,10 +15,10 @@ from attncli.analysis.labels import LABELS, Label, labels_of
 from attncli.analysis.metric_names import DETECTORS, NAMES, Metric
 from attncli.analysis.metrics import by_name, trace_metrics
 from attncli.analysis.statistics import QUANTILES, Moments, Statistics, settled
+from attncli.checkpoints.signatures import Choice, SourceKeywords, spelling_out
+from attncli.engines import open_source
+from attncli.engines.source import MOST_TOGETHER
 from attncli.errors import InputError, UsageError
-from attncli.sources import open_source
-from attncli.sources.keywords import Choice, SourceKeywords, spelling_out
-from attncli.sources.stream import MOST_TOGETHER
 from attncli.text import counted, did_you_mean, several, span, visible
 from attncli.trace.display import Displayed, Tabular
 from attncli.trace.trace import Provenance, Trace
@@ -463,10 +463,10 @@ def heads(
         LoadError: the checkpoint cannot be loaded.
         InputError: a sentence cannot be read, or there is none.
     """
+    from attncli.encoding.encode import given_by
+    from attncli.encoding.induction_probe import repeated
+    from attncli.engines.source import Sentence, traced
     from attncli.errors import refusing
-    from attncli.sources.reading import given_by
-    from attncli.sources.repeated import repeated
-    from attncli.sources.stream import Sentence, traced
 
     view = View(queries=tuple(several(queries)))
     if induction:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from attncli.analysis.cell import Row
 from attncli.analysis.why import explain
+from attncli.engines.toy import ToyLayer, Weights
 from attncli.errors import InputError
-from attncli.sources.toy import ToyLayer, Weights
 from attncli.trace.selection import Indices
 from attncli.trace.tokens import Token
 from attncli.trace.trace import Trace

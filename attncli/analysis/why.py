@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Unpack
 
 from attncli.analysis.cell import Cell, Row
+from attncli.checkpoints.signatures import InspectKeywords, spelling_out
+from attncli.engines import inspect, open_source
 from attncli.errors import MisfitError, UsageError
-from attncli.sources import inspect, open_source
-from attncli.sources.keywords import InspectKeywords, spelling_out
 from attncli.text import visible
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Trace

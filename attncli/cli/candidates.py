@@ -286,9 +286,9 @@ _LARGEST = 10_000  # no model has as many layers or heads
 
 def _models(cursor: Cursor) -> Iterator[Candidate]:
     """Yield the model in the box, what models the hub's local cache has, folders that hold one, and GGUF files."""
-    from attncli.sources.folder import DEMO
-    from attncli.sources.nearby import CONFIGS, cached
-    from attncli.sources.nested import inner
+    from attncli.checkpoints.folder import DEMO
+    from attncli.checkpoints.nested import inner
+    from attncli.checkpoints.suggestions import CONFIGS, cached
 
     yield Candidate(DEMO, "a small model in the box")
     yield from (Candidate(name, "in the local cache") for name in cached() if name.isprintable())
@@ -303,7 +303,7 @@ def _tokenizers(cursor: Cursor) -> Iterator[Candidate]:
 
 def _revisions(cursor: Cursor) -> Iterator[Candidate]:
     """Yield the branches and tags of the model that the local cache knows."""
-    from attncli.sources.folder import repository
+    from attncli.checkpoints.folder import repository
 
     refs = repository(_model(cursor)) / "refs"
     names = (path.relative_to(refs).as_posix() for path in refs.rglob("*") if path.is_file())
@@ -343,9 +343,9 @@ def sizes(name: str, revision: str) -> dict[str, int]:
         name: a folder, or a name in the local cache; an adapter has the layers of its base.
         revision: which one of the cache.
     """
+    from attncli.checkpoints.folder import opened, snapshot, split_name
+    from attncli.checkpoints.nested import base_of, is_adapter, taken
     from attncli.files import MOST_SETTINGS, read_file
-    from attncli.sources.folder import opened, snapshot, split_name
-    from attncli.sources.nested import base_of, is_adapter, taken
 
     folder = Path(opened(name)).expanduser()
     try:

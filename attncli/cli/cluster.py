@@ -63,7 +63,7 @@ def answered_on(
     from attncli.corpus.on_ray import answered
     from attncli.corpus.parts import in_parts
     from attncli.corpus.work import in_windows
-    from attncli.sources.reading import check_texts
+    from attncli.encoding.encode import check_texts
 
     check_texts(None, work.pair, work.target)
     empty: list[int] = []

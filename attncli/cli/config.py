@@ -154,7 +154,7 @@ def unfit(standing: Mapping[str, Setting], typed: Mapping[str, Any]) -> dict[str
     """
     if not standing:
         return {}
-    from attncli.sources.options import EngineOptions, ToyOptions
+    from attncli.checkpoints.options import EngineOptions, ToyOptions
 
     of_the_toy_layer, of_checkpoints = ({field.name for field in fields(one)} for one in (ToyOptions, EngineOptions))
     out: dict[str, str] = {}

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from attncli.corpus.tracing import Made, Tracing
     from attncli.corpus.work import Answer as Answered
     from attncli.corpus.work import Result
-    from attncli.sources.reading import Given
-    from attncli.sources.stream import Sentence, Source
+    from attncli.encoding.encode import Given
+    from attncli.engines.source import Sentence, Source
     from attncli.trace.trace import Derivation, Trace
 
 _MOST = 1024  # processes that anyone means
@@ -113,7 +113,7 @@ def made_of(
     """
     from attncli.corpus.local import answered, together_from
     from attncli.corpus.work import Batch, in_windows
-    from attncli.sources.stream import Sentence
+    from attncli.engines.source import Sentence
 
     chosen = request.selection
     if request.from_ is not None:
@@ -154,7 +154,7 @@ def made_of(
 
 def work_of(environment: Environment, request: Request, task: Task, given: Given) -> tuple[Tracing[Any], Source]:
     """Return the work that a command asks for, and its source, which is open; see `made_of`."""
-    from attncli.sources.reading import check_texts
+    from attncli.encoding.encode import check_texts
 
     asked = request.computed
 
@@ -215,7 +215,7 @@ def takes_target_alone(environment: Environment, computed: Computed, model: str 
     texts = computed.sentences
     if model is None or texts.target is None or texts.text or texts.file is not None:
         return False
-    from attncli.sources.engines import decodes_alone
+    from attncli.engines.engine import decodes_alone
 
     with loading(environment, model, None):
         return decodes_alone(model, **dict(computed.load.said()))
@@ -235,7 +235,7 @@ def refuse_beside_saved(names: Iterable[str]) -> None:
 def check_chat(texts: Texts, target: str | None = None) -> None:
     """Raise UsageError, before anything is loaded, for a second text beside a chat."""
     if texts.prompt.chat:
-        from attncli.sources.chat import refuse_beside_chat
+        from attncli.encoding.chat import refuse_beside_chat
 
         refuse_beside_chat(texts.pair, target)
 
@@ -302,7 +302,7 @@ def _sentences(
     environment: Environment, asked: Computed, model: str | None, made: Iterable[Sentence] | None
 ) -> tuple[Given, Iterator[Sentence]]:
     """Return what the sentences have, and the sentences."""
-    from attncli.sources.stream import Sentence
+    from attncli.engines.source import Sentence
 
     if made is not None:
         return "text", iter(made)

@@ -8,8 +8,8 @@ from itertools import chain
 from typing import IO, TYPE_CHECKING, Generic
 
 from attncli.cli.environment import Environment, complain, is_piped_in, stdin_bytes
+from attncli.engines.source import Sentence
 from attncli.errors import Answer, Failure, InputError, UsageError, refusing
-from attncli.sources.stream import Sentence
 from attncli.text import counted, visible
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _model_among(texts: Sequence[str]) -> str | None:
     if found := next((text for text in texts if text and os.path.isfile(os.path.join(text, "config.json"))), None):
         return found
     if len(texts) > 1:  # for a single word it is not worth the import
-        from attncli.sources.folder import DEMO
+        from attncli.checkpoints.folder import DEMO
 
         return DEMO if DEMO in texts else None
     return None

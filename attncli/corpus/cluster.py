@@ -12,8 +12,8 @@ from contextlib import contextmanager, redirect_stdout
 from threading import current_thread, main_thread
 from typing import Any
 
+from attncli.engines.cpu import cores
 from attncli.errors import LoadError
-from attncli.sources.machine import cores
 from attncli.text import visible
 
 PORT = 6379  # of `ray start --head`

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from attncli.analysis.diff import Difference, DifferencesState, diff, warnings_of_both
 from attncli.corpus.tracing import Tracing
 from attncli.corpus.work import Answer, Batch, Done
+from attncli.engines.source import answered
 from attncli.errors import Failure, InputError, UsageError
-from attncli.sources.stream import answered
 
 if TYPE_CHECKING:
-    from attncli.sources.stream import Source
+    from attncli.engines.source import Source
     from attncli.trace.trace import Trace
 
 State = DifferencesState | None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import IO
 
+from attncli.engines.source import Sentence
 from attncli.errors import Failure, InputError
-from attncli.sources.stream import Sentence
 
 MOST_BYTES = 2**24  # of a line; no model reads a text that is nearly as long
 MOST_EMPTY = 2**16  # lines that follow each other; a small file may unpack to any number

@@ -7,8 +7,8 @@ from collections.abc import Generator, Iterable
 from itertools import chain
 
 from attncli.corpus.work import Answer, Batch, Done, Result, Work
-from attncli.sources.machine import affordable
-from attncli.sources.stream import SHARED_FROM
+from attncli.engines.cpu import affordable
+from attncli.engines.source import SHARED_FROM
 
 
 def answered(

@@ -21,9 +21,9 @@ from warnings import catch_warnings, simplefilter
 from attncli._version import __version__
 from attncli.corpus.cluster import joined
 from attncli.corpus.work import Answer, Batch, Result, Work, part_of
+from attncli.engines.cpu import ONE_THREAD
+from attncli.engines.source import Sentence
 from attncli.errors import AttnError, InputError, LoadError
-from attncli.sources.machine import ONE_THREAD
-from attncli.sources.stream import Sentence
 from attncli.text import visible
 
 _MESSAGE = 2**24  # bytes of answers that are sent back at a time

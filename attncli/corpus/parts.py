@@ -16,10 +16,10 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 from attncli.analysis.heads import SurveyStates
 from attncli.corpus.folders import Folder, folder_at
 from attncli.corpus.work import Answer, Batch, Done, Result, Work, in_windows, part_of
+from attncli.engines.source import Sentence
 from attncli.errors import Failure, InputError, Kept
 from attncli.formats.parquet import Rows, typed, with_kept
 from attncli.formats.states import schema, table_of
-from attncli.sources.stream import Sentence
 
 _NOTE = b"attncli.part"  # what a part says of itself
 _ENDING = ".parquet"

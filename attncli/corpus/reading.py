@@ -10,8 +10,8 @@ from typing import Literal
 
 from attncli.corpus.listing import listed
 from attncli.corpus.places import File, is_url, shown
+from attncli.engines.source import Sentence
 from attncli.errors import NOTHING_KEPT, Failure, InputError, Kept, UsageError
-from attncli.sources.stream import Sentence
 from attncli.text import counted, visible
 
 Kind = Literal["text", "messages", "records", "csv", "tsv", "parquet"]
@@ -256,7 +256,7 @@ def _carrying(sentence: Sentence, kept: Kept) -> Sentence:
 
 def _conversation(sentence: Sentence) -> Sentence:
     """Return what a text spells in JSON."""
-    from attncli.sources.chat import Conversation
+    from attncli.encoding.chat import Conversation
 
     if not sentence.text or isinstance(sentence.text, Failure):
         return sentence

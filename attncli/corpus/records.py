@@ -10,8 +10,8 @@ from typing import IO, Any
 import orjson
 
 from attncli.corpus.lines import MOST_BYTES, decoded, lines_in
+from attncli.engines.source import Sentence
 from attncli.errors import NOTHING_KEPT, Failure, InputError
-from attncli.sources.stream import Sentence
 from attncli.text import did_you_mean, visible
 
 _LOOKED_AT = 100  # lines; where none of them has a field, its name is wrong
@@ -124,7 +124,7 @@ def _text(record: dict[str, Any], field: str, chat: bool) -> str | Failure:
 
 def conversation_of(value: Any) -> str | Failure:
     """Return a list of messages, or why it is none."""
-    from attncli.sources.chat import Conversation
+    from attncli.encoding.chat import Conversation
 
     try:
         return Conversation.of(value)

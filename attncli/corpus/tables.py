@@ -10,8 +10,8 @@ from typing import IO, TYPE_CHECKING, Any
 from attncli.corpus.lines import MOST_BYTES, decoded, lines_in
 from attncli.corpus.places import File, readable
 from attncli.corpus.records import conversation_of, no_such
+from attncli.engines.source import Sentence
 from attncli.errors import NOTHING_KEPT, Failure, InputError, require
-from attncli.sources.stream import Sentence
 from attncli.text import counted, visible
 
 if TYPE_CHECKING:

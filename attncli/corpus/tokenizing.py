@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from attncli.corpus.work import Answer, Batch, Done
+from attncli.encoding.encode import check_texts
+from attncli.engines.tokenize import Tokenizer, open_tokenizer
 from attncli.errors import Failure, InputError
-from attncli.sources.reading import check_texts
-from attncli.sources.tokenize import Tokenizer, open_tokenizer
 from attncli.trace.tokenization import Choice, Tokenization
 
 

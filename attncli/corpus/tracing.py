@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol
 
 from attncli.corpus.work import Answer, Batch, Done, Result
+from attncli.engines.source import answered
 from attncli.errors import Failure
-from attncli.sources.stream import answered
 
 if TYPE_CHECKING:
-    from attncli.sources.stream import Source
+    from attncli.engines.source import Source
     from attncli.trace.trace import Trace
 
 
@@ -65,7 +65,7 @@ class Tracing(Generic[Result]):
 
     def source(self) -> Source:
         """Open the source; see `open_source` for what is raised."""
-        from attncli.sources import open_source
+        from attncli.engines import open_source
 
         return open_source(**self.options)
 

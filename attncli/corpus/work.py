@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from attncli.engines.source import Sentence, windows
 from attncli.errors import Failure
-from attncli.sources.stream import Sentence, windows
 
 Result = TypeVar("Result", covariant=True)
 

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from attncli.corpus.serving import serve, unpickled
 from attncli.corpus.work import Answer, Batch, Work
+from attncli.engines.cpu import ONE_THREAD
 from attncli.errors import Failure, InputError
 from attncli.interruption import Undoing
-from attncli.sources.machine import ONE_THREAD
 
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess

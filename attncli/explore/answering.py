@@ -19,7 +19,7 @@ from attncli.trace.view import View
 
 if TYPE_CHECKING:
     from attncli.analysis.diff import HeadDifference
-    from attncli.sources.asking import Asked, Question
+    from attncli.engines.interactive import Asked, Question
     from attncli.trace.tokens import Tokens
     from attncli.trace.trace import Trace
 

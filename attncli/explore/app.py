@@ -33,10 +33,10 @@ from attncli.explore.worker import Worker
 from attncli.masks.parser import Mistake, mistake_in
 
 if TYPE_CHECKING:
+    from attncli.engines.interactive import Asked
     from attncli.explore.answer import Answer
     from attncli.explore.look import Look, Numbers, Room
     from attncli.render.palette import Palette
-    from attncli.sources.asking import Asked
 
 Save = Callable[[Seen, Path], str]  # writes what is seen, and says in a sentence what it wrote
 _ALWAYS = {name for key in KEYS if not key.is_typed for name in key.names}

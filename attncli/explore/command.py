@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from attncli.engines.interactive import Question
 from attncli.explore.look import FIRST_METRIC, Look
-from attncli.sources.asking import Question
 
 What = Literal["head", "heads", "map", "why"]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeVar, get_args
 
 from attncli.analysis.metric_names import NAMES, Metric
+from attncli.engines.interactive import Question
 from attncli.render.palette import DEFAULT_RAMP
-from attncli.sources.asking import Question
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Texts, texts_of
 from attncli.trace.view import Ramp, Range

@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 
+from attncli.engines.interactive import Question
 from attncli.explore.answer import Answer
 from attncli.explore.answering import reason
 from attncli.explore.keys import foot, help_rows
@@ -27,7 +28,6 @@ from attncli.render.explore.status import status
 from attncli.render.explore.tokens import token_strip
 from attncli.render.explore.why import why_box
 from attncli.render.palette import BOLD, DIM, Palette
-from attncli.sources.asking import Question
 from attncli.text import quoted, visible
 from attncli.trace.tokens import Tokens
 

@@ -10,8 +10,8 @@ from attncli.explore.answer import Answer
 from attncli.explore.answering import Answering
 
 if TYPE_CHECKING:
+    from attncli.engines.interactive import Asked
     from attncli.explore.look import Look
-    from attncli.sources.asking import Asked
 
 
 _MOMENT = 0.1  # seconds

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from attncli.corpus import lines as corpus_lines
+from attncli.engines import open_source
+from attncli.engines.source import Sentence, traced
 from attncli.errors import Failure, InputError, refusing
-from attncli.sources import open_source
-from attncli.sources.stream import Sentence, traced
 from attncli.trace.trace import Trace
 
 Run = Callable[..., Any]

@@ -6,11 +6,11 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 
 from attncli.analysis.learn import LESSONS
+from attncli.checkpoints.signatures import SourceKeywords
 from attncli.cli import options
 from attncli.cli.commands.learn import learn
 from attncli.cli.groups import choices_of
 from attncli.render.palette import COLORMAPS
-from attncli.sources.keywords import SourceKeywords
 from attncli.trace.display import Drawable
 from attncli.trace.view import Ramp, Range
 

@@ -15,9 +15,9 @@ from running import program
 from typer.main import get_command
 
 from attncli._version import __version__
+from attncli.checkpoints.options import EngineOptions, ToyOptions
 from attncli.cli.app import app
 from attncli.cli.config import DEFAULTS
-from attncli.sources.options import EngineOptions, ToyOptions
 
 SENTENCE = "time flies like an arrow"
 # Of every option four values, none of them the default, as a command line has them.

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal, get_type_hints
 import pytest
 import typer
 
+from attncli.checkpoints.options import EngineOptions, LoadOptions, TokenizerOptions, ToyOptions
 from attncli.cli import options
 from attncli.cli.groups import Options, takes, value_of
-from attncli.sources.options import EngineOptions, LoadOptions, TokenizerOptions, ToyOptions
 
 
 def names(kind: Any) -> set[str]:

@@ -15,15 +15,15 @@ from running import program
 from small_checkpoints import minilm_folder
 
 from attncli import files
-from attncli.sources.toy import ToyLayer
+from attncli.engines.toy import ToyLayer
 
 Run = Callable[..., Any]
 
 WORDS = "time flies like an arrow fruit banana a the cat".split()
 OTHERS = "they were bad, or are not those that it was made of"
 PRELOADED = {
-    "transformers": "attncli.sources.pretrained.capture,transformers.models.bert.modeling_bert",
-    "native": "attncli.sources.native,tokenizers",
+    "transformers": "attncli.engines.torch.run_recorded,transformers.models.bert.modeling_bert",
+    "native": "attncli.engines.numpy,tokenizers",
 }
 PROJECT = Path(__file__).parents[2]
 

@@ -21,13 +21,14 @@ import attncli
 from attncli.analysis.check import DEFAULT_TEXTS, layers
 from attncli.analysis.check.report import Invariance, Report
 from attncli.analysis.check.tokenizer import tokenizer_findings
+from attncli.checkpoints.options import LoadOptions
+from attncli.encoding import auto_tokenizer
+from attncli.encoding.encode import Reader
+from attncli.engines.torch import load
+from attncli.engines.torch.attention_backend import make_eager, with_ours
 from attncli.errors import LoadError, NotExposedError, UsageError
 from attncli.formats.documents import what_was_run, write_findings
 from attncli.masks.findings import CODES, Finding
-from attncli.sources.options import LoadOptions
-from attncli.sources.pretrained import loading, tokenizer
-from attncli.sources.pretrained.running import make_eager, with_ours
-from attncli.sources.reading import Reader
 
 TEXTS = ["w7 w8 w9 w10 w11", "w21 w22 w23 w24 w25 w26 w27 w28 w29", "w40 w41 w42"]
 
@@ -76,8 +77,8 @@ def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checked:
                 plant(model, monkeypatch)
             return model, (), ""
 
-        monkeypatch.setattr(tokenizer, "load_tokenizer", tokenizer_in)
-        monkeypatch.setattr(loading, "load_model", planted)
+        monkeypatch.setattr(auto_tokenizer, "load_tokenizer", tokenizer_in)
+        monkeypatch.setattr(load, "load_model", planted)
         return attncli.check(str(tmp_path), texts, special=False, **options)
 
     return check
@@ -291,8 +292,8 @@ def test_the_change_of_every_layer_is_there(checked: Checked) -> None:
 def test_an_architecture_of_which_nothing_is_known_is_not_judged(
     checked: Checked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attncli.sources.pretrained.implied.CONFIG_MAPPING_NAMES", {})
-    monkeypatch.setattr("attncli.sources.pretrained.implied.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", {})
+    monkeypatch.setattr("attncli.engines.torch.expected_masks.CONFIG_MAPPING_NAMES", {})
+    monkeypatch.setattr("attncli.engines.torch.expected_masks.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", {})
     assert errors(checked("codegen")) == set()
 
     def heads(model: Any, _: pytest.MonkeyPatch) -> None:

@@ -316,12 +316,12 @@ def test_the_table_fits_the_terminal(train: Path) -> None:
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
-        ("attncli.sources.live.sdpa._call", "an attention could not be looked at"),
+        ("attncli.recording.sdpa._call", "an attention could not be looked at"),
         ("attncli.analysis.calls.looking.findings_of", "wrong.py:6 could not be looked at"),
         ("attncli.analysis.calls.calls.findings_of_step", "the masks of a step could not be held against each other"),
         ("attncli.analysis.calls.calls.kept", "wrong.py:6 could not be kept"),
-        ("attncli.sources.live.inputs._takes", "an attention could not be looked at"),
-        ("attncli.sources.live.watching._Thread.enter", "the program could not be watched"),
+        ("attncli.recording.input_metadata._takes", "an attention could not be looked at"),
+        ("attncli.recording.watch._Thread.enter", "the program could not be watched"),
         ("attncli.render.calls.calls_parts", "the table cannot be shown"),
     ],
 )
@@ -331,7 +331,7 @@ def test_what_goes_wrong_in_us_is_one_note_and_no_exit_code(
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("of ours")
 
-    importlib.import_module("attncli.sources.live.watching")
+    importlib.import_module("attncli.recording.watch")
     importlib.import_module("attncli.render.calls")
     monkeypatch.setattr(broken, fail)
     (folder / "wrong.py").write_text(WRONG + "import sys\ntorch.nn.Linear(4, 4)(q)\nsys.exit(len(sys.argv) - 1)\n")

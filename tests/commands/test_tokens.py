@@ -233,7 +233,7 @@ def test_a_file_of_sentences_or_of_one_text(attn: Run, tmp_path: Path) -> None:
 def test_a_stream_is_not_read_ahead(attn: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each sentence is written before the next one is read, so that memory does not grow with their number."""
     from attncli.cli import sentences
-    from attncli.sources.stream import Sentence
+    from attncli.engines.source import Sentence
 
     events: list[str] = []
 

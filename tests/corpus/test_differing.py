@@ -13,8 +13,8 @@ from attncli.corpus.differing import Differing
 from attncli.corpus.local import answered
 from attncli.corpus.tracing import AsTheyAre, Tracing
 from attncli.corpus.work import in_windows
+from attncli.engines.source import Sentence
 from attncli.errors import Failure
-from attncli.sources.stream import Sentence
 
 TEXTS = ["time flies like an arrow", "a b a", "fruit flies like a banana", "a rose is a rose", "so it goes"]
 SENTENCES = [*(Sentence(number, text) for number, text in enumerate(TEXTS, start=1)), Sentence(6, ""), Sentence(7, "x")]

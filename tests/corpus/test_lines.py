@@ -12,7 +12,7 @@ from refusals import INPUT
 
 from attncli.corpus.lines import MOST_EMPTY
 from attncli.corpus.reading import Corpus
-from attncli.sources.stream import Sentence
+from attncli.engines.source import Sentence
 
 Run = Callable[..., Any]
 

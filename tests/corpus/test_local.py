@@ -16,8 +16,8 @@ from works import Told, Written
 from attncli.corpus import local, workers
 from attncli.corpus.local import answered
 from attncli.corpus.work import Answer, Batch, in_windows
+from attncli.engines.source import Sentence
 from attncli.errors import Failure, InputError
-from attncli.sources.stream import Sentence
 
 
 def sentences(count: int, **texts: str) -> list[Sentence]:

@@ -24,9 +24,9 @@ from attncli.corpus.parts import Merged, Parts, Receipt, in_parts
 from attncli.corpus.surveying import Surveying
 from attncli.corpus.tracing import Tracing
 from attncli.corpus.work import Answer, in_windows
+from attncli.engines.source import Sentence
 from attncli.errors import Failure, InputError
 from attncli.formats.states import merged_files
-from attncli.sources.stream import Sentence
 from attncli.trace.view import View
 
 pytestmark = pytest.mark.usefixtures("small_parts")

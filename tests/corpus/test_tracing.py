@@ -9,9 +9,9 @@ from works import Weights
 from attncli.corpus.local import answered
 from attncli.corpus.tracing import Tracing
 from attncli.corpus.work import in_windows
+from attncli.engines import inspect
+from attncli.engines.source import Sentence
 from attncli.errors import Failure, UsageError
-from attncli.sources import inspect
-from attncli.sources.stream import Sentence
 
 SENTENCES = [
     *(Sentence(number, f"time flies {'so ' * (number % 3)}fast") for number in range(1, 7)),

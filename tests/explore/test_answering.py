@@ -12,11 +12,11 @@ from traces import layer_of, tokens_of, trace_of, watched
 
 import attncli
 from attncli.analysis.diff import HeadDifference
+from attncli.engines.interactive import Asked, Question
 from attncli.errors import InputError, NotExposedError
 from attncli.explore.answer import Answer
 from attncli.explore.answering import Answering
 from attncli.explore.look import Look, Room
-from attncli.sources.asking import Asked, Question
 from attncli.trace.trace import Trace
 
 TEXT = "time flies like an arrow"

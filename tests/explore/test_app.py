@@ -11,6 +11,7 @@ import pytest
 from textual import events
 from textual.pilot import Pilot
 
+from attncli.engines.interactive import Question, open_asked
 from attncli.errors import InputError
 from attncli.explore.app import Explorer
 from attncli.explore.command import Seen
@@ -19,7 +20,6 @@ from attncli.explore.layout import help_places, places
 from attncli.explore.look import Look, Port
 from attncli.explore.panes import BlockPane, Line, one_line
 from attncli.render.palette import Palette
-from attncli.sources.asking import Question, open_asked
 
 TEXT = "time flies like an arrow"
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attncli.engines.interactive import Question, open_asked
 from attncli.explore.answer import Answer
 from attncli.explore.answering import Answering
 from attncli.explore.command import Command, Given, Seen, command_of
 from attncli.explore.look import Look
-from attncli.sources.asking import Question, open_asked
 
 Run = Callable[..., Any]
 TEXT = "time flies like an arrow"

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from traces import tokens_of
 
 from attncli.analysis.metric_names import NAMES
+from attncli.engines.interactive import Question
 from attncli.explore.look import Look, Numbers, Port, Room
 from attncli.render.palette import DEFAULT_RAMP
-from attncli.sources.asking import Question
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.view import Ramp, Range
 

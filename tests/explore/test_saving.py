@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from attncli.engines.interactive import Question
 from attncli.errors import InputError
 from attncli.explore.command import Given, Seen
 from attncli.explore.look import Look
 from attncli.explore.saving import Saving
-from attncli.sources.asking import Question
 
 DEMO = Given(("-m", "demo", "--colormap", "cividis"))
 LOOK = Look(Question("time flies"), layer=1, head=2, held=Question("fruit flies"), ramp="sqrt")

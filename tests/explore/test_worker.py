@@ -7,10 +7,10 @@ from threading import Event, current_thread, main_thread
 import pytest
 from asked_models import Plain
 
+from attncli.engines.interactive import Asked, Question
 from attncli.explore.answer import Answer
 from attncli.explore.look import Look
 from attncli.explore.worker import Worker
-from attncli.sources.asking import Asked, Question
 from attncli.trace.trace import Trace
 
 LOOK = Look(Question("time flies"))

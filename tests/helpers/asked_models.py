@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from attncli.sources import inspect
-from attncli.sources.asking import Question
+from attncli.engines import inspect
+from attncli.engines.interactive import Question
 from attncli.trace.tokens import Tokens
 from attncli.trace.trace import Trace
 

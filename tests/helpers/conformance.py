@@ -39,10 +39,10 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
+from attncli.engines import open_source
+from attncli.engines.torch import attention_interface, memory
+from attncli.engines.torch.engine import Checkpoint
 from attncli.errors import AttnError
-from attncli.sources import open_source
-from attncli.sources.pretrained import interface, memory
-from attncli.sources.pretrained.checkpoint import Checkpoint
 from attncli.trace.layer import LayerTrace
 from attncli.trace.trace import Trace
 
@@ -195,11 +195,11 @@ def compared(name: str, folder: Path, model: Callable[..., Any], inputs: dict[st
         checkpoint = opened(folder, "all", given="text" if text else "target")
         trace = checkpoint.trace(text or "", target=target)
         # Blocks of a few rows, as if the sentence were long.
-        with patch.object(memory, "ROWS", 4), patch.object(interface, "_BLOCK", 100):
+        with patch.object(memory, "ROWS", 4), patch.object(attention_interface, "_BLOCK", 100):
             blocks = checkpoint.trace(text or "", target=target)
     except AttnError as error:
         return Row(name, "none", reason=str(error).replace(str(folder), name))
-    ours = (interface.ATTENTION, interface.EAGER_MASKS)
+    ours = (attention_interface.ATTENTION, attention_interface.EAGER_MASKS)
     way = "interface" if checkpoint.model.config._attn_implementation in ours else "softmax"
     with torch.no_grad():
         output = model(**inputs, output_attentions=True)
@@ -221,7 +221,7 @@ def compared(name: str, folder: Path, model: Callable[..., Any], inputs: dict[st
 def opened(folder: Path, layers: str, **more: Any) -> Checkpoint:
     """Open a checkpoint that `save` wrote."""
     # Tokenizers are not the subject here, and some classes rebuild theirs from other files.
-    with patch("attncli.sources.pretrained.tokenizer.load_tokenizer", tokenizer_in):
+    with patch("attncli.encoding.auto_tokenizer.load_tokenizer", tokenizer_in):
         checkpoint = open_source(model=str(folder), layers=layers, special=False, engine="transformers", **more)
     assert isinstance(checkpoint, Checkpoint)
     return checkpoint

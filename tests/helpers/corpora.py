@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from attncli.corpus.reading import Corpus
+from attncli.engines.source import Sentence
 from attncli.errors import Failure
-from attncli.sources.stream import Sentence
 
 TEXTS = ["time flies", 'he said "hi",\nthere', "naïve 漢字\t👍", "", "  blanks ", "\\t is no tab", "'", "a\u2028b"]
 IDS = list(range(1, len(TEXTS) + 1))

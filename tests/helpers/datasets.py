@@ -13,10 +13,10 @@ from attncli.corpus.local import answered
 from attncli.corpus.parts import Each, Parts, Receipt, in_parts
 from attncli.corpus.tracing import Tracing
 from attncli.corpus.work import Answer
+from attncli.engines.source import Sentence
 from attncli.errors import Failure
 from attncli.formats.compact import compact_types
 from attncli.formats.parquet import CELLS
-from attncli.sources.stream import Sentence
 from attncli.trace.trace import Derivation
 from attncli.trace.view import View
 

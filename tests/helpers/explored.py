@@ -19,11 +19,11 @@ from textual import events
 from textual.drivers.headless_driver import HeadlessDriver
 from textual.pilot import Pilot
 
+from attncli.engines.interactive import Asked, Question, open_asked
 from attncli.explore.app import Explorer
 from attncli.explore.look import Look
 from attncli.render.block import trimmed
 from attncli.render.palette import Palette
-from attncli.sources.asking import Asked, Question, open_asked
 from attncli.trace.trace import Trace
 
 _KEYS = {"Esc": "escape", "Tab": "tab", "Enter": "enter", "↑": "up", "↓": "down", "←": "left", "→": "right"}

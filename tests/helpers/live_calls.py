@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from attncli.sources.live.call import Call, Given, Place
+from attncli.recording.attention_call import Call, Given, Place
 
 B, H, T, D = 3, 2, 8, 4
 LENGTHS = (8, 5, 2)

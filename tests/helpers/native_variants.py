@@ -19,12 +19,12 @@ from architectures import tiny_config
 from conformance import opened, save_tokenizer
 from transformers import CONFIG_MAPPING, AutoModel
 
-from attncli.sources.native import forward
-from attncli.sources.native.families import recipe_of
-from attncli.sources.native.fields import Fields
-from attncli.sources.native.packs import Inputs
-from attncli.sources.native.weights import Weights
-from attncli.sources.tensors.shards import Shards
+from attncli.checkpoints.config_reader import Fields
+from attncli.checkpoints.tensors.safetensors_store import Shards
+from attncli.engines.numpy import forward
+from attncli.engines.numpy.families import recipe_of
+from attncli.engines.numpy.ragged_batch import Inputs
+from attncli.engines.numpy.weights import Weights
 from attncli.trace.layer import LayerTrace
 
 EXACT = 1e-5  # the largest difference that counts as the same, relative to the largest number of the array above 1

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from attncli.analysis.calls.calls import Calls
-from attncli.sources.live.watching import watching
+from attncli.recording.watch import watching
 
 Run = Callable[..., list[torch.Tensor]]
 

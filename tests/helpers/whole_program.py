@@ -96,7 +96,7 @@ def forked(*arguments: str | Path, stdin: str = "", **environment: str) -> subpr
         "torch._dynamo",
         "attncli.analysis.calls.calls",
         "attncli.render.calls",
-        "attncli.sources.live.watching",
+        "attncli.recording.watch",
     ):
         importlib.import_module(name)
     with ExitStack() as stack:

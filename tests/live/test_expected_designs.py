@@ -14,7 +14,7 @@ import torch
 import attncli
 from attncli.analysis.calls.calls import Calls
 from attncli.cli.pytest_plugin import Attention
-from attncli.sources.live.watching import watching
+from attncli.recording.watch import watching
 
 NAMES = (
     "lookahead", "backward", "backward by its band", "both sides", "class token", "sinks", "prefix", "documents",

@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.generation.logits_process import LogitsProcessor, LogitsProcessorList
 
 from attncli.analysis.calls.calls import Calls
-from attncli.sources.live.watching import watching
+from attncli.recording.watch import watching
 
 PROMPT, TOKENS, LAYERS = 4, 500, 2
 EARLY, LATE, SPAN = 150, 450, 20  # tokens; by the first, all that is kept of a few steps is full

@@ -24,16 +24,16 @@ from torch import nn
 from whole_program import forked
 
 import attncli
-import attncli.sources.live.watching as watching_module
+import attncli.recording.watch as watching_module
 from attncli.analysis.calls import looking
 from attncli.analysis.calls.calls import Calls
-from attncli.sources.live import handwritten
-from attncli.sources.live.cost import SECONDS
-from attncli.sources.live.flow import Nodes
-from attncli.sources.live.following import Did
-from attncli.sources.live.handwritten import HandWritten
-from attncli.sources.live.sdpa import Sdpa
-from attncli.sources.live.watching import watching
+from attncli.recording import handwritten
+from attncli.recording.cost import SECONDS
+from attncli.recording.handwritten import HandWritten
+from attncli.recording.provenance import Nodes
+from attncli.recording.sdpa import Sdpa
+from attncli.recording.tracer import Did
+from attncli.recording.watch import watching
 
 FEW, MANY = 60, 240  # steps; 64 products and 16 numbers are followed at most
 MOST = 200  # objects that are held of one tensor

@@ -9,7 +9,7 @@ import torch
 from watched_programs import Run, errors, programs_of, watched
 
 from attncli.analysis.calls.calls import Calls
-from attncli.sources.live.watching import watching
+from attncli.recording.watch import watching
 
 FOLDER = Path(__file__).parent / "programs"
 

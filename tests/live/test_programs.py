@@ -14,7 +14,7 @@ from whole_program import forked
 
 import attncli
 from attncli.analysis.calls.calls import Calls
-from attncli.sources.live.watching import watching
+from attncli.recording.watch import watching
 
 FOLDER = Path(__file__).parent / "programs"
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from attncli.analysis.calls.calls import Calls
-from attncli.sources.live.watching import watching
+from attncli.recording.watch import watching
 
 FOLDER = Path(__file__).parent / "programs"
 MODULES = "public_masks", "public_models", "designs"

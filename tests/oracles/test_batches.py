@@ -15,10 +15,10 @@ from architectures import tiny_model
 from conformance import calmed, opened, save, save_for_auto, stacked
 from rounding import of_weights
 
-from attncli.sources import open_source
-from attncli.sources.pretrained import batch, memory
-from attncli.sources.pretrained.checkpoint import Checkpoint
-from attncli.sources.stream import Sentence, windows
+from attncli.engines import open_source
+from attncli.engines.source import Sentence, windows
+from attncli.engines.torch import batch, memory
+from attncli.engines.torch.engine import Checkpoint
 from attncli.trace.trace import Trace
 
 pytestmark = pytest.mark.usefixtures("by_transformers")

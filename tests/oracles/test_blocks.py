@@ -18,8 +18,8 @@ from transformers import (
     PreTrainedModel,
 )
 
+from attncli.engines.torch import sparse_layouts
 from attncli.errors import NotExposedError
-from attncli.sources.pretrained import blocks
 from attncli.trace.trace import Trace
 
 pytestmark = pytest.mark.usefixtures("by_transformers")
@@ -119,8 +119,8 @@ def test_a_layout_that_is_wrong_is_noticed(tmp_path: Path, monkeypatch: pytest.M
         folder.mkdir()
     save(tiny_model("longt5"), longt5)
     save(tiny(monkeypatch, "reformer", attn_layers=["local"]), reformer)
-    right = blocks._columns
-    with patch.object(blocks, "_columns", lambda scores, before: right(scores, before) + 1):
+    right = sparse_layouts._columns
+    with patch.object(sparse_layouts, "_columns", lambda scores, before: right(scores, before) + 1):
         with pytest.raises(NotExposedError, match="attends to positions that are no tokens"):
             opened(longt5, "0").trace("w7 w8 w9 w10 w11 w12")
         layer = opened(reformer, "0").trace("w7 w8 w9 w10 w11 w12").layers[0]

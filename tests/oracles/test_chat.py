@@ -13,10 +13,10 @@ from tokenizer_folders import PLACED, custom
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 import attncli
+from attncli.encoding.chat import Conversation
+from attncli.encoding.chat_template import compiled, rendered
+from attncli.engines.tokenize import open_tokenizer
 from attncli.errors import InputError, UsageError
-from attncli.sources.chat import Conversation
-from attncli.sources.chat_template import compiled, rendered
-from attncli.sources.tokenize import open_tokenizer
 from attncli.trace.tokens import Token
 
 Run = Callable[..., Any]

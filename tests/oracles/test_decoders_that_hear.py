@@ -22,10 +22,10 @@ from transformers import (
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import attncli
+from attncli.checkpoints.options import LoadOptions
 from attncli.cli import sentences
+from attncli.engines.torch.text_model import text_part
 from attncli.errors import LoadError, NotExposedError, UsageError
-from attncli.sources.options import LoadOptions
-from attncli.sources.pretrained.part import text_part
 
 Run = Callable[..., Any]
 TARGET = "w7 w8 w9 w7"

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import attncli
-from attncli.sources.tokenize import open_tokenizer
+from attncli.engines.tokenize import open_tokenizer
 
 Run = Callable[..., Ran]
 TEXT = "time flies like an arrow"

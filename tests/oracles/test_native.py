@@ -36,16 +36,16 @@ from small_checkpoints import hub_cache
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedTokenizerFast
 
 import attncli
+from attncli.checkpoints.config_reader import DeclinedError, Fields
+from attncli.checkpoints.tensors.safetensors_store import Shards
+from attncli.engines import engine as engine_choice
+from attncli.engines.numpy import parallel
+from attncli.engines.numpy.families import FAMILIES, recipe_of
+from attncli.engines.numpy.ops import ACTIVATIONS, gelu, linear
+from attncli.engines.numpy.ragged_batch import Inputs
+from attncli.engines.numpy.weights import Weights
+from attncli.engines.torch import memory
 from attncli.errors import LoadError, NotExposedError, UsageError
-from attncli.sources import engines
-from attncli.sources.native import threads
-from attncli.sources.native.families import FAMILIES, recipe_of
-from attncli.sources.native.fields import DeclinedError, Fields
-from attncli.sources.native.functions import ACTIVATIONS, gelu, linear
-from attncli.sources.native.packs import Inputs
-from attncli.sources.native.weights import Weights
-from attncli.sources.pretrained import memory
-from attncli.sources.tensors.shards import Shards
 
 Run = Callable[..., Any]
 
@@ -75,7 +75,7 @@ def test_each_value_of_each_field_gives_what_transformers_computes(family: str, 
 def test_what_is_computed_as_a_long_text_is_what_transformers_computes(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(threads, "LONG", 2)
+    monkeypatch.setattr(parallel, "LONG", 2)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     changes = {name: values[0] for name, values in VARIANTS[family].items() if name == "sliding_window"}
     save(config_of(family, changes), tmp_path)
@@ -395,8 +395,8 @@ def test_what_computes_a_sentence_does_not_depend_on_those_beside_it(tmp_path: P
 def test_a_difference_that_is_no_number_is_shown_as_one(tmp_path: Path) -> None:
     save_whole("bert", tmp_path)
     (layer,) = attncli.inspect("w7 w8", model=str(tmp_path)).layers
-    assert engines._compared(layer, layer, "float32").proof.max_abs_error == 0
-    assert math.isnan(engines._compared(replace(layer, v=layer.v * np.nan), layer, "float32").proof.max_abs_error)
+    assert engine_choice._compared(layer, layer, "float32").proof.max_abs_error == 0
+    assert math.isnan(engine_choice._compared(replace(layer, v=layer.v * np.nan), layer, "float32").proof.max_abs_error)
 
 
 # As the hub's files have them; none says anything about a forward pass in evaluation.
@@ -489,7 +489,7 @@ def test_a_text_in_place_of_several_is_one_sentence_to_every_source(
 def test_a_matrix_is_multiplied_as_it_is_stored(
     kind: torch.dtype, is_transposed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attncli.sources.native.functions._NEAR", 3 * 24)  # three rows of 24 numbers at once
+    monkeypatch.setattr("attncli.engines.numpy.ops._NEAR", 3 * 24)  # three rows of 24 numbers at once
     stored = torch.randn(*((24, 7) if is_transposed else (7, 24)), generator=torch.Generator().manual_seed(0)).to(kind)
     save_file({"w.weight": stored}, tmp_path / "model.safetensors")
     weight = Weights("tiny", Shards(tmp_path), ("", "model."), "w.weight").matrix("w.weight", *stored.shape)

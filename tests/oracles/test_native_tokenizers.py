@@ -20,9 +20,9 @@ from tiny_tokenizers import BERT, END, FAMILIES, ROBERTA, STRINGS, save_tokenize
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
+from attncli.checkpoints.config_reader import DeclinedError
+from attncli.encoding.fast_tokenizer import NativeTokenizer, load_tokenizer
 from attncli.errors import LoadError
-from attncli.sources.native.fields import DeclinedError
-from attncli.sources.native.tokenizer import NativeTokenizer, load_tokenizer
 
 LIMIT = 9  # tokens, where texts are cut
 

@@ -14,12 +14,12 @@ from safetensors.torch import load_file, save_file
 from tiny_tokenizers import STRINGS, save_tokenizer
 from transformers import CONFIG_MAPPING, AutoTokenizer
 
+from attncli.checkpoints.config_reader import DeclinedError, Fields
+from attncli.encoding.fast_tokenizer import load_tokenizer
+from attncli.engines import open_source
+from attncli.engines.numpy.families import recipe_of
+from attncli.engines.numpy.families.text_towers import TOWERS
 from attncli.errors import LoadError, NotExposedError
-from attncli.sources import open_source
-from attncli.sources.native.families import recipe_of
-from attncli.sources.native.families.towers import TOWERS
-from attncli.sources.native.fields import DeclinedError, Fields
-from attncli.sources.native.tokenizer import load_tokenizer
 
 TEXT = "w23 w42 w17 w88 w23 w64 w31"
 EVERY = [(name, text) for name, tower in TOWERS.items() for text in tower.texts]

@@ -29,9 +29,9 @@ from transformers import (
     SwitchTransformersModel,
 )
 
+from attncli.engines import open_source
+from attncli.engines.torch import memory
 from attncli.errors import InputError, NotExposedError, UsageError
-from attncli.sources import open_source
-from attncli.sources.pretrained import memory
 from attncli.trace.layer import LayerTrace
 
 pytestmark = pytest.mark.usefixtures("by_transformers")
@@ -145,7 +145,7 @@ def test_a_layer_that_only_the_decoder_has_is_asked_of_the_decoder(tmp_path: Pat
 
 def test_heads_are_those_of_the_side_that_is_shown(tmp_path: Path) -> None:
     folder = bart(tmp_path, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2, decoder_attention_heads=4)
-    with patch("attncli.sources.pretrained.tokenizer.load_tokenizer", tokenizer_in):
+    with patch("attncli.encoding.auto_tokenizer.load_tokenizer", tokenizer_in):
         source = open_source(model=str(folder), heads=3, kind="decoder", special=False)
         assert source.trace("w7 w8", target="w9 w10").layers[0].heads == (3,)
         with pytest.raises(UsageError, match="2 heads"):

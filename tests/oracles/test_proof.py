@@ -15,12 +15,13 @@ from conformance import EXACT, conform, opened, save, tokenizer_in
 from running import Ran
 
 import attncli
+from attncli.encoding import auto_tokenizer
+from attncli.engines.torch import attention_interface, unmodified_check
 from attncli.errors import NotExposedError
-from attncli.sources.pretrained import interface, reference, tokenizer
 
 TEXT = "w23 w42 w17 w88 w23 w64 w31"
 
-Call = interface._Call
+Call = attention_interface._Call
 
 
 def without(*names: str) -> Callable[..., Call]:
@@ -51,12 +52,12 @@ LEFT_OUT = [
 def test_what_our_function_leaves_out_fails_the_proof_the_check_and_the_conformance(
     name: str, left_out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(interface, "_Call", without(left_out))
+    monkeypatch.setattr(attention_interface, "_Call", without(left_out))
     row = conform(name, tmp_path)  # that it is exact with all it is handed is test_conformance's to say
     assert not row.difference <= EXACT
     assert row.trace is not None
     assert not all(layer.is_proven("float32") for layer in row.trace.layers)
-    monkeypatch.setattr(tokenizer, "load_tokenizer", tokenizer_in)
+    monkeypatch.setattr(auto_tokenizer, "load_tokenizer", tokenizer_in)
     found = attncli.check(str(tmp_path), [TEXT, "w7 w8 w9 w10"], special=False).findings
     assert any(finding.code == "proof" and finding.severity == "error" for finding in found)
 
@@ -72,7 +73,7 @@ def test_the_line_says_what_was_compared(minilm: str, attn: Callable[..., Ran]) 
 def test_a_long_text_is_compared_with_the_fused_kernel(
     most: int, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reference, "_MOST", most)
+    monkeypatch.setattr(unmodified_check, "_MOST", most)
     save(tiny_model("llama"), tmp_path)
     (*_, layer) = opened(tmp_path, "all").trace(TEXT).layers
     assert layer.proof is not None
@@ -90,7 +91,7 @@ def test_only_the_layers_up_to_the_last_one_asked_for_run_again(
     source.model.layers[0].mlp.register_forward_pre_hook(lambda *_: ran.append("feed-forward"))
     source.trace(TEXT)
     assert ran == ["attention", "attention"]
-    assert source.model.config._attn_implementation == interface.ATTENTION
+    assert source.model.config._attn_implementation == attention_interface.ATTENTION
 
 
 @pytest.mark.parametrize("handed", [{"bins": torch.ones(2)}, {"tables": (torch.ones(2), None)}])

@@ -15,8 +15,8 @@ from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, process
 from tokenizers.models import BPE, Unigram, WordPiece
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast
 
-from attncli.sources.pretrained.loading import position_limit
-from attncli.sources.pretrained.tokenizer import limit_by
+from attncli.encoding.auto_tokenizer import limit_by
+from attncli.engines.torch.load import position_limit
 
 Run = Callable[..., Any]
 

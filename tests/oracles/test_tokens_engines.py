@@ -14,9 +14,9 @@ from running import program
 from tiny_tokenizers import FAMILIES, STRINGS, save_tokenizer
 from transformers import AutoTokenizer
 
-from attncli.sources import native
-from attncli.sources.options import LoadOptions
-from attncli.sources.pretrained import tokenizer as of_transformers
+from attncli.checkpoints.options import LoadOptions
+from attncli.encoding import auto_tokenizer as of_transformers
+from attncli.engines import numpy as numpy_engine
 
 Run = Callable[..., Any]
 
@@ -53,7 +53,7 @@ def refuse(*_: Any) -> Any:
 
 
 def decline(*_: Any) -> Any:
-    raise native.DeclinedError("not this time")
+    raise numpy_engine.DeclinedError("not this time")
 
 
 def both(attn: Run, monkeypatch: pytest.MonkeyPatch, *arguments: Any, **more: Any) -> tuple[Any, Any]:
@@ -62,7 +62,7 @@ def both(attn: Run, monkeypatch: pytest.MonkeyPatch, *arguments: Any, **more: An
         patch.setattr(of_transformers, "load_alone", refuse)
         without = attn(*arguments, **more)
     with monkeypatch.context() as patch:
-        patch.setattr(native, "load_alone", decline)
+        patch.setattr(numpy_engine, "load_alone", decline)
         return without, attn(*arguments, **more)
 
 
@@ -188,5 +188,5 @@ def test_the_program_says_the_same_with_and_without_torch(attn: Run, changed: Pa
 def test_code_that_a_checkpoint_brings_is_left_to_transformers(minilm: str, attn: Run) -> None:
     expected = attn("tokens", "time flies", "-m", minilm, "-F", "json")
     assert attn("tokens", "time flies", "-m", minilm, "-F", "json", "--trust-remote-code") == expected
-    with pytest.raises(native.DeclinedError, match="no code that a checkpoint brings"):
-        native.load_alone(minilm, LoadOptions(trust_remote_code=True))
+    with pytest.raises(numpy_engine.DeclinedError, match="no code that a checkpoint brings"):
+        numpy_engine.load_alone(minilm, LoadOptions(trust_remote_code=True))

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 from transformers.models.llama.modeling_llama import LlamaMLP
 
-from attncli.sources.pretrained.recording import Recorder
+from attncli.engines.torch.recorder import Recorder
 
 pytestmark = pytest.mark.usefixtures("by_transformers")
 

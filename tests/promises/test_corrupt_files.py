@@ -30,7 +30,7 @@ from safetensors.numpy import save, save_file
 from tokenizer_folders import IN_PYTHON, PLACED, spm
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from attncli.sources.vocabulary_files import check_vocabulary
+from attncli.encoding.vocabulary_files import check_vocabulary
 
 Run = Callable[..., Any]
 TEXT = "time flies like an arrow"

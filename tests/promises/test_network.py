@@ -175,8 +175,8 @@ def test_a_name_on_the_hub_is_asked_of_the_hub_alone(
 
 def test_the_libraries_below_report_nothing_and_convert_nothing_unless_they_are_told_to() -> None:
     script = (
-        "from attncli.sources.pretrained import announce_import\n"
-        "from attncli.sources.options import LoadOptions\n"
+        "from attncli.engines.torch import announce_import\n"
+        "from attncli.checkpoints.options import LoadOptions\n"
         "announce_import('this test', '.', LoadOptions())\n"
         "from huggingface_hub import constants\nfrom transformers.utils import is_env_variable_true\n"
         "print(constants.HF_HUB_DISABLE_TELEMETRY, is_env_variable_true('DISABLE_SAFETENSORS_CONVERSION'))"

@@ -69,7 +69,7 @@ SPARED = HEAVY | {
     "asyncio", "textual", "attncli.explore",
     "logging", "pydantic", "tokenizers", "attncli.cli.commands.heads", "attncli.cli.resume",
     "attncli.analysis.derive.layer", "attncli.analysis.derive.words", "attncli.masks.files",
-    "attncli.sources.native", "attncli.sources.pretrained",
+    "attncli.engines.numpy", "attncli.engines.torch",
 }  # fmt: skip
 
 
@@ -77,12 +77,12 @@ SPARED = HEAVY | {
     ("arguments", "unused"),
     [
         (["inspect", "time flies"], {"json", "safetensors", "attncli.masks.conventions", "attncli.trace.store"}),
-        (["inspect", "--from", "TRACE"], {"numpy.random", "attncli.sources.toy"}),
-        (["explore", "--help"], {"json", "numpy", "attncli.masks", "attncli.sources", "attncli.trace.trace"}),
-        (["tokens", "time flies"], {"json", "numpy", "attncli.masks", "attncli.sources.toy", "attncli.trace.trace"}),
+        (["inspect", "--from", "TRACE"], {"numpy.random", "attncli.engines.toy"}),
+        (["explore", "--help"], {"json", "numpy", "attncli.masks", "attncli.engines", "attncli.trace.trace"}),
+        (["tokens", "time flies"], {"json", "numpy", "attncli.masks", "attncli.engines.toy", "attncli.trace.trace"}),
         (
             ["mask", "show", "causal & window(2)", "--size", "4"],
-            {*"json numpy.random attncli.sources attncli.trace.layer attncli.trace.trace attncli.trace.view".split()},
+            {*"json numpy.random attncli.engines attncli.trace.layer attncli.trace.trace attncli.trace.view".split()},
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

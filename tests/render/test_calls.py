@@ -7,9 +7,9 @@ from running import plain, printed
 from views import TIERS
 
 from attncli.analysis.calls.calls import Calls
+from attncli.recording.attention_call import Place
 from attncli.render.calls import calls_parts
 from attncli.render.palette import Palette
-from attncli.sources.live.call import Place
 
 DEEP = "experiments/a_long_name_of_a_project/models/variants/multi_head_attention.py"
 LONG = "MultiHeadSelfAttentionWithRelativePositionsAndRotations.forward"

@@ -46,7 +46,7 @@ def watch(module: Any = None) -> Iterator[Calls]:
 @contextmanager
 def watching_all(calls: Calls, module: Any = None) -> Iterator[None]:
     """Have calls take what runs inside, and what the inputs of modules say of it; see `watch`."""
-    from attncli.sources.live.watching import watching
+    from attncli.recording.watch import watching
 
     with watching(calls.take, module, calls.notes, calls.learn, calls.notice, calls):
         yield

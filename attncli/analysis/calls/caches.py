@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Int
 
     from attncli.analysis.calls.masks import Read
-    from attncli.sources.live.call import Call
-    from attncli.sources.live.told import Told
+    from attncli.recording.attention_call import Call
+    from attncli.recording.told import Told
 
 
 class Before(NamedTuple):

@@ -22,18 +22,18 @@ from attncli.analysis.calls.table import LOOKED_FOR, plain_table
 from attncli.analysis.calls.tracks import NOTHING_EXPECTED, Track
 from attncli.errors import UsageError
 from attncli.masks.findings import Finding
-from attncli.sources.live.call import Call, Place
-from attncli.sources.live.copies import kept
-from attncli.sources.live.notes import Notes
-from attncli.sources.live.ranks import Rank, rank
-from attncli.sources.live.told import Told
+from attncli.recording.attention_call import Call, Place
+from attncli.recording.detach import kept
+from attncli.recording.notes import Notes
+from attncli.recording.ranks import Rank, rank
+from attncli.recording.told import Told
 from attncli.text import counted, visible
 from attncli.trace.display import Displayed
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
-    from attncli.sources.live.losses import Loss
+    from attncli.recording.losses import Loss
 
 _MOST_BYTES = 2**26  # of masks that are kept to be checked afterwards
 _FULL = f"{_MOST_BYTES >> 20} MiB of masks are kept for check, and later ones are not held against anything"

@@ -11,7 +11,7 @@ from attncli.errors import UsageError
 from attncli.masks.expressions import Expression, Pad, leaves
 from attncli.masks.given import with_given_lengths
 from attncli.masks.parser import parse
-from attncli.sources.live.call import Place
+from attncli.recording.attention_call import Place
 from attncli.text import visible
 
 EVERYWHERE = "*"  # the pattern of an expression that is given without one

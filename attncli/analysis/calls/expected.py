@@ -19,7 +19,7 @@ from attncli.masks.expressions import Expression, Grid, Pad, leaves, with_length
 from attncli.masks.findings import Finding
 from attncli.masks.layout import Size, laid_out
 from attncli.masks.padding import padding_under
-from attncli.sources.live.call import Place
+from attncli.recording.attention_call import Place
 from attncli.text import counted, visible
 
 if TYPE_CHECKING:

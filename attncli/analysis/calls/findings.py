@@ -15,8 +15,8 @@ from attncli.masks.alone import suspicions
 from attncli.masks.conventions import LEAST, LITTLE
 from attncli.masks.findings import Finding
 from attncli.masks.recognition import rule_of
-from attncli.sources.live.call import Call
-from attncli.sources.live.copies import has_nan, is_zero
+from attncli.recording.attention_call import Call
+from attncli.recording.detach import has_nan, is_zero
 from attncli.text import counted
 
 if TYPE_CHECKING:

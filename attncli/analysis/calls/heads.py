@@ -9,14 +9,14 @@ import numpy as np
 
 from attncli.files import to_numpy
 from attncli.masks.findings import Finding
-from attncli.sources.live.call import Call
+from attncli.recording.attention_call import Call
 
 
 def findings_of_heads(call: Call) -> Iterator[Finding]:
     """Yield, while the program waits, keys that heads share in another order than values; or, as a note, both so."""
-    from attncli.sources.live import transforms
+    from attncli.recording import functorch
 
-    if call.shape[2] == 1 or transforms.are_running():  # a step of a generation, whose prompt has shown it
+    if call.shape[2] == 1 or functorch.are_running():  # a step of a generation, whose prompt has shown it
         return
     keys, values = _order(call.k), _order(call.v)
     if "tiled" not in (keys, values):

@@ -15,9 +15,9 @@ from attncli.analysis.calls.masks import CallMask, Read, digest_of, mask_of, rea
 from attncli.analysis.calls.passes import Pass
 from attncli.analysis.calls.steps import Taken
 from attncli.analysis.calls.windows import findings_of_windows
-from attncli.sources.live.call import Call, Given
-from attncli.sources.live.copies import Memory, copied
-from attncli.sources.live.told import Told
+from attncli.recording.attention_call import Call, Given
+from attncli.recording.detach import Memory, copied
+from attncli.recording.told import Told
 
 if TYPE_CHECKING:
     import numpy as np

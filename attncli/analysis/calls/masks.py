@@ -19,7 +19,7 @@ from attncli.masks.files import Loaded
 from attncli.masks.findings import Finding
 from attncli.masks.layout import Subject
 from attncli.masks.recognition import Rule, rule_of
-from attncli.sources.live.copies import Copied
+from attncli.recording.detach import Copied
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float

@@ -10,14 +10,14 @@ import numpy as np
 
 from attncli.analysis.calls.masks import CallMask
 from attncli.masks.findings import MOST_CELLS, Finding, Severity, in_batch
-from attncli.sources.live.lineage import Lineage
-from attncli.sources.live.told import Told
+from attncli.recording.lineage import Lineage
+from attncli.recording.told import Told
 from attncli.text import counted
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
-    from attncli.sources.live.losses import Loss, NextToken
+    from attncli.recording.losses import Loss, NextToken
 
 
 def answered(calls: Sequence[tuple[CallMask | None, Lineage | None]], loss: Loss) -> Iterator[tuple[int, Told]]:

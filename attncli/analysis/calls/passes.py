@@ -10,14 +10,14 @@ import numpy as np
 from attncli.analysis.calls.objective import answered
 from attncli.analysis.calls.steps import Beside, Taken
 from attncli.analysis.calls.tracks import Track
-from attncli.sources.live.call import Place
-from attncli.sources.live.lineage import Lineage
-from attncli.sources.live.told import Told
+from attncli.recording.attention_call import Place
+from attncli.recording.lineage import Lineage
+from attncli.recording.told import Told
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
 
-    from attncli.sources.live.losses import Loss
+    from attncli.recording.losses import Loss
 
 
 _BYTES_OF_A_CALL = 2048

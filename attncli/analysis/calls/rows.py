@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from attncli.analysis.calls.tracks import NOTHING_EXPECTED, Noticed, Span, Track, mask_said
 from attncli.errors import NotExposedError
 from attncli.masks.findings import Finding
-from attncli.sources.live.call import Api, Place
+from attncli.recording.attention_call import Api, Place
 from attncli.text import as_ranges, counted, visible
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Row:
         Raises:
             NotExposedError: nothing was kept, or the call shows too little of itself.
         """
-        from attncli.sources.live.traces import traces
+        from attncli.recording.to_trace import traces
 
         kept = [track.first for track in self.tracks if track.first is not None]
         by_module = [traces(call) for call in kept]

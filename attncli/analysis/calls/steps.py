@@ -15,8 +15,8 @@ import numpy as np
 from attncli.analysis.calls.masks import CallMask, Read
 from attncli.analysis.calls.objective import findings_of_answers
 from attncli.masks.findings import MOST_CELLS, Finding, Severity, in_batch
-from attncli.sources.live.call import Place
-from attncli.sources.live.told import Told
+from attncli.recording.attention_call import Place
+from attncli.recording.told import Told
 
 if TYPE_CHECKING:
     from jaxtyping import Bool

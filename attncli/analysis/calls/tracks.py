@@ -10,7 +10,7 @@ from typing import NamedTuple
 from attncli.analysis.calls.masks import UNKNOWN
 from attncli.analysis.calls.steps import Taken
 from attncli.masks.findings import Finding
-from attncli.sources.live.call import Api, Call, Place
+from attncli.recording.attention_call import Api, Call, Place
 
 NOT_READ = "not read: "
 _MOST_RULES = 8  # of a place, told apart

@@ -9,7 +9,7 @@ import numpy as np
 
 from attncli.analysis.calls.masks import CallMask
 from attncli.masks.findings import Finding
-from attncli.sources.live.call import Call
+from attncli.recording.attention_call import Call
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int

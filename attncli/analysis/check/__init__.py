@@ -8,16 +8,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 from attncli.analysis.check.report import Invariance, Report
+from attncli.checkpoints.options import LoadOptions, checked_options
+from attncli.checkpoints.signatures import Choice, LoadKeywords, spelling_out
 from attncli.errors import InputError
 from attncli.masks.findings import Finding
-from attncli.sources.keywords import Choice, LoadKeywords, spelling_out
-from attncli.sources.options import LoadOptions, checked_options
 from attncli.text import layers_named, several
 
 if TYPE_CHECKING:
     from attncli.analysis.check.probe import Probe, SeenLayer
-    from attncli.sources.pretrained.recording import Sublayer
-    from attncli.sources.reading import Sentence
+    from attncli.encoding.encode import Sentence
+    from attncli.engines.torch.recorder import Sublayer
 
 # Of different lengths, so that a batch of them is padded.
 DEFAULT_TEXTS = (
@@ -55,7 +55,7 @@ def check(
         documents: whether the texts are also packed into one sequence, where none may attend to another.
         layers: which layers to look at.
         special: whether the tokenizer adds its special tokens.
-        options: fields of `attncli.sources.options.LoadOptions`.
+        options: fields of `attncli.checkpoints.options.LoadOptions`.
 
     Raises:
         UsageError: an option does not exist, or the layers do not.
@@ -63,14 +63,14 @@ def check(
         NotExposedError: its attention cannot be observed.
         InputError: a text cannot be read, or is too long.
     """
-    from attncli.sources.pretrained import announce_import
+    from attncli.engines.torch import announce_import
 
     loading = checked_options(model, options, LoadOptions, "a checkpoint that transformers runs in several ways")
     announce_import("attn check", model, loading)
     from attncli.analysis.check.invariances import findings_of, invariances
     from attncli.analysis.check.probe import Probe
     from attncli.analysis.check.tokenizer import tokenizer_findings
-    from attncli.sources.pretrained.checkpoint import Checkpoint
+    from attncli.engines.torch.engine import Checkpoint
     from attncli.trace.selection import Indices
 
     def opened(how: LoadOptions) -> Probe:

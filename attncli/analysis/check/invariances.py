@@ -19,7 +19,7 @@ from attncli.text import visible
 if TYPE_CHECKING:
     from attncli.analysis.check.probe import Probe
     from attncli.analysis.check.states import States
-    from attncli.sources.reading import Sentence
+    from attncli.encoding.encode import Sentence
 
 # What to do about a change, by its code.
 _ADVICE = {

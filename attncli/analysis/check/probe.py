@@ -14,25 +14,25 @@ import numpy as np
 import torch
 
 from attncli.analysis.check.states import states, states_with_cache
+from attncli.encoding.encode import Sentence
+from attncli.engines.torch import attention_interface
+from attncli.engines.torch.attention_backend import switch
+from attncli.engines.torch.batch import padded
+from attncli.engines.torch.expected_masks import Implied, implied_masks
+from attncli.engines.torch.load import first_position
+from attncli.engines.torch.recorder import Batch, Recorder, Span, Sublayer
+from attncli.engines.torch.run_recorded import run
+from attncli.engines.torch.text_model import text_part
 from attncli.errors import NotExposedError
 from attncli.files import to_numpy
 from attncli.masks.expressions import Grid
-from attncli.sources.pretrained import interface
-from attncli.sources.pretrained.batch import padded
-from attncli.sources.pretrained.capture import run
-from attncli.sources.pretrained.implied import Implied, implied_masks
-from attncli.sources.pretrained.loading import first_position
-from attncli.sources.pretrained.part import text_part
-from attncli.sources.pretrained.recording import Batch, Recorder, Span, Sublayer
-from attncli.sources.pretrained.running import switch
-from attncli.sources.reading import Sentence
 from attncli.trace.layer import LayerTrace
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
     from attncli.analysis.check.states import States
-    from attncli.sources.pretrained.checkpoint import Checkpoint
+    from attncli.engines.torch.engine import Checkpoint
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Probe:
 
     def _audited(self, batch: Batch) -> Iterator[dict[Sublayer, SeenLayer]]:
         """Yield the layers of each sentence; several may stand in one row of the batch."""
-        switch(self.model, interface.EAGER_MASKS)
+        switch(self.model, attention_interface.EAGER_MASKS)
         request = replace(self.checkpoint.request, audits=True)
         count = len(batch.inputs["input_ids"])
         rows = batch._replace(spans=[batch.whole] * count)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from attncli.engines.torch.attention_backend import attempting
+from attncli.engines.torch.recorder import Span
 from attncli.errors import NotExposedError
 from attncli.files import to_numpy
-from attncli.sources.pretrained.recording import Span
-from attncli.sources.pretrained.running import attempting
 
 if TYPE_CHECKING:
     from jaxtyping import Float

@@ -10,7 +10,7 @@ from attncli.text import visible
 from attncli.trace.tokens import Tokens
 
 if TYPE_CHECKING:
-    from attncli.sources.reading import Reader
+    from attncli.encoding.encode import Reader
 
 
 def tokenizer_findings(reader: Reader, tokens: Tokens, known_padding: int | None) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from attncli.trace.selection import Indices
 from attncli.trace.trace import AXES, Derivation, Origin
 
 if TYPE_CHECKING:
-    from attncli.sources.keywords import Choice
+    from attncli.checkpoints.signatures import Choice
     from attncli.trace.layer import LayerTrace
     from attncli.trace.trace import Trace
 

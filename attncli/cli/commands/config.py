@@ -74,7 +74,7 @@ def config(
     if format_ == "json":
         environment.write([_document(chosen, ignored)])
         return
-    from attncli.sources.tensors.cache import held, place
+    from attncli.checkpoints.tensors.cache import held, place
 
     with environment.canvas("attn config") as shown:
         how = shown.palette("viridis"), shown.width
@@ -136,7 +136,7 @@ def _without_option() -> Iterator[_Line]:
 def _document(chosen: Sequence[_Line], ignored: Sequence[_Line]) -> str:
     import json
 
-    from attncli.sources.tensors.cache import held, place
+    from attncli.checkpoints.tensors.cache import held, place
 
     return json.dumps({
         "schema": "attncli.config/1",

@@ -17,8 +17,8 @@ from attncli.errors import ExitCode, InputError, UsageError, refusing
 
 if TYPE_CHECKING:
     from attncli.analysis.diff import Difference, Differences
-    from attncli.sources.reading import Given
-    from attncli.sources.stream import Sentence
+    from attncli.encoding.encode import Given
+    from attncli.engines.source import Sentence
     from attncli.trace.trace import Trace
 
 Texts = Annotated[

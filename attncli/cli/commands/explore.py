@@ -17,11 +17,11 @@ from attncli.cli.groups import Options
 from attncli.errors import UsageError, require
 
 if TYPE_CHECKING:
+    from attncli.encoding.encode import Given as Has
+    from attncli.engines.interactive import Asked
     from attncli.explore.command import Given
     from attncli.explore.look import Look
     from attncli.render.palette import Palette
-    from attncli.sources.asking import Asked
-    from attncli.sources.reading import Given as Has
 
 _OF_QUESTIONS = ("text", "pair", "target", "mask")
 
@@ -66,7 +66,7 @@ class Explored(Options):
         if self.target is None:
             return "text"
         if self.text is None and self.model is not None:
-            from attncli.sources.engines import decodes_alone
+            from attncli.engines.engine import decodes_alone
 
             if decodes_alone(self.model, **dict(self.load.said())):
                 return "target"
@@ -103,10 +103,10 @@ def explore(
     attn explore -m demo
     attn explore -m gpt2 --serve
     """
+    from attncli.engines.interactive import Question
     from attncli.explore.command import Seen, command_of
     from attncli.explore.look import Look
     from attncli.explore.served import end_with_who_types, is_served
-    from attncli.sources.asking import Question
 
     asks = Question(explored.sentence, explored.pair, explored.target, explored.mask)
     look = Look(asks, ramp=colors.ramp, range_=colors.range)
@@ -162,7 +162,7 @@ def _opened(environment: Environment, explored: Explored, has: Has) -> Asked:
         InputError: there is no trace in the file.
     """
     from attncli.cli.request import agreed, loading, refuse_beside_saved
-    from attncli.sources.asking import open_asked
+    from attncli.engines.interactive import open_asked
 
     if explored.from_ is not None:
         refuse_beside_saved(name for name, _ in explored.said() if name != "from_")

@@ -229,8 +229,8 @@ def _measured(
     from attncli.cli.request import Task, is_alone, jobs_of, made_of
     from attncli.cli.sentences import last_number
     from attncli.corpus.surveying import Surveying
-    from attncli.sources.repeated import repeated
-    from attncli.sources.stream import Sentence
+    from attncli.encoding.induction_probe import repeated
+    from attncli.engines.source import Sentence
     from attncli.trace.view import View
 
     if request.on is not None:

@@ -269,8 +269,8 @@ def convert(
 
 def _words(text: str) -> list[str]:
     """Return the words of a text, as the toy layer splits it."""
-    from attncli.sources.reading import check_texts
-    from attncli.sources.vocabulary import Words
+    from attncli.encoding.encode import check_texts
+    from attncli.encoding.vocabulary import Words
 
     check_texts(text)
     return [token.label for token in Words([text], None).encode(text, None)]

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from attncli.cli.environment import PictureFile, Terminal
+    from attncli.engines.torch.model_masks import LayerMask, SentenceMasks
     from attncli.masks.layout import Subject
     from attncli.render.palette import Palette
-    from attncli.sources.pretrained.masks import LayerMask, SentenceMasks
 
 
 def model(
@@ -53,11 +53,11 @@ def model(
     attn mask model gpt2 "time flies" "fruit flies like a banana"
     attn mask model gpt2 "time flies like an arrow" --past 3 -F json
     """
+    from attncli.checkpoints.options import LoadOptions, checked_options
     from attncli.cli.progress import status
     from attncli.cli.sentences import say_how_taken
-    from attncli.sources.chat import refuse_beside_chat
-    from attncli.sources.options import LoadOptions, checked_options
-    from attncli.sources.pretrained import announce_import
+    from attncli.encoding.chat import refuse_beside_chat
+    from attncli.engines.torch import announce_import
     from attncli.trace.selection import Indices
 
     chosen = output.chosen()
@@ -71,7 +71,7 @@ def model(
             model, dict(hub.said()) | dict(prompt.said()), LoadOptions, "a checkpoint that transformers runs"
         )
         announce_import("attn mask model", model, loading)
-        from attncli.sources.pretrained.masks import BlankCheckpoint
+        from attncli.engines.torch.model_masks import BlankCheckpoint
 
         every, special = (Indices.of("layer", None), Indices.of("head", None)), not no_special
         blank = BlankCheckpoint(model, *every, kind=None, mask=None, special=special, options=loading, given="any")

@@ -80,8 +80,8 @@ def run(
     from attncli.analysis.calls import watching_all
     from attncli.analysis.calls.calls import Calls
     from attncli.masks.findings import fails, parse_fail_on
-    from attncli.sources.live.notes import described
-    from attncli.sources.live.program import ending_after, program_of, run_program
+    from attncli.recording.notes import described
+    from attncli.recording.run_script import ending_after, program_of, run_program
 
     target, *arguments = [*([] if module is None else [module]), *(program or [])] or [""]
     if not target:

@@ -106,7 +106,7 @@ def _made(
     from attncli.corpus.local import answered, together_from
     from attncli.corpus.tokenizing import Tokenizing
     from attncli.corpus.work import in_windows
-    from attncli.sources.stream import SHARED_LATE
+    from attncli.engines.source import SHARED_LATE
 
     if asked.from_ is not None:
         from attncli.trace.store import load

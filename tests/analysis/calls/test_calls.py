@@ -14,7 +14,7 @@ from attncli.analysis.calls.calls import Calls
 from attncli.analysis.calls.expected import UnexpectedError
 from attncli.analysis.calls.rows import joined
 from attncli.errors import NotExposedError, UsageError
-from attncli.sources.live.call import Call
+from attncli.recording.attention_call import Call
 
 
 def taken(*calls: Call, **how: Any) -> Calls:

@@ -14,7 +14,7 @@ from attncli.analysis.calls.expected import UnexpectedError
 from attncli.masks.expressions import Grid, Pad, replaced
 from attncli.masks.padding import OddQueries
 from attncli.masks.recognition import Rule, Variant, rule_of
-from attncli.sources.live.call import Call, Place
+from attncli.recording.attention_call import Call, Place
 
 MASKS = [*drawn(0, 1000)]
 

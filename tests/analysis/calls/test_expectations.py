@@ -8,7 +8,7 @@ from attncli.analysis.calls.expectations import Expectations, split_pattern
 from attncli.analysis.calls.expected import UnexpectedError
 from attncli.errors import UsageError
 from attncli.masks.findings import Finding
-from attncli.sources.live.call import Call
+from attncli.recording.attention_call import Call
 
 ENCODER, SELF, CROSS = (
     place(line, name) for line, name in enumerate(("encoder.0", "decoder.0.self", "decoder.0.cross"))

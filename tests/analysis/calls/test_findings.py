@@ -8,7 +8,7 @@ from live_calls import CAUSAL, LENGTHS, REAL, B, H, T, given, padding, place, sd
 
 from attncli.analysis.calls.calls import Calls
 from attncli.masks.findings import Finding
-from attncli.sources.live.call import Call, Given
+from attncli.recording.attention_call import Call, Given
 
 INF = float("inf")
 LEAST = torch.finfo(torch.float32).min

@@ -243,7 +243,7 @@ def test_nothing_is_looked_at_before_nan_was_seen(model: Model, x: Tensor, monke
     def fails(*_: Tensor) -> bool:
         raise AssertionError
 
-    monkeypatch.setattr("attncli.sources.live.watching.has_nan", fails)
+    monkeypatch.setattr("attncli.recording.watch.has_nan", fails)
     with attncli.watch() as calls:
         model(x)
         model(x)

@@ -1,0 +1,1 @@
+"""Checkpoints: a name, a folder or a file in; its configuration and its tensors out."""

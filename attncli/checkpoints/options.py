@@ -1,0 +1,301 @@
+"""The options of the sources, as the command line and Python name them: toy layer, checkpoints, tokenizers.
+
+What a source does not know is refused, with the option that was probably meant; nothing is ignored.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
+from importlib.util import find_spec
+from typing import Any, Literal, TypeVar, get_args
+
+from attncli.errors import UsageError
+from attncli.text import visible
+
+_OF_EVERY_SOURCE = ("layers", "heads", "mask", "special", "model", "pair", "target")
+
+
+def refuse_unknown(given: Mapping[str, Any], known: Any, place: str) -> None:
+    """Refuse options that a source does not have.
+
+    Args:
+        given: the options by name.
+        known: the dataclass whose fields are the source's options.
+        place: what those of another source do not apply to, and what to do.
+
+    Raises:
+        UsageError: one of them is not among the fields.
+    """
+    names = {field.name for field in fields(known)}
+    for name in sorted(given.keys() - names):
+        # Needed for an error alone.
+        from attncli.text import did_you_mean
+
+        if name in {field.name for options in (ToyOptions, EngineOptions) for field in fields(options)}:
+            raise UsageError(f"--{name.replace('_', '-')} does not apply to {place}")
+        # The command line has none that is unknown here.
+        possible = {*_OF_EVERY_SOURCE, *names} - {name}
+        raise UsageError(f"no such option: {visible(name)}{did_you_mean(name, sorted(possible))}")
+
+
+Engine = Literal["auto", "native", "transformers"]
+ENGINES: tuple[str, ...] = get_args(Engine)
+_UNITS = ("", "k", "m", "g", "t")
+_SIZE = re.compile(r"(\d{1,12}(?:\.\d+)?) *([kmgt]?)b?", re.IGNORECASE)
+Dtype = Literal["auto", "float32", "float16", "bfloat16", "float64"]
+DTYPES: tuple[str, ...] = get_args(Dtype)
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """How a checkpoint is loaded; the fields are the command's options.
+
+    Attributes:
+        revision: branch, tag or commit on the hub.
+        dtype: of the weights; None is float32 on the CPU and the checkpoint's own on an accelerator.
+        device: where it runs.
+        offline: use the local cache only.
+        trust_remote_code: run the Python code that the checkpoint brings.
+        allow_pickle: read .bin weights too, with torch's restricted unpickler.
+        device_map: how accelerate spreads the model over several devices, such as `auto`.
+        truncate: cut a text to the tokens that the model has positions for.
+        chat: read a sentence as a user's turn, through the checkpoint's chat template.
+        system: what the system's turn says, which stands before it.
+        base: folder or hub name of the model under an adapter; None is the one that the adapter names.
+        whole_files: download a checkpoint whole, in place of what a run reads of it.
+        yes: whether as much is fetched from the hub as a run takes, however much that is.
+        cache_limit: how large the cache of fetched tensors may become, such as `20GB`.
+    """
+
+    revision: str | None = None
+    dtype: str | None = None
+    device: str = "cpu"
+    offline: bool = False
+    trust_remote_code: bool = False
+    allow_pickle: bool = False
+    device_map: str | None = None
+    truncate: bool = False
+    chat: bool = False
+    system: str | None = None
+    base: str | None = None
+    whole_files: bool = False
+    yes: bool = False
+    cache_limit: str = "20GB"
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be before anything is loaded."""
+        if self.system is not None and not self.chat:
+            raise UsageError("--system is the first turn of a chat; give --chat as well")
+        if self.device_map is not None:
+            if self.device != "cpu":
+                raise UsageError("--device and --device-map both say where the model runs; drop one of them")
+            if find_spec("accelerate") is None:
+                raise UsageError("--device-map needs the accelerate library: pip install 'attncli[accelerate]'")
+        if self.dtype not in (None, *DTYPES):
+            raise UsageError(f"--dtype '{visible(str(self.dtype))}': expected one of {', '.join(DTYPES)}")
+        self.most_cached  # noqa: B018  a size that is none is refused here
+
+    @property
+    def most_cached(self) -> int:
+        """The bytes that the cache of fetched tensors may have."""
+        said = _SIZE.fullmatch(str(self.cache_limit).strip())
+        if said is None:
+            raise UsageError(f"--cache-limit '{visible(str(self.cache_limit))}': expected a size such as 500MB or 20GB")
+        return int(float(said[1]) * 1000 ** _UNITS.index(said[2].lower()))
+
+
+@dataclass(frozen=True)
+class EngineOptions(LoadOptions):
+    """What computes a checkpoint, and how it is loaded.
+
+    Attributes:
+        engine: `transformers`; `native`, in NumPy, for the common families; or `auto`, the native one where it gives
+            the same numbers.
+        verify: let both compute it, and show how far they are apart.
+    """
+
+    engine: str = "auto"
+    verify: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be before anything is loaded."""
+        super().__post_init__()
+        if self.engine not in ENGINES:
+            raise UsageError(f"--engine '{visible(str(self.engine))}': expected one of {', '.join(ENGINES)}")
+        if self.verify and self.engine == "transformers":
+            raise UsageError("--verify compares the native engine with transformers; give --engine native or auto")
+
+
+_Options = TypeVar("_Options")
+
+
+def checked_options(model: str, options: Mapping[str, Any], known: type[_Options], place: str) -> _Options:
+    """Return options that fit a checkpoint's name.
+
+    Args:
+        model: folder or hub name.
+        options: by name.
+        known: the dataclass that they are fields of.
+        place: see `refuse_unknown`.
+
+    Raises:
+        UsageError: one of them does not exist, or does not apply.
+    """
+    refuse_unknown(options, known, place)
+    if not isinstance(model, str):
+        raise UsageError("model: expected a checkpoint's folder or its name on the hub, as text")
+    from attncli.checkpoints.folder import opened  # which the toy layer does not need
+
+    if os.path.isdir(opened(model)) and "revision" in options:
+        raise UsageError("--revision names a version on the hub; it does not apply to a folder")
+    return known(**options)
+
+
+INITS = ("scaled", "normal", "uniform", "linear", "zeros")
+RNGS = ("numpy", "torch")
+PROJECTS = {"qkv": ("q", "k", "v"), "qk": ("q", "k"), "none": ()}
+Positions = Literal["none", "sinusoidal"]
+POSITIONS: tuple[str, ...] = get_args(Positions)
+
+_LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
+_LARGEST = 100_000_000  # numbers in one weight matrix; a typing slip should not fill the memory
+
+
+@dataclass(frozen=True)
+class ToyOptions:
+    """How the toy layer is made; the fields are the command's options.
+
+    Attributes:
+        d_model: width of the embeddings.
+        num_heads: heads; None is 4, or 1 without projections, where all heads would be the same.
+        d_k: query/key width of each head; None is d_model / num_heads.
+        d_v: value width of each head; None is d_model / num_heads.
+        init: how weights are drawn; None is `scaled`: N(0, 1/d_model), `normal` N(0, 1), `uniform` U[0, 1), `linear`
+            nn.Linear's default with its bias, `zeros`.
+        project: which of Q, K, V are projected; the rest are the embeddings themselves.
+        positions: `sinusoidal` adds the encoding of Vaswani et al. 2017, section 3.5.
+        scale: `sqrt` is 1/√d_k, `none` is 1, or a number.
+        seed: seed of the draws.
+        rng: whose random numbers.
+        vocab: `words`, or a tokenizer (a tokenizer.json, a folder that holds one, or a hub name).
+        vocab_size: size of the vocabulary, which is how many rows torch's embedding has; None is the number of words,
+            or of the tokenizer's tokens.
+        out_proj: whether the concatenated heads are projected by W_o; None is yes, unless nothing is projected.
+        offline: look for a tokenizer's name in the local cache only.
+    """
+
+    d_model: int = 32
+    num_heads: int | None = None
+    d_k: int | None = None
+    d_v: int | None = None
+    init: str | None = None
+    project: str = "qkv"
+    positions: str = "none"
+    scale: str | float = "sqrt"
+    seed: int = 0
+    rng: str = "numpy"
+    vocab: str = "words"
+    vocab_size: int | None = None
+    out_proj: bool | None = None
+    offline: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no layer, before anything is drawn."""
+        if not isinstance(self.vocab, str):
+            raise UsageError("--vocab: expected words, or a tokenizer.json, its folder or its hub name")
+        choices: dict[str, Collection[str]] = {"init": INITS, "project": PROJECTS, "positions": POSITIONS, "rng": RNGS}
+        for name, allowed in choices.items():
+            value = getattr(self, name)
+            if value not in allowed and not (name == "init" and value is None):
+                raise UsageError(f"--{name} '{visible(str(value))}': expected one of {', '.join(allowed)}")
+        for name in ("d_model", "num_heads", "d_k", "d_v", "vocab_size"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise UsageError(f"--{name.replace('_', '-')} {value}: expected 1 or more")
+        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
+            raise UsageError(f"--seed {self.seed}: expected 0 to 2^63 - 1")
+        for name, is_projected in (("d_k", self.project != "none"), ("d_v", self.project == "qkv")):
+            if getattr(self, name) not in (None, self.d_model) and not is_projected:
+                option = "--" + name.replace("_", "-")
+                raise UsageError(
+                    f"{option} does not apply to --project {self.project}: there it is d_model, {self.d_model}"
+                )
+        is_split = (self.d_k is None and self.project != "none") or (self.d_v is None and self.project == "qkv")
+        if is_split and self.d_model % self.heads:
+            raise UsageError(
+                f"--d-model {self.d_model} does not divide into {self.heads} heads; give --d-k and --d-v, "
+                "or another --num-heads"
+            )
+        if self.init is not None and self.project == "none" and not self.has_out_projection:
+            raise UsageError("--init does not apply to --project none, which has no weights; drop one of them")
+        rows = max(self.vocab_size or 1, self.heads * self.key_width, self.heads * self.value_width)
+        if rows * self.d_model > _LARGEST:
+            raise UsageError(f"these sizes make a matrix of over {_LARGEST:,} numbers; make them smaller")
+        self.scale_factor  # noqa: B018  a scale that is no number is refused here
+
+    @property
+    def weights(self) -> str:
+        """How weights are drawn."""
+        return self.init or "scaled"
+
+    @property
+    def heads(self) -> int:
+        """`H`."""
+        return self.num_heads or (1 if self.project == "none" else 4)
+
+    @property
+    def key_width(self) -> int:
+        """`D`."""
+        return self.d_model if self.project == "none" else self.d_k or self.d_model // self.heads
+
+    @property
+    def value_width(self) -> int:
+        """`Dv`."""
+        return self.d_v or self.d_model // self.heads if self.project == "qkv" else self.d_model
+
+    @property
+    def has_out_projection(self) -> bool:
+        """Whether there is a W_o."""
+        return self.project != "none" if self.out_proj is None else self.out_proj
+
+    @property
+    def scale_factor(self) -> float:
+        """What multiplies q·k."""
+        if self.scale == "sqrt":
+            return 1 / math.sqrt(self.key_width)
+        if self.scale == "none":
+            return 1.0
+        try:
+            factor = float(self.scale)
+        except (TypeError, ValueError):
+            factor = math.nan
+        if not abs(factor) <= _LARGEST_FLOAT32:
+            raise UsageError(
+                f"--scale '{visible(str(self.scale))}': expected sqrt, none or a number that float32 holds"
+            )
+        return factor
+
+
+@dataclass(frozen=True)
+class VocabularyOptions:
+    """Which vocabulary reads the text, without a checkpoint; see `options.ToyOptions`."""
+
+    vocab: str = "words"
+    offline: bool = False
+
+
+@dataclass(frozen=True)
+class TokenizerOptions:
+    """How a checkpoint's tokenizer is loaded, and what it makes of a text; see `options.LoadOptions`."""
+
+    revision: str | None = None
+    offline: bool = False
+    trust_remote_code: bool = False
+    truncate: bool = False
+    chat: bool = False
+    system: str | None = None
+    base: str | None = None

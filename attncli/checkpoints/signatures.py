@@ -1,0 +1,125 @@
+"""The options of the Python functions, each with its type and its default, for editors, type checkers and `help`.
+
+A function writes `**options: Unpack[SourceKeywords]`, which a type checker and an editor read, and is decorated with
+`spelling_out`, so that `inspect.signature`, `help` and a notebook list the same options with their defaults. What an
+option means stands where its default does: in the dataclasses of `attncli.checkpoints.options`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from inspect import Parameter, signature
+from typing import Any, Literal, TypedDict, TypeVar, get_type_hints
+
+from attncli.checkpoints.options import Dtype, Engine, Positions
+
+Choice = str | int | Iterable[int] | None
+"""Which layers or heads: an index, several, a text such as `2-4`, or `all`; None is all of them."""
+
+Kind = Literal["self", "encoder", "decoder", "cross"]
+Init = Literal["scaled", "normal", "uniform", "linear", "zeros"]
+Project = Literal["qkv", "qk", "none"]
+Rng = Literal["numpy", "torch"]
+
+
+class LoadKeywords(TypedDict, total=False):
+    """How a checkpoint is loaded; see `attncli.checkpoints.options.LoadOptions`."""
+
+    revision: str | None
+    dtype: Dtype | None
+    device: str
+    offline: bool
+    trust_remote_code: bool
+    allow_pickle: bool
+    device_map: str | None
+    truncate: bool
+    chat: bool
+    system: str | None
+    base: str | None
+    whole_files: bool
+    yes: bool
+    cache_limit: str
+
+
+class MakingKeywords(LoadKeywords, total=False):
+    """How the toy layer is made, or a checkpoint is run; see `ToyOptions` and `EngineOptions` beside these."""
+
+    engine: Engine
+    verify: bool
+    d_model: int
+    num_heads: int | None
+    d_k: int | None
+    d_v: int | None
+    init: Init | None
+    project: Project
+    positions: Positions
+    scale: Literal["sqrt", "none"] | float
+    seed: int
+    rng: Rng
+    vocab: str
+    vocab_size: int | None
+    out_proj: bool | None
+
+
+class SourceKeywords(MakingKeywords, total=False):
+    """What is run on a sentence: everything that `open_source` takes, but for which layers are recorded."""
+
+    model: str | None
+    heads: Choice
+    kind: Kind | None
+    mask: str | None
+    special: bool
+    generate: int
+
+
+class InspectKeywords(SourceKeywords, total=False):
+    """The same, and which layers are recorded."""
+
+    layers: Choice
+
+
+class VocabularyKeywords(TypedDict, total=False):
+    """How the toy layer's vocabulary, or a checkpoint's tokenizer, is read; see `attncli.checkpoints.options`."""
+
+    vocab: str
+    revision: str | None
+    offline: bool
+    trust_remote_code: bool
+    truncate: bool
+    chat: bool
+    system: str | None
+    base: str | None
+
+
+class TokenizeKeywords(VocabularyKeywords, total=False):
+    """The same, and what reads the text."""
+
+    model: str | None
+    special: bool
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def spelling_out(keywords: type, *homes: Callable[..., Any]) -> Callable[[_Function], _Function]:
+    """Return a decorator that puts the options behind `**options` into what a function says of itself.
+
+    Args:
+        keywords: the options, a TypedDict.
+        homes: where their defaults are: dataclasses, and functions. The options are listed in their order.
+    """
+    types = get_type_hints(keywords)
+    defaults = {name: one.default for home in homes for name, one in signature(home).parameters.items()}
+    options = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=types[name])
+        for name, default in defaults.items()
+        if name in types
+    ]
+
+    def decorated(function: _Function) -> _Function:
+        written = signature(function)
+        own = [one for one in written.parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
+        function.__signature__ = written.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
+        return function
+
+    return decorated

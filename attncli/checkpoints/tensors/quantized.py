@@ -1,0 +1,143 @@
+"""A store whose tensors are stored as codes and scales: what they stand for is computed where it is read.
+
+The numbers of a tensor are those of the definition of its form, in float32. What a form does to the hidden states on
+top (activations in eight bits) is no part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attncli.checkpoints.folder import read_json
+from attncli.checkpoints.tensors import Store, Stored
+from attncli.checkpoints.tensors.awq import awq
+from attncli.checkpoints.tensors.bit_packing import Packed, Undone
+from attncli.checkpoints.tensors.bitsandbytes import bitsandbytes
+from attncli.checkpoints.tensors.compressed import compressed
+from attncli.checkpoints.tensors.fp8 import fp8
+from attncli.checkpoints.tensors.gptq import gptq
+from attncli.checkpoints.tensors.modelopt import modelopt
+from attncli.checkpoints.tensors.mxfp4 import mxfp4
+from attncli.checkpoints.weight_checks import unknown_quantization
+from attncli.errors import LoadError
+from attncli.text import visible
+from attncli.trace.tokens import brief
+
+METHODS: dict[str, Callable[[Packed, Mapping[str, Any]], dict[str, Undone]]] = {
+    "awq": awq,
+    "bitsandbytes": bitsandbytes,
+    "compressed-tensors": compressed,
+    "fbgemm_fp8": modelopt,  # whose FP8 with a scale for each row it is
+    "fp8": fp8,
+    "gptq": gptq,
+    "modelopt": modelopt,
+    "mxfp4": mxfp4,
+}
+_FIELDS = ("quantization_config", "quantization")  # the second is that of MLX
+# What the fields that are read hold, of whichever method; those that are lists or tables are looked at where they are.
+_TYPES = dict.fromkeys(("bits", "w_bit", "group_size"), int) | dict.fromkeys(
+    ("version", "checkpoint_format", "format", "quant_algo"), str
+)
+_LARGEST = 2**31
+_BY_MODELOPT = "hf_quant_config.json"
+
+
+class Dequantized:
+    """The tensors of a store, those that are quantized by the numbers that they stand for.
+
+    See `attncli.checkpoints.tensors.Store`.
+
+    Args:
+        store: with the codes and the scales.
+        method: that made them.
+        undone: the tensors that are quantized, by the names that they have in the model.
+    """
+
+    def __init__(self, store: Store, method: str, undone: Mapping[str, Undone]) -> None:
+        self._store = store
+        self._undone = undone
+        self.form = f"{method}, dequantized"
+        parts = {part for each in undone.values() for part in each.parts}
+        self.names = dict.fromkeys([*(name for name in store.names if name not in parts), *undone]).keys()
+
+    def stored(self, name: str) -> Stored:
+        """See `attncli.checkpoints.tensors.Store.stored`."""
+        undone = self._undone.get(name)
+        return self._store.stored(name) if undone is None else Stored(undone.type, undone.shape)
+
+    def prepare(self, names: Collection[str]) -> None:
+        """See `attncli.checkpoints.tensors.Store.prepare`."""
+        parts = (self._undone[name].parts if name in self._undone else (name,) for name in names)
+        self._store.prepare([part for each in parts for part in each])
+
+    def read(self, name: str) -> np.ndarray[Any, Any]:
+        """See `attncli.checkpoints.tensors.Store.read`."""
+        undone = self._undone.get(name)
+        return self._store.read(name) if undone is None else undone.read()
+
+    def rows(self, name: str, indices: Sequence[int]) -> np.ndarray[Any, Any]:
+        """See `attncli.checkpoints.tensors.Store.rows`."""
+        undone = self._undone.get(name)
+        return self._store.rows(name, indices) if undone is None else undone.read()[list(indices)]
+
+
+def dequantized(store: Store, folder: Path) -> Store:
+    """Return a store of the numbers that the tensors of a checkpoint stand for, by what its files say.
+
+    Args:
+        store: of its tensors as they are stored.
+        folder: with its config.json.
+
+    Raises:
+        LoadError: they are quantized in a way that is not known, or are not what their form says.
+    """
+    whole = read_json(folder / "config.json")
+    said = _quantization(whole)
+    if said is None and (folder / _BY_MODELOPT).is_file():
+        inner = read_json(folder / _BY_MODELOPT).get("quantization")
+        said = {"quant_method": "modelopt", **(inner if isinstance(inner, Mapping) else {})}
+    if said is None:
+        return store
+    if not store.names:
+        _refuse_pickles(folder)
+        return store  # its files are not here yet
+    method = said.get("quant_method") if isinstance(said, Mapping) else None
+    if not isinstance(method, str) or method not in METHODS:
+        raise unknown_quantization(str(folder), "MLX" if method is None and "quantization" in whole else method)
+    packed = Packed(store, folder)
+    _check_types(packed, said)
+    undone = METHODS[method](packed, said)
+    return Dequantized(store, method, undone) if undone else store
+
+
+def _check_types(packed: Packed, said: Mapping[str, Any]) -> None:
+    """Raise LoadError where a field of a quantization holds something else than its name says, such as a list."""
+    for field, kind in _TYPES.items():
+        value = said.get(field)
+        is_fit = value is None or type(value) is kind
+        if not is_fit or (isinstance(value, int) and abs(value) >= _LARGEST):
+            raise packed.unread(f"{field} {brief(repr(value))}")
+
+
+def _refuse_pickles(folder: Path) -> None:
+    if any(folder.glob("*.bin")):
+        raise LoadError(
+            f"the weights of {visible(str(folder))} are quantized, and such weights are read from safetensors alone; "
+            "save them as safetensors"
+        )
+
+
+def _quantization(config: Mapping[str, Any]) -> Any:
+    """Return what a config.json says of how the weights are quantized; None if they are not."""
+    text = config.get("text_config")
+    places = [config, text] if isinstance(text, Mapping) else [config]
+    return next((place[field] for place in places for field in _FIELDS if place.get(field) is not None), None)
+
+
+def without_quantization(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a config.json says of the model, not of how its weights are stored."""
+    return {field: value for field, value in config.items() if field not in _FIELDS}

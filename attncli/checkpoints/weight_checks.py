@@ -1,0 +1,260 @@
+"""How the weights of a checkpoint are stored; both engines refuse weights that they would misread.
+
+A quantization that nobody undoes, an adapter that nobody applies, a tensor that nobody reads: the numbers look like any
+others, but they are not the model's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attncli.checkpoints.folder import check_folder, is_gguf
+from attncli.checkpoints.suggestions import nearby
+from attncli.checkpoints.weight_formats import other_form
+from attncli.errors import LoadError
+from attncli.text import visible
+
+if TYPE_CHECKING:
+    from attncli.checkpoints.tensors import Store
+
+_WEIGHTS = (".safetensors", ".bin")
+_FLOATS = ("F64", "F32", "F16", "BF16")  # that are the numbers themselves; F8_E4M3 and I8 are so many steps of a scale
+# hf_quant_config.json (ModelOpt), quantize_config.json (GPTQ), quant_config.json (AWQ), quanto_qmap.json (Quanto), …
+_QUANTIZATION = re.compile(r"(^|_)quant(o|ized?|izer|ization)?(_[^.]*)?\.json$|^smash_config\.json$")
+_OF_ONNX = {"per_model_config", "op_types", "op_types_to_quantize"}  # how transformers.js made other files, in onnx/
+_MOST_BYTES = 1 << 20  # of such a file
+
+# What a name says of a tensor by one of its words: weight_scale_inv, qzeros, weight.absmax, lora_A.
+_WORD = r"(?:^|[._:])(?:{})(?=[._:]|$)"
+_OF_QUANTIZATION = re.compile(
+    _WORD.format(
+        r"q?scales?|q?zeros?|zero_points?|qweight|qdata|quant\w*|absmax|amax|packed|codebooks?|g_idx|scb|weight_quantizer"
+    ),
+    re.IGNORECASE,
+)
+# Of what runs through the weights, or is kept of it: who computes in floats needs none of it.
+_OF_ACTIVATIONS = re.compile(
+    _WORD.format(r"(?:(?:in|out)put|act(?:ivation)?|prob|[qkv]|kv|[kv]_cache)_(?:\w+_)?(?:scales?|zero_points?|amax)")
+    + r"|(?:in|out)put_quantizer"
+)
+_OF_ADAPTER = re.compile(_WORD.format(r"lora_\w+|ia3_l|hada_\w+|lokr_\w+|token_adapter"))
+# Masks and angles that older versions of transformers saved, and what tools have counted: no parameters.
+_BUFFERS = re.compile(
+    r"att(entio)?n\.(masked_)?bias$|rotary|inv_freq|(position_ids|causal_mask|_cached|_extra_state)$"
+    r"|(num_batches_tracked|total_ops|total_params)$"
+)
+
+_MERGE = "merge it with peft's merge_and_unload and save the model, or save it as a folder of its own"
+_ADVICE = "give the checkpoint that it was made from"
+
+
+def check_path(name: str) -> None:
+    """Raise LoadError for a path where there is nothing and that cannot be a name on the hub."""
+    if not os.path.exists(name) and name.lower().endswith(".gguf"):
+        near = nearby(name) or "; check the path"
+        raise LoadError(f"the checkpoint '{visible(name)}' was not found: there is no such file{near}")
+    if not os.path.exists(name) and (os.path.isabs(name) or name.startswith(("./", "../")) or not _is_name(name)):
+        near = nearby(name) or "; check the path"
+        raise LoadError(f"the checkpoint '{visible(name)}' was not found: there is no such folder{near}")
+
+
+def _is_name(name: str) -> bool:
+    """Return whether something can be a name on the hub, or that of a folder in a repository there."""
+    parts = name.split("/")
+    is_here = os.path.isdir("/".join(parts[:2]))  # where somebody looks for a folder that there is not
+    return len(parts) < 3 or (all(part.strip(".") for part in parts) and not is_here)
+
+
+def check_is_checkpoint(name: str) -> None:
+    """Refuse a path that is not the folder of a checkpoint; a name on the hub passes.
+
+    Raises:
+        LoadError: it is a file, a folder without a configuration, or a path where there is nothing.
+    """
+    check_path(name)
+    if is_gguf(name):
+        raise LoadError(
+            f"{visible(name)} is a GGUF file, which the native engine alone reads; this takes a checkpoint's folder"
+        )
+    if os.path.isfile(name):
+        raise LoadError(f"{visible(name)} is a file; --model takes a checkpoint's folder or its name on the hub")
+    if os.path.isdir(name):
+        check_folder(Path(name))
+        if not os.path.isfile(os.path.join(name, "config.json")):
+            if files := [file for file in _files(Path(name)) if file.lower().endswith(".gguf")]:
+                raise LoadError(
+                    f"the folder {visible(name)} has no config.json but a GGUF file; give the file itself: "
+                    f"{visible(os.path.join(name, files[0]))}"
+                )
+            if said := other_form(Path(name)):
+                raise LoadError(f"the folder {visible(name)} has no config.json, and weights {said}")
+            raise LoadError(
+                f"the folder {visible(name)} is no checkpoint: it has no config.json; give the folder that "
+                "save_pretrained wrote"
+            )
+
+
+def check_beside(name: str, folder: Path) -> None:
+    """Refuse a checkpoint whose weights cannot be opened.
+
+    Args:
+        name: of the checkpoint.
+        folder: where its files are; one that is not there yet has nothing wrong with it.
+
+    Raises:
+        LoadError: there are weights that cannot be opened.
+    """
+    beside = _files(folder)
+    for file in beside:
+        if file.endswith(_WEIGHTS):  # safetensors says of one that it may not open that there is none
+            try:
+                (folder / file).open("rb").close()
+            except OSError as error:
+                raise LoadError(f"the weights {visible(str(folder / file))} cannot be read: {error.strerror}") from None
+
+
+def check_is_undone(name: str, folder: Path, store: Store) -> None:
+    """Refuse a checkpoint where a file beside the weights tells of a quantization that its store does not undo.
+
+    Raises:
+        LoadError: there is such a file.
+    """
+    for file in () if store.form else filter(_QUANTIZATION.search, _files(folder)):
+        if not _is_of_onnx(folder / file):
+            raise LoadError(
+                f"the weights of {visible(name)} are quantized, says {visible(file)} beside them, and its config.json "
+                f"does not say how; {_ADVICE}"
+            )
+
+
+def _files(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def _is_of_onnx(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            said = json.loads(file.read(_MOST_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(said, Mapping) and not _OF_ONNX.isdisjoint(said)
+
+
+def unknown_quantization(name: str, method: Any) -> LoadError:
+    """Return the error for a checkpoint that is quantized by a method that is not undone; None: it does not say."""
+    how = "its config.json does not say how" if method is None else f"attn does not read '{visible(str(method))}'"
+    return LoadError(f"the weights of {visible(name)} are quantized, and {how}; {_ADVICE}")
+
+
+def check_types(name: str, store: Store, floating: Iterable[str], head: str) -> None:
+    """Refuse weights that are stored as codes (int8, float8) where the model has floats: a cast would hide it.
+
+    Args:
+        name: of the checkpoint.
+        store: its tensors.
+        floating: the tensors of the model that are floats, and that run.
+        head: see `check_unread`.
+
+    Raises:
+        LoadError: one of them is stored as something else.
+    """
+    bare = {tensor.removeprefix(head) for tensor in floating}
+    types = {each: store.stored(each).type for each in store.names if each.removeprefix(head) in bare}
+    if codes := sorted(each for each, kind in types.items() if kind not in _FLOATS):
+        raise LoadError(
+            f"the weights of {visible(name)} are quantized, and nobody reads how ({_some(codes)}: stored as "
+            f"{types[codes[0]]}, and its scale is missing); {_ADVICE}"
+        )
+
+
+def check_unread(
+    name: str, unread: Collection[str], modules: Iterable[str], head: str, is_undone: bool
+) -> tuple[str, ...]:
+    """Judge the tensors of a checkpoint that its model does not read; return notes for the user.
+
+    Tensors of heads, poolers, towers and layers that were left out are usual. A tensor beside those of a module that
+    runs is not.
+
+    Args:
+        name: of the checkpoint.
+        unread: the tensors.
+        modules: the parts of the model that run, by the names that their tensors begin with.
+        head: what names begin with, or not, by how the checkpoint was saved: `model.`
+        is_undone: whether the weights are quantized, and their store gives the numbers that they stand for.
+
+    Raises:
+        LoadError: some belong to an adapter, or without them others are not the numbers that they stand for.
+    """
+    adapter: list[str] = []
+    scales: list[str] = []
+    others: list[str] = []
+    bare = {module.removeprefix(head) for module in modules}
+    owners = bare | {head + module for module in bare}
+    whole = _whole_models(unread)
+    for tensor in sorted(unread):
+        owner, rest = _place(tensor, owners, whole)
+        if _BUFFERS.search(tensor) or not owner:
+            continue
+        if _OF_ADAPTER.search(rest):
+            adapter.append(tensor)
+        elif _OF_QUANTIZATION.search(rest) and not (is_undone and _OF_ACTIVATIONS.search(rest)):
+            scales.append(tensor)
+        elif _in_layer(owner):
+            others.append(tensor)
+    if adapter:
+        raise LoadError(
+            f"the weights of {visible(name)} hold an adapter ({_some(adapter)}) that nobody applies; {_MERGE}"
+        )
+    if scales:
+        raise LoadError(
+            f"the weights of {visible(name)} are quantized, and nobody reads how ({_some(scales)}); {_ADVICE}"
+        )
+    if not others:
+        return ()
+    return (
+        f"the weights of {visible(name)} have tensors in layers that run which its model does not read "
+        f"({_some(others)}); check that the files belong to this config.json",
+    )
+
+
+def _whole_models(unread: Iterable[str]) -> set[str]:
+    """Return the prefixes under which there are weights, not only scales or adapters: other models, such as towers.
+
+    Under another prefix, scales alone are those of the model's own layers.
+    """
+    parts = [
+        tensor.split(".") for tensor in unread if not _OF_QUANTIZATION.search(tensor) and not _OF_ADAPTER.search(tensor)
+    ]
+    return {".".join(each[:end]) for each in parts for end in range(1, len(each))}
+
+
+def _place(tensor: str, modules: Collection[str], whole: Collection[str]) -> tuple[str, str]:
+    """Return the part of a model that a tensor belongs to, and the rest of its name; no part if none of it runs."""
+    parts = tensor.split(".")
+    first_index = next((place for place, part in enumerate(parts) if part.isdigit()), 0)
+    for start in range(first_index + 1):
+        if ".".join(parts[:start]) in whole:
+            continue
+        for end in range(len(parts) - 1, start, -1):
+            owner, rest = ".".join(parts[start:end]), parts[end:]
+            if owner in modules and (not start or _in_layer(owner)):
+                is_layer_left_out = rest[0].isdigit() and not _in_layer(owner)
+                return "" if is_layer_left_out else owner, ".".join(rest)
+    return "", tensor
+
+
+def _in_layer(owner: str) -> bool:
+    return any(part.isdigit() for part in owner.split("."))
+
+
+def _some(tensors: list[str]) -> str:
+    more = len(tensors) - 1
+    return visible(tensors[0]) + (f" and {more:,} more" if more else "")

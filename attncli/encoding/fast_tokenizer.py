@@ -1,0 +1,360 @@
+"""A checkpoint's tokenizer without transformers, where it is sure to give the ids that AutoTokenizer gives.
+
+The files of a usual folder are read as transformers reads them; anything unusual is declined.
+<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/auto/tokenization_auto.py>
+<https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/tokenization_utils_base.py>
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Encoding, Tokenizer, models
+
+from attncli.checkpoints.config_reader import DeclinedError
+from attncli.checkpoints.folder import TEMPLATE, TEMPLATES, read_json
+from attncli.encoding.tokenizer_classes import CLASSES, PLAIN, Settings, TokenizerClass, bare_template
+from attncli.encoding.vocabulary import tokenizer_in
+from attncli.encoding.vocabulary_files import check_vocabulary
+from attncli.errors import LoadError
+from attncli.files import MOST_TEXT, read_file
+from attncli.text import visible
+
+# The tokenizer class of a model type where the checkpoint names none.
+_CLASS_OF = {
+    "bert": "BertTokenizer",
+    "camembert": "CamembertTokenizer",
+    "distilbert": "BertTokenizer",
+    "electra": "BertTokenizer",
+    "gemma": "GemmaTokenizer",
+    "gemma2": "GemmaTokenizer",
+    "gemma3": "GemmaTokenizer",
+    "gemma3_text": "GemmaTokenizer",
+    "gpt2": "GPT2Tokenizer",
+    "gpt_neox": "GPTNeoXTokenizer",
+    "internvl": "Qwen2Tokenizer",
+    "llama": "TokenizersBackend",
+    "llava": "TokenizersBackend",
+    "llava_next": "TokenizersBackend",
+    "mistral": "TokenizersBackend",
+    "mistral3": "TokenizersBackend",
+    "olmo2": "TokenizersBackend",
+    "qwen2": "Qwen2Tokenizer",
+    "qwen2_5_vl": "Qwen2Tokenizer",
+    "qwen2_vl": "Qwen2Tokenizer",
+    "qwen3": "Qwen2Tokenizer",
+    "qwen3_vl": "Qwen2Tokenizer",
+    "roberta": "RobertaTokenizer",
+    "smollm3": "TokenizersBackend",
+    "xlm-roberta": "XLMRobertaTokenizer",
+}
+_ALWAYS = {
+    "llava",
+    "llava_next",
+    "mistral",
+    "mistral3",
+    "olmo2",
+    "qwen2",
+}  # whose class it is whatever the checkpoint names
+# What the names of checkpoints begin with for which transformers has a rule of its own.
+_APART = (
+    "deepseek-ai/deepseek-r1-distill-llama-", "deepseek-ai/deepseek-coder-", "allenai/dolma2", "google/umt5",
+    "naver-clova-ix/", "salesforce/blip2", "salesforce/instructblip", "stepfun-ai/",
+)  # fmt: skip
+
+_NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
+_NAMED = set(_NAMES)
+_EXTRA = ("extra_special_tokens", "additional_special_tokens")
+# Other fields of tokenizer_config.json that change no id, or that a class reads.
+_FIELDS = """
+add_bos_token add_eos_token add_prefix_space added_tokens_decoder backend chat_template clean_up_tokenization_spaces
+do_basic_tokenize do_lower_case errors fast is_local legacy local_files_only max_len max_length model_input_names
+model_max_length name_or_path never_split pad_to_multiple_of pad_token_type_id padding_side processor_class
+sp_model_kwargs spaces_between_special_tokens special_tokens_map_file stride strip_accents tokenize_chinese_chars
+tokenizer_class tokenizer_file trim_offsets truncation_side truncation_strategy use_default_system_prompt use_fast
+vocab_file
+"""
+_KNOWN = {*_EXTRA, *_FIELDS.split()}
+# What has to be as it is, if it is there.
+_FIXED = {"fix_mistral_regex": (False,), "split_special_tokens": (False,), "init_inputs": ([],), "auto_map": (None,)}
+_LISTED = re.compile(r'"added_tokens"\s*:\s*')
+_HEAD = 1 << 21  # characters of a tokenizer.json before which its added tokens have to end
+
+
+class Encoded(dict[str, list[int]]):
+    """What a model is given of a text.
+
+    Attributes:
+        encodings: one, with the tokens.
+    """
+
+    def __init__(self, encoding: Encoding, input_names: list[str]) -> None:
+        own = {"token_type_ids": encoding.type_ids, "attention_mask": encoding.attention_mask}
+        super().__init__({"input_ids": encoding.ids} | {name: own[name] for name in own if name in input_names})
+        self.encodings = [encoding]
+
+
+class NativeTokenizer:
+    """A tokenizer of the tokenizers library, which a `Reader` calls as it calls those of transformers.
+
+    Attributes:
+        unk_token: the piece that stands for what the vocabulary lacks.
+        unk_token_id: its id.
+        eos_token_id: the id of the end token.
+        pad_token_id: the id of the padding token.
+        input_names: what the model is given of each token.
+        special_tokens_map: the special tokens by their names.
+        chat_template: one, several by their names, or a list of named ones; None where the checkpoint has none.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        tokens: Mapping[str, str | None],
+        input_names: list[str],
+        side: str,
+        chat_template: Any = None,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._side = side
+        self.input_names = input_names
+        self.unk_token = tokens.get("unk_token")
+        self.special_tokens_map = {name: text for name in _NAMES if (text := tokens.get(name)) is not None}
+        self.chat_template = chat_template
+        self.unk_token_id, self.eos_token_id, self.pad_token_id = (
+            None if (piece := tokens.get(name)) is None else tokenizer.token_to_id(piece)
+            for name in ("unk_token", "eos_token", "pad_token")
+        )
+
+    def __call__(
+        self,
+        text: str,
+        pair: str | None = None,
+        *,
+        add_special_tokens: bool = True,
+        truncation: bool = False,
+        max_length: int | None = None,
+        **_: object,
+    ) -> Encoded:
+        """Return what the model is given of a text and a second one; called as transformers' tokenizers are.
+
+        Raises:
+            Exception: of the library, for a word that its vocabulary cannot express.
+        """
+        if truncation and max_length is not None:
+            self._tokenizer.enable_truncation(max_length, direction=self._side)
+        else:
+            self._tokenizer.no_truncation()
+        encoding = self._tokenizer.encode(text, pair or None, add_special_tokens=add_special_tokens)
+        return Encoded(encoding, self.input_names)
+
+    @property
+    def added_tokens_decoder(self) -> dict[int, AddedToken]:
+        """The tokens that are matched before the vocabulary is, by their ids."""
+        added: dict[int, AddedToken] = self._tokenizer.get_added_tokens_decoder()
+        return added
+
+    def get_vocab(self) -> dict[str, int]:
+        """Return the id of every piece."""
+        vocabulary: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
+        return vocabulary
+
+    def convert_ids_to_tokens(self, id_: int) -> str | None:
+        """Return the piece of an id."""
+        piece: str | None = self._tokenizer.id_to_token(id_)
+        return piece
+
+
+def load_tokenizer(name: str, folder: Path, config: Mapping[str, Any]) -> NativeTokenizer:
+    """Load the tokenizer of a checkpoint.
+
+    Args:
+        name: of the checkpoint, as the user gave it.
+        folder: where its files are.
+        config: its config.json.
+
+    Raises:
+        DeclinedError: it is not sure what AutoTokenizer would make of it.
+        LoadError: a file is damaged.
+    """
+    path = folder / "tokenizer.json"
+    if not path.is_file() or not path.stat().st_size:
+        raise DeclinedError("it has no tokenizer.json")
+    fields = read_json(folder / "tokenizer_config.json")
+    kind = _class_of(name, path, config, fields)
+    loaded = _with_exact_scores(path) if kind.model is models.Unigram else tokenizer_in(path, visible(name))
+    if kind.model not in (None, type(loaded.model)):
+        raise DeclinedError(f"its class reads {kind.model.__name__}, tokenizer.json has {type(loaded.model).__name__}")
+    usual = {} if loaded.padding is None else {"pad_token": loaded.padding["pad_token"]}
+    settings = _settings(folder, fields, usual, kind)
+    tokenizer = _set_up(loaded, kind, settings)
+    tokenizer.post_processor = tokenizer.post_processor or loaded.post_processor or bare_template()
+    tokenizer.no_padding()
+    side = fields.get("truncation_side", (loaded.truncation or {}).get("direction", "right"))
+    if side not in ("left", "right"):
+        raise DeclinedError(f"truncation_side is {side!r}")
+    input_names = fields.get("model_input_names", ["attention_mask", *["token_type_ids"] * kind.has_segments])
+    if type(input_names) is not list:
+        raise DeclinedError(f"model_input_names is {input_names!r}")
+    return NativeTokenizer(tokenizer, settings.tokens, input_names, side, _chat_template(folder, fields))
+
+
+def _chat_template(folder: Path, fields: Mapping[str, Any]) -> Any:
+    """Return a checkpoint's chat templates: files of their own go before the field of tokenizer_config.json.
+
+    Raises:
+        LoadError: a file is damaged.
+    """
+    files = {path.stem: path for path in (folder / TEMPLATES).glob("*.jinja")}
+    if (folder / TEMPLATE).is_file():
+        files = {"default": folder / TEMPLATE} | files
+    try:
+        found = {name: read_file(path, MOST_TEXT).decode("utf-8") for name, path in files.items()}
+    except (OSError, ValueError) as error:
+        raise LoadError(f"the chat template of {visible(str(folder))} cannot be read: {visible(str(error))}") from None
+    return found or fields.get("chat_template")
+
+
+def _class_of(name: str, path: Path, config: Mapping[str, Any], fields: Mapping[str, Any]) -> TokenizerClass:
+    """Return the class that AutoTokenizer would choose for a checkpoint."""
+    kind, said = config.get("model_type"), fields.get("tokenizer_class") or config.get("tokenizer_class")
+    if kind not in _CLASS_OF:
+        raise DeclinedError(f"the tokenizer of {kind!r} is not known")
+    names = (name, config.get("_name_or_path"), config.get("name_or_path"))
+    if "model_name" in config or any(str(each).lower().startswith(_APART) for each in names):
+        raise DeclinedError("transformers may have a tokenizer of its own for a checkpoint of that name")
+    chosen = str(said).removesuffix("Fast") if said and kind not in _ALWAYS else _CLASS_OF[kind]
+    if chosen not in CLASSES:
+        raise DeclinedError(f"tokenizer_class is {said!r}")
+    # So transformers tells Llama 3 from Llama 2.
+    if chosen == "LlamaTokenizer" and b'"ByteLevel"' in read_file(path, MOST_TEXT):
+        return PLAIN
+    return CLASSES[chosen]
+
+
+def _set_up(loaded: Tokenizer, kind: TokenizerClass, settings: Settings) -> Tokenizer:
+    """Return a tokenizer with the vocabulary of the file and the pipeline of its class."""
+    if kind.build is None:
+        loaded.add_tokens(settings.added)
+        return loaded
+    model: Any = loaded.model
+    if kind.model is models.BPE and (model.dropout or model.continuing_subword_prefix or model.end_of_word_suffix):
+        raise DeclinedError("tokenizer.json has a dropout, a prefix or a suffix, which its class takes away")
+    pipeline = kind.build(loaded, settings)
+    for name, value in pipeline.model.items():
+        setattr(model, name, value)
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = pipeline.normalizer
+    tokenizer.pre_tokenizer = pipeline.pre_tokenizer
+    tokenizer.add_tokens(settings.added)
+    if pipeline.post_processor is not None:
+        tokenizer.post_processor = pipeline.post_processor(tokenizer)
+    return tokenizer
+
+
+def _with_exact_scores(path: Path) -> Tokenizer:
+    """Return the tokenizer of a file whose vocabulary is Unigram.
+
+    The library's reader of JSON is off by one unit in the last place of every eighth score or so, which decides between
+    ways to cut a word that are alike (`aaaaa`); to its classes, transformers hands the scores as Python reads them.
+
+    Raises:
+        DeclinedError: it holds no Unigram model, or none that can be read.
+    """
+    content = read_json(path)
+    try:
+        check_vocabulary(path)
+        if content["model"]["type"] != "Unigram":
+            raise DeclinedError(f"its class reads Unigram, tokenizer.json has {content['model']['type']}")
+        pieces = [(piece, score) for piece, score in content["model"]["vocab"]]
+        content |= {"added_tokens": [], "model": {"type": "Unigram", "unk_id": 0, "vocab": [["", 0.0]]}}
+        tokenizer = Tokenizer.from_str(json.dumps(content))
+        tokenizer.model = models.Unigram(pieces, unk_id=3, byte_fallback=False)
+    except DeclinedError:
+        raise
+    except Exception as error:  # the library raises bare Exception
+        raise DeclinedError(f"its tokenizer.json cannot be read: {error}") from None
+    return tokenizer
+
+
+def _settings(
+    folder: Path, fields: Mapping[str, Any], usual: Mapping[str, str | None], kind: TokenizerClass
+) -> Settings:
+    """Return what the files beside a vocabulary say.
+
+    Raises:
+        DeclinedError: they say something unusual, such as a special token that is not among the added ones.
+    """
+    said = {name: value for name, value in fields.items() if name.endswith("_token") and name not in _KNOWN}
+    for name, value in fields.items():
+        if name not in said and name not in _KNOWN and value not in _FIXED.get(name, ()):
+            raise DeclinedError(f"it does not know the field {visible(name)} of tokenizer_config.json")
+    extra = [fields[name] for name in _EXTRA if name in fields]
+    if "added_tokens_decoder" in fields:
+        added = _added(fields["added_tokens_decoder"])
+    else:
+        mapped = read_json(folder / "special_tokens_map.json")
+        if odd := mapped.keys() - _NAMED - {"additional_special_tokens"}:
+            raise DeclinedError(f"it does not know the field {visible(min(odd))} of special_tokens_map.json")
+        if (folder / "added_tokens.json").exists():
+            raise DeclinedError("it has an added_tokens.json")
+        extra += [mapped.pop(name) for name in _EXTRA if name in mapped]
+        said |= {
+            name: value | {"__type": "AddedToken"} if type(value) is dict else value for name, value in mapped.items()
+        }
+        added = _added(_listed(folder / "tokenizer.json"))
+    tokens = {**usual, **kind.tokens, **{name: _text(value) for name, value in said.items()}}
+    if all(type(value) is dict for value in extra):  # a table of names, beside which the class's own are used
+        added += [AddedToken(text, special=True) for text in kind.extra if text not in map(str, added)]
+    special = {str(token) for token in added if token.special} - {str(token) for token in added if not token.special}
+    for text in (*tokens.values(), *(text for value in extra for text in _texts(value))):
+        if text is not None and text not in special:
+            raise DeclinedError(f"{visible(text)} is none of the special tokens among the added ones")
+    return Settings(fields, tokens, added)
+
+
+def _text(token: Any) -> str | None:
+    """Return the text of a special token; an empty one, which no vocabulary has, is None."""
+    if type(token) is dict and token.get("__type") == "AddedToken":
+        token = token.get("content")
+    if token is not None and type(token) is not str:
+        raise DeclinedError(f"a special token is {token!r}")
+    return token or None
+
+
+def _texts(tokens: Any) -> list[str | None]:
+    """Return the texts of special tokens in a list, or in a table of names that the checkpoint gave them."""
+    if type(tokens) is dict and not tokens.keys() & (_KNOWN | _NAMED):
+        tokens = list(tokens.values())
+    if tokens is not None and type(tokens) is not list:
+        raise DeclinedError(f"extra special tokens are {tokens!r}")
+    return [_text(token) for token in tokens or ()]
+
+
+def _added(by_id: Any) -> list[AddedToken]:
+    """Return added tokens in the order of their ids."""
+    try:
+        tokens = {int(id_): AddedToken(**fields) for id_, fields in by_id.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise DeclinedError(f"its added tokens cannot be read: {error}") from None
+    return [tokens[id_] for id_ in sorted(tokens)]
+
+
+def _listed(path: Path) -> dict[int, dict[str, Any]]:
+    """Return the added tokens of a tokenizer.json by the ids there, which the library may change.
+
+    Raises:
+        DeclinedError: they are not at its beginning, where the library writes them.
+    """
+    with path.open(encoding="utf-8", errors="replace") as file:
+        head = file.read(_HEAD)
+    found = _LISTED.search(head)
+    try:
+        tokens = json.JSONDecoder().raw_decode(head, found.end() if found else 0)[0]
+        return {token.pop("id"): token for token in tokens}
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+        raise DeclinedError("tokenizer.json does not list its added tokens at its beginning") from None

@@ -1,0 +1,150 @@
+"""The tokenizer that a GGUF file holds, where it is sure which one it is.
+
+<https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#tokenizer>: a list of pieces with a kind and a score each,
+the merges of a byte-level vocabulary, and the name of the way in which its text is cut into words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
+
+from attncli.checkpoints.config_reader import DeclinedError
+from attncli.checkpoints.tensors.gguf_file import GgufFile
+from attncli.encoding.fast_tokenizer import NativeTokenizer
+from attncli.encoding.tokenizer_classes import QWEN2_WORDS, bare_template
+
+_CONTROL, _OF_USER = 3, 4
+_ENDS = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_LLAMA3_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}" + _ENDS
+# How the text of byte-level vocabularies is cut; None is GPT-2's way, which the library has.
+_WORDS = {"gpt-2": None, "llama-bpe": _LLAMA3_WORDS, "qwen2": QWEN2_WORDS}
+_NORMALIZED = {"qwen2"}
+_WHOLE_FIRST = {"llama-bpe"}  # a word that is a piece is not cut
+_BEGINS = {"llama-bpe"}  # with a token of its own, where the file does not say
+
+
+def tokenizer_of(file: GgufFile) -> NativeTokenizer:
+    """Return the tokenizer of a file.
+
+    Raises:
+        DeclinedError: it has none, or one that is not known.
+    """
+    said = {name.removeprefix("tokenizer.ggml."): value for name, value in file.metadata.items()}
+    pieces, kinds = said.get("tokens"), said.get("token_type")
+    if not isinstance(pieces, list) or not pieces:
+        raise DeclinedError("the GGUF file has no tokenizer")
+    kinds = [1] * len(pieces) if kinds is None else [int(kind) for kind in kinds]
+    if len(kinds) != len(pieces):
+        raise DeclinedError(f"its tokenizer has {len(pieces)} pieces of {len(kinds)} kinds")
+    named = {name: _piece(said, pieces, name) for name in ("bos", "eos", "unknown", "padding")}
+    model = said.get("model")
+    if model == "gpt2":
+        tokenizer, begins = _by_bytes(said, pieces), said.get("pre") in _BEGINS
+    elif model == "llama":
+        tokenizer, begins = _by_scores(said, pieces, named["unknown"], _is_of_gemma(file)), True
+    else:
+        raise DeclinedError(f"the tokenizer {model!r} of a GGUF file is not known")
+    tokenizer.add_tokens(_added(pieces, kinds))
+    first = named["bos"] if said.get("add_bos_token", begins) else None
+    last = named["eos"] if said.get("add_eos_token", False) else None
+    tokenizer.post_processor = _template(tokenizer, first, last)
+    tokens = {"unk_token": named["unknown"] if model == "llama" else None, "bos_token": named["bos"],
+              "eos_token": named["eos"], "pad_token": named["padding"]}  # fmt: skip
+    return NativeTokenizer(tokenizer, tokens, ["attention_mask"], "right", file.metadata.get("tokenizer.chat_template"))
+
+
+def _piece(said: Mapping[str, Any], pieces: list[str], name: str) -> str | None:
+    """Return the piece that a special token is."""
+    id_ = said.get(f"{name}_token_id")
+    if id_ is None:
+        return None
+    if type(id_) is not int or not 0 <= id_ < len(pieces):
+        raise DeclinedError(f"{name}_token_id is {id_!r}")
+    return pieces[id_]
+
+
+def _is_of_gemma(file: GgufFile) -> bool:
+    return str(file.metadata.get("general.architecture")).startswith("gemma")
+
+
+def _by_bytes(said: Mapping[str, Any], pieces: list[str]) -> Tokenizer:
+    """Return a vocabulary whose alphabet is bytes."""
+    merges, words = said.get("merges"), said.get("pre")
+    if words not in _WORDS or not isinstance(merges, list):
+        raise DeclinedError(f"the tokenizer of a GGUF file cuts words in a way that is not known: {words!r}")
+    pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
+    tokenizer = _bpe(pieces, pairs, ignore_merges=words in _WHOLE_FIRST)
+    pattern = _WORDS[words]
+    if pattern is None:
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    else:
+        splits = [
+            pre_tokenizers.Split(Regex(pattern), behavior="isolated", invert=False),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(splits)
+    if words in _NORMALIZED:
+        tokenizer.normalizer = normalizers.NFC()
+    return tokenizer
+
+
+def _by_scores(said: Mapping[str, Any], pieces: list[str], unknown: str | None, is_of_gemma: bool) -> Tokenizer:
+    """Return a vocabulary of sentencepiece, whose merges are in its scores."""
+    scores = said.get("scores")
+    if said.get("remove_extra_whitespaces") or unknown is None or scores is None or len(scores) != len(pieces):
+        raise DeclinedError("its sentencepiece vocabulary has no scores, or changes the blanks of a text")
+    if is_of_gemma:  # whose merges are in the order of its pieces
+        pieces = ["▁" * len(piece) if piece and not piece.strip(" ") else piece for piece in pieces]
+        ranks = {piece: float(-index) for index, piece in enumerate(pieces)}
+    else:
+        ranks = {piece: float(score) for piece, score in zip(pieces, scores, strict=True)}
+    ways = {"unk_token": unknown, "fuse_unk": True, "byte_fallback": True}
+    tokenizer = _bpe(pieces, _merges(pieces, ranks), **ways)
+    first = [normalizers.Prepend("▁")] if said.get("add_space_prefix", True) else []
+    tokenizer.normalizer = normalizers.Sequence([*first, normalizers.Replace(" ", "▁")])
+    return tokenizer
+
+
+def _bpe(pieces: list[str], merges: list[tuple[str, str]], **ways: Any) -> Tokenizer:
+    try:
+        return Tokenizer(models.BPE({piece: id_ for id_, piece in enumerate(pieces)}, merges, **ways))
+    except Exception as error:  # the library raises bare Exception
+        raise DeclinedError(f"its tokenizer cannot be read: {error}") from None
+
+
+def _merges(pieces: list[str], ranks: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Return every way to put a piece together from two, the highest rank first."""
+    ids = {piece: id_ for id_, piece in enumerate(pieces)}
+    found = [
+        (ranks[piece], piece[:cut], piece[cut:])
+        for piece in ids
+        for cut in range(1, len(piece))
+        if piece[:cut] in ids and piece[cut:] in ids
+    ]
+    found.sort(key=lambda each: (-each[0], -len(each[1]), ids[each[1]], ids[each[2]]))
+    return [(left, right) for _, left, right in found]
+
+
+def _added(pieces: list[str], kinds: list[int]) -> list[AddedToken]:
+    """Return the pieces that are looked for before a text is cut."""
+    both = zip(pieces, kinds, strict=True)
+    return [
+        AddedToken(piece, special=kind == _CONTROL, normalized=False)
+        for piece, kind in both
+        if kind in (_CONTROL, _OF_USER) and piece
+    ]
+
+
+def _template(tokenizer: Tokenizer, first: str | None, last: str | None) -> Any:
+    """Return what puts a text between two tokens, of which either may be none."""
+    ends = [end for end in (first, last) if end is not None]
+    if not ends:
+        return bare_template()
+    single = [*[first] * (first is not None), "$A", *[last] * (last is not None)]
+    pair = [f"{each}:1" if each != "$A" else "$B:1" for each in single]
+    return processors.TemplateProcessing(
+        single, [*single, *pair], [(end, tokenizer.token_to_id(end)) for end in dict.fromkeys(ends)]
+    )

@@ -1,0 +1,218 @@
+"""The tokenizer classes of transformers that take only the vocabulary and the merges from a tokenizer.json.
+
+Each of them sets up the rest from its own defaults and tokenizer_config.json. There is a function for each class here.
+<https://github.com/huggingface/transformers/tree/v5.23.0/src/transformers/models>
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
+
+from attncli.checkpoints.config_reader import DeclinedError
+
+# <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/qwen2/tokenization_qwen2.py#L33>
+QWEN2_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+class Settings(NamedTuple):
+    """What the files beside a vocabulary say.
+
+    Attributes:
+        fields: those of tokenizer_config.json.
+        tokens: the special tokens by their names, such as `pad_token`.
+        added: the tokens that are matched before the vocabulary is, in the order of their ids.
+    """
+
+    fields: Mapping[str, Any]
+    tokens: Mapping[str, str | None]
+    added: list[AddedToken]
+
+    def flag(self, name: str, default: bool | None, may_be_none: bool = False) -> Any:
+        """Return a field that is true or false.
+
+        Raises:
+            DeclinedError: it is neither.
+        """
+        value = self.fields.get(name, default)
+        if type(value) is not bool and not (may_be_none and value is None):
+            raise DeclinedError(f"{name} is {value!r}")
+        return value
+
+    def token(self, name: str) -> str:
+        """Return the text of a special token that the class cannot do without.
+
+        Raises:
+            DeclinedError: there is none, or it holds a blank.
+        """
+        text = self.tokens.get(name) or ""
+        if text.split() != [text]:
+            raise DeclinedError(f"{name} is {text!r}")
+        return text
+
+
+class Pipeline(NamedTuple):
+    """What a class sets up around a vocabulary; see `tokenizers.Tokenizer`.
+
+    Attributes:
+        pre_tokenizer: splits a text into words.
+        model: parameters of the vocabulary.
+        normalizer: changes the text before it is split.
+        post_processor: makes, of the tokenizer, what adds the special tokens; None takes that of tokenizer.json.
+    """
+
+    pre_tokenizer: Any
+    model: Mapping[str, Any]
+    normalizer: Any = None
+    post_processor: Callable[[Tokenizer], Any] | None = None
+
+
+class TokenizerClass(NamedTuple):
+    """A tokenizer class.
+
+    Attributes:
+        model: the kind of vocabulary it takes.
+        tokens: its special tokens where the checkpoint names none.
+        build: sets it up, given the tokenizer in tokenizer.json; None takes that one as it is.
+        extra: its special tokens without a name, where the checkpoint names none.
+        has_segments: whether the model is told which of two texts a token belongs to.
+    """
+
+    model: Any
+    tokens: Mapping[str, str | None]
+    build: Callable[[Tokenizer, Settings], Pipeline] | None
+    extra: tuple[str, ...] = ()
+    has_segments: bool = False
+
+
+# Parameters of byte-pair vocabularies: of those whose alphabet is bytes, and of those that spell out unknown bytes.
+_BYTES = {"unk_token": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False}
+_FALLBACK = _BYTES | {"fuse_unk": True, "byte_fallback": True}
+
+
+def _bert(_: Tokenizer, settings: Settings) -> Pipeline:
+    normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=settings.flag("tokenize_chinese_chars", True),
+        strip_accents=settings.flag("strip_accents", None, may_be_none=True),
+        lowercase=settings.flag("do_lower_case", True),
+    )
+    model = {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
+    model |= {"unk_token": settings.token("unk_token")}
+    first, last = settings.token("cls_token"), settings.token("sep_token")
+    return Pipeline(pre_tokenizers.BertPreTokenizer(), model, normalizer, _template(first, last, ["$B:1", f"{last}:1"]))
+
+
+def _gpt2(_: Tokenizer, settings: Settings) -> Pipeline:
+    return Pipeline(pre_tokenizers.ByteLevel(add_prefix_space=settings.flag("add_prefix_space", False)), _BYTES)
+
+
+def _roberta(loaded: Tokenizer, settings: Settings) -> Pipeline:
+    flags = {"trim_offsets": settings.flag("trim_offsets", True)}
+    flags["add_prefix_space"] = settings.flag("add_prefix_space", False)
+    ends = settings.token("sep_token"), settings.token("cls_token")
+
+    def post_processor(tokenizer: Tokenizer) -> Any:
+        last, first = (_with_id(tokenizer, end) for end in ends)
+        return processors.RobertaProcessing(last, first, **flags)
+
+    return _gpt2(loaded, settings)._replace(post_processor=post_processor)
+
+
+def _gpt_neox(loaded: Tokenizer, settings: Settings) -> Pipeline:
+    settings.flag("trim_offsets", True)  # of a part that trims none
+    return _gpt2(loaded, settings)._replace(normalizer=normalizers.NFC(), post_processor=lambda _: bare_template())
+
+
+def _qwen2(_: Tokenizer, settings: Settings) -> Pipeline:
+    if any(
+        each.special and (each.lstrip or each.rstrip or each.single_word or each.normalized) for each in settings.added
+    ):
+        raise DeclinedError("its special tokens are matched in a way that its class changes")
+    has_prefix = settings.flag("add_prefix_space", None, may_be_none=True) or False
+    splits = [
+        pre_tokenizers.Split(Regex(QWEN2_WORDS), behavior="isolated", invert=False),
+        pre_tokenizers.ByteLevel(add_prefix_space=has_prefix, use_regex=False),
+    ]
+    return Pipeline(pre_tokenizers.Sequence(splits), _BYTES, normalizers.NFC())
+
+
+def _llama(_: Tokenizer, settings: Settings) -> Pipeline:
+    scheme = "always" if settings.flag("legacy", False, may_be_none=True) else "first"
+    if settings.flag("add_prefix_space", None, may_be_none=True) is False:
+        scheme = "never"
+    return Pipeline(pre_tokenizers.Metaspace("▁", prepend_scheme=scheme, split=False), _FALLBACK)
+
+
+def _gemma(_: Tokenizer, settings: Settings) -> Pipeline:
+    return Pipeline(
+        pre_tokenizers.Split(" ", behavior="merged_with_previous", invert=False),
+        _FALLBACK | {"unk_token": settings.token("unk_token")},
+        normalizers.Replace(" ", "▁"),
+    )
+
+
+def _xlm_roberta(loaded: Tokenizer, settings: Settings) -> Pipeline:
+    if loaded.id_to_token(3) != settings.token("unk_token"):  # where this class supposes it; CamemBERT's looks for it
+        raise DeclinedError("its unknown token is not the fourth piece")
+    scheme = "always" if settings.flag("add_prefix_space", True) else "never"
+    splits = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace("▁", prepend_scheme=scheme, split=True)]
+    said = loaded.normalizer
+    parts: Any = said if isinstance(said, normalizers.Sequence) else [said]
+    characters = next((part for part in parts if isinstance(part, normalizers.Precompiled)), None)
+    first, last = settings.token("bos_token"), settings.token("eos_token")
+    return Pipeline(pre_tokenizers.Sequence(splits), {}, characters, _template(first, last, [last, "$B", last]))
+
+
+def _template(first: str, last: str, pair: list[str]) -> Callable[[Tokenizer], Any]:
+    """Return what makes a post-processor: a text between two tokens, then the pieces that a pair adds."""
+    single = [first, "$A", last]
+    return lambda tokenizer: processors.TemplateProcessing(
+        single, [*single, *pair], [_with_id(tokenizer, end) for end in (first, last)]
+    )
+
+
+def _with_id(tokenizer: Tokenizer, token: str) -> Any:
+    return token, tokenizer.token_to_id(token)
+
+
+def bare_template() -> Any:
+    """Return a post-processor that adds no token."""
+    return processors.TemplateProcessing(single="$A:0", pair="$A:0 $B:1", special_tokens=[])
+
+
+_BERT_TOKENS = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
+_LLAMA_TOKENS = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
+_ROBERTA_TOKENS = _LLAMA_TOKENS | {
+    "sep_token": "</s>",
+    "cls_token": "<s>",
+    "pad_token": "<pad>",
+    "mask_token": "<mask>",
+}
+_GEMMA_TOKENS = {f"{name}_token": f"<{name}>" for name in ("unk", "bos", "eos", "pad", "mask")}
+_GPT2_TOKENS = dict.fromkeys(("unk_token", "bos_token", "eos_token"), "<|endoftext|>")
+_QWEN2_TOKENS = dict.fromkeys(("unk_token", "eos_token", "pad_token"), "<|endoftext|>")
+_NOT_USED = ("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED")
+_BERT = TokenizerClass(models.WordPiece, _BERT_TOKENS, _bert, has_segments=True)
+
+PLAIN = TokenizerClass(None, {}, None)
+CLASSES = {
+    "BertTokenizer": _BERT,
+    "CamembertTokenizer": TokenizerClass(models.Unigram, _ROBERTA_TOKENS, _xlm_roberta, extra=_NOT_USED),
+    "DistilBertTokenizer": _BERT._replace(has_segments=False),
+    "ElectraTokenizer": _BERT,
+    "GPT2Tokenizer": TokenizerClass(models.BPE, _GPT2_TOKENS | {"pad_token": None}, _gpt2),
+    "GPTNeoXTokenizer": TokenizerClass(models.BPE, _GPT2_TOKENS | {"pad_token": "<|padding|>"}, _gpt_neox),
+    "GemmaTokenizer": TokenizerClass(models.BPE, _GEMMA_TOKENS, _gemma),
+    "LlamaTokenizer": TokenizerClass(models.BPE, _LLAMA_TOKENS, _llama),
+    "PreTrainedTokenizer": PLAIN,
+    "PythonBackend": PLAIN,
+    "Qwen2Tokenizer": TokenizerClass(models.BPE, _QWEN2_TOKENS, _qwen2),
+    "RobertaTokenizer": TokenizerClass(models.BPE, _ROBERTA_TOKENS, _roberta),
+    "TokenizersBackend": PLAIN,
+    "XLMRobertaTokenizer": TokenizerClass(models.Unigram, _ROBERTA_TOKENS, _xlm_roberta),
+}

@@ -1,0 +1,96 @@
+"""Sources: everything that turns a text, a model or a file into a Trace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Unpack
+
+from attncli.checkpoints.options import EngineOptions, ToyOptions
+from attncli.checkpoints.signatures import Choice, InspectKeywords, Kind, MakingKeywords, spelling_out
+
+if TYPE_CHECKING:
+    from attncli.encoding.encode import Given
+    from attncli.engines.source import Source
+    from attncli.trace.selection import Indices
+    from attncli.trace.trace import Trace
+
+
+@spelling_out(MakingKeywords, ToyOptions, EngineOptions)
+def open_source(
+    *,
+    model: str | None = None,
+    layers: Choice | Indices = 0,
+    heads: Choice = None,
+    kind: Kind | None = None,
+    mask: str | None = None,
+    special: bool = True,
+    generate: int = 0,
+    values: bool = True,
+    given: Given = "text",
+    **options: Unpack[MakingKeywords],
+) -> Source:
+    """Return the toy layer, or a checkpoint with its tokenizer, ready for sentences.
+
+    Args:
+        model: a checkpoint's folder or hub name; None is the toy layer.
+        layers: which layers to record: an index, several, `"2-4"`, or `"all"`.
+        heads: which heads to show and derive; None is all of them.
+        kind: the only kind of attention to record, `self`, `encoder`, `decoder` or `cross`; None is every kind.
+        mask: a mask expression or file; None is the toy layer's default or the checkpoint's own mask.
+        special: whether the tokenizer adds its special tokens.
+        generate: how many tokens a causal model writes after each sentence, greedily.
+        values: whether V of the last layer is going to be read. If not, an engine that makes Q, K and V apart leaves
+            what makes V on the disk, or on the hub, until somebody reads V.
+        given: what the sentences will have: a `text`, `both` a text and a target, or a `target` alone, which the
+            decoder of a model that hears reads.
+        options: fields of `options.ToyOptions`, or of `options.EngineOptions` with a model.
+
+    Raises:
+        UsageError: an option does not exist, or does not apply to this source.
+        LoadError: the checkpoint or its tokenizer cannot be loaded.
+    """
+    from attncli.trace.selection import Indices
+
+    chosen_layers, chosen_heads = Indices.of("layer", layers), Indices.of("head", heads)
+    if model is None:
+        from attncli.engines.toy import ToyLayer
+        from attncli.errors import UsageError
+
+        if generate:
+            raise UsageError("--generate needs a causal language model, --model; the toy layer predicts no token")
+        return ToyLayer(chosen_layers, chosen_heads, kind=kind, mask=mask, special=special, **options)
+    from attncli.engines.engine import open_checkpoint
+
+    how: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "generate": generate}
+    return open_checkpoint(model, chosen_layers, chosen_heads, values=values, given=given, **how, **options)
+
+
+@spelling_out(InspectKeywords, open_source)
+def inspect(
+    text: str | Sequence[Mapping[str, str]] = "",
+    *,
+    pair: str | None = None,
+    target: str | None = None,
+    **options: Unpack[InspectKeywords],
+) -> Trace:
+    """Return the attention of one sentence.
+
+        trace = attncli.inspect("time flies like an arrow", num_heads=2)
+        trace.layer(0).head(1).weights      # NumPy, [Q, K]
+
+    Args:
+        text: the sentence; with `chat`, a user's turn, or a list of messages. The decoder of a model that hears reads a
+            target alone.
+        pair: a second text in the same sequence.
+        target: the text whose queries attend to the sentence's keys.
+        options: everything `attn inspect` takes, under the name of its long option: `model`, `layers`, `heads`,
+            `mask`, `special`, `generate`, the toy layer's (`d_model`, `num_heads`, `init`, …) and the checkpoint's
+            (`dtype`, `device`, `engine`, `chat`, …).
+
+    Raises:
+        AttnError: one sentence that says what was expected, what came and what to do.
+    """
+    from attncli.encoding.encode import asked, given_by
+
+    text = asked(text, options)
+    return open_source(given=given_by(text, target), **options).trace(text, pair, target)

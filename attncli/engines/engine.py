@@ -1,0 +1,252 @@
+"""Which engine computes a checkpoint: the native one where it gives the same numbers sooner, else transformers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attncli.checkpoints.folder import is_gguf
+from attncli.checkpoints.options import EngineOptions, checked_options
+from attncli.engines.numpy import DeclinedError, NativeCheckpoint, NotCachedError
+from attncli.engines.source import SHARED_FROM, SHARED_LATE
+from attncli.errors import NotExposedError, require
+from attncli.text import several, visible
+from attncli.trace.layer import LayerTrace, Proof
+
+if TYPE_CHECKING:
+    from attncli.encoding.encode import Given
+    from attncli.engines.source import OpenModel
+    from attncli.engines.torch.engine import Checkpoint
+    from attncli.trace.selection import Indices
+    from attncli.trace.tokens import Tokens
+    from attncli.trace.trace import Trace
+
+
+_log = logging.getLogger(__name__)
+
+
+def open_checkpoint(
+    model: str,
+    layers: Indices,
+    heads: Indices,
+    *,
+    kind: str | None,
+    mask: str | None,
+    special: bool,
+    generate: int,
+    values: bool,
+    given: Given,
+    **options: Any,
+) -> OpenModel:
+    """Return a checkpoint, ready for sentences.
+
+    Args:
+        model: folder or hub name.
+        layers: which layers to record.
+        heads: which heads to show.
+        kind: the only kind of attention to record; None is every kind.
+        mask: in place of the model's own.
+        special: whether the tokenizer adds its special tokens.
+        generate: how many tokens the model writes after each sentence.
+        values: whether those of the last layer are going to be read; see `open_source`.
+        given: what the sentences have.
+        options: fields of `EngineOptions`.
+
+    Raises:
+        NotExposedError: `--engine native` or `--verify`, and that engine does not compute this checkpoint.
+        AttnError: see `Checkpoint`.
+    """
+    chosen = checked_options(model, options, EngineOptions, "--model; it belongs to the toy layer")
+
+    @cache
+    def by_transformers() -> Checkpoint:
+        from attncli.engines.torch import announce_import
+
+        announce_import("the transformers engine", model, chosen)
+        from attncli.engines.torch.engine import Checkpoint
+
+        how: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "generate": generate, "given": given}
+        return Checkpoint(model, layers, heads, options=chosen, **how)
+
+    def by_numpy() -> NativeCheckpoint:
+        if generate:
+            raise DeclinedError("it writes no tokens")
+        if given == "target":
+            raise DeclinedError("it runs no decoder alone")
+        how: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "values": values}
+        return NativeCheckpoint(model, layers, heads, options=chosen, **how)
+
+    if is_gguf(model) and (chosen.engine == "transformers" or chosen.verify):
+        option = "--verify" if chosen.verify else "--engine transformers"
+        raise NotExposedError(
+            f"{option}: {visible(model)} is a GGUF file, which the native engine alone reads; leave the option out"
+        )
+    if chosen.engine == "transformers":
+        return by_transformers()
+    try:
+        try:
+            native = by_numpy()
+        except NotCachedError as error:
+            _leave(model, error)
+            by_transformers()  # which downloads it, so that the first run gives the answers of those after it
+            native = by_numpy()
+    except DeclinedError as error:
+        if chosen.engine == "native" or chosen.verify or is_gguf(model):
+            raise _refusal(model, error, chosen.verify) from None
+        _leave(model, error)
+        return by_transformers()
+    if chosen.verify:
+        return _Verified(native, by_transformers())
+    return _Native(native, by_transformers if chosen.engine == "auto" and not is_gguf(model) else None)
+
+
+def decodes_alone(model: str, **options: Any) -> bool:
+    """Return whether a checkpoint reads a target without a text: it hears, and its decoder runs alone.
+
+    Args:
+        model: folder or hub name.
+        options: fields of `EngineOptions`.
+
+    Raises:
+        AttnError: see `Checkpoint`.
+    """
+    chosen = checked_options(model, options, EngineOptions, "--model; it belongs to the toy layer")
+    if is_gguf(model):
+        return False
+    from attncli.engines.torch import announce_import
+
+    announce_import("the transformers engine", model, chosen)
+    from attncli.engines.torch.load import find
+
+    return find(model, chosen)[1].hears
+
+
+def _leave(model: str, reason: DeclinedError) -> None:
+    """Log why transformers computes a checkpoint or a sentence.
+
+    Raises:
+        LoadError: it is not installed.
+    """
+    why = f"the native engine does not compute {visible(model)}: {visible(str(reason))}"
+    if isinstance(reason, NotCachedError):
+        why = f"{visible(model)}: {visible(str(reason))}"
+    require(f"{why}. The transformers engine", "torch", "transformers")
+    _log.info("left to transformers: %s", reason)
+
+
+def _refusal(model: str, reason: DeclinedError, verify: bool) -> NotExposedError:
+    if is_gguf(model):
+        return NotExposedError(
+            f"{visible(model)} is a GGUF file, and the native engine does not compute it: {visible(str(reason))}"
+        )
+    option = "--verify" if verify else "--engine native"
+    return NotExposedError(
+        f"{option}: the native engine does not compute {visible(model)}: {visible(str(reason))}; leave the option out"
+    )
+
+
+class _OfNative:
+    """What both engines know of a checkpoint that the native one computes."""
+
+    runs_together = True
+    shared_from = SHARED_FROM
+    goes_on = True
+
+    def __init__(self, native: NativeCheckpoint) -> None:
+        self._native = native
+        self.name = native.name
+
+    @property
+    def attention_layers(self) -> Sequence[int]:
+        """All layers of the model."""
+        return self._native.attention_layers
+
+    def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
+        """Return the tokens of a sentence; see `OpenModel.tokens`."""
+        return self._native.tokens(text, pair, target)
+
+
+class _Native(_OfNative):
+    """The native engine, with transformers for the sentences that it declines.
+
+    Which engine computes a sentence does not depend on the sentences beside it, so that a resumed run gives the same
+    answers as one that was never interrupted.
+    """
+
+    def __init__(self, native: NativeCheckpoint, other: Callable[[], Checkpoint] | None) -> None:
+        super().__init__(native)
+        self._other = other
+
+    def recording(self, layers: Indices, mask: str | None) -> _Native:
+        """Return the source of other layers under another mask; see `OpenModel.recording`."""
+        other = self._other
+        return _Native(
+            self._native.recording(layers, mask),
+            None if other is None else lambda: other().recording(layers, mask),
+        )
+
+    def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
+        """Return the attention of one sentence; see `Source.trace`."""
+        return next(self.traces([text], pair, target))
+
+    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
+        """Yield the attention of each sentence, in order; see `Source.traces`."""
+        texts = list(several(texts))
+        for place, answer in enumerate(self._native.answers(texts, pair, target)):
+            if not isinstance(answer, DeclinedError):
+                yield answer
+            elif self._other is None:
+                raise _refusal(self._native.name, answer, verify=False)
+            else:
+                _leave(self._native.name, answer)
+                yield self._other().trace(texts[place], pair, target)
+
+
+class _Verified(_OfNative):
+    """Both engines: the traces of the native one, whose proof is how far they are from those of transformers."""
+
+    shared_from = SHARED_LATE
+
+    def __init__(self, native: NativeCheckpoint, other: Checkpoint) -> None:
+        super().__init__(native)
+        self._other = other
+
+    def recording(self, layers: Indices, mask: str | None) -> _Verified:
+        """Return the source of other layers under another mask; see `OpenModel.recording`."""
+        return _Verified(self._native.recording(layers, mask), self._other.recording(layers, mask))
+
+    def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
+        """Return the attention of one sentence; see `Source.trace`."""
+        return next(self.traces([text], pair, target))
+
+    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
+        """Yield the attention of each sentence, in order; see `Source.traces`."""
+        both = zip(self._native.traces(texts, pair, target), self._other.traces(texts, pair, target), strict=True)
+        try:
+            for trace, other in both:
+                layers = zip(trace.layers, other.layers, strict=True)
+                compared = tuple(_compared(layer, known, trace.source.dtype) for layer, known in layers)
+                yield replace(trace, layers=compared)
+        except DeclinedError as error:
+            raise _refusal(self._native.name, error, verify=True) from None
+
+
+def _compared(layer: LayerTrace, known: LayerTrace, dtype: str) -> LayerTrace:
+    """Return a layer with a proof: the largest difference of its Q, K, V and weights from those of a known layer.
+
+    Where the known layer is not what the unmodified model computes, its own proof is returned, which says so.
+    """
+    if not known.is_proven(dtype):
+        return replace(layer, proof=known.proof)
+    apart = [np.abs(getattr(layer, name) - getattr(known, name)).max() for name in "qkv"]
+    for head in range(layer.num_heads):
+        for block, other in zip(layer.head(head).blocks(), known.head(head).blocks(), strict=True):
+            apart.append(np.abs(block.weights - other.weights).max())
+    worst = float(np.max(apart))  # NaN where one of them is
+    largest = max(float(np.abs(getattr(known, name)).max()) for name in "qkv")
+    return replace(layer, proof=Proof(worst, "those of transformers", "Q, K, V, weights", max(largest, 1.0)))

@@ -1,0 +1,167 @@
+"""A source that is asked again and again about a text that changes: what did not change is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from attncli.errors import UsageError
+from attncli.text import as_ranges
+from attncli.trace.selection import Indices
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from attncli.checkpoints.signatures import Choice
+    from attncli.encoding.encode import Given
+    from attncli.engines.source import OpenModel
+    from attncli.trace.tokens import Tokens
+    from attncli.trace.trace import Trace
+
+
+class Question(NamedTuple):
+    """What the attention depends on, besides the model.
+
+    Attributes:
+        text: the sentence; empty where a target stands alone.
+        pair: a second text in the same sequence.
+        target: the text whose queries attend to the sentence's keys.
+        mask: an expression or a file in place of the source's own mask; None is that one.
+    """
+
+    text: str
+    pair: str | None = None
+    target: str | None = None
+    mask: str | None = None
+
+
+class Asked(Protocol):
+    """A model, opened once, that answers questions about its layers, one thread at a time.
+
+    Attributes:
+        layers: those that have softmax attention, in order.
+        own: the only question that it answers, that of a saved trace; None where it answers any.
+    """
+
+    layers: Sequence[int]
+    own: Question | None
+
+    def steps(self, layers: Sequence[int]) -> list[list[int]]:
+        """Return layers in the groups that are best asked for together, the lowest first.
+
+        A deep layer needs all of those below it. Who may want to stop on the way asks for these too, step by step:
+        what they computed is kept.
+        """
+
+    def tokens(self, question: Question) -> tuple[Tokens, Tokens]:
+        """Return what the queries and the keys of a question are, before any layer is computed.
+
+        Raises:
+            InputError: a text cannot be read.
+            UsageError: the source has no such question.
+        """
+
+    def trace(self, question: Question, layers: Sequence[int]) -> Trace:
+        """Return the attention of some layers; what earlier questions share with this one is not computed again.
+
+        Raises:
+            InputError: a text cannot be read, or the mask does not fit it.
+            UsageError: the mask is none, or there is no such layer, or the source has no such question.
+            NotExposedError: the layers have no attention to show, or the model's mask cannot be replaced.
+        """
+
+
+def open_asked(
+    *,
+    model: str | None = None,
+    saved: str | Path | None = None,
+    heads: Choice = None,
+    special: bool = True,
+    given: Given = "text",
+    **options: Any,
+) -> Asked:
+    """Return the toy layer, a checkpoint with all its layers, or a saved trace, ready for questions.
+
+    Args:
+        model: a checkpoint's folder or hub name; None is the toy layer.
+        saved: a file that holds a trace, in place of a model; `special`, `given` and `options` do not apply to it.
+        heads: which heads to show and derive; None is all of them.
+        special: whether the tokenizer adds its special tokens.
+        given: what the questions have; see `open_source`.
+        options: see `open_source`.
+
+    Raises:
+        UsageError: an option does not exist, or does not apply to this source.
+        LoadError: the checkpoint or its tokenizer cannot be loaded.
+        InputError: the file holds no trace.
+    """
+    if saved is not None:
+        from attncli.trace.store import load
+
+        return _Saved(load(saved, None, heads, None))
+    every, chosen = Indices.of("layer", None), Indices.of("head", heads)
+    if model is None:
+        from attncli.engines.toy import ToyLayer
+
+        return _Live(ToyLayer(every, chosen, kind=None, mask=None, special=special, **options))
+    from attncli.engines.engine import open_checkpoint
+
+    how: dict[str, Any] = {"kind": None, "mask": None, "special": special, "generate": 0, "values": True}
+    return _Live(open_checkpoint(model, every, chosen, given=given, **how, **options))
+
+
+class _Live:
+    """A model that computes; see `Asked`."""
+
+    own: Question | None = None
+
+    def __init__(self, model: OpenModel) -> None:
+        self._model = model
+        self.layers = model.attention_layers
+
+    def steps(self, layers: Sequence[int]) -> list[list[int]]:
+        """See `Asked.steps`: where a layer is not computed from the one below, all run together."""
+        ordered = sorted(set(layers))
+        return [[layer] for layer in ordered] if self._model.goes_on else [ordered]
+
+    def tokens(self, question: Question) -> tuple[Tokens, Tokens]:
+        """See `Asked.tokens`."""
+        return self._model.tokens(question.text, question.pair, question.target)
+
+    def trace(self, question: Question, layers: Sequence[int]) -> Trace:
+        """See `Asked.trace`."""
+        source = self._model.recording(Indices.of("layer", layers), question.mask)
+        return source.trace(question.text, question.pair, question.target)
+
+
+class _Saved:
+    """A trace that was saved; see `Asked`."""
+
+    own: Question | None
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self.layers: Sequence[int] = sorted({layer.layer for layer in trace.layers})
+        self.own = Question(trace.text, trace.pair, trace.target)
+
+    def steps(self, layers: Sequence[int]) -> list[list[int]]:
+        """See `Asked.steps`: all are there."""
+        return [sorted(set(layers))]
+
+    def tokens(self, question: Question) -> tuple[Tokens, Tokens]:
+        """See `Asked.tokens`."""
+        self._check(question)
+        return self._trace.query_tokens, self._trace.key_tokens
+
+    def trace(self, question: Question, layers: Sequence[int]) -> Trace:
+        """See `Asked.trace`."""
+        self._check(question)
+        for layer in layers:
+            if layer not in self.layers:
+                raise UsageError(f"layer {layer} is not in the saved trace; recorded: {as_ranges(self.layers)}")
+        return replace(self._trace, layers=tuple(each for each in self._trace.layers if each.layer in layers))
+
+    def _check(self, question: Question) -> None:
+        if question != self.own:
+            raise UsageError("a saved trace has the attention of its own text alone; give --model to ask about another")

@@ -1,0 +1,172 @@
+"""A decoder like Llama: root mean square norms, rotated queries and keys, gated feed-forward networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from attncli.checkpoints.config_reader import DeclinedError, Fields
+from attncli.engines.numpy.model_spec import (
+    Attention,
+    Embedding,
+    FeedForward,
+    Heads,
+    Hidden,
+    LookupTable,
+    Norm,
+    Projections,
+    Recipe,
+    Residual,
+    activation_of,
+)
+from attncli.engines.numpy.ops import rms_norm
+from attncli.engines.numpy.rope import Rope, read_rope
+from attncli.masks.expressions import Atom
+
+WHOLE, WINDOWED = "full_attention", "sliding_attention"  # as configurations call the kinds of layers
+
+
+@dataclass(frozen=True)
+class Usual:
+    """The defaults of a family of decoders; None is computed from the rest."""
+
+    vocabulary: int = 32_000
+    hidden: int = 4096
+    inner: int = 11_008
+    heads: int = 32
+    layers: int = 32
+    groups: int | None = None
+    head_width: int | None = None
+    positions: int = 2048
+    theta: float = 10_000.0
+    eps: float = 1e-6
+
+
+class Biases(NamedTuple):
+    """Which projections have biases.
+
+    Attributes:
+        inputs: those of queries, keys and values.
+        output: that of the concatenated heads.
+        feed_forward: those of the feed-forward network.
+    """
+
+    inputs: bool = False
+    output: bool = False
+    feed_forward: bool = False
+
+
+def stated_biases(fields: Fields, has_feed_forward: bool = False) -> Biases:
+    """Return the biases that a configuration states, where the family has them in the feed-forward network too."""
+    attention = fields.take("attention_bias", False, among=(False, True))
+    return Biases(attention, attention, has_feed_forward and fields.take("mlp_bias", False, among=(False, True)))
+
+
+def decoder(
+    fields: Fields,
+    usual: Usual,
+    *,
+    biases: Biases,
+    activation: Callable[[Hidden], Hidden] | None = None,
+    residuals: tuple[Residual, Residual] = (
+        Residual(before="input_layernorm"),
+        Residual(before="post_attention_layernorm"),
+    ),
+    normed: str = "",
+    window: int | None = None,
+    windowed: Callable[[int], bool] = lambda _: False,
+    is_listed: bool = False,
+    turns: Sequence[int] | None = None,
+    ropes: Callable[..., dict[str, Rope]] | None = None,
+    scaled_by: float | None = None,
+    softcap: float | None = None,
+    is_gemma: bool = False,
+) -> Recipe:
+    """Return the recipe of a model like Llama.
+
+    Args:
+        fields: of the configuration.
+        usual: the defaults of the family.
+        biases: which projections have them.
+        activation: of the feed-forward network; None reads the usual field.
+        residuals: normalizations around attention and feed-forward network.
+        normed: how queries and keys are normalized, `each` head by itself or `all` together; empty: not at all.
+        window: how many keys a query with a window sees.
+        windowed: which layers have one.
+        is_listed: whether the configuration may list the kinds of its layers instead.
+        turns: which layers rotate queries and keys; None is all.
+        ropes: reads how each kind of layer rotates them; None is one way for all.
+        scaled_by: what scores are divided by the root of; None is the width of a head.
+        softcap: of the scores.
+        is_gemma: whether embeddings are scaled and norms are stored as their distance from 1.
+    """
+    hidden, heads = fields.count("hidden_size", usual.hidden), fields.count("num_attention_heads", usual.heads)
+    layers, positions = (
+        fields.layers("num_hidden_layers", usual.layers),
+        fields.count("max_position_embeddings", usual.positions),
+    )
+    groups = fields.take("num_key_value_heads", usual.groups) or heads
+    width = fields.take("head_dim", usual.head_width) or hidden // heads
+    if type(groups) is not int or heads % groups or type(width) is not int:
+        raise DeclinedError(f"{heads} heads of width {width!r} share {groups!r} keys")
+    kinds = _listed(fields, layers) if is_listed else None
+    kinds = kinds or [WINDOWED if windowed(layer) else WHOLE for layer in range(layers)]
+    if WINDOWED in kinds and (type(window) is not int or window < 1):
+        raise DeclinedError(f"sliding_window is {window!r}")
+    masks = {WHOLE: Atom("causal"), WINDOWED: Atom("window", (window or 0,))}
+    turned = (
+        ropes(fields, width, positions)
+        if ropes
+        else dict.fromkeys(masks, read_rope(fields, width, positions, usual.theta))
+    )
+    scale = (scaled_by or width) ** -0.5
+    return Recipe(
+        prefix="model.",
+        layer="layers.{}.",
+        width=hidden,
+        positions=positions,
+        heads=Heads(heads, groups, width),
+        embedding=Embedding(
+            hidden,
+            LookupTable("embed_tokens", fields.count("vocab_size", usual.vocabulary)),
+            scale=hidden**0.5 if is_gemma else 1.0,
+        ),
+        norm=Norm(rms_norm, fields.number("rms_norm_eps", usual.eps), offset=1.0 if is_gemma else 0.0),
+        projections=Projections(
+            query="self_attn.q_proj",
+            key="self_attn.k_proj",
+            value="self_attn.v_proj",
+            output="self_attn.o_proj",
+            has_bias=biases.inputs,
+            output_has_bias=biases.output,
+            query_norm="self_attn.q_norm" if normed else "",
+            key_norm="self_attn.k_norm" if normed else "",
+            normed_whole=normed == "all",
+        ),
+        feed_forward=FeedForward(
+            fields.count("intermediate_size", usual.inner),
+            "mlp.up_proj",
+            "mlp.down_proj",
+            activation or activation_of(fields, "hidden_act", "silu"),
+            biases.feed_forward,
+            "mlp.gate_proj",
+        ),
+        attention_residual=residuals[0],
+        feed_forward_residual=residuals[1],
+        layers=tuple(
+            Attention(scale, masks[kind], turned[kind] if turns is None or turns[layer] else None)
+            for layer, kind in enumerate(kinds)
+        ),
+        softcap=softcap,
+    )
+
+
+def _listed(fields: Fields, layers: int) -> list[str] | None:
+    """Return the kind of each layer, where the configuration lists them."""
+    listed = fields.take("layer_types", None)
+    if listed is None:
+        return None
+    if not isinstance(listed, list) or len(listed) < layers or set(map(str, listed)) - {WHOLE, WINDOWED}:
+        raise DeclinedError("layer_types is none of full and sliding attention for each layer")
+    return listed[:layers]

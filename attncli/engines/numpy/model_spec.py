@@ -1,0 +1,270 @@
+"""How a model is put together: everything that tells one family of transformers from another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attncli.checkpoints.config_reader import DeclinedError, Fields
+from attncli.engines.numpy.ops import ACTIVATIONS
+from attncli.engines.numpy.rope import Rope
+from attncli.masks.expressions import Atom
+
+Hidden = np.ndarray[Any, np.dtype[np.float32]]
+
+
+class Norm(NamedTuple):
+    """A normalization.
+
+    Attributes:
+        function: `layer_norm` or `rms_norm`.
+        eps: what keeps it from dividing by zero.
+        has_bias: whether it shifts too.
+        offset: what is added to its weights (Gemma's are stored as their distance from 1).
+    """
+
+    function: Callable[..., Hidden]
+    eps: float
+    has_bias: bool = False
+    offset: float = 0.0
+
+
+class LookupTable(NamedTuple):
+    """A tensor of which a row is taken.
+
+    Attributes:
+        name: without `.weight`.
+        rows: how many it has.
+    """
+
+    name: str
+    rows: int
+
+
+class Embedding(NamedTuple):
+    """From token ids to the first hidden states.
+
+    Attributes:
+        width: of a row.
+        tokens: a row for each id.
+        positions: a row for each position.
+        padding_id: the padding's id, after which positions begin (RoBERTa); None: positions are 0, 1, 2, ….
+        segments: a row for each of two texts.
+        segment: the text that tokens belong to where the tokenizer does not say; None adds no row.
+        norm: name of the tensors that normalize the sum.
+        projection: name of the tensors that lead from this width to that of the model.
+        scale: a number that the tokens' rows are multiplied by.
+    """
+
+    width: int
+    tokens: LookupTable
+    positions: LookupTable | None = None
+    padding_id: int | None = None
+    segments: LookupTable | None = None
+    segment: int | None = None
+    norm: str | None = None
+    projection: str | None = None
+    scale: float = 1.0
+
+
+class Residual(NamedTuple):
+    """Where the normalizations of a sublayer stand: `x + after(f(before(x)))`, or `of_sum(x + f(x))`."""
+
+    before: str | None = None
+    after: str | None = None
+    of_sum: str | None = None
+
+
+class Projections(NamedTuple):
+    """From hidden states to queries, keys and values, and back.
+
+    Attributes:
+        output: name of the tensor that is multiplied with the concatenated heads, in its layer, without `.weight`.
+        has_bias: whether queries, keys and values have biases.
+        output_has_bias: whether the output has one.
+        query: name of the tensor that makes the queries.
+        key: name of the tensor that makes the keys.
+        value: name of the tensor that makes the values.
+        joint: name of one tensor in place of these three, a third of its rows each.
+        is_by_head: whether each head has its own thirds there.
+        is_transposed: whether tensors are stored as `[in, out]` (GPT-2's Conv1D), as in the feed-forward network.
+        query_norm: name of the tensors that normalize the queries, before they are rotated.
+        key_norm: name of the tensors that normalize the keys.
+        normed_whole: whether these normalize all heads together, not each head by itself.
+    """
+
+    output: str
+    has_bias: bool
+    output_has_bias: bool
+    query: str = ""
+    key: str = ""
+    value: str = ""
+    joint: str = ""
+    is_by_head: bool = False
+    is_transposed: bool = False
+    query_norm: str = ""
+    key_norm: str = ""
+    normed_whole: bool = False
+
+
+class FeedForward(NamedTuple):
+    """`down(activation(up(x)))`, or `down(activation(gate(x)) * up(x))`.
+
+    Attributes:
+        width: of the hidden layer.
+        up: name of the tensor that leads there.
+        down: name of the tensor that leads back.
+        activation: a function.
+        has_bias: whether all of them have biases.
+        gate: name of the tensor whose product is multiplied with that of `up`.
+    """
+
+    width: int
+    up: str
+    down: str
+    activation: Callable[[Hidden], Hidden]
+    has_bias: bool
+    gate: str = ""
+
+
+@dataclass(frozen=True)
+class Heads:
+    """The heads of every layer.
+
+    Attributes:
+        count: of the queries.
+        groups: of the keys and values, each of which as many query heads share.
+        width: of one.
+    """
+
+    count: int
+    groups: int
+    width: int
+
+
+class Attention(NamedTuple):
+    """The attention of one layer.
+
+    Attributes:
+        scale: what multiplies q·k.
+        mask: which query may attend to which key.
+        rope: how queries and keys are rotated; None: they are not.
+    """
+
+    scale: float
+    mask: Atom
+    rope: Rope | None = None
+
+
+class Recipe(NamedTuple):
+    """A model without its weights.
+
+    Attributes:
+        prefix: what the names of its tensors begin with where the checkpoint was saved with a head on top.
+        layer: what the names of a layer's tensors begin with, after that; `{}` is its index.
+        width: E, of the hidden states.
+        positions: how many tokens it reads.
+        heads: of every layer.
+        embedding: how it begins.
+        norm: the kind of all its normalizations.
+        projections: around the attention.
+        feed_forward: the other sublayer.
+        attention_residual: normalizations around the attention.
+        feed_forward_residual: normalizations around the feed-forward network.
+        layers: the attention of each layer.
+        is_parallel: both sublayers read the same hidden states (GPT-J, GPT-NeoX).
+        softcap: c in c·tanh(scores/c).
+        tower: its model type where it stands inside of a model that reads pictures too; None for a text model.
+        inside: what the names of its tensors begin with there, by the version that saved them.
+    """
+
+    prefix: str
+    layer: str
+    width: int
+    positions: int
+    heads: Heads
+    embedding: Embedding
+    norm: Norm
+    projections: Projections
+    feed_forward: FeedForward
+    attention_residual: Residual
+    feed_forward_residual: Residual
+    layers: tuple[Attention, ...]
+    is_parallel: bool = False
+    softcap: float | None = None
+    tower: str | None = None
+    inside: tuple[str, ...] = ()
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """What the names of its tensors may begin with."""
+        return self.inside or ("", self.prefix)
+
+    def tensors(self, layers: int) -> Iterator[str]:
+        """Yield the names of all tensors of the embedding and of the first layers."""
+        how = self.embedding
+        yield from (table.name + ".weight" for table in (how.tokens, how.positions, how.segments) if table is not None)
+        yield from self._read_first()
+        for index in range(layers):
+            yield from self._in_layer(index, [*self._projecting(), *self._passing_on()])
+
+    def read_whole(self, last: int, values: bool = True) -> Iterator[str]:
+        """Yield the names of the tensors that lead to the queries and keys of a layer, but for the tables.
+
+        Args:
+            last: the layer.
+            values: whether to yield what makes its values too.
+        """
+        yield from self._read_first()
+        for index in range(last):
+            yield from self._in_layer(index, [*self._projecting(), *self._passing_on()])
+        left_out = None if values else self.projections.value
+        yield from self._in_layer(last, [each for each in self._projecting() if each[0] != left_out])
+
+    def _read_first(self) -> Iterator[str]:
+        yield from _tensors(self.embedding.norm, self.norm.has_bias)
+        yield from _tensors(self.embedding.projection, has_bias=True)
+
+    def _in_layer(self, index: int, tensors: Iterable[tuple[str | None, bool]]) -> Iterator[str]:
+        for name, has_bias in tensors:
+            yield from _tensors(name and self.layer.format(index) + name, has_bias)
+
+    def _projecting(self) -> Iterator[tuple[str | None, bool]]:
+        """Yield what the names begin with of what makes queries, keys and values, and whether there is a bias too."""
+        how, norm = self.projections, self.norm
+        yield from ((name, how.has_bias) for name in (how.query, how.key, how.value, how.joint))
+        yield from ((name, norm.has_bias) for name in (how.query_norm, how.key_norm, self.attention_residual.before))
+
+    def _passing_on(self) -> Iterator[tuple[str | None, bool]]:
+        """Yield the same of what leads from there to the next layer."""
+        how, fed, norm = self.projections, self.feed_forward, self.norm
+        yield how.output, how.output_has_bias
+        yield from ((name, fed.has_bias) for name in (fed.gate, fed.up, fed.down))
+        norms = (*self.attention_residual[1:], *self.feed_forward_residual)
+        yield from ((name, norm.has_bias) for name in norms)
+
+
+def _tensors(name: str | None, has_bias: bool) -> Iterator[str]:
+    if name:
+        yield name + ".weight"
+        if has_bias:
+            yield name + ".bias"
+
+
+def heads_of(hidden: int, heads: int) -> Heads:
+    """Return heads that share a width, each with keys of its own."""
+    if hidden % heads:
+        raise DeclinedError(f"{heads} heads share a width of {hidden}")
+    return Heads(heads, heads, hidden // heads)
+
+
+def activation_of(
+    fields: Fields, name: str, usual: str, meant: Mapping[str, str] = MappingProxyType({})
+) -> Callable[[Hidden], Hidden]:
+    """Return the activation that a field names; `meant` translates names that stand for another one."""
+    said = fields.take(name, usual, among=ACTIVATIONS)
+    return ACTIVATIONS[meant.get(said, said)]

@@ -1,0 +1,86 @@
+"""All cores for a long text, one for short ones.
+
+NumPy works on one core, but for products, whose threads wait for each other without sleeping: where products are
+small they cost more than they give. So a long text is cut into blocks of rows, which threads take in turn, each with
+all steps of its block, and BLAS keeps to the thread that calls it. Where the cuts are follows from the length alone:
+the numbers are the same to the last digit on any number of cores.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar, copy_context
+from typing import TypeVar
+
+from attncli.engines.cpu import cores
+
+T = TypeVar("T")
+
+LONG = 256  # tokens; threads save nothing that one would notice on fewer
+
+_ROWS = 256  # in a block of a long text at most
+_SAID = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
+
+_is_long: ContextVar[bool] = ContextVar("_is_long", default=False)
+_pool: ContextVar[Executor | None] = ContextVar("_pool", default=None)
+
+
+def count() -> int:
+    """Return how many threads a long text has: what the user said to OpenBLAS or OpenMP, or one for each core."""
+    said = next((os.environ[name] for name in _SAID if os.environ.get(name)), "").split(",")[0].strip()
+    if said.isdecimal() and int(said) > 0:
+        return int(said)
+    return cores()
+
+
+@contextmanager
+def on_cores(tokens: int) -> Iterator[None]:
+    """Let `spread` use all cores within, if so many tokens of one text are a long one."""
+    if tokens <= LONG:
+        yield
+        return
+    most = count()
+    pool: ThreadPoolExecutor | None = None
+    held = nullcontext()
+    if most > 1:
+        from threadpoolctl import threadpool_limits  # which takes 15 ms
+
+        pool, held = ThreadPoolExecutor(most), threadpool_limits(1, user_api="blas")
+    long, shared = _is_long.set(True), _pool.set(pool)
+    try:
+        with held:
+            yield
+    finally:
+        _is_long.reset(long)
+        _pool.reset(shared)
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
+
+
+def blocks(rows: int) -> list[slice]:
+    """Return the blocks that so many rows are cut into: of a short text, or a pack of such, one alone."""
+    if not _is_long.get():
+        return [slice(0, rows)]
+    cuts = max(-(-rows // _ROWS), 4)
+    ends = [rows * number // cuts for number in range(cuts + 1)]
+    return list(map(slice, ends, ends[1:]))
+
+
+def spread(work: Callable[[T], object], items: Iterable[T]) -> None:
+    """Do some work for each of the items: on all cores for a long text, else one after the other."""
+    pool = _pool.get()
+    if pool is None:
+        for item in items:
+            work(item)
+        return
+
+    def alone(item: T) -> None:
+        _pool.set(None)  # what waits for others within the pool might wait for itself
+        work(item)
+
+    # The context says, among others, which warnings NumPy gives.
+    for future in [pool.submit(copy_context().run, alone, item) for item in items]:
+        future.result()

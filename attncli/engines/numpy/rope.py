@@ -1,0 +1,122 @@
+"""Rotary position embeddings as configurations describe them: their frequencies, and how these are stretched."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from attncli.checkpoints.config_reader import DeclinedError, Fields
+from attncli.trace.selection import MOST
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+
+class Rope(NamedTuple):
+    """How queries and keys are rotated.
+
+    Attributes:
+        frequencies: radians that a position adds, for each pair of dimensions, `[R]`.
+        length: what the rotated dimensions are multiplied by.
+    """
+
+    frequencies: Float[np.ndarray, " R"]
+    length: float = 1.0
+
+    def angles(self, tokens: int) -> Float[np.ndarray, "T R"]:
+        """Return the angles of the first positions."""
+        return np.arange(tokens, dtype=np.float32)[:, None] * self.frequencies
+
+
+def read_rope(fields: Fields, width: int, positions: int, theta: float = 10_000.0, part: float | None = None) -> Rope:
+    """Return the rotation that a configuration describes, in the spelling of any version of transformers.
+
+    Args:
+        fields: of the configuration.
+        width: of a head.
+        positions: how many the model has.
+        theta: base of the frequencies, where the configuration does not say.
+        part: the share of a head that is rotated, where it does not say; None: the family rotates all of it.
+
+    Raises:
+        DeclinedError: this rotation is not implemented.
+    """
+    parameters = fields.take("rope_parameters", None)
+    said = fields.take("rope_scaling", None) or parameters or {}
+    usual = {"rope_theta": fields.take("rope_theta", theta)}
+    if part is not None:
+        usual["partial_rotary_factor"] = part
+    return rope_of(said, usual, width, positions)
+
+
+def rope_of(said: Any, usual: Mapping[str, Any], width: int, positions: int) -> Rope:
+    """Return the rotation that parameters describe, `usual` ones where they do not say; see `read_rope`."""
+    if not isinstance(said, Mapping):
+        raise DeclinedError(f"its rotary parameters are {said!r}")
+    given = Fields({**usual, **said})
+    kind = given.take("rope_type", given.take("type", "default"))
+    if kind not in _KINDS:
+        raise DeclinedError(f"its rotary embedding is {kind!r}")
+    base = given.number("rope_theta")
+    turned = int(width * given.number("partial_rotary_factor")) if "partial_rotary_factor" in usual else width
+    if turned < 2 or turned % 2 or turned > min(width, MOST):
+        raise DeclinedError(f"it turns {turned} of {width} dimensions")
+    frequencies = 1 / np.float32(base) ** (np.arange(0, turned, 2, dtype=np.float32) / np.float32(turned))
+    rope = _KINDS[kind](given, frequencies.astype(np.float32), turned, positions)
+    given.check_all_read()
+    return rope
+
+
+def _default(_: Fields, frequencies: Float[np.ndarray, " R"], turned: int, positions: int) -> Rope:
+    return Rope(frequencies)
+
+
+def _linear(said: Fields, frequencies: Float[np.ndarray, " R"], turned: int, positions: int) -> Rope:
+    """Divide all frequencies by a factor (Chen et al. 2023, "Extending Context Window …")."""
+    return Rope(frequencies / np.float32(said.number("factor")))
+
+
+def _llama3(said: Fields, frequencies: Float[np.ndarray, " R"], turned: int, positions: int) -> Rope:
+    """Stretch long waves, keep short ones, and interpolate between the two (Llama 3.1, 2024)."""
+    factor, low, high = (said.number(name) for name in ("factor", "low_freq_factor", "high_freq_factor"))
+    trained = said.count("original_max_position_embeddings", positions)
+    waves = np.float32(2 * math.pi) / frequencies
+    smooth = (trained / waves - np.float32(low)) / np.float32(high - low)
+    between = (1 - smooth) * frequencies / np.float32(factor) + smooth * frequencies
+    stretched = np.where(waves > trained / low, frequencies / np.float32(factor), between)
+    return Rope(np.where(waves < trained / high, frequencies, stretched).astype(np.float32))
+
+
+def _yarn(said: Fields, frequencies: Float[np.ndarray, " R"], turned: int, positions: int) -> Rope:
+    """Keep dimensions that turn often within the trained length, stretch slow ones (YaRN, Peng et al. 2023)."""
+    factor = said.number("factor")
+    trained = said.count("original_max_position_embeddings", positions)
+    ends = [
+        turned * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(said.number("rope_theta")))
+        for turns in (said.take("beta_fast", None) or 32, said.take("beta_slow", None) or 1)
+    ]
+    if said.take("truncate", True):
+        ends = [math.floor(ends[0]), math.ceil(ends[1])]
+    low, high = max(ends[0], 0), min(ends[1], turned - 1)
+    high += 0.001 if low == high else 0
+    steps = (np.arange(turned // 2, dtype=np.float32) - np.float32(low)) / np.float32(high - low)
+    stretched = np.clip(steps, 0, 1)
+    mixed = frequencies / np.float32(factor) * stretched + frequencies * (1 - stretched)
+    return Rope(mixed.astype(np.float32), _yarn_length(said, factor))
+
+
+def _yarn_length(said: Fields, factor: float) -> float:
+    given, over, under = (said.take(name, None) for name in ("attention_factor", "mscale", "mscale_all_dim"))
+    if given is not None:
+        return float(given)
+
+    def magnitude(slope: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * slope * math.log(factor) + 1.0
+
+    return magnitude(over) / magnitude(under) if over and under else magnitude(1)
+
+
+_KINDS = {"default": _default, "linear": _linear, "llama3": _llama3, "yarn": _yarn}

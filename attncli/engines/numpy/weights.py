@@ -1,0 +1,94 @@
+"""The tensors of a model by the names of its recipe: nothing of them is kept, for reading one again costs little."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attncli.checkpoints.config_reader import DeclinedError
+from attncli.errors import LoadError
+from attncli.files import widened
+from attncli.text import visible
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Shaped
+
+    from attncli.checkpoints.tensors import Store
+
+
+class Weights:
+    """A checkpoint's tensors, by their names without a prefix.
+
+    Args:
+        model: the checkpoint's folder or name.
+        store: that holds them.
+        prefixes: what names may begin with, by how the checkpoint was saved.
+        first: a tensor that every checkpoint of the family has, without the prefix.
+
+    Raises:
+        DeclinedError: there are no such tensors.
+    """
+
+    def __init__(self, model: str, store: Store, prefixes: Sequence[str], first: str) -> None:
+        self._model = model
+        self._store = store
+        found = [each for each in prefixes if each + first in store.names]
+        if len(found) != 1:
+            raise DeclinedError(f"its weights have no {first}" if store.names else "it has no safetensors weights")
+        self._prefix = found[0]
+
+    @property
+    def prefix(self) -> str:
+        """What the names begin with."""
+        return self._prefix
+
+    def __len__(self) -> int:
+        return len(self._store.names)
+
+    def __contains__(self, name: str) -> bool:
+        return self._prefix + name in self._store.names
+
+    def unread(self, expected: Iterable[str]) -> set[str]:
+        """Return the names, as in the checkpoint, of the tensors that are not expected."""
+        return set(self._store.names) - {self._prefix + name for name in expected}
+
+    def _expected(self, name: str, shape: tuple[int, ...]) -> str:
+        """Return the name in the checkpoint of a tensor of a shape."""
+        found = self._store.stored(self._prefix + name) if name in self else None
+        if found is None or found.type not in ("F32", "F16", "BF16"):
+            raise DeclinedError(f"its weights have no {name} that it reads")
+        if found.shape != shape:
+            raise LoadError(
+                f"the weights of {visible(self._model)} do not fit its config.json: {visible(name)} has shape "
+                f"{list(found.shape)}, the model expects {list(shape)}; check that the files belong together"
+            )
+        return self._prefix + name
+
+    def check(self, name: str, *shape: int) -> None:
+        """Make sure that a tensor can be read, without reading it; see `vector`."""
+        self._expected(name, shape)
+
+    def vector(self, name: str, length: int) -> Float[np.ndarray, " E"]:
+        """Return the weights of a norm, or a bias, in float32.
+
+        Raises:
+            DeclinedError: there are none of that name, or of a type that is not read.
+            LoadError: they have another shape.
+        """
+        return widened(self._store.read(self._expected(name, (length,))))
+
+    def matrix(self, name: str, *shape: int) -> Shaped[np.ndarray, "F E"]:
+        """Return a matrix as it is stored, in 16 or 32 bits; see `vector` and `functions.linear`."""
+        return self._store.read(self._expected(name, shape))
+
+    def prepare(self, names: Iterable[str]) -> None:
+        """Get tensors that are about to be read; see `Store.prepare`."""
+        self._store.prepare([self._prefix + name for name in names])
+
+    def rows(self, name: str, indices: Sequence[int], *shape: int) -> Float[np.ndarray, "T E"]:
+        """Return some rows of a table in float32, without reading the others; see `vector`."""
+        if max(indices) >= shape[0]:
+            raise DeclinedError(f"{name} has {shape[0]} rows, and no row {max(indices)}")
+        return widened(self._store.rows(self._expected(name, shape), indices))

@@ -1,0 +1,190 @@
+"""Many sentences through one source, in groups; a bad sentence does not stop those after it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from attncli.encoding.encode import check_texts
+from attncli.errors import NOTHING_KEPT, Failure, InputError, Kept, MisfitError
+from attncli.text import several
+
+if TYPE_CHECKING:
+    from attncli.trace.selection import Indices
+    from attncli.trace.tokens import Tokens
+    from attncli.trace.trace import Trace
+
+
+class Source(Protocol):
+    """What turns one sentence after another into a trace.
+
+    Attributes:
+        runs_together: whether several sentences may be computed side by side, so that more at once are faster.
+        shared_from: the number of the sentence from which on other processes pay for opening it once more.
+    """
+
+    runs_together: bool
+    shared_from: int
+
+    def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
+        """Return the attention of one sentence.
+
+        Args:
+            text: the sentence; empty where a target stands alone.
+            pair: a second text in the same sequence.
+            target: the text whose queries attend to the sentence's keys.
+        """
+
+    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
+        """Yield the attention of several sentences, or of one, in order.
+
+        They may be computed side by side, in bounded memory. A sentence that cannot be read ends the iteration with its
+        error, after the traces of those before it.
+        """
+
+
+class OpenModel(Source, Protocol):
+    """A source that can be asked for other layers, under another mask, without being opened again.
+
+    Attributes:
+        name: what it is called.
+        attention_layers: those that have softmax attention, in order.
+        goes_on: whether a layer is computed from the one below it, if that was asked for before.
+    """
+
+    name: str
+    goes_on: bool
+
+    @property
+    def attention_layers(self) -> Sequence[int]:
+        """See above."""
+
+    def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
+        """Return what the queries and the keys of a sentence are; see `Source.trace`."""
+
+    def recording(self, layers: Indices, mask: str | None) -> Source:
+        """Return the source of other layers under another mask; None is its own.
+
+        Sources of one model that were made so may share what they compute: one of them is used at a time.
+
+        Raises:
+            UsageError: there is no such layer, or the mask cannot be read.
+            NotExposedError: none of them has softmax attention.
+        """
+
+
+class Sentence(NamedTuple):
+    """A sentence of a file, or why a line is none.
+
+    Attributes:
+        number: its place among the arguments, or its line or row in its file, from 1.
+        text: the sentence.
+        kept: what else the file says of it, by the names of the columns; where several files are read, `file` is which.
+    """
+
+    number: int
+    text: str | Failure
+    kept: Kept = NOTHING_KEPT
+
+
+MOST_TOGETHER = 256
+
+SHARED_FROM = 512
+"""The number from which on sentences are shared with other processes, which start in tenths of a second."""
+
+SHARED_LATE = 4096
+"""The number where such a start takes seconds, or a sentence next to nothing."""
+
+
+class OneByOne(ABC):
+    """A source that computes its sentences one after the other; see `attncli.engines.source.Source`."""
+
+    runs_together = False
+    shared_from = SHARED_FROM
+
+    @abstractmethod
+    def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
+        """Return the attention of one sentence; see `Source.trace`."""
+
+    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
+        """Yield the attention of each sentence, in order; see `Source.traces`."""
+        for text in several(texts):
+            yield self.trace(text, pair, target)
+
+
+def traced(
+    source: Source, sentences: Iterable[Sentence], pair: str | None, target: str | None
+) -> Iterator[tuple[int, Trace | Failure]]:
+    """Yield the trace of each sentence with its number, or why it has none; computed in groups.
+
+    Args:
+        source: what computes the traces.
+        sentences: the sentences.
+        pair: a second text in the same sequence as each.
+        target: the text whose queries attend to each sentence's keys.
+
+    Raises:
+        InputError: the pair or the target cannot be read.
+    """
+    check_texts(None, pair, target)
+    # What runs each sentence by itself need not wait for others.
+    for window in windows(sentences) if source.runs_together else ([one] for one in sentences):
+        yield from answered(source, window, pair, target)
+
+
+def answered(
+    source: Source, group: Sequence[Sentence], pair: str | None, target: str | None
+) -> Iterator[tuple[int, Trace | Failure]]:
+    """Yield the trace of each sentence of a group that is computed together, or why it has none; see `traced`."""
+    answers = _answers(source, [text for _, text, _ in group if isinstance(text, str)], pair, target)
+    for number, text, kept in group:
+        answer = next(answers) if isinstance(text, str) else text
+        if kept:
+            answer = answer._replace(kept=kept) if isinstance(answer, Failure) else replace(answer, kept=kept)
+        yield number, answer
+
+
+def _answers(source: Source, texts: list[str], pair: str | None, target: str | None) -> Iterator[Trace | Failure]:
+    """Yield the trace of each sentence, or why it has none; after a sentence that cannot be read, go on."""
+    together = len(texts)
+    while texts:
+        count = 0
+        try:
+            for trace in source.traces(texts[:together], pair, target):
+                count += 1
+                yield trace
+            texts, together = texts[count:], len(texts)
+        except (InputError, MisfitError) as error:
+            if count == 0 and together > 1 < len(texts):
+                together = 1  # any of them may be the one that does not fit into memory: the first one is tried alone
+                continue
+            yield Failure(str(error), kind=type(error))
+            texts, together = texts[count + 1 :], len(texts)
+
+
+def windows(sentences: Iterable[Sentence]) -> Iterator[list[Sentence]]:
+    """Yield sentences in groups that a source may compute side by side: 1, 2–3, 4–7, … 128–255, 256–511, 512–767, ….
+
+    The first groups are small, so that the first sentences need not wait for the last. Numbers and files alone say
+    where a group ends: a run that goes on in the middle computes the groups of one that was never interrupted.
+    """
+    window: list[Sentence] = []
+    for sentence in sentences:
+        if window and _window_of(window[0]) != _window_of(sentence):
+            yield window
+            window = []
+        window.append(sentence)
+        if _window_of(sentence) != _window_of(sentence._replace(number=sentence.number + 1)):  # before the next is read
+            yield window
+            window = []
+    if window:
+        yield window
+
+
+def _window_of(sentence: Sentence) -> tuple[object, int]:
+    """Return which group a sentence is in: by powers of two up to `MOST_TOGETHER`, and then so many at a time."""
+    number = sentence.number
+    place = number.bit_length() if number < MOST_TOGETHER else MOST_TOGETHER + number // MOST_TOGETHER
+    return sentence.kept.get("file"), place

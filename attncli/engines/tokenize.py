@@ -1,0 +1,146 @@
+"""Tokens alone, without any attention: by a vocabulary of the toy layer, or by a checkpoint's tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, Unpack
+
+from attncli.checkpoints.options import (
+    LoadOptions,
+    TokenizerOptions,
+    VocabularyOptions,
+    checked_options,
+    refuse_unknown,
+)
+from attncli.checkpoints.signatures import TokenizeKeywords, VocabularyKeywords, spelling_out
+from attncli.encoding.encode import Reader, asked, check_texts
+from attncli.encoding.vocabulary import Trained, Vocabulary, Words, open_vocabulary, unknown_notes, unknown_tokens
+from attncli.errors import LoadError, require
+from attncli.text import visible
+from attncli.trace.tokenization import Tokenization
+
+
+class Tokenizer(Protocol):
+    """What turns one sentence after another into tokens."""
+
+    def tokenize(self, text: str, pair: str | None = None) -> Tokenization:
+        """Return the tokens of a sentence, and of a second text in the same sequence.
+
+        Raises:
+            InputError: a text cannot be read.
+        """
+
+
+@spelling_out(VocabularyKeywords, VocabularyOptions, TokenizerOptions)
+def open_tokenizer(
+    *, model: str | None = None, special: bool = True, **options: Unpack[VocabularyKeywords]
+) -> Tokenizer:
+    """Return a vocabulary of the toy layer, or a checkpoint's tokenizer, ready for sentences.
+
+    Args:
+        model: a checkpoint's folder or hub name; None is the toy layer's vocabulary.
+        special: whether special tokens are added.
+        options: fields of `VocabularyOptions`, or of `TokenizerOptions` with a model.
+
+    Raises:
+        UsageError: an option does not exist, or does not apply.
+        LoadError: there is no such tokenizer, or it cannot be loaded.
+    """
+    if model is None:
+        place = "the toy layer's vocabulary; give --model, or leave it out"
+        of_vocabulary: dict[str, Any] = {**options}
+        refuse_unknown(of_vocabulary, VocabularyOptions, place)
+        return _OfVocabulary(VocabularyOptions(**of_vocabulary), special)
+    chosen = checked_options(model, options, TokenizerOptions, "--model, whose tokenizer runs alone")
+    return _OfCheckpoint(model, chosen, special)
+
+
+@spelling_out(TokenizeKeywords, open_tokenizer)
+def tokenize(
+    text: str | Sequence[Mapping[str, str]], *, pair: str | None = None, **options: Unpack[TokenizeKeywords]
+) -> Tokenization:
+    """Return the tokens of one sentence; neither a model's weights nor torch are loaded.
+
+        attncli.tokenize("time flies", model="sentence-transformers/all-MiniLM-L6-v2").tokens.ids
+
+    Args:
+        text: the sentence; with `chat`, a user's turn, or a list of messages.
+        pair: a second text in the same sequence.
+        options: what `attn tokens` takes, under the name of its long option: `model`, `vocab`, `special`, `revision`,
+            `offline`, `trust_remote_code`, `truncate`, `base`, `chat`, `system`.
+
+    Raises:
+        AttnError: one sentence that says what was expected, what came and what to do.
+    """
+    return open_tokenizer(**options).tokenize(asked(text, options), pair)
+
+
+class _OfVocabulary:
+    def __init__(self, options: VocabularyOptions, special: bool) -> None:
+        self._name = options.vocab
+        tokenizer = open_vocabulary(options.vocab, special, options.offline)
+        self._trained = None if tokenizer is None else Trained(tokenizer, special, None)
+
+    def tokenize(self, text: str, pair: str | None = None) -> Tokenization:
+        check_texts(text, pair)
+        texts = (text, pair)
+        vocabulary: Vocabulary = self._trained or Words([each for each in texts if each is not None], None)
+        tokens = vocabulary.encode(text, pair)
+        pieces = vocabulary.unknown_pieces(tokens)
+        unknown = frozenset(token.index for token in unknown_tokens(texts, tokens, pieces))
+        notes = unknown_notes(texts, tokens, pieces)
+        return Tokenization("toy", None, self._name, text, pair, tokens, unknown=unknown, notes=notes)
+
+
+class _OfCheckpoint:
+    def __init__(self, model: str, options: TokenizerOptions, special: bool) -> None:
+        from attncli.checkpoints.locating import locate
+        from attncli.encoding.chat import open_chat
+
+        load = LoadOptions(**vars(options))
+        tokenizer, self._limit = _loaded(model, load)
+        self._name = locate(model, load, for_tokenizer=True).name
+        # How long a text is, is what one wants to see here: none is refused, and it is cut only if asked.
+        limit = self._limit if options.truncate else None
+        chat = open_chat(model, tokenizer, load, special=special, asks=False)
+        self._reader = Reader(model, tokenizer, special, limit, options.truncate, chat=chat)
+
+    def tokenize(self, text: str, pair: str | None = None) -> Tokenization:
+        sentence = self._reader.read(text, pair, None)
+        tokens = sentence.tokens
+        text = sentence.text
+        lost = unknown_tokens((text, pair), tokens, self._reader.unknown_pieces)
+        unknown = frozenset(token.index for token in lost)
+        notes = sentence.notes + self._too_long(len(tokens))
+        return Tokenization("pretrained", self._name, None, text, pair, tokens, self._limit, unknown, notes)
+
+    def _too_long(self, count: int) -> tuple[str, ...]:
+        if self._limit is None or count <= self._limit:
+            return ()
+        name = visible(self._name)
+        return (f"the sentence has {count} tokens, {name} reads at most {self._limit}; --truncate cuts it",)
+
+
+def _loaded(model: str, load: LoadOptions) -> tuple[Any, int | None]:
+    """Return a checkpoint's tokenizer, and how many tokens its model reads at most.
+
+    It is transformers' own only where the native engine cannot say that its tokens are the same.
+    """
+    from attncli.checkpoints.folder import is_gguf
+    from attncli.engines import numpy as numpy_engine
+
+    try:
+        return numpy_engine.load_alone(model, load)
+    except numpy_engine.DeclinedError as error:
+        if is_gguf(model):
+            raise LoadError(f"the tokenizer of {visible(model)} cannot be read: {visible(str(error))}") from None
+        require(f"{visible(model)}: {visible(str(error))}. The tokenizer of transformers", "transformers")
+        from attncli.checkpoints.hub_snapshot import check_there
+
+        check_there(model, "tokenizer", load)
+        import logging  # no other run says anything
+
+        logging.getLogger(__name__).info("the tokenizer is left to transformers: %s", visible(str(error)))
+        from attncli.encoding.auto_tokenizer import load_alone
+
+        return load_alone(model, load)

@@ -1,0 +1,185 @@
+"""Which module of a model is the attention of which layer, and models without the layers above those asked for."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from attncli.engines.torch.configuration import attention_layers
+
+_SIDE = re.compile(r"(encoder|decoder)$")  # SeamlessM4T has a text_encoder and a text_decoder
+_NAME = re.compile("Attention(?!Residual)")  # of a class; Inkling 2 mixes its layers by what it calls one, too
+_KEPT = "attncli_kept_layers"  # an attribute of a model that was cut
+_ALONE = "attncli_alone"  # an attribute of a decoder that runs without its encoder
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an attention module stands.
+
+    Attributes:
+        kind: `self`, or `encoder`, `decoder`, `cross`.
+        layers: name of the list of layers it is in.
+        index: its number there; None outside of any list.
+        is_outermost: whether it is inside no other one, as BERT's self-attention is in its attention.
+    """
+
+    kind: str
+    layers: str
+    index: int | None
+    is_outermost: bool
+
+
+@dataclass(frozen=True)
+class Places:
+    """The attention modules of a model.
+
+    Attributes:
+        modules: where each one stands, by its `id`.
+        layers: the layers that have softmax attention, of each kind.
+    """
+
+    modules: Mapping[int, Place]
+    layers: Mapping[str, Sequence[int]]
+
+    @property
+    def is_named(self) -> bool:
+        """Whether a module's name tells its layer: not where layers share one, nor where one layer has two."""
+        outer = [(place.kind, place.index) for place in self.modules.values() if place.is_outermost]
+        known = {(kind, layer) for kind, layers in self.layers.items() for layer in layers}
+        return len(set(outer)) == len(outer) and known <= set(outer)
+
+    def has(self, module: Any) -> bool:
+        """Whether a module is one of the attention layers, as far as names tell; no layer of another sort."""
+        return not self.is_named or self.layer(module, 0) in self.layers[self.kind(module)]
+
+    def kind(self, module: Any) -> str:
+        """Return the kind of an attention module."""
+        place = self.modules.get(id(module))
+        return place.kind if place else next(iter(self.layers))
+
+    def layer(self, module: Any, calls: int) -> int:
+        """Return the layer of a module that calls after `calls` others of its kind; −1 if there are no more."""
+        if self.is_named:
+            place = self.modules.get(id(module))
+            return -1 if place is None or place.index is None else place.index
+        known = self.layers[self.kind(module)]
+        return known[calls] if calls < len(known) else -1
+
+
+def attention_places(model: Any) -> Places:
+    """Find a model's attention modules, by the names of their classes."""
+    named = {name: module for name, module in model.named_modules() if _NAME.search(type(module).__name__)}
+    is_encoder_decoder, is_alone = model.config.is_encoder_decoder, hasattr(model, _ALONE)
+    modules = {}
+    for name, module in named.items():
+        is_outermost = not any(name.startswith(other + ".") for other in named)
+        side = "decoder" if is_alone else _side(name) if is_encoder_decoder else None
+        modules[id(module)] = _place(name, type(module).__name__, is_outermost, side)
+    if not is_encoder_decoder:
+        kept = getattr(model, _KEPT, math.inf)
+        kind = "decoder" if is_alone else "self"
+        return Places(modules, {kind: [layer for layer in attention_layers(model.config) if layer < kept]})
+    kinds = [place.kind for place in modules.values() if place.is_outermost]
+    return Places(modules, {kind: range(kinds.count(kind)) for kind in ("encoder", "decoder", "cross")})
+
+
+def _side(name: str) -> str:
+    return next((each[0] for part in name.split(".") if (each := _SIDE.search(part))), "decoder")
+
+
+def _place(name: str, class_name: str, is_outermost: bool, side: str | None) -> Place:
+    # Its layer is the first number in a module's name: encoder.layer.3.attention.self
+    number = re.search(r"\.(\d+)(?=\.|$)", name)
+    layers, index = (name[: number.start()], int(number[1])) if number else ("", None)
+    if side is None:
+        return Place("self", layers, index, is_outermost)
+    own = (name.rpartition(side + ".")[2] + class_name).lower()
+    is_cross = side == "decoder" and any(word in own for word in ("cross", "encoder_attn", "encdec", "enc_dec"))
+    return Place("cross" if is_cross else side, layers, index, is_outermost)
+
+
+def stand_alone(decoder: Any) -> None:
+    """Let a decoder run without its encoder: its cross-attention, which does not run then, is none of its layers."""
+    setattr(decoder, _ALONE, True)
+    if "input_ids" not in signature(decoder.forward).parameters:
+        decoder.register_forward_pre_hook(_as_values, with_kwargs=True)
+
+
+def _as_values(_: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Call the ids of tokens as SpeechT5's decoder does, which may also read sounds."""
+    return arguments, {"input_values" if name == "input_ids" else name: given for name, given in named.items()}
+
+
+def reduced(
+    model_class: type, path: str, keep: int, whole_encoder: bool, with_head: bool, is_alone: bool = False
+) -> type:
+    """Return a model class whose models have one part alone, with its first `keep` layers.
+
+    Loading such a model reads only the tensors it has, by the names that they have in the whole. The configuration
+    stays whole because some models compute with it: residuals are scaled by the number of layers (MiniCPM), the last
+    layers share keys (Gemma 3n). A model whose layers share their modules stays whole, and so does an encoder whose
+    output a decoder reads.
+
+    Args:
+        model_class: the class of the whole.
+        path: where the part stands in it; empty is all of it.
+        keep: how many layers stay.
+        whole_encoder: whether those of an encoder all do.
+        with_head: whether what makes logits stays, where it is outside of the part.
+        is_alone: whether the part is a decoder that runs without its encoder.
+    """
+
+    class Reduced(model_class):  # type: ignore[misc]
+        def __init__(self, config: Any, *arguments: Any, **options: Any) -> None:
+            super().__init__(config, *arguments, **options)
+            if path:
+                leave_alone(self, path, with_head)
+            if is_alone:
+                stand_alone(self.get_submodule(path))
+            _cut(self.get_submodule(path), keep, whole_encoder)
+
+    for name in ("__name__", "__qualname__", "__module__", "__doc__"):
+        setattr(Reduced, name, getattr(model_class, name))
+    if path:
+        # Not one of its own, which would read what the part has no use for: Qwen2.5-Omni's voices, from a pickle.
+        Reduced.from_pretrained = classmethod(PreTrainedModel.from_pretrained.__func__)
+    return Reduced
+
+
+def leave_alone(model: Any, path: str, with_head: bool) -> None:
+    """Take everything out of a model but the part that stands at a path, and what makes logits of what it gives."""
+    head = model.get_output_embeddings() if with_head else None
+    pairs = model.all_tied_weights_keys.items()
+    # A checkpoint may have the embeddings under the name of the head that shares them, or of what both share.
+    shared = [pair for pair in pairs if any(name.startswith(path + ".") for name in pair)]
+    tied = {name.rpartition(".")[0] for pair in shared for name in pair}
+    kept = [path, *tied, *(name for name, module in model.named_modules() if module is head)]
+
+    def is_kept(name: str) -> bool:
+        return any(f"{name}.".startswith(f"{one}.") or f"{one}.".startswith(f"{name}.") for one in kept)
+
+    for name, module in list(model.named_modules()):
+        inside = name + "." if name else ""
+        lost = [child for child, _ in module.named_children() if not is_kept(inside + child)]
+        if lost and (not name or is_kept(name)):
+            for child in lost:
+                delattr(module, child)
+            module._is_hf_initialized = True  # how its class begins such a module asks for what it has lost
+    names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    model.all_tied_weights_keys = {target: source for target, source in pairs if {target, source} <= names}
+
+
+def _cut(model: Any, keep: int, whole_encoder: bool) -> None:
+    places = attention_places(model)
+    if places.is_named:
+        cut = [place for place in places.modules.values() if not (whole_encoder and place.kind == "encoder")]
+        for name in {place.layers for place in cut if place.index is not None}:
+            del model.get_submodule(name)[keep:]
+        setattr(model, _KEPT, keep)

@@ -1,0 +1,80 @@
+"""Sentences side by side: padded to one length, and which tokens of the batch are whose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+
+from attncli.engines.torch.recorder import Batch, Span
+
+MOST_TOKENS = 4096  # of a batch, padding included: more gains nothing on a CPU
+_TARGET = "decoder_"  # what the names of a decoder's inputs begin with
+
+ROOM = 2**28  # bytes, for the traces of sentences that wait for one another
+Encoded = Mapping[str, Sequence[int]]
+
+
+def groups(sizes: Sequence[float]) -> Iterator[slice]:
+    """Split sentences into runs of neighbours whose traces, of these sizes in bytes, fit into `ROOM` together."""
+    start, taken = 0, 0.0
+    for index, size in enumerate(sizes):
+        if index > start and taken + size > ROOM:
+            yield slice(start, index)
+            start, taken = index, 0.0
+        taken += size
+    if start < len(sizes):
+        yield slice(start, len(sizes))
+
+
+def batches(encoded: Sequence[Encoded], limit: int = MOST_TOKENS) -> Iterator[list[int]]:
+    """Yield the indices of sentences that run together, all of one length.
+
+    A model that mixes neighbours (a convolution, landmarks) would see the padding between others.
+
+    Args:
+        encoded: the sentences.
+        limit: how many tokens a batch has at most.
+    """
+    lengths = [tuple(len(one[name]) for name in ("input_ids", _TARGET + "input_ids") if name in one) for one in encoded]
+    batch: list[int] = []
+    for index in sorted(range(len(encoded)), key=lengths.__getitem__):
+        if batch and (lengths[index] != lengths[batch[0]] or (len(batch) + 1) * max(lengths[index]) > limit):
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
+
+
+def padded(encoded: Sequence[Encoded], pad_id: int, side: str, takes_positions: bool, ahead: int = 0) -> Batch:
+    """Return sentences side by side, padded to the length of the longest.
+
+    Args:
+        encoded: what the tokenizer gave for each sentence.
+        pad_id: the id that fills up.
+        side: `right` or `left`, where padding goes.
+        takes_positions: whether the model has to be told where the tokens stand that padding has moved.
+        ahead: how many positions the model puts before the tokens.
+    """
+    inputs = {}
+    for name in encoded[0]:
+        fill = pad_id if name.endswith("input_ids") else 0
+        rows = [torch.tensor(one[name]) for one in encoded]
+        inputs[name] = torch.nn.utils.rnn.pad_sequence(rows, True, fill, side)
+        mask = name.replace("input_ids", "attention_mask")
+        if name.endswith("input_ids") and mask not in encoded[0] and len(rows) > 1:
+            ones = [torch.ones_like(row) for row in rows]
+            inputs[mask] = torch.nn.utils.rnn.pad_sequence(ones, True, 0, side)
+    if side == "left" and len(encoded) > 1 and takes_positions:
+        inputs["position_ids"] = (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
+    sides = [_slices(encoded, name, side, ahead) for name in ("input_ids", _TARGET + "input_ids") if name in inputs]
+    both = sides[0], sides[-1]  # of a text and its target; without targets they are the same
+    text, target = (slice(0, max(one.stop for one in own)) for own in both)
+    return Batch(inputs, [Span(*own) for own in zip(*both, strict=True)], Span(text, target))
+
+
+def _slices(encoded: Sequence[Encoded], name: str, side: str, ahead: int) -> list[slice]:
+    lengths = [ahead + len(one[name]) for one in encoded]
+    longest = max(lengths)
+    return [slice(0, n) if side == "right" else slice(longest - n, longest) for n in lengths]

@@ -1,0 +1,335 @@
+"""A checkpoint as transformers loads it, asked for the attention of one sentence after another."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from inspect import Parameter, signature
+from time import perf_counter
+from typing import Any
+
+from attncli.checkpoints.locating import Place
+from attncli.checkpoints.options import LoadOptions
+from attncli.checkpoints.tensors.cache import Notes
+from attncli.checkpoints.tensors.open_store import is_fetched
+from attncli.encoding import auto_tokenizer
+from attncli.encoding.chat import open_chat
+from attncli.encoding.encode import Given, Reader, Sentence
+from attncli.engines.source import SHARED_LATE
+from attncli.engines.torch import architecture_notes, attention_interface, batch, load, memory
+from attncli.engines.torch.configuration import (
+    attention_layers,
+    head_count,
+    instead,
+    layer_count,
+    other_layers,
+    start_id,
+)
+from attncli.engines.torch.expected_masks import implied_masks, mask_notes
+from attncli.engines.torch.extra_positions import ahead, own_tokens, with_prompts
+from attncli.engines.torch.generation import Writer, check_causal, check_no_future
+from attncli.engines.torch.recorder import Request
+from attncli.engines.torch.run_recorded import run
+from attncli.errors import AttnError, NotExposedError, UsageError
+from attncli.masks.parser import parse
+from attncli.text import several, visible
+from attncli.trace.layer import LayerTrace
+from attncli.trace.selection import Indices
+from attncli.trace.tokens import Tokens
+from attncli.trace.trace import Provenance, Trace
+
+_log = logging.getLogger(__name__)
+
+
+class Checkpoint:
+    """A model and its tokenizer, loaded once; see `open_source` for what it takes and `stream.Source` for what it does.
+
+    Raises:
+        UsageError: there is no such layer, head or kind.
+        LoadError: it cannot be loaded.
+        NotExposedError: it has no attention to show, or writes no text.
+    """
+
+    runs_together = True
+    shared_from = SHARED_LATE  # its imports take seconds, and torch multiplies on all cores already
+    goes_on = False
+
+    def __init__(
+        self,
+        model: str,
+        layers: Indices,
+        heads: Indices,
+        *,
+        kind: str | None,
+        mask: str | None,
+        special: bool,
+        options: LoadOptions,
+        generate: int = 0,
+        given: Given = "text",
+    ) -> None:
+        expression = None if mask is None else parse(mask, states_true=False)
+        if generate and expression is not None:
+            raise UsageError("--generate lets the model write under its own mask; drop --mask")
+        # All that the configuration tells comes before the weights are read.
+        self.place, self.part = load.find(model, options)
+        self.name = model = self.place.name
+        self.options = options
+        config = self.part.config
+        self._check_given(given)
+        if generate:
+            check_causal(model, self.part)
+        architecture_notes.check_has_weights(model, config)
+        self.is_encoder_decoder: bool = config.is_encoder_decoder
+        if kind not in (None, *self.kinds):
+            raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has {', '.join(self.kinds)} attention")
+        self.num_layers = layer_count(config)
+        self.request = Request(layers.among(self.num_layers, visible(model)), kind, heads, expression)
+        self.other_layers = other_layers(config)
+        self._check_attention(attention_layers(config))
+        heads.among(head_count(config), f"each layer of {visible(model)}")
+        what, last = self.part.architecture, max(self.request.layers)
+        _log.info("%s: %s of %d layers; layer %d is the last to run", model, what, self.num_layers, last)
+        own_tokenizer = _tokenizer(self.place, options, self.part.whole)
+        chat = open_chat(model, own_tokenizer, options, special=special, asks=generate > 0)
+        whole, self._of_weights, self._form = self._load(writes=generate > 0)
+        own = whole.get_submodule(self.part.path)
+        self.model = own.base_model if generate else own
+        self.ahead = ahead(config)
+        self.notes = self._all_notes()
+        self.unseen = implied_masks(self.model)  # but for the layers whose mask was complained of
+        starts = self.part.whole if self.part.hears else config if self.is_encoder_decoder else None
+        self.reader = Reader(
+            name=model,
+            tokenizer=own_tokenizer,
+            special=special,
+            limit=load.position_limit(self.model),
+            truncate=options.truncate,
+            rows=load.vocabulary_rows(self.model),
+            start_id=None if starts is None else start_id(model, starts, own_tokenizer),
+            chat=chat,
+            decodes_alone=self.part.hears,
+        )
+        made = (whole, self.model, own_tokenizer, self.reader.limit)
+        self.writer = Writer(model, *made, generate) if generate else None
+
+    @property
+    def attention_layers(self) -> Sequence[int]:
+        """The layers that have softmax attention."""
+        return attention_layers(self.part.config)
+
+    def recording(self, layers: Indices, mask: str | None) -> Checkpoint:
+        """Return the source of other layers, with the same model; see `attncli.engines.source.OpenModel.recording`."""
+        other = copy(self)
+        expression = None if mask is None else parse(mask, states_true=False)
+        chosen = layers.among(self.num_layers, visible(self.name))
+        other.request = replace(self.request, layers=chosen, mask=expression)
+        other._check_attention(self.attention_layers)
+        other.notes = other._all_notes()
+        other.unseen = dict(self.unseen)  # each of them complains for itself
+        return other
+
+    def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
+        """Return what the queries and the keys of a sentence are; see `attncli.engines.source.OpenModel.tokens`."""
+        self.check_target(target)
+        return self._sides(self.reader.read(text, pair, target))
+
+    def _all_notes(self) -> tuple[str, ...]:
+        about = architecture_notes.notes(self.part.config, max(self.request.layers))
+        return (*self._unshown(), *about, *self._of_weights)
+
+    def _load(self, writes: bool) -> tuple[Any, tuple[str, ...], str]:
+        """Return the model that the part is in, what the user should know of its weights, and how they are stored."""
+        return load.load_model(self.place, self.part, self.options, self.request, writes)
+
+    def _check_given(self, given: Given) -> None:
+        """Raise an error, before the weights are read, for a text without a reader, and where there is none at all."""
+        if not self.part.hears:
+            if given == "target":
+                raise UsageError('give a sentence, such as "time flies like an arrow"')
+            return
+        shown = f"{visible(self.name)} ({visible(self.part.architecture)})"
+        if given == "text":
+            raise NotExposedError(
+                f"{shown} reads a sound, not text; give a text model, or --target TEXT alone for its decoder"
+            )
+        if given == "both":
+            raise UsageError(f"{shown} has no encoder of texts, but one of sounds; give --target TEXT alone")
+
+    def _check_attention(self, found: Sequence[int]) -> None:
+        """Raise NotExposedError unless one at least of the layers asked for has softmax attention."""
+        if not set(self.request.layers) & set(found):
+            kinds = ", ".join(dict.fromkeys(self.other_layers[index] for index in self.request.layers))
+            listed = ", ".join(map(str, found)) or "none"
+            raise NotExposedError(
+                f"the layers asked for have no softmax attention but {kinds}; layers of {visible(self.name)} with "
+                f"attention: {listed}"
+            )
+
+    def _unshown(self) -> Iterator[str]:
+        if self.part.hears:
+            yield (
+                f"{self.part.architecture} is given no sound, and its decoder runs without cross-attention: the "
+                "self-attention of layer 0 is the same whatever it hears, that of later layers is another with a sound"
+            )
+        for index in self.request.layers:
+            if index in self.other_layers:
+                yield f"layer {index} has {instead(self.other_layers[index])}; it is not shown"
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of attention that the model has."""
+        if self.part.hears:
+            return ("decoder",)
+        return ("encoder", "decoder", "cross") if self.is_encoder_decoder else ("self",)
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """What the model's forward pass takes, by name."""
+        taken = signature(self.model.forward).parameters
+        # A Reformer that fills up its last chunk fails on them.
+        is_without = self.model.config.model_type == "reformer"
+        return {name: each for name, each in taken.items() if not (is_without and name == "position_ids")}
+
+    @property
+    def takes_positions(self) -> bool:
+        """Whether the model is told where its tokens stand, and does not find it by its padding, as RoBERTa does."""
+        return "position_ids" in self.parameters and not load.first_position(self.model)
+
+    def check_target(self, target: str | None) -> None:
+        """Raise UsageError for a target that the model has no decoder for."""
+        if target is not None and not (self.is_encoder_decoder or self.part.hears):
+            raise UsageError(
+                "--target needs an encoder-decoder model or the toy layer; here use --pair for a second text"
+            )
+
+    def read_for_both(self, text: str, pair: str | None, target: str | None) -> Sentence:
+        """Return a sentence as the model reads it; a decoder without a target is given the sentence itself."""
+        self.check_target(target)
+        if self.part.hears and target is None:
+            return self.reader.read("", pair, text)
+        own = (text if target is None else target) if self.is_encoder_decoder else target
+        return self.reader.read(text, pair, own)
+
+    def room_for(self, tokens: int) -> int:
+        """Return how many sentences of one length fit into memory together; InputError if not even one does."""
+        is_watched = self.model.config._attn_implementation != attention_interface.ATTENTION
+        return memory.room_for(self.model, tokens, len(self.request.layers), is_watched)
+
+    def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
+        """Return the attention of one sentence; see `Source.trace`."""
+        return next(self.traces([text], pair, target))
+
+    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
+        """Yield the attention of each sentence, in order; sentences of one length run together.
+
+        Without a target only the encoder of an encoder-decoder runs. A sentence that cannot be read ends the
+        iteration with its error, after all those before it.
+        """
+        self.check_target(target)
+        if self.is_encoder_decoder and target is None and self.request.kind in ("decoder", "cross"):
+            raise UsageError(f"--kind {self.request.kind} needs --target, the text of the decoder")
+        sentences: list[Sentence] = []
+        failure = None
+        limit = batch.MOST_TOKENS
+        for text in several(texts):
+            try:
+                sentence = self.reader.read(text, pair, target)
+                if self.writer is not None:
+                    sentence = self.writer.continued(sentence)
+                limit = min(limit, _longest(sentence) * self.room_for(_longest(sentence)))
+            except AttnError as error:
+                failure = error
+                break
+            sentences.append(sentence)
+        if self.request.mask is not None or "attention_mask" not in self.parameters:
+            limit = 1
+        for group in batch.groups([self._trace_size(sentence) for sentence in sentences]):
+            yield from self._batched(sentences[group], limit)
+        if failure is not None:
+            raise failure
+
+    def _batched(self, sentences: list[Sentence], limit: int) -> Iterator[Trace]:
+        """Yield the traces of sentences in order, which run in batches of at most so many tokens."""
+        done: dict[int, Trace] = {}
+        for some in batch.batches([one.inputs for one in sentences], limit):
+            done.update(zip(some, self._run([sentences[index] for index in some]), strict=True))
+        for index in range(len(sentences)):
+            yield done.pop(index)
+
+    def _trace_size(self, sentence: Sentence) -> float:
+        layers = len(self.request.layers) * (1 if sentence.target is None else len(self.kinds))
+        # At most: whether the model has to be watched is not known before it has run, and batches, which decide the
+        # last bits, are not to depend on what ran before.
+        return memory.trace_size(self.model.config, _longest(sentence), layers, is_watched=True)
+
+    def _run(self, sentences: list[Sentence]) -> list[Trace]:
+        """Return the traces of sentences that run side by side."""
+        part, kinds = self.model, self.kinds
+        if self.is_encoder_decoder and sentences[0].target is None:
+            part, kinds = self.model.get_encoder(), ("encoder",)
+        given = [one.inputs for one in sentences]
+        together = batch.padded(given, self.reader.padding_id, "right", self.takes_positions, self.ahead)
+        begun = perf_counter()
+        recorded = run(self.model, part, together, self.request, kinds)
+        _log.info(
+            "ran a batch of %d × %d tokens in %.3f s", *together.inputs["input_ids"].shape, perf_counter() - begun
+        )
+        source = self._provenance()
+        traces = []
+        for one, own in zip(sentences, recorded.traces(), strict=True):
+            tokens = self._sides(one)
+            layers = tuple(self._with_positions(layer, *tokens) for layer in own)
+            notes = one.notes
+            if self.request.mask is None:
+                notes += mask_notes(layers, self.unseen)
+            if one.generated:
+                check_no_future(self.name, own, one.generated)
+            sides = (*tokens, layers, one.text, one.pair, one.target)
+            traces.append(Trace(source, *sides, notes, one.generated))
+        return traces
+
+    def _sides(self, sentence: Sentence) -> tuple[Tokens, Tokens]:
+        """Return what the queries and the keys of a sentence are."""
+        return with_prompts(sentence.query_tokens, self.ahead), with_prompts(sentence.tokens, self.ahead)
+
+    def _with_positions(self, layer: LayerTrace, query_tokens: Tokens, key_tokens: Tokens) -> LayerTrace:
+        """Return a layer that says what its queries and keys are, where they are not the tokens."""
+        queries, keys = own_tokens(self.model.config, layer.layer, layer.kind, query_tokens, key_tokens)
+        return layer if queries is None and keys is None else replace(layer, query_tokens=queries, key_tokens=keys)
+
+    def _provenance(self) -> Provenance:
+        others = [{"layer": index, "kind": kind} for index, kind in self.other_layers.items()]
+        return Provenance(
+            "pretrained",
+            model=self.name,
+            architecture=self.part.architecture,
+            dtype=str(self.model.dtype).removeprefix("torch."),
+            device=str(self.model.device),
+            layers=self.num_layers,
+            details={
+                "engine": "transformers",
+                **self.place.details,
+                **({"weights": self._form} if self._form else {}),
+                **({} if self.part.tower is None else {"tower": self.part.tower}),
+                **({"other_layers": others} if others else {}),
+            },
+            notes=self.notes,
+        )
+
+
+def _tokenizer(place: Place, options: LoadOptions, config: Any) -> Any:
+    """Load a tokenizer; at a commit for which that was done before, transformers need not look for files any more."""
+    load = place.options(options)
+    if place.tokenizer is not None or os.path.isdir(place.model) or not is_fetched(place.folder, load):
+        return auto_tokenizer.load_tokenizer(place.model, load, place.tokenizer, config)
+    notes = Notes(place.folder)
+    found = auto_tokenizer.load_tokenizer(place.model, replace(load, offline=load.offline or notes.has_tokenizer))
+    notes.keep_tokenizer()
+    return found
+
+
+def _longest(sentence: Sentence) -> int:
+    return max(len(sentence.tokens), len(sentence.query_tokens))

@@ -1,0 +1,208 @@
+"""What a checkpoint's configuration and code declare about its masks, to be held against the masks they build."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
+
+from attncli.attention import row_blocks
+from attncli.engines.torch.attention_modules import attention_places
+from attncli.engines.torch.configuration import layer_types, sides
+from attncli.engines.torch.global_tokens import has_global_tokens
+from attncli.engines.torch.recorder import Sublayer
+from attncli.masks.expressions import And, Atom, Expression, RuleMask
+from attncli.text import layers_named
+from attncli.trace.layer import LayerTrace
+
+# Text towers that are causal though their modules say otherwise; BLIP's, which is so as a decoder alone; a permutation
+# model, causal in training alone; and a prefix model, to which all of a text is prefix. By model types and classes.
+_CLIPS = ("clip", "clipseg", "groupvit", "metaclip_2", "owlv2", "owlvit", "xclip")
+_EXCEPTIONS = {f"{name}_text_model": True for name in _CLIPS} | {
+    "BlipTextLMHeadModel": True,
+    "BlipTextModel": False,
+    "cpmant": False,
+    "git": True,
+    "xlnet": False,
+}
+
+# What a layer that chooses among the keys it may see calls the number it keeps: an index, a learned mask; or blocks.
+_BUDGETS = ("index_topk", "indexer_budget", "keep_window_size")
+_CHOOSING = (*_BUDGETS, "index_topk_blocks")
+
+_CAUSAL_HEADS = re.compile(r"CausalLM|LMHead")
+_OTHER_HEADS = re.compile(r"MaskedLM|PreTraining|Classification|QuestionAnswering")
+
+
+@dataclass(frozen=True)
+class Implied:
+    """The mask that a layer should have.
+
+    Attributes:
+        expression: which query may attend to which key.
+        window: how many keys a causal window has, or how many it has to each side; None is no window.
+        is_exact: whether every key that may be seen is; not where a layer chooses among them, or nothing is known.
+    """
+
+    expression: Expression
+    window: int | None = None
+    is_exact: bool = True
+
+
+def budget(config: Any) -> int | None:
+    """Return how many keys a query attends to where a layer selects keys by their content; None if none does."""
+    blocks = getattr(config, "index_topk_blocks", None)
+    kept = [getattr(config, name, None) for name in _BUDGETS]
+    if config.model_type == "deepseek_v4":  # it chooses blocks of so many tokens
+        kept = [count and count * config.compress_rates["compressed_sparse_attention"] for count in kept]
+    kept.append(blocks and blocks * config.index_block_size)
+    return min((count for count in kept if isinstance(count, int)), default=None)
+
+
+def implied_masks(model: Any) -> dict[Sublayer, Implied]:
+    """Return the mask that each layer of each kind should have, padding and documents left aside."""
+    config = model.config
+    places = attention_places(model)
+    found = {}
+    both = sides(config)  # of an encoder-decoder with one configuration, neither says anything of its masks
+    said = {"self": config} if len(both) == 1 else {"encoder": both[0], "decoder": both[1]}
+    for kind, layers in places.layers.items():
+        is_causal = kind == "decoder" if kind != "self" else _is_causal(model, places.modules)
+        for layer in layers:
+            if (reach := _reach(config, kind, layer)) is not None:
+                found[layer, kind] = Implied(Atom("band", (reach, reach)), reach)
+            elif kind in said:
+                found[layer, kind] = _implied(_of_layer(said[kind], layer), layer, is_causal)
+            else:
+                found[layer, kind] = _plain(is_causal is True)
+    return found
+
+
+def _of_layer(config: Any, layer: int) -> Any:
+    """Return the configuration that a layer has of its own, where they differ; one and the same where not."""
+    return config.per_layer_config[layer] if layer < config.num_hidden_layers else config
+
+
+def mask_notes(layers: Sequence[LayerTrace], implied: dict[Sublayer, Implied]) -> tuple[str, ...]:
+    """Return a sentence for the layers whose mask is another one than the configuration implies.
+
+    Args:
+        layers: of one sentence.
+        implied: the masks that are expected; those of layers that are complained of are taken out.
+    """
+    found: dict[tuple[str, str], list[int]] = {}
+    for layer in layers:
+        place = layer.layer, layer.kind
+        if place in implied and _differs(layer, implied[place]):
+            found.setdefault((str(implied.pop(place).expression), layer.kind), []).append(layer.layer)
+    return tuple(
+        f"{layers_named(which, None if kind == 'self' else kind)}: the mask is not {expected}, which the configuration "
+        "implies; `attn check` says where they differ"
+        for (expected, kind), which in found.items()
+    )
+
+
+def _differs(layer: LayerTrace, implied: Implied) -> bool:
+    """Return whether a mask is not what is implied."""
+    if isinstance(layer.mask, RuleMask) and layer.mask.expression == implied.expression:
+        return False
+    if layer.query_tokens is not None:
+        return False  # what is implied is said of tokens
+    tokens = [key for key, token in enumerate(layer.key_tokens or ()) if token.is_token]
+    columns = tokens if layer.key_tokens is not None else slice(None)
+    rule = RuleMask(implied.expression, layer.num_queries, len(tokens) or layer.num_keys, layer.num_heads)
+    heads = list(range(layer.num_heads))
+    for rows in row_blocks(np.arange(layer.num_queries), layer.num_keys):
+        allowed, expected = layer.mask.rows(heads, rows)[..., columns], rule.rows(heads, rows)
+        if ((allowed ^ expected) if implied.is_exact else (allowed & ~expected)).any():
+            return True
+    return False
+
+
+def _is_causal(model: Any, modules: Any) -> bool | None:
+    """Return whether a model without a decoder of its own looks at the past alone; None if nothing says so.
+
+    Said by the configuration (`is_causal`, `is_decoder`), by its attention modules, or by what it is trained for.
+    """
+    config = model.config
+    for name in (type(model).__name__, config.model_type):
+        if name in _EXCEPTIONS:
+            return _EXCEPTIONS[name]
+    for name in ("is_causal", "causal"):
+        if isinstance(said := getattr(config, name, None), bool):
+            return said
+    if getattr(config, "is_decoder", False):
+        return True
+    said_by_modules = {getattr(module, "is_causal", None) for module in model.modules() if id(module) in modules}
+    if said_by_modules & {True, False}:
+        return True in said_by_modules
+    if config.model_type in CONFIG_MAPPING_NAMES:
+        writes = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+        return writes and config.model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    heads = " ".join([*(config.architectures or ()), *(getattr(config, "auto_map", None) or ())])
+    if _CAUSAL_HEADS.search(heads):
+        return True
+    return False if _OTHER_HEADS.search(heads) else None
+
+
+def _reach(config: Any, kind: str, layer: int) -> int | None:
+    """Return how many keys to each side a layer computes, which works in a band or in blocks; None for all others."""
+    if kind not in ("self", "encoder") or has_global_tokens(config):
+        return None
+    if getattr(config, "encoder_attention_type", None) == "local":  # LongT5
+        return int(config.local_radius)
+    if config.model_type not in ("led", "longformer"):
+        return None
+    windows = config.attention_window
+    return int(windows if isinstance(windows, int) else windows[layer]) // 2
+
+
+def _implied(config: Any, layer: int, is_causal: bool | None) -> Implied:
+    if is_causal is None:
+        return Implied(Atom("full"), is_exact=False)
+    is_exact = not any(getattr(config, name, None) is not None for name in _CHOOSING)
+    is_exact &= getattr(config, "attention_type", None) != "block_sparse"  # BigBird
+    if config.model_type == "canine" and layer == 0:
+        return Implied(Atom("chunk", (config.local_transformer_stride,)))
+    is_exact &= config.model_type not in ("longformer", "reformer")  # global tokens, and chunks
+    types = layer_types(config, "layer_types", "attention_layers", "layers_block_type")
+    layer_type = types[layer] if layer < len(types) else ""  # some do not tell their layers apart
+    is_exact &= "indexed" not in layer_type
+    if "reference" in layer_type:  # a window over what the model writes, and all of what it was given
+        return _plain(is_causal)
+    if "chunk" in layer_type:
+        chunk = Atom("chunk", (config.attention_chunk_size,))
+        return Implied(And((Atom("causal"), chunk)) if is_causal else chunk, None, is_exact)
+    window = _window(config, layer_type)
+    if window is None:
+        return Implied(_plain(is_causal).expression, None, is_exact)
+    if is_causal:
+        return Implied(Atom("window", (window,)), window, is_exact)
+    side = window - bool(getattr(config, "use_bidirectional_attention", False))  # Gemma 3 counts the query itself
+    return Implied(Atom("band", (side, side)), side, is_exact)
+
+
+def _plain(is_causal: bool) -> Implied:
+    return Implied(Atom("causal" if is_causal else "full"))
+
+
+def _window(config: Any, layer_type: str) -> int | None:
+    """Return the width of a layer's window, in transformers' convention: w keys, the query's own included."""
+    if layer_type and not any(word in layer_type for word in ("sliding", "local", "compressed")):
+        if layer_type != "attention":  # RecurrentGemma: every attention layer has a window
+            return None
+    elif not layer_type and getattr(config, "use_sliding_window", True) is False:
+        return None
+    names = ("sliding_window", "sliding_window_size", "attention_window_size", "window_size")
+    # A leftover in the file of an architecture of transformers that has no window says nothing.
+    is_declared = bool(layer_type) or not type(config).__module__.startswith("transformers.")
+    widths = (getattr(config, name, None) for name in names if is_declared or hasattr(type(config), name))
+    return next((width for width in widths if isinstance(width, int) and width > 0), None)

@@ -1,0 +1,234 @@
+"""The masks that a checkpoint's own code builds for some sentences, from its configuration and tokenizer alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attncli.encoding.encode import Sentence
+from attncli.engines.torch.batch import padded
+from attncli.engines.torch.configuration import instead, layer_types
+from attncli.engines.torch.engine import Checkpoint
+from attncli.engines.torch.expected_masks import budget
+from attncli.engines.torch.extra_positions import has_own_positions, own_tokens, with_prompts
+from attncli.engines.torch.kv_prefill import continued
+from attncli.engines.torch.recorder import Batch, Span
+from attncli.engines.torch.run_recorded import run
+from attncli.engines.torch.weightless_model import blank_model, costless
+from attncli.errors import InputError, NotExposedError, UsageError
+from attncli.masks.recognition import recognized
+from attncli.text import visible
+from attncli.trace.layer import LayerTrace
+from attncli.trace.tokens import Token, Tokens
+from attncli.trace.trace import sequences
+
+if TYPE_CHECKING:
+    import torch
+    from jaxtyping import Bool
+
+_TYPE = re.compile(r"(\w+)_attention")
+
+
+@dataclass(frozen=True)
+class LayerMask:
+    """One mask of one sentence, and the layers that have it.
+
+    Attributes:
+        kind: what the configuration calls these layers, or what they are seen to do.
+        layers: their indices.
+        allowed: True = attend; a plane for all heads, or one for each.
+        queries: the tokens of the rows, padding included.
+        keys: the tokens of the columns.
+        past: how many tokens ran before the first query.
+        dropped: how many of the keys a cache no longer holds.
+    """
+
+    kind: str
+    layers: tuple[int, ...]
+    allowed: Bool[np.ndarray, "P Q K"]
+    queries: Tokens
+    keys: Tokens
+    past: int
+    dropped: int
+
+
+@dataclass(frozen=True)
+class SentenceMasks:
+    """A sentence with its masks."""
+
+    sentence: Sentence
+    masks: tuple[LayerMask, ...]
+
+
+class BlankCheckpoint(Checkpoint):
+    """A checkpoint without its weights, which can be asked for its masks alone."""
+
+    def _load(self, writes: bool) -> tuple[Any, tuple[str, ...], str]:
+        self.request = replace(self.request, is_blank=True)
+        return blank_model(self.name, self.part, self.options), (), ""
+
+    def masks(
+        self,
+        texts: Sequence[str],
+        pair: str | None = None,
+        target: str | None = None,
+        pad: str | None = None,
+        past: int = 0,
+    ) -> tuple[list[SentenceMasks], list[str]]:
+        """Return the masks of sentences that run side by side, and what the user should know of them.
+
+        Args:
+            texts: the sentences.
+            pair: a second text in the sequence of each one.
+            target: of an encoder-decoder, the decoder's text; None is the sentence itself.
+            pad: `left` or `right`, where the shorter ones are padded; None is where the tokenizer does it.
+            past: how many positions have run before, and stand in a cache.
+
+        Raises:
+            UsageError: an option does not apply.
+            InputError: a text cannot be read.
+            NotExposedError: the model does not show its masks, or cannot do what is asked.
+        """
+        sentences = [self.read_for_both(text, pair, target) for text in texts]
+        self._check_room(sentences)
+        side = pad or self.reader.tokenizer.padding_side
+        padding = self._padding()
+        inputs, _, whole = padded([one.inputs for one in sentences], padding.id, side, self.takes_positions, self.ahead)
+        with costless():
+            recorded = self._recorded(inputs, whole, past, len(texts))
+        filled = [
+            (
+                _filled(with_prompts(one.tokens, self.ahead), whole.text.stop, padding, side),
+                _filled(with_prompts(one.query_tokens, self.ahead), whole.target.stop, padding, side),
+            )
+            for one in sentences
+        ]
+        masks = self._grouped(recorded, filled, past)
+        notes = [*self._layer_notes(), *(note for one in sentences for note in one.notes)]
+        notes += self._padding_notes(sentences, pad, side, padding)
+        return [SentenceMasks(*both) for both in zip(sentences, masks, strict=True)], notes
+
+    def _check_room(self, sentences: Sequence[Sentence]) -> None:
+        """Raise unless the sentences can run side by side."""
+        longest = max(max(len(one.tokens), len(one.query_tokens)) for one in sentences)
+        if self.room_for(longest) < len(sentences):
+            raise InputError(f"{len(sentences)} × {longest} tokens do not fit into memory; give fewer sentences")
+        name = visible(self.name)
+        if len(sentences) > 1 and "attention_mask" not in self.parameters:
+            raise NotExposedError(f"{name} takes no attention mask, so that it sees padding; give one sentence")
+        kept = budget(self.model.config)
+        if kept is not None and kept < longest:
+            raise NotExposedError(
+                f"a query of {name} attends to the {kept} keys whose content it ranks first, which depends on the "
+                f"weights; give at most {kept} tokens"
+            )
+
+    def _padding(self) -> Token:
+        """Return the token that sentences are filled up with."""
+        own = self.reader.padding_id
+        return Token(0, own, str(self.reader.tokenizer.convert_ids_to_tokens(own)), None, None, special=True)
+
+    def _layer_notes(self) -> Iterator[str]:
+        if self.part.hears:
+            name = self.part.architecture
+            yield f"{name} is given no sound: its cross-attention is left out"
+        for kind in dict.fromkeys(self.other_layers.values()):
+            count = sum(other == kind for other in self.other_layers.values())
+            layers = f"{count} of {self.num_layers} layers" if count > 1 else "1 layer"
+            yield f"{layers}: {instead(kind)} and no mask"
+
+    def _padding_notes(
+        self, sentences: Sequence[Sentence], pad: str | None, side: str, padding: Token
+    ) -> Iterator[str]:
+        is_padded = len({(len(one.tokens), len(one.query_tokens)) for one in sentences}) > 1
+        if pad is not None and not is_padded:
+            yield f"--pad {pad} adds nothing: there are no sentences of different lengths"
+        if pad is None and is_padded:
+            yield f"padded on the {side}, as the tokenizer does it; --pad left or --pad right decides"
+        if is_padded and self.reader.tokenizer.pad_token_id is None:
+            yield f"the tokenizer has no pad token; padded with {padding.label}"
+
+    # --- running -------------------------------------------------------------------------------------------
+
+    def _recorded(
+        self, inputs: dict[str, torch.Tensor], whole: Span, past: int, count: int
+    ) -> list[tuple[LayerTrace, ...]]:
+        """Return the layers of every sentence, each with the whole padded row."""
+
+        def recorded(part: Any, given: dict[str, torch.Tensor], kinds: Sequence[str], span: Span) -> Any:
+            return run(self.model, part, Batch(given, [span] * count, span), self.request, kinds).traces()
+
+        if not past:
+            return recorded(self.model, inputs, self.kinds, whole)
+        tokens = whole.target.stop
+        if past >= tokens:
+            raise UsageError(f"--past {past} leaves no query; the longest sentence has {tokens} tokens")
+        rest = slice(0, tokens - past)
+        if not self.is_encoder_decoder:
+            part, given = continued(self.model, inputs, past)
+            if has_own_positions(self.model.config):
+                name = visible(self.name)
+                raise NotExposedError(f"{name} has keys that are no tokens, and a cache hides which; leave out --past")
+            return recorded(part, given, self.kinds, Span(rest, rest, past))
+        texts = {name: value for name, value in inputs.items() if not name.startswith("decoder_")}
+        encoder = recorded(self.model.get_encoder(), texts, ("encoder",), whole)
+        part, given = continued(self.model, inputs, past)
+        decoder = recorded(part, given, ("decoder", "cross"), Span(whole.text, rest, past))
+        return [first + second for first, second in zip(encoder, decoder, strict=True)]
+
+    # --- putting together -------------------------------------------------------------------------------------
+
+    def _grouped(
+        self, recorded: Sequence[tuple[LayerTrace, ...]], filled: Sequence[tuple[Tokens, Tokens]], past: int
+    ) -> list[tuple[LayerMask, ...]]:
+        """Return the masks of each sentence; layers of one kind that have the same mask share it.
+
+        `filled` is each sentence's text and target, with their padding.
+        """
+        groups: dict[Any, tuple[str, list[np.ndarray[Any, Any]], list[int]]] = {}
+        for layers in zip(*recorded, strict=True):
+            cells = [_cells(layer) for layer in layers]
+            kind = self._kind(layers[0], cells, past)
+            key = (kind, *((each.shape, each.tobytes()) for each in cells))
+            groups.setdefault(key, (layers[0].kind, cells, []))[2].append(layers[0].layer)
+        found: list[list[LayerMask]] = [[] for _ in filled]
+        for (kind, *_), (side, cells, indices) in groups.items():
+            before = past if side != "encoder" else 0
+            for own, (text, target), allowed in zip(found, filled, cells, strict=True):
+                queries, keys = sequences(side, target, text)
+                other_queries, other_keys = own_tokens(self.model.config, indices[0], side, target, text)
+                queries, keys = other_queries or Tokens(queries[before:]), other_keys or keys
+                dropped = len(keys) - allowed.shape[-1]
+                full = np.pad(allowed, ((0, 0), (0, 0), (dropped, 0)))
+                own.append(LayerMask(kind, tuple(indices), full, queries, keys, before, dropped))
+        return [tuple(masks) for masks in found]
+
+    def _kind(self, layer: LayerTrace, cells: Sequence[Bool[np.ndarray, "P Q K"]], past: int) -> str:
+        """Return what the configuration calls a layer, or what its masks say of it."""
+        if layer.kind != "self":
+            return layer.kind
+        types = layer_types(self.model.config, "layer_types")
+        if types and (named := _TYPE.fullmatch(types[layer.layer])):
+            return named[1]
+        queries, keys = cells[0].shape[-2:]
+        if any((each & ~np.tri(queries, keys, keys - queries, dtype=bool)).any() for each in cells):
+            return "bidirectional"
+        rules = {str(recognized(plane, keys - queries)) for each in cells for plane in each}
+        if any("window" in rule for rule in rules):
+            return "sliding"
+        return "chunked" if any("chunk" in rule for rule in rules) else "full"
+
+
+def _cells(layer: LayerTrace) -> Bool[np.ndarray, "P Q K"]:
+    return layer.mask.rows(list(range(layer.num_heads)), np.arange(layer.num_queries))
+
+
+def _filled(tokens: Tokens, count: int, padding: Token, side: str) -> Tokens:
+    """Return a sentence's tokens with its padding."""
+    more = [padding] * (count - len(tokens))
+    both = [*more, *tokens] if side == "left" else [*tokens, *more]
+    return Tokens(replace(token, index=index) for index, token in enumerate(both))

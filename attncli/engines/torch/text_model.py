@@ -1,0 +1,296 @@
+"""The part of a checkpoint that reads text.
+
+It is all of a text model, the language model of one that sees or hears too, or the decoder of one that hears alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+import torch
+import transformers
+from transformers import (
+    MODEL_FOR_MULTIMODAL_LM_MAPPING,
+    MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING,
+    MODEL_MAPPING,
+    AutoConfig,
+    AutoModel,
+    PreTrainedModel,
+    initialization,
+)
+
+from attncli.checkpoints.hub import explained
+from attncli.encoding.auto_tokenizer import check_quantization, hub_arguments
+from attncli.engines.torch.configuration import is_counted, layer_count
+from attncli.errors import InputError, LoadError, NotExposedError
+from attncli.text import visible
+from attncli.trace.selection import MOST_LAYERS
+
+if TYPE_CHECKING:
+    from attncli.checkpoints.options import LoadOptions
+
+_log = logging.getLogger(__name__)
+
+# Whose usual class holds a whole speech system, of which this one is the text encoder and the text decoder.
+_OF_TEXT_ALONE = {
+    "seamless_m4t": "SeamlessM4TForTextToText",
+    "seamless_m4t_v2": "SeamlessM4Tv2ForTextToText",
+}
+
+# What they read into their text part besides a text, where they do not run without it.
+_PICTURE, _SOUND = "a picture", "a sound"
+_NEEDED = {
+    "bridgetower": _PICTURE,
+    "cohere_asr": _SOUND,
+    "diffusion_gemma": "a canvas of noise",
+    "evolla": "a protein",
+    "idefics": _PICTURE,
+    "moonshine_streaming": _SOUND,
+    "pi0": "a picture and a robot's state",
+    "pix2struct": _PICTURE,
+    "pp_formulanet": _PICTURE,
+    "udop": _PICTURE,
+    "vilt": _PICTURE,
+    "voxtral_realtime": _SOUND,
+}
+_MERGED = ("t5gemma2",)
+_SEVERAL = ("blt",)
+_READ = {
+    **dict.fromkeys(("pixel_values", "images", "flattened_patches", "pixel_values_videos"), _PICTURE),
+    **dict.fromkeys(("input_features", "input_values", "audio_values", "audio_codes"), _SOUND),
+}
+
+# What counts the layers and the heads of a model, and how one configuration of both sides counts its decoder's.
+_OF_DECODERS = {"num_hidden_layers": "decoder_layers", "num_attention_heads": "decoder_attention_heads"}
+
+# What a configuration says of its classes and its code.
+_TYPES = {"architectures": list, "auto_map": dict, "model_type": str}
+
+# How a language model is called inside of another model, and what stands before the names of its tensors.
+_PREFIX = r"^(?:model\.)?language_model\.(?:model\.)?"
+
+
+@dataclass(frozen=True)
+class TextPart:
+    """What of a checkpoint reads text.
+
+    Attributes:
+        config: its configuration.
+        whole: the checkpoint's, which that one is in; the same one for a text model.
+        model_class: what loads it; None is the class that transformers has for the configuration.
+        path: where it stands in that class's models, as in `model.language_model`; empty is all of them.
+        hears: whether it is a decoder beside an encoder of sounds, which runs alone: there is a target and no text.
+        renamed: what the checkpoint's names of tensors become before they are read, by regular expressions.
+    """
+
+    config: Any
+    whole: Any
+    model_class: Any = None
+    path: str = ""
+    hears: bool = False
+    renamed: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def architecture(self) -> str:
+        """The model type of the checkpoint."""
+        return str(self.whole.model_type)
+
+    @property
+    def tower(self) -> str | None:
+        """The model type of a language model that stands inside of another model; None for a text model."""
+        return None if self.hears or self.config is self.whole else str(self.config.model_type)
+
+    @property
+    def loaded(self) -> Any:
+        """The configuration of what `model_class` loads."""
+        return self.config if self.renamed else self.whole
+
+
+def text_part(name: str, options: LoadOptions) -> TextPart:
+    """Read a checkpoint's configuration and find what of it reads text.
+
+    Raises:
+        LoadError: there is no such checkpoint, or it cannot be read.
+        InputError: it counts layers that no model has.
+        NotExposedError: it has no part that reads text alone, with attention.
+    """
+    with explained(name, "configuration", options):
+        try:
+            config = AutoConfig.from_pretrained(name, **hub_arguments(name, options))
+        except AttributeError:
+            check_quantization(name, options)
+            raise
+    _check_types(name, config)
+    if config.model_type in _SEVERAL:
+        raise NotExposedError(
+            f"{visible(name)} ({config.model_type}) is several models in one, of bytes and groups of bytes, which is "
+            "not supported; give a text model"
+        )
+    shown = f"{visible(name)} ({visible(str(config.model_type))})"
+    inner = _language_config(config)
+    if inner is not None:
+        _check_types(name, inner)
+    main_input = getattr(_class_of(config), "main_input_name", "input_ids")
+    needed = _NEEDED.get(config.model_type)
+    hears = needed is None and config.is_encoder_decoder and _hears(config, main_input)
+    if needed is None and not hears and config.is_encoder_decoder and not getattr(inner, "is_encoder_decoder", True):
+        needed = _READ.get(main_input, _PICTURE)
+    if config.model_type in _MERGED:
+        raise NotExposedError(
+            f"{shown} attends to both of its texts in one softmax, which is not supported; give a text model"
+        )
+    if needed is not None:
+        raise NotExposedError(f"{shown} reads {needed} into its text part; give a text model")
+    if hears:
+        part = _listener(name, config, config if inner is None else inner, options)
+    elif inner is not None:
+        part = _tower(name, config, inner, options)
+    elif main_input == "input_ids":
+        part = TextPart(config, config, _text_class(config))
+    else:
+        raise NotExposedError(f"{shown} reads {_READ.get(main_input, main_input)}, not text; give a text model")
+    if not is_counted(part.config):
+        raise NotExposedError(
+            f"{shown} is no text model with attention layers: its configuration counts no layers or no heads; Mamba, "
+            "RWKV and models of several parts without a language model are not supported"
+        )
+    _check_count(name, part.config)
+    return part
+
+
+def _check_types(name: str, config: Any) -> None:
+    """Raise LoadError for a field that is not of the type that whoever reads it expects."""
+    for field_name, kind in _TYPES.items():
+        said = getattr(config, field_name, None)
+        if not isinstance(said, kind | None):
+            raise LoadError(
+                f"the configuration of {visible(name)} says that its {field_name} is {visible(repr(said)[:50])}; "
+                f"expected a {kind.__name__}"
+            )
+
+
+def _check_count(name: str, config: Any) -> None:
+    layers = layer_count(config)
+    fewest = getattr(config, "num_hidden_layers", layers)
+    if fewest < 1 or layers > MOST_LAYERS:
+        claimed = layers if layers > MOST_LAYERS else fewest
+        raise InputError(f"{visible(name)} claims to have {claimed} layers; expected 1 to {MOST_LAYERS}")
+
+
+def _text_class(config: Any) -> type | None:
+    """Return the class of a text model where it is not the one that transformers takes for its configuration."""
+    if config.model_type in _OF_TEXT_ALONE:
+        return getattr(transformers, _OF_TEXT_ALONE[config.model_type])
+    is_brought = not type(config).__module__.startswith("transformers.")  # by the checkpoint
+    # An encoder and a decoder of two architectures have no such class.
+    return None if is_brought or type(config) in MODEL_MAPPING else _class_of(config)
+
+
+def _language_config(config: Any) -> Any:
+    """Return the configuration of a language model inside of another model; None for a text model."""
+    if is_counted(config):
+        return None
+    try:
+        inner = config.get_text_config(decoder=True)
+    except ValueError:  # it has several
+        return None
+    # Of a flat configuration it returns a copy.
+    return None if type(inner) is type(config) else inner
+
+
+def _tower(name: str, config: Any, inner: Any, options: LoadOptions) -> TextPart:
+    """Find a language model inside of another model.
+
+    Raises:
+        NotExposedError: there is none that reads tokens.
+    """
+    if is_counted(inner):
+        _check_count(name, inner)  # before it is built
+    model_class = _class_of(config)
+    if model_class is not None:
+        with explained(name, "model", options):
+            try:
+                model = on_meta(model_class, deepcopy(config), "eager")
+            except ImportError as error:  # of a package that looks at pictures, timm
+                _log.info("%s cannot be built as a whole: %s", name, error)
+            else:
+                if (path := _path(model, inner)) is not None:
+                    return TextPart(inner, config, model_class, path)
+    alone = MODEL_MAPPING.get(type(inner), None)
+    if isinstance(alone, type):
+        return TextPart(inner, config, alone, renamed={_PREFIX: ""})
+    raise NotExposedError(
+        f"{visible(name)} ({visible(str(config.model_type))}) has no part that reads tokens alone; give a text model"
+    )
+
+
+def _hears(config: Any, main_input: str) -> bool:
+    """Return whether what a model reads first is a sound."""
+    return _READ.get(main_input) == _SOUND or config.model_type == "speech-encoder-decoder"
+
+
+def _listener(name: str, config: Any, inner: Any, options: LoadOptions) -> TextPart:
+    """Find the decoder beside an encoder of sounds.
+
+    Raises:
+        NotExposedError: there is none that reads tokens.
+    """
+    inner = getattr(inner, "decoder", inner)  # of an encoder and a decoder of two architectures
+    # It counts its own layers and heads, and runs as a model that has no encoder.
+    inner.is_encoder_decoder = False
+    for count, own in _OF_DECODERS.items():
+        if hasattr(inner, own):
+            setattr(inner, count, getattr(inner, own))
+    if is_counted(inner):
+        _check_count(name, inner)  # before it is built
+    model_class = _class_of(config) or MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING[type(config)]
+    with explained(name, "model", options):
+        model = on_meta(model_class, deepcopy(config), "eager")
+    decoder = model.get_decoder()
+    path = next((path for path, module in model.named_modules() if module is decoder), "")
+    try:
+        reads_tokens = path and isinstance(decoder.get_input_embeddings(), torch.nn.Embedding)
+    except NotImplementedError:
+        reads_tokens = False
+    if not reads_tokens:
+        raise NotExposedError(
+            f"{visible(name)} ({visible(str(config.model_type))}) reads {_SOUND} and has no decoder that reads tokens; "
+            "give a text model"
+        )
+    return TextPart(inner, config, model_class, path, hears=True)
+
+
+def _class_of(config: Any) -> type | None:
+    """Return the class that a configuration names, or that transformers has for it."""
+    named = (getattr(transformers, str(each), None) for each in config.architectures or ())
+    fitting = (each for each in named if getattr(each, "config_class", None) is type(config))
+    known = (mapping.get(type(config), None) for mapping in (MODEL_FOR_MULTIMODAL_LM_MAPPING, MODEL_MAPPING))
+    classes = (each for each in (*fitting, *known) if isinstance(each, type))
+    return next((each for each in classes if issubclass(each, PreTrainedModel)), None)
+
+
+def _path(model: Any, config: Any) -> str | None:
+    """Return where the outermost module stands that has a configuration of this type and reads tokens."""
+    for path, module in model.named_modules():
+        has_config = isinstance(module, PreTrainedModel) and type(module.config) is type(config)
+        if path and has_config and "input_ids" in signature(module.forward).parameters:
+            return path
+    return None
+
+
+def on_meta(model_class: Any, config: Any, attention: str, **more: Any) -> Any:
+    """Return a model on a device without memory; the configuration is changed."""
+    build = AutoModel.from_config if model_class is None else model_class._from_config
+    with torch.device("meta"), initialization.no_init_weights(), initialization.meta_device_safe_creation_ops():
+        return build(
+            config,
+            attn_implementation=attention,
+            experts_implementation="eager",  # grouped products are none that `blank.costless` knows
+            dtype=torch.float32,
+            **more,
+        )

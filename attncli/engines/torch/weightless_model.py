@@ -1,0 +1,100 @@
+"""A model without its weights: every parameter is one and the same zero, and products with it are not computed.
+
+Which key a query may attend to follows from the configuration and the tokens. So the model is built as
+transformers builds it before it reads the weight files, and stays that way: a model of any size takes the memory
+of its activations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
+
+from attncli.checkpoints.hub import explained
+from attncli.engines.torch.attention_backend import settle, with_ours
+from attncli.engines.torch.attention_modules import leave_alone, stand_alone
+from attncli.engines.torch.text_model import on_meta
+from attncli.errors import InputError
+from attncli.text import visible
+
+if TYPE_CHECKING:
+    from attncli.checkpoints.options import LoadOptions
+    from attncli.engines.torch.text_model import TextPart
+
+_ZERO = torch.zeros(())  # what every parameter is a view of
+_MOST_BYTES = 2**30  # of buffers, which are no part of a file: a short configuration can ask for any
+_PRODUCTS = {"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "addbmm", "baddbmm", "einsum"}
+
+
+def blank_model(name: str, part: TextPart, options: LoadOptions) -> Any:
+    """Build a checkpoint's model from its configuration alone; its part at `part.path` runs inside `costless`.
+
+    Raises:
+        LoadError: the configuration does not make a model.
+        InputError: it makes one that is too large to build.
+    """
+    part.config.use_cache = False  # as `load_model` has it
+    more = {"trust_remote_code": options.trust_remote_code} if part.model_class is None else {}
+    with explained(name, "model", options):
+        model = with_ours(lambda attention: on_meta(part.model_class, part.loaded, attention, **more))
+        if part.path:
+            leave_alone(model, part.path, with_head=False)
+        if part.hears:
+            stand_alone(model.get_submodule(part.path))
+        size = sum(buffer.nbytes for buffer in model.buffers() if buffer.is_meta)
+        if size > _MOST_BYTES:
+            raise InputError(
+                f"the configuration of {visible(name)} asks for tables of {size} bytes, such as one of all positions, "
+                f"and at most {_MOST_BYTES} can be built"
+            )
+        for module in model.modules():
+            _fill(module)
+        model.initialize_weights()  # what is left: the buffers that transformers computes
+    settle(model.get_submodule(part.path), part.tower is not None)
+    return model.eval()
+
+
+def _fill(module: torch.nn.Module) -> None:
+    """Give a module's own parameters their zero, and its buffers memory."""
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            zero = torch.nn.Parameter(_ZERO.expand(parameter.shape), requires_grad=False)
+            zero._is_hf_initialized = True  # type: ignore[attr-defined]
+            module._parameters[name] = zero
+    for name, buffer in module._buffers.items():
+        if buffer is not None and buffer.is_meta:
+            module._buffers[name] = torch.zeros_like(buffer, device="cpu")
+
+
+@contextmanager
+def costless() -> Iterator[None]:
+    """Let products with a blank parameter be zeros of the right shape, without being computed."""
+    with _Costless():
+        yield
+
+
+class _Costless(TorchFunctionMode):
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """See torch.overrides."""
+        kwargs = kwargs or {}
+        name = getattr(function, "__name__", "")
+        if name in _PRODUCTS and any(map(_is_blank, (*args, *kwargs.values()))):
+            if name == "linear" and len(args) > 1:  # most products, and the slowest on the device without memory
+                return args[0].new_zeros(*args[0].shape[:-1], len(args[1]))
+            # The shape comes from a run on the device without memory.
+            args, kwargs = tree_map_only(torch.Tensor, _without_memory, (args, kwargs))
+            return torch.zeros_like(function(*args, **kwargs), device="cpu")
+        return function(*args, **kwargs)
+
+
+def _is_blank(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() == _ZERO.data_ptr()
+
+
+def _without_memory(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to("meta")

@@ -1,0 +1,175 @@
+"""The toy layer: one attention layer over the words of a sentence, with weights drawn from a seed.
+
+With NumPy's random numbers a word's embedding depends on the word and the seed alone. With torch's, the whole table is
+drawn from the seed, as notebooks do, so that published ones come out digit for digit. The weights are drawn from the
+seed again: W_q, W_k, W_v of each head, then W_o.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from attncli.checkpoints.options import PROJECTS, ToyOptions, refuse_unknown
+from attncli.encoding.encode import check_texts
+from attncli.encoding.vocabulary import Trained, Vocabulary, Words, open_vocabulary, unknown_notes
+from attncli.engines.source import OneByOne
+from attncli.engines.toy_init import INITS, RNGS, Linear
+from attncli.errors import UsageError
+from attncli.masks.expressions import Atom, RuleMask
+from attncli.masks.parser import parse
+from attncli.text import visible
+from attncli.trace.layer import LayerTrace
+from attncli.trace.tokens import Tokens
+from attncli.trace.trace import Provenance, Trace
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+    from attncli.trace.selection import Indices
+
+
+class ToyLayer(OneByOne):
+    """One attention layer with drawn weights, for sentences that each have a vocabulary of their own."""
+
+    name = "the toy layer"
+    attention_layers = (0,)
+    goes_on = False
+
+    def __init__(
+        self,
+        layers: Indices,
+        heads: Indices,
+        *,
+        kind: str | None,
+        mask: str | None,
+        special: bool,
+        **options: Any,
+    ) -> None:
+        refuse_unknown(options, ToyOptions, "the toy layer; give --model, or leave it out")
+        self.options = ToyOptions(**options)
+        layers.among(1, self.name)
+        self.heads = heads.among(self.options.heads, self.name)
+        self.mask = None if mask is None else parse(mask, states_true=False)
+        self.kind = kind
+        self.special = special
+        self._tokenizer = open_vocabulary(self.options.vocab, special, self.options.offline)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {value}" for name, value in vars(self.options).items() if value is not None)
+
+    def trace(self, text: str, pair: str | None = None, target: str | None = None) -> Trace:
+        """Return the attention of one sentence; see `Source.trace`."""
+        options = self.options
+        vocabulary, query_tokens, key_tokens = self._read(text, pair, target)
+        kind = "self" if target is None else "cross"
+        if self.kind not in (None, kind):
+            raise UsageError(f"--kind {visible(str(self.kind))}: the toy layer has {kind} attention here")
+        x_keys = self.embedded(key_tokens, vocabulary.size)
+        x_queries = x_keys if target is None else self.embedded(query_tokens, vocabulary.size)
+        weights = self.weights
+        default = Atom("causal") if target is None else Atom("full")
+        layer = LayerTrace(
+            layer=0,
+            kind=kind,
+            q=weights.project("q", x_queries),
+            k=weights.project("k", x_keys),
+            v=weights.project("v", x_keys),
+            scale=options.scale_factor,
+            mask=RuleMask(self.mask or default, len(query_tokens), len(key_tokens), options.heads),
+            heads=self.heads,
+            inputs=x_queries,
+            out_projection=None if weights.out is None else weights.out.weight,
+            out_bias=None if weights.out is None else weights.out.bias,
+        )
+        layer.mask.rows([0], np.arange(0))  # a mask that does not fit this sentence is refused here
+        details = {name: getattr(options, name) for name in ("rng", "project", "positions", "d_model")}
+        details |= {"init": options.weights, "vocab_size": vocabulary.size, "parameters": weights.size}
+        source = Provenance("toy", seed=options.seed, details=details)
+        notes = unknown_notes((text, pair), key_tokens, vocabulary.unknown_pieces(key_tokens))
+        if target is not None:
+            notes += unknown_notes((target, None), query_tokens, vocabulary.unknown_pieces(query_tokens))
+        return Trace(source, query_tokens, key_tokens, (layer,), text, pair, target, notes)
+
+    def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
+        """Return what the queries and the keys of a sentence are; see `OpenModel.tokens`."""
+        return self._read(text, pair, target)[1:]
+
+    def recording(self, layers: Indices, mask: str | None) -> ToyLayer:
+        """Return the layer under another mask; see `OpenModel.recording`."""
+        layers.among(1, self.name)
+        other = copy(self)
+        other.mask = None if mask is None else parse(mask, states_true=False)
+        return other
+
+    def _read(self, text: str, pair: str | None, target: str | None) -> tuple[Vocabulary, Tokens, Tokens]:
+        """Return the vocabulary of a sentence, and the tokens of its queries and its keys."""
+        check_texts(text, pair, target)
+        vocabulary = self._vocabulary(text, pair, target)
+        keys = vocabulary.encode(text, pair)
+        return vocabulary, keys if target is None else vocabulary.encode(target, None), keys
+
+    @cached_property
+    def weights(self) -> Weights:
+        """The weights of the layer, the same for every sentence."""
+        return Weights.draw(self.options)
+
+    def _vocabulary(self, *texts: str | None) -> Vocabulary:
+        if self._tokenizer is None:
+            return Words([text for text in texts if text is not None], self.options.vocab_size)
+        return Trained(self._tokenizer, self.special, self.options.vocab_size)
+
+    def embedded(self, tokens: Tokens, size: int) -> Float[np.ndarray, "T E"]:
+        """Return what the projections of some tokens are made of, out of a vocabulary of that size."""
+        options = self.options
+        embedded = RNGS[options.rng](options.seed).embedding(tokens, size, options.d_model)
+        if options.positions == "sinusoidal":
+            embedded = embedded + sinusoidal_positions(len(tokens), options.d_model)
+        return embedded
+
+
+class Weights(NamedTuple):
+    """The weights of the layer, which a real model learns and which are drawn here.
+
+    Attributes:
+        heads: for each head, those of W_q, W_k and W_v that the layer has, by the names `q`, `k` and `v`.
+        out: W_o, if there is one.
+    """
+
+    heads: list[dict[str, Linear]]
+    out: Linear | None
+
+    @classmethod
+    def draw(cls, options: ToyOptions) -> Weights:
+        """Return those of a layer, drawn in the order that the module states."""
+        draws = RNGS[options.rng](options.seed)
+        width = options.d_model
+
+        def linear(rows: int, columns: int) -> Linear:
+            return INITS[options.weights](draws, rows, columns, width)
+
+        columns = {"q": options.key_width, "k": options.key_width, "v": options.value_width}
+        projected = PROJECTS[options.project]
+        heads = [{name: linear(width, columns[name]) for name in projected} for _ in range(options.heads)]
+        out = linear(options.heads * options.value_width, width) if options.has_out_projection else None
+        return cls(heads, out)
+
+    @property
+    def size(self) -> int:
+        """How many parameters: 3 · d_model · width · heads with equal widths, and W_o."""
+        drawn = [linear for head in self.heads for linear in head.values()] + ([self.out] if self.out else [])
+        return sum(linear.size for linear in drawn)
+
+    def project(self, name: str, x: Float[np.ndarray, "T E"]) -> Float[np.ndarray, "H T D"]:
+        """Return q, k or v of every head; without a projection it is what would be projected."""
+        return np.stack([head[name].apply(x) if name in head else x for head in self.heads])
+
+
+def sinusoidal_positions(length: int, width: int) -> Float[np.ndarray, "T E"]:
+    """Return the position encoding of Vaswani et al. 2017, section 3.5: sine in even, cosine in odd columns."""
+    columns = np.arange(width)
+    angles = np.arange(length)[:, None] / 10_000 ** (2 * (columns // 2) / width)
+    return np.where(columns % 2 == 0, np.sin(angles), np.cos(angles)).astype(np.float32)

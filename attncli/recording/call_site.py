@@ -1,0 +1,169 @@
+"""Where a program computes attention: the user's line, and the module's name in the model.
+
+The line is the innermost one of the user's own code. What is installed is not the user's: a model of a library is
+called from a line of the program, and the name of the module says where in the library it is. Only where all that
+runs is installed, the line is the library's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from functools import cache
+from types import FrameType
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary, WeakSet
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_OURS = os.path.abspath(os.path.join(__file__, *[os.pardir] * 2)) + os.sep  # the package
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_COMPILED = os.path.join(_TORCH, "_dynamo", "eval_frame.py")
+_FLEX = os.path.join(_TORCH, "nn", "attention", "flex_attention.py")
+_INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+# Modules of torch that stand around a model, and whose names for it say nothing.
+_WRAPPERS = ("DataParallel", "DistributedDataParallel", "OptimizedModule")
+
+
+def user_line(start: str) -> tuple[str, int, str]:
+    """Return file, line and qualified function of what runs now.
+
+    Args:
+        start: the working directory that files below it are named from.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    library: FrameType | None = None
+    while frame is not None:
+        whose = _whose(frame.f_code.co_filename)
+        if whose == "user":
+            break
+        if whose == "library" and library is None:
+            library = frame
+        frame = frame.f_back
+    frame = frame or library
+    if frame is None:  # torch called itself, in a thread of its own
+        return "<torch>", 0, "<module>"
+    code = frame.f_code
+    return _as_seen(code.co_filename, start), frame.f_lineno, code.co_qualname.replace("<locals>.", "")
+
+
+class Line(NamedTuple):
+    """A line of a program.
+
+    Attributes:
+        file: of its code.
+        number: of the line, counted from 1.
+    """
+
+    file: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.number}"
+
+    def seen_from(self, start: str) -> Line:
+        """Return the line with its file as it is seen from a working directory."""
+        return self._replace(file=_as_seen(self.file, start))
+
+
+def line_of(frame: FrameType | None) -> Line | None:
+    """Return the line of the user's own code that called torch; None where an installed library did."""
+    while frame is not None and (whose := _whose(frame.f_code.co_filename)) == "torch":
+        frame = frame.f_back
+    if frame is None or whose != "user":
+        return None
+    return Line(frame.f_code.co_filename, frame.f_lineno)
+
+
+def is_in_compiled_region() -> bool:
+    """Return whether what runs now was called through `torch.compile`.
+
+    What torch itself compiles on the way to an attention, as flex attention does, is no region of the program.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    is_compiled = False
+    while frame is not None:
+        if frame.f_code.co_filename == _FLEX:
+            is_compiled = False  # by itself
+        # What torch keeps from its compiler, such as checkpoints of activations, goes through the same file.
+        elif frame.f_code.co_filename == _COMPILED and not frame.f_code.co_qualname.startswith("DisableContext"):
+            is_compiled = True
+        frame = frame.f_back
+    return is_compiled
+
+
+@cache
+def _whose(file: str) -> str:
+    if file.startswith(("<frozen ", "<eval_with_key>")):
+        return "torch"
+    path = os.path.abspath(file)
+    if path.startswith((_OURS, _TORCH)):
+        return "torch"
+    is_installed = path.startswith(_INSTALLED) or f"{os.sep}site-packages{os.sep}" in path
+    return "library" if is_installed and not file.startswith("<") else "user"
+
+
+@cache
+def _as_seen(file: str, start: str) -> str:
+    if file.startswith("<"):
+        return file
+    path = os.path.join(start, file)
+    seen = os.path.relpath(path, start)
+    return path if seen.startswith(os.pardir) else seen
+
+
+class Names:
+    """The names of modules in the models that a program calls."""
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[torch.nn.Module, dict[int, str]] = WeakKeyDictionary()
+        self._strangers: WeakKeyDictionary[torch.nn.Module, WeakSet[torch.nn.Module]] = WeakKeyDictionary()
+
+    def name(self, running: Sequence[torch.nn.Module]) -> str | None:
+        """Return the name of the innermost of the modules that run, outermost first, in the outermost of them.
+
+        A module that its model does not hold has the name of the one that called it.
+        """
+        running = _unwrapped(running)
+        if not running:
+            return None
+        root = running[0]
+        for module in reversed(running):
+            name = self._name(root, module)
+            if name is not None:
+                return name
+        return None
+
+    def _name(self, root: torch.nn.Module, module: torch.nn.Module) -> str | None:
+        if module is root:
+            return ""
+        for is_new in (False, True):
+            names = self._known.get(root)
+            if is_new and module in self._strangers.get(root, ()):  # looking among all modules takes long
+                return None
+            if names is None or is_new:
+                names = {id(each): name for name, each in root.named_modules()}
+                self._known[root] = names
+            name = names.get(id(module))
+            if name is not None and _at(root, name) is module:
+                return name
+        self._strangers.setdefault(root, WeakSet()).add(module)
+        return None
+
+
+def _unwrapped(running: Sequence[torch.nn.Module]) -> Sequence[torch.nn.Module]:
+    inner = 0
+    while inner < len(running) - 1 and type(running[inner]).__name__ in _WRAPPERS:
+        inner += 1
+    return running[inner:]
+
+
+def _at(root: torch.nn.Module, name: str) -> torch.nn.Module | None:
+    module: torch.nn.Module | None = root
+    for part in name.split("."):
+        module = None if module is None else module._modules.get(part)
+    return module

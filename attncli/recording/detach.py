@@ -1,0 +1,148 @@
+"""What is copied out of a running program: masks as small as they were given, and the tensors of a call to be kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from attncli.attention import FORBIDDEN_BELOW
+from attncli.files import to_numpy
+from attncli.masks.conventions import Convention
+from attncli.recording.attention_call import Call, Given
+
+if TYPE_CHECKING:
+    import torch
+
+Known = TypeVar("Known")
+_MOST_KNOWN = 64  # tensors that are recognized when they come again
+
+
+class Copied(NamedTuple):
+    """A mask of a call, copied.
+
+    Attributes:
+        name: what the API calls it.
+        convention: what its values mean to this API.
+        values: `[#B, #H, #Q, #K]`, an axis along which the program repeats it being 1; bfloat16 comes as float32.
+        dtype: of the program's tensor, without `torch.`.
+    """
+
+    name: str
+    convention: Convention
+    values: np.ndarray[Any, Any]
+    dtype: str
+
+
+def copied(given: Given) -> Copied:
+    """Copy a mask out of a program, without what the program only repeats."""
+    values = _compact(given.values)
+    return Copied(given.name, given.convention, to_numpy(values), str(values.dtype).removeprefix("torch."))
+
+
+def kept(call: Call) -> Call:
+    """Return a call that holds copies, on the CPU, of what its traces are made of, and nothing of the program's.
+
+    Scores and weights are quadratic in the length; they are kept only where q, k and the scale do not give them, as
+    they do not for a query that sees no key: that depends on the fill.
+    """
+    has_inputs = call.project is not None or (call.q is not None and call.k is not None)
+    is_derived = has_inputs and call.scale is not None and call.unread is None
+    is_derived = is_derived and (call.weights is None or not _has_blind_rows(call.given))
+    scores, weights = (None, None) if is_derived else (_copy(call.scores), _copy(call.weights))
+    given = tuple(one._replace(values=_compact(one.values).cpu().clone(), handed=None) for one in call.given)
+    inputs = (call.q, call.k, call.v)
+    if call.q is None and call.project is not None:
+        inputs = call.project()
+    q, k, v = map(_copy, inputs)
+    sinks, output = _copy(call.sinks), _copy(call.output)
+    return replace(
+        call, q=q, k=k, v=v, project=None, given=given, unused=(), sinks=sinks, scores=scores, weights=weights,
+        output=output,
+    )  # fmt: skip
+
+
+def _has_blind_rows(given: Sequence[Given]) -> bool:
+    """Return whether masks hide every key from a query."""
+    if not given:
+        return False
+    allowed = [one.values > FORBIDDEN_BELOW if one.convention == "additive" else
+               one.values if one.convention == "attend" else one.values == 0 for one in given]  # fmt: skip
+    together = allowed[0].bool()
+    for each in allowed[1:]:
+        together = together & each.bool()
+    return not bool(together.any(-1).all())
+
+
+def has_nan(*tensors: torch.Tensor | None) -> bool:
+    """Return whether a NaN is in one of some tensors of floats."""
+    return any(bool(one.detach().isnan().any()) for one in tensors if one is not None)
+
+
+def is_zero(call: Call, row: int, head: int, query: int) -> bool | None:
+    """Return whether the output of a query of a head and a batch row is 0; None where that cannot be told."""
+    output, (_, heads, queries, _) = call.output, call.shape
+    if output is None or output.dim() != 4 or tuple(output.shape[1:3]) != (heads, queries):
+        return None
+    return not bool(output[min(row, len(output) - 1), head, query].detach().any())
+
+
+class Memory(Generic[Known]):
+    """What is known of masks, for as long as they are the same; it keeps none of them alive.
+
+    A tensor is the same one while its storage lives and PyTorch has counted no change of it. Changes behind PyTorch's
+    back, by NumPy in shared memory, are not seen. What was made in inference mode has no such count and is not known.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], tuple[Any, Known]] = {}
+
+    def get(self, given: Given, beside: str) -> Known | None:
+        """Return what is known of a mask in a call of this dtype."""
+        tensor = _handed(given)
+        if tensor.is_inference():
+            return None
+        found = self._known.get(_identity(given, tensor, beside))
+        return None if found is None or found[0].expired() else found[1]
+
+    def put(self, given: Given, beside: str, known: Known) -> None:
+        """Remember what is known of a mask in a call of this dtype."""
+        from torch.multiprocessing.reductions import StorageWeakRef
+
+        tensor = _handed(given)
+        if tensor.is_inference():
+            return
+        self._known = {key: one for key, one in self._known.items() if not one[0].expired()}
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[_identity(given, tensor, beside)] = (
+            StorageWeakRef(tensor.untyped_storage()),  # type: ignore[no-untyped-call]
+            known,
+        )
+
+
+def _handed(given: Given) -> torch.Tensor:
+    """Return the program's own tensor, from which the values may be made anew for each call."""
+    return given.values if given.handed is None else given.handed
+
+
+def _identity(given: Given, tensor: torch.Tensor, beside: str) -> tuple[Any, ...]:
+    """Return what tells a mask from every other one that is there at the same time, and from itself changed."""
+    laid_out = tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
+    return (*laid_out, tensor._version, given.name, given.convention, given.values.shape, beside)
+
+
+def _compact(values: torch.Tensor) -> torch.Tensor:
+    """Return a view of four axes without what an expanded tensor repeats."""
+    values = values.detach().reshape((1,) * (4 - values.dim()) + tuple(values.shape))
+    for axis, step in enumerate(values.stride()):
+        if step == 0 and values.shape[axis] > 1:
+            values = values.narrow(axis, 0, 1)
+    return values
+
+
+def _copy(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    """Return a copy on the CPU; a view would keep the program's tensor alive."""
+    return None if tensor is None else tensor.detach().cpu().clone()

@@ -1,0 +1,170 @@
+"""`flex_attention`: its block mask and its score_mod, which are functions of single cells, as masks and biases.
+
+Both are called for every cell, as flex attention itself calls them (vectorized by `torch.vmap`). What came of a
+function is kept as long as the function lives and none of the tensors that it closes over changes.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import torch
+from torch._higher_order_ops.flex_attention import flex_attention as flex_attention_hop
+
+from attncli.attention import FORBIDDEN_BELOW
+from attncli.recording.attention_call import Call, Given
+from attncli.recording.heads import split_findings
+from attncli.recording.lineage import lineage
+from attncli.recording.projections import swapped
+from attncli.recording.reader import Reader, Scene, is_of_nothing
+from attncli.recording.scale_checks import of_fused
+
+# Scores at which a score_mod is tried: one that adds gives each of them the same number more.
+_TRIED = (1.0, -2.5)
+_LARGE = 1e6  # a score that any cap cuts to its own value
+
+
+class Flex(Reader):
+    """Reads the operator that `flex_attention` runs where it is not compiled."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self.functions = {flex_attention_hop: self._read}
+
+    def _read(self, _: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if not is_of_nothing(*args[:3]):
+            call = _call(self.scene, result[0], *args, **kwargs)
+            self.scene.nodes.keep_output(result[0], call.place)
+            self.scene.tell(call)
+
+
+def _call(
+    scene: Scene,
+    output: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    score_mod: Callable[..., Any],
+    block_mask: tuple[Any, ...],
+    scale: float,
+    *options: Any,
+) -> Call:
+    """Return the call; the parameters after `output` are those of the operator.
+
+    Its mask comes as a tuple that ends in the mask_mod; the third entry has a row for each batch row and head.
+    """
+    batch, heads, queries, _ = query.shape
+    shape = (batch, heads, queries, key.shape[-2])
+    mask_mod, blocks = block_mask[-1], block_mask[2]
+    changed = _remembered(score_mod, shape, query.device, _changed)
+    seen = _remembered(mask_mod, (*blocks.shape[:2], *shape[2:]), query.device, _cells)
+    given = [Given("score_mod", changed.added, "additive")] if changed.added.any() else []
+    given += [] if seen.all() else [Given("mask_mod", seen, "attend")]
+    return Call(
+        "flex",
+        scene.place(),
+        shape,
+        str(query.dtype).removeprefix("torch."),
+        str(query.device),
+        q=query,
+        k=key,
+        v=value,
+        given=tuple(given),
+        scale=float(scale),
+        softcap=changed.softcap,
+        is_training=scene.is_training(),
+        output=output,
+        findings=(
+            *of_fused(scene.nodes, query, key, float(scale), shape[1]),
+            *split_findings(scene.nodes, query, key, value),
+            *swapped(scene.projected, scene.module(), query, key),
+        ),
+        unread=None if changed.is_known else "the score_mod, which does more than add to a score or cap it",
+        lineage=lineage(query, key, output),
+    )
+
+
+class _Changed(NamedTuple):
+    """What a score_mod makes of a score.
+
+    Attributes:
+        added: what it adds, −inf where it forbids, in the smallest shape that broadcasts to `[B, H, Q, K]`.
+        softcap: c, where it makes c·tanh(score/c) of each.
+        is_known: whether that is all it does.
+    """
+
+    added: torch.Tensor
+    softcap: float | None = None
+    is_known: bool = True
+
+
+class _Kept(NamedTuple):
+    asked: tuple[Any, ...]
+    answer: Any
+
+
+_KEPT: weakref.WeakKeyDictionary[Callable[..., Any], _Kept] = weakref.WeakKeyDictionary()
+
+
+def _remembered(mod: Callable[..., Any], shape: tuple[int, ...], device: torch.device, ask: Callable[..., Any]) -> Any:
+    """Return what was asked of a function, anew if it is for another shape or if a tensor that it reads has changed."""
+    asked = (shape, device, tuple((id(tensor), tensor._version) for tensor in _closed_over(mod)))
+    kept = _KEPT.get(mod)
+    if kept is None or kept.asked != asked:
+        kept = _KEPT[mod] = _Kept(asked, ask(mod, shape, device))
+    return kept.answer
+
+
+def _cells(
+    mod: Callable[..., Any], shape: tuple[int, ...], device: torch.device, score: float | None = None
+) -> torch.Tensor:
+    """Return what a function of a batch row, a head, a query and a key, and of a score, gives for every cell."""
+    scores = [] if score is None else [torch.full(shape, score, device=device)]
+    for axis in range(3, -1, -1):
+        places = tuple(0 if other == axis else None for other in range(4))
+        mod = torch.vmap(mod, in_dims=(*[0] * len(scores), *places))
+    return _compact(mod(*scores, *(torch.arange(length, device=device) for length in shape)).expand(shape))
+
+
+def _changed(mod: Callable[..., Any], shape: tuple[int, ...], device: torch.device) -> _Changed:
+    none = _cells(mod, shape, device, 0.0)
+    tried = [(score, _cells(mod, shape, device, score)) for score in _TRIED]
+    if all(_are_close(values, none + score) for score, values in tried):
+        return _Changed(none)
+    cap = float(_cells(mod, shape, device, _LARGE).flatten()[0])
+    if all(_are_close(values, cap * torch.tanh(torch.tensor(score / cap))) for score, values in tried):
+        return _Changed(torch.zeros_like(none), softcap=cap)
+    return _Changed(torch.zeros_like(none), is_known=False)
+
+
+def _are_close(values: torch.Tensor, others: torch.Tensor) -> bool:
+    are_forbidden = (values <= FORBIDDEN_BELOW) & (others <= FORBIDDEN_BELOW)
+    return bool((torch.isclose(values, others.to(values), rtol=1e-5, atol=1e-5) | are_forbidden).all())
+
+
+def _closed_over(function: Any, callers: tuple[Any, ...] = ()) -> list[torch.Tensor]:
+    """Return the tensors that a function reads, also through the functions that it calls."""
+    code = getattr(function, "__code__", None)
+    if code is None or function in callers:
+        return []
+    held = [cell.cell_contents for cell in function.__closure__ or ()]
+    held += [function.__globals__[name] for name in code.co_names if name in function.__globals__]
+    inner = [
+        tensor
+        for value in held
+        if isinstance(value, FunctionType)
+        for tensor in _closed_over(value, (*callers, function))
+    ]
+    return [value for value in held if isinstance(value, torch.Tensor)] + inner
+
+
+def _compact(values: torch.Tensor) -> torch.Tensor:
+    """Return values with one entry along each axis along which they are all equal."""
+    for axis, length in enumerate(values.shape):
+        first = values.narrow(axis, 0, 1)
+        if length > 1 and bool((values == first).all()):
+            values = first
+    return values.clone()

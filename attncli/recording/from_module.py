@@ -1,0 +1,143 @@
+"""A live `torch.nn.MultiheadAttention`: what its heads attend to, and what the output projection makes of that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attncli.errors import InputError, require
+from attncli.files import to_numpy
+from attncli.trace.layer import LayerTrace, Proof, apart
+from attncli.trace.trace import Provenance, Trace
+
+if TYPE_CHECKING:
+    import torch
+
+    from attncli.recording.attention_call import Call
+
+
+def from_multihead_attention(
+    module: torch.nn.MultiheadAttention,
+    query: torch.Tensor,
+    key: torch.Tensor | None = None,
+    value: torch.Tensor | None = None,
+    attn_mask: torch.Tensor | None = None,
+    key_padding_mask: torch.Tensor | None = None,
+    row: int | None = None,
+) -> Trace:
+    """Return what a torch module attends to: per-head Q, K, V, scores and weights.
+
+    The weights equal what the module returns with `average_attn_weights=False`; dropout is left out. The proof
+    compares the output after the output projection with the module's own.
+
+    Args:
+        module: batch_first or not, with or without `kdim` and `vdim`.
+        query: a sequence, `[Q, E]`, or a batch as the module takes it.
+        key: likewise, `[K, kdim]`; None is `query`.
+        value: likewise, `[K, vdim]`; None is `key`.
+        attn_mask: `[Q, K]` or `[B·H, Q, K]`; booleans say True = masked, floats are added to the scores.
+        key_padding_mask: `[K]` or `[B, K]`; booleans say True = masked, floats are added.
+        row: which sequence of the batch; needed where it holds several.
+
+    Raises:
+        LoadError: torch is not installed.
+        InputError: the module has bias_k, bias_v or add_zero_attn, a tensor does not fit it, or the batch holds several
+            sequences and `row` names none of them.
+    """
+    require("attncli.from_multihead_attention", "torch")
+    import torch
+
+    from attncli.recording.mha import batch_first
+    from attncli.recording.notes import Notes
+    from attncli.recording.to_trace import traces
+    from attncli.recording.watch import watching
+
+    if not isinstance(module, torch.nn.MultiheadAttention):
+        raise InputError(f"expected a torch.nn.MultiheadAttention, got {type(module).__name__}")
+    if module.bias_k is not None or module.bias_v is not None or module.add_zero_attn:
+        raise InputError(
+            "this nn.MultiheadAttention has bias_k, bias_v or add_zero_attn, which attend to a key that is no "
+            "token; make it with add_bias_kv=False and add_zero_attn=False"
+        )
+    is_self = key is None or key is query
+    key = query if key is None else key
+    value = key if value is None else value
+    for tensor, name in ((query, "query"), (key, "key"), (value, "value")):
+        _check(module, tensor, name)
+    x, keys = (batch_first(tensor, 0 if module.batch_first else 1) for tensor in (query, key))
+    sequences, queries = x.shape[:2]
+    if row is None and sequences > 1:
+        raise InputError(f"query holds {sequences} sequences; row=0 to row={sequences - 1} says which is meant")
+    row = row or 0
+    if not 0 <= row < sequences:
+        raise InputError(f"row is {row}; query holds {sequences} sequences, counted from 0")
+    _check_masks(module, attn_mask, key_padding_mask, (sequences, queries, keys.shape[1]))
+    if key_padding_mask is not None:
+        key_padding_mask = key_padding_mask.reshape((sequences, -1) if query.dim() == 3 else (-1,))
+    seen: list[tuple[Call, Trace]] = []
+    notes = Notes()
+
+    def take(call: Call) -> None:
+        (trace,) = traces(call, [row])
+        seen.append((call, trace))
+
+    with torch.no_grad(), watching(take, module, notes):
+        module(query, key, value, key_padding_mask=key_padding_mask, attn_mask=attn_mask)
+    if notes.fault is not None:
+        raise notes.fault
+    ((call, trace),) = seen
+    weight, bias = module.out_proj.weight, module.out_proj.bias
+    layer = replace(
+        trace.layers[0],
+        kind="self" if is_self else "cross",
+        inputs=to_numpy(x[row]),
+        out_projection=to_numpy(weight).T,
+        out_bias=None if bias is None else to_numpy(bias),
+    )
+    assert call.output is not None
+    if not call.dropout:  # else the module's own output is random
+        layer = replace(layer, proof=_proof(layer, to_numpy(call.output[row])))
+    source = Provenance("module", architecture=type(module).__name__, dtype=call.dtype, device=call.device)
+    return Trace(source, trace.query_tokens, trace.key_tokens, (layer,))
+
+
+def _check(module: torch.nn.MultiheadAttention, tensor: torch.Tensor, name: str) -> None:
+    width = {"query": module.embed_dim, "key": module.kdim, "value": module.vdim}[name]
+    dtype = module.out_proj.weight.dtype
+    if tensor.shape[-1] != width or tensor.dtype != dtype:
+        raise InputError(f"{name} is {tensor.dtype} of width {tensor.shape[-1]}; expected {dtype} of width {width}")
+    if tensor.dim() not in (2, 3):
+        raise InputError(
+            f"{name} has shape {list(tensor.shape)}; expected one sequence, [positions, features], or a batch with the "
+            f"batch in axis {0 if module.batch_first else 1}"
+        )
+
+
+def _check_masks(
+    module: torch.nn.MultiheadAttention,
+    attn_mask: torch.Tensor | None,
+    key_padding_mask: torch.Tensor | None,
+    size: tuple[int, int, int],
+) -> None:
+    """Refuse masks that do not fit; `size` is how many sequences, queries and keys there are."""
+    sequences, queries, keys = size
+    cells = (queries, keys), (sequences * module.num_heads, queries, keys)
+    padding = ((keys,), (1, keys)) if sequences == 1 else ((sequences, keys),)
+    for name, mask, shapes in (("attn_mask", attn_mask, cells), ("key_padding_mask", key_padding_mask, padding)):
+        if mask is None:
+            continue
+        if tuple(mask.shape) not in shapes:
+            wanted = " or ".join(str(list(shape)) for shape in shapes)
+            raise InputError(f"{name} has shape {list(mask.shape)}; expected {wanted}")
+        if not (dtype := str(mask.dtype)).endswith("bool") and not mask.is_floating_point():
+            raise InputError(f"{name} is {dtype}; expected booleans (True = masked) or floats that are added")
+
+
+def _proof(layer: LayerTrace, expected: np.ndarray[tuple[int, int], np.dtype[np.float32]]) -> Proof:
+    """Return how far the projected heads are from the module's own output, `[Q, E]`."""
+    projected = layer.projected(range(layer.num_queries))
+    assert projected is not None
+    size = float(np.nanmax(np.abs(expected), initial=1.0))
+    return Proof(apart(projected, expected), "the module's own output, after out_proj", magnitude=size)

@@ -1,0 +1,177 @@
+"""Where a program made its masks: the line that gave a tensor the values that hide keys.
+
+Comparisons, logic, `tril`, `masked_fill` and the like make a mask; what only copies it or computes numbers of it goes
+on with it. A mask is known by its storage, so that views of it are known too, and only as long as nothing else has
+changed it; it is not kept alive.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn import functional
+
+from attncli.recording.attention_call import Call, Given
+from attncli.recording.call_site import Line, line_of
+from attncli.recording.provenance import version
+from attncli.recording.tracer import has_values
+
+_COMPARED = ("eq", "ne", "lt", "le", "gt", "ge")
+_LOGIC = ("and", "or", "xor")
+# What makes a mask of whatever it is given; the last ones also of another mask.
+_ANEW = (
+    "ones", "zeros", "full", "tensor", "ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full",
+    "new_tensor", "fill", "tril", "triu", "__setitem__",
+)  # fmt: skip
+_MAKE = frozenset((
+    *_COMPARED, *(f"__{name}__" for name in _COMPARED), "less", "less_equal", "greater", "greater_equal", "not_equal",
+    *(f"{kind}_{name}" for kind in ("logical", "bitwise") for name in (*_LOGIC, "not")), "isin", "isinf", "isfinite",
+    *(f"__{i}{name}__" for i in ("", "i", "r") for name in _LOGIC), "__invert__", "masked_fill", "where", *_ANEW,
+))  # fmt: skip
+# What makes a mask of one alone: more of it, and its numbers.
+_EXTEND = ("cat", "concat", "stack", "pad", "flip", "roll")
+_CHANGE = (
+    "sub", "__sub__", "__rsub__", "rsub", "mul", "multiply", "__mul__", "__rmul__", "add", "__add__", "__radd__",
+    "neg", "__neg__", "log", *_EXTEND,
+)  # fmt: skip
+# What copies one, or a part of it.
+_COPY = (
+    "to", "type", "type_as", "bool", "int", "long", "float", "half", "bfloat16", "double", "cpu", "cuda", "clone",
+    "contiguous", "__deepcopy__", "reshape", "flatten", "repeat", "repeat_interleave", "tile", "__getitem__",
+    "index_select",
+)  # fmt: skip
+_address: Callable[[torch.Tensor], int] = torch._C._storage_address  # type: ignore[attr-defined]
+_HOMES = (torch.Tensor, torch, functional)
+_LARGE = -1000.0  # a number that makes a mask of what it multiplies
+_LEAST_ROOM = 16  # what has ended is forgotten before more are known: its small remains keep the heap from shrinking
+_MOST_MASKS = 4096  # that are known at a time
+
+
+class _Made(NamedTuple):
+    """A mask.
+
+    Attributes:
+        storage: its storage, weakly.
+        version: of it then.
+        line: that made it.
+    """
+
+    storage: StorageWeakRef
+    version: int
+    line: Line
+
+
+class Making:
+    """The masks that a program made while it was watched, in all of its threads.
+
+    Attributes:
+        functions: the names of the functions that make masks.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Made] = {}
+        self._room = _LEAST_ROOM
+        self.functions = {each: name for name in _MAKE for each in _spelled(name, f"{name}_")}
+        self._makers = frozenset(self.functions)
+        self.functions |= {each: name for name in (*_CHANGE, *_COPY) for each in _spelled(name)}
+
+    def wants(self, func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+        """Return whether one of the functions may have made a mask: many do of a mask alone, or by a large number."""
+        if func in self._makers:
+            return True
+        some = args[0] if args and isinstance(args[0], tuple | list) else args
+        if not some:
+            return False
+        last = some[-1]
+        if type(last) in (int, float) and last <= _LARGE:
+            return True
+        return bool(self._known) and (self._of(some[0]) is not None or (len(some) > 1 and self._of(last) is not None))
+
+    def take(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Take in a function that ran."""
+        name = self.functions[func]
+        mask = args[0] if name == "__setitem__" else result
+        if not has_values(mask) or mask.requires_grad:
+            return
+        given = args[0] if args and isinstance(args[0], tuple | list) else (*args, *kwargs.values())
+        tensors = [one for one in given if isinstance(one, torch.Tensor)]
+        if not _is_mask(name, mask, tensors):
+            return
+        tensors = tensors[1:] if name == "masked_fill" else tensors  # what fills another tensor is what that becomes
+        line = None
+        if name in _COPY or (len(tensors) == 1 and name not in _ANEW and name not in _EXTEND):
+            line = self._line_of(tensors[0], tensors[0] is result)
+        if line is None and name not in _COPY:
+            line = line_of(sys._getframe(1))
+        self._put(mask, line)
+
+    def _put(self, mask: torch.Tensor, line: Line | None) -> None:
+        key = _address(mask)
+        if line is None:
+            self._known.pop(key, None)
+            return
+        if len(self._known) >= self._room:
+            alive = [(key, one) for key, one in [*self._known.items()] if not _is_gone(one)]
+            self._known = dict(alive[-_MOST_MASKS // 2 :])
+            self._room = max(_LEAST_ROOM, 2 * len(self._known))
+        storage = StorageWeakRef(mask.untyped_storage())  # type: ignore[no-untyped-call]
+        self._known[key] = _Made(storage, version(mask), line)
+
+    def _line_of(self, mask: torch.Tensor, is_changed: bool = False) -> Line | None:
+        """Return the line that made a mask; None where others may have changed it since, but for what just did."""
+        made = self._of(mask)
+        return None if made is None or version(mask) > made.version + is_changed else made.line
+
+    def _of(self, tensor: Any) -> _Made | None:
+        """Return what is known of the storage of a tensor."""
+        if not isinstance(tensor, torch.Tensor) or not torch._C._has_storage(tensor):
+            return None
+        made = self._known.get(_address(tensor))
+        return None if made is None or _is_gone(made) else made
+
+    # --- telling --------------------------------------------------------------------------------------------
+
+    def named(self, call: Call, start: str) -> Call:
+        """Return a call whose masks say where they were made, if that is another line than its own.
+
+        Args:
+            call: while the program waits.
+            start: the working directory that files below it are named from.
+        """
+
+        def named(given: Given) -> Given:
+            made = self._line_of(given.values if given.handed is None else given.handed)
+            line = None if made is None else str(made.seen_from(start))
+            return given if line in (None, str(call.place)) else given._replace(made_at=line)
+
+        given, unused = tuple(map(named, call.given)), tuple(map(named, call.unused))
+        has_lines = any(one.made_at for one in (*given, *unused))
+        return replace(call, given=given, unused=unused) if has_lines else call
+
+
+def _is_gone(made: _Made) -> bool:
+    return bool(made.storage.expired())  # type: ignore[no-untyped-call]
+
+
+def _is_mask(name: str, mask: torch.Tensor, tensors: Sequence[torch.Tensor]) -> bool:
+    """Return whether what a function made of tensors may be a mask, and not words of which some are padding."""
+    if mask.dtype == torch.bool or name in _COPY or name in _EXTEND:
+        return True
+    if name == "__setitem__":  # also what a cache is written by
+        return mask.is_floating_point() and len(tensors) == 1
+    if name in ("masked_fill", "where"):
+        return mask.is_floating_point() and mask.ndim > 1
+    return name in ("tril", "triu") or (name in _CHANGE and (mask.is_floating_point() or len(tensors) == 1))
+
+
+def _spelled(*names: str) -> Iterator[Callable[..., Any]]:
+    """Yield the functions of torch that have these names."""
+    for home in _HOMES:
+        for each in names:
+            if callable(function := getattr(home, each, None)):
+                yield function

@@ -1,0 +1,400 @@
+"""`torch.nn.MultiheadAttention`, the function that it calls, and the layers of `torch.nn.Transformer` around it.
+
+In evaluation these modules have a fast path, one function for a whole module, whose last bits differ from the other
+path's. It is not taken while a `TorchFunctionMode` is on: so `watching` switches its own off while such a module runs,
+and what the module computed is read from what it was called with.
+
+The `is_causal` of these modules is a hint that `attn_mask` is causal, and what it does depends on the path: without
+`key_padding_mask` and `need_weights` it takes the place of `attn_mask`, whatever that says; otherwise, and in every
+fast path, it does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from attncli.attention import FORBIDDEN_BELOW
+from attncli.masks.findings import Finding
+from attncli.recording.attention_call import Call, Given, Place
+from attncli.recording.lineage import Lineage, lineage
+from attncli.recording.nested_tensors import longest, own_tokens, padded
+from attncli.recording.reader import Reader, Scene, is_of_nothing
+
+# Where the program puts functions of its own in the place of torch's, it is not to be called by us.
+_nn, _functions = torch._C._nn, torch._C._VariableFunctions
+
+_NAMES = ("attn_mask", "key_padding_mask")
+
+
+def forward_of(module: nn.Module) -> Any:
+    """Return the function that a module's class runs; a compiled one of torch.jit has none."""
+    return getattr(type(module), "forward", None)
+
+
+def is_fused(module: nn.Module) -> bool:
+    """Return whether no function that a module itself calls is to be seen, so that it can take its fast path.
+
+    A class with a `forward` of its own is not: what it calls is seen, and `super().forward` takes the other path.
+    """
+    forward = forward_of(module)
+    if forward is nn.MultiheadAttention.forward:
+        return True
+    if forward is nn.TransformerEncoderLayer.forward:
+        block = getattr(type(module), "_sa_block", None)
+        return not module.training and block is nn.TransformerEncoderLayer._sa_block
+    return forward is nn.TransformerEncoder.forward and not module.training
+
+
+class Mha(Reader):
+    """Reads a module, or the function, from what it is called with."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self.functions = {F.multi_head_attention_forward: self._read_function}
+        self.modules = {
+            nn.MultiheadAttention.forward: self._read_module,
+            nn.TransformerEncoderLayer.forward: self._read_layer,
+        }
+
+    def _read_function(self, _: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if not is_of_nothing(*_tensors(args, kwargs)):
+            self.scene.tell(_of_function(self.scene, result, *args, **kwargs))
+
+    def _read_module(
+        self, module: Any, called: list[nn.Module], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
+        if not is_of_nothing(*_tensors(args, kwargs)):
+            self.scene.tell(_of_module(self.scene, module, result, *args, **kwargs))
+
+    def _read_layer(
+        self, module: Any, called: list[nn.Module], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
+        # Beside its fast path the layer calls its parts, and they were read.
+        if not called and not is_of_nothing(*_tensors(args, kwargs)):
+            self.scene.tell(_of_layer(self.scene, module, *args, **kwargs))
+
+
+def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    return [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """The parameters of an attention, wherever they were kept."""
+
+    num_heads: int
+    weights: tuple[Tensor, Tensor, Tensor]
+    biases: tuple[Tensor | None, Tensor | None, Tensor | None]
+    bias_k: Tensor | None
+    bias_v: Tensor | None
+    add_zero_attn: bool
+    static_k: Tensor | None = None
+    static_v: Tensor | None = None
+
+    @property
+    def extra_keys(self) -> int:
+        return (self.bias_k is not None) + self.add_zero_attn
+
+    def project(self, x: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return q, k and v as `[B, H, T, D]`, with the keys that are no token, of three `[B, T, E]`."""
+        parameters = zip(x, self.weights, self.biases, strict=True)
+        q, k, v = (_nn.linear(each, weight, bias) for each, weight, bias in parameters)
+        batch = len(q)
+        if self.bias_k is not None and self.bias_v is not None:
+            k, v = (
+                _functions.cat((each, bias.expand(batch, 1, -1)), 1)
+                for each, bias in ((k, self.bias_k), (v, self.bias_v))
+            )
+        q, k, v = (each.view(batch, each.shape[1], self.num_heads, -1).transpose(1, 2) for each in (q, k, v))
+        k = k if self.static_k is None else self.static_k.view(batch, self.num_heads, *self.static_k.shape[1:])
+        v = v if self.static_v is None else self.static_v.view(batch, self.num_heads, *self.static_v.shape[1:])
+        if self.add_zero_attn:
+            k, v = (_nn.pad(each, (0, 0, 0, 1)) for each in (k, v))
+        return q, k, v
+
+
+def _of_module(
+    scene: Scene,
+    module: nn.MultiheadAttention,
+    result: tuple[Tensor, Tensor | None],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_padding_mask: Tensor | None = None,
+    need_weights: bool = True,
+    attn_mask: Tensor | None = None,
+    average_attn_weights: bool = True,
+    is_causal: bool = False,
+) -> Call:
+    """Return the call of a module; the parameters after `result` are those of its forward."""
+    axis = 0 if module.batch_first else 1
+    has_hint = is_causal and not _takes_fast_path(module, query, key, value, key_padding_mask, attn_mask, result[0])
+    return _call(
+        scene,
+        _parameters(module),
+        [batch_first(each, axis) for each in (query, key, value)],
+        _masks(module.num_heads, attn_mask, key_padding_mask),
+        output=batch_first(result[0], axis),
+        weights=None if average_attn_weights or not need_weights else result[1],
+        replaces_mask=has_hint and key_padding_mask is None and not need_weights,
+        is_unheeded=is_causal and attn_mask is None,
+        dropout=module.dropout if module.training else 0.0,
+        is_training=module.training,
+        lineage=lineage(query, key, result[0]),
+    )
+
+
+def _of_function(
+    scene: Scene,
+    result: tuple[Tensor, Tensor | None],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    embed_dim_to_check: int,
+    num_heads: int,
+    in_proj_weight: Tensor | None,
+    in_proj_bias: Tensor | None,
+    bias_k: Tensor | None,
+    bias_v: Tensor | None,
+    add_zero_attn: bool,
+    dropout_p: float,
+    out_proj_weight: Tensor,
+    out_proj_bias: Tensor | None,
+    training: bool = True,
+    key_padding_mask: Tensor | None = None,
+    need_weights: bool = True,
+    attn_mask: Tensor | None = None,
+    use_separate_proj_weight: bool = False,
+    q_proj_weight: Tensor | None = None,
+    k_proj_weight: Tensor | None = None,
+    v_proj_weight: Tensor | None = None,
+    static_k: Tensor | None = None,
+    static_v: Tensor | None = None,
+    average_attn_weights: bool = True,
+    is_causal: bool = False,
+) -> Call:
+    """Return the call; the parameters after `result` are those of the function."""
+    packed = None if use_separate_proj_weight else in_proj_weight
+    projections = _projections(packed, in_proj_bias, (q_proj_weight, k_proj_weight, v_proj_weight))
+    return _call(
+        scene,
+        _Layer(num_heads, *projections, bias_k, bias_v, add_zero_attn, static_k, static_v),
+        [batch_first(each, 1) for each in (query, key, value)],
+        _masks(num_heads, attn_mask, key_padding_mask),
+        output=batch_first(result[0], 1),
+        weights=None if average_attn_weights or not need_weights else result[1],
+        replaces_mask=is_causal and key_padding_mask is None and not need_weights,
+        is_unheeded=False,
+        dropout=dropout_p if training else 0.0,
+        is_training=training,
+        lineage=lineage(query, key, result[0]),
+    )
+
+
+def _of_layer(
+    scene: Scene,
+    module: nn.TransformerEncoderLayer,
+    src: Tensor,
+    src_mask: Tensor | None = None,
+    src_key_padding_mask: Tensor | None = None,
+    is_causal: bool = False,
+) -> Call:
+    """Return the call inside a layer that took its fast path; the parameters after `module` are those of its forward.
+
+    The path takes every mask for booleans: what is not 0 forbids.
+    """
+    place = scene.place()
+    num_heads = module.self_attn.num_heads
+    masks, findings = [], []
+    for given in _masks(num_heads, src_mask, src_key_padding_mask, ("src_mask", "src_key_padding_mask")):
+        taken = given
+        if given.convention == "additive":
+            bias = (given.values != 0) & (given.values > FORBIDDEN_BELOW)
+            if bias.any():
+                taken = given._replace(values=given.values.bool(), convention="masked")
+                findings.append(_taken_for_booleans(given.name, int(bias.sum())))
+        masks.append(taken)
+
+    def normed(x: Tensor) -> Tensor:
+        norm = module.norm1
+        return _functions.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+
+    return _call(
+        scene,
+        _parameters(module.self_attn),
+        (src, src, src),
+        tuple(masks),
+        prepared=normed if module.norm_first else None,
+        is_unheeded=is_causal and src_mask is None,
+        is_training=module.training,
+        place=place._replace(module=f"{place.module}.self_attn" if place.module else "self_attn"),
+        findings=tuple(findings),
+    )
+
+
+def _call(
+    scene: Scene,
+    layer: _Layer,
+    x: Sequence[Tensor],
+    given: tuple[Given, ...],
+    *,
+    output: Tensor | None = None,
+    weights: Tensor | None = None,
+    prepared: Callable[[Tensor], Tensor] | None = None,
+    replaces_mask: bool = False,
+    is_unheeded: bool = False,
+    dropout: float = 0.0,
+    is_training: bool | None = None,
+    place: Place | None = None,
+    findings: tuple[Finding, ...] = (),
+    lineage: Lineage | None = None,
+) -> Call:
+    """Return a call of what all ways in have in common.
+
+    Args:
+        scene: where.
+        layer: the parameters.
+        x: the inputs of the three projections, `[B, T, E]`.
+        given: the masks.
+        output: after the output projection, `[B, Q, E]`.
+        weights: of each head.
+        prepared: what becomes of the inputs before they are projected.
+        replaces_mask: whether `is_causal` takes the place of `attn_mask`.
+        is_unheeded: whether `is_causal` was said, and nothing is causal.
+        dropout: of this call.
+        is_training: see Call.
+        place: where, if it is not where the scene is.
+        findings: what was seen already.
+        lineage: see Call.
+    """
+    query, key, _ = x
+    autocast = _autocast(query.device.type)
+
+    def project() -> tuple[Tensor, Tensor, Tensor]:
+        dense = map(padded, x)
+        q, k, v = dense if prepared is None else map(prepared, dense)
+        # Not kept: without gradients as here, a cast weight would be kept for the program, too.
+        with torch.autocast(query.device.type, autocast, enabled=autocast is not None, cache_enabled=False):
+            return layer.project((q, k, v))
+
+    keys = longest(key) if layer.static_k is None else layer.static_k.shape[1]
+    if query.is_nested:
+        given = (own_tokens(key), *given)
+    if layer.extra_keys:
+        given = tuple(mask._replace(values=_nn.pad(mask.values, (0, layer.extra_keys))) for mask in given)
+    if weights is not None and weights.dim() == 3:
+        weights = weights[None]
+    return Call(
+        api="mha",
+        place=place or scene.place(),
+        shape=(query.size(0), layer.num_heads, longest(query), keys + layer.extra_keys),
+        dtype=str(autocast or query.dtype).removeprefix("torch."),
+        device=str(query.device),
+        project=project,
+        given=() if replaces_mask else given,
+        unused=given if replaces_mask else (),
+        is_causal=replaces_mask,
+        scale=(layer.weights[0].shape[0] // layer.num_heads) ** -0.5,
+        dropout=dropout,
+        is_training=is_training,
+        weights=None if dropout else weights,
+        output=output,
+        findings=(*findings, _UNHEEDED) if is_unheeded else findings,
+        lineage=lineage,
+    )
+
+
+_UNHEEDED = Finding(
+    "no-mask",
+    "error",
+    "is_causal=True was ignored: it is a hint about attn_mask, and without one the fast path of evaluation hides no "
+    "later key",
+    advice="hand over the causal mask itself, as nn.Transformer.generate_square_subsequent_mask makes it",
+)
+
+
+def _taken_for_booleans(name: str, count: int) -> Finding:
+    return Finding(
+        "missing",
+        "error",
+        f"the fast path of nn.TransformerEncoderLayer takes {name} for booleans: {count} numbers that are to be added "
+        "forbid instead",
+        count,
+        advice="call torch.backends.mha.set_fastpath_enabled(False), or hand over what forbids alone",
+    )
+
+
+def _parameters(module: nn.MultiheadAttention) -> _Layer:
+    apart = module.q_proj_weight, module.k_proj_weight, module.v_proj_weight
+    projections = _projections(module.in_proj_weight, module.in_proj_bias, apart)
+    return _Layer(module.num_heads, *projections, module.bias_k, module.bias_v, module.add_zero_attn)
+
+
+def _projections(packed: Tensor | None, bias: Tensor | None, apart: Any) -> tuple[Any, Any]:
+    """Return the weights and the biases of queries, keys and values, which are one parameter or three."""
+    return apart if packed is None else packed.chunk(3), (None, None, None) if bias is None else bias.chunk(3)
+
+
+def _masks(
+    num_heads: int, attn_mask: Tensor | None, key_padding_mask: Tensor | None, names: tuple[str, str] = _NAMES
+) -> tuple[Given, ...]:
+    """Return the masks of `[Q, K]` or `[B·H, Q, K]`, and `[K]` or `[B, K]`; True and −inf forbid."""
+    found = []
+    for name, mask in zip(names, (attn_mask, key_padding_mask), strict=True):
+        if mask is None:
+            continue
+        if mask is key_padding_mask:
+            values = mask[None, None, None] if mask.dim() == 1 else mask[:, None, None]
+        else:
+            values = mask[None, None] if mask.dim() == 2 else mask.view(-1, num_heads, *mask.shape[1:])
+        found.append(Given(name, values, "masked" if mask.dtype == torch.bool else "additive", mask))
+    return tuple(found)
+
+
+def batch_first(tensor: Tensor, axis: int) -> Tensor:
+    """Return `[B, T, E]` of a tensor whose batch is in this axis, or of one without a batch."""
+    return tensor[None] if tensor.dim() == 2 else tensor.movedim(axis, 0) if axis else tensor
+
+
+def _autocast(device: str) -> torch.dtype | None:
+    """Return what the linear functions of a device compute in, if it is not what their inputs are in."""
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return None
+
+
+def _takes_fast_path(
+    module: nn.MultiheadAttention,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_padding_mask: Tensor | None,
+    attn_mask: Tensor | None,
+    output: Tensor,
+) -> bool:
+    """Return whether a module that ran took its fast path, by the conditions that `forward` states."""
+    has_floats = any(mask is not None and mask.is_floating_point() for mask in (attn_mask, key_padding_mask))
+    of_module = (
+        not module.training
+        and module.batch_first
+        and module.num_heads % 2 == 0
+        and module.in_proj_bias is not None
+        and module.bias_k is None
+        and not module.add_zero_attn
+    )
+    of_inputs = query.dim() == 3 and query is key and key is value and query.dtype == module.in_proj_weight.dtype
+    return (
+        torch.backends.mha.get_fastpath_enabled()
+        and of_module
+        and module.in_proj_weight is not None
+        and of_inputs
+        and not has_floats
+        and not torch.is_autocast_enabled()
+        and not output.requires_grad
+    )

@@ -1,0 +1,156 @@
+"""`torch.nn.functional.scaled_dot_product_attention`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from attncli.recording.attention_call import Call, Given
+from attncli.recording.heads import split_findings
+from attncli.recording.lineage import lineage
+from attncli.recording.nested_tensors import longest, own_tokens, padded
+from attncli.recording.projections import swapped
+from attncli.recording.reader import Reader, Scene, is_of_nothing
+from attncli.recording.scale_checks import of_fused
+
+
+class Sdpa(Reader):
+    """Reads the call of one function, which does everything itself."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self.functions = {torch._C._nn.scaled_dot_product_attention: self._read}  # also if the program replaced it
+
+    def _read(self, _: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if (call := _call(self.scene, result, *args, **kwargs)) is not None:
+            self.scene.nodes.keep_output(result, call.place)
+            self.scene.tell(call)
+
+
+def _call(
+    scene: Scene,
+    output: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Call | None:
+    """Return the call, or None if it is one of nothing; the parameters after `output` are those of the function."""
+    if is_of_nothing(query, key, value):
+        return None
+    factor = 1 / math.sqrt(query.size(-1)) if scale is None else scale
+    if output.is_nested:
+        parts = _nested(query, key, value)
+    else:
+        parts = _dense(output, query, key, value, attn_mask, enable_gqa, scene.module())
+    return Call(
+        api="sdpa",
+        place=scene.place(),
+        dtype=str(query.dtype).removeprefix("torch."),
+        device=str(query.device),
+        is_causal=is_causal or parts.pop("is_causal", False),
+        scale=factor,
+        dropout=dropout_p,
+        is_training=scene.is_training(),
+        findings=()
+        if query.is_nested
+        else (
+            *of_fused(scene.nodes, query, key, factor, parts["shape"][1]),
+            *split_findings(scene.nodes, query, key, value),
+            *swapped(scene.projected, scene.module(), query, key),
+        ),
+        lineage=lineage(query, key, output),
+        **parts,
+    )
+
+
+def _dense(
+    output: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    enable_gqa: bool,
+    module: torch.nn.Module | None,
+) -> dict[str, Any]:
+    """Return what a call with plain tensors consists of."""
+    axes = max(query.ndim, key.ndim, value.ndim)
+    has_heads = axes > 3 or enable_gqa
+    q, k, v = (_with_heads(each, axes, has_heads) for each in (query, key, value))
+    batch = q.shape[:-3]
+    if not batch == k.shape[:-3] == v.shape[:-3]:
+        batch = torch.broadcast_shapes(batch, k.shape[:-3], v.shape[:-3])  # type: ignore[no-untyped-call]
+    q, k, v = (_in_four(each, batch) for each in (q, k, v))
+    packed = _packed_heads(module, q, k)
+    q, result = (_unpacked(each, packed) for each in (q, _in_four(_with_heads(output, axes, has_heads), batch)))
+    parts: dict[str, Any] = {"q": q, "k": k, "v": v, "shape": (*q.shape[:3], k.shape[2]), "output": result}
+    values = mask
+    # By their name: importing them would import torch's compiler, which takes a second.
+    if type(mask).__name__ == "CausalBias":
+        parts["is_causal"] = mask.variant.name == "UPPER_LEFT"  # type: ignore[union-attr]
+        values = None if parts["is_causal"] else _lower_right(q, k)
+    if values is not None:
+        values = _unpacked(_in_four(_with_heads(values, axes, has_heads), batch), packed)
+        parts["given"] = (Given("attn_mask", values, "attend" if values.dtype == torch.bool else "additive", mask),)
+    return parts
+
+
+def _packed_heads(module: torch.nn.Module | None, q: torch.Tensor, k: torch.Tensor) -> int:
+    """Return how many heads of one query stand where queries do, as transformers hands grouped heads over; 1 is none.
+
+    Where the heads of a model share keys, it makes `[B, Hkv, H / Hkv, D]` of the one query `[B, H, 1, D]` of a step of
+    generation (`pack_gqa` in transformers' sdpa_attention.py): its heads are rows, and none of them is a position.
+    """
+    groups = getattr(module, "num_key_value_groups", 1)
+    heads = getattr(getattr(module, "config", None), "num_attention_heads", None)
+    is_packed = q.shape[1] == k.shape[1] and q.shape[2] == groups and q.shape[1] * groups == heads
+    return groups if is_packed else 1
+
+
+def _unpacked(tensor: torch.Tensor, heads: int) -> torch.Tensor:
+    """Return `[B, Hkv, G, D]` as `[B, Hkv·G, 1, D]`; what is the same for all heads stays as it is."""
+    return tensor if heads == 1 or tensor.shape[2] == 1 else tensor.flatten(1, 2).unsqueeze(2)
+
+
+def _nested(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> dict[str, Any]:
+    """Return what a call with nested tensors consists of, `[B, H, T, D]` where each sequence has its own T."""
+    return {
+        "project": lambda: (padded(query), padded(key), padded(value)),
+        "given": (own_tokens(key),) if key.is_nested else (),
+        "shape": (query.size(0), query.size(1), longest(query), longest(key)),
+    }
+
+
+def _with_heads(tensor: torch.Tensor, axes: int, has_heads: bool) -> torch.Tensor:
+    """Return a view with the axes `… H T D`, or of a mask `… H Q K`.
+
+    Args:
+        tensor: it is aligned on the right with others.
+        axes: how many the others have.
+        has_heads: whether the third axis from the right is heads; three axes without are a batch.
+    """
+    tensor = tensor[(None,) * (axes - tensor.ndim)]
+    return tensor if has_heads else tensor.unsqueeze(-3)
+
+
+def _in_four(tensor: torch.Tensor, batch: torch.Size) -> torch.Tensor:
+    """Return `[*batch, H, T, D]` with one batch axis; a mask that is the same for all of them keeps an axis of 1."""
+    own = tensor.shape[:-3]
+    if len(own) == 1:
+        return tensor
+    if all(size == 1 for size in own):
+        return tensor.reshape(1, *tensor.shape[-3:])
+    return tensor.expand(*batch, *tensor.shape[-3:]).flatten(0, -4)
+
+
+def _lower_right(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """Return the mask that `causal_lower_right` stands for."""
+    queries, keys = q.shape[-2], k.shape[-2]
+    return torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril(keys - queries)

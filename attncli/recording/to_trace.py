@@ -1,0 +1,184 @@
+"""The Traces of a call: what a program computed, one for each row of its batch, copied out of its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attncli.attention import FORBIDDEN_BELOW, attention_weights
+from attncli.files import to_numpy
+from attncli.masks.expressions import Atom, Mask, RuleMask, smallest
+from attncli.recording.attention_call import Call, Given
+from attncli.trace.layer import LayerTrace, Proof, Stages, apart, stages_of
+from attncli.trace.tokens import Token, Tokens
+from attncli.trace.trace import Provenance, Trace
+
+if TYPE_CHECKING:
+    import torch
+    from jaxtyping import Bool, Float
+
+
+def traces(call: Call, rows: Sequence[int] | None = None) -> tuple[Trace, ...]:
+    """Return what was computed, a Trace for each row of the batch; empty if neither q, k and v nor weights are known.
+
+    Weights that the program made itself are taken as they are. Those of a fused function are derived from its queries
+    and keys, and its output proves them.
+
+    Args:
+        call: while its tensors are alive.
+        rows: which rows of the batch, all by default.
+    """
+    if call.q is None and call.project is not None:
+        q, k, v = call.project()
+        call = replace(call, q=q, k=k, v=v)
+    if call.weights is None and (call.q is None or call.k is None or call.v is None or call.scale is None):
+        return ()
+    if call.unread is not None and call.weights is None:
+        return ()
+    _, _, queries, keys = call.shape
+    place = call.place
+    source = Provenance(
+        "module",
+        model=place.module or None,
+        architecture=place.function,
+        dtype=call.dtype,
+        device=call.device,
+        details={"place": str(place), "api": call.api},
+    )
+    tokens = positions(queries), positions(keys)
+    return tuple(
+        Trace(source, *tokens, (_layer(call, row),)) for row in (range(call.shape[0]) if rows is None else rows)
+    )
+
+
+def positions(length: int) -> Tokens:
+    """Return tokens of which nothing is known but their places."""
+    return Tokens(Token(index, index, str(index), None, None) for index in range(length))
+
+
+def _layer(call: Call, row: int) -> LayerTrace:
+    _, heads, queries, keys = call.shape
+    mask, bias = _mask_and_bias(call, row)
+    q, k, v = (None if tensor is None else to_numpy(tensor[row]) for tensor in (call.q, call.k, call.v))
+    if q is None or k is None:
+        q = k = None
+    layer = LayerTrace(
+        layer=0,
+        kind="self" if queries == keys else "cross",
+        q=q,
+        k=k,
+        v=v,
+        scale=call.scale,
+        mask=mask,
+        heads=tuple(range(heads)),
+        bias=bias,
+        softcap=call.softcap,
+        sinks=None if call.sinks is None else _sinks(call.sinks, row, heads, queries),
+        scores=_recorded(call.scores, row, call.shape, mask),
+        weights=_recorded(call.weights, row, call.shape, None),
+    )
+    return _with_proof(_with_blind_rows(layer, call, row), call, row)
+
+
+def _mask_and_bias(call: Call, row: int) -> tuple[Mask, Float[np.ndarray, "#H Q K"] | None]:
+    """Return which key each query of a row may attend to, and what is added to its scores."""
+    _, heads, queries, keys = call.shape
+    causal = RuleMask(Atom("causal"), queries, keys, heads)  # top-left, as the APIs align their own
+    if not call.given:
+        return (causal if call.is_causal else RuleMask(Atom("full"), queries, keys, heads)), None
+    read = [_read(given, row) for given in call.given]
+    allowed = read[0][0]
+    for more, _ in read[1:]:
+        allowed = allowed & more
+    if call.is_causal:
+        allowed = allowed & causal.rows([0], np.arange(queries))
+    biases = [bias for _, bias in read if bias is not None]
+    allowed = np.broadcast_to(allowed, (len(allowed), queries, keys))
+    mask = smallest(np.array(allowed), heads)
+    if not biases:
+        return mask, None
+    bias = sum(biases[1:], start=biases[0])
+    return mask, np.array(np.broadcast_to(bias, (len(bias), queries, keys)))
+
+
+def _read(given: Given, row: int) -> tuple[Bool[np.ndarray, "#H #Q #K"], Float[np.ndarray, "#H #Q #K"] | None]:
+    """Return what a mask allows in one row of the batch, and the finite numbers that it adds, if there are any."""
+    plane = _plane(given, row)
+    if given.convention != "additive":
+        return plane.astype(bool) == (given.convention == "attend"), None
+    plane = plane if plane.dtype.kind == "f" else plane.astype(np.float32)
+    allowed = ~(plane <= FORBIDDEN_BELOW)
+    finite = np.where(allowed, plane, plane.dtype.type(0))
+    return allowed, finite if finite.any() else None
+
+
+def _plane(given: Given, row: int) -> np.ndarray[Any, Any]:
+    values = given.values.reshape((1,) * (4 - given.values.dim()) + tuple(given.values.shape))
+    return to_numpy(values[row if len(values) > 1 else 0])
+
+
+def _sinks(sinks: torch.Tensor, row: int, heads: int, queries: int) -> Float[np.ndarray, "H Q"]:
+    """Return the logit beside the scores of each query in a row of the batch."""
+    plane = to_numpy(sinks[row if len(sinks) > 1 else 0])[..., 0]
+    return np.array(np.broadcast_to(plane, (heads, queries)))
+
+
+def _recorded(
+    values: torch.Tensor | None, row: int, shape: tuple[int, int, int, int], mask: Mask | None
+) -> Float[np.ndarray, "H Q K"] | None:
+    """Return what the program made itself of one row; scores are −inf where `mask` forbids."""
+    if values is None:
+        return None
+    _, heads, queries, _ = shape
+    plane = to_numpy(values[row])
+    if mask is None:
+        return plane
+    allowed = mask.rows(list(range(heads)), np.arange(queries))
+    return np.where(allowed, plane, np.float32(-np.inf))
+
+
+def _with_blind_rows(layer: LayerTrace, call: Call, row: int) -> LayerTrace:
+    """Return a layer with what a function makes of queries that see no key, where it does not show its weights.
+
+    Finite fills are scores like others when there is nothing else; without them, fused functions give zeros.
+    """
+    blind = layer.blind(range(layer.num_queries))
+    if layer.weights is not None or not blind.any():
+        return layer
+    stages = Stages(layer, tuple(range(layer.num_heads)), np.arange(layer.num_queries))
+    weights, fills = np.array(stages.weights), _fills(call, row)
+    if fills is not None:
+        filled = attention_weights(stages.scores + np.where(stages.mask, np.float32(0), fills))
+        weights = np.where(blind[..., None] & ~np.isnan(filled), filled, weights)
+    if call.api in ("sdpa", "flash", "xformers"):
+        weights = np.nan_to_num(weights, nan=0.0)
+    return replace(layer, weights=weights)
+
+
+def _fills(call: Call, row: int) -> Float[np.ndarray, "#H #Q #K"] | None:
+    """Return what masks add to the scores of hidden keys; None where that is always −inf."""
+    total: Float[np.ndarray, "#H #Q #K"] = np.zeros((1, 1, 1), np.float32)
+    for given in call.given:
+        allowed, _ = _read(given, row)
+        plane = _plane(given, row).astype(np.float32) if given.convention == "additive" else np.float32(-np.inf)
+        total = total + np.where(allowed, np.float32(0), plane)
+    if call.is_causal:
+        total = np.where(np.tri(*call.shape[2:], dtype=bool), total, np.float32(-np.inf))
+    return total if np.isfinite(total[total < 0]).any() else None
+
+
+def _with_proof(layer: LayerTrace, call: Call, row: int) -> LayerTrace:
+    """Return a layer with how far weights·V is from what the program's call returned."""
+    if layer.v is None or call.output is None or call.dropout:
+        return layer
+    expected = to_numpy(call.output[row])
+    if expected.shape != (layer.num_heads, layer.num_queries, layer.v.shape[-1]):
+        return layer
+    made = stages_of(layer, range(layer.num_heads), np.arange(layer.num_queries))
+    errors = [apart(each.output, expected[list(each.heads)][:, each.queries]) for each in made]
+    worst = float(np.max(errors, initial=0.0))  # NaN, if one of them is
+    largest = max(float(np.nanmax(np.abs(layer.v), initial=1.0)), 1.0)
+    return replace(layer, proof=Proof(worst, "what the program's call returned", magnitude=largest))

@@ -1,0 +1,573 @@
+"""Watching a running program: every attention that it computes is told, and none of its numbers changes.
+
+Functions of torch are seen by a `TorchFunctionMode`, which belongs to one thread: every thread that begins while the
+program is watched gets its own. Modules are seen by torch's global forward hooks.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import warnings
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from types import FrameType, FunctionType
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from attncli.masks.findings import Finding
+from attncli.recording import functorch
+from attncli.recording.attention_call import Call, Place
+from attncli.recording.call_site import Names, is_in_compiled_region, user_line
+from attncli.recording.detach import has_nan
+from attncli.recording.flash_xformers import Fused
+from attncli.recording.flex import Flex
+from attncli.recording.handwritten import HandWritten
+from attncli.recording.heads import Merging
+from attncli.recording.hooks import on_every_module
+from attncli.recording.import_hook import when_imported
+from attncli.recording.input_metadata import Inputs
+from attncli.recording.lineage import Lineage
+from attncli.recording.linear import Linear
+from attncli.recording.losses import Loss
+from attncli.recording.making import Making
+from attncli.recording.mha import Mha, forward_of, is_fused
+from attncli.recording.notes import Notes
+from attncli.recording.objective import Objective
+from attncli.recording.projections import Projected
+from attncli.recording.provenance import Nodes
+from attncli.recording.reader import Begins, Handler, ModuleHandler, Reader, is_of_nothing, may_look
+from attncli.recording.replaced import BUILTIN, as_torch_runs
+from attncli.recording.rolling import Rolling
+from attncli.recording.sdpa import Sdpa
+from attncli.recording.told import Listener
+from attncli.recording.unfollowed import Unfollowed
+from attncli.recording.windows import Folds
+
+_EAGERLY = (
+    "what torch.compile compiles ran eagerly while it was watched; without, its numbers may differ in their last digits"
+)
+_SCRIPTED = "what torch.jit compiled is not seen"
+
+# Modes in which tensors have shapes and no numbers, as while a program is exported.
+_WITHOUT_NUMBERS = (
+    torch._C._TorchDispatchModeKey.FAKE,
+    torch._C._TorchDispatchModeKey.PROXY,
+    torch._C._TorchDispatchModeKey.FUNCTIONAL,
+)
+
+_OPERATORS = torch._ops.OpOverload, torch._ops.OpOverloadPacket
+_MOST_LINEAGES = 1024  # of calls, which a loss may come from
+
+READERS: tuple[type[Reader], ...] = (Sdpa, Mha, Flex, Fused, HandWritten, Objective, Merging, Linear, Rolling)
+
+
+class Enough(Exception):  # noqa: N818  # nothing went wrong
+    """Raised by what takes the calls when it wants no more of them."""
+
+
+class Watch:
+    """A program that is watched.
+
+    Attributes:
+        notes: what the calls do not say, such as that compiled regions run eagerly.
+        is_on: whether it goes on.
+        seeks_nan: whether the module is looked for that NaN begins in; None once it was found.
+    """
+
+    def __init__(
+        self,
+        on_call: Callable[[Call], bool | None],
+        module: torch.nn.Module | None = None,
+        notes: Notes | None = None,
+        on_loss: Callable[[Loss], None] | None = None,
+        on_late: Callable[[Place, Finding], None] | None = None,
+    ) -> None:
+        self.notes = Notes() if notes is None else notes
+        self.is_on = True
+        self.seeks_nan: bool | None = False
+        self.names, self.making = Names(), Making()
+        self.only = module
+        self.start = os.getcwd()
+        self._on_call, self._on_loss, self._on_late = on_call, on_loss, on_late
+        self._unfollowed = Unfollowed(self.notes)
+        self._one_at_a_time = threading.RLock()
+
+    def tell(self, call: Call) -> None:
+        """Hand over a call; nothing that is made of it reaches the program."""
+        with self._one_at_a_time:
+            try:
+                if self._on_call(call) and self.seeks_nan is not None:
+                    self.seeks_nan = True
+            except Enough:
+                self.stop()
+
+    def learn(self, loss: Loss) -> None:
+        """Hand over a loss."""
+        if self._on_loss is not None:
+            with self._one_at_a_time:
+                self._on_loss(loss)
+
+    def tell_late(self, place: Place, finding: Finding) -> None:
+        """Hand over what is wrong with an attention that was handed over before."""
+        if self._on_late is not None:
+            with self._one_at_a_time:
+                self._on_late(place, finding)
+
+    def lose(self, place: Place, shape: tuple[int, ...]) -> None:
+        """Count a softmax whose weights could not be followed."""
+        with self._one_at_a_time:
+            self._unfollowed.count(place, shape)
+
+    def find(self, place: Place) -> None:
+        """Take such a softmax back."""
+        with self._one_at_a_time:
+            self._unfollowed.forget(place)
+
+    def stop(self) -> None:
+        """See no more."""
+        self.is_on = False
+
+
+@contextmanager
+def watching(
+    on_call: Callable[[Call], bool | None],
+    module: torch.nn.Module | None = None,
+    notes: Notes | None = None,
+    on_loss: Callable[[Loss], None] | None = None,
+    on_late: Callable[[Place, Finding], None] | None = None,
+    listener: Listener | None = None,
+) -> Iterator[Watch]:
+    """Tell every attention that runs inside.
+
+    Args:
+        on_call: takes each call while the program waits, from any of its threads, one at a time. What it computes is
+            neither watched nor recorded by autograd; it must not draw random numbers. It raises `Enough` when it wants
+            no more; what else it raises is a note. It returns True where it wants to know in which module the NaN
+            begins that came in with the call: of what runs afterwards, a note says so.
+        module: whose attention alone is told; None is all.
+        notes: takes what the calls do not say; None is a list of the watch's own.
+        on_loss: takes each loss of tokens while the program waits, as `on_call` does calls.
+        on_late: takes what shows to be wrong with the attention of a place after it was told, by its output.
+        listener: takes what the inputs of modules say of the calls to come.
+    """
+    watch = Watch(on_call, module, notes, on_loss, on_late)
+    earlier = threading.getprofile()
+    threads = _Threads(watch, earlier, None if listener is None else Inputs(listener))
+    remove_hooks = on_every_module(threads.enter_module, threads.leave_module, watch.notes)
+    threading.setprofile(threads.begin)
+    own = threads.here()
+
+    def forget() -> None:
+        watch.stop()
+        threading.setprofile(earlier)
+        remove_hooks()
+        threads.here().leave_all()
+
+    _FORGET_IN_A_CHILD.append(forget)
+    try:
+        with _compiled_regions_run_eagerly():
+            own.enter()
+            yield watch
+    finally:
+        forget()
+        _FORGET_IN_A_CHILD.remove(forget)
+
+
+@contextmanager
+def _compiled_regions_run_eagerly() -> Iterator[None]:
+    """Have what the program compiles run as it is written; a compiled region calls no function that could be seen."""
+    with ExitStack() as stances:
+
+        def settle() -> None:
+            stances.enter_context(torch.compiler.set_stance("force_eager"))
+            # What it says of hooks is about ours.
+            warnings.filterwarnings(
+                "ignore", "Using `torch.compile\\(module\\)` when there are global hooks", UserWarning
+            )
+            stances.callback(_no_longer, warnings.filters[0])
+
+        # Importing it here would take a second from programs that compile nothing.
+        stances.enter_context(when_imported("torch._dynamo", settle))
+        yield
+
+
+def _no_longer(ignored: Any) -> None:
+    with suppress(ValueError):  # the program may have set all filters anew
+        warnings.filters.remove(ignored)  # type: ignore[attr-defined]
+
+
+# A process that the program forks is not watched: what it computes is its own to tell.
+_FORGET_IN_A_CHILD: list[Callable[[], None]] = []
+
+
+def _after_fork() -> None:
+    for forget in reversed(_FORGET_IN_A_CHILD):
+        forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+@dataclass
+class _Running:
+    """A module whose forward runs.
+
+    Attributes:
+        module: it.
+        frame: what runs it.
+        was_seen: whether functions were seen before it began.
+        seeks_nan: whether it began after NaN was seen: what ran around an attention has its NaN too.
+        called: the first module that it called, if it called one.
+    """
+
+    module: torch.nn.Module
+    frame: FrameType
+    was_seen: bool
+    seeks_nan: bool
+    called: list[torch.nn.Module] = field(default_factory=list)
+
+
+class _Threads:
+    """What watches each thread, made when it is first needed. Modules are followed until the end of the watch."""
+
+    def __init__(self, watch: Watch, profile: Any, inputs: Inputs | None) -> None:
+        self._watch = watch
+        self._profile = profile
+        self._inputs = inputs
+        self._local = threading.local()
+
+    def here(self) -> _Thread:
+        thread: _Thread | None = getattr(self._local, "thread", None)
+        if thread is None:
+            thread = self._local.thread = _Thread(self._watch)
+        return thread
+
+    def begin(self, *event: Any) -> None:
+        """Watch a thread from its first line on; what the program wants to begin there begins then."""
+        sys.setprofile(self._profile)
+        try:
+            if self._watch.is_on:
+                self.here().enter()
+        except Exception as fault:
+            self._watch.notes.failed(fault)
+        if self._profile is not None:
+            self._profile(*event)
+
+    def enter_module(self, module: torch.nn.Module, args: Any) -> None:
+        frame = sys._getframe(2)  # what calls the hook
+        try:
+            self.here().enter_module(module, frame)
+        except Exception:
+            self._end()
+            raise
+        if self._inputs is not None:
+            self._inputs.enter(module, args, frame)
+
+    def leave_module(self, module: torch.nn.Module, args: Any, *rest: Any) -> None:
+        """Take a module away; of one that failed neither keyword arguments nor an output come."""
+        kwargs, output = rest if len(rest) == 2 else (None, None)
+        try:
+            self.here().leave_module(module, None if kwargs is None else (args, kwargs, output))
+        except Exception:
+            self._end()
+            raise
+        if self._inputs is not None:
+            self._inputs.leave(args, kwargs, output)
+
+    def _end(self) -> None:
+        """End the watch, which lost sight of where the program is: a mode that stays on changes its last bits."""
+        self._watch.stop()
+        self.here().leave_all()
+
+
+class _Thread(TorchFunctionMode):
+    """Watches one thread; it is the scene of its readers."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self._watch = watch
+        self._running: list[_Running] = []
+        self._sees_functions = True
+        self._is_here = False  # in the stack of modes
+        self.nodes, self.projected, self.folds = Nodes(), Projected(), Folds()
+        self.calls: deque[Lineage] = deque(maxlen=_MOST_LINEAGES)
+        readers = [reader(self) for reader in READERS]
+        self._handlers = _handlers([reader.functions for reader in readers])
+        self._followed = _handlers([reader.followed for reader in readers])
+        self._begins: dict[Callable[..., Any], list[Begins]] = defaultdict(list)
+        for reader in readers:
+            for function, begins in reader.begins.items():
+                self._begins[function].append(begins)
+        self._wanted = {*self._handlers, *self._followed, *watch.making.functions}
+        self._by_code = {
+            function.__code__: function
+            for function in (*self._handlers, *self._followed)
+            if isinstance(function, FunctionType)
+        }
+        self._modules: Mapping[Callable[..., Any], ModuleHandler] = {
+            forward: handler for reader in readers for forward, handler in reader.modules.items()
+        }
+        self._seen_all = {function for reader in readers if reader.sees_all for function in reader.functions}
+        self._making = watch.making
+        self._operators = _one_after_another([reader.operators for reader in readers if reader.operators is not None])
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """See torch.overrides."""
+        kwargs = kwargs or {}
+        own = func if type(func) in BUILTIN else as_torch_runs(func, sys._getframe(1))
+        result = own(*args, **kwargs)
+        if own is func and func not in self._wanted and not isinstance(func, _OPERATORS):
+            return result
+        try:
+            if self._sees_functions and self._watch.is_on:
+                self._see(func, own, args, kwargs, result)
+        except Exception as fault:
+            self._watch.notes.failed(fault)
+        return result
+
+    def _see(
+        self,
+        func: Callable[..., Any],
+        own: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+    ) -> None:
+        """Let readers look at a function that ran, if it is one of theirs."""
+        if own is not func and func not in self._handlers and func not in self._followed:
+            # Else it stood in torch's place when the watch began.
+            func = self._by_code.get(getattr(own, "__code__", None), own)  # type: ignore[arg-type]
+        if func in self._making.functions and self._making.wants(func, args) and may_look():
+            self._quietly(self._making.take, func, args, kwargs, result)
+        handler = self._handlers.get(func)
+        if handler is None and (handler := self._followed.get(func)) is not None:
+            # Most calls are of nothing that is followed.
+            begins = self._begins.get(func, ())
+            if not self._is_followed(args, kwargs) and not any(each(args, result) for each in begins):
+                return
+        if handler is None and isinstance(func, _OPERATORS):
+            handler = self._operators
+        if handler is not None and self._is_told(func):
+            self._quietly(handler, func, args, kwargs, result)
+
+    def _is_followed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Return whether an argument is a tensor that is followed, or holds one."""
+        if self.nodes.holds(args) or (kwargs and self.nodes.holds(kwargs.values())):
+            return True
+        several = args[0] if args else None
+        return isinstance(several, tuple | list) and self.nodes.holds(several)
+
+    def enter_module(self, module: torch.nn.Module, frame: FrameType) -> None:
+        """Begin with a module; inside of a fused one no function is seen, but the modules that it calls are."""
+        self._forget_what_ended(frame)
+        if self._running:
+            if not self._running[-1].called:
+                self._running[-1].called.append(module)
+        elif not self._is_here:
+            self._sees_functions = False  # a thread that began before the watch is seen inside of modules
+        self._running.append(_Running(module, frame, self._sees_functions, bool(self._watch.seeks_nan)))
+        self._see_functions(not is_fused(module))
+        if isinstance(module, torch.jit.ScriptModule):
+            self.note(_SCRIPTED)
+
+    def leave_module(self, module: torch.nn.Module, seen: tuple[Any, ...] | None) -> None:
+        """End with a module, which was seen with its arguments and its output if it did not fail."""
+        if not self._running or self._running[-1].module is not module:
+            if not any(each.module is module for each in self._running):
+                return
+            while self._running[-1].module is not module:
+                self._leave()
+        handler = self._modules.get(forward_of(module))
+        if handler is not None and seen is not None and self._is_told():
+            self._quietly(handler, module, self._running[-1].called, *seen)
+        if self._watch.seeks_nan and self._running[-1].seeks_nan and seen is not None and self._is_told():
+            self._quietly(self._seek_nan, module, *seen)
+        self._leave()
+
+    def enter(self) -> None:
+        """Begin to see functions."""
+        self.__enter__()  # type: ignore[no-untyped-call]
+        self._is_here = True
+
+    def leave_all(self) -> None:
+        """End with what is left when nothing is watched any more."""
+        while self._running:
+            self._leave()
+        if self._is_here:
+            self._step_out()
+
+    def place(self) -> Place:
+        """See Scene."""
+        if "torch._dynamo" in sys.modules and _EAGERLY not in self._watch.notes and is_in_compiled_region():
+            self.note(_EAGERLY)
+        return Place(*user_line(self._watch.start), self._watch.names.name([each.module for each in self._running]))
+
+    def module(self) -> torch.nn.Module | None:
+        """See Scene."""
+        return self._running[-1].module if self._running else None
+
+    def is_training(self) -> bool | None:
+        """See Scene."""
+        return self._running[-1].module.training if self._running else None
+
+    def tell(self, call: Call) -> None:
+        """See Scene."""
+        if not all(call.shape) or (call.q is not None and is_of_nothing(call.q)):
+            return
+        call = functorch.unwrapped(call) if functorch.are_running() else call
+        call = self._making.named(call, self._watch.start) if call.given or call.unused else call
+        if call.lineage is not None:
+            self.calls.append(call.lineage)
+        if (windows := self.folds.of(call.shape[0])) is not None:
+            call = replace(call, windows=windows)
+        kind = call.device.partition(":")[0]
+        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+            with torch.autocast(kind, enabled=False):
+                self._watch.tell(call)
+        else:
+            self._watch.tell(call)
+
+    def learn(self, loss: Loss) -> None:
+        """See Scene."""
+        self._watch.learn(loss)
+
+    def tell_late(self, place: Place, finding: Finding) -> None:
+        """See Scene."""
+        self._watch.tell_late(place, finding)
+
+    def lose(self, shape: tuple[int, ...]) -> Place:
+        """See Scene."""
+        place = self.place()
+        self._watch.lose(place, shape)
+        return place
+
+    def find(self, place: Place) -> None:
+        """See Scene."""
+        self._watch.find(place)
+
+    def note(self, text: str) -> None:
+        """See Scene."""
+        self._watch.notes.add(text)
+
+    def _seek_nan(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """Say that NaN begins in a module, if it does: modules that it called were asked before."""
+        if functorch.are_running() or not has_nan(*_floats(output)) or has_nan(*_floats((args, kwargs))):
+            return
+        self._watch.seeks_nan = None
+        name = self._watch.names.name([each.module for each in self._running]) or "the model itself"
+        weights = ", and its own weights do" if has_nan(*_floats([*module.parameters(recurse=False)])) else ""
+        self.note(f"NaN begins in {name} ({type(module).__name__}): its output has it, its inputs do not{weights}")
+
+    def _is_told(self, function: Callable[..., Any] | None = None) -> bool:
+        if not self._watch.is_on or not may_look():
+            return False
+        only = self._watch.only
+        return only is None or function in self._seen_all or any(each.module is only for each in self._running)
+
+    def _quietly(self, handler: Callable[..., None], *seen: Any) -> None:
+        """Let a reader look, seen by no mode, of ours or the program's, and recorded by no autograd."""
+        if torch._C._len_torch_dispatch_stack():
+            if any(torch._C._get_dispatch_mode(kind) is not None for kind in _WITHOUT_NUMBERS):
+                return
+            with _disable_current_modes():
+                self._quietly(handler, *seen)
+            return
+        with torch._C.DisableTorchFunction():
+            had_grad = torch.is_grad_enabled()
+            torch._C._set_grad_enabled(False)
+            try:
+                if _has_numbers(seen[-1]):
+                    handler(*seen)
+            except Exception as fault:
+                self._watch.notes.failed(fault)
+            finally:
+                torch._C._set_grad_enabled(had_grad)
+
+    def _forget_what_ended(self, frame: FrameType) -> None:
+        """Drop modules that were left without their hook: by a KeyboardInterrupt or another such exception."""
+        while self._running:
+            outer: FrameType | None = frame
+            while outer is not None and outer is not self._running[-1].frame:
+                outer = outer.f_back
+            if outer is not None:
+                return
+            self._leave()
+
+    def _leave(self) -> None:
+        self._see_functions(self._running.pop().was_seen)
+
+    def _see_functions(self, sees: bool) -> None:
+        """See functions or not. A mode keeps modules from their fast path, so it goes where it can go.
+
+        It cannot from under a mode of the program's own, which keeps them from it anyway.
+        """
+        if sees == self._sees_functions:
+            return
+        self._sees_functions = sees
+        if sees and not self._is_here:
+            self.enter()
+        elif not sees:
+            self._step_out()
+
+    def _step_out(self) -> None:
+        """Leave the stack of modes, also from under those of other watches."""
+        above: list[_Thread] = []
+        while isinstance(mode := _innermost_mode(), _Thread):
+            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            if mode is self:
+                self._is_here = False
+                break
+            above.append(mode)
+        for other in reversed(above):
+            other.__enter__()  # type: ignore[no-untyped-call]
+
+
+def _has_numbers(result: Any) -> bool:
+    """Return whether a function gave tensors that have numbers, and do not only stand for them, or changed one."""
+    first = result[0] if isinstance(result, tuple | list) and result else result  # also what torch.max returns
+    return first is None or (isinstance(first, torch.Tensor) and not first.is_meta)
+
+
+def _floats(value: Any, depth: int = 3) -> Iterator[torch.Tensor]:
+    """Yield the tensors of numbers in a value, also in what holds it."""
+    if isinstance(value, torch.Tensor):
+        if value.is_floating_point() and not (value.is_meta or value.is_nested):
+            yield value
+    elif depth and isinstance(value, tuple | list | Mapping):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from _floats(each, depth - 1)
+
+
+def _innermost_mode() -> object:
+    depth = torch._C._len_torch_function_stack()
+    return torch._C._get_function_stack_at(depth - 1) if depth else None
+
+
+def _handlers(maps: list[Mapping[Callable[..., Any], Handler]]) -> Mapping[Callable[..., Any], Handler]:
+    """Return one map of several, whose readers may want the same function."""
+    wanted: dict[Callable[..., Any], list[Handler]] = {}
+    for functions in maps:
+        for function, handler in functions.items():
+            wanted.setdefault(function, []).append(handler)
+    return {function: _one_after_another(handlers) for function, handlers in wanted.items()}
+
+
+def _one_after_another(handlers: list[Handler]) -> Handler:
+    if len(handlers) == 1:
+        return handlers[0]
+
+    def each(*seen: Any) -> None:
+        for handler in handlers:
+            handler(*seen)
+
+    return each

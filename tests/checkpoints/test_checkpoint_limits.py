@@ -1,0 +1,494 @@
+"""What a run of a checkpoint is given and what it may take: length, mask, layers, devices, memory, precision."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+import torch
+from architectures import tiny_model
+from conformance import opened, save, stacked
+from transformers import PreTrainedTokenizerFast
+
+from attncli.checkpoints import options
+from attncli.engines import open_source
+from attncli.engines.torch import attention_interface, memory
+from attncli.engines.torch.engine import Checkpoint
+from attncli.errors import InputError, UsageError
+from attncli.trace.layer import LayerTrace
+from attncli.trace.trace import Trace
+
+pytestmark = pytest.mark.usefixtures("by_transformers")
+
+Run = Callable[..., Any]
+USAGE, LOAD, INPUT = 2, 3, 5
+TEXT = "w23 w42 w17 w88 w23 w64 w31"
+TARGET = "w5 w6 w7 w8"
+POSITIONS = 64  # of every tiny model
+LONG = " ".join(f"w{2 + index % 90}" for index in range(70))
+EXACT = 1e-5
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A tiny checkpoint of an architecture, with a tokenizer that AutoTokenizer reads."""
+    made: dict[str, Path] = {}
+
+    def get(name: str) -> Path:
+        if name not in made:
+            made[name] = tmp_path_factory.mktemp(name)
+            save(tiny_model(name), made[name])
+            tokenizer = made[name] / "tokenizer.json"
+            PreTrainedTokenizerFast(
+                tokenizer_file=str(tokenizer), unk_token="<unk>", pad_token="<pad>"
+            ).save_pretrained(made[name])
+        return made[name]
+
+    return get
+
+
+Folder = Callable[[str], Path]
+
+
+def refused(ran: Any, code: int, *words: str) -> None:
+    """Check that a run ended as every bad request does."""
+    assert (ran.code, ran.out) == (code, ""), ran.err
+    assert ran.err.startswith("attn: ")
+    assert ran.err.count("\n") == 1
+    for word in words:
+        assert word in ran.err
+
+
+def check_same(ours: LayerTrace, theirs: LayerTrace) -> None:
+    """Check that two traces of a layer show the same."""
+    assert (ours.layer, ours.kind, str(ours.mask)) == (theirs.layer, theirs.kind, str(theirs.mask))
+    for name in ("q", "k", "v"):
+        array = getattr(theirs, name)
+        largest = max(1.0, float(np.abs(array).max()))
+        np.testing.assert_allclose(getattr(ours, name), array, rtol=0, atol=EXACT * largest, err_msg=name)
+    np.testing.assert_allclose(stacked(ours), stacked(theirs), rtol=0, atol=EXACT)
+
+
+# --- more tokens than positions ----------------------------------------------------------------------------
+
+
+def test_a_long_sentence_is_cut_and_that_is_said(attn: Run, folder: Folder) -> None:
+    whole, cut = (folder("llama"), "-F", "json", "--show", "tokens,weights"), " ".join(LONG.split()[:POSITIONS])
+    ran = attn("inspect", LONG, "--truncate", "-m", *whole)
+    assert ran.code == 0
+    assert ran.err == f"attn: warning: the sentence has 70 tokens and is cut to the 64 that {folder('llama')} reads\n"
+    assert [token["text"] for token in ran.json["key_tokens"]] == cut.split()
+    expected = attn("inspect", cut, "-m", *whole)
+    assert expected.err == ""
+    assert ran.json["layers"] == expected.json["layers"]
+
+
+def test_a_sentence_that_just_fits_is_not_cut(attn: Run, folder: Folder) -> None:
+    for text in (" ".join(LONG.split()[:POSITIONS]), "w7"):
+        ran = attn("inspect", text, "--truncate", "-m", folder("llama"), "-F", "json", "--show", "tokens")
+        assert (ran.code, ran.err) == (0, "")
+        assert len(ran.json["key_tokens"]) == len(text.split())
+
+
+def test_without_truncate_a_long_sentence_is_refused_with_both_numbers_and_what_to_do(
+    attn: Run, folder: Folder
+) -> None:
+    words = ("has 70 tokens", "reads at most 64", "shorten", "--truncate")
+    refused(attn("inspect", LONG, "-m", folder("llama")), INPUT, "the sentence", *words)
+    refused(
+        attn("inspect", "w7", "--target", LONG, "-m", folder("bart")), INPUT, "the target has 71 tokens", *words[1:]
+    )
+    pair = ("has 72 tokens", *words[1:])
+    refused(attn("inspect", "w7 w7", "--pair", LONG, "-m", folder("llama")), INPUT, "the sentence", *pair)
+
+
+@pytest.mark.parametrize("texts", [(LONG, "w7 w7"), ("w7 w7", LONG), (LONG, LONG)])
+def test_a_pair_is_cut_at_its_longer_text_and_both_texts_stay(
+    texts: tuple[str, str], attn: Run, folder: Folder
+) -> None:
+    ran = attn(
+        "inspect", texts[0], "--pair", texts[1], "--truncate", "-m", folder("llama"), "-F", "json", "--show", "tokens"
+    )
+    assert ran.code == 0
+    count = sum(len(text.split()) for text in texts)
+    assert f"has {count} tokens and is cut to the 64" in ran.err
+    segments = [token["segment"] for token in ran.json["key_tokens"]]
+    assert len(segments) == POSITIONS
+    assert segments.count(0) == (2 if texts[0] == "w7 w7" else 62 if texts[1] == "w7 w7" else 32)
+
+
+def test_sentence_and_target_are_cut_each_for_itself(attn: Run, folder: Folder) -> None:
+    whole = ("--truncate", "-m", folder("bart"), "-F", "json", "--show", "tokens")
+    ran = attn("inspect", "w7 w8", "--target", LONG, *whole)
+    assert (len(ran.json["key_tokens"]), len(ran.json["query_tokens"])) == (2, POSITIONS)
+    assert ran.err == f"attn: warning: the target has 71 tokens and is cut to the 64 that {folder('bart')} reads\n"
+    ran = attn("inspect", LONG, "--target", "w7 w8", *whole)
+    assert (len(ran.json["key_tokens"]), len(ran.json["query_tokens"])) == (POSITIONS, 3)  # the start token first
+    assert "the sentence has 70 tokens" in ran.err
+    ran = attn("inspect", LONG, "--target", LONG, *whole)
+    assert ran.err.count("attn: warning: ") == ran.err.count("\n") == 2
+
+
+def test_special_tokens_have_room_in_a_sentence_that_is_cut(attn: Run, minilm: str) -> None:
+    ran = attn("inspect", "time " * 600, "--truncate", "-m", minilm, "-F", "json", "--show", "tokens")
+    assert ran.code == 0
+    assert "has 602 tokens and is cut to the 512" in ran.err
+    texts = [token["text"] for token in ran.json["key_tokens"]]
+    assert texts == ["[CLS]", *["time"] * 510, "[SEP]"]
+
+
+def test_of_several_sentences_the_long_ones_alone_are_cut(attn: Run, folder: Folder) -> None:
+    texts = ["w7 w8", LONG, "w9", LONG + " w3"]
+    ran = attn("inspect", *texts, "--truncate", "-m", folder("llama"), "-F", "jsonl", "--show", "tokens")
+    assert ran.code == 0
+    counts = [len(json.loads(line)["key_tokens"]) for line in ran.out.splitlines()]
+    assert counts == [2, POSITIONS, 1, POSITIONS]
+    assert ["70 tokens" in line for line in ran.err.splitlines()] == [True, False]
+    assert "71 tokens" in ran.err
+
+
+def test_a_model_without_a_limit_cuts_nothing(attn: Run, folder: Folder) -> None:
+    ran = attn("inspect", LONG, "--truncate", "-m", folder("t5"), "-F", "json", "--show", "tokens")
+    assert (ran.code, ran.err) == (0, "")
+    assert len(ran.json["key_tokens"]) == 70
+
+
+def test_truncate_does_not_apply_to_the_toy_layer(attn: Run) -> None:
+    refused(attn("inspect", "time flies", "--truncate"), USAGE, "--truncate", "does not apply to the toy layer")
+
+
+# --- a mask in place of the model's own --------------------------------------------------------------------
+
+
+def masked(folder: Path, mask: str, layers: str) -> Checkpoint:
+    checkpoint = opened(folder, layers)
+    other = open_source(model=str(folder), layers=layers, mask=mask, special=False)
+    assert isinstance(other, Checkpoint)
+    checkpoint.request = other.request
+    return checkpoint
+
+
+# What else there is to know of a key than where it stands: decoders, encoders, biases, sinks, windows, softcap.
+MASKED = ["llama", "gpt2", "bert", "t5", "mistral", "gemma2", "gpt_oss"]
+
+
+@pytest.mark.parametrize("mask", ["causal", "window(2)", "keys(1,4)", "full"])
+@pytest.mark.parametrize("name", MASKED)
+def test_a_mask_arrives_at_every_layer_and_head(name: str, mask: str, folder: Folder) -> None:
+    trace = masked(folder(name), mask, "all").trace(TEXT)
+    assert len(trace.layers) == 3
+    i, j = np.indices((7, 7))
+    allowed = {
+        "causal": j <= i,
+        "window(2)": (j <= i) & (j > i - 2),
+        "keys(1,4)": (j >= 1) & (j < 4),
+        "full": np.ones((7, 7), bool),
+    }[mask]
+    for layer in trace.layers:
+        assert str(layer.mask) == mask
+        weights = stacked(layer)
+        assert (weights[:, ~allowed] == 0).all()
+        assert (weights[:, allowed] > 0).all()
+        # The model's own output is that of these weights: what is shown is what ran.
+        assert layer.proof is not None
+        assert layer.proof.max_abs_error < 1e-4
+
+
+@pytest.mark.parametrize("mask", ["causal", "keys(1,4)"])
+@pytest.mark.parametrize("name", MASKED)
+def test_a_mask_arrives_in_the_layers_that_nobody_asked_for_too(name: str, mask: str, folder: Folder) -> None:
+    whole = masked(folder(name), mask, "all").trace(TEXT)
+    own = opened(folder(name), "1").trace(TEXT)
+    (layer,) = masked(folder(name), mask, "1").trace(TEXT).layers
+    check_same(layer, whole.layers[1])
+    if mask != "causal" or name in ("bert", "t5"):  # the others are causal themselves
+        assert np.abs(layer.q - own.layers[0].q).max() > 1e-3
+
+
+def test_a_mask_arrives_at_every_kind_of_an_encoder_decoder(folder: Folder) -> None:
+    for name in ("bart", "t5"):
+        trace = masked(folder(name), "keys(0,2)", "all").trace(TEXT, target=TARGET)
+        assert {layer.kind for layer in trace.layers} == {"encoder", "decoder", "cross"}
+        for layer in trace.layers:
+            assert (stacked(layer)[:, :, 2:] == 0).all()
+            assert (stacked(layer)[:, :, :2] > 0).all()
+        (cross,) = (layer for layer in masked(folder(name), "keys(0,2)", "1").trace(TEXT, None, TARGET).layers[2:])
+        check_same(cross, trace.layer(1, "cross"))
+
+
+def test_a_mask_arrives_at_every_sentence_of_many(attn: Run, folder: Folder) -> None:
+    texts = [TEXT, "w9 w8", "w5 w6 w7 w8 w9 w10 w11 w12 w13"]
+    arguments = ("-m", folder("llama"), "-l", "all", "--mask", "window(2)", "--show", "weights,mask", "-F", "jsonl")
+    ran = attn("inspect", *texts, *arguments)
+    assert (ran.code, ran.err) == (0, "")
+    for line, text in zip(ran.out.splitlines(), texts, strict=True):
+        (alone,) = attn("inspect", text, *arguments).out.splitlines()
+        size = len(text.split())
+        allowed = np.tri(size, dtype=bool) & ~np.tri(size, k=-2, dtype=bool)
+        for layer, other in zip(json.loads(line)["layers"], json.loads(alone)["layers"], strict=True):
+            for head, same in zip(layer["heads"], other["heads"], strict=True):
+                assert head["mask"] == allowed.tolist()
+                assert (np.array(head["weights"])[~allowed] == 0).all()
+                np.testing.assert_allclose(head["weights"], same["weights"], rtol=0, atol=EXACT)
+
+
+def test_a_causal_mask_makes_an_encoder_blind_to_what_comes_after(folder: Folder) -> None:
+    checkpoint = masked(folder("bert"), "causal", "all")
+    whole = checkpoint.trace(TEXT)
+    start = checkpoint.trace(" ".join(TEXT.split()[:4]))
+    for ours, theirs in zip(start.layers, whole.layers, strict=True):
+        np.testing.assert_allclose(stacked(ours), stacked(theirs)[:, :4, :4], rtol=0, atol=EXACT)
+    plain = opened(folder("bert"), "all")
+    longer, shorter = plain.trace(TEXT).layers[2], plain.trace(" ".join(TEXT.split()[:4])).layers[2]
+    assert np.abs(stacked(shorter) - stacked(longer)[:, :4, :4]).max() > 1e-3
+
+
+# --- layers that nobody asked for --------------------------------------------------------------------------
+
+FAST = {"llama": True, "bert": True, "mistral": True, "gemma2": False, "gpt_oss": False, "t5": False}
+
+
+@pytest.fixture
+def fused(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """A spy on transformers' fused kernel."""
+    spy = Mock(wraps=attention_interface.sdpa_attention_forward)
+    monkeypatch.setattr(attention_interface, "sdpa_attention_forward", spy)
+    return spy
+
+
+def ran(checkpoint: Checkpoint) -> Trace:
+    return checkpoint.trace(TEXT, target=TARGET if checkpoint.is_encoder_decoder else None)
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_a_layer_alone_is_what_it_is_among_all(name: str, folder: Folder) -> None:
+    whole = ran(opened(folder(name), "all"))
+    for index in (1, 2):
+        layers = ran(opened(folder(name), str(index))).layers
+        expected = [layer for layer in whole.layers if layer.layer == index]
+        assert len(layers) == len(expected) > 0
+        for ours, theirs in zip(layers, expected, strict=True):
+            check_same(ours, theirs)
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_the_fused_kernel_runs_where_it_drops_nothing_and_nowhere_else(name: str, folder: Folder, fused: Mock) -> None:
+    ran(opened(folder(name), "2"))
+    assert fused.called == FAST[name]
+    if FAST[name]:
+        assert fused.call_count == 2  # layers 0 and 1
+    fused.reset_mock()
+    ran(opened(folder(name), "all"))
+    assert not fused.called
+
+
+def test_the_fused_kernel_is_told_the_form_of_the_mask(folder: Folder, fused: Mock) -> None:
+    for name, is_causal, has_mask in (("llama", True, False), ("bert", False, False), ("mistral", False, True)):
+        fused.reset_mock()
+        opened(folder(name), "1").trace(TEXT)
+        (call,) = fused.call_args_list
+        assert call.kwargs["is_causal"] is is_causal
+        assert (call.args[4] is not None) == has_mask
+
+
+def test_a_query_without_keys_is_the_same_below_as_above(folder: Folder, fused: Mock) -> None:
+    whole = masked(folder("llama"), "~queries(2,4)", "all").trace(TEXT)
+    (layer,) = masked(folder("llama"), "~queries(2,4)", "2").trace(TEXT).layers
+    check_same(layer, whole.layers[2])
+    np.testing.assert_allclose(stacked(layer)[:, 2], 1 / 7, atol=EXACT)
+    assert not fused.called
+
+
+# --- where it runs -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", [["auto"], ["cpu"], ["auto", "--device", "cpu"]], ids=" ".join)
+def test_a_device_map_changes_no_number(where: list[str], attn: Run, folder: Folder) -> None:
+    arguments = ("inspect", TEXT, "-m", folder("llama"), "-l", "0,2", "-F", "json", "--show", "q,k,v,weights")
+    plain, mapped = attn(*arguments), attn(*arguments, "--device-map", *where)
+    assert (mapped.code, mapped.err) == (0, "")
+    assert mapped.json["source"] == plain.json["source"]
+    assert len(mapped.json["layers"]) == 2
+    for layer, other in zip(mapped.json["layers"], plain.json["layers"], strict=True):
+        for head, same in zip(layer["heads"], other["heads"], strict=True):
+            for name in ("q", "k", "v", "weights"):
+                np.testing.assert_allclose(head[name], same[name], rtol=0, atol=EXACT)
+
+
+def test_on_the_cpu_a_half_checkpoint_is_float32_however_the_cpu_was_named(attn: Run, tmp_path: Path) -> None:
+    save(tiny_model("llama").to(torch.bfloat16), tmp_path)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"), unk_token="<unk>")
+    tokenizer.save_pretrained(tmp_path)
+    for where in ([], ["--device", "cpu"], ["--device-map", "cpu"]):
+        ran = attn("inspect", TEXT, "-m", tmp_path, "-F", "json", "--show", "tokens", *where)
+        assert ran.json["source"]["dtype"] == "float32", where
+
+
+def test_a_device_and_a_device_map_contradict_each_other(attn: Run, folder: Folder) -> None:
+    ran = attn("inspect", TEXT, "-m", folder("llama"), "--device", "cuda", "--device-map", "auto")
+    refused(ran, USAGE, "--device ", "--device-map", "drop one of them")
+
+
+def test_a_device_map_without_accelerate_says_how_to_install_it(
+    attn: Run, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(options, "find_spec", lambda name: asked.append(name))
+    ran = attn("inspect", TEXT, "-m", folder("llama"), "--device-map", "auto")
+    refused(ran, USAGE, "--device-map", "accelerate", "pip install 'attncli[accelerate]'")
+    assert asked == ["accelerate"]
+    with pytest.raises(UsageError, match="accelerate"):
+        open_source(model="no/such/checkpoint", device_map="auto")
+
+
+@pytest.mark.parametrize("where", ["moon", "", "cuda:99"])
+def test_a_device_map_that_cannot_be_is_what_the_message_is_about(where: str, attn: Run, folder: Folder) -> None:
+    ran = attn("inspect", TEXT, "-m", folder("llama"), "--device-map", where)
+    assert ran.code in (USAGE, LOAD)
+    refused(ran, ran.code, "--device-map")
+    assert "folder is complete" not in ran.err
+    assert "(e.g;" not in ran.err
+
+
+# --- memory ------------------------------------------------------------------------------------------------
+
+
+def test_what_does_not_fit_is_refused_with_both_sizes_and_what_to_do(
+    attn: Run, folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "_available", lambda _: 1.5e8)
+    output = tmp_path / "out.json"
+    for more in ((), ("-o", output), ("--save", tmp_path / "trace.safetensors")):
+        words = ("7 tokens would take about 0.2 GB", "0.1 GB are free", "shorten", "--truncate", "fewer layers")
+        refused(attn("inspect", TEXT, "-m", folder("llama"), *more), INPUT, *words)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_weight_is_computed_before_the_memory_is_checked(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = opened(folder("llama"), "0")
+    forward = Mock()
+    monkeypatch.setattr(checkpoint.model, "forward", forward)
+    monkeypatch.setattr(memory, "_available", lambda _: 1.0)
+    with pytest.raises(InputError, match="GB are free"):
+        checkpoint.trace(TEXT)
+    assert not forward.called
+
+
+def test_a_system_that_does_not_say_what_is_free_lets_it_run(
+    attn: Run, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "_available", lambda _: None)
+    ran = attn("inspect", TEXT, "-m", folder("llama"))
+    assert (ran.code, ran.err) == (0, "")
+    assert "llama" in ran.out
+
+
+def test_this_system_says_what_is_free_or_nothing() -> None:
+    free = memory._available(torch.device("cpu"))
+    assert free is None or 1e6 < free < 1e15
+
+
+@pytest.mark.parametrize("name", ["llama", "bert", "t5", "gemma2", "bloom", "gpt2", "dbrx"])
+def test_the_estimate_grows_with_what_is_asked_for_and_is_larger_where_softmax_is_watched(name: str) -> None:
+    config = tiny_model(name).config
+
+    def estimate(batch: int = 1, tokens: int = 100, layers: int = 1, watched: bool = False, itemsize: int = 4) -> float:
+        return memory.estimate(config, itemsize, batch, tokens, layers, watched)
+
+    for watched in (False, True):
+        by_tokens = [estimate(tokens=tokens, watched=watched) for tokens in (1, 100, 1000, 1024, 1025, 5000, 50_000)]
+        assert by_tokens == sorted(by_tokens)
+        assert len(set(by_tokens)) == len(by_tokens)
+        assert estimate(watched=watched) < estimate(layers=2, watched=watched) < estimate(layers=9, watched=watched)
+        assert estimate(watched=watched) < estimate(batch=2, watched=watched)
+        assert estimate(itemsize=2, watched=watched) < estimate(watched=watched)
+    for tokens in (1, 100, 5000):
+        assert estimate(tokens=tokens) < estimate(tokens=tokens, watched=True)
+    # Twice as long, four times the matrices.
+    long, longer = (estimate(tokens=tokens, watched=True) for tokens in (50_000, 100_000))
+    assert longer > 3.5 * long
+
+
+def test_memory_of_a_long_sentence_that_is_not_watched_is_less_than_one_matrix_of_a_head_in_each_head(
+    folder: Folder,
+) -> None:
+    config = opened(folder("llama"), "0").model.config
+    tokens = 20_000
+    assert memory.estimate(config, 4, 1, tokens, 1, False) < config.num_attention_heads * tokens**2 * 4
+
+
+# --- precision ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_says_so_and_is_proven_within_its_rounding(dtype: str, attn: Run, minilm: str) -> None:
+    arguments = ("inspect", "time flies like an arrow", "-m", minilm, "--dtype", dtype, "-l", "all")
+    table = attn(*arguments)
+    assert (table.code, table.err) == (0, "")
+    assert f"{dtype} on cpu" in " ".join(table.out.split())
+    document = attn(*arguments, "-F", "json", "--show", "weights").json
+    assert document["source"]["dtype"] == dtype
+    errors = [layer["proof"]["max_abs_error"] for layer in document["layers"]]
+    assert len(errors) == 6
+    assert all(0 < error < 2e-2 for error in errors)
+    full = attn(*arguments[:-4], "-l", "all", "-F", "json", "--show", "weights").json
+    for layer, other in zip(document["layers"], full["layers"], strict=True):
+        for head, same in zip(layer["heads"], other["heads"], strict=True):
+            np.testing.assert_allclose(head["weights"], same["weights"], atol=5e-2)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "t5", "gemma2", "gpt_oss"])
+def test_half_precision_of_other_architectures_is_proven_too(name: str, folder: Folder) -> None:
+    for dtype in ("float16", "bfloat16"):
+        source = open_source(model=str(folder(name)), layers="all", dtype=dtype)
+        trace = source.trace(TEXT)
+        assert trace.source.dtype == dtype
+        for layer in trace.layers:
+            assert layer.proof is not None
+            largest = float(np.abs(layer.v).max())
+            assert layer.proof.max_abs_error < 2e-2 * max(1, largest)
+            assert stacked(layer).dtype == np.float32
+
+
+# --- feed-forward layers, a block of tokens at a time ------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2", "phi", "gpt_neox"])
+def test_blocks_of_rows_change_next_to_nothing(name: str, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [TEXT, "w5 w6 w7 w8 w9 w10 w11", "w9 w8 " * 3 + "w7"]  # of one length: they run together
+    whole = list(opened(folder(name), "all").traces(texts))
+    monkeypatch.setattr(memory, "ROWS", 3)
+    checkpoint = opened(folder(name), "all")
+    sizes: list[tuple[int, ...]] = []
+    for module in checkpoint.model.modules():
+        if type(module).__name__.endswith("MLP"):
+            for inner in module.children():
+                inner.register_forward_pre_hook(lambda _, inputs: sizes.append(inputs[0].shape[:2]))
+    for trace, expected in zip(checkpoint.traces(texts), whole, strict=True):
+        for ours, theirs in zip(trace.layers, expected.layers, strict=True):
+            check_same(ours, theirs)
+    assert set(sizes) == {(3, 3), (3, 1)}  # 7 = 3 + 3 + 1
+
+
+def test_a_mixture_of_experts_that_returns_its_choice_too_still_runs(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (whole,) = opened(folder("gpt_oss"), "2").trace(TEXT).layers
+    monkeypatch.setattr(memory, "ROWS", 3)
+    checkpoint = opened(folder("gpt_oss"), "2")
+    (mlp, *_) = (one for one in checkpoint.model.modules() if type(one).__name__.endswith("MLP"))
+    hidden = torch.zeros(1, 7, checkpoint.model.config.hidden_size)
+    assert isinstance(mlp(hidden), tuple)
+    (layer,) = checkpoint.trace(TEXT).layers
+    check_same(layer, whole)
+
+
+def test_what_a_layer_adds_to_its_output_in_place_is_no_doubt_in_the_weights(attn: Run, folder: Folder) -> None:
+    # Nystromformer: context_layer += self.conv(value_layer), after the product that is the proof.
+    ran = attn("inspect", TEXT, "-m", folder("nystromformer"), "-F", "json", "--show", "weights")
+    assert ran.code == 0
+    assert "do not trust it" not in ran.err
+    assert ran.json["layers"][0]["proof"]["max_abs_error"] < 1e-4

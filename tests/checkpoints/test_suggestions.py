@@ -1,0 +1,86 @@
+"""What a mistyped name of a checkpoint may have meant: a folder beside it, and a model of the local cache."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attncli.checkpoints.suggestions import cached, nearby
+
+MINILM, GPT2 = "sentence-transformers/all-MiniLM-L6-v2", "gpt2"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with checkpoints in it and others, and a local cache."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+    for name in (MINILM, GPT2):
+        snapshot = tmp_path / "cache" / ("models--" + name.replace("/", "--")) / "snapshots" / "1"
+        snapshot.mkdir(parents=True)
+        (snapshot / "config.json").write_text("{}")
+    for name in ("my-llama", "runs/checkpoint-500", "MiniLM"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "config.json").write_text("{}")
+    (tmp_path / "my-lama-notes").mkdir()
+    (tmp_path / "tiny.Q4.gguf").touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("minilm", f"; did you mean 'MiniLM', a folder here, or '{MINILM}', in the local cache?"),
+        ("all-minilm-l6", f"; did you mean 'MiniLM', a folder here, or '{MINILM}', in the local cache?"),
+        ("my-lama", "; did you mean 'my-llama', a folder here?"),
+        ("./my_llama", "; did you mean './my-llama', a folder here?"),
+        ("runs/checkpoint-50", "; did you mean 'runs/checkpoint-500', a folder here?"),
+        ("tiny.gguf", "; did you mean 'tiny.Q4.gguf', a folder here?"),
+        ("openai-community/gpt2", "; did you mean 'gpt2', in the local cache?"),
+        ("gpt2", ""),
+        ("gp", "; did you mean 'gpt2', in the local cache?"),
+        ("Demos", "; did you mean 'demo', in the box?"),
+        ("bert-base-uncased", ""),
+        ("", ""),
+        ("\x1b[31m", ""),
+        ("a\0b", ""),
+    ],
+)
+def test_what_is_alike_is_named(name: str, said: str) -> None:
+    assert nearby(name) == said
+
+
+def test_the_models_of_the_cache_have_their_names(here: Path) -> None:
+    (here / "cache" / "models--org--without-configuration" / "snapshots" / "1").mkdir(parents=True)
+    assert cached() == [GPT2, MINILM]
+
+
+@pytest.mark.parametrize("command", [["inspect", "x", "-m"], ["tokens", "x", "-m"], ["check", "-m"]])
+def test_a_mistyped_name_fails_with_what_is_near(attn: Callable[..., Any], command: list[str]) -> None:
+    for name in ("minilm", "./minilm"):
+        ran = attn(*command, name)
+        assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
+        assert "MiniLM', a folder here" in ran.err
+        assert f"'{MINILM}', in the local cache?" in ran.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["inspect", "x", "-m"], ["check", "-m"], ["mask", "model"], ["inspect", "x", "--engine", "transformers", "-m"]],
+    ids=" ".join,
+)
+def test_a_name_that_is_nowhere_is_refused_before_the_long_imports(
+    attn: Callable[..., Any], command: list[str], here: Path
+) -> None:
+    rest = ["x"] if command[0] == "mask" else []
+    ran = attn(*command, "somebody/else", *rest, "--offline", "--verbose")
+    assert ran.code == 3
+    assert "importing" not in ran.err
+    assert ran.err.endswith(
+        "attn: the configuration of 'somebody/else' was not found in the local cache, and there is no such folder; "
+        "check the name, or give the folder of a downloaded checkpoint\n"
+    )
+    # Where the cache has something of it, that is looked into.
+    (here / "cache" / "models--somebody--else" / "snapshots" / "1").mkdir(parents=True)
+    assert attn(*command, "somebody/else", *rest, "--offline").code == 3

@@ -1,0 +1,54 @@
+"""What this machine has: as the system says it, and as much of it as a container may use."""
+
+import os
+from typing import Any
+
+import pytest
+
+from attncli.engines import cpu
+
+
+def reads(monkeypatch: pytest.MonkeyPatch, **files: str) -> None:
+    """Let files of the kernel have these contents, by their names; there are no others."""
+
+    def content(path: str) -> str:
+        try:
+            return files[os.path.basename(path).replace(".", "_")]
+        except KeyError:
+            raise FileNotFoundError from None
+
+    monkeypatch.setattr(cpu, "_read", content)
+
+
+def has_cores(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    cores: Any = lambda _: set(range(count))  # noqa: E731
+    monkeypatch.setattr(os, "sched_getaffinity", cores, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("quota", "expected"),
+    [(None, 8), ("max 100000", 8), ("200000 100000", 2), ("50000 100000", 1), ("9900000 100000", 8)],
+)
+def test_a_container_may_use_fewer_cores(monkeypatch: pytest.MonkeyPatch, quota: str | None, expected: int) -> None:
+    has_cores(monkeypatch, 8)
+    reads(monkeypatch, **({} if quota is None else {"cpu_max": quota}))
+    assert cpu.cores() == expected
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({}, 4),  # 0.8 of 1,000 kB, 200 each
+        ({"memory_max": "max", "memory_current": "0"}, 4),
+        ({"memory_max": str(900 * 1024), "memory_current": str(300 * 1024)}, 2),
+        ({"memory_max": str(2**40), "memory_current": "0"}, 4),
+        ({"memory_max": "9", "memory_current": "9"}, 1),
+    ],
+)
+def test_there_are_no_more_workers_than_memory_holds(
+    monkeypatch: pytest.MonkeyPatch, limits: dict[str, str], expected: int
+) -> None:
+    has_cores(monkeypatch, 64)
+    own = {"meminfo": "MemTotal: 9000 kB\nMemAvailable: 1000 kB\n", "status": "Name: attn\nRssAnon:\t200 kB\n"}
+    reads(monkeypatch, **own, **limits)
+    assert cpu.affordable() == expected

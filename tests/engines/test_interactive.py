@@ -1,0 +1,517 @@
+"""Questions about a text that changes: answers are those of a source opened for each, and little is computed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conformance import save as save_model
+from conformance import tiny_model, tokenizer_in
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from native_variants import compared, config_of, save
+from rounding import of_weights
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedTokenizerFast
+
+import attncli
+from attncli.engines.interactive import Asked, Question, open_asked
+from attncli.engines.numpy import forward, parallel, prefix_cache
+from attncli.engines.torch import load
+from attncli.errors import InputError, NotExposedError, UsageError
+from attncli.masks.expressions import Atom, RuleMask
+from attncli.masks.parser import parse
+from attncli.trace.layer import LayerTrace
+from attncli.trace.trace import Trace
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "gpt2": {},
+    "llama": {"num_attention_heads": 4, "num_key_value_heads": 2},
+    "gemma2": {"num_key_value_heads": 1, "sliding_window": 4},  # every other layer has a window, and scores a softcap
+    "gpt_neox": {},
+    "bert": {},
+}
+LAYERS = 3
+MASKS = (
+    None,
+    "causal",
+    "full",
+    "window(2)",
+    "band(1,1)",
+    "prefix(2)",
+    "chunk(3)",
+    "causal & keys(1,60)",
+    "pad(right=1)",
+)
+
+
+def save_whole(family: str, folder: Path) -> str:
+    save(config_of(family, FAMILIES[family]), folder)
+    segments = ["token_type_ids"] if family == "bert" else []
+    PreTrainedTokenizerFast(
+        tokenizer_file=f"{folder}/tokenizer.json",
+        unk_token="<unk>",
+        pad_token="<pad>",
+        model_input_names=["input_ids", "attention_mask", *segments],
+    ).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return {family: save_whole(family, tmp_path_factory.mktemp(family)) for family in FAMILIES}
+
+
+@cache
+def opened(model: str, layers: tuple[int, ...], mask: str | None) -> Any:
+    return attncli.open_source(model=model, engine="native", layers=layers, mask=mask)
+
+
+def fresh(model: str, question: Question, layers: tuple[int, ...]) -> Trace:
+    """The trace that a source gives which keeps nothing."""
+    trace: Trace = opened(model, layers, question.mask).trace(question.text, question.pair)
+    return trace
+
+
+def same(found: Trace, known: Trace) -> bool:
+    """Return whether two traces are the same, but for what is rounded."""
+    for name in ("source", "query_tokens", "key_tokens", "text", "pair", "target", "notes"):
+        assert getattr(found, name) == getattr(known, name), name
+    assert [layer.heads for layer in found.layers] == [layer.heads for layer in known.layers]
+    assert compared("", list(found.layers), known.layers).is_exact
+    for layer, other in zip(found.layers, known.layers, strict=True):
+        rounding = of_weights(other, 64 * LAYERS)
+        for head in range(other.num_heads):
+            assert np.abs(layer.head(head).weights - other.head(head).weights).max() <= rounding
+    return True
+
+
+WORDS = st.lists(st.integers(2, 9).map("w{}".format), min_size=1, max_size=9)
+SOME_LAYERS = st.lists(st.integers(0, LAYERS - 1), min_size=1, max_size=LAYERS, unique=True).map(tuple)
+PAIRS = st.one_of(st.none(), WORDS.map(" ".join))
+QUESTIONS = st.builds(Question, WORDS.map(" ".join), PAIRS, st.none(), st.sampled_from(MASKS))
+
+
+@st.composite
+def edited(draw: st.DrawFn) -> list[tuple[Question, tuple[int, ...]]]:
+    """Draw what somebody asks who types, deletes, pastes, and looks at other layers, masks and pairs."""
+    question, layers = draw(QUESTIONS), draw(SOME_LAYERS)
+    asked = [(question, layers)]
+    for _ in range(draw(st.integers(1, 12))):
+        words = question.text.split()
+        place = draw(st.integers(0, len(words)))
+        match draw(st.sampled_from(("type", "type", "delete", "paste", "back", "layers", "layers", "mask", "pair"))):
+            case "type":
+                words.append(draw(WORDS)[0])
+            case "delete":
+                words = words[:place] or words[:1]
+            case "paste":
+                words[place:place] = draw(WORDS)
+            case "back":
+                question, layers = draw(st.sampled_from(asked))
+                words = question.text.split()
+            case "layers":
+                layers = draw(SOME_LAYERS)
+            case "mask":
+                question = question._replace(mask=draw(st.sampled_from(MASKS)))
+            case "pair":
+                question = question._replace(pair=draw(PAIRS))
+        question = question._replace(text=" ".join(words[:24]))
+        asked.append((question, layers))
+    return asked
+
+
+def every_example(count: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return settings(
+        max_examples=count, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@every_example(25)
+@given(asked=edited())
+def test_answers_are_those_of_a_source_that_keeps_nothing(
+    family: str, folders: dict[str, str], asked: list[tuple[Question, tuple[int, ...]]]
+) -> None:
+    model = open_asked(model=folders[family], engine="native")
+    for question, layers in asked:
+        known = fresh(folders[family], question, layers)
+        assert model.tokens(question) == (known.query_tokens, known.key_tokens)
+        assert same(model.trace(question, layers), known)
+
+
+@every_example(25)
+@given(asked=edited())
+def test_the_same_where_there_is_room_for_little_and_rows_are_spread(
+    folders: dict[str, str], asked: list[tuple[Question, tuple[int, ...]]]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prefix_cache, "_MOST", 6_000)  # a layer or two
+        patch.setattr(parallel, "LONG", 4)
+        model = open_asked(model=folders["llama"], engine="native")
+        for question, layers in asked:
+            assert same(model.trace(question, layers), fresh(folders["llama"], question, layers))
+
+
+# --- what is computed -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rows(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """The rows that went through each projection."""
+    counted: Counter[str] = Counter()
+    projected = forward.Model.projected
+
+    def counting(self: forward.Model, name: str, x: Any, *rest: Any, **named: Any) -> Any:
+        counted[name] += len(x)
+        return projected(self, name, x, *rest, **named)
+
+    monkeypatch.setattr(forward.Model, "projected", counting)
+    return counted
+
+
+def still_right(one: Trace, other: Trace, has_segments: bool) -> tuple[int, int]:
+    """The rows of another question that one's are right for: as they enter the first layer, and all others."""
+    tokens = [
+        [(token.id, token.segment if has_segments else None) for token in trace.key_tokens] for trace in (one, other)
+    ]
+    pairs = list(zip(*tokens, strict=False))
+    embedded = next((place for place, (mine, its) in enumerate(pairs) if mine != its), len(pairs))
+    cells = [
+        [[keys_of(row) for row in plane[:embedded]] for layer in trace.layers for plane in cells_of(layer)]
+        for trace in (one, other)
+    ]
+
+    def is_right(count: int) -> bool:
+        return all(
+            mine == its and max(mine) < count
+            for planes in zip(*cells, strict=True)
+            for mine, its in list(zip(*planes, strict=True))[:count]
+        )
+
+    return embedded, next(count for count in range(embedded, -1, -1) if is_right(count))
+
+
+def cells_of(layer: LayerTrace) -> Any:
+    allowed = layer.mask.rows(list(range(layer.num_heads)), np.arange(layer.num_queries))
+    return np.broadcast_to(allowed, (layer.num_heads, *allowed.shape[1:]))
+
+
+def keys_of(row: Any) -> set[int]:
+    """The keys that a query attends to: all of them alike where it may attend to none."""
+    return {key for key, allowed in enumerate(row.tolist()) if allowed} or set(range(len(row)))
+
+
+def needed(model: str, tokens: int, known: Sequence[int], last: int) -> Counter[str]:
+    """The rows that go through each projection, given those that are known of what enters each layer."""
+    recipe = attncli.open_source(model=model, engine="native")._native.model.recipe  # type: ignore[attr-defined]
+    how, fed = recipe.projections, recipe.feed_forward
+    expected: Counter[str] = Counter()
+    for layer in range(last + 1):
+        name = recipe.layer.format(layer)
+        for each in filter(None, (how.query, how.key, how.value, how.joint)):
+            expected[name + each] = tokens - known[layer]
+        for each in filter(None, (how.output, fed.gate, fed.up, fed.down)):
+            expected[name + each] = tokens - known[layer + 1] if layer < last else 0
+    return +expected
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@every_example(40)
+@given(asked=edited(), layers=st.tuples(SOME_LAYERS, SOME_LAYERS))
+def test_only_rows_that_are_new_are_computed(
+    family: str,
+    folders: dict[str, str],
+    rows: Counter[str],
+    asked: list[tuple[Question, tuple[int, ...]]],
+    layers: tuple[tuple[int, ...], tuple[int, ...]],
+) -> None:
+    folder = folders[family]
+    one, other = asked[0][0], asked[-1][0]
+    both = [fresh(folder, question, tuple(range(LAYERS))) for question in (one, other)]
+    embedded, passed = still_right(*both, has_segments=family == "bert")
+    model = open_asked(model=folder, engine="native")
+    model.trace(one, layers[0])
+    rows.clear()
+    model.trace(other, layers[1])
+    reached = max(layers[0])
+    known = [embedded if layer == 0 else passed if layer <= reached else 0 for layer in range(LAYERS + 1)]
+    assert +rows == needed(folder, len(both[1].key_tokens), known, max(layers[1]))
+    rows.clear()
+    model.trace(other, layers[1])
+    assert not +rows
+
+
+def test_one_more_token_costs_one_row_of_a_causal_model(folders: dict[str, str], rows: Counter[str]) -> None:
+    model = open_asked(model=folders["gemma2"], engine="native")
+    text = "w2 w3 w4 w5 w6 w7 w8 w9"
+    model.trace(Question(text), [LAYERS - 1])
+    for question in (Question(text + " w2"), Question(text + " w2 w9"), Question(text + " w2 w4")):
+        rows.clear()
+        model.trace(question, range(LAYERS))
+        assert set((+rows).values()) == {1}
+    rows.clear()
+    model.trace(Question("w2 w3 w4"), range(LAYERS))
+    assert not +rows
+
+
+def test_a_layer_goes_on_from_the_deepest_that_was_computed(folders: dict[str, str], rows: Counter[str]) -> None:
+    model = open_asked(model=folders["bert"], engine="native")
+    question = Question("w2 w3 w4", "w5")
+    assert model.steps([2, 0, 1, 2]) == [[0], [1], [2]]
+    seen: Counter[str] = Counter()
+    for layers in model.steps(model.layers):
+        rows.clear()
+        model.trace(question, layers)
+        assert not (+rows).keys() & seen.keys()
+        seen += rows
+    assert set(seen.values()) == {4}
+
+
+def test_two_texts_that_are_compared_are_both_kept(folders: dict[str, str], rows: Counter[str]) -> None:
+    model = open_asked(model=folders["bert"], engine="native")
+    held = Question("w2 w3 w4")
+    model.trace(held, [2])
+    for text in ("w5", "w5 w6", "w5 w6 w7", "w5 w6"):
+        model.trace(Question(text), [2])
+        rows.clear()
+        for layers in ([2], [0, 1]):
+            model.trace(held, layers)
+            model.trace(Question(text), layers)
+        assert not +rows
+
+
+def test_a_text_that_is_written_on_leaves_the_one_that_is_held(folders: dict[str, str], rows: Counter[str]) -> None:
+    model = open_asked(model=folders["gpt2"], engine="native")
+    held, text = Question("w2 w3 w4"), "w5"
+    model.trace(held, [2])
+    for _ in range(4):
+        model.trace(Question(text := text + " w6"), [2])
+    rows.clear()
+    model.trace(held, [2])
+    assert not +rows
+
+
+def test_what_is_kept_is_bounded(folders: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefix_cache, "_MOST", 20_000)
+    model: Any = open_asked(model=folders["gpt2"], engine="native")
+    for length in range(1, 60, 7):
+        for layer in (*range(LAYERS), 0, 1):
+            model.trace(Question(" ".join(["w7"] * length)), [layer])
+            kept = model._model._native._kept._passes
+            assert len(kept) <= 2
+            for each in kept:
+                sizes = [state.nbytes for state in each.states.values()]
+                assert sum(sizes) <= 20_000 or len(sizes) == 1
+
+
+def test_a_file_is_read_again_and_its_cells_decide(folders: dict[str, str], tmp_path: Path, rows: Counter[str]) -> None:
+    path, words = tmp_path / "mask.npy", "w2 w3 w4 w5"
+    np.save(path, np.tril(np.ones((4, 4), bool)))
+    question = Question(words, mask=f'file("{path}")')
+    model = open_asked(model=folders["gpt2"], engine="native")
+    model.trace(Question(words), range(LAYERS))
+    rows.clear()
+    model.trace(question, range(LAYERS))  # which is causal too
+    assert not +rows
+    allowed = np.tril(np.ones((4, 4, 4), bool))
+    allowed[1, 2, 0] = False
+    np.save(path, allowed)
+    known = attncli.inspect(words, model=folders["gpt2"], layers="all", mask=str(question.mask))
+    rows.clear()
+    assert same(model.trace(question, range(LAYERS)), known)
+    assert set((+rows).values()) == {2}
+
+
+def test_a_mask_that_does_not_fit_is_refused_before_anything_is_drawn(folders: dict[str, str]) -> None:
+    model = open_asked(model=folders["bert"], engine="native")
+    assert model.trace(Question("w2 w3 w4", mask="docs(1,2)"), [0, 2])
+    with pytest.raises(InputError, match=r"docs\(1,2\) covers 3 positions, the sequence has 4"):
+        model.trace(Question("w2 w3 w4 w5", mask="docs(1,2)"), [0])
+    assert model.trace(Question("w2 w3 w4", mask="docs(1,2)"), [0, 2])
+
+
+@given(
+    masks=st.tuples(st.sampled_from(MASKS[1:]), st.sampled_from(MASKS[1:])),
+    sizes=st.tuples(st.integers(1, 8), st.integers(1, 8)),
+)
+def test_rows_that_see_alike_are_found_as_by_plain_loops(masks: tuple[str, str], sizes: tuple[int, int]) -> None:
+    one, other = (RuleMask(parse(mask), size, size, 2) for mask, size in zip(masks, sizes, strict=True))
+
+    def keys(mask: RuleMask, row: int) -> set[int]:
+        return keys_of(mask.rows([0, 1], np.array([row]))[0, 0])
+
+    rows = min(sizes)
+    right = [
+        count
+        for count in range(rows + 1)
+        if all(keys(one, row) == keys(other, row) and max(keys(one, row)) < count for row in range(count))
+    ]
+    assert prefix_cache.alike(one, other, rows) == right[-1]
+    assert prefix_cache.alike(one, other, 0) == 0
+    assert prefix_cache.alike(RuleMask(Atom("window", (3,)), 9, 9, 2), RuleMask(Atom("window", (3,)), 5, 5, 2), 5) == 5
+
+
+# --- other sources --------------------------------------------------------------------------------------------
+
+
+@given(
+    text=st.lists(st.sampled_from("time flies like an arrow".split()), min_size=1, max_size=6).map(" ".join),
+    target=st.one_of(st.none(), st.just("fruit flies")),
+    pair=st.one_of(st.none(), st.just("a banana")),
+    mask=st.sampled_from(MASKS),
+)
+def test_the_toy_layer_answers_any_question(text: str, target: str | None, pair: str | None, mask: str | None) -> None:
+    question = Question(text, pair, target, mask)
+    toy = _toy()
+    known = attncli.inspect(text, pair=pair, target=target, mask=mask, num_heads=2, seed=7)
+    found = toy.trace(question, [0])
+    assert toy.tokens(question) == (found.query_tokens, found.key_tokens) == (known.query_tokens, known.key_tokens)
+    for name in ("q", "k", "v", "inputs", "out_projection"):
+        np.testing.assert_array_equal(getattr(found.layers[0], name), getattr(known.layers[0], name))
+    assert str(found.layers[0].mask) == str(known.layers[0].mask)
+    assert (found.source, found.notes, found.layers[0].kind) == (known.source, known.notes, known.layers[0].kind)
+
+
+@cache
+def _toy() -> Asked:
+    return open_asked(num_heads=2, seed=7)
+
+
+def test_what_the_toy_layer_has_not_is_refused() -> None:
+    toy = _toy()
+    assert (list(toy.layers), toy.own, toy.steps([0])) == ([0], None, [[0]])
+    with pytest.raises(UsageError, match="layer 1 is out of range"):
+        toy.trace(Question("time"), [1])
+    with pytest.raises(UsageError, match="causl"):
+        toy.trace(Question("time", mask="causl"), [0])
+    with pytest.raises(InputError, match="is empty"):
+        toy.tokens(Question(" "))
+    with pytest.raises(InputError, match="covers 3 positions"):
+        toy.trace(Question("time flies", mask="docs(1,2)"), [0])
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The models that transformers loads."""
+    loaded: list[str] = []
+    load_model = load.load_model
+
+    def noting(place: Any, *rest: Any, **named: Any) -> Any:
+        loaded.append(place.name)
+        return load_model(place, *rest, **named)
+
+    monkeypatch.setattr(load, "load_model", noting)
+    return loaded
+
+
+def equal(found: Trace, known: Trace) -> bool:
+    assert (found.source, found.key_tokens, found.query_tokens) == (known.source, known.key_tokens, known.query_tokens)
+    assert (found.notes, len(found.layers)) == (known.notes, len(known.layers))
+    for layer, other in zip(found.layers, known.layers, strict=True):
+        assert (layer.layer, layer.kind, str(layer.mask)) == (other.layer, other.kind, str(other.mask))
+        for head in range(other.num_heads):
+            np.testing.assert_allclose(layer.head(head).weights, other.head(head).weights, atol=1e-6)
+    return True
+
+
+def test_transformers_answers_from_one_model(folders: dict[str, str], loads: list[str]) -> None:
+    folder = folders["llama"]
+    model = open_asked(model=folder, engine="transformers")
+    assert loads == [folder]
+    assert model.steps([2, 0]) == [[0, 2]]
+    asked = [(Question("w2 w3"), [0]), (Question("w2 w3 w4", mask="band(1,1)"), [2]), (Question("w2 w3 w4"), [1, 2])]
+    found = [model.trace(question, layers) for question, layers in asked]
+    assert [model.tokens(question)[1] for question, _ in asked] == [trace.key_tokens for trace in found]
+    assert loads == [folder]
+    for trace, (question, layers) in zip(found, asked, strict=True):
+        how = {"engine": "transformers", "layers": layers, "mask": question.mask}
+        assert equal(trace, attncli.inspect(question.text, model=folder, **how))
+
+
+def test_a_mask_that_cannot_be_replaced_is_refused_and_the_next_question_answered(tmp_path: Path) -> None:
+    save_model(tiny_model("bloom"), tmp_path)
+    model = open_asked(model=str(tmp_path))
+    known = model.trace(Question("w2 w3"), [1])
+    with pytest.raises(NotExposedError, match="bloom makes its own mask, which --mask cannot replace"):
+        model.trace(Question("w2 w3", mask="full"), [1])
+    assert equal(model.trace(Question("w2 w3"), [1]), known)
+
+
+def test_both_sides_of_an_encoder_decoder_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_model(tiny_model("t5"), tmp_path)
+    monkeypatch.setattr("attncli.encoding.auto_tokenizer.load_tokenizer", tokenizer_in)
+    model = open_asked(model=str(tmp_path))
+    question = Question("w2 w3 w4", target="w5 w6")
+    for asked, kinds in ((question, {"encoder", "decoder", "cross"}), (question._replace(target=None), {"encoder"})):
+        trace = model.trace(asked, [1])
+        assert {layer.kind for layer in trace.layers} == kinds
+        assert model.tokens(asked) == (trace.query_tokens, trace.key_tokens)
+        assert equal(trace, attncli.inspect(asked.text, target=asked.target, model=str(tmp_path), layers=1))
+
+
+def test_a_layer_without_attention_is_not_among_the_layers(tmp_path: Path) -> None:
+    save_model(tiny_model("jamba"), tmp_path)
+    model = open_asked(model=str(tmp_path))
+    others = [layer for layer in range(max(model.layers) + 1) if layer not in model.layers]
+    assert others
+    with pytest.raises(NotExposedError, match="no softmax attention"):
+        model.trace(Question("w2 w3"), others)
+    assert model.trace(Question("w2 w3"), model.layers).layers
+
+
+def test_a_sentence_that_the_native_engine_declines_is_left_to_transformers(tmp_path: Path, loads: list[str]) -> None:
+    folder = save_whole("bert", tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["embeddings.word_embeddings.weight"][7] = torch.nan
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    model = open_asked(model=folder)
+    texts = ("w8 w9", "w7", "w8 w9 w7", "w8")
+    engines = [model.trace(Question(text), [1, 2]).source.details["engine"] for text in texts]
+    assert engines == ["native", "transformers", "transformers", "native"]
+    assert loads == [folder]
+    assert equal(model.trace(Question("w8"), [0, 2]), attncli.inspect("w8", model=folder, layers=[0, 2]))
+    with pytest.raises(NotExposedError, match="not finite"):
+        open_asked(model=folder, engine="native").trace(Question("w7"), [1])
+    with pytest.raises(UsageError, match="--target needs"):
+        model.tokens(Question("w8", target="w9"))
+
+
+def test_both_engines_may_be_asked(folders: dict[str, str]) -> None:
+    model = open_asked(model=folders["gpt2"], verify=True)
+    for question in (Question("w2 w3"), Question("w2 w3 w4"), Question("w2 w3 w4", mask="window(2)")):
+        (layer,) = model.trace(question, [2]).layers
+        assert layer.proof is not None
+        assert layer.proof.against == "those of transformers"
+        assert layer.proof.max_abs_error < 1e-5 * layer.proof.magnitude
+
+
+def test_a_saved_trace_answers_its_own_question(folders: dict[str, str], tmp_path: Path) -> None:
+    known = attncli.inspect("w2 w3", pair="w4", model=folders["bert"], layers=[0, 2])
+    known.save(path := tmp_path / "trace.safetensors")
+    saved = open_asked(saved=path, heads=1)
+    question = Question("w2 w3", "w4")
+    assert (saved.own, list(saved.layers), saved.steps([2, 0])) == (question, [0, 2], [[0, 2]])
+    found = saved.trace(question, [2])
+    assert [layer.heads for layer in found.layers] == [(1,)]
+    np.testing.assert_array_equal(found.layers[0].q, known.layers[1].q)
+    assert saved.tokens(question) == (known.query_tokens, known.key_tokens)
+    for other in (Question("w2"), question._replace(mask="full")):
+        with pytest.raises(UsageError, match="its own text alone"):
+            saved.trace(other, [0])
+    with pytest.raises(UsageError, match=r"layer 1 is not in the saved trace; recorded: 0,2"):
+        saved.trace(question, [1])
+
+
+def test_what_was_kept_can_be_saved(folders: dict[str, str], tmp_path: Path) -> None:
+    model = open_asked(model=folders["llama"], engine="native")
+    for text in ("w2 w3 w4", "w2 w3"):  # the second is cut from the first
+        trace = model.trace(Question(text), [0, 2])
+    trace.save(path := tmp_path / "trace.safetensors")
+    assert same(attncli.load(path), attncli.inspect("w2 w3", model=folders["llama"], layers=[0, 2]))

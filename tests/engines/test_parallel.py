@@ -1,0 +1,183 @@
+"""All cores for a long text: as many as the user says, and the same digits on any number of them."""
+
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from threadpoolctl import threadpool_info, threadpool_limits
+from torch.nn.functional import scaled_dot_product_attention
+from traces import layer_of
+
+from attncli import attention
+from attncli.engines.cpu import cores
+from attncli.engines.numpy.attention_forward import attended
+from attncli.engines.numpy.ops import gelu, layer_norm, linear, rms_norm
+from attncli.engines.numpy.parallel import LONG, blocks, count, on_cores, spread
+from attncli.masks.expressions import RuleMask
+from attncli.masks.parser import parse
+from attncli.trace.layer import LayerTrace
+
+VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
+
+
+@pytest.fixture(autouse=True)
+def unsaid(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({"OPENBLAS_NUM_THREADS": "3"}, 3),
+        ({"OMP_NUM_THREADS": "5"}, 5),
+        ({"OMP_NUM_THREADS": "2,1"}, 2),  # of nested loops
+        ({"OMP_NUM_THREADS": "5", "OPENBLAS_NUM_THREADS": "3"}, 3),
+        ({"OMP_NUM_THREADS": "0"}, None),
+        ({"OMP_NUM_THREADS": "many"}, None),
+        ({}, None),
+    ],
+)
+def test_there_are_as_many_threads_as_the_user_says(
+    said: dict[str, str], expected: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    assert count() == (expected or cores())
+
+
+def threads_of(tokens: int) -> tuple[set[int], list[int]]:
+    """Return which threads work within, and how many BLAS has meanwhile."""
+    seen: set[int] = set()
+    with on_cores(tokens):
+        together = threading.Barrier(2, timeout=60) if tokens > LONG and count() == 2 else None
+
+        def work(item: int) -> None:
+            if together is not None:
+                together.wait()
+            seen.add(threading.get_ident())
+            spread(seen.add, [threading.get_ident()])  # work within work does not wait for itself
+
+        spread(work, range(4))
+        return seen, [each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"]
+
+
+def test_a_long_text_has_threads_and_a_short_one_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    own = {threading.get_ident()}
+    with threadpool_limits(2, user_api="blas"):
+        before = threads_of(LONG)
+        assert before[0] == own
+        seen, of_blas = threads_of(LONG + 1)
+        assert len(seen) == 2
+        assert not seen & own
+        assert set(of_blas) == {1}
+        assert threads_of(LONG)[1] == before[1]  # it has its own threads back
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert threads_of(LONG + 1)[0] == own
+
+
+def test_an_error_and_the_warnings_are_those_of_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+
+    def work(number: int) -> None:
+        np.array([1e38], np.float32) * np.float32(1e38)
+        if number == 2:
+            raise MemoryError("three")
+
+    with np.errstate(all="ignore"), on_cores(LONG + 1), pytest.raises(MemoryError, match="three"):
+        spread(work, range(4))  # where a warning is an error, as in all tests
+
+
+@pytest.mark.parametrize("rows", [1, LONG, LONG + 1, 1000, 5000])
+def test_blocks_are_all_of_the_rows_in_order(rows: int) -> None:
+    assert blocks(rows) == [slice(0, rows)]
+    with on_cores(LONG + 1):
+        cut = blocks(rows)
+    assert cut[0].start == 0
+    assert cut[-1].stop == rows
+    assert [each.stop for each in cut[:-1]] == [each.start for each in cut[1:]]
+    assert max(each.stop - each.start for each in cut) <= 256
+
+
+# --- what is computed --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["1", "2", "3"])
+def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("OMP_NUM_THREADS", request.param)
+    with on_cores(LONG + 1):
+        yield request.param
+
+
+def random(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).standard_normal(shape, dtype=np.float32)
+
+
+def results(weight: np.ndarray) -> list[np.ndarray]:
+    x, of_norm = random(301, 24), random(24)
+    return [
+        linear(x, weight, random(40)),
+        gelu(x.copy()),
+        layer_norm(x, of_norm, of_norm, 1e-5),
+        rms_norm(x, of_norm, 0),
+    ]
+
+
+KNOWN: dict[str, list[np.ndarray]] = {}
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float16])
+def test_the_digits_are_the_same_on_any_number_of_cores(threads: str, kind: type) -> None:
+    assert len(blocks(301)) == 4
+    found = results(random(40, 24).astype(kind))
+    for one, other in zip(found, KNOWN.setdefault(kind.__name__, found), strict=True):
+        assert_array_equal(one, other)
+    x = torch.from_numpy(random(301, 24))
+    expected = torch.nn.functional.linear(x, torch.from_numpy(random(40, 24).astype(kind)).float())
+    assert_allclose(found[0], expected.numpy() + random(40), atol=1e-5)
+    assert_allclose(found[2], torch.nn.functional.layer_norm(x, (24,)).numpy() * random(24) + random(24), atol=1e-5)
+
+
+TOKENS = LONG + 44
+MASKS = ["full", "causal", "window(5)", "window(200)", "prefix(40)", "docs(100,150,50)", "causal & pad(left=3)"]
+
+
+def long_layer(mask: str, **fields: object) -> LayerTrace:
+    q, (k, v) = random(4, TOKENS, 8), random(2, 2, TOKENS, 8)
+    rule = RuleMask(parse(mask), TOKENS, TOKENS, 4)
+    return layer_of(q, k, v, rule, 0.7, fill=float(np.finfo(np.float32).min), **fields)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_the_output_of_a_long_text_is_that_of_torch(mask: str, threads: str) -> None:
+    layer = long_layer(mask)
+    allowed = torch.from_numpy(layer.mask.rows([0], np.arange(TOKENS)))
+    assert layer.q is not None
+    assert layer.k is not None
+    query, key, value = (torch.from_numpy(np.asarray(each)).double() for each in (layer.q, layer.k, layer.v))
+    bias = torch.where(allowed, 0.0, float(np.finfo(np.float32).min)).double()  # a row without a key is uniform
+    expected = scaled_dot_product_attention(query[None], key[None], value[None], bias, scale=0.7, enable_gqa=True)[0]
+    found = attended(layer)
+    assert_allclose(found, expected.numpy(), atol=2e-6)
+    assert_array_equal(found, KNOWN.setdefault(mask, [found])[0])
+
+
+@pytest.mark.parametrize("fields", [{"softcap": 2.0}, {"sinks": random(4)}, {"bias": random(1, TOKENS, TOKENS)}])
+def test_the_output_of_a_long_text_is_that_of_its_stages(fields: dict[str, object]) -> None:
+    layer = long_layer("causal", **fields)
+    expected = np.stack([layer.head(head).output for head in range(4)])
+    assert_allclose(attended(layer), expected, atol=2e-6)
+
+
+def test_what_is_not_allowed_is_not_looked_at() -> None:
+    q, k, v = random(2, 5, 8), random(1, 9, 8), random(1, 9, 8)
+    k[:, 7:], v[:, :2] = np.nan, np.inf
+    allowed = np.zeros((5, 9), bool)
+    allowed[:, 2:7] = np.tri(5, dtype=bool)
+    found = attention.fused_output(q, k, v, 0.5, allowed)
+    weights = attention.attention_weights(np.where(allowed[:, 2:7], q @ k[:, 2:7].swapaxes(1, 2) * 0.5, -np.inf))
+    assert_allclose(found, weights @ v[:, 2:7], atol=1e-6)

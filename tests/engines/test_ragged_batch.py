@@ -1,0 +1,163 @@
+"""Sentences that the native engine computes together: what is packed, and that each is answered as if it were alone."""
+
+import math
+import weakref
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import attncli
+from attncli.engines.numpy import forward, ragged_batch
+from attncli.engines.source import Sentence, traced
+from attncli.errors import Failure, InputError
+from attncli.trace.layer import Deferred, LayerTrace
+from attncli.trace.trace import Trace
+
+WORDS = "the cat sat on a mat and the dog ran to it , then they all slept . ".split(" ")
+LENGTHS = (3, 1, 7, 3, 12, 3, 1, 5, 7, 2)
+TEXTS = [" ".join(WORDS[start : start + length]) for start, length in enumerate(LENGTHS)]
+
+
+@pytest.fixture
+def packed(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """Pack 24 tokens at most, and give the lengths of the sentences of each pack that is computed."""
+    monkeypatch.setattr(forward.Model, "pack", 24)
+    computed: list[list[int]] = []
+    layers = forward.Model.layers
+
+    def noting(self: forward.Model, sentences: Sequence[ragged_batch.Inputs], *rest: Any) -> list[list[LayerTrace]]:
+        computed.append([len(each.ids) for each in sentences])
+        return layers(self, sentences, *rest)
+
+    monkeypatch.setattr(forward.Model, "layers", noting)
+    return computed
+
+
+def answers(texts: Sequence[str | Failure], **options: Any) -> list[Trace | Failure]:
+    source = attncli.open_source(model="demo", layers="all", engine="native", **options)
+    sentences = [Sentence(number, text) for number, text in enumerate(texts, start=256)]  # of one window
+    return [answer for _, answer in traced(source, sentences, None, None)]
+
+
+def same(found: Trace | Failure, text: str, **options: Any) -> bool:
+    """Return whether a trace is that of its text alone, but for what is rounded."""
+    assert isinstance(found, Trace)
+    known = attncli.inspect(text, model="demo", layers="all", engine="native", **options)
+    assert (found.text, found.key_tokens) == (known.text, known.key_tokens)
+    for layer, other in zip(found.layers, known.layers, strict=True):
+        assert (layer.heads, str(layer.mask), layer.scale) == (other.heads, str(other.mask), other.scale)
+        for name in "qkv":
+            one, two = np.asarray(getattr(layer, name)), np.asarray(getattr(other, name))
+            np.testing.assert_allclose(one, two, atol=1e-5 * max(1.0, float(np.abs(two).max())))
+    return True
+
+
+def test_sentences_follow_each_other_into_packs_and_are_as_they_are_alone(packed: list[list[int]]) -> None:
+    found = answers(TEXTS)
+    lengths = [len(trace.key_tokens) for trace in found if isinstance(trace, Trace)]
+    assert [length for pack in packed for length in pack] == lengths
+    for pack, following in pairwise(packed):
+        assert sum(pack) <= 24 < sum(pack) + following[0]
+    assert all(map(same, found, TEXTS))
+
+
+def test_a_sentence_that_is_larger_than_a_pack_is_alone(packed: list[list[int]]) -> None:
+    long = " ".join(WORDS * 2)
+    found = answers(["the cat", long, "the dog"])
+    assert [len(pack) for pack in packed] == [1, 1, 1]
+    assert all(map(same, found, ["the cat", long, "the dog"]))
+
+
+def test_a_bad_sentence_ends_a_pack_and_nothing_is_computed_twice(packed: list[list[int]]) -> None:
+    texts = ["the cat", "  ", "the dog", " ".join(WORDS * 50), "a mat", "it ran"]
+    found = answers(texts)
+    failures = [answer.reason if isinstance(answer, Failure) else None for answer in found]
+    assert [bool(why) for why in failures] == [False, True, False, True, False, False]
+    assert "is empty" in str(failures[1])
+    assert "tokens" in str(failures[3])
+    assert [len(pack) for pack in packed] == [1, 1, 2]
+    assert same(found[4], "a mat")
+
+
+def test_a_mask_that_does_not_fit_one_sentence_is_that_sentences_alone(tmp_path: Path) -> None:
+    allowed = np.tril(np.ones((3, 3), bool))
+    np.save(tmp_path / "mask.npy", allowed)
+    mask = str(tmp_path / "mask.npy")
+    lengths = {text: len(attncli.tokenize(text, model="demo").tokens) for text in TEXTS}
+    texts = [text for text in TEXTS if lengths[text] != 3]
+    fitting = next(text for text in TEXTS if lengths[text] == 3)
+    found = answers([texts[0], fitting, texts[1], fitting], mask=mask)
+    assert [isinstance(answer, Failure) for answer in found] == [True, False, True, False]
+    assert same(found[1], fitting, mask=mask)
+
+
+def test_what_has_no_room_together_is_tried_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = forward.Model.layers
+
+    def small(self: forward.Model, sentences: Sequence[ragged_batch.Inputs], *rest: Any) -> list[list[LayerTrace]]:
+        if sum(len(each.ids) for each in sentences) > 8:
+            raise MemoryError
+        return layers(self, sentences, *rest)
+
+    monkeypatch.setattr(forward.Model, "layers", small)
+    found = answers(TEXTS)
+    for answer, length, text in zip(found, LENGTHS, TEXTS, strict=True):
+        if isinstance(answer, Failure):
+            assert "do not fit into memory" in answer.reason
+            assert length > 4
+        else:
+            assert same(answer, text)
+    assert any(isinstance(answer, Failure) for answer in found)
+
+
+def test_the_values_of_the_last_layer_are_made_when_one_is_read() -> None:
+    found = answers(TEXTS, values=False)
+    for trace, text in zip(found, TEXTS, strict=True):
+        assert isinstance(trace, Trace)
+        assert isinstance(trace.layers[-1].v, Deferred)
+        assert same(trace, text)
+
+
+def test_nothing_of_a_pack_is_kept_when_the_next_one_is_there(packed: list[list[int]]) -> None:
+    made: list[tuple[int, weakref.ref[np.ndarray[Any, Any]]]] = []  # the number of the pack, and queries of it
+    for trace in attncli.open_source(model="demo", layers="all", engine="native").traces(TEXTS * 3):
+        queries = trace.layers[0].q
+        assert queries is not None
+        made.append((len(packed), weakref.ref(queries if queries.base is None else queries.base)))
+        del trace, queries
+        assert {number for number, array in made if array() is not None} <= {len(packed)}
+    assert len(packed) > 3
+
+
+def test_groups_are_sentences_of_one_length_the_shortest_first() -> None:
+    groups = ragged_batch.grouped([5, 2, 5, 3, 2])
+    assert [(each.sentences, each.tokens, each.rows) for each in groups] == [
+        ((1, 4), 2, slice(0, 4)),
+        ((3,), 3, slice(4, 7)),
+        ((0, 2), 5, slice(7, 17)),
+    ]
+    assert [each.sentences for each in ragged_batch.grouped([5, 2, 5], together=False)] == [(1,), (0,), (2,)]
+
+
+def test_heads_come_apart_and_are_laid_again() -> None:
+    rows = np.random.default_rng(0).random((17, 3, 4), np.float32)
+    laid = np.full_like(rows, math.nan)
+    for group in ragged_batch.grouped([5, 2, 5, 3, 2]):
+        heads = group.apart(rows)
+        place = len(group.sentences) - 1
+        own = rows[group.rows][place * group.tokens :]
+        np.testing.assert_array_equal(heads[-3:], own.transpose(1, 0, 2))
+        group.lay(heads, laid)
+    np.testing.assert_array_equal(laid, rows)
+
+
+def test_one_bad_sentence_raises_where_nothing_catches_it() -> None:
+    source = attncli.open_source(model="demo", engine="native")
+    traces = source.traces(["the cat", "the dog", " ", "a mat"])
+    assert [next(traces).text, next(traces).text] == ["the cat", "the dog"]
+    with pytest.raises(InputError, match="is empty"):
+        next(traces)

@@ -1,0 +1,838 @@
+"""The toy layer against plain torch, with its weights drawn again here in the order that the design states."""
+
+import hashlib
+import math
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from tokenizers.models import Unigram, WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.processors import TemplateProcessing
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+import attncli
+from attncli.checkpoints.options import ToyOptions
+from attncli.encoding.vocabulary import Words
+from attncli.errors import AttnError, InputError, LoadError, UsageError
+from attncli.trace.layer import LayerTrace
+from attncli.trace.trace import Trace
+
+SENTENCE = "Life is short eat dessert first"
+LENGTH = 6
+STATES = "b a d c e", "e z a"  # keys, and queries that are of another sequence
+NOTEBOOK: dict[str, Any] = {
+    "rng": "torch",
+    "seed": 123,
+    "vocab_size": 50000,
+    "d_model": 3,
+    "init": "uniform",
+    "out_proj": False,
+    "mask": "none",
+}
+
+both_rngs = pytest.mark.parametrize("rng", ["numpy", "torch"])
+
+
+class Stream:
+    """The random numbers of one seed, drawn as anybody would with the library's own functions."""
+
+    def __init__(self, rng: str, seed: int) -> None:
+        self.generator = np.random.default_rng(seed) if rng == "numpy" else None
+        if rng == "torch":
+            torch.manual_seed(seed)
+
+    def normal(self, rows: int, columns: int) -> Tensor:
+        if self.generator is None:
+            return torch.randn(rows, columns)
+        return torch.from_numpy(self.generator.standard_normal((rows, columns), dtype=np.float32))
+
+    def uniform(self, rows: int, columns: int) -> Tensor:
+        if self.generator is None:
+            return torch.rand(rows, columns)
+        return torch.from_numpy(self.generator.random((rows, columns), dtype=np.float32))
+
+    def linear(self, rows: int, columns: int) -> tuple[Tensor, Tensor]:
+        if self.generator is None:
+            module = torch.nn.Linear(rows, columns)
+            return module.weight.detach().T, module.bias.detach()
+        bound = 1 / math.sqrt(rows)
+        weight = self.uniform(columns, rows) * 2 * bound - bound
+        return weight.T, (self.uniform(1, columns) * 2 * bound - bound)[0]
+
+
+def embedded(rng: str, seed: int, width: int, text: str, others: str = "", size: int | None = None) -> Tensor:
+    """The embeddings of a text's words: with torch, rows of a table for all the words; with NumPy, each by itself."""
+    words = text.split()
+    if rng == "numpy":
+        seeds = [[seed, int(hashlib.sha256(word.encode()).hexdigest(), 16)] for word in words]
+        drawn = [np.random.Generator(np.random.PCG64(each)).standard_normal(width, dtype=np.float32) for each in seeds]
+        return torch.from_numpy(np.array(drawn))
+    torch.manual_seed(seed)
+    vocabulary = sorted({*words, *others.split()})
+    table = torch.nn.Embedding(size or len(vocabulary), width).weight.detach()
+    return table[[vocabulary.index(word) for word in words]]
+
+
+def scaled(rng: str, seed: int, width: int, *shapes: tuple[int, int]) -> list[Tensor]:
+    stream = Stream(rng, seed)
+    return [stream.normal(*shape) / math.sqrt(width) for shape in shapes]
+
+
+def close(actual: Any, expected: Any) -> None:
+    np.testing.assert_allclose(np.asarray(actual), np.asarray(expected), rtol=1e-5, atol=2e-6)
+
+
+def heads(layer: LayerTrace, name: str) -> np.ndarray:
+    return np.stack([getattr(layer.head(head), name) for head in range(layer.num_heads)])
+
+
+def joined(layer: LayerTrace) -> np.ndarray:
+    return np.concatenate([layer.head(head).output for head in range(layer.num_heads)], axis=-1)
+
+
+def rounded(row: np.ndarray) -> str:
+    return " ".join(f"{value:.4f}" for value in row)
+
+
+# --- the systems of the texts --------------------------------------------------------------------------------
+
+
+@both_rngs
+def test_a_single_head_is_softmax_of_qk_over_root_d_times_v(rng: str) -> None:
+    trace = attncli.inspect(SENTENCE, d_model=7, num_heads=1, out_proj=False, mask="none", seed=3, rng=rng)
+    x = embedded(rng, 3, 7, SENTENCE)
+    w_q, w_k, w_v = scaled(rng, 3, 7, (7, 7), (7, 7), (7, 7))
+    scores = (x @ w_q) @ (x @ w_k).T / math.sqrt(7)
+    head = trace.layer(0).head(0)
+    close(trace.layer(0).inputs, x)
+    close(head.q, x @ w_q)
+    close(head.k, x @ w_k)
+    close(head.v, x @ w_v)
+    close(head.scores, scores)
+    close(head.weights, torch.softmax(scores, -1))
+    close(head.output, torch.softmax(scores, -1) @ (x @ w_v))
+    assert trace.layer(0).projected([0]) is None
+    assert trace.source.details["parameters"] == 3 * 7 * 7
+
+
+@both_rngs
+def test_heads_with_key_and_value_widths_of_their_own_are_concatenated_and_projected(rng: str) -> None:
+    width, count, d_k, d_v = 6, 3, 5, 4
+    trace = attncli.inspect(SENTENCE, d_model=width, num_heads=count, d_k=d_k, d_v=d_v, mask="none", seed=11, rng=rng)
+    x = embedded(rng, 11, width, SENTENCE)
+    *drawn, w_o = scaled(rng, 11, width, *[(width, d_k), (width, d_k), (width, d_v)] * count, (count * d_v, width))
+    outputs = []
+    for head in range(count):
+        w_q, w_k, w_v = drawn[3 * head : 3 * head + 3]
+        outputs.append(scaled_dot_product_attention(x @ w_q, x @ w_k, x @ w_v))
+    layer = trace.layer(0)
+    close(heads(layer, "output"), torch.stack(outputs))
+    close(joined(layer), torch.cat(outputs, -1))
+    close(layer.projected(range(LENGTH)), torch.cat(outputs, -1) @ w_o)
+    assert layer.shapes == {
+        "q": [3, 6, 5],
+        "k": [3, 6, 5],
+        "v": [3, 6, 4],
+        "scores": [3, 6, 6],
+        "weights": [3, 6, 6],
+        "output": [3, 6, 4],
+    }
+    assert trace.source.details["parameters"] == count * width * (d_k + d_k + d_v) + count * d_v * width
+
+
+def packed(rng: str, seed: int, width: int, count: int) -> torch.nn.MultiheadAttention:
+    """Torch's own module, with the weights of each head packed into it."""
+    size = width // count
+    *drawn, w_o = scaled(rng, seed, width, *[(width, size)] * (3 * count), (width, width))
+    module = torch.nn.MultiheadAttention(width, count, bias=False)
+    with torch.no_grad():
+        module.in_proj_weight.copy_(torch.cat([torch.cat(drawn[part::3], dim=1).T for part in range(3)]))
+        module.out_proj.weight.copy_(w_o.T)
+    return module.eval()
+
+
+@both_rngs
+@pytest.mark.parametrize("out_proj", [None, True])
+def test_the_default_layer_is_torchs_multihead_attention(rng: str, out_proj: bool | None) -> None:
+    trace = attncli.inspect(SENTENCE, seed=5, rng=rng, out_proj=out_proj)
+    x = embedded(rng, 5, 32, SENTENCE)
+    later = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
+    with torch.no_grad():
+        output, weights = packed(rng, 5, 32, 4)(x, x, x, attn_mask=later, average_attn_weights=False)
+    layer = trace.layer(0)
+    close(heads(layer, "weights"), weights)
+    close(layer.projected(range(LENGTH)), output)
+    assert trace.source.details["parameters"] == 3 * 32 * 8 * 4 + 32 * 32
+
+
+@both_rngs
+def test_cross_attention_is_torchs_multihead_attention_over_another_sequence(rng: str) -> None:
+    trace = attncli.inspect(STATES[0], target=STATES[1], d_model=6, num_heads=2, seed=8, rng=rng)
+    keys = embedded(rng, 8, 6, *STATES)
+    queries = embedded(rng, 8, 6, *reversed(STATES))
+    with torch.no_grad():
+        output, weights = packed(rng, 8, 6, 2)(queries, keys, keys, average_attn_weights=False)
+    layer = trace.layer(0)
+    assert layer.kind == "cross"
+    assert trace.query_tokens.ids == [4, 5, 0]
+    assert trace.key_tokens.ids == [1, 0, 3, 2, 4]
+    assert layer.shapes["weights"] == [2, 3, 5]
+    close(heads(layer, "weights"), weights)
+    close(layer.projected(range(3)), output)
+
+
+def test_cross_attention_takes_a_mask_between_its_two_lengths() -> None:
+    layer = attncli.inspect(STATES[0], target=STATES[1], mask="causal").layer(0)
+    assert layer.head(0).mask.tolist() == [[column <= row for column in range(5)] for row in range(3)]
+    assert (layer.head(0).weights[:, 3:] == 0).all()
+
+
+@both_rngs
+def test_without_projections_queries_keys_and_values_are_the_embeddings(rng: str) -> None:
+    trace = attncli.inspect(SENTENCE, project="none", d_model=5, mask="none", seed=2, rng=rng)
+    x = embedded(rng, 2, 5, SENTENCE)
+    layer = trace.layer(0)
+    assert layer.num_heads == 1
+    for name in ("q", "k", "v"):
+        close(getattr(layer.head(0), name), x)
+    close(layer.head(0).output, torch.softmax(x @ x.T / math.sqrt(5), -1) @ x)
+    assert layer.projected([0]) is None
+    assert trace.source.details["parameters"] == 0
+
+
+@both_rngs
+def test_without_projections_a_target_attends_over_encoder_states_by_unscaled_alignment_scores(rng: str) -> None:
+    trace = attncli.inspect(STATES[0], target=STATES[1], project="none", scale="none", d_model=7, seed=4, rng=rng)
+    encoder = embedded(rng, 4, 7, *STATES)
+    decoder = embedded(rng, 4, 7, *reversed(STATES))
+    head = trace.layer(0).head(0)
+    for step in range(3):
+        alignment = torch.stack([torch.dot(decoder[step], state) for state in encoder])
+        close(head.scores[step], alignment)
+        close(head.weights[step], torch.softmax(alignment, 0))
+        context = sum(weight * state for weight, state in zip(torch.softmax(alignment, 0), encoder, strict=True))
+        close(head.output[step], context)
+
+
+@both_rngs
+def test_without_projections_several_heads_see_the_same_and_w_o_can_be_asked_for(rng: str) -> None:
+    trace = attncli.inspect(SENTENCE, project="none", d_model=3, num_heads=2, out_proj=True, seed=6, rng=rng)
+    layer = trace.layer(0)
+    (w_o,) = scaled(rng, 6, 3, (6, 3))
+    np.testing.assert_array_equal(layer.head(0).output, layer.head(1).output)
+    close(layer.projected(range(LENGTH)), torch.from_numpy(joined(layer)) @ w_o)
+    assert trace.source.details["parameters"] == 18
+
+
+@both_rngs
+def test_projecting_only_queries_and_keys_leaves_the_embeddings_as_values(rng: str) -> None:
+    trace = attncli.inspect(SENTENCE, project="qk", d_model=4, d_k=3, num_heads=2, mask="none", seed=6, rng=rng)
+    x = embedded(rng, 6, 4, SENTENCE)
+    *drawn, w_o = scaled(rng, 6, 4, *[(4, 3)] * 4, (8, 4))
+    outputs = [
+        scaled_dot_product_attention(x @ w_q, x @ w_k, x) for w_q, w_k in zip(drawn[::2], drawn[1::2], strict=True)
+    ]
+    layer = trace.layer(0)
+    close(layer.head(1).v, x)
+    close(joined(layer), torch.cat(outputs, -1))
+    close(layer.projected(range(LENGTH)), torch.cat(outputs, -1) @ w_o)
+    assert trace.source.details["parameters"] == 2 * 2 * 4 * 3 + 8 * 4
+
+
+@both_rngs
+def test_zero_weights_make_the_causal_average(rng: str) -> None:
+    trace = attncli.inspect(SENTENCE, init="zeros", project="qk", mask="causal", d_model=8, seed=9, rng=rng)
+    x = embedded(rng, 9, 8, SENTENCE)
+    layer = trace.layer(0)
+    assert layer.num_heads == 4
+    for head in range(4):
+        for row in range(LENGTH):
+            expected = [1 / (row + 1)] * (row + 1) + [0.0] * (LENGTH - row - 1)
+            np.testing.assert_allclose(layer.head(head).weights[row], expected, rtol=1e-6, atol=0)
+            close(layer.head(head).output[row], x[: row + 1].mean(0))
+
+
+def sinusoids(length: int, width: int) -> list[list[float]]:
+    rows = []
+    for position in range(length):
+        row = []
+        for pair in range(width):
+            angle = position / 10_000 ** (2 * pair / width)
+            row += [math.sin(angle), math.cos(angle)]
+        rows.append(row[:width])
+    return rows
+
+
+@both_rngs
+@pytest.mark.parametrize("width", [1, 2, 7, 8])
+def test_sinusoidal_positions_are_added_to_the_embeddings(rng: str, width: int) -> None:
+    options: dict[str, Any] = {"positions": "sinusoidal", "project": "none", "d_model": width, "seed": 1, "rng": rng}
+    trace = attncli.inspect(STATES[0], target=STATES[1], **options)
+    keys = embedded(rng, 1, width, *STATES) + torch.tensor(sinusoids(5, width))
+    queries = embedded(rng, 1, width, *reversed(STATES)) + torch.tensor(sinusoids(3, width))
+    head = trace.layer(0).head(0)
+    close(head.k, keys)
+    close(head.v, keys)
+    close(head.q, queries)
+    assert head.q.dtype == np.float32
+    close(head.output, torch.softmax(queries @ keys.T / math.sqrt(width), -1) @ keys)
+
+
+def test_positions_go_on_from_the_text_into_its_pair() -> None:
+    trace = attncli.inspect("a b", pair="a b", positions="sinusoidal", project="none", d_model=4)
+    plain = attncli.inspect("a b", pair="a b", project="none", d_model=4)
+    close(trace.layer(0).head(0).v - plain.layer(0).head(0).v, sinusoids(4, 4))
+
+
+def test_the_causal_mask_is_minus_infinity_before_the_softmax() -> None:
+    layer = attncli.inspect(SENTENCE, seed=12).layer(0)
+    above = torch.full((LENGTH, LENGTH), -math.inf).triu(1)
+    for head in range(4):
+        masked = torch.from_numpy(layer.head(head).scores) + above
+        close(layer.head(head).weights, torch.softmax(masked, -1))
+        assert (np.triu(layer.head(head).weights, 1) == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("expression", "allows"),
+    [
+        ("none", lambda query, key: True),
+        ("full", lambda query, key: True),
+        ("window(2)", lambda query, key: key in (query - 1, query)),
+        ("causal & (window(2) | keys(0,1))", lambda query, key: key in (0, query - 1, query)),
+        ("band(1,1) & pad(right=1) | keys(0,1)", lambda query, key: (abs(query - key) < 2 and key != 5) or key == 0),
+        ("docs(2,4) & causal", lambda query, key: key <= query and (query < 2) == (key < 2)),
+    ],
+)
+def test_any_mask_expression_reaches_the_softmax(expression: str, allows: Any) -> None:
+    layer = attncli.inspect(SENTENCE, mask=expression, d_model=6, num_heads=2, seed=7).layer(0)
+    allowed = torch.tensor([[allows(query, key) for key in range(LENGTH)] for query in range(LENGTH)])
+    q, k, v = (torch.from_numpy(array) for array in (layer.q, layer.k, layer.v))
+    close(heads(layer, "output"), scaled_dot_product_attention(q, k, v, attn_mask=allowed))
+    assert (heads(layer, "mask") == allowed.numpy()).all()
+
+
+@both_rngs
+def test_one_query_row_has_its_omega_alpha_and_context_vector(rng: str) -> None:
+    options: dict[str, Any] = {"num_heads": 2, "d_model": 6, "mask": "none", "seed": 21, "rng": rng}
+    raw = attncli.inspect(SENTENCE, scale="none", **options)
+    trace = attncli.inspect(SENTENCE, **options)
+    x = embedded(rng, 21, 6, SENTENCE)
+    drawn = scaled(rng, 21, 6, *[(6, 3)] * 6)
+    row = trace.query_tokens.find("is", "query")
+    assert row == [1]
+    for head in range(2):
+        w_q, w_k, w_v = drawn[3 * head : 3 * head + 3]
+        query = x[1] @ w_q
+        omega = torch.stack([query @ (vector @ w_k) for vector in x])
+        alpha = torch.softmax(omega / math.sqrt(3), 0)
+        context = sum(weight * (vector @ w_v) for weight, vector in zip(alpha, x, strict=True))
+        close(raw.layer(0).head(head, row).scores, omega[None])
+        close(trace.layer(0).head(head, row).q, query[None])
+        close(trace.layer(0).head(head, row).weights, alpha[None])
+        close(trace.layer(0).head(head, row).output, context[None])
+
+
+def test_some_rows_are_those_rows_of_the_whole() -> None:
+    layer = attncli.inspect(SENTENCE, mask="window(2)").layer(0)
+    whole, some = layer.head(2), layer.head(2, [4, 1])
+    for name in ("q", "mask"):
+        np.testing.assert_array_equal(getattr(some, name), getattr(whole, name)[[4, 1]])
+    for name in ("scores", "weights", "output"):  # another product, which may be rounded otherwise
+        close(getattr(some, name), getattr(whole, name)[[4, 1]])
+    close(layer.projected([4, 1]), layer.projected(range(LENGTH))[[4, 1]])
+
+
+@pytest.mark.parametrize(
+    ("scale", "factor"), [("sqrt", 9**-0.5), ("none", 1.0), ("0.25", 0.25), (2, 2.0), (-0.5, -0.5)]
+)
+def test_the_scale_multiplies_the_dot_products(scale: Any, factor: float) -> None:
+    layer = attncli.inspect(SENTENCE, d_model=4, d_k=9, d_v=4, scale=scale).layer(0)
+    assert layer.scale == pytest.approx(factor)
+    close(layer.head(0).scores, (layer.q[0] @ layer.k[0].T) * factor)
+
+
+# --- published numbers ---------------------------------------------------------------------------------------
+
+
+def test_the_published_single_head_comes_out_digit_for_digit() -> None:
+    widths: dict[str, Any] = {"num_heads": 1, "d_k": 3, "d_v": 3}
+    trace = attncli.inspect(SENTENCE, scale="none", **widths, **NOTEBOOK)
+    assert trace.query_tokens.ids == [0, 4, 5, 2, 1, 3]
+    head = trace.layer(0).head(0)
+    assert rounded(trace.layer(0).inputs[1]) == "0.1794 1.8951 0.4954"
+    assert rounded(head.q[1]) == "1.4257 0.2836 1.7785"
+    assert rounded(head.scores[1]) == "0.0320 2.8271 -1.5446 0.8031 0.2452 -5.2210"
+    head = attncli.inspect(SENTENCE, scale="sqrt", **widths, **NOTEBOOK).layer(0).head(0)
+    assert rounded(head.weights[1]) == "0.1091 0.5480 0.0439 0.1703 0.1234 0.0053"
+    assert rounded(head.output[1]) == "0.7129 0.9178 1.1172"
+
+
+def test_the_published_four_heads_come_out_digit_for_digit() -> None:
+    trace = attncli.inspect(SENTENCE, num_heads=4, d_k=2, d_v=1, **NOTEBOOK)
+    assert rounded(joined(trace.layer(0))[0]) == "-0.0185 0.0170 0.1999 -0.0860"
+    assert trace.source.details["parameters"] == 4 * 3 * (2 + 2 + 1)
+
+
+# --- draws ---------------------------------------------------------------------------------------------------
+
+
+@both_rngs
+@pytest.mark.parametrize("init", ["scaled", "normal", "uniform", "linear", "zeros"])
+def test_every_init_draws_each_head_and_then_w_o(rng: str, init: str) -> None:
+    width, count, d_k, d_v = 6, 2, 3, 4
+    trace = attncli.inspect(SENTENCE, d_model=width, num_heads=count, d_k=d_k, d_v=d_v, init=init, seed=17, rng=rng)
+    x = embedded(rng, 17, width, SENTENCE)
+    stream = Stream(rng, 17)
+
+    def matrix(rows: int, columns: int) -> tuple[Tensor, Tensor]:
+        if init == "linear":
+            return stream.linear(rows, columns)
+        drawn = {
+            "scaled": lambda: stream.normal(rows, columns) / math.sqrt(width),
+            "normal": lambda: stream.normal(rows, columns),
+            "uniform": lambda: stream.uniform(rows, columns),
+            "zeros": lambda: torch.zeros(rows, columns),
+        }
+        return drawn[init](), torch.zeros(columns)
+
+    layer = trace.layer(0)
+    for head in range(count):
+        for name, columns in (("q", d_k), ("k", d_k), ("v", d_v)):
+            weight, bias = matrix(width, columns)
+            close(getattr(layer.head(head), name), x @ weight + bias)
+    weight, bias = matrix(count * d_v, width)
+    close(layer.out_projection, weight)
+    close(layer.projected(range(LENGTH)), torch.from_numpy(joined(layer)) @ weight + bias)
+    assert (layer.out_bias is not None) == (init == "linear")
+    biases = count * (d_k + d_k + d_v) + width if init == "linear" else 0
+    assert trace.source.details["parameters"] == width * count * (d_k + d_k + d_v) + count * d_v * width + biases
+
+
+@both_rngs
+@pytest.mark.parametrize(
+    ("init", "mean", "deviation", "bound"),
+    [
+        ("scaled", 0, 1 / 8, math.inf),
+        ("normal", 0, 1, math.inf),
+        ("uniform", 0.5, 12**-0.5, 1),
+        ("linear", 0, (1 / 16) * 3**-0.5, 1 / 16),
+    ],
+)
+def test_weights_have_the_spread_that_is_stated(
+    rng: str, init: str, mean: float, deviation: float, bound: float
+) -> None:
+    w_o = attncli.inspect("a", d_model=64, d_k=1, d_v=64, init=init, rng=rng).layer(0).out_projection  # [256, 64]
+    assert w_o.mean() == pytest.approx(mean, abs=5 * deviation / math.sqrt(w_o.size))
+    assert w_o.std() == pytest.approx(deviation, rel=0.03)
+    assert abs(w_o).max() <= bound
+
+
+@both_rngs
+def test_seeds_are_as_good_as_their_promise(rng: str) -> None:
+    first, again, other = (attncli.inspect(SENTENCE, seed=seed, rng=rng).layer(0) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first.q, again.q)
+    assert not np.isclose(first.q, other.q).any()
+    largest = attncli.inspect(SENTENCE, seed=2**63 - 1, rng=rng)
+    assert largest.source.seed == 2**63 - 1
+    assert np.isfinite(largest.layer(0).q).all()
+
+
+def qkv(text: str, **options: Any) -> dict[str, list[np.ndarray]]:
+    """Queries, keys and values of each word, by its text."""
+    trace = attncli.inspect(text, **options)
+    layer = trace.layer(0)
+    return {token.text: [array[:, token.index] for array in (layer.q, layer.k, layer.v)] for token in trace.key_tokens}
+
+
+@pytest.mark.parametrize("options", [{}, {"d_model": 6, "num_heads": 2, "init": "linear"}, {"d_model": 512}], ids=str)
+def test_deleting_a_word_leaves_the_others_as_they_were(options: dict[str, Any]) -> None:
+    whole = qkv(SENTENCE, seed=7, **options)
+    for text in ("Life is short dessert first", "first eat Life", "short"):
+        for word, arrays in qkv(text, seed=7, **options).items():
+            for array, expected in zip(arrays, whole[word], strict=True):
+                np.testing.assert_array_equal(array, expected)
+
+
+def test_a_word_has_one_embedding_in_a_text_and_its_target_and_another_seed_gives_it_another() -> None:
+    options: dict[str, Any] = {"project": "none", "d_model": 8}
+    head = attncli.inspect("é b é", target="c é", **options).layer(0).head(0)
+    np.testing.assert_array_equal(head.k[0], head.k[2])
+    np.testing.assert_array_equal(head.q[1], head.k[0])
+    assert not np.isclose(head.k[0], head.k[1]).any()
+    other = attncli.inspect("é b é", seed=1, **options).layer(0).head(0)
+    assert not np.isclose(head.k, other.k).any()
+
+
+def test_every_sentence_draws_torchs_table_afresh_for_its_own_words() -> None:
+    source = attncli.open_source(rng="torch", seed=3)
+    alone = attncli.inspect("to be or not to be", rng="torch", seed=3)
+    source.trace(SENTENCE)
+    after = source.trace("to be or not to be")
+    assert after.query_tokens.ids == [3, 0, 2, 1, 3, 0]
+    np.testing.assert_array_equal(after.layer(0).q, alone.layer(0).q)
+
+
+@both_rngs
+def test_the_weights_are_drawn_from_the_seed_again_whatever_the_vocabulary_took(rng: str) -> None:
+    small, large = (attncli.inspect(SENTENCE, seed=3, rng=rng, vocab_size=size).layer(0) for size in (6, 60))
+    close(small.inputs, embedded(rng, 3, 32, SENTENCE))
+    close(large.inputs, embedded(rng, 3, 32, SENTENCE, size=60))
+    np.testing.assert_array_equal(small.out_projection, large.out_projection)
+
+
+@pytest.mark.parametrize("init", ["scaled", "uniform", "linear"])
+def test_torchs_own_random_state_is_left_untouched(init: str) -> None:
+    torch.manual_seed(99)
+    expected = torch.rand(5)
+    torch.manual_seed(99)
+    before = torch.get_rng_state()
+    drawn = attncli.inspect(SENTENCE, rng="torch", init=init, seed=1).layer(0)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(torch.rand(5), expected)
+    np.testing.assert_array_equal(drawn.q, attncli.inspect(SENTENCE, rng="torch", init=init, seed=1).layer(0).q)
+
+
+def test_torchs_random_state_on_an_accelerator_is_left_untouched(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeded: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    attncli.inspect(SENTENCE, rng="torch", seed=1)
+    assert seeded == []
+
+
+def test_numpys_own_random_state_is_left_untouched() -> None:
+    before = np.random.get_state()[1].tolist()
+    attncli.inspect(SENTENCE, rng="numpy")
+    assert np.random.get_state()[1].tolist() == before
+
+
+def test_torchs_draws_do_not_depend_on_its_default_dtype() -> None:
+    expected = attncli.inspect(SENTENCE, rng="torch").layer(0).q
+    torch.set_default_dtype(torch.float64)
+    try:
+        actual = attncli.inspect(SENTENCE, rng="torch").layer(0).q
+    finally:
+        torch.set_default_dtype(torch.float32)
+    np.testing.assert_array_equal(actual, expected)
+    assert actual.dtype == np.float32
+
+
+# --- words and pairs -----------------------------------------------------------------------------------------
+
+
+def test_words_are_numbered_in_sorted_order_with_their_place_in_the_text() -> None:
+    trace = attncli.inspect("Don't stop, don't!")
+    words = ["Don", "'", "t", "stop", ",", "don", "'", "t", "!"]
+    assert [token.text for token in trace.query_tokens] == words
+    assert trace.query_tokens.ids == [sorted(set(words)).index(word) for word in words]
+    assert ["Don't stop, don't!"[token.start : token.end] for token in trace.query_tokens] == words
+    assert not any(token.special or token.segment for token in trace.query_tokens)
+    assert trace.source.details["vocab_size"] == 7
+    assert trace.notes == ()
+    assert trace.key_tokens == trace.query_tokens
+
+
+def test_a_pair_follows_in_the_same_sequence_and_shares_the_vocabulary() -> None:
+    trace = attncli.inspect("b a", pair="c  a")
+    assert trace.query_tokens.ids == [1, 0, 2, 0]
+    assert [token.segment for token in trace.query_tokens] == [0, 0, 1, 1]
+    assert [(token.start, token.end) for token in trace.query_tokens] == [(0, 1), (2, 3), (0, 1), (3, 4)]
+    assert [token.index for token in trace.query_tokens] == [0, 1, 2, 3]
+    assert trace.pair == "c  a"
+    alone = attncli.inspect("b a c a").layer(0).head(0)
+    np.testing.assert_array_equal(trace.layer(0).head(0).weights, alone.weights)
+
+
+def test_text_pair_and_target_share_one_vocabulary() -> None:
+    trace = attncli.inspect("b a", pair="d", target="c b")
+    assert trace.key_tokens.ids == [1, 0, 3]
+    assert trace.query_tokens.ids == [2, 1]
+    assert trace.target == "c b"
+    assert trace.source.details["vocab_size"] == 4
+
+
+def test_a_vocabulary_may_be_larger_than_its_words_but_not_smaller() -> None:
+    assert attncli.inspect("a b c", vocab_size=3).source.details["vocab_size"] == 3
+    assert attncli.inspect("a b c", vocab_size=9).source.details["vocab_size"] == 9
+    with pytest.raises(UsageError, match="--vocab-size 2: the text has 3 different words; give at least that"):
+        attncli.inspect("a b a c", vocab_size=2)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ({"text": " \t"}, "the sentence is empty"),
+        ({"text": "a", "pair": ""}, "the pair is empty"),
+        ({"text": "a", "target": "\n"}, "the target is empty"),
+    ],
+)
+def test_a_blank_text_is_refused(texts: dict[str, str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        attncli.inspect(**texts)
+
+
+@pytest.mark.parametrize("role", ["text", "pair", "target"])
+def test_half_a_character_is_refused(role: str) -> None:
+    with pytest.raises(InputError, match="not valid UTF-8 at character 3"):
+        attncli.inspect(**{"text": "a", role: "a \udcff"})
+
+
+ASCII = st.text(st.characters(max_codepoint=127), min_size=1)
+
+
+@given(ASCII | st.text(min_size=1))
+@example("".join(f"a{chr(code)}b {chr(code)} .{chr(code)}-" for code in range(128)))
+def test_words_are_those_of_the_tokenizers_library(text: str) -> None:
+    assume(text.strip() and not any("\ud800" <= character <= "\udfff" for character in text))
+    tokens = Words([text], None).encode(text, None)
+    assert [(token.text, (token.start, token.end)) for token in tokens] == Whitespace().pre_tokenize_str(text)
+
+
+# --- a trained tokenizer's vocabulary ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tokenizer_file(tmp_path: Path) -> Path:
+    """A word tokenizer that pads to 12 and cuts at 4, as files saved in the middle of a training do."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    words = [*special, "time", "flies", "like", "an", "arrow"]
+    tokenizer = Tokenizer(WordLevel({word: index for index, word in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer.add_special_tokens(special)
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    tokenizer.enable_padding(length=12, pad_id=0, pad_token="[PAD]")
+    tokenizer.enable_truncation(4)
+    path = tmp_path / "tokenizer.json"
+    tokenizer.save(str(path))
+    return path
+
+
+def test_a_tokenizer_file_gives_its_ids_without_its_padding_and_truncation(tokenizer_file: Path) -> None:
+    trace = attncli.inspect("time flies like an arrow", vocab=str(tokenizer_file))
+    assert trace.query_tokens.ids == [2, 4, 5, 6, 7, 8, 3]
+    assert [token.special for token in trace.query_tokens] == [True, *[False] * 5, True]
+    assert [token.start for token in trace.query_tokens] == [None, 0, 5, 11, 16, 19, None]
+    assert trace.source.details["vocab_size"] == 9
+    assert trace.notes == ()
+    close(trace.layer(0).inputs, embedded("numpy", 0, 32, "[CLS] time flies like an arrow [SEP]"))
+
+
+def test_a_folder_with_a_tokenizer_will_do(tokenizer_file: Path) -> None:
+    trace = attncli.inspect("time flies", vocab=str(tokenizer_file.parent), special=False, vocab_size=20)
+    assert trace.query_tokens.ids == [4, 5]
+    assert trace.source.details["vocab_size"] == 20
+
+
+def test_a_tokenizers_token_has_the_embedding_of_the_same_word_and_of_any_other_table(tokenizer_file: Path) -> None:
+    trained = qkv("time flies", vocab=str(tokenizer_file))
+    for word, arrays in qkv("flies of time").items():
+        if word != "of":
+            np.testing.assert_array_equal(arrays, trained[word])
+
+
+def test_a_tokenizer_puts_a_pair_into_one_sequence(tokenizer_file: Path) -> None:
+    trace = attncli.inspect("time flies", pair="an arrow", vocab=str(tokenizer_file))
+    assert trace.query_tokens.ids == [2, 4, 5, 3, 7, 8, 3]
+    assert [token.segment for token in trace.query_tokens] == [0, 0, 0, 0, 1, 1, 1]
+
+
+def test_unknown_words_of_the_text_and_of_the_target_are_noted(tokenizer_file: Path) -> None:
+    options: dict[str, Any] = {"vocab": str(tokenizer_file), "special": False}
+    trace = attncli.inspect("time warps like warps", target="an \x1bodd arrow", **options)
+    assert trace.key_tokens.ids == [4, 1, 6, 1]
+    assert "lacks 'warps', read as [UNK]" in trace.notes[0]
+    assert r"lacks '\x1b', 'odd', read as [UNK]" in trace.notes[1]
+
+
+def test_unknown_words_of_a_pair_are_noted(tokenizer_file: Path) -> None:
+    trace = attncli.inspect("time flies", pair="an odd arrow", vocab=str(tokenizer_file))
+    assert any("'odd'" in note for note in trace.notes)
+
+
+def test_what_a_unigram_vocabulary_lacks_is_noted(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(Unigram([("<unk>", 0.0), ("a", -1.0), ("b", -2.0)], unk_id=0))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    trace = attncli.inspect("aqb", vocab=str(tmp_path))
+    assert trace.query_tokens.ids == [1, 0, 2]
+    assert any("'q'" in note for note in trace.notes)
+
+
+def test_a_vocabulary_with_gaps_in_its_ids_has_a_row_for_each(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(WordLevel({"a": 0, "b": 7}, unk_token="a"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    trace = attncli.inspect("a b", vocab=str(tmp_path))
+    assert trace.query_tokens.ids == [0, 7]
+    assert trace.source.details["vocab_size"] >= 8
+
+
+def test_a_word_that_a_vocabulary_without_an_unknown_token_lacks_is_refused(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(WordLevel({"a": 0, "b": 1}))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(AttnError):
+        attncli.inspect("a q", vocab=str(tmp_path))
+
+
+def test_a_tokenizer_has_a_smallest_vocabulary(tokenizer_file: Path) -> None:
+    with pytest.raises(UsageError, match="--vocab-size 8: the tokenizer has 9 tokens; give at least that"):
+        attncli.inspect("time", vocab=str(tokenizer_file), vocab_size=8)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "holds no tokenizer.json"), ("[1, 2", "cannot be read"), ("{}", "cannot be read")],
+)
+def test_what_is_no_tokenizer_is_refused(tmp_path: Path, content: str | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(LoadError, match=message):
+        attncli.inspect("time", vocab=str(tmp_path))
+
+
+def test_a_name_that_is_not_in_the_cache_is_refused_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(LoadError, match="'nobody/nothing' is no file or folder here and not on the hub"):
+        attncli.inspect("time", vocab="nobody/nothing", offline=True)
+
+
+def test_a_name_longer_than_any_file_is_refused() -> None:
+    with pytest.raises(LoadError):
+        attncli.inspect("time", vocab="x" * 5000, offline=True)
+
+
+# --- refusals ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"init": "xavier"}, "--init 'xavier': expected one of scaled, normal, uniform, linear, zeros"),
+        ({"init": "\x1b[31m"}, r"--init '\x1b[31m': expected one of scaled"),
+        ({"project": "v"}, "--project 'v': expected one of qkv, qk, none"),
+        ({"positions": "rotary"}, "--positions 'rotary': expected one of none, sinusoidal"),
+        ({"rng": "jax"}, "--rng 'jax': expected one of numpy, torch"),
+        ({"d_model": 0}, "--d-model 0: expected 1 or more"),
+        ({"num_heads": 0}, "--num-heads 0: expected 1 or more"),
+        ({"d_k": -1}, "--d-k -1: expected 1 or more"),
+        ({"d_v": 0}, "--d-v 0: expected 1 or more"),
+        ({"vocab_size": 0}, "--vocab-size 0: expected 1 or more"),
+        ({"seed": -1}, "--seed -1: expected 0 to 2^63 - 1"),
+        ({"seed": 2**63}, f"--seed {2**63}: expected 0 to 2^63 - 1"),
+        ({"project": "none", "d_k": 8}, "--d-k does not apply to --project none: there it is d_model, 32"),
+        ({"project": "none", "d_v": 8}, "--d-v does not apply to --project none: there it is d_model, 32"),
+        ({"project": "qk", "d_v": 8}, "--d-v does not apply to --project qk: there it is d_model, 32"),
+        ({"d_model": 10}, "--d-model 10 does not divide into 4 heads; give --d-k and --d-v, or another --num-heads"),
+        ({"d_model": 10, "num_heads": 3, "d_k": 3}, "--d-model 10 does not divide into 3 heads"),
+        ({"d_model": 10, "num_heads": 3, "d_v": 3}, "--d-model 10 does not divide into 3 heads"),
+        ({"project": "qk", "d_model": 10, "num_heads": 3}, "--d-model 10 does not divide into 3 heads"),
+        ({"d_model": 3, "num_heads": 4}, "--d-model 3 does not divide into 4 heads"),
+        ({"d_model": 20_000}, "these sizes make a matrix of over 100,000,000 numbers"),
+        ({"vocab_size": 10_000_000}, "these sizes make a matrix of over 100,000,000 numbers"),
+        ({"d_v": 10_000_000}, "these sizes make a matrix of over 100,000,000 numbers"),
+        ({"scale": "big"}, "--scale 'big': expected sqrt, none or a number"),
+        ({"scale": "nan"}, "--scale 'nan': expected sqrt, none or a number"),
+        ({"scale": math.inf}, "--scale 'inf': expected sqrt, none or a number"),
+        ({"scale": "1e400"}, "--scale '1e400': expected sqrt, none or a number"),
+        ({"scale": ""}, "--scale '': expected sqrt, none or a number"),
+    ],
+)
+def test_options_that_make_no_layer_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        ToyOptions(**options)
+    assert str(refusal.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("options", "widths"),
+    [
+        ({}, (4, 8, 8, True)),
+        ({"d_model": 12}, (4, 3, 3, True)),
+        ({"num_heads": 1}, (1, 32, 32, True)),
+        ({"d_model": 10, "num_heads": 3, "d_k": 2, "d_v": 5}, (3, 2, 5, True)),
+        ({"project": "none"}, (1, 32, 32, False)),
+        ({"project": "none", "d_k": 32, "d_v": 32, "num_heads": 2}, (2, 32, 32, False)),
+        ({"project": "none", "d_model": 7, "num_heads": 3, "out_proj": True}, (3, 7, 7, True)),
+        ({"project": "qk"}, (4, 8, 32, True)),
+        ({"project": "qk", "d_k": 3, "d_model": 10, "num_heads": 3}, (3, 3, 10, True)),
+        ({"out_proj": False}, (4, 8, 8, False)),
+        ({"d_model": 10_000, "num_heads": 1}, (1, 10_000, 10_000, True)),
+    ],
+)
+def test_options_that_are_not_given_have_their_defaults(
+    options: dict[str, Any], widths: tuple[int, int, int, bool]
+) -> None:
+    made = ToyOptions(**options)
+    assert (made.heads, made.key_width, made.value_width, made.has_out_projection) == widths
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "float16"}, "--dtype does not apply to the toy layer; give --model"),
+        ({"model": "g", "seed": 3}, "--seed does not apply to --model; it belongs to the toy layer"),
+        ({"layers": 3}, "--layer 3 is out of range: the toy layer has 1 layer, 0"),
+        ({"heads": 4}, "--head 4 is out of range: the toy layer has 4 heads, 0..3"),
+        ({"heads": 1, "project": "none"}, "--head 1 is out of range: the toy layer has 1 head, 0"),
+        ({"special": False}, "--no-special does not apply to --vocab words"),
+        ({"mask": "caussal"}, "unknown mask 'caussal'; did you mean 'causal'?"),
+    ],
+)
+def test_requests_that_do_not_fit_the_toy_layer_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        attncli.inspect(SENTENCE, **options)
+    assert message in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        partial(attncli.inspect, SENTENCE),
+        partial(attncli.inspect, SENTENCE, model="g"),
+        partial(attncli.tokenize, SENTENCE),
+        partial(attncli.tokenize, SENTENCE, model="g"),
+        partial(attncli.check, "g", SENTENCE),
+    ],
+    ids=["toy", "checkpoint", "vocabulary", "tokenizer", "check"],
+)
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [("zoom_level", ""), ("specials", "; did you mean 'special'?"), ("offlin", "; did you mean 'offline'?")],
+)
+def test_an_option_that_nobody_has_is_said_to_be_none(asked: Callable[..., Any], option: str, hint: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        asked(**{option: 3})
+    assert str(refusal.value) == f"no such option: {option}{hint}"
+
+
+def test_a_mask_that_does_not_fit_the_sentence_is_refused_with_both_lengths() -> None:
+    with pytest.raises(InputError, match=r"docs\(2,2\) covers 4 positions, the sequence has 6"):
+        attncli.inspect(SENTENCE, mask="docs(2,2)")
+
+
+def test_the_chosen_heads_are_kept_in_the_order_asked() -> None:
+    trace: Trace = attncli.inspect(SENTENCE, heads="-1,0-1")
+    assert trace.layer(0).heads == (3, 0, 1)
+    assert trace.layer(0).num_heads == 4
+
+
+def test_a_scale_that_float32_cannot_hold_is_refused() -> None:
+    with pytest.raises(UsageError, match="--scale"):
+        _ = attncli.inspect(SENTENCE, scale=1e300).layer(0).head(0).weights
+
+
+@pytest.mark.parametrize("layer", [pytest.param(-7), 1])
+def test_a_layer_that_was_not_recorded_is_refused(layer: int) -> None:
+    with pytest.raises(UsageError, match="recorded are 0"):
+        attncli.inspect(SENTENCE).layer(layer)

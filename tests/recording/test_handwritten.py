@@ -1,0 +1,963 @@
+"""Hand-written attention, in the ways in which people write it."""
+
+from __future__ import annotations
+
+import gc
+import math
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from live_calls import recomputed
+from torch import nn
+
+from attncli import watch
+from attncli.recording.attention_call import Call
+from attncli.recording.detach import kept as kept_call
+from attncli.recording.to_trace import traces
+from attncli.recording.watch import watching
+
+B, H, Q, K, D = 2, 3, 5, 7, 4
+
+
+def seen(program: Callable[..., Any], *args: Any) -> list[Call]:
+    """Return the calls of a program that are hand-written, while their tensors exist."""
+    calls: list[Call] = []
+    with watching(calls.append):
+        program(*args)
+    return [call for call in calls if call.api == "softmax"]
+
+
+def one(program: Callable[..., Any], *args: Any) -> Call:
+    """Return the only call of a program."""
+    (call,) = seen(program, *args)
+    return call
+
+
+def found(call: Call) -> list[tuple[str, str]]:
+    return [(finding.code, finding.severity) for finding in call.findings]
+
+
+def exact(call: Call, weights: torch.Tensor, values: torch.Tensor | None = None) -> None:
+    """Hold a call against the program's own weights, `[B, H, Q, K]`, and its parts against them."""
+    assert call.shape == tuple(weights.shape)
+    assert call.weights is not None
+    assert torch.equal(call.weights, weights)
+    assert torch.allclose(recomputed(call), weights.double(), atol=1e-6)
+    if values is not None:
+        assert call.v is not None
+        assert torch.equal(call.v, values)
+        assert call.output is not None
+        assert torch.allclose(call.output, weights @ values, atol=1e-6)
+
+
+def attended(qkv: tuple[torch.Tensor, ...], write: Callable[..., torch.Tensor]) -> Call:
+    """Return the call of a program that makes weights of the product of queries and keys, held against them."""
+    q, k, v = qkv
+    kept: list[torch.Tensor] = []
+
+    def program() -> None:
+        kept.append(write(q @ k.mT))
+        kept[0] @ v
+
+    call = one(program)
+    exact(call, kept[0], v)
+    return call
+
+
+def right(call: Call) -> None:
+    """Hold that nothing is wrong with a call, and that all of it was read."""
+    assert not call.findings
+    assert call.unread is None
+
+
+@pytest.fixture
+def qkv() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    return tuple(torch.randn(B, H, length, D, generator=draw) for length in (Q, K, K))  # type: ignore[return-value]
+
+
+CAUSAL = torch.ones(Q, K, dtype=torch.bool).tril(K - Q)
+
+
+# Five public styles.
+
+
+class MinGpt(nn.Module):
+    """One projection for all three, a buffer of ones that is cut to the length, dropout on weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.c_attn, self.c_proj = nn.Linear(12, 36), nn.Linear(12, 12)
+        self.attn_dropout, self.resid_dropout = nn.Dropout(0.1), nn.Dropout(0.1)
+        self.register_buffer("bias", torch.tril(torch.ones(8, 8)).view(1, 1, 8, 8))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        b, t, c = x.size()
+        q, k, v = self.c_attn(x).split(12, dim=2)
+        k = k.view(b, t, H, c // H).transpose(1, 2)
+        q = q.view(b, t, H, c // H).transpose(1, 2)
+        v = v.view(b, t, H, c // H).transpose(1, 2)
+        att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
+        att = att.masked_fill(self.bias[:, :, :t, :t] == 0, float("-inf"))
+        att = weights = F.softmax(att, dim=-1)
+        att = self.attn_dropout(att)
+        y = (att @ v).transpose(1, 2).contiguous().view(b, t, c)
+        return self.resid_dropout(self.c_proj(y)), weights
+
+
+def test_mingpt() -> None:
+    model, kept = MinGpt(), []
+    call = one(lambda: kept.append(model(torch.randn(B, 6, 12))[1]))
+    exact(call, kept[0])
+    assert [(given.name, given.convention) for given in call.given] == [("masked_fill", "masked")]
+    assert (call.scale, call.dropout, call.is_training) == (0.5, 0.1, True)
+    assert call.place.function == "MinGpt.forward"
+    assert call.place.module == ""
+    assert call.scores is not None
+    assert torch.equal(call.scores.softmax(-1), kept[0])
+    right(call)
+
+
+def test_alibi(qkv: tuple[torch.Tensor, ...]) -> None:
+    """The bias of a line through the distance, added with a causal mask, by baddbmm with heads in the batch."""
+    q, k, v = (each.reshape(B * H, -1, D) for each in qkv)
+    slopes = torch.tensor([2.0 ** -(i + 1) for i in range(H)]).repeat(B)
+    alibi = slopes[:, None, None] * torch.arange(K)[None, None, :]
+    kept = []
+
+    def bloom() -> None:
+        scores = alibi.baddbmm(batch1=q, batch2=k.transpose(1, 2), beta=1.0, alpha=D**-0.5)
+        scores = scores.view(B, H, Q, K).to(torch.float)
+        weights = torch.masked_fill(scores, ~CAUSAL, torch.finfo(scores.dtype).min)
+        kept.append(F.softmax(weights, dim=-1))
+        torch.bmm(kept[0].view(B * H, Q, K), v)
+
+    call = one(bloom)
+    exact(call, kept[0], qkv[2])
+    assert [(given.name, given.convention, tuple(given.values.shape)) for given in call.given] == [
+        ("added", "additive", (B, H, 1, K)),
+        ("masked_fill", "masked", (1, 1, Q, K)),
+    ]
+    assert call.scale == 0.5
+    assert not call.findings
+
+
+def test_rotary(qkv: tuple[torch.Tensor, ...]) -> None:
+    """Queries and keys are turned, few key heads are repeated, a mask of the least number is added."""
+    q, k, v = qkv[0], qkv[1][:, :1], qkv[2][:, :1]
+
+    def turned(x: torch.Tensor) -> torch.Tensor:
+        angle = torch.arange(x.shape[-2])[:, None] * torch.tensor([1.0, 0.1]).repeat(2)
+        half = torch.cat((-x[..., D // 2 :], x[..., : D // 2]), -1)
+        return x * angle.cos() + half * angle.sin()
+
+    def repeated(x: torch.Tensor) -> torch.Tensor:
+        return x[:, :, None].expand(B, 1, H, K, D).reshape(B, H, K, D)
+
+    mask = torch.zeros(1, 1, Q, K).masked_fill(~CAUSAL, torch.finfo(torch.float32).min)
+    kept = []
+
+    def llama() -> None:
+        keys = repeated(turned(k))
+        weights = torch.matmul(turned(q), keys.transpose(2, 3)) / math.sqrt(D)
+        weights = weights + mask[:, :, :, :K]
+        weights = nn.functional.softmax(weights, dim=-1, dtype=torch.float32).to(q.dtype)
+        kept.append(weights)
+        torch.matmul(nn.functional.dropout(weights, p=0.0, training=False), repeated(v))
+
+    call = one(llama)
+    exact(call, kept[0], v.expand(B, H, K, D))
+    assert torch.equal(call.q, turned(q))
+    assert call.scale == 0.5
+    assert [(given.name, given.convention) for given in call.given] == [("added", "additive")]
+    assert not call.findings
+
+
+def test_cross_attention_by_einsum() -> None:
+    """Tokens before heads in every tensor, queries scaled before the product, a key padding mask."""
+    x, context = torch.randn(B, Q, H, D), torch.randn(B, K, H, D)
+    is_padding = torch.arange(K)[None] >= torch.tensor([K, 4])[:, None]
+    kept = []
+
+    def cross() -> None:
+        q = x * D**-0.5
+        sim = torch.einsum("b i h d, b j h d -> b h i j", q, context)
+        sim = sim.masked_fill(is_padding[:, None, None, :], -torch.finfo(sim.dtype).max)
+        sim = sim - sim.amax(dim=-1, keepdim=True).detach()
+        kept.append(sim.softmax(dim=-1))
+        torch.einsum("b h i j, b j h d -> b i h d", kept[0], context).reshape(B, Q, H * D)
+
+    call = one(cross)
+    exact(call, kept[0], context.transpose(1, 2))
+    assert call.scale == 1.0
+    assert torch.equal(call.q, (x * 0.5).transpose(1, 2))
+    assert [tuple(given.values.shape) for given in call.given] == [(B, 1, 1, K)]
+    assert not call.findings
+
+
+def test_sliding_window() -> None:
+    """Blocks of queries that attend to their own block and the one before, with booleans chosen by where."""
+    q, k, v = (torch.randn(B, H, 12, D) for _ in range(3))
+    i = torch.arange(12)
+    band = (i[:, None] >= i) & (i[:, None] - i < 4)
+    kept = []
+
+    def window() -> None:
+        scores = torch.matmul(q, k.mT) / torch.sqrt(torch.tensor(float(D)))
+        scores = torch.where(band, scores, float("-inf"))
+        kept.append(torch.softmax(scores, -1))
+        torch.matmul(kept[0], v)
+
+    call = one(window)
+    exact(call, kept[0], v)
+    ((name, values, convention, handed, *_),) = call.given
+    assert (name, convention) == ("where", "attend")
+    assert handed is band
+    assert values.shape == (1, 1, 12, 12)
+    assert call.scale == 0.5
+    assert not call.findings
+
+
+# The ways of a product.
+
+
+def by_matmul(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    weights = (q @ k.mT / D**0.5).softmax(-1)
+    return weights, weights @ v
+
+
+def by_bmm(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    q, k, v = q.reshape(B * H, Q, D), k.reshape(B * H, K, D), v.reshape(B * H, K, D)
+    weights = torch.bmm(q, k.transpose(1, 2)).div(D**0.5).softmax(-1)
+    return weights.view(B, H, Q, K), torch.bmm(weights, v).view(B, H, Q, D)
+
+
+def by_flattened(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    weights = torch.softmax(q.flatten(0, 1) / D**0.5 @ k.flatten(0, 1).swapaxes(-1, -2), 2)
+    return weights.unflatten(0, (B, H)), (weights @ v.flatten(0, 1)).unflatten(0, (B, H))
+
+
+def by_einsum_in_another_order(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    scores = torch.einsum("zhkd,zhqd->qkzh", k, q) * D**-0.5
+    weights = F.softmax(scores, dim=1)
+    return weights.permute(2, 3, 0, 1), torch.einsum("qkzh,zhkd->zhqd", weights, v)
+
+
+def by_einsum_with_dots(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    weights = torch.softmax(torch.einsum("...qd,...kd->...qk", q, k) * D**-0.5, dim=-1)
+    return weights, torch.einsum("...qk,...kd->...qd", [weights, v])
+
+
+def by_multiplying(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    scores = (q[..., :, None, :] * k[..., None, :, :]).sum(-1) / D**0.5
+    weights = nn.Softmax(dim=-1)(scores)
+    return weights, (weights.unsqueeze(-1) * v.unsqueeze(-3)).sum(dim=-2)
+
+
+def by_keys_first(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    weights = (k @ q.mT * D**-0.5).softmax(-2)
+    return weights.mT, weights.transpose(-2, -1) @ v
+
+
+def by_values_first(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    weights = (k @ q.mT * D**-0.5).softmax(-2)
+    return weights.mT, (v.mT @ weights).mT
+
+
+WAYS = [
+    by_matmul, by_bmm, by_flattened, by_einsum_in_another_order, by_einsum_with_dots, by_multiplying, by_keys_first,
+    by_values_first,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_ways_of_a_product(way: Any, qkv: tuple[torch.Tensor, ...]) -> None:
+    kept: list[Any] = []
+    call = one(lambda: kept.extend(way(*qkv)))
+    exact(call, kept[0], qkv[2])
+    assert torch.equal(call.output, kept[1])
+    right(call)
+
+
+def test_three_and_two_axes() -> None:
+    q, k, v = torch.randn(B, Q, D), torch.randn(B, K, D), torch.randn(B, K, D)
+    kept: list[Any] = []
+
+    def three() -> None:
+        kept.append((torch.bmm(q, k.mT) / 2).softmax(-1))
+        torch.bmm(kept[-1], v)
+
+    def two() -> None:
+        kept.append((torch.mm(q[0], k[0].t()) / 2).softmax(1))
+        torch.mm(kept[-1], v[0])
+
+    exact(one(three), kept[0][:, None], v[:, None])
+    exact(one(two), kept[1][None, None], v[0][None, None])
+
+
+def test_heads_that_share_keys() -> None:
+    q, k = torch.randn(B, 2, 3, Q, D), torch.randn(B, 2, K, D)
+    kept: list[Any] = []
+
+    def grouped() -> None:
+        kept.append((torch.einsum("bhgqd,bhkd->bhgqk", q, k) / 2).softmax(-1))
+        torch.einsum("bhgqk,bhkd->bhgqd", kept[0], k)
+
+    call = one(grouped)
+    assert call.k.shape == (B, 2, K, D)
+    assert call.q.shape == (B, 6, Q, D)
+    exact(call, kept[0].flatten(1, 2))
+
+    def single() -> None:
+        kept.append((torch.matmul(q[:, 0], k[:, :1].mT) / 2).softmax(-1))
+        torch.matmul(kept[1], k[:, :1])
+
+    call = one(single)
+    assert call.k.shape == (B, 1, K, D)
+    exact(call, kept[1])
+
+
+def test_one_query_of_a_decoder() -> None:
+    """The state of a decoder asks; its axis of one comes and goes."""
+    state, encoded = torch.randn(B, D), torch.randn(B, K, D)
+    kept: list[Any] = []
+
+    def luong() -> None:
+        kept.append(F.softmax(torch.bmm(encoded, state.unsqueeze(2)).squeeze(2), dim=1))
+        torch.bmm(kept[0].unsqueeze(1), encoded).squeeze(1)
+
+    call = one(luong)
+    exact(call, kept[0][:, None, None], encoded[:, None])
+    assert torch.equal(call.q[:, 0, 0], state)
+
+    def chatbot() -> None:
+        energies = torch.sum(state[None] * encoded.transpose(0, 1), dim=2)
+        kept.append(F.softmax(energies.t(), dim=1).unsqueeze(1))
+        kept[1].bmm(encoded)
+
+    exact(one(chatbot), kept[1][:, None], encoded[:, None])
+
+
+def test_a_cache_of_one_key_and_more(qkv: tuple[torch.Tensor, ...]) -> None:
+    q, k, v = qkv
+    for keys in (1, 4):
+        call = one(by_matmul, q[:, :, :1], k[:, :, :keys], v[:, :, :keys])
+        assert call.shape == (B, H, 1, keys)
+        assert torch.equal(call.k, k[:, :, :keys])
+        assert not call.findings
+
+
+def test_heads_folded_beside_the_batch() -> None:
+    """fairseq: positions come first, and heads are folded into the batch before the axes are exchanged."""
+    x = torch.randn(Q, B, H * D)
+    kept: list[Any] = []
+
+    def program() -> None:
+        q = (x * D**-0.5).contiguous().view(Q, B * H, D).transpose(0, 1)
+        k = x.contiguous().view(-1, B * H, D).transpose(0, 1)
+        weights = torch.bmm(q, k.transpose(1, 2)) + MASK[:, :Q]
+        kept.append(F.softmax(weights, dim=-1, dtype=torch.float32).type_as(weights))
+        torch.bmm(F.dropout(kept[0], p=0.1, training=False), k)
+
+    exact(one(program), kept[0].view(B, H, Q, Q), x.view(Q, B, H, D).permute(1, 2, 0, 3))
+
+
+def test_the_input_of_baddbmm_that_counts_for_nothing(qkv: tuple[torch.Tensor, ...]) -> None:
+    q, k, v = (each.flatten(0, 1) for each in qkv)
+    kept: list[Any] = []
+
+    def program() -> None:
+        scores = torch.baddbmm(torch.full((B * H, Q, K), 7.0), q, k.mT, beta=0, alpha=0.5)
+        kept.append(scores.softmax(dim=-1))
+        torch.bmm(kept[0], v)
+
+    call = one(program)
+    exact(call, kept[0][:, None], v[:, None])
+    assert not call.given
+
+
+def test_scores_from_their_maximum(qkv: tuple[torch.Tensor, ...]) -> None:
+    """DANet: what is least alike has the most weight."""
+    call = attended(qkv, lambda s: (torch.max(s, -1, keepdim=True)[0].expand_as(s) - s).softmax(-1))
+    assert call.scale == -1
+    assert not call.given
+
+
+def test_keys_of_each_distance(qkv: tuple[torch.Tensor, ...]) -> None:
+    """Shaw: a product with positions is added, whichever comes first."""
+    q, positions = qkv[0], torch.randn(Q, K, D)
+    call = attended(qkv, lambda s: ((torch.einsum("bhqd,qkd->bhqk", q, positions) + s) / 2).softmax(-1))
+    assert torch.equal(call.k, qkv[1])
+
+
+def test_projections_are_products_too() -> None:
+    """XLNet: queries and keys are einsums with parameters, and are no heads that are mixed."""
+    x, w_q, w_k = torch.randn(Q, B, 6), torch.randn(6, H, D), torch.randn(6, H, D)
+    bias = torch.randn(H, D)
+    kept: list[Any] = []
+
+    def program() -> None:
+        q, k = torch.einsum("ibh,hnd->ibnd", x, w_q), torch.einsum("ibh,hnd->ibnd", x, w_k)
+        scores = torch.einsum("ibnd,jbnd->bnij", q + bias, k) * D**-0.5
+        kept.append(scores.softmax(dim=3))
+        torch.einsum("bnij,jbnd->ibnd", kept[0], k)
+        kept.append(q)
+
+    call = one(program)
+    exact(call, kept[0])
+    assert torch.equal(call.q, (kept[1] + bias).permute(1, 2, 0, 3))
+    right(call)
+
+
+def test_heads_that_are_mixed(qkv: tuple[torch.Tensor, ...]) -> None:
+    """Talking heads: scores and weights of all heads are mixed before and after the softmax."""
+    q, k, v = qkv
+    one_way, other_way = torch.randn(H, H), torch.randn(H, H)
+    kept: list[Any] = []
+
+    def program() -> None:
+        scores = torch.einsum("hg,bhij->bgij", one_way, q @ k.mT / 2)
+        kept.append(scores.masked_fill(~CAUSAL, -math.inf).softmax(-1))
+        torch.einsum("bhij,hg->bgij", kept[0], other_way) @ v
+
+    call = one(program)
+    assert torch.equal(call.weights, kept[0])
+    assert call.scale is None
+    assert call.unread == "the mixing of heads"
+    assert [given.name for given in call.given] == ["masked_fill"]
+    assert not call.findings
+
+
+def test_windows_folded_into_the_batch() -> None:
+    """Swin: the mask of each window is added to an unfolded batch, a bias of each head before."""
+    q, k = torch.randn(B * 2, H, Q, D), torch.randn(B * 2, H, Q, D)
+    bias, mask = torch.randn(H, Q, Q), torch.where(torch.rand(2, Q, Q) < 0.3, -100.0, 0.0)
+    kept: list[Any] = []
+
+    def swin() -> None:
+        attn = (q * D**-0.5) @ k.transpose(-2, -1)
+        attn = attn + bias.unsqueeze(0)
+        attn = attn.view(B, 2, H, Q, Q) + mask.unsqueeze(1).unsqueeze(0)
+        kept.append(nn.Softmax(dim=-1)(attn.view(-1, H, Q, Q)))
+        kept[0] @ k
+
+    call = one(swin)
+    exact(call, kept[0], k)
+    assert [tuple(given.values.shape) for given in call.given] == [(1, H, Q, Q), (B * 2, 1, Q, Q)]
+    assert not call.findings
+
+
+# The ways of a softmax.
+
+
+@pytest.mark.parametrize(
+    "softmax",
+    [
+        lambda x: x.exp() / x.exp().sum(-1, keepdim=True),
+        lambda x: torch.exp(x - x.max(dim=-1, keepdim=True).values) / torch.exp(x - x.max(-1, True)[0]).sum(3, True),
+        lambda x: (lambda e: e / (e.sum(dim=-1).unsqueeze(-1) + 1e-30))((x - x.max()).exp()),
+        lambda x: torch.exp(x - torch.logsumexp(x, dim=-1, keepdim=True)),
+        lambda x: F.log_softmax(x, dim=-1).exp(),
+        lambda x: torch.softmax(input=x, dim=-1),
+        lambda x: x.float().softmax(-1, dtype=torch.float32).type_as(x),
+        lambda x: torch.nan_to_num(torch.softmax(torch.clamp(x, min=-1e9), -1)),
+    ],
+)
+def test_ways_of_a_softmax(softmax: Any, qkv: tuple[torch.Tensor, ...]) -> None:
+    right(attended(qkv, lambda s: softmax((s / 2).masked_fill(~CAUSAL, -math.inf))))
+
+
+# The ways of a mask.
+
+MASK = torch.zeros(Q, K).masked_fill(~CAUSAL, -math.inf)
+
+
+def _assigned(scores: torch.Tensor, index: Any) -> torch.Tensor:
+    scores[index] = -math.inf
+    return scores
+
+
+def _added_in_place(scores: torch.Tensor) -> torch.Tensor:
+    scores += MASK
+    return scores
+
+
+def _in_a_view(scores: torch.Tensor) -> torch.Tensor:
+    scores.view(B * H, Q, K).masked_fill_(~CAUSAL, -math.inf)
+    return scores
+
+
+@pytest.mark.parametrize(
+    ("lay", "name", "convention"),
+    [
+        (lambda s: s.masked_fill(~CAUSAL, -math.inf), "masked_fill", "masked"),
+        (lambda s: s.masked_fill_(~CAUSAL, -1e9), "masked_fill", "masked"),
+        (lambda s: torch.where(CAUSAL, s, torch.tensor(-1e30)), "where", "attend"),
+        (lambda s: torch.where(~CAUSAL, torch.full_like(s, -1e30), s), "where", "masked"),
+        (lambda s: s.where(CAUSAL, torch.tensor(-math.inf)), "where", "attend"),
+        (lambda s: s + MASK, "added", "additive"),
+        (lambda s: MASK + s, "added", "additive"),
+        (lambda s: s - (-MASK), "added", "additive"),
+        (lambda s: torch.add(s, MASK), "added", "additive"),
+        (lambda s: s.add_(MASK), "added", "additive"),
+        (_added_in_place, "added", "additive"),
+        (lambda s: _assigned(s, ~CAUSAL.expand(B, H, Q, K)), "assigned", "masked"),
+        (lambda s: _assigned(s, (..., ~CAUSAL)), "assigned", "masked"),
+        (lambda s: _assigned(s, (slice(None), slice(None), ~CAUSAL)), "assigned", "masked"),
+        (_in_a_view, "masked_fill", "masked"),
+        (lambda s: s * CAUSAL - 1e10 * (1 - CAUSAL.float()), "added", "additive"),
+        (lambda s: (lambda t: t.masked_fill(t == 0, -math.inf))(s.tril(K - Q)), "masked_fill", "masked"),
+    ],
+)
+def test_ways_of_a_mask(lay: Any, name: str, convention: str, qkv: tuple[torch.Tensor, ...]) -> None:
+    call = attended(qkv, lambda s: lay(s / 2).softmax(-1))
+    assert [(given.name, given.convention) for given in call.given] == [(name, convention)]
+    right(call)
+
+
+def test_a_part_that_is_assigned_is_read_from_the_scores(qkv: tuple[torch.Tensor, ...]) -> None:
+    call = attended(qkv, lambda s: _assigned(s / 2, (1, slice(None), slice(None), slice(4, None))).softmax(-1))
+    (given,) = call.given
+    assert given.values[1, :, :, 4:].all()
+    assert given.values.sum() == H * Q * 3
+
+
+def test_a_mask_of_exp(qkv: tuple[torch.Tensor, ...]) -> None:
+    call = attended(qkv, lambda s: (lambda e: e / e.sum(-1, keepdim=True))((s / 2).exp() * CAUSAL))
+    assert call.scores is None
+    right(call)
+
+
+def test_a_soft_cap_and_scales_in_parts(qkv: tuple[torch.Tensor, ...]) -> None:
+    call = attended(qkv, lambda s: (30.0 * torch.tanh((s * 0.25).mul_(2) / 30.0) + MASK).softmax(-1))
+    assert call.softcap == 30.0
+    assert call.scale == pytest.approx(0.5)
+    right(call)
+
+
+def test_a_bias_that_is_scaled_with_the_scores(qkv: tuple[torch.Tensor, ...]) -> None:
+    """Transformer-XL: the product with positions is a bias, and the sum of both is scaled."""
+    q, positions = qkv[0], torch.randn(H, Q, D, K)
+
+    def write(scores: torch.Tensor) -> torch.Tensor:
+        scores = scores + torch.einsum("bhqd,hqdk->bhqk", q, positions)
+        return scores.mul_(0.5).masked_fill(~CAUSAL, -1e30).softmax(-1)
+
+    call = attended(qkv, write)
+    assert [given.name for given in call.given] == ["added", "masked_fill"]
+    right(call)
+
+
+def test_a_scale_of_each_head(qkv: tuple[torch.Tensor, ...]) -> None:
+    q, k, v = qkv
+    scale = torch.rand(H, 1, 1)
+    call = one(lambda: (q @ k.mT * scale).softmax(-1) @ v)
+    assert call.scale is None
+    assert call.unread is not None
+    assert not call.findings
+    assert call.weights is not None
+    assert torch.equal(call.weights, (q @ k.mT * scale).softmax(-1))
+
+
+def test_sinks_beside_the_scores(qkv: tuple[torch.Tensor, ...]) -> None:
+    """gpt-oss: a column of each head takes part in the softmax and is cut off again."""
+    q, k, v = qkv
+    sinks = torch.randn(H)
+    kept: list[Any] = []
+
+    def program() -> None:
+        scores = q @ k.mT / 2 + MASK
+        both = torch.cat([scores, sinks.reshape(1, -1, 1, 1).expand(B, -1, Q, -1)], dim=-1)
+        both = both - both.max(dim=-1, keepdim=True).values
+        kept.append(F.softmax(both, dim=-1, dtype=both.dtype)[..., :-1])
+        nn.functional.dropout(kept[0], p=0.0, training=False) @ v
+
+    call = one(program)
+    assert torch.equal(call.weights, kept[0])
+    assert call.unread is None
+    assert call.sinks is not None
+    assert torch.equal(call.sinks.expand(B, H, Q, 1), sinks.reshape(1, -1, 1, 1).expand(B, -1, Q, -1))
+    for copied in (call, kept_call(call)):
+        for trace, weights in zip(traces(copied), kept[0], strict=True):
+            mine = [trace.layer(0).head(head).weights for head in range(H)]
+            np.testing.assert_allclose(mine, weights.numpy(), atol=1e-6)
+    assert [given.convention for given in call.given] == ["additive"]
+    assert not call.findings
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda both: both * 2, lambda both: both + torch.randn(Q, K + 1), lambda both: both.tanh()],
+    ids=["scaled", "added", "capped"],
+)
+def test_sinks_that_are_changed_with_the_scores_are_not_guessed(change: Any, qkv: tuple[torch.Tensor, ...]) -> None:
+    q, k, v = qkv
+    call = one(lambda: change(torch.cat([q @ k.mT / 2, torch.zeros(B, H, Q, 1)], dim=-1)).softmax(-1)[..., :-1] @ v)
+    assert call.unread is not None
+    assert "what is beside the scores" in call.unread
+
+
+def test_a_query_that_sees_no_key_has_the_weights_that_its_fill_gives(qkv: tuple[torch.Tensor, ...]) -> None:
+    q, k, v = qkv
+    hidden = torch.zeros(B, 1, Q, K, dtype=torch.bool)
+    hidden[1, :, 2:] = True
+    weights = (q @ k.mT / 2).masked_fill(hidden, torch.finfo(torch.float32).min).softmax(-1)
+    with watch() as calls:
+        (q @ k.mT / 2).masked_fill(hidden, torch.finfo(torch.float32).min).softmax(-1) @ v
+    for trace, expected in zip(calls[0].traces, weights, strict=True):
+        mine = [trace.layer(0).head(head).weights for head in range(H)]
+        np.testing.assert_allclose(mine, expected.numpy(), atol=1e-6)
+
+
+def test_a_part_of_scores_and_of_weights(qkv: tuple[torch.Tensor, ...]) -> None:
+    """A cache longer than what it holds, and heads in two groups."""
+    q, k, v = qkv
+    kept: list[Any] = []
+
+    def cut() -> None:
+        scores = (q @ k.mT / 2 + MASK)[:, :, :, :4]
+        kept.append(scores.softmax(-1))
+        kept[0] @ v[:, :, :4]
+
+    call = one(cut)
+    exact(call, kept[0], v[:, :, :4])
+    assert torch.equal(call.k, k[:, :, :4])
+    assert not call.findings
+
+    def groups() -> None:
+        weights = (q.view(B, 1, H, Q, D) @ k.view(B, 1, H, K, D).mT / 2).softmax(-1)[:, 0]
+        kept.append(weights[:, 1:])
+        kept[1] @ v[:, 1:]
+
+    call = one(groups)
+    exact(call, kept[1], v[:, 1:])
+    assert torch.equal(call.q, q[:, 1:])
+
+
+def test_a_mask_through_data(qkv: tuple[torch.Tensor, ...]) -> None:
+    def write(scores: torch.Tensor) -> torch.Tensor:
+        scores = scores / 2
+        scores.data.masked_fill_(~CAUSAL, -math.inf)
+        return scores.softmax(-1)
+
+    right(attended(qkv, write))
+
+
+def test_numbers_that_cannot_be_looked_at(qkv: tuple[torch.Tensor, ...]) -> None:
+    """Attention under vmap or without numbers runs as it does unwatched, and is not told."""
+    q, k, v = qkv
+    scale = torch.tensor(0.5)
+    kept: list[Any] = []
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return (q @ k.mT * scale).softmax(-1) @ v
+
+    def program() -> None:
+        kept.append(torch.vmap(attend)(q, k, v))
+        on_meta = [each.to("meta") for each in (q, k, v)]
+        kept.append((on_meta[0] @ on_meta[1].mT * 0.5).softmax(-1) @ on_meta[2])
+
+    assert seen(program) == []
+    assert torch.equal(kept[0], torch.vmap(attend)(q, k, v))
+    assert kept[1].shape == q.shape
+
+
+# Bugs.
+
+
+@pytest.mark.filterwarnings("ignore:Implicit dimension choice")
+@pytest.mark.parametrize(
+    ("write", "code", "severity"),
+    [
+        (lambda s, v: (s / 2).softmax(-1) * CAUSAL @ v, "after-softmax", "error"),
+        (lambda s, v: (s / 2).softmax(-1).masked_fill(~CAUSAL, 0) @ v, "after-softmax", "error"),
+        (lambda s, v: (s / 2).softmax(-1).mul_(CAUSAL) @ v, "after-softmax", "error"),
+        (lambda s, v: torch.tril((s / 2).softmax(-1), K - Q) @ v, "after-softmax", "error"),
+        (lambda s, v: torch.where(CAUSAL, (s / 2).softmax(-1), 0.0) @ v, "after-softmax", "error"),
+        (
+            lambda s, v: (lambda w: w / w.sum(-1, keepdim=True))((s / 2).softmax(-1) * CAUSAL) @ v,
+            "after-softmax",
+            "note",
+        ),
+        (lambda s, v: (s / 2).softmax(-1).softmax(-1) @ v, "after-softmax", "error"),
+        (lambda s, v: (s / 2).softmax(-2) @ v, "axis", "error"),
+        (lambda s, v: (s / 2).softmax(1) @ v, "axis", "error"),
+        (lambda s, v: F.softmax(s / 2) @ v, "axis", "error"),
+        (lambda s, v: (s / 2).softmax(0) @ v, "axis", "error"),
+        (lambda s, v: (s / 2).softmax(-1).mT @ torch.ones(Q, 2), "axis", "note"),
+        (lambda s, v: s.softmax(-1) @ v, "unscaled", "note"),
+        (lambda s, v: (s / 2 + CAUSAL).softmax(-1) @ v, "added-bool", "error"),
+        (lambda s, v: (s / 2 + CAUSAL.float()).softmax(-1) @ v, "added-bool", "error"),
+        (lambda s, v: (s / 2 + CAUSAL.long()).softmax(-1) @ v, "added-bool", "error"),
+        (lambda s, v: (s / 2 * CAUSAL).softmax(-1) @ v, "no-mask", "error"),
+        (lambda s, v: (s / 2).tril(K - Q).softmax(-1) @ v, "no-mask", "error"),
+        (lambda s, v: (s / 2).masked_fill(~CAUSAL, 1e-9).softmax(-1) @ v, "no-mask", "error"),
+        (lambda s, v: (s / 2).masked_fill(~CAUSAL, 0).softmax(-1) @ v, "no-mask", "error"),
+        (lambda s, v: (5 * torch.tanh((s / 2 + MASK) / 5)).softmax(-1) @ v, "no-mask", "error"),
+    ],
+)
+def test_bugs(write: Any, code: str, severity: str, qkv: tuple[torch.Tensor, ...]) -> None:
+    q, k, v = qkv
+
+    class Attention(nn.Module):
+        def forward(self) -> None:
+            write(q @ k.mT, v)
+
+    call = one(Attention().eval())
+    assert found(call) == [(code, severity)]
+    assert call.weights is None or call.weights.shape == call.shape
+
+
+@pytest.mark.filterwarnings("ignore:Implicit dimension choice")
+def test_no_axis_given() -> None:
+    """Without an axis, nn.Softmax takes the first of three: the batch."""
+    x = torch.randn(B, Q, D)
+    assert found(one(lambda: nn.Softmax()(x @ x.mT / 2) @ x)) == [("axis", "error")]
+
+
+def test_scaled_twice(qkv: tuple[torch.Tensor, ...]) -> None:
+    q, k, v = qkv
+    call = one(lambda: ((q / D**0.5) @ k.mT / D**0.5).softmax(-1) @ v)
+    assert found(call) == [("unscaled", "error")]
+    call = one(lambda: ((q * D**-0.25) @ (k * D**-0.25).mT).softmax(-1) @ v)
+    assert not call.findings
+    q, k = torch.randn(Q, 6), torch.randn(K, 6)
+    call = one(lambda: (q @ k.T / 6**0.5 / 6**0.5).softmax(-1) @ k)
+    assert found(call) == [("unscaled", "error")]
+
+
+def test_dropout_left_on_on_purpose(qkv: tuple[torch.Tensor, ...]) -> None:
+    q, k, v = qkv
+
+    class Sampled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.drop = nn.Dropout(0.2)
+
+        def forward(self) -> None:
+            self.drop((q @ k.mT / 2).softmax(-1)) @ v
+
+    model = Sampled()
+    assert not one(model).findings
+    model.eval().drop.train()
+    assert found(one(model)) == [("dropout", "note")]
+    assert one(model.eval()).dropout == 0
+
+
+def test_no_bugs(qkv: tuple[torch.Tensor, ...]) -> None:
+    """What looks like a bug and is none."""
+    q, k, v = qkv
+    dead = CAUSAL.clone()
+    dead[0] = False
+    gate = torch.rand(H, 1, 1)
+    rows = torch.tensor([1.0, 1.0, 1.0, 0.0, 0.0])[:, None]
+
+    def masked(fill: float = -1e9, mask: torch.Tensor = dead) -> torch.Tensor:
+        return (q @ k.mT / 2).masked_fill(~mask, fill).softmax(-1)
+
+    for program in (
+        lambda: masked().masked_fill(~dead, 0.0) @ v,  # rows without keys are cleared
+        lambda: masked() * dead @ v,
+        lambda: masked() * rows @ v,  # queries that are padding
+        lambda: masked() * gate @ v,
+        lambda: (masked() * (torch.rand(B, H, Q, K) > 0.1) / 0.9) @ v,  # dropout by hand
+        lambda: masked() * torch.bernoulli(torch.full((B, H, Q, K), 0.9)) @ v,
+        lambda: masked(-100.0) @ v,
+        lambda: (q @ k.mT / 2 + torch.zeros(Q, K)).softmax(-1) @ v,
+        lambda: (q @ k.mT / 2 + torch.ones(Q, 1)).softmax(-1) @ v,
+        lambda: (lambda w: w / w.sum(-1, keepdim=True))((q @ k.mT / 2).softmax(-2) + 1e-8) @ v,  # slot attention
+        lambda: (q @ k.mT * 1.0).softmax(-1) @ v,
+        lambda: (lambda e: e / e.sum(-1, keepdim=True))((q @ k.mT / 2).softmax(-1) * dead.any(-1, True)) @ v,
+    ):
+        assert not one(program).findings
+
+
+# What is no attention.
+
+
+def test_no_attention() -> None:
+    x, y, w = torch.randn(B, Q, D), torch.randn(B, Q, D), nn.Parameter(torch.randn(D, K))
+    rows = torch.randn(K, D)
+    experts = torch.randn(B, Q, K, D)
+    with torch.no_grad():
+        programs: list[Callable[[], Any]] = [
+            lambda: F.softmax(x @ w, -1),  # a classifier
+            lambda: torch.softmax(F.linear(x, rows), -1) @ rows,  # a layer, not a product
+            lambda: torch.softmax(x @ w, -1) @ w.T,  # the words that a model may say, as an embedding
+            lambda: torch.einsum("bqk,bqkd->bqd", (x @ rows.T).softmax(-1), experts),  # a router
+            lambda: ((x @ rows.T).softmax(-1).unsqueeze(-1) * experts).sum(-2),
+            lambda: (x @ rows.T).softmax(-1).topk(2),
+            lambda: torch.multinomial((x[0] @ rows.T).softmax(-1), 1),  # sampling
+            lambda: x * (x @ y.mT).softmax(-1).sum(-1, keepdim=True),  # gating
+            lambda: F.cross_entropy(x[0] @ y[0].T, torch.arange(Q)),  # a contrastive loss
+            lambda: -(x[0] @ y[0].T).softmax(-1).diag().log().mean(),
+            lambda: (x @ y.mT).sigmoid() @ x,  # a product without a softmax
+            lambda: (-(x @ y.mT).softmax(-1) * (y @ x.mT).log_softmax(-1)).sum(-1),  # a distillation
+            lambda: x @ y.mT @ x,
+        ]
+        for program in programs:
+            assert seen(program) == []
+
+
+def test_two_attentions_of_one_product() -> None:
+    """Co-attention: each side attends to the other by the same scores; and the maps are multiplied."""
+    x, y = torch.randn(B, Q, D), torch.randn(B, K, D)
+    kept: list[Any] = []
+
+    def program() -> None:
+        scores = x @ y.mT
+        kept.extend((scores.softmax(2), scores.softmax(1)))
+        kept[0] @ y
+        kept[0] @ kept[1].mT @ x
+
+    (call,) = seen(program)
+    exact(call, kept[0][:, None], y[:, None])
+
+    def both() -> None:
+        scores = x @ y.mT
+        kept.extend((scores.softmax(2), scores.softmax(1)))
+        kept[2] @ y
+        kept[3].mT @ x
+
+    first, second = seen(both)
+    exact(first, kept[2][:, None], y[:, None])
+    exact(second, kept[3].mT[:, None], x[:, None])
+
+
+def test_weights_of_two_softmaxes(qkv: tuple[torch.Tensor, ...]) -> None:
+    """The differential transformer: the values meet the difference of two attentions."""
+    q, k, v = qkv
+    kept: list[Any] = []
+
+    def program() -> None:
+        kept.append((q @ k.mT / 2).softmax(-1))
+        kept.append((q @ -k.mT / 2).softmax(-1))
+        (kept[0] - 0.2 * kept[1]) @ v
+
+    first, second = seen(program)
+    for call, weights in ((first, kept[0]), (second, kept[1])):
+        assert torch.equal(call.weights, weights)
+        assert torch.equal(call.v, v)
+        assert call.unread == "what is added to the weights"
+        assert not call.findings
+
+
+def test_a_mask_that_multiplies_before_and_after(qkv: tuple[torch.Tensor, ...]) -> None:
+    """AllenNLP: masked scores are 0, their weights too, and rows are normalised again: all of it is right."""
+
+    def write(scores: torch.Tensor) -> torch.Tensor:
+        weights = torch.softmax(scores / 2 * CAUSAL, dim=-1) * CAUSAL
+        return weights / (weights.sum(dim=-1, keepdim=True) + 1e-13)
+
+    assert found(attended(qkv, write)) == [("after-softmax", "note")]
+
+
+def test_told_once(qkv: tuple[torch.Tensor, ...]) -> None:
+    """Weights that meet values and positions are one attention."""
+    q, k, v = qkv
+    positions = torch.randn(K, D)
+
+    def program() -> None:
+        weights = (q @ k.mT / 2).softmax(-1)
+        weights @ v + weights @ positions
+
+    assert len(seen(program)) == 1
+
+
+# What is promised to the program.
+
+
+def test_nothing_is_kept(qkv: tuple[torch.Tensor, ...]) -> None:
+    """Tensors end when the program lets them go, however long the chain of products was."""
+    q, k, v = qkv
+    alive: list[weakref.ref[torch.Tensor]] = []
+    kept: list[torch.Tensor] = []
+
+    def squares() -> list[torch.Tensor]:
+        return [
+            each
+            for each in gc.get_objects()
+            if type(each) is torch.Tensor and not each.is_nested and each.shape == (6, 6)
+        ]
+
+    others = squares()  # of other tests; they are held, so that no new tensor has an id of theirs
+    before = {id(each) for each in others}
+
+    def program() -> None:
+        scores = q @ k.mT / 2
+        weights = scores.softmax(-1)
+        alive.extend(weakref.ref(each) for each in (scores, weights))
+        weights @ v
+        del scores, weights
+        assert [each() for each in alive] == [None, None]
+        x = torch.randn(37, 37)  # a shape that no other test leaves behind
+        for _ in range(20):
+            x = x @ x * 0.1
+            alive.append(weakref.ref(x))
+        gc.collect()
+        kept.extend(each for each in squares() if id(each) not in before)
+
+    calls = []
+    with watching(lambda call: calls.append(call.shape)):
+        program()
+    assert calls == [(B, H, Q, K)]
+    assert len({each.data_ptr() for each in kept}) < 5
+
+
+@pytest.mark.parametrize("guard", [torch.inference_mode, torch.no_grad, torch.enable_grad])
+def test_modes(guard: Any, qkv: tuple[torch.Tensor, ...]) -> None:
+    q, k, v = qkv
+
+    def program() -> None:
+        with guard():
+            scores = (q @ k.mT).div_(2)
+            scores.masked_fill_(~CAUSAL, -math.inf)
+            scores.softmax(-1) @ v
+
+    call = one(program)
+    with torch.no_grad():
+        exact(call, (q @ k.mT / 2).masked_fill(~CAUSAL, -math.inf).softmax(-1), v)
+
+
+def test_half_precision_and_autocast(qkv: tuple[torch.Tensor, ...]) -> None:
+    q, k, v = qkv
+
+    def program() -> None:
+        with torch.autocast("cpu", torch.bfloat16):
+            scores = q @ k.mT / 2
+            torch.softmax(scores.float() + MASK, -1).to(v.dtype) @ v
+
+    call = one(program)
+    assert call.given[0].convention == "additive"
+    assert not call.findings
+    assert np.allclose(recomputed(call).numpy(), call.weights.double().numpy(), atol=1e-2)
+
+
+def test_queries_that_are_the_keys(qkv: tuple[torch.Tensor, ...]) -> None:
+    """A tensor that was followed before is both factors, itself or by two products."""
+    x = qkv[0] * 1.5
+    wide = torch.randn(D, D)
+    right(one(lambda: (x * 0.5 @ x.mT).softmax(-1) @ x))
+
+    def itself() -> None:
+        y = x * 0.8
+        (y @ y.mT / 2).softmax(-1) @ y
+
+    def projected() -> None:
+        y = x * 0.8
+        q, k = y @ wide, y @ wide.T
+        weights = (q @ k.mT / 2).softmax(-1)
+        weights @ y
+
+    for program in (itself, projected):
+        call = one(program)
+        assert call.shape == (B, H, Q, Q)
+        assert call.weights is not None
+        assert call.q is not None
+        assert call.k is not None
+        assert torch.allclose(recomputed(call), call.weights.double(), atol=1e-6)

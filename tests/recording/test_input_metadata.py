@@ -1,0 +1,186 @@
+"""What the inputs of modules say of a batch: which keys are padding, and where documents begin."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from attncli.analysis.calls import watch
+from attncli.analysis.calls.passes import Pass
+from attncli.recording.input_metadata import documents
+from attncli.recording.told import Told
+from attncli.recording.watch import watching
+
+IDS = torch.tensor([[5, 3, 7, 2, 9, 4], [5, 3, 0, 7, 0, 0], [5, 3, 0, 0, 0, 0]])
+
+
+class Heard(Pass):
+    """What is said, of no calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[Told] = []
+
+    def tell(self, told: Told) -> None:
+        self.told.append(told)
+
+
+def told_by(module: nn.Module, *args: Tensor, **kwargs: Tensor) -> list[Told]:
+    heard = Heard()
+    with watching(lambda _: None, listener=heard):
+        module(*args, **kwargs)
+    return heard.told
+
+
+def test_an_embedding_says_which_words_are_padding_at_the_ends() -> None:
+    (told,) = told_by(nn.Embedding(10, 4, padding_idx=0), IDS)
+    assert told.kind == "tokens"
+    expected = [[1] * 6, [1] * 4 + [0] * 2, [1] * 2 + [0] * 4]  # the 0 between two words is a word
+    assert told.values.tolist() == expected
+    (told,) = told_by(nn.Embedding(10, 4, padding_idx=0), IDS.flip(1))
+    assert told.values.tolist() == [row[::-1] for row in expected]
+
+
+@pytest.mark.parametrize(
+    ("module", "ids"),
+    [(nn.Embedding(10, 4), IDS), (nn.Embedding(10, 4, 0), IDS[0, :1])],
+)
+def test_an_embedding_that_says_nothing(module: nn.Module, ids: Tensor) -> None:
+    assert told_by(module, ids) == []
+
+
+def test_an_embedding_says_that_nothing_is_padding() -> None:
+    (told,) = told_by(nn.Embedding(10, 4, padding_idx=0), IDS[:1])
+    assert (told.kind, told.values.tolist()) == ("unpadded", [[1] * 6])
+
+
+@pytest.mark.parametrize(
+    ("positions", "expected"),
+    [
+        ([0, 1, 2, 3, 0, 1], [0, 0, 0, 0, 1, 1]),
+        ([0, 1, 0, 1, 2, 0, 0, 0], [0, 0, 1, 1, 1, -1, -1, -1]),  # and padding
+        ([0, 0, 0, 0, 1, 2], None),  # padding on the left
+        ([0, 1, 2, 3, 4, 5], None),
+        ([1, 1, 1, 0, 1, 2], None),
+        ([3, 4, 5, 6], None),  # behind a cache
+        ([0, 2, 4, 0, 2, 4], None),
+    ],
+)
+def test_positions_that_begin_again_are_documents(positions: list[int], expected: list[int] | None) -> None:
+    told = documents(np.array([positions]))
+    assert (told and told.values[0].tolist()) == expected
+
+
+class Packed(nn.Module):
+    def forward(self, x: Tensor, mask: Tensor | None = None, position_ids: Tensor | None = None) -> Tensor:
+        return F.scaled_dot_product_attention(x, x, x, mask, is_causal=mask is None)
+
+
+POSITIONS = torch.tensor([[0, 1, 2, 0, 1, 2, 3]])
+X = torch.randn(2, 2, 7, 4)
+APART = torch.tensor([0, 0, 0, 1, 1, 1, 1])
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_documents_that_attend_to_others_are_found(is_named: bool) -> None:
+    with watch() as calls:
+        for _ in range(2):
+            Packed()(X, position_ids=POSITIONS) if is_named else Packed()(X, None, POSITIONS)
+    (finding,) = calls.findings
+    crossing = sum(APART[i] != APART[j] for i in range(7) for j in range(i + 1))
+    assert (finding.code, finding.severity, finding.count) == ("document", "error", 2 * crossing)
+    assert finding.cells[0] == (3, 0)
+
+
+@pytest.mark.parametrize(("name", "is_known"), [("wpe", True), ("pos_embedding", True), ("hours", False)])
+def test_an_embedding_of_positions_is_known_by_its_name(name: str, is_known: bool) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = nn.ModuleDict({name: nn.Embedding(8, 4)})
+
+        def forward(self, numbers: Tensor) -> Tensor:
+            x = self.parts[name](numbers)[:, None]
+            return F.scaled_dot_product_attention(x, x, x, is_causal=True)
+
+    with watch() as calls:
+        Model()(POSITIONS)
+        Model()(torch.arange(7)[None])
+    assert [one.code for one in calls.findings] == ["document"] * is_known
+
+
+def test_a_picture_whose_columns_begin_again_is_no_error() -> None:
+    with watch() as calls:
+        Packed()(X[:, :, :6], torch.ones(6, 6, dtype=torch.bool), torch.tensor([[0, 1, 2, 0, 1, 2]]))
+    assert [(one.code, one.severity) for one in calls.findings] == [("document", "note")]
+
+
+def test_documents_that_are_kept_apart_are_right_and_so_is_one() -> None:
+    mask = torch.ones(7, 7, dtype=torch.bool).tril() & (APART[:, None] == APART)
+    with watch() as calls:
+        Packed()(X, mask, POSITIONS)
+        Packed()(X, position_ids=torch.arange(7)[None])
+    assert [one.code for one in calls.findings if one.severity == "error"] == []
+
+
+def test_documents_of_one_step_are_not_those_of_the_next() -> None:
+    """The second step has other documents, and masks for them."""
+
+    class Rotary(nn.Module):
+        def forward(self, position_ids: Tensor) -> Tensor:
+            return position_ids
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rotary, self.attention = Rotary(), Packed()
+
+        def forward(self, starts: list[int]) -> Tensor:
+            positions = torch.cat([torch.arange(length) for length in starts])
+            document = torch.repeat_interleave(torch.arange(len(starts)), torch.tensor(starts))
+            self.rotary(positions)
+            return self.attention(X, torch.ones(7, 7, dtype=torch.bool).tril() & (document[:, None] == document))
+
+    model = Model()
+    with watch() as calls:
+        for starts in ([3, 4], [5, 2], [2, 2, 3]):
+            model(starts)
+    assert [one for one in calls.findings if one.severity == "error"] == []
+
+
+class Reading(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(10, 4, padding_idx=0)
+
+    def forward(self, ids: Tensor, mask: Tensor | None) -> Tensor:
+        x = self.words(ids)[:, None]
+        return F.scaled_dot_product_attention(x, x, x, None if mask is None else mask[:, None, None, :])
+
+
+@pytest.mark.parametrize(
+    ("mask", "code"),
+    [
+        (IDS != 9, "pad"),  # hides another key
+        (torch.ones_like(IDS) > 0, "pad"),
+        (None, "pad"),
+        (torch.tensor([[1] * 6, [1] * 4 + [0] * 2, [1] * 2 + [0] * 4]) > 0, None),
+        (torch.tensor([[1] * 2 + [0] * 4, [1] * 6, [1] * 4 + [0] * 2]) > 0, "batch"),
+        (torch.tensor([[1] * 6, [0] * 2 + [1] * 4, [0] * 4 + [1] * 2]) > 0, "padding-side"),
+    ],
+)
+def test_a_mask_is_held_against_the_padding_of_the_words(mask: Tensor | None, code: str | None) -> None:
+    with watch() as calls:
+        for _ in range(2):
+            Reading()(IDS, mask)
+    assert {one.code for one in calls.findings} - {"varies"} == ({code} if code else set())
+    if code is None:
+        calls.check("pad")
+
+
+def test_the_words_say_what_pad_is() -> None:
+    with watch() as calls:
+        Reading()(IDS, None)
+    with pytest.raises(AssertionError, match="pad: attends to padding in 12 cells, in batch rows 1-2"):
+        calls.check("pad")

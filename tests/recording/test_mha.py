@@ -1,0 +1,199 @@
+"""What is read of nn.MultiheadAttention and of the layers around it gives their outputs again, by plain operations."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from live_calls import recomputed, weighed
+from torch import Tensor, nn
+
+from attncli.recording.attention_call import Call
+from attncli.recording.watch import watching
+
+BATCH, QUERIES, KEYS, WIDTH, HEADS = 3, 6, 6, 16, 4
+X = torch.randn(BATCH, QUERIES, WIDTH, generator=torch.Generator().manual_seed(0))
+PADDING = torch.arange(KEYS) >= torch.tensor([6, 4, 5])[:, None]
+LATER = torch.ones(QUERIES, KEYS, dtype=torch.bool).triu(1)
+BIAS = torch.randn(BATCH * HEADS, QUERIES, KEYS, generator=torch.Generator().manual_seed(1))
+MASKS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "padding": {"key_padding_mask": PADDING},
+    "later": {"attn_mask": LATER},
+    "both": {"attn_mask": LATER, "key_padding_mask": PADDING},
+    "bias": {"attn_mask": BIAS},
+    "bias and padding": {"attn_mask": BIAS, "key_padding_mask": PADDING.float().mul(-1e9)},
+    "hint": {"attn_mask": LATER, "is_causal": True},
+}
+
+
+def seen(run: Callable[[], Any]) -> tuple[list[Call], list[Tensor], Any]:
+    """Return the calls, weights·V of what each says, and what the program computed."""
+    calls, attended = [], []
+
+    def take(call: Call) -> None:
+        calls.append(call)
+        attended.append(weighed(call).transpose(1, 2).flatten(2))
+
+    with watching(take):
+        output = run()
+    return calls, attended, output
+
+
+def attention(**options: Any) -> nn.MultiheadAttention:
+    torch.manual_seed(2)
+    return nn.MultiheadAttention(WIDTH, HEADS, **options)
+
+
+@pytest.mark.parametrize("masks", MASKS)
+@pytest.mark.parametrize("is_batch_first", [True, False])
+@pytest.mark.parametrize(("is_training", "has_grad"), [(True, True), (False, True), (False, False)])
+@pytest.mark.parametrize("needs_weights", [True, False])
+def test_a_module_is_read_whole(
+    masks: str, is_batch_first: bool, is_training: bool, has_grad: bool, needs_weights: bool
+) -> None:
+    module = attention(batch_first=is_batch_first).train(is_training)
+    x = X if is_batch_first else X.transpose(0, 1)
+    with torch.set_grad_enabled(has_grad):
+        (call,), (attended,), (output, _) = seen(lambda: module(x, x, x, need_weights=needs_weights, **MASKS[masks]))
+    expected = output if is_batch_first else output.transpose(0, 1)
+    torch.testing.assert_close(module.out_proj(attended), expected)
+    assert call.shape == (BATCH, HEADS, QUERIES, KEYS)
+    assert call.is_training is is_training
+    assert call.output is not None
+    assert torch.equal(call.output, expected)
+
+
+def test_keys_that_are_no_tokens_and_widths_of_their_own() -> None:
+    module = attention(batch_first=True, add_bias_kv=True, add_zero_attn=True, kdim=8, vdim=12)
+    key, value = torch.randn(BATCH, 5, 8), torch.randn(BATCH, 5, 12)
+    padding = PADDING[:, :5].float().mul(-1e9)
+    (call,), _, (_, weights) = seen(
+        lambda: module(X, key, value, attn_mask=BIAS[..., :5], key_padding_mask=padding, average_attn_weights=False)
+    )
+    assert call.shape == (BATCH, HEADS, QUERIES, 7)
+    torch.testing.assert_close(recomputed(call).to(weights), weights)
+    assert call.weights is not None
+    assert torch.equal(call.weights, weights)
+
+
+def test_no_batch() -> None:
+    module = attention()
+    (call,), _, (_, weights) = seen(lambda: module(X[1], X[1], X[1], key_padding_mask=PADDING[1]))
+    assert call.shape == (1, HEADS, QUERIES, KEYS)
+    torch.testing.assert_close(recomputed(call).mean(1)[0].to(weights), weights)
+
+
+def test_the_function_alone() -> None:
+    module = attention()
+    x = X.transpose(0, 1)
+
+    def run() -> Any:
+        return F.multi_head_attention_forward(
+            x, x, x, WIDTH, HEADS, module.in_proj_weight, module.in_proj_bias, None, None, False, 0.0,
+            module.out_proj.weight, module.out_proj.bias, key_padding_mask=PADDING,
+        )  # fmt: skip
+
+    (call,), (attended,), (output, _) = seen(run)
+    torch.testing.assert_close(module.out_proj(attended), output.transpose(0, 1))
+    assert call.api == "mha"
+
+
+def test_a_hint_takes_the_place_of_a_mask_or_does_nothing() -> None:
+    """The mask hides nothing; whether the hint hides what is later is read from the output."""
+    nothing = torch.zeros(QUERIES, KEYS, dtype=torch.bool)
+    for is_training, has_grad, needs_weights in itertools.product([True, False], repeat=3):
+        module = attention(batch_first=True).train(is_training)
+        with torch.set_grad_enabled(has_grad):
+            (call,), (attended,), (output, _) = seen(
+                lambda module=module, needs=needs_weights: module(
+                    X, X, X, attn_mask=nothing, is_causal=True, need_weights=needs
+                )
+            )
+        torch.testing.assert_close(module.out_proj(attended), output)
+        assert [mask.name for mask in call.unused] == (["attn_mask"] if call.is_causal else [])
+
+
+def test_a_hint_without_a_mask_hides_nothing_in_the_fast_path() -> None:
+    module = attention(batch_first=True).eval()
+    with torch.no_grad():
+        (call,), (attended,), (output, _) = seen(lambda: module(X, X, X, is_causal=True))
+    torch.testing.assert_close(module.out_proj(attended), output)
+    assert [finding.code for finding in call.findings] == ["no-mask"]
+
+
+def encoder(**options: Any) -> nn.TransformerEncoder:
+    torch.manual_seed(3)
+    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 32, batch_first=True, **options)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=not options.get("norm_first", False))
+
+
+def by_hand(encoder: nn.TransformerEncoder, attended: list[Tensor]) -> Tensor:
+    """Return the output of layers whose attention is known."""
+    x = X
+    for layer, each in zip(encoder.layers, attended, strict=True):
+        assert isinstance(layer, nn.TransformerEncoderLayer)
+        forward = lambda y, layer=layer: layer.linear2(layer.linear1(y).relu())  # noqa: E731
+        if layer.norm_first:
+            x = x + layer.self_attn.out_proj(each)
+            x = x + forward(layer.norm2(x))
+        else:
+            x = layer.norm1(x + layer.self_attn.out_proj(each))
+            x = layer.norm2(x + forward(x))
+    return x
+
+
+@pytest.mark.parametrize("is_norm_first", [True, False])
+@pytest.mark.parametrize("has_grad", [True, False])
+@pytest.mark.parametrize(
+    "masks",
+    [{}, {"mask": LATER}, {"src_key_padding_mask": PADDING}, {"mask": LATER, "src_key_padding_mask": PADDING}],
+    ids=["none", "later", "padding", "both"],
+)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype")
+def test_every_path_of_an_encoder_is_read_whole(is_norm_first: bool, has_grad: bool, masks: dict[str, Tensor]) -> None:
+    layers = encoder(norm_first=is_norm_first).eval()
+    with torch.set_grad_enabled(has_grad):
+        calls, attended, output = seen(lambda: layers(X, **masks))
+        expected = by_hand(layers, attended)
+    known = ~PADDING if "src_key_padding_mask" in masks else torch.ones_like(PADDING)
+    torch.testing.assert_close(output[known], expected[known])
+    assert [call.place.module for call in calls] == ["layers.0.self_attn", "layers.1.self_attn"]
+
+
+def test_the_fast_path_of_a_layer_takes_a_bias_for_booleans() -> None:
+    layers = encoder().eval()
+    bias = torch.zeros(QUERIES, KEYS)
+    bias[:, 1] = 0.5
+    with torch.no_grad():
+        calls, attended, output = seen(lambda: layers(X, mask=bias))
+        torch.testing.assert_close(output, by_hand(layers, attended))
+    assert [finding.code for finding in calls[0].findings] == ["missing"]
+    assert [finding.count for finding in calls[0].findings] == [QUERIES]
+
+
+def test_a_transformer_has_three_kinds_of_attention() -> None:
+    torch.manual_seed(4)
+    model = nn.Transformer(WIDTH, HEADS, 1, 1, 32, batch_first=True)
+    calls, _, _ = seen(lambda: model(X, X[:, :4], tgt_mask=LATER[:4, :4], memory_key_padding_mask=PADDING))
+    assert [
+        (call.place.module, call.shape[2:], [mask.name for mask in (*call.given, *call.unused)]) for call in calls
+    ] == [
+        ("encoder.layers.0.self_attn", (6, 6), []),
+        ("decoder.layers.0.self_attn", (4, 4), ["attn_mask"]),
+        ("decoder.layers.0.multihead_attn", (4, 6), ["key_padding_mask"]),
+    ]
+
+
+def test_a_layer_with_an_attention_of_its_own_is_seen() -> None:
+    class Own(nn.MultiheadAttention):
+        def forward(self, query: Tensor, *args: Any, **kwargs: Any) -> Any:
+            return F.scaled_dot_product_attention(query, query, query), None
+
+    layers = encoder().eval()
+    for layer in layers.layers:
+        layer.self_attn = Own(WIDTH, HEADS, batch_first=True)
+    calls, _, _ = seen(lambda: layers(X))
+    assert [call.api for call in calls] == ["sdpa", "sdpa"]

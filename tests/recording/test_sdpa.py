@@ -1,0 +1,130 @@
+"""What is read of a call of scaled_dot_product_attention gives its output again, by plain operations."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from live_calls import weighed
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from attncli.recording.attention_call import Call
+from attncli.recording.watch import watching
+
+
+def seen(*tensors: torch.Tensor, **options: object) -> tuple[Call, torch.Tensor]:
+    calls: list[Call] = []
+    with watching(calls.append):
+        output = F.scaled_dot_product_attention(*tensors, **options)  # type: ignore[arg-type]
+    (call,) = calls
+    return call, output
+
+
+def heads(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+CASES = {
+    "plain": ((2, 4, 5, 8), {}),
+    "causal": ((2, 4, 5, 8), {"is_causal": True}),
+    "scale": ((2, 4, 5, 8), {"scale": 0.3}),
+    "padding": ((2, 4, 5, 8), {"attn_mask": torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]]).bool()[:, None, None]}),
+    "bias": ((2, 4, 5, 8), {"attn_mask": heads(4, 5, 5)}),
+    "keys alone": ((2, 4, 5, 8), {"attn_mask": heads(1, 5)}),
+    "no heads": ((3, 5, 8), {"attn_mask": heads(3, 1, 5)}),
+    "no batch": ((5, 8), {"attn_mask": heads(5, 5)}),
+    "two batch axes": ((2, 3, 4, 5, 8), {"attn_mask": heads(2, 1, 1, 1, 5)}),
+    "two batch axes, one mask": ((2, 3, 4, 5, 8), {"attn_mask": heads(5, 5)}),
+    "upper left": ((2, 4, 5, 8), {"attn_mask": causal_upper_left(5, 5)}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_call_is_read_whole(name: str) -> None:
+    shape, options = CASES[name]
+    x = heads(*shape)
+    call, output = seen(x, 2 * x, 3 * x, **options)
+    torch.testing.assert_close(weighed(call).reshape(output.shape), output)
+    assert call.api == "sdpa"
+    assert call.output is not None
+    assert torch.equal(call.output.reshape(output.shape), output)
+
+
+def test_fewer_key_heads_and_more_keys() -> None:
+    q, k = heads(2, 4, 5, 8), heads(2, 2, 7, 8)
+    mask = causal_lower_right(5, 7)
+    call, output = seen(q, k, 2 * k, attn_mask=mask, enable_gqa=True)
+    assert call.shape == (2, 4, 5, 7)
+    assert call.k is not None
+    assert call.k.shape == (2, 2, 7, 8)
+    torch.testing.assert_close(weighed(call), output)
+
+
+class Grouped(torch.nn.Module):
+    """What transformers makes of one query whose four heads share two, and a mask."""
+
+    num_key_value_groups = 2
+    is_causal = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(num_attention_heads=4)
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = sdpa_attention_forward(self, q, k, 2 * k, mask)[0]
+        return output
+
+
+@pytest.mark.parametrize("mask_heads", [1, 4])
+def test_heads_that_transformers_lays_along_the_queries_are_heads(mask_heads: int) -> None:
+    q, k = heads(2, 4, 1, 8), heads(2, 2, 7, 8)
+    mask = heads(2, mask_heads, 1, 7) > 0
+    calls: list[Call] = []
+    with watching(calls.append):
+        output = Grouped()(q, k, mask)
+    (call,) = calls
+    assert call.shape == (2, 4, 1, 7)
+    assert call.q is not None
+    assert torch.equal(call.q, q)
+    torch.testing.assert_close(weighed(call), output.transpose(1, 2))
+    assert call.output is not None
+    assert torch.equal(call.output, output.transpose(1, 2))
+
+
+def test_queries_of_a_model_with_grouped_heads_stay_queries() -> None:
+    q, k = heads(2, 4, 2, 8), heads(2, 2, 7, 8)
+    calls: list[Call] = []
+    with watching(calls.append):
+        Grouped()(q, k, heads(2, 1, 2, 7) > 0)
+    assert calls[0].shape == (2, 4, 2, 7)
+
+
+def test_a_mask_is_the_programs_own_tensor() -> None:
+    x, mask = heads(2, 4, 5, 8), torch.ones(2, 1, 5, 5, dtype=torch.bool)
+    call, _ = seen(x, x, x, attn_mask=mask)
+    (given,) = call.given
+    assert given.handed is mask
+    assert given.values.data_ptr() == mask.data_ptr()
+    assert given.convention == "attend"
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype")
+def test_nested_tensors_attend_to_their_own_tokens() -> None:
+    x = torch.nested.nested_tensor([heads(3, 8), heads(5, 8)], layout=torch.jagged)
+    q = x.unflatten(-1, [2, 4]).transpose(1, 2)
+    call, output = seen(q, q, q)
+    assert call.shape == (2, 2, 5, 5)
+    for row, expected in zip(weighed(call), output.unbind(), strict=True):
+        torch.testing.assert_close(row[:, : expected.shape[-2]], expected)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_under_vmap_the_runs_are_the_batch() -> None:
+    x, mask = heads(3, 2, 4, 5, 8), heads(3, 5, 5)
+    calls: list[Call] = []
+    with watching(calls.append):
+        output = torch.vmap(lambda x, mask: F.scaled_dot_product_attention(x, x, x, attn_mask=mask))(x, mask)
+    (call,) = calls
+    assert call.shape == (6, 4, 5, 5)
+    torch.testing.assert_close(weighed(call), output.flatten(0, 1))

@@ -1,0 +1,554 @@
+"""Watching a program changes no bit of it, and sees it in every thread and under every wrapper of torch."""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from torch.nn.attention.flex_attention import flex_attention
+from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
+
+from attncli import watch
+from attncli.recording.attention_call import Call
+from attncli.recording.notes import Notes
+from attncli.recording.watch import Enough, _Thread, watching
+
+WIDTH = 16
+
+
+class Attention(nn.Module):
+    """Self-attention, with dropout in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.project(x).unflatten(-1, (3, 2, -1)).permute(2, 0, 3, 1, 4)
+        dropped = 0.1 if self.training else 0.0
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropped).transpose(1, 2).flatten(2)
+
+
+class Model(nn.Module):
+    """Layers of both kinds, and one that is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([Attention(), Attention()])
+        self.own = nn.MultiheadAttention(WIDTH, 2, dropout=0.1, batch_first=True)
+        self.apart = nn.MultiheadAttention(WIDTH, 2, dropout=0.1, batch_first=True, kdim=WIDTH, vdim=WIDTH // 2)
+        self.layer = nn.TransformerEncoderLayer(WIDTH, 2, 32, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in [*self.blocks, self.blocks[0]]:
+            x = x + block(x)
+        x = x + self.own(x, x, x)[0]
+        x = x + self.apart(x, x, x[..., : WIDTH // 2])[0]
+        return self.layer(x)
+
+
+CALLS = 6  # of one forward
+
+
+def made() -> tuple[Model, Tensor]:
+    torch.manual_seed(5)
+    return Model(), torch.randn(2, 7, WIDTH)
+
+
+def trained(**options: Any) -> list[Tensor]:
+    model, x = made()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    return [model(x), *model.parameters(), *(p.grad for p in model.parameters() if p.grad is not None)]
+
+
+def evaluated() -> list[Tensor]:
+    model, x = made()
+    return [model.eval()(x)]
+
+
+def without_gradients() -> list[Tensor]:
+    with torch.no_grad():
+        return evaluated()
+
+
+def in_inference_mode() -> list[Tensor]:
+    with torch.inference_mode():
+        return evaluated()
+
+
+def in_half_precision() -> list[Tensor]:
+    model, x = made()
+    return [model.eval().bfloat16()(x.bfloat16())]
+
+
+def under_autocast() -> list[Tensor]:
+    with torch.autocast("cpu", torch.bfloat16):
+        model, x = made()
+        outputs = [model(x), model(x)]
+    sum(output.float().mean() for output in outputs).backward()  # type: ignore[union-attr]
+    grads = [parameter.grad for parameter in model.parameters()]
+    assert all(grad is not None for grad in grads)
+    return [*outputs, *grads]  # type: ignore[list-item]
+
+
+def checkpointed(is_reentrant: bool) -> list[Tensor]:
+    model, x = made()
+    x.requires_grad_()
+    output = checkpoint(model, x, use_reentrant=is_reentrant)
+    assert isinstance(output, Tensor)
+    torch.autograd.backward(output.square().mean())
+    assert x.grad is not None
+    return [output, x.grad]
+
+
+def of_torch_func() -> list[Tensor]:
+    model, x = made()
+    model.eval()
+    parameters = dict(model.named_parameters())
+    run = lambda x: torch.func.functional_call(model, parameters, (x[None],)).square().mean()  # noqa: E731
+    return [torch.func.grad(run)(x[0]), torch.func.vmap(torch.func.grad(run))(x)]
+
+
+def in_another_thread() -> list[Tensor]:
+    found: list[Tensor] = []
+    thread = threading.Thread(target=lambda: found.extend(evaluated()))
+    thread.start()
+    thread.join()
+    return found
+
+
+def with_hooks_of_its_own() -> list[Tensor]:
+    model, x = made()
+    model.own.register_forward_pre_hook(lambda _, args: (args[0] * 2, *args[1:]))
+    model.layer.register_full_backward_hook(lambda _, inputs, outputs: (inputs[0] * 3,))
+    x.requires_grad_()
+    output = model(x)
+    output.sum().backward()
+    assert x.grad is not None
+    return [output, x.grad]
+
+
+class Counting(TorchFunctionMode):
+    """A mode of the program's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(getattr(func, "__name__", str(func)))
+        return func(*args, **(kwargs or {}))
+
+
+def under_a_mode_of_its_own() -> list[Tensor]:
+    model, x = made()
+    with torch.no_grad(), Counting() as mode:
+        output = model.eval()(x)
+    return [output, torch.tensor(list("\n".join(mode.names).encode()))]
+
+
+def with_counted_operations() -> list[Tensor]:
+    model, x = made()
+    with FlopCounterMode(display=False) as counter:
+        output = model(x)
+    return [output, torch.tensor(counter.get_total_flops())]
+
+
+class Own(Tensor):
+    """A tensor of the program's own."""
+
+
+def of_its_own_tensors() -> list[Tensor]:
+    model, x = made()
+    output = model.eval()(x.as_subclass(Own))
+    assert type(output) is Own
+    return [output.as_subclass(Tensor)]
+
+
+PROGRAMS: dict[str, tuple[Callable[[], list[Tensor]], int]] = {
+    "trained": (trained, 3 * CALLS),
+    "evaluated": (evaluated, CALLS),
+    "without gradients": (without_gradients, CALLS),
+    "in inference mode": (in_inference_mode, CALLS),
+    "in half precision": (in_half_precision, CALLS),
+    "under autocast": (under_autocast, 2 * CALLS),
+    "checkpointed": (lambda: checkpointed(True), CALLS),
+    "checkpointed anew": (lambda: checkpointed(False), CALLS),
+    "of torch.func": (of_torch_func, 2 * CALLS),
+    "in another thread": (in_another_thread, CALLS),
+    "with hooks of its own": (with_hooks_of_its_own, CALLS),
+    "under a mode of its own": (under_a_mode_of_its_own, CALLS),
+    "with counted operations": (with_counted_operations, CALLS),
+    "of its own tensors": (of_its_own_tensors, CALLS),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_a_program_computes_what_it_computes_alone(name: str) -> None:
+    run, number = PROGRAMS[name]
+    torch.manual_seed(1)
+    alone = [*run(), torch.get_rng_state()]
+    calls: list[Call] = []
+
+    def take(call: Call) -> None:
+        calls.append(call)
+        if call.project is not None:
+            call.project()  # even where all is looked at
+
+    torch.manual_seed(1)
+    with watching(take):
+        watched = [*run(), torch.get_rng_state()]
+    assert len(calls) == number
+    assert len(watched) == len(alone)
+    for one, other in zip(watched, alone, strict=True):
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)
+
+
+def test_a_call_says_where_it_is() -> None:
+    model, x = made()
+    calls: list[Call] = []
+    with watching(calls.append):
+        model(x)
+    names = ["blocks.0", "blocks.1", "blocks.0", "own", "apart", "layer.self_attn"]
+    assert [call.place.module for call in calls] == names
+    here = os.path.relpath(__file__)
+    assert {call.place.file for call in calls} == {here}
+    assert [call.place.function for call in calls] == ["Attention.forward"] * 3 + ["Model.forward"] * 3
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    assert ["self.own(" in lines[call.place.line - 1] for call in calls] == [name == "own" for name in names]
+    assert "scaled_dot_product_attention" in lines[calls[0].place.line - 1]
+
+
+def test_of_one_module_only_its_own_attention_is_told() -> None:
+    model, x = made()
+    calls: list[Call] = []
+    with watching(calls.append, model.layer):
+        model(x)
+    assert [call.place.module for call in calls] == ["layer.self_attn"]
+
+
+def test_a_thread_that_was_there_before_is_seen_inside_of_modules() -> None:
+    model, x = made()
+    calls: list[Call] = []
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(int).result()
+        with watching(calls.append):
+            pool.submit(model, x).result()
+        pool.submit(model, x).result()
+        assert pool.submit(torch._C._len_torch_function_stack).result() == 0
+    assert len(calls) == CALLS
+
+
+def test_what_is_computed_again_for_gradients_is_told_once() -> None:
+    for is_reentrant in (True, False):
+        calls: list[Call] = []
+        with watching(calls.append):
+            checkpointed(is_reentrant)
+        assert len(calls) == CALLS
+
+
+def test_compiled_regions_run_eagerly_and_a_note_says_so() -> None:
+    calls: list[Call] = []
+    with watching(calls.append) as watch:
+        model, x = made()
+        compiled = torch.compile(model.blocks[0].eval())
+        assert torch.equal(compiled(x), model.blocks[0](x))
+    assert [call.place.module for call in calls] == ["", ""]
+    assert len(watch.notes) == 1
+    assert "ran eagerly" in watch.notes[0]
+
+
+def test_what_has_no_numbers_is_not_told() -> None:
+    model, x = made()
+    block = model.blocks[0].eval()
+    calls: list[Call] = []
+    with watching(calls.append):
+        torch.fx.symbolic_trace(nn.Sequential(nn.ReLU()))
+        torch.export.export(block, (x,))
+        block.to("meta")(x.to("meta"))
+    assert not calls
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, ValueError])
+def test_a_module_that_is_left_by_an_error_is_left(kind: type[BaseException]) -> None:
+    model, x = made()
+
+    def fail(*_: Any) -> None:
+        raise kind
+
+    calls: list[Call] = []
+    with watching(calls.append):
+        handle = model.own.register_forward_pre_hook(fail)
+        with suppress(kind):
+            model(x)
+        handle.remove()
+        calls.clear()
+        model(x)
+    assert len(calls) == CALLS
+    assert calls[0].place.module == "blocks.0"
+
+
+def test_what_the_taker_raises_is_one_note(faults: list[Exception]) -> None:
+    model, x = made()
+    alone = model.eval()(x)
+
+    def take(call: Call) -> None:
+        raise ArithmeticError("of ours")
+
+    notes = Notes()
+    with watching(take, notes=notes):
+        assert torch.equal(model(x), alone)
+    (note,) = notes
+    assert "bug in attn, please report it: ArithmeticError: of ours" in note
+    assert isinstance(notes.fault, ArithmeticError)
+    assert notes.fault.__traceback__ is None  # which would keep the program's tensors alive
+    faults.clear()
+
+
+@pytest.mark.parametrize("where", ["enter_module", "leave_module", "_quietly", "place", "_is_told", "module"])
+def test_a_fault_anywhere_is_one_note(where: str, monkeypatch: pytest.MonkeyPatch, faults: list[Exception]) -> None:
+    def fail(*_: Any) -> None:
+        raise AttributeError("of ours")
+
+    model, x = made()
+    alone = model.eval()(x)
+    monkeypatch.setattr(_Thread, where, fail)
+    notes = Notes()
+    with watching(lambda _: None, notes=notes):
+        assert torch.equal(model(x), alone)
+    assert len(notes) == 1
+    assert torch._C._len_torch_function_stack() == 0
+    faults.clear()
+
+
+def test_what_a_handler_of_a_signal_raises_is_the_programs() -> None:
+    """A limit of time that ends the program while we are at work ends the program."""
+
+    def too_long(*_: Any) -> None:
+        raise TimeoutError
+
+    def take(call: Call) -> None:
+        signal.raise_signal(signal.SIGALRM)
+
+    model, x = made()
+    before = signal.signal(signal.SIGALRM, too_long)
+    notes = Notes()
+    try:
+        with watching(take, notes=notes), pytest.raises(TimeoutError):
+            model(x)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert notes == []
+
+
+def test_a_program_close_to_its_limit_of_recursion_goes_on_and_a_note_says_what_was_not_seen() -> None:
+    x = torch.randn(1, 1, 4, 4)
+
+    def attend_below(frames: int) -> Tensor:
+        return F.scaled_dot_product_attention(x, x, x) if frames == 0 else attend_below(frames - 1)
+
+    def depth() -> int:
+        frame, count = sys._getframe(), 0
+        while frame is not None:
+            frame, count = frame.f_back, count + 1  # type: ignore[assignment]
+        return count
+
+    notes = Notes()
+    seen: list[Call] = []
+
+    def take(call: Call) -> None:
+        seen.append(call)
+        deeper(40)
+
+    def deeper(frames: int) -> None:
+        if frames:
+            deeper(frames - 1)
+
+    expected = F.scaled_dot_product_attention(x, x, x)
+    with watching(take, notes=notes):
+        assert torch.equal(attend_below(sys.getrecursionlimit() - depth() - 30), expected)
+        assert torch.equal(attend_below(0), expected)
+    assert notes == ["an attention that the program calls close to its limit of recursion was not looked at"]
+    assert seen[-1].output is not None
+
+
+def test_enough_is_enough() -> None:
+    model, x = made()
+    calls: list[Call] = []
+
+    def take(call: Call) -> None:
+        calls.append(call)
+        if len(calls) == 2:
+            raise Enough
+
+    alone = without_gradients()
+    with watching(take):
+        model(x)
+        assert torch.equal(*without_gradients(), *alone)
+    assert len(calls) == 2
+
+
+def test_a_profile_of_the_programs_own_sees_its_threads() -> None:
+    seen: list[str] = []
+    calls: list[Call] = []
+    threading.setprofile(lambda frame, event, _: seen.append(frame.f_code.co_name))
+    try:
+        with watching(calls.append):
+            in_another_thread()
+    finally:
+        threading.setprofile(None)
+    assert "evaluated" in seen
+    assert len(calls) == CALLS
+
+
+def test_a_watch_within_a_watch() -> None:
+    alone = without_gradients()
+    outer: list[Call] = []
+    inner: list[Call] = []
+    with watching(outer.append):
+        with watching(inner.append):
+            watched = without_gradients()
+        assert torch.equal(*without_gradients(), *alone)
+    assert torch.equal(*watched, *alone)
+    assert (len(outer), len(inner)) == (2 * CALLS, CALLS)
+
+
+def test_nothing_is_left_behind() -> None:
+    model, x = made()
+    profile = threading.getprofile()
+    with watching(lambda _: None):
+        model(x)
+    assert torch._C._len_torch_function_stack() == 0
+    assert not torch.nn.modules.module._global_forward_hooks
+    assert not torch.nn.modules.module._global_forward_pre_hooks
+    assert threading.getprofile() is profile
+
+
+def test_torch_knows_of_no_hook_afterwards() -> None:
+    """Hooks that it still counts have `torch.compile` warn of them."""
+    with watch():
+        made()
+    assert not torch.nn.modules.module._has_any_global_hook()
+
+
+def test_what_gives_several_tensors_is_seen() -> None:
+    """`torch.max` gives two, in a tuple of a class of its own: the program subtracts it from the scores."""
+    x = torch.randn(1, 2, 6, 8)
+
+    def program() -> Tensor:
+        scores = x @ x.mT / 8**0.5
+        return (scores - scores.max(dim=-1, keepdim=True).values).softmax(-1) @ x
+
+    calls: list[Call] = []
+    with watching(calls.append):
+        program()
+    assert [call.given for call in calls] == [()]
+
+
+def test_a_watch_within_a_watch_sees_threads_too() -> None:
+    outer: list[Call] = []
+    inner: list[Call] = []
+    with watching(outer.append), watching(inner.append):
+        in_another_thread()
+    assert len(outer) == len(inner) == CALLS
+
+
+def test_watches_may_end_in_any_order() -> None:
+    calls: list[Call] = []
+    first, second = watching(lambda _: None), watching(calls.append)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    F.scaled_dot_product_attention(*torch.randn(3, 1, 2, 3, 4))
+    second.__exit__(None, None, None)
+    assert len(calls) == 1
+    assert torch._C._len_torch_function_stack() == 0
+
+
+def test_a_forked_child_is_not_watched() -> None:
+    calls: list[Call] = []
+    with watching(calls.append):
+        child = os.fork()
+        if not child:
+            is_free = torch._C._len_torch_function_stack() == 0 and not torch.nn.modules.module._global_forward_hooks
+            os._exit(0 if is_free else 1)
+        _, status = os.waitpid(child, 0)
+        F.scaled_dot_product_attention(*torch.randn(3, 1, 2, 3, 4))
+    assert status == 0
+    assert len(calls) == 1
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention_that_the_program_compiles_is_said_to_run_eagerly() -> None:
+    """As transformers compiles it; without, it compiles itself, which is no doing of the program."""
+    q = torch.randn(1, 2, 8, 16)
+    for call, notes in ((torch.compile(flex_attention, backend="eager"), 1), (flex_attention, 0)):
+        with watch() as calls:
+            call(q, q, q)
+        assert calls.calls == 1
+        assert len(calls.notes) == notes
+
+
+def over(batch: int, heads: int, queries: int, keys: int, width: int) -> dict[str, Callable[[], object]]:
+    q, k = torch.randn(batch, heads, queries, width), torch.randn(batch, heads, keys, width)
+    x, y = torch.randn(batch, queries, 8), torch.randn(batch, keys, 8)
+    module, layer = nn.MultiheadAttention(8, 2, batch_first=True), nn.TransformerEncoderLayer(8, 2, batch_first=True)
+    mask = torch.ones(queries, keys, dtype=torch.bool).tril()
+
+    def by_hand() -> Tensor:
+        scores = (q @ k.mT / max(width, 1) ** 0.5).masked_fill(~mask, -torch.inf)
+        return scores.softmax(-1) @ k
+
+    return {
+        "sdpa": lambda: F.scaled_dot_product_attention(q, k, k),
+        "sdpa with a mask": lambda: F.scaled_dot_product_attention(q, k, k, mask, scale=1.0),
+        "mha": lambda: module(x, y, y),
+        "mha with padding": lambda: module(x, y, y, torch.zeros(batch, keys, dtype=torch.bool), need_weights=False),
+        "layer": lambda: layer.eval()(x),
+        "by hand": by_hand,
+        "products": lambda: torch.bmm(torch.bmm(q.flatten(0, 1), k.flatten(0, 1).mT).softmax(-1), k.flatten(0, 1)),
+        "einsum": lambda: torch.einsum("bhqk,bhkd->bhqd", torch.einsum("bhqd,bhkd->bhqk", q, k).softmax(-1), k),
+        "flex": lambda: flex_attention(q, k, k, score_mod=lambda score, b, h, i, j: score + 1),
+    }
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile", "ignore:The PyTorch API of nested")
+@pytest.mark.parametrize("empty", range(5))
+@pytest.mark.parametrize("name", over(1, 1, 1, 1, 1))
+def test_attention_over_nothing_is_none(name: str, empty: int) -> None:
+    """No batch, heads, queries, keys or width: what torch makes of it, and nothing goes wrong in us."""
+    sizes = [2, 2, 3, 3, 4]
+    sizes[empty] = 0
+    run = over(*sizes)[name]
+
+    def outcome() -> str:
+        torch.manual_seed(0)
+        try:
+            return str(run())
+        except Exception as error:
+            return repr(error)
+
+    alone = outcome()
+    with watch() as calls:
+        assert outcome() == alone
+        F.scaled_dot_product_attention(*torch.randn(3, 1, 1, 2, 4))
+    assert calls.calls >= 1
+    assert calls.notes.fault is None
+    assert str(calls)
