@@ -166,13 +166,13 @@ def test_the_same_where_there_is_room_for_little_and_rows_are_spread(
 def rows(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """The rows that went through each projection."""
     counted: Counter[str] = Counter()
-    projected = forward.Model.projected
+    projected = forward.Model.project
 
     def counting(self: forward.Model, name: str, x: Any, *rest: Any, **named: Any) -> Any:
         counted[name] += len(x)
         return projected(self, name, x, *rest, **named)
 
-    monkeypatch.setattr(forward.Model, "projected", counting)
+    monkeypatch.setattr(forward.Model, "project", counting)
     return counted
 
 
@@ -210,11 +210,11 @@ def keys_of(row: Any) -> set[int]:
 
 def needed(model: str, tokens: int, known: Sequence[int], last: int) -> Counter[str]:
     """The rows that go through each projection, given those that are known of what enters each layer."""
-    recipe = attncli.open_source(model=model, engine="native")._native.model.recipe  # type: ignore[attr-defined]
-    how, fed = recipe.projections, recipe.feed_forward
+    spec = attncli.open_source(model=model, engine="native")._native.model.spec  # type: ignore[attr-defined]
+    how, fed = spec.projections, spec.feed_forward
     expected: Counter[str] = Counter()
     for layer in range(last + 1):
-        name = recipe.layer.format(layer)
+        name = spec.layer.format(layer)
         for each in filter(None, (how.query, how.key, how.value, how.joint)):
             expected[name + each] = tokens - known[layer]
         for each in filter(None, (how.output, fed.gate, fed.up, fed.down)):
@@ -304,7 +304,7 @@ def test_what_is_kept_is_bounded(folders: dict[str, str], monkeypatch: pytest.Mo
     for length in range(1, 60, 7):
         for layer in (*range(LAYERS), 0, 1):
             model.trace(Question(" ".join(["w7"] * length)), [layer])
-            kept = model._model._native._kept._passes
+            kept = model._model._native._prefix_cache._passes
             assert len(kept) <= 2
             for each in kept:
                 sizes = [state.nbytes for state in each.states.values()]
@@ -353,9 +353,12 @@ def test_rows_that_see_alike_are_found_as_by_plain_loops(masks: tuple[str, str],
         for count in range(rows + 1)
         if all(keys(one, row) == keys(other, row) and max(keys(one, row)) < count for row in range(count))
     ]
-    assert prefix_cache.alike(one, other, rows) == right[-1]
-    assert prefix_cache.alike(one, other, 0) == 0
-    assert prefix_cache.alike(RuleMask(Atom("window", (3,)), 9, 9, 2), RuleMask(Atom("window", (3,)), 5, 5, 2), 5) == 5
+    assert prefix_cache.common_prefix(one, other, rows) == right[-1]
+    assert prefix_cache.common_prefix(one, other, 0) == 0
+    assert (
+        prefix_cache.common_prefix(RuleMask(Atom("window", (3,)), 9, 9, 2), RuleMask(Atom("window", (3,)), 5, 5, 2), 5)
+        == 5
+    )
 
 
 # --- other sources --------------------------------------------------------------------------------------------

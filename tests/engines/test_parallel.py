@@ -13,9 +13,9 @@ from traces import layer_of
 
 from attncli import attention
 from attncli.engines.cpu import cores
-from attncli.engines.numpy.attention_forward import attended
+from attncli.engines.numpy.attention_forward import attention_output
 from attncli.engines.numpy.ops import gelu, layer_norm, linear, rms_norm
-from attncli.engines.numpy.parallel import LONG, blocks, count, on_cores, spread
+from attncli.engines.numpy.parallel import LONG, blocks, count, parallel_for, use_all_cores
 from attncli.masks.expressions import RuleMask
 from attncli.masks.parser import parse
 from attncli.trace.layer import LayerTrace
@@ -52,16 +52,16 @@ def test_there_are_as_many_threads_as_the_user_says(
 def threads_of(tokens: int) -> tuple[set[int], list[int]]:
     """Return which threads work within, and how many BLAS has meanwhile."""
     seen: set[int] = set()
-    with on_cores(tokens):
+    with use_all_cores(tokens):
         together = threading.Barrier(2, timeout=60) if tokens > LONG and count() == 2 else None
 
         def work(item: int) -> None:
             if together is not None:
                 together.wait()
             seen.add(threading.get_ident())
-            spread(seen.add, [threading.get_ident()])  # work within work does not wait for itself
+            parallel_for(seen.add, [threading.get_ident()])  # work within work does not wait for itself
 
-        spread(work, range(4))
+        parallel_for(work, range(4))
         return seen, [each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"]
 
 
@@ -88,14 +88,14 @@ def test_an_error_and_the_warnings_are_those_of_one_thread(monkeypatch: pytest.M
         if number == 2:
             raise MemoryError("three")
 
-    with np.errstate(all="ignore"), on_cores(LONG + 1), pytest.raises(MemoryError, match="three"):
-        spread(work, range(4))  # where a warning is an error, as in all tests
+    with np.errstate(all="ignore"), use_all_cores(LONG + 1), pytest.raises(MemoryError, match="three"):
+        parallel_for(work, range(4))  # where a warning is an error, as in all tests
 
 
 @pytest.mark.parametrize("rows", [1, LONG, LONG + 1, 1000, 5000])
 def test_blocks_are_all_of_the_rows_in_order(rows: int) -> None:
     assert blocks(rows) == [slice(0, rows)]
-    with on_cores(LONG + 1):
+    with use_all_cores(LONG + 1):
         cut = blocks(rows)
     assert cut[0].start == 0
     assert cut[-1].stop == rows
@@ -109,7 +109,7 @@ def test_blocks_are_all_of_the_rows_in_order(rows: int) -> None:
 @pytest.fixture(params=["1", "2", "3"])
 def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("OMP_NUM_THREADS", request.param)
-    with on_cores(LONG + 1):
+    with use_all_cores(LONG + 1):
         yield request.param
 
 
@@ -161,7 +161,7 @@ def test_the_output_of_a_long_text_is_that_of_torch(mask: str, threads: str) -> 
     query, key, value = (torch.from_numpy(np.asarray(each)).double() for each in (layer.q, layer.k, layer.v))
     bias = torch.where(allowed, 0.0, float(np.finfo(np.float32).min)).double()  # a row without a key is uniform
     expected = scaled_dot_product_attention(query[None], key[None], value[None], bias, scale=0.7, enable_gqa=True)[0]
-    found = attended(layer)
+    found = attention_output(layer)
     assert_allclose(found, expected.numpy(), atol=2e-6)
     assert_array_equal(found, KNOWN.setdefault(mask, [found])[0])
 
@@ -170,7 +170,7 @@ def test_the_output_of_a_long_text_is_that_of_torch(mask: str, threads: str) -> 
 def test_the_output_of_a_long_text_is_that_of_its_stages(fields: dict[str, object]) -> None:
     layer = long_layer("causal", **fields)
     expected = np.stack([layer.head(head).output for head in range(4)])
-    assert_allclose(attended(layer), expected, atol=2e-6)
+    assert_allclose(attention_output(layer), expected, atol=2e-6)
 
 
 def test_what_is_not_allowed_is_not_looked_at() -> None:

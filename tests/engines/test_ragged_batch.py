@@ -25,15 +25,15 @@ TEXTS = [" ".join(WORDS[start : start + length]) for start, length in enumerate(
 @pytest.fixture
 def packed(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """Pack 24 tokens at most, and give the lengths of the sentences of each pack that is computed."""
-    monkeypatch.setattr(forward.Model, "pack", 24)
+    monkeypatch.setattr(forward.Model, "batch_tokens", 24)
     computed: list[list[int]] = []
-    layers = forward.Model.layers
+    layers = forward.Model.record
 
-    def noting(self: forward.Model, sentences: Sequence[ragged_batch.Inputs], *rest: Any) -> list[list[LayerTrace]]:
+    def noting(self: forward.Model, sentences: Sequence[ragged_batch.TokenIds], *rest: Any) -> list[list[LayerTrace]]:
         computed.append([len(each.ids) for each in sentences])
         return layers(self, sentences, *rest)
 
-    monkeypatch.setattr(forward.Model, "layers", noting)
+    monkeypatch.setattr(forward.Model, "record", noting)
     return computed
 
 
@@ -96,14 +96,14 @@ def test_a_mask_that_does_not_fit_one_sentence_is_that_sentences_alone(tmp_path:
 
 
 def test_what_has_no_room_together_is_tried_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    layers = forward.Model.layers
+    layers = forward.Model.record
 
-    def small(self: forward.Model, sentences: Sequence[ragged_batch.Inputs], *rest: Any) -> list[list[LayerTrace]]:
+    def small(self: forward.Model, sentences: Sequence[ragged_batch.TokenIds], *rest: Any) -> list[list[LayerTrace]]:
         if sum(len(each.ids) for each in sentences) > 8:
             raise MemoryError
         return layers(self, sentences, *rest)
 
-    monkeypatch.setattr(forward.Model, "layers", small)
+    monkeypatch.setattr(forward.Model, "record", small)
     found = answers(TEXTS)
     for answer, length, text in zip(found, LENGTHS, TEXTS, strict=True):
         if isinstance(answer, Failure):
@@ -133,25 +133,29 @@ def test_nothing_of_a_pack_is_kept_when_the_next_one_is_there(packed: list[list[
     assert len(packed) > 3
 
 
+def batch_of(*lengths: int, share: bool = True) -> ragged_batch.RaggedBatch:
+    return ragged_batch.RaggedBatch([ragged_batch.TokenIds(range(length)) for length in lengths], share)
+
+
 def test_groups_are_sentences_of_one_length_the_shortest_first() -> None:
-    groups = ragged_batch.grouped([5, 2, 5, 3, 2])
+    groups = batch_of(5, 2, 5, 3, 2).groups
     assert [(each.sentences, each.tokens, each.rows) for each in groups] == [
         ((1, 4), 2, slice(0, 4)),
         ((3,), 3, slice(4, 7)),
         ((0, 2), 5, slice(7, 17)),
     ]
-    assert [each.sentences for each in ragged_batch.grouped([5, 2, 5], together=False)] == [(1,), (0,), (2,)]
+    assert [each.sentences for each in batch_of(5, 2, 5, share=False).groups] == [(1,), (0,), (2,)]
 
 
-def test_heads_come_apart_and_are_laid_again() -> None:
+def test_heads_are_split_and_merged_again() -> None:
     rows = np.random.default_rng(0).random((17, 3, 4), np.float32)
     laid = np.full_like(rows, math.nan)
-    for group in ragged_batch.grouped([5, 2, 5, 3, 2]):
-        heads = group.apart(rows)
+    for group in batch_of(5, 2, 5, 3, 2).groups:
+        heads = group.split_heads(rows)
         place = len(group.sentences) - 1
         own = rows[group.rows][place * group.tokens :]
         np.testing.assert_array_equal(heads[-3:], own.transpose(1, 0, 2))
-        group.lay(heads, laid)
+        group.merge_heads(heads, laid)
     np.testing.assert_array_equal(laid, rows)
 
 

@@ -22,8 +22,8 @@ from transformers import CONFIG_MAPPING, AutoModel
 from attncli.checkpoints.config_reader import Fields
 from attncli.checkpoints.tensors.safetensors_store import Shards
 from attncli.engines.numpy import forward
-from attncli.engines.numpy.families import recipe_of
-from attncli.engines.numpy.ragged_batch import Inputs
+from attncli.engines.numpy.families import model_spec
+from attncli.engines.numpy.ragged_batch import TokenIds
 from attncli.engines.numpy.weights import Weights
 from attncli.trace.layer import LayerTrace
 
@@ -102,7 +102,7 @@ _GEMMA2: dict[str, list[Any]] = {
     "final_logit_softcapping": [7.0, None],
 }
 
-# For each family, the values of each field that its recipe reads.
+# For each family, the values of each field that it reads.
 VARIANTS: dict[str, dict[str, list[Any]]] = {
     "bert": _BERT,
     "roberta": _ROBERTA,
@@ -272,15 +272,15 @@ def native_layers(folder: Path, ids: list[int]) -> list[LayerTrace]:
 
 def native_packed(model: forward.Model, sentences: Sequence[Sequence[int]]) -> list[list[LayerTrace]]:
     """Return every layer's attention to each of several sentences, computed together."""
-    heads = tuple(range(model.recipe.heads.count))
-    return model.layers([Inputs(ids) for ids in sentences], range(len(model.recipe.layers)), heads, None)
+    heads = tuple(range(model.spec.heads.count))
+    return model.record([TokenIds(ids) for ids in sentences], range(len(model.spec.layers)), heads, None)
 
 
 def native_model(folder: Path) -> forward.Model:
     """Open the model of a checkpoint in the native engine."""
-    recipe = recipe_of(Fields(json.loads((folder / "config.json").read_text(encoding="utf-8"))))
+    spec = model_spec(Fields(json.loads((folder / "config.json").read_text(encoding="utf-8"))))
     return forward.Model(
-        recipe, Weights(str(folder), Shards(folder), recipe.prefixes, recipe.embedding.tokens.name + ".weight")
+        spec, Weights(str(folder), Shards(folder), spec.prefixes, spec.embedding.tokens.name + ".weight")
     )
 
 

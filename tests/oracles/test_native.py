@@ -40,9 +40,9 @@ from attncli.checkpoints.config_reader import DeclinedError, Fields
 from attncli.checkpoints.tensors.safetensors_store import Shards
 from attncli.engines import engine as engine_choice
 from attncli.engines.numpy import parallel
-from attncli.engines.numpy.families import FAMILIES, recipe_of
+from attncli.engines.numpy.families import FAMILIES, model_spec
 from attncli.engines.numpy.ops import ACTIVATIONS, gelu, linear
-from attncli.engines.numpy.ragged_batch import Inputs
+from attncli.engines.numpy.ragged_batch import TokenIds
 from attncli.engines.numpy.weights import Weights
 from attncli.engines.torch import memory
 from attncli.errors import LoadError, NotExposedError, UsageError
@@ -121,7 +121,7 @@ def test_a_sentence_is_the_same_whatever_it_is_packed_with(family: str, tmp_path
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_recipe_names_the_tensors_that_are_read_whole_up_to_a_layer(
+def test_a_spec_names_the_tensors_that_are_read_whole_up_to_a_layer(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: set[str] = set()
@@ -137,26 +137,26 @@ def test_a_recipe_names_the_tensors_that_are_read_whole_up_to_a_layer(
         monkeypatch.setattr(Weights, reader.__name__, noting(reader))
     save(config_of(family, {}), tmp_path)
     model = native_model(tmp_path)
-    for last, values in product(range(len(model.recipe.layers)), (True, False)):
+    for last, values in product(range(len(model.spec.layers)), (True, False)):
         read.clear()
-        ((layer,),) = model.layers([Inputs([3, 4, 5])], [last], (0,), None, values)
-        assert set(model.recipe.read_whole(last, values)) == read
-        assert bool(values or model.recipe.projections.joint) == isinstance(layer.v, np.ndarray)
+        ((layer,),) = model.record([TokenIds([3, 4, 5])], [last], (0,), None, values)
+        assert set(model.spec.read_whole(last, values)) == read
+        assert bool(values or model.spec.projections.joint) == isinstance(layer.v, np.ndarray)
         np.asarray(layer.v)
-        assert set(model.recipe.read_whole(last)) == read
+        assert set(model.spec.read_whole(last)) == read
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_field_that_a_recipe_reads_is_varied(family: str) -> None:
     fields = Fields({"model_type": family})
-    recipe_of(fields)
+    model_spec(fields)
     assert fields.read - {"model_type"} == set(VARIANTS[family])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_a_configuration_does_not_say_is_what_transformers_takes(family: str) -> None:
     said = json.loads(CONFIG_MAPPING[family]().to_json_string(use_diff=False))
-    assert repr(recipe_of(Fields({"model_type": family}))) == repr(recipe_of(Fields(said)))
+    assert repr(model_spec(Fields({"model_type": family}))) == repr(model_spec(Fields(said)))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -177,15 +177,15 @@ def test_what_a_configuration_does_not_say_is_what_transformers_takes(family: st
 )
 def test_a_field_that_is_not_implemented_declines(family: str, name: str, value: Any) -> None:
     config = config_of(family, {})
-    recipe_of(Fields(config))
+    model_spec(Fields(config))
     with pytest.raises(DeclinedError):
-        recipe_of(Fields({**config, name: value}))
+        model_spec(Fields({**config, name: value}))
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "longrope", "mrope", "proportional"])
 def test_a_rotary_embedding_that_is_not_implemented_declines(kind: str) -> None:
     with pytest.raises(DeclinedError, match=kind):
-        recipe_of(
+        model_spec(
             Fields(config_of("llama", {"rope_parameters": {"rope_type": kind, "rope_theta": 100.0, "factor": 2}}))
         )
 
@@ -268,7 +268,7 @@ def test_weights_may_be_in_several_files_and_in_half_precision(
     model.save_pretrained(tmp_path, **{name: value for name, value in saved.items() if name != "dtype"})
     assert ("max_shard_size" in saved) == (tmp_path / "model.safetensors.index.json").is_file()
     config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
-    recipe_of(Fields(config))
+    model_spec(Fields(config))
     found, known = both(tmp_path)
     assert compared(family, found, known).is_exact
 
@@ -358,10 +358,10 @@ def test_a_segment_that_the_model_has_not_is_for_transformers_to_report(minilm: 
 def test_an_odd_configuration_is_declined_or_read(family: str, odd: dict[str, Any]) -> None:
     config = config_of(family, odd)
     if family == "llama" and odd["rope_parameters"]["rope_type"] == "linear":
-        recipe_of(Fields(config))
+        model_spec(Fields(config))
         return
     with pytest.raises(DeclinedError):
-        recipe_of(Fields(config))
+        model_spec(Fields(config))
 
 
 def test_numbers_that_are_not_finite_are_for_transformers(tmp_path: Path) -> None:
@@ -417,7 +417,7 @@ PUBLISHED = {
 @pytest.mark.parametrize("family", PUBLISHED)
 def test_fields_of_published_checkpoints_that_matter_to_nothing_are_passed_over(family: str) -> None:
     config = config_of(family, {})
-    assert repr(recipe_of(Fields(config | PUBLISHED[family]))) == repr(recipe_of(Fields(config)))
+    assert repr(model_spec(Fields(config | PUBLISHED[family]))) == repr(model_spec(Fields(config)))
 
 
 @pytest.mark.parametrize("part", ["weight", "bias"])

@@ -17,7 +17,7 @@ from transformers import CONFIG_MAPPING, AutoTokenizer
 from attncli.checkpoints.config_reader import DeclinedError, Fields
 from attncli.encoding.fast_tokenizer import load_tokenizer
 from attncli.engines import open_source
-from attncli.engines.numpy.families import recipe_of
+from attncli.engines.numpy.families import model_spec
 from attncli.engines.numpy.families.text_towers import TOWERS
 from attncli.errors import LoadError, NotExposedError
 
@@ -124,7 +124,7 @@ def test_what_a_configuration_does_not_say_is_what_transformers_takes(name: str,
     if name in ("qwen2_vl", "qwen2_5_vl"):  # transformers has no default for these
         for config in (short, said):
             config["text_config"]["rope_parameters"] = {"mrope_section": [16, 24, 24], "rope_theta": 1e6}
-    assert repr(recipe_of(Fields(short))) == repr(recipe_of(Fields(said)))
+    assert repr(model_spec(Fields(short))) == repr(model_spec(Fields(said)))
 
 
 @pytest.mark.parametrize(("name", "text"), EVERY)
@@ -140,12 +140,12 @@ def test_what_a_configuration_does_not_say_is_what_transformers_takes(name: str,
 )
 def test_what_is_not_known_declines(name: str, text: str, changes: dict[str, Any]) -> None:
     config = {"model_type": name, "text_config": {"model_type": text}}
-    recipe_of(Fields(config))
+    model_spec(Fields(config))
     with pytest.raises(DeclinedError):
-        recipe_of(Fields(config | changes))
+        model_spec(Fields(config | changes))
     for inner in ({"a_field_of_tomorrow": 1}, {"quantization_config": {"bits": 4}}, {"is_decoder": True}):
         with pytest.raises(DeclinedError):
-            recipe_of(Fields({"model_type": name, "text_config": {"model_type": text, **inner}}))
+            model_spec(Fields({"model_type": name, "text_config": {"model_type": text, **inner}}))
 
 
 @pytest.mark.parametrize("name", ["qwen2_vl", "qwen3_vl"])
@@ -162,7 +162,7 @@ def test_what_is_not_known_declines(name: str, text: str, changes: dict[str, Any
 def test_a_rotation_that_is_not_known_declines(name: str, rope: dict[str, Any]) -> None:
     inner = {"model_type": name + "_text", "rope_parameters": {"rope_theta": 1e4, **rope}}
     with pytest.raises(DeclinedError):
-        recipe_of(Fields({"model_type": name, "text_config": inner}))
+        model_spec(Fields({"model_type": name, "text_config": inner}))
 
 
 def test_scales_beside_the_weights_of_the_tower_are_found_and_of_other_parts_are_not(tmp_path: Path) -> None:

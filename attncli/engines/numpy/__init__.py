@@ -29,10 +29,10 @@ from attncli.checkpoints.weight_formats import check_form
 from attncli.encoding.chat import open_chat
 from attncli.encoding.encode import Reader, Sentence
 from attncli.encoding.fast_tokenizer import NativeTokenizer, load_tokenizer
-from attncli.engines.numpy.families import recipe_of
+from attncli.engines.numpy.families import model_spec
 from attncli.engines.numpy.forward import Model
-from attncli.engines.numpy.prefix_cache import Kept
-from attncli.engines.numpy.ragged_batch import Inputs
+from attncli.engines.numpy.prefix_cache import PrefixCache
+from attncli.engines.numpy.ragged_batch import TokenIds
 from attncli.engines.numpy.weights import Weights
 from attncli.errors import AttnError, InputError, UsageError, not_installed
 from attncli.masks.parser import parse
@@ -87,24 +87,24 @@ class NativeCheckpoint:
         self.mask = None if mask is None else parse(mask, states_true=False)
         files = _files(model, options)
         model, config = files.name, files.config
-        recipe = recipe_of(Fields(config))
+        spec = model_spec(Fields(config))
         if kind not in (None, "self"):
             raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has self attention")
         self.name = model
         self.details = files.details
         self.family: str = config["model_type"]
-        self.tower = recipe.tower
-        self.layers = layers.among(len(recipe.layers), visible(model))
-        self.heads = heads.among(recipe.heads.count, f"each layer of {visible(model)}")
+        self.tower = spec.tower
+        self.layers = layers.among(len(spec.layers), visible(model))
+        self.heads = heads.among(spec.heads.count, f"each layer of {visible(model)}")
         last = max(self.layers)
-        _log.info("%s: %s of %d layers; layer %d is the last to run", model, self.family, len(recipe.layers), last)
+        _log.info("%s: %s of %d layers; layer %d is the last to run", model, self.family, len(spec.layers), last)
         store = files.store()
         self._form = store.form
-        weights = Weights(model, store, recipe.prefixes, recipe.embedding.tokens.name + ".weight")
-        self.model = Model(recipe, weights)
-        expected = set(recipe.tensors(min(last + 1, len(weights))))  # a file may claim layers without end
+        weights = Weights(model, store, spec.prefixes, spec.embedding.tokens.name + ".weight")
+        self.model = Model(spec, weights)
+        expected = set(spec.tensors(min(last + 1, len(weights))))  # a file may claim layers without end
         modules = {name[:dot] for name in expected for dot, each in enumerate(name) if each == "."}
-        head = weights.prefix or recipe.prefix
+        head = weights.prefix or spec.prefix
         self.notes = check_unread(model, weights.unread(expected), modules, head, is_undone=bool(store.form))
         check_types(model, store, expected, head)
         tokenizer = files.tokenizer()
@@ -112,19 +112,19 @@ class NativeCheckpoint:
             name=model,
             tokenizer=tokenizer,
             special=special,
-            limit=recipe.positions,
+            limit=spec.positions,
             truncate=options.truncate,
-            rows=recipe.embedding.tokens.rows,
+            rows=spec.embedding.tokens.rows,
             chat=open_chat(model, tokenizer, options, special=special, asks=False),
         )
-        weights.prepare(recipe.read_whole(last, values))
+        weights.prepare(spec.read_whole(last, values))
         self._values = values
-        self._kept: Kept | None = None
+        self._prefix_cache: PrefixCache | None = None
         self._source = Provenance(
             "pretrained",
             model=model,
             architecture=self.family,
-            layers=len(recipe.layers),
+            layers=len(spec.layers),
             details={
                 "engine": "native",
                 **self.details,
@@ -138,14 +138,14 @@ class NativeCheckpoint:
     @property
     def attention_layers(self) -> Sequence[int]:
         """All layers of the model."""
-        return range(len(self.model.recipe.layers))
+        return range(len(self.model.spec.layers))
 
     def recording(self, layers: Indices, mask: str | None) -> NativeCheckpoint:
         """Return the source of other layers, which goes on from what this one and others of it have computed.
 
         See `attncli.engines.source.OpenModel.recording`.
         """
-        self._kept = self._kept or Kept()
+        self._prefix_cache = self._prefix_cache or PrefixCache()
         other = copy(self)
         other.layers = layers.among(len(self.attention_layers), visible(self.name))
         other.mask = None if mask is None else parse(mask, states_true=False)
@@ -186,7 +186,7 @@ class NativeCheckpoint:
                 yield from self._answered(pack)
                 raise
             length = len(sentence.tokens)
-            if pack and tokens + length > self.model.pack:
+            if pack and tokens + length > self.model.batch_tokens:
                 yield from self._answered(pack)
                 pack, tokens = [], 0
             pack.append(sentence)
@@ -198,11 +198,14 @@ class NativeCheckpoint:
         if not pack:
             return
         begun = perf_counter()
-        inputs = [Inputs(each.inputs["input_ids"], each.inputs.get("token_type_ids")) for each in pack]
+        inputs = [TokenIds(each.inputs["input_ids"], each.inputs.get("token_type_ids")) for each in pack]
         found = None
         try:
-            kept = self._kept if len(pack) == 1 else None
-            found = self.model.layers(inputs, self.layers, self.heads, self.mask, self._values, kept)
+            what = self.layers, self.heads, self.mask, self._values
+            if self._prefix_cache is not None and len(pack) == 1:
+                found = [self._prefix_cache.record(self.model, inputs[0], *what)]
+            else:
+                found = self.model.record(inputs, *what)
         except DeclinedError as error:
             if len(pack) == 1:
                 yield error
@@ -309,7 +312,7 @@ def load_alone(name: str, options: LoadOptions) -> tuple[NativeTokenizer, int]:
     _check_options(options)
     if is_gguf(name):
         files = _of_gguf(name)
-        return files.tokenizer(), recipe_of(Fields(files.config)).positions
+        return files.tokenizer(), model_spec(Fields(files.config)).positions
     place = locate(name, options, for_tokenizer=True)
     if place.lacks(options.base):
         raise NotCachedError("its adapter is not in the local cache")
@@ -317,7 +320,7 @@ def load_alone(name: str, options: LoadOptions) -> tuple[NativeTokenizer, int]:
     if folder is None:
         raise NotCachedError(_NOT_CACHED)
     config = read_json(folder / "config.json")
-    limit = recipe_of(Fields(without_quantization(config))).positions
+    limit = model_spec(Fields(without_quantization(config))).positions
     return load_tokenizer(place.model, place.tokenizer or folder, config), limit
 
 

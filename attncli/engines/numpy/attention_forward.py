@@ -20,16 +20,16 @@ _NEAR = 2**18
 _MOST, _LEAST = 128, 32
 
 
-def attended(layer: LayerTrace, first: int = 0) -> Float[np.ndarray, "H Q Dv"]:
+def attention_output(layer: LayerTrace, past: int = 0) -> Float[np.ndarray, "H Q Dv"]:
     """Return weights·V of every head, from a row on. Of many rows they are made block by block, on all cores."""
     heads, queries, keys = layer.cells
     assert layer.v is not None
-    output = np.empty((heads, queries - first, layer.v.shape[-1]), np.float32)
+    output = np.empty((heads, queries - past, layer.v.shape[-1]), np.float32)
     every = tuple(range(heads))
 
     def staged(rows: Int[np.ndarray, " R"]) -> None:
         for stages in stages_of(layer, every, rows):
-            some = slice(stages.queries[0] - first, stages.queries[-1] + 1 - first)
+            some = slice(stages.queries[0] - past, stages.queries[-1] + 1 - past)
             output[stages.heads[0] : stages.heads[-1] + 1, some] = stages.output
 
     def fused(rows: slice) -> None:
@@ -41,13 +41,13 @@ def attended(layer: LayerTrace, first: int = 0) -> Float[np.ndarray, "H Q Dv"]:
         assert layer.k is not None
         assert layer.scale is not None
         q, k, v = layer.q[:, rows], layer.k, np.asarray(layer.v)
-        some = slice(rows.start - first, rows.stop - first)
+        some = slice(rows.start - past, rows.stop - past)
         output[:, some] = attention.fused_output(q, k, v, layer.scale, allowed[0], layer.softcap)
 
-    is_short = queries - first <= parallel.LONG
+    is_short = queries - past <= parallel.LONG
     if is_short or layer.bias is not None or layer.sinks is not None or layer.weights is not None:
-        staged(np.arange(first, queries))
+        staged(np.arange(past, queries))
     else:
         step = min(max(_NEAR // keys, _LEAST), _MOST)
-        parallel.spread(fused, [slice(start, min(start + step, queries)) for start in range(first, queries, step)])
+        parallel.parallel_for(fused, [slice(start, min(start + step, queries)) for start in range(past, queries, step)])
     return output

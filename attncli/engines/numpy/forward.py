@@ -1,8 +1,9 @@
-"""A forward pass in NumPy: from token ids to the Q, K, V and mask of the wanted layers, of many sentences at once."""
+"""The forward pass in NumPy: from token ids to the Q, K, V and mask of the recorded layers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
@@ -10,12 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.engines.numpy.attention_forward import attended
-from attncli.engines.numpy.model_spec import LookupTable, Recipe, Residual
+from attncli.engines.numpy.attention_forward import attention_output
+from attncli.engines.numpy.model_spec import LookupTable, ModelSpec, Residual
 from attncli.engines.numpy.ops import linear, rotated
-from attncli.engines.numpy.parallel import on_cores
-from attncli.engines.numpy.prefix_cache import Heads, Kept, State
-from attncli.engines.numpy.ragged_batch import Group, Inputs, grouped
+from attncli.engines.numpy.parallel import use_all_cores
+from attncli.engines.numpy.ragged_batch import Group, GroupHeads, RaggedBatch, TokenIds
 from attncli.engines.numpy.weights import Weights
 from attncli.masks.expressions import Atom, Expression, RuleMask
 from attncli.trace.layer import Deferred, LayerTrace
@@ -29,37 +29,36 @@ if TYPE_CHECKING:
 
 _FILL = float(np.finfo(np.float32).min)  # what models add to a score that is masked
 
-# Bytes of a pack: what is kept of it for its traces, and what is at work. Larger ones are hardly faster.
-_PACK = 2**26
+# Bytes of a batch: what is recorded of it, and what is at work. Larger ones are hardly faster.
+_BATCH = 2**26
 
 
 @dataclass(frozen=True)
 class Model:
-    """A recipe with its weights.
+    """A model as data, with its weights.
 
     Attributes:
-        recipe: how it is put together.
+        spec: how it is put together.
         weights: its tensors.
     """
 
-    recipe: Recipe
+    spec: ModelSpec
     weights: Weights
 
     @cached_property
-    def pack(self) -> int:
+    def batch_tokens(self) -> int:
         """How many tokens of several sentences are computed together at most; the model's widths alone say it."""
-        recipe, heads = self.recipe, self.recipe.heads
-        kept = len(recipe.layers) * (heads.count + 2 * heads.groups) * heads.width
-        return _PACK // (4 * (kept + 2 * recipe.feed_forward.width + 4 * recipe.width))
+        spec, heads = self.spec, self.spec.heads
+        recorded = len(spec.layers) * (heads.count + 2 * heads.kv_heads) * heads.width
+        return _BATCH // (4 * (recorded + 2 * spec.feed_forward.width + 4 * spec.width))
 
-    def layers(
+    def record(
         self,
-        sentences: Sequence[Inputs],
+        sentences: Sequence[TokenIds],
         wanted: Sequence[int],
         heads: tuple[int, ...],
         mask: Expression | None,
         values: bool = True,
-        kept: Kept | None = None,
     ) -> list[list[LayerTrace]]:
         """Return the wanted layers' attention to each sentence, in the order of the layers.
 
@@ -70,143 +69,147 @@ class Model:
             mask: in place of the model's own; None is that one.
             values: whether those of the last layer are made now, or when they are read; the next layer needs those of
                 the others.
-            kept: what was computed before, of which nothing is computed again, and where this is kept too; it takes a
-                sentence that is alone.
         """
-        found: list[list[LayerTrace]] = [[] for _ in sentences]
+        # A mask of the user's may tell heads apart, which those of several sentences are not.
+        batch = RaggedBatch(sentences, share=mask is None)
+        layers = self.layers(wanted, mask, values)
+        records: list[list[LayerTrace]] = [[] for _ in sentences]
+        with computing(batch.longest):
+            x = self.embed(batch)
+            for layer in layers:
+                projected = layer.project_qkv(x, batch)
+                layer.record(projected, heads, records)
+                if layer is not layers[-1]:
+                    x = layer.forward(x, projected)
+        return records
+
+    def layers(self, wanted: Sequence[int], mask: Expression | None, values: bool) -> list[Layer]:
+        """Return the layers up to the last of those wanted; see `record`."""
         last = max(wanted)
-        # A mask that was given may tell heads apart, which those of several sentences are not.
-        groups = grouped([len(each.ids) for each in sentences], together=mask is None)
-        tokens = groups[-1].tokens  # of the longest sentence
-        going = None if kept is None else kept.begin(sentences[0], self._masks(mask, tokens))
-        known = {} if going is None else going.states
-        whole = [index for index, state in known.items() if len(state.x) == tokens]
-        steps = range(max((index for index in whole if index <= min(wanted)), default=0), last + 1)
-        most = max(tokens - (len(known[index].x) if index in known else 0) for index in steps)
-        state = below = None
-        # An overflow shows in the end: the numbers are not finite.
-        with np.errstate(all="ignore"), on_cores(most):
-            for index in steps:
-                layer = _Layer(self, index, mask)
-                before = known.get(index)
-                if before is not None and len(before.x) == tokens:
-                    state = before
-                else:
-                    first = 0 if before is None else len(before.x)
-                    if state is None or below is None:
-                        x = self._embedded([sentences[index] for group in groups for index in group.sentences], first)
-                    else:
-                        x = below.passed_on(state, first)
-                    state = layer.entered(x, groups, values or index < last, before)
-                    if going is not None:
-                        going.keep(index, state)
-                if index in wanted:
-                    for each in state.heads:
-                        for sentence, trace in layer.traces(each, heads):
-                            found[sentence].append(trace)
-                below = layer
-        return found
+        return [Layer(self, index, mask, index in wanted, values or index < last) for index in range(last + 1)]
 
-    def _masks(self, mask: Expression | None, tokens: int) -> list[RuleMask]:
-        """Return the mask of every layer over so many tokens."""
-        return [RuleMask(mask or how.mask, tokens, tokens, self.recipe.heads.count) for how in self.recipe.layers]
-
-    def _embedded(self, sentences: Sequence[Inputs], first: int) -> Hidden:
-        """Return the first hidden states of sentences, end to end, from a row on."""
-        how = self.recipe.embedding
+    def embed(self, batch: RaggedBatch, past: int = 0) -> Hidden:
+        """Return the first hidden states, from a row on."""
+        how, sentences = self.spec.embedding, batch.sentences
 
         def rows(table: LookupTable, indices: Iterable[Iterable[int]]) -> Hidden:
             every = list(chain.from_iterable(indices))
-            return self.weights.rows(table.name + ".weight", every[first:], table.rows, how.width)
+            return self.weights.rows(table.name + ".weight", every[past:], table.rows, how.width)
 
         x = rows(how.tokens, (each.ids for each in sentences))
         if how.scale != 1:
             x = x * np.float32(how.scale)
-        said = sentences[0].segments is not None  # by the tokenizer, of every sentence or of none
-        if how.segments is not None and (said or how.segment is not None):
+        has_segments = sentences[0].segments is not None  # the tokenizer says them of every sentence or of none
+        if how.segments is not None and (has_segments or how.segment is not None):
             x = x + rows(how.segments, (each.segments or [how.segment or 0] * len(each.ids) for each in sentences))
         if how.positions is not None:
             x = x + rows(how.positions, (_positions(each.ids, how.padding_id) for each in sentences))
         if how.norm is not None:
-            x = self.normed(how.norm, x)
-        return x if how.projection is None else self.projected(how.projection, x, self.recipe.width, has_bias=True)
+            x = self.normalize(how.norm, x)
+        return x if how.projection is None else self.project(how.projection, x, self.spec.width, has_bias=True)
 
-    def normed(self, name: str, x: Float[np.ndarray, " ..."]) -> Float[np.ndarray, " ..."]:
+    def normalize(self, name: str, x: Float[np.ndarray, " ..."]) -> Float[np.ndarray, " ..."]:
         """Return hidden states after one of the model's normalizations."""
-        norm, width = self.recipe.norm, x.shape[-1]
+        norm, width = self.spec.norm, x.shape[-1]
         weight = self.weights.vector(name + ".weight", width)
         if norm.offset:
             weight = weight + np.float32(norm.offset)
         bias = (self.weights.vector(name + ".bias", width),) if norm.has_bias else ()
         return norm.function(x, weight, *bias, norm.eps)
 
-    def projected(
+    def project(
         self, name: str, x: Hidden, width: int, has_bias: bool, is_transposed: bool = False
     ) -> Float[np.ndarray, "T F"]:
         """Return x·Wᵀ, or x·Wᵀ + b."""
-        shape = _stored_shape(x, width, is_transposed)
-        weight = self.weights.matrix(name + ".weight", *shape)
+        weight = self.weights.matrix(name + ".weight", *_stored_shape(x, width, is_transposed))
         bias = self.weights.vector(name + ".bias", width) if has_bias else None
         return linear(x, weight.T if is_transposed else weight, bias)
 
 
 @dataclass(frozen=True)
-class _Layer:
-    """One layer of a model, and the mask in place of its own."""
+class Layer:
+    """One layer of a model.
+
+    Attributes:
+        model: its model.
+        index: which layer it is.
+        mask: in place of the layer's own; None is that one.
+        is_wanted: whether its attention is recorded.
+        values: whether its values are made with its queries and keys, or when they are read.
+    """
 
     model: Model
     index: int
     mask: Expression | None
+    is_wanted: bool
+    values: bool
 
-    @property
-    def _recipe(self) -> Recipe:
-        return self.model.recipe
-
-    def _name(self, name: str) -> str:
-        return self._recipe.layer.format(self.index) + name
-
-    def _check_projected(self, name: str, x: Hidden, width: int, has_bias: bool) -> None:
-        """Make sure that tensors which are read later are there, and have their shapes."""
-        weights, name = self.model.weights, self._name(name)
-        weights.check(name + ".weight", *_stored_shape(x, width, self._recipe.projections.is_transposed))
-        if has_bias:
-            weights.check(name + ".bias", width)
-
-    def _projected(self, name: str, x: Hidden, width: int, has_bias: bool) -> Float[np.ndarray, "T F"]:
-        return self.model.projected(self._name(name), x, width, has_bias, self._recipe.projections.is_transposed)
-
-    def entered(self, x: Hidden, groups: Sequence[Group], values: bool, before: State | None) -> State:
-        """Return hidden states with the queries, keys and values of each group of sentences; see `Model.layers`.
+    def project_qkv(self, x: Hidden, batch: RaggedBatch, past: int = 0) -> list[GroupHeads]:
+        """Return the queries, keys and values of each group of sentences, queries and keys rotated.
 
         Args:
-            x: hidden states.
-            groups: of the sentences.
-            values: whether they are made now.
-            before: the state of the rows before these.
+            x: hidden states that enter the layer, from a row on.
+            batch: the sentences.
+            past: that row; others than 0 are for a sentence that is alone.
         """
-        query, key, value = self._queries_keys_values(self._before(self._recipe.attention_residual, x), values)
-        first = 0 if before is None else len(before.x)
-        state = State(x, [self._of_group(group, first, query, key, value) for group in groups])
-        return state if before is None else before.joined(state)
+        query, key, value = self._queries_keys_values(self._pre_norm(self._spec.attention_residual, x))
+        return [self._heads_of(group, past, query, key, value) for group in batch.groups]
 
-    def _of_group(self, group: Group, first: int, query: Queries, key: Keys, value: Keys | Deferred) -> Heads:
-        rest = group.rest(first)
-        q, k = rest.apart(query), rest.apart(key)
-        if (rope := self._recipe.layers[self.index].rope) is not None:
-            angles = rope.angles(group.tokens)[first:]
+    def record(
+        self, projected: Sequence[GroupHeads], heads: tuple[int, ...], records: Sequence[list[LayerTrace]]
+    ) -> None:
+        """Add the layer's attention to the records of the sentences, if it is wanted."""
+        if not self.is_wanted:
+            return
+        count, kv_heads = self._spec.heads.count, self._spec.heads.kv_heads
+        for group, q, k, v in projected:
+            for place, sentence in enumerate(group.sentences):
+                queries = slice(place * count, (place + 1) * count)
+                keys = slice(place * kv_heads, (place + 1) * kv_heads)
+                own = Deferred(k[keys].shape, partial(v.__getitem__, keys)) if isinstance(v, Deferred) else v[keys]
+                records[sentence].append(self._trace(q[queries], k[keys], own, heads))
+
+    def forward(self, x: Hidden, projected: Sequence[GroupHeads], past: int = 0) -> Hidden:
+        """Return the hidden states that leave the layer: attention, then the feed-forward network.
+
+        Args:
+            x: hidden states that entered it, from a row on.
+            projected: queries, keys and values of all rows.
+            past: that row; others than 0 are for a sentence that is alone.
+        """
+        spec, how = self._spec, self._spec.projections
+        heads = np.empty((len(x), spec.heads.count, spec.heads.width), np.float32)
+        for group, q, k, v in projected:
+            group.without_prefix(past).merge_heads(attention_output(self._trace(q, k, v, ()), past), heads)
+        attention = self._project(how.output, heads.reshape(len(x), -1), spec.width, how.output_has_bias)
+        if spec.is_parallel:
+            attention += x
+            attention += self._mlp(self._pre_norm(spec.feed_forward_residual, x))
+            return attention
+        x = self._add_residual(spec.attention_residual, x, attention)
+        return self._add_residual(
+            spec.feed_forward_residual, x, self._mlp(self._pre_norm(spec.feed_forward_residual, x))
+        )
+
+    @property
+    def _spec(self) -> ModelSpec:
+        return self.model.spec
+
+    def _name(self, name: str) -> str:
+        return self._spec.layer.format(self.index) + name
+
+    def _project(self, name: str, x: Hidden, width: int, has_bias: bool) -> Float[np.ndarray, "T F"]:
+        return self.model.project(self._name(name), x, width, has_bias, self._spec.projections.is_transposed)
+
+    def _heads_of(self, group: Group, past: int, query: Queries, key: Keys, value: Keys | Deferred) -> GroupHeads:
+        rest = group.without_prefix(past)
+        q, k = rest.split_heads(query), rest.split_heads(key)
+        if (rope := self._spec.layers[self.index].rope) is not None:
+            angles = rope.angles(group.tokens)[past:]
             q, k = rotated(q, angles, rope.length), rotated(k, angles, rope.length)
         if isinstance(value, Deferred):
-            return Heads(group, q, k, Deferred(k.shape, lambda: rest.apart(value[:])))
-        return Heads(group, q, k, rest.apart(value))
-
-    def traces(self, of: Heads, heads: tuple[int, ...]) -> Iterator[tuple[int, LayerTrace]]:
-        """Yield the attention of each sentence of a group, with its place in the pack."""
-        count, groups = self._recipe.heads.count, self._recipe.heads.groups
-        for place, sentence in enumerate(of.group.sentences):
-            q = of.q[place * count : (place + 1) * count]
-            own = slice(place * groups, (place + 1) * groups)
-            v = Deferred(of.k[own].shape, partial(of.v.__getitem__, own)) if isinstance(of.v, Deferred) else of.v[own]
-            yield sentence, self._trace(q, of.k[own], v, heads)
+            return GroupHeads(group, q, k, Deferred(k.shape, lambda: rest.split_heads(value[:])))
+        return GroupHeads(group, q, k, rest.split_heads(value))
 
     def _trace(
         self,
@@ -215,7 +218,7 @@ class _Layer:
         v: Float[np.ndarray, "Hkv T D"] | Deferred,
         heads: tuple[int, ...],
     ) -> LayerTrace:
-        how, (count, tokens) = self._recipe.layers[self.index], q.shape[:2]
+        how, (count, tokens) = self._spec.layers[self.index], q.shape[:2]
         return LayerTrace(
             layer=self.index,
             kind="self",
@@ -225,71 +228,65 @@ class _Layer:
             scale=how.scale,
             mask=RuleMask(self.mask or _simplest(how.mask, tokens), tokens, tokens, count),
             heads=heads,
-            softcap=self._recipe.softcap,
+            softcap=self._spec.softcap,
             fill=_FILL,
         )
 
-    def passed_on(self, state: State, first: int) -> Hidden:
-        """Return the hidden states that leave the layer, from a row on."""
-        recipe, how = self._recipe, self._recipe.projections
-        x = state.x[first:]
-        concatenated = np.empty((len(x), recipe.heads.count, recipe.heads.width), np.float32)
-        for each in state.heads:
-            each.group.rest(first).lay(attended(self._trace(each.q, each.k, each.v, ()), first), concatenated)
-        output = self._projected(how.output, concatenated.reshape(len(x), -1), recipe.width, how.output_has_bias)
-        if recipe.is_parallel:
-            output += x
-            output += self._fed_forward(self._before(recipe.feed_forward_residual, x))
-            return output
-        x = self._added(recipe.attention_residual, x, output)
-        output = self._fed_forward(self._before(recipe.feed_forward_residual, x))
-        return self._added(recipe.feed_forward_residual, x, output)
-
-    def _queries_keys_values(self, x: Hidden, values: bool) -> tuple[Queries, Keys, Keys | Deferred]:
-        recipe, how = self._recipe, self._recipe.projections
-        width = recipe.heads.width
+    def _queries_keys_values(self, x: Hidden) -> tuple[Queries, Keys, Keys | Deferred]:
+        heads, how = self._spec.heads, self._spec.projections
         if how.joint:
-            joint = self._projected(how.joint, x, 3 * recipe.heads.count * width, how.has_bias)
-            if how.is_by_head:
-                apart = joint.reshape(len(x), recipe.heads.count, 3, width).transpose(2, 0, 1, 3)
+            joint = self._project(how.joint, x, 3 * heads.count * heads.width, how.has_bias)
+            if how.interleaved_qkv:
+                q, k, v = joint.reshape(len(x), heads.count, 3, heads.width).transpose(2, 0, 1, 3)
             else:
-                apart = joint.reshape(len(x), 3, recipe.heads.count, width).transpose(1, 0, 2, 3)
-            return apart[0], apart[1], apart[2]
-        query = self._of_heads(how.query, how.query_norm, x, recipe.heads.count)
-        key = self._of_heads(how.key, how.key_norm, x, recipe.heads.groups)
-        if values:
+                q, k, v = joint.reshape(len(x), 3, heads.count, heads.width).transpose(1, 0, 2, 3)
+            return q, k, v
+        query = self._project_heads(how.query, how.query_norm, x, heads.count)
+        key = self._project_heads(how.key, how.key_norm, x, heads.kv_heads)
+        if self.values:
             return query, key, self._values(x)
-        self._check_projected(how.value, x, recipe.heads.groups * width, how.has_bias)
+        # What is read later is there, and has its shape.
+        weights, name, width = self.model.weights, self._name(how.value), heads.kv_heads * heads.width
+        weights.check(name + ".weight", *_stored_shape(x, width, how.is_transposed))
+        if how.has_bias:
+            weights.check(name + ".bias", width)
         return query, key, Deferred(key.shape, partial(self._values, x))
 
     def _values(self, x: Hidden) -> Keys:
-        with np.errstate(all="ignore"):  # as in `Model.layers`, which may be over
-            return self._of_heads(self._recipe.projections.value, "", x, self._recipe.heads.groups)
+        with np.errstate(all="ignore"):  # as in `computing`, which may be over
+            return self._project_heads(self._spec.projections.value, "", x, self._spec.heads.kv_heads)
 
-    def _of_heads(self, name: str, norm: str, x: Hidden, heads: int) -> Queries:
-        how = self._recipe.projections
-        projected = self._projected(name, x, heads * self._recipe.heads.width, how.has_bias)
+    def _project_heads(self, name: str, norm: str, x: Hidden, heads: int) -> Queries:
+        how, width = self._spec.projections, self._spec.heads.width
+        projected = self._project(name, x, heads * width, how.has_bias)
         if norm and how.normed_whole:
-            projected = self.model.normed(self._name(norm), projected)
-        apart = projected.reshape(len(x), heads, self._recipe.heads.width)
-        return self.model.normed(self._name(norm), apart) if norm and not how.normed_whole else apart
+            projected = self.model.normalize(self._name(norm), projected)
+        split = projected.reshape(len(x), heads, width)
+        return self.model.normalize(self._name(norm), split) if norm and not how.normed_whole else split
 
-    def _fed_forward(self, x: Hidden) -> Hidden:
-        how = self._recipe.feed_forward
-        hidden = how.activation(self._projected(how.gate or how.up, x, how.width, how.has_bias))
+    def _mlp(self, x: Hidden) -> Hidden:
+        how = self._spec.feed_forward
+        hidden = how.activation(self._project(how.gate or how.up, x, how.width, how.has_bias))
         if how.gate:
-            hidden *= self._projected(how.up, x, how.width, how.has_bias)
-        return self._projected(how.down, hidden, self._recipe.width, how.has_bias)
+            hidden *= self._project(how.up, x, how.width, how.has_bias)
+        return self._project(how.down, hidden, self._spec.width, how.has_bias)
 
-    def _before(self, residual: Residual, x: Hidden) -> Hidden:
-        return x if residual.before is None else self.model.normed(self._name(residual.before), x)
+    def _pre_norm(self, residual: Residual, x: Hidden) -> Hidden:
+        return x if residual.before is None else self.model.normalize(self._name(residual.before), x)
 
-    def _added(self, residual: Residual, x: Hidden, output: Hidden) -> Hidden:
-        """Return the sum of hidden states and what a sublayer made of them, which is changed."""
+    def _add_residual(self, residual: Residual, x: Hidden, output: Hidden) -> Hidden:
+        """Return the sum of hidden states and what a sublayer made of them, which is changed in place."""
         if residual.after is not None:
-            output = self.model.normed(self._name(residual.after), output)
+            output = self.model.normalize(self._name(residual.after), output)
         output += x
-        return output if residual.of_sum is None else self.model.normed(self._name(residual.of_sum), output)
+        return output if residual.post_norm is None else self.model.normalize(self._name(residual.post_norm), output)
+
+
+@contextmanager
+def computing(tokens: int) -> Iterator[None]:
+    """Use all cores if so many tokens of one text are a long one, and let numbers overflow: it shows in the end."""
+    with np.errstate(all="ignore"), use_all_cores(tokens):
+        yield
 
 
 def _stored_shape(x: Hidden, width: int, is_transposed: bool) -> tuple[int, int]:

@@ -72,11 +72,11 @@ class Embedding(NamedTuple):
 
 
 class Residual(NamedTuple):
-    """Where the normalizations of a sublayer stand: `x + after(f(before(x)))`, or `of_sum(x + f(x))`."""
+    """Where the normalizations of a sublayer stand: `x + after(f(before(x)))`, or `post_norm(x + f(x))`."""
 
     before: str | None = None
     after: str | None = None
-    of_sum: str | None = None
+    post_norm: str | None = None
 
 
 class Projections(NamedTuple):
@@ -90,7 +90,7 @@ class Projections(NamedTuple):
         key: name of the tensor that makes the keys.
         value: name of the tensor that makes the values.
         joint: name of one tensor in place of these three, a third of its rows each.
-        is_by_head: whether each head has its own thirds there.
+        interleaved_qkv: whether each head has its own thirds there.
         is_transposed: whether tensors are stored as `[in, out]` (GPT-2's Conv1D), as in the feed-forward network.
         query_norm: name of the tensors that normalize the queries, before they are rotated.
         key_norm: name of the tensors that normalize the keys.
@@ -104,7 +104,7 @@ class Projections(NamedTuple):
     key: str = ""
     value: str = ""
     joint: str = ""
-    is_by_head: bool = False
+    interleaved_qkv: bool = False
     is_transposed: bool = False
     query_norm: str = ""
     key_norm: str = ""
@@ -132,17 +132,17 @@ class FeedForward(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Heads:
+class HeadSpec:
     """The heads of every layer.
 
     Attributes:
         count: of the queries.
-        groups: of the keys and values, each of which as many query heads share.
+        kv_heads: of the keys and values, each of which as many query heads share.
         width: of one.
     """
 
     count: int
-    groups: int
+    kv_heads: int
     width: int
 
 
@@ -160,7 +160,7 @@ class Attention(NamedTuple):
     rope: Rope | None = None
 
 
-class Recipe(NamedTuple):
+class ModelSpec(NamedTuple):
     """A model without its weights.
 
     Attributes:
@@ -179,14 +179,14 @@ class Recipe(NamedTuple):
         is_parallel: both sublayers read the same hidden states (GPT-J, GPT-NeoX).
         softcap: c in c·tanh(scores/c).
         tower: its model type where it stands inside of a model that reads pictures too; None for a text model.
-        inside: what the names of its tensors begin with there, by the version that saved them.
+        tower_prefixes: what the names of its tensors begin with there, by the version that saved them.
     """
 
     prefix: str
     layer: str
     width: int
     positions: int
-    heads: Heads
+    heads: HeadSpec
     embedding: Embedding
     norm: Norm
     projections: Projections
@@ -197,12 +197,12 @@ class Recipe(NamedTuple):
     is_parallel: bool = False
     softcap: float | None = None
     tower: str | None = None
-    inside: tuple[str, ...] = ()
+    tower_prefixes: tuple[str, ...] = ()
 
     @property
     def prefixes(self) -> tuple[str, ...]:
         """What the names of its tensors may begin with."""
-        return self.inside or ("", self.prefix)
+        return self.tower_prefixes or ("", self.prefix)
 
     def tensors(self, layers: int) -> Iterator[str]:
         """Yield the names of all tensors of the embedding and of the first layers."""
@@ -255,11 +255,11 @@ def _tensors(name: str | None, has_bias: bool) -> Iterator[str]:
             yield name + ".bias"
 
 
-def heads_of(hidden: int, heads: int) -> Heads:
+def split_width(hidden: int, heads: int) -> HeadSpec:
     """Return heads that share a width, each with keys of its own."""
     if hidden % heads:
         raise DeclinedError(f"{heads} heads share a width of {hidden}")
-    return Heads(heads, heads, hidden // heads)
+    return HeadSpec(heads, heads, hidden // heads)
 
 
 def activation_of(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.engines.numpy.parallel import blocks, spread
+from attncli.engines.numpy.parallel import blocks, parallel_for
 from attncli.files import widened
 
 if TYPE_CHECKING:
@@ -39,10 +39,10 @@ def linear(
         np.matmul(x, widened(weight[rows]).T, out=product[:, rows])
 
     if weight.dtype == np.float32:
-        spread(of_tokens, blocks(len(x)))
+        parallel_for(of_tokens, blocks(len(x)))
     else:
         step = max(1, _NEAR // x.shape[-1])
-        spread(of_weights, range(0, len(weight), step))
+        parallel_for(of_weights, range(0, len(weight), step))
     if bias is not None:
         product += bias
     return product
@@ -56,7 +56,7 @@ def _near(work: Callable[[slice], None], rows: int, width: int) -> None:
         for start in range(block.start, block.stop, step):
             work(slice(start, min(start + step, block.stop)))
 
-    spread(some, blocks(rows))
+    parallel_for(some, blocks(rows))
 
 
 def layer_norm(x: Hidden, weight: Float[np.ndarray, " E"], bias: Float[np.ndarray, " E"], eps: float) -> Hidden:

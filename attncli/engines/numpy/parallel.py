@@ -37,8 +37,8 @@ def count() -> int:
 
 
 @contextmanager
-def on_cores(tokens: int) -> Iterator[None]:
-    """Let `spread` use all cores within, if so many tokens of one text are a long one."""
+def use_all_cores(tokens: int) -> Iterator[None]:
+    """Let `parallel_for` use all cores within, if so many tokens of one text are a long one."""
     if tokens <= LONG:
         yield
         return
@@ -69,7 +69,7 @@ def blocks(rows: int) -> list[slice]:
     return list(map(slice, ends, ends[1:]))
 
 
-def spread(work: Callable[[T], object], items: Iterable[T]) -> None:
+def parallel_for(work: Callable[[T], object], items: Iterable[T]) -> None:
     """Do some work for each of the items: on all cores for a long text, else one after the other."""
     pool = _pool.get()
     if pool is None:

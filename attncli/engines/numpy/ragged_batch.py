@@ -1,6 +1,7 @@
-"""Sentences laid end to end: one product over the tokens of many costs a third of as many small ones.
+"""A ragged batch: sentences of any length laid end to end, without padding.
 
-There is no padding, and nothing of a sentence is mixed with another, so that only rounding tells whether it was alone.
+One product over the tokens of many sentences costs a third of as many small ones. Nothing of one sentence is mixed
+with another, so that only rounding tells whether it was alone.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import numpy as np
 if TYPE_CHECKING:
     from jaxtyping import Float
 
+    from attncli.trace.layer import Deferred
 
-class Inputs(NamedTuple):
+
+class TokenIds(NamedTuple):
     """What a model reads of a sentence.
 
     Attributes:
@@ -31,45 +34,67 @@ class Group(NamedTuple):
     """Sentences of one length, which attend together: the heads of all of them are like those of one.
 
     Attributes:
-        sentences: their places among those that were given.
+        sentences: their indices in the batch as it was given.
         tokens: of each.
-        rows: their rows of the pack.
+        rows: their rows of the batch as it is laid.
     """
 
     sentences: Sequence[int]
     tokens: int
     rows: slice
 
-    def rest(self, first: int) -> Group:
-        """Return the group of a sentence that is alone, without its first rows."""
-        return self._replace(tokens=self.tokens - first, rows=slice(self.rows.start, self.rows.stop - first))
+    def without_prefix(self, past: int) -> Group:
+        """Return the group of a sentence that is alone, without its first tokens."""
+        return self._replace(tokens=self.tokens - past, rows=slice(self.rows.start, self.rows.stop - past))
 
-    def apart(self, packed: Float[np.ndarray, "T H D"]) -> Float[np.ndarray, "NH t D"]:
+    def split_heads(self, packed: Float[np.ndarray, "T H D"]) -> Float[np.ndarray, "NH t D"]:
         """Return the rows of the group as heads: those of the first sentence, then those of the next."""
         count, width = packed.shape[1:]
         rows = packed[self.rows].reshape(len(self.sentences), self.tokens, count, width)
         return np.ascontiguousarray(rows.transpose(0, 2, 1, 3)).reshape(-1, self.tokens, width)
 
-    def lay(self, heads: Float[np.ndarray, "NH t D"], packed: Float[np.ndarray, "T H D"]) -> None:
-        """Lay heads out as rows of a pack; `apart` in reverse."""
+    def merge_heads(self, heads: Float[np.ndarray, "NH t D"], packed: Float[np.ndarray, "T H D"]) -> None:
+        """Lay heads out as rows of the batch; `split_heads` in reverse."""
         count, width = packed.shape[1:]
-        apart = heads.reshape(len(self.sentences), count, self.tokens, width)
-        packed[self.rows] = apart.transpose(0, 2, 1, 3).reshape(-1, count, width)
+        split = heads.reshape(len(self.sentences), count, self.tokens, width)
+        packed[self.rows] = split.transpose(0, 2, 1, 3).reshape(-1, count, width)
 
 
-def grouped(lengths: Sequence[int], together: bool = True) -> list[Group]:
-    """Return the groups of a pack, given the number of tokens of each sentence: the shortest are laid first.
+class GroupHeads(NamedTuple):
+    """Queries, keys and values of one layer, of a group of sentences."""
+
+    group: Group
+    q: Float[np.ndarray, "NH T D"]
+    k: Float[np.ndarray, "NHkv T D"]
+    v: Float[np.ndarray, "NHkv T D"] | Deferred
+
+
+class RaggedBatch:
+    """Sentences laid end to end, the shortest first.
 
     Args:
-        lengths: of the sentences.
-        together: whether sentences of one length share a group.
+        sentences: at least one.
+        share: whether sentences of one length attend together.
+
+    Attributes:
+        sentences: in the order in which they are laid.
+        groups: of sentences of one length.
+        longest: how many tokens the longest sentence has.
     """
-    groups: list[Group] = []
-    start = 0
-    order = sorted(range(len(lengths)), key=lengths.__getitem__)
-    for tokens, same in groupby(order, lengths.__getitem__):
-        for sentences in [tuple(same)] if together else [(each,) for each in same]:
-            stop = start + len(sentences) * tokens
-            groups.append(Group(sentences, tokens, slice(start, stop)))
-            start = stop
-    return groups
+
+    def __init__(self, sentences: Sequence[TokenIds], share: bool = True) -> None:
+        lengths = [len(each.ids) for each in sentences]
+        order = sorted(range(len(sentences)), key=lengths.__getitem__)
+        self.sentences = [sentences[index] for index in order]
+        self.longest = max(lengths)
+        self.groups: list[Group] = []
+        start = 0
+        for tokens, same in groupby(order, lengths.__getitem__):
+            for indices in [tuple(same)] if share else [(each,) for each in same]:
+                stop = start + len(indices) * tokens
+                self.groups.append(Group(indices, tokens, slice(start, stop)))
+                start = stop
+
+    def __len__(self) -> int:
+        """How many sentences there are."""
+        return len(self.sentences)

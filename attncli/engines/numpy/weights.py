@@ -1,4 +1,4 @@
-"""The tensors of a model by the names of its recipe: nothing of them is kept, for reading one again costs little."""
+"""The tensors of a model by the names of its spec: nothing of them is kept, for reading one again costs little."""
 
 from __future__ import annotations
 

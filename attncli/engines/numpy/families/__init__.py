@@ -1,4 +1,4 @@
-"""The families of models: each is a function from a configuration to a recipe."""
+"""The families of models: each is a function from a configuration to a `ModelSpec`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from attncli.engines.numpy.families.bert import bert, distilbert
 from attncli.engines.numpy.families.gemma import gemma, gemma2, gemma3
 from attncli.engines.numpy.families.gpt import gpt2, gpt_neox
 from attncli.engines.numpy.families.llama import llama, mistral, olmo2, qwen2, qwen3, smollm3
-from attncli.engines.numpy.families.text_towers import TOWERS, tower_recipe
-from attncli.engines.numpy.model_spec import Recipe
+from attncli.engines.numpy.families.text_towers import TOWERS, tower_spec
+from attncli.engines.numpy.model_spec import ModelSpec
 
-FAMILIES: dict[str, Callable[[Fields], Recipe]] = {
+FAMILIES: dict[str, Callable[[Fields], ModelSpec]] = {
     "bert": partial(bert, prefix="bert."),
     "roberta": partial(bert, prefix="roberta.", vocabulary=50265, is_roberta=True),
     "xlm-roberta": partial(bert, prefix="roberta.", is_roberta=True),
@@ -36,8 +36,8 @@ FAMILIES: dict[str, Callable[[Fields], Recipe]] = {
 }
 
 
-def recipe_of(fields: Fields) -> Recipe:
-    """Return the recipe of the model that a configuration describes.
+def model_spec(fields: Fields) -> ModelSpec:
+    """Return the spec of the model that a configuration describes.
 
     Raises:
         DeclinedError: its family, or what one of its fields says, is not implemented.
@@ -47,8 +47,8 @@ def recipe_of(fields: Fields) -> Recipe:
         raise DeclinedError(f"the architecture {family} is not among its own")
     try:
         with np.errstate(all="ignore"):  # an extreme number overflows here as it does in torch
-            recipe = FAMILIES[family](fields) if family in FAMILIES else tower_recipe(fields, family)
+            spec = FAMILIES[family](fields) if family in FAMILIES else tower_spec(fields, family)
     except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise DeclinedError(f"its config.json is odd: {error}") from None
     fields.check_all_read()
-    return recipe
+    return spec

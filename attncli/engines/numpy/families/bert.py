@@ -8,12 +8,12 @@ from attncli.engines.numpy.model_spec import (
     Embedding,
     FeedForward,
     LookupTable,
+    ModelSpec,
     Norm,
     Projections,
-    Recipe,
     Residual,
     activation_of,
-    heads_of,
+    split_width,
 )
 from attncli.engines.numpy.ops import layer_norm
 from attncli.masks.expressions import Atom
@@ -27,7 +27,7 @@ def bert(
     heads: int = 12,
     inner: int = 3072,
     is_roberta: bool = False,
-) -> Recipe:
+) -> ModelSpec:
     """BERT (Devlin et al. 2019); RoBERTa (Liu et al. 2019) counts positions from the one after its padding's id."""
     hidden, heads = fields.count("hidden_size", width), fields.count("num_attention_heads", heads)
     first = _padding_id(fields) + 1 if is_roberta else 0
@@ -43,11 +43,11 @@ def bert(
         norm="embeddings.LayerNorm",
         projection=None if embedded == hidden else "embeddings_project",
     )
-    return Recipe(
+    return ModelSpec(
         prefix=prefix,
         layer="encoder.layer.{}.",
         width=hidden,
-        heads=heads_of(hidden, heads),
+        heads=split_width(hidden, heads),
         positions=positions - first,
         embedding=embedding,
         norm=Norm(layer_norm, fields.number("layer_norm_eps", 1e-12), has_bias=True),
@@ -66,22 +66,22 @@ def bert(
             activation_of(fields, "hidden_act", "gelu"),
             has_bias=True,
         ),
-        attention_residual=Residual(of_sum="attention.output.LayerNorm"),
-        feed_forward_residual=Residual(of_sum="output.LayerNorm"),
+        attention_residual=Residual(post_norm="attention.output.LayerNorm"),
+        feed_forward_residual=Residual(post_norm="output.LayerNorm"),
         layers=(Attention((hidden // heads) ** -0.5, Atom("full")),) * fields.layers("num_hidden_layers", 12),
     )
 
 
-def distilbert(fields: Fields) -> Recipe:
+def distilbert(fields: Fields) -> ModelSpec:
     """DistilBERT (Sanh et al. 2019): BERT without segments."""
     hidden, heads = fields.count("dim", 768), fields.count("n_heads", 12)
     positions = fields.count("max_position_embeddings", 512)
     fields.take("sinusoidal_pos_embds", False, among=(False, True))  # the table is in the weights either way
-    return Recipe(
+    return ModelSpec(
         prefix="distilbert.",
         layer="transformer.layer.{}.",
         width=hidden,
-        heads=heads_of(hidden, heads),
+        heads=split_width(hidden, heads),
         positions=positions,
         embedding=Embedding(
             width=hidden,
@@ -105,8 +105,8 @@ def distilbert(fields: Fields) -> Recipe:
             activation_of(fields, "activation", "gelu"),
             has_bias=True,
         ),
-        attention_residual=Residual(of_sum="sa_layer_norm"),
-        feed_forward_residual=Residual(of_sum="output_layer_norm"),
+        attention_residual=Residual(post_norm="sa_layer_norm"),
+        feed_forward_residual=Residual(post_norm="output_layer_norm"),
         layers=(Attention((hidden // heads) ** -0.5, Atom("full")),) * fields.layers("n_layers", 6),
     )
 

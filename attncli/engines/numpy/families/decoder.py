@@ -11,12 +11,12 @@ from attncli.engines.numpy.model_spec import (
     Attention,
     Embedding,
     FeedForward,
-    Heads,
+    HeadSpec,
     Hidden,
     LookupTable,
+    ModelSpec,
     Norm,
     Projections,
-    Recipe,
     Residual,
     activation_of,
 )
@@ -28,7 +28,7 @@ WHOLE, WINDOWED = "full_attention", "sliding_attention"  # as configurations cal
 
 
 @dataclass(frozen=True)
-class Usual:
+class Defaults:
     """The defaults of a family of decoders; None is computed from the rest."""
 
     vocabulary: int = 32_000
@@ -65,7 +65,7 @@ def stated_biases(fields: Fields, has_feed_forward: bool = False) -> Biases:
 
 def decoder(
     fields: Fields,
-    usual: Usual,
+    defaults: Defaults,
     *,
     biases: Biases,
     activation: Callable[[Hidden], Hidden] | None = None,
@@ -75,64 +75,64 @@ def decoder(
     ),
     normed: str = "",
     window: int | None = None,
-    windowed: Callable[[int], bool] = lambda _: False,
-    is_listed: bool = False,
-    turns: Sequence[int] | None = None,
+    has_window: Callable[[int], bool] = lambda _: False,
+    reads_layer_types: bool = False,
+    rotary_layers: Sequence[int] | None = None,
     ropes: Callable[..., dict[str, Rope]] | None = None,
     scaled_by: float | None = None,
     softcap: float | None = None,
     is_gemma: bool = False,
-) -> Recipe:
-    """Return the recipe of a model like Llama.
+) -> ModelSpec:
+    """Return the spec of a model like Llama.
 
     Args:
         fields: of the configuration.
-        usual: the defaults of the family.
+        defaults: the defaults of the family.
         biases: which projections have them.
-        activation: of the feed-forward network; None reads the usual field.
+        activation: of the feed-forward network; None reads the defaults field.
         residuals: normalizations around attention and feed-forward network.
         normed: how queries and keys are normalized, `each` head by itself or `all` together; empty: not at all.
         window: how many keys a query with a window sees.
-        windowed: which layers have one.
-        is_listed: whether the configuration may list the kinds of its layers instead.
-        turns: which layers rotate queries and keys; None is all.
+        has_window: which layers have one.
+        reads_layer_types: whether the configuration may list the kinds of its layers instead.
+        rotary_layers: which layers rotate queries and keys; None is all.
         ropes: reads how each kind of layer rotates them; None is one way for all.
         scaled_by: what scores are divided by the root of; None is the width of a head.
         softcap: of the scores.
         is_gemma: whether embeddings are scaled and norms are stored as their distance from 1.
     """
-    hidden, heads = fields.count("hidden_size", usual.hidden), fields.count("num_attention_heads", usual.heads)
+    hidden, heads = fields.count("hidden_size", defaults.hidden), fields.count("num_attention_heads", defaults.heads)
     layers, positions = (
-        fields.layers("num_hidden_layers", usual.layers),
-        fields.count("max_position_embeddings", usual.positions),
+        fields.layers("num_hidden_layers", defaults.layers),
+        fields.count("max_position_embeddings", defaults.positions),
     )
-    groups = fields.take("num_key_value_heads", usual.groups) or heads
-    width = fields.take("head_dim", usual.head_width) or hidden // heads
+    groups = fields.take("num_key_value_heads", defaults.groups) or heads
+    width = fields.take("head_dim", defaults.head_width) or hidden // heads
     if type(groups) is not int or heads % groups or type(width) is not int:
         raise DeclinedError(f"{heads} heads of width {width!r} share {groups!r} keys")
-    kinds = _listed(fields, layers) if is_listed else None
-    kinds = kinds or [WINDOWED if windowed(layer) else WHOLE for layer in range(layers)]
+    kinds = _listed(fields, layers) if reads_layer_types else None
+    kinds = kinds or [WINDOWED if has_window(layer) else WHOLE for layer in range(layers)]
     if WINDOWED in kinds and (type(window) is not int or window < 1):
         raise DeclinedError(f"sliding_window is {window!r}")
     masks = {WHOLE: Atom("causal"), WINDOWED: Atom("window", (window or 0,))}
-    turned = (
+    rope_of_kind = (
         ropes(fields, width, positions)
         if ropes
-        else dict.fromkeys(masks, read_rope(fields, width, positions, usual.theta))
+        else dict.fromkeys(masks, read_rope(fields, width, positions, defaults.theta))
     )
     scale = (scaled_by or width) ** -0.5
-    return Recipe(
+    return ModelSpec(
         prefix="model.",
         layer="layers.{}.",
         width=hidden,
         positions=positions,
-        heads=Heads(heads, groups, width),
+        heads=HeadSpec(heads, groups, width),
         embedding=Embedding(
             hidden,
-            LookupTable("embed_tokens", fields.count("vocab_size", usual.vocabulary)),
+            LookupTable("embed_tokens", fields.count("vocab_size", defaults.vocabulary)),
             scale=hidden**0.5 if is_gemma else 1.0,
         ),
-        norm=Norm(rms_norm, fields.number("rms_norm_eps", usual.eps), offset=1.0 if is_gemma else 0.0),
+        norm=Norm(rms_norm, fields.number("rms_norm_eps", defaults.eps), offset=1.0 if is_gemma else 0.0),
         projections=Projections(
             query="self_attn.q_proj",
             key="self_attn.k_proj",
@@ -145,7 +145,7 @@ def decoder(
             normed_whole=normed == "all",
         ),
         feed_forward=FeedForward(
-            fields.count("intermediate_size", usual.inner),
+            fields.count("intermediate_size", defaults.inner),
             "mlp.up_proj",
             "mlp.down_proj",
             activation or activation_of(fields, "hidden_act", "silu"),
@@ -155,7 +155,7 @@ def decoder(
         attention_residual=residuals[0],
         feed_forward_residual=residuals[1],
         layers=tuple(
-            Attention(scale, masks[kind], turned[kind] if turns is None or turns[layer] else None)
+            Attention(scale, masks[kind], rope_of_kind[kind] if rotary_layers is None or rotary_layers[layer] else None)
             for layer, kind in enumerate(kinds)
         ),
         softcap=softcap,

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from attncli.checkpoints.config_reader import DeclinedError, Fields
-from attncli.engines.numpy.families.decoder import WHOLE, WINDOWED, Usual, decoder, stated_biases
-from attncli.engines.numpy.model_spec import Recipe, Residual, activation_of
+from attncli.engines.numpy.families.decoder import WHOLE, WINDOWED, Defaults, decoder, stated_biases
+from attncli.engines.numpy.model_spec import ModelSpec, Residual, activation_of
 from attncli.engines.numpy.rope import Rope, rope_of
 
 
-def gemma(fields: Fields) -> Recipe:
+def gemma(fields: Fields) -> ModelSpec:
     """Gemma (2024): wide heads, scaled embeddings, norms stored as their distance from 1."""
     fields.take("hidden_activation", None, among=(None, "gelu_pytorch_tanh"))  # of later versions; not read here
     return decoder(
         fields,
-        Usual(256_000, hidden=3072, inner=24_576, heads=16, layers=28, groups=16, head_width=256, positions=8192),
+        Defaults(256_000, hidden=3072, inner=24_576, heads=16, layers=28, groups=16, head_width=256, positions=8192),
         biases=stated_biases(fields),
         activation=activation_of(fields, "hidden_act", "gelu_pytorch_tanh", {"gelu": "gelu_pytorch_tanh"}),
         is_gemma=True,
@@ -29,20 +29,20 @@ _SANDWICHED = (
 )
 
 
-def gemma2(fields: Fields) -> Recipe:
+def gemma2(fields: Fields) -> ModelSpec:
     """Gemma 2 (2024): every other layer has a window, scores are capped."""
     fields.take("final_logit_softcapping", 30.0)  # of the head on top
     return decoder(
         fields,
-        Usual(256_000, hidden=2304, inner=9216, heads=8, layers=26, groups=4, head_width=256, positions=8192),
+        Defaults(256_000, hidden=2304, inner=9216, heads=8, layers=26, groups=4, head_width=256, positions=8192),
         **_of_later_gemmas(fields),
-        windowed=lambda layer: layer % 2 == 0,
-        is_listed=True,
+        has_window=lambda layer: layer % 2 == 0,
+        reads_layer_types=True,
         softcap=fields.take("attn_logit_softcapping", 50.0),
     )
 
 
-def gemma3(fields: Fields) -> Recipe:
+def gemma3(fields: Fields) -> ModelSpec:
     """Gemma 3 (2025): five layers with a window to one without, each kind with its own rotary frequencies."""
     fields.take("final_logit_softcapping", None)
     fields.take("attn_logit_softcapping", None, among=(None,))
@@ -50,10 +50,10 @@ def gemma3(fields: Fields) -> Recipe:
     fields.take("_sliding_window_pattern", None)  # as transformers writes it beside the list of layers; not read here
     return decoder(
         fields,
-        Usual(262_208, hidden=2304, inner=9216, heads=8, layers=26, groups=4, head_width=256, positions=131_072),
+        Defaults(262_208, hidden=2304, inner=9216, heads=8, layers=26, groups=4, head_width=256, positions=131_072),
         **_of_later_gemmas(fields),
-        windowed=lambda layer: (layer + 1) % every != 0,
-        is_listed=True,
+        has_window=lambda layer: (layer + 1) % every != 0,
+        reads_layer_types=True,
         normed="each",
         ropes=_ropes_of_gemma3,
     )

@@ -8,19 +8,19 @@ from attncli.engines.numpy.model_spec import (
     Embedding,
     FeedForward,
     LookupTable,
+    ModelSpec,
     Norm,
     Projections,
-    Recipe,
     Residual,
     activation_of,
-    heads_of,
+    split_width,
 )
 from attncli.engines.numpy.ops import layer_norm
 from attncli.engines.numpy.rope import read_rope
 from attncli.masks.expressions import Atom
 
 
-def gpt2(fields: Fields) -> Recipe:
+def gpt2(fields: Fields) -> ModelSpec:
     """GPT-2 (Radford et al. 2019)."""
     hidden, heads = fields.count("n_embd", 768), fields.count("n_head", 12)
     layers = fields.layers("n_layer", 12)
@@ -30,11 +30,11 @@ def gpt2(fields: Fields) -> Recipe:
     positions = fields.count("n_positions", 1024)
     tokens = LookupTable("wte", fields.count("vocab_size", 50257))
     inner = 4 * hidden if fields.take("n_inner", None) is None else fields.count("n_inner")
-    return Recipe(
+    return ModelSpec(
         prefix="transformer.",
         layer="h.{}.",
         width=hidden,
-        heads=heads_of(hidden, heads),
+        heads=split_width(hidden, heads),
         positions=positions,
         # Token types, where a tokenizer gives some, are ids too.
         embedding=Embedding(hidden, tokens, LookupTable("wpe", positions), segments=tokens),
@@ -51,7 +51,7 @@ def gpt2(fields: Fields) -> Recipe:
     )
 
 
-def gpt_neox(fields: Fields) -> Recipe:
+def gpt_neox(fields: Fields) -> ModelSpec:
     """GPT-NeoX (Black et al. 2022) and Pythia: both sublayers read the same input, a quarter of a head is rotated."""
     hidden, heads = fields.count("hidden_size", 6144), fields.count("num_attention_heads", 64)
     positions = fields.count("max_position_embeddings", 2048)
@@ -59,17 +59,17 @@ def gpt_neox(fields: Fields) -> Recipe:
     has_bias = fields.take("attention_bias", True, among=(True, False))
     rope = read_rope(fields, hidden // heads, positions, theta, part)
     attention = Attention((hidden // heads) ** -0.5, Atom("causal"), rope)
-    return Recipe(
+    return ModelSpec(
         prefix="gpt_neox.",
         layer="layers.{}.",
         width=hidden,
-        heads=heads_of(hidden, heads),
+        heads=split_width(hidden, heads),
         positions=positions,
         embedding=Embedding(hidden, LookupTable("embed_in", fields.count("vocab_size", 50432))),
         norm=Norm(layer_norm, fields.number("layer_norm_eps", 1e-5), has_bias=True),
         projections=Projections(
             joint="attention.query_key_value",
-            is_by_head=True,
+            interleaved_qkv=True,
             output="attention.dense",
             has_bias=has_bias,
             output_has_bias=has_bias,

@@ -7,52 +7,52 @@ from dataclasses import replace
 from functools import partial
 
 from attncli.checkpoints.config_reader import DeclinedError, Fields
-from attncli.engines.numpy.families.decoder import WHOLE, WINDOWED, Biases, Usual, decoder, stated_biases
-from attncli.engines.numpy.model_spec import Recipe, Residual
+from attncli.engines.numpy.families.decoder import WHOLE, WINDOWED, Biases, Defaults, decoder, stated_biases
+from attncli.engines.numpy.model_spec import ModelSpec, Residual
 from attncli.engines.numpy.rope import Rope, rope_of
 
 
-def llama(fields: Fields) -> Recipe:
+def llama(fields: Fields) -> ModelSpec:
     """Llama (Touvron et al. 2023), with the shared keys and the long contexts of its later versions."""
-    return decoder(fields, Usual(), biases=stated_biases(fields, has_feed_forward=True))
+    return decoder(fields, Defaults(), biases=stated_biases(fields, has_feed_forward=True))
 
 
-def mistral(fields: Fields) -> Recipe:
+def mistral(fields: Fields) -> ModelSpec:
     """Mistral (Jiang et al. 2023): every layer looks back over a window."""
     window = fields.take("sliding_window", 4096)
     return decoder(
         fields,
-        Usual(inner=14_336, groups=8, positions=131_072),
+        Defaults(inner=14_336, groups=8, positions=131_072),
         biases=Biases(),
         window=window,
-        windowed=lambda _: window is not None,
+        has_window=lambda _: window is not None,
     )
 
 
-_QWEN = Usual(vocabulary=151_936, inner=22_016, groups=32, positions=32_768)
+_QWEN = Defaults(vocabulary=151_936, inner=22_016, groups=32, positions=32_768)
 
 
-def qwen2(fields: Fields) -> Recipe:
+def qwen2(fields: Fields) -> ModelSpec:
     """Qwen2 (Yang et al. 2024): biases of queries, keys and values; windows only where they are switched on."""
     return _qwen(fields, Biases(inputs=True), _QWEN)
 
 
-def qwen3(fields: Fields) -> Recipe:
+def qwen3(fields: Fields) -> ModelSpec:
     """Qwen3 (Yang et al. 2025): Qwen2 with normalized queries and keys, and without the biases."""
     return _qwen(fields, stated_biases(fields), replace(_QWEN, head_width=128), normed="each")
 
 
-def qwen2_vl(fields: Fields) -> Recipe:
+def qwen2_vl(fields: Fields) -> ModelSpec:
     """The language model of Qwen2-VL and Qwen2.5-VL (2024, 2025): Qwen2 with a position of three parts."""
-    usual = Usual(152_064, 8192, 29_568, heads=64, layers=80, groups=8, positions=32_768, theta=1e6, eps=1e-5)
-    return _qwen(fields, Biases(inputs=True), usual, 80, ropes=partial(_ropes_of_sections, theta=usual.theta))
+    defaults = Defaults(152_064, 8192, 29_568, heads=64, layers=80, groups=8, positions=32_768, theta=1e6, eps=1e-5)
+    return _qwen(fields, Biases(inputs=True), defaults, 80, ropes=partial(_ropes_of_sections, theta=defaults.theta))
 
 
-def qwen3_vl(fields: Fields) -> Recipe:
+def qwen3_vl(fields: Fields) -> ModelSpec:
     """The language model of Qwen3-VL (2025): Qwen3 with a position of three parts."""
-    usual = Usual(151_936, inner=22_016, groups=32, positions=128_000, theta=500_000.0, head_width=128)
-    ropes = partial(_ropes_of_sections, theta=usual.theta)
-    return decoder(fields, usual, biases=stated_biases(fields), normed="each", ropes=ropes)
+    defaults = Defaults(151_936, inner=22_016, groups=32, positions=128_000, theta=500_000.0, head_width=128)
+    ropes = partial(_ropes_of_sections, theta=defaults.theta)
+    return decoder(fields, defaults, biases=stated_biases(fields), normed="each", ropes=ropes)
 
 
 def _ropes_of_sections(fields: Fields, width: int, positions: int, theta: float) -> dict[str, Rope]:
@@ -74,50 +74,50 @@ def _ropes_of_sections(fields: Fields, width: int, positions: int, theta: float)
 def _qwen(
     fields: Fields,
     biases: Biases,
-    usual: Usual,
+    defaults: Defaults,
     first_windowed: int = 28,
     normed: str = "",
     ropes: Callable[..., dict[str, Rope]] | None = None,
-) -> Recipe:
+) -> ModelSpec:
     has_windows = fields.take("use_sliding_window", False, among=(False, True))
     window, first = fields.take("sliding_window", 4096), fields.take("max_window_layers", first_windowed)
     return decoder(
         fields,
-        usual,
+        defaults,
         ropes=ropes,
         window=window if has_windows else None,
-        windowed=lambda layer: has_windows and window is not None and layer >= first,
-        is_listed=True,
+        has_window=lambda layer: has_windows and window is not None and layer >= first,
+        reads_layer_types=True,
         biases=biases,
         normed=normed,
     )
 
 
-def smollm3(fields: Fields) -> Recipe:
+def smollm3(fields: Fields) -> ModelSpec:
     """SmolLM3 (2025): every fourth layer does not rotate its queries and keys (Yang et al. 2025, "RoPE to NoPE …")."""
     layers = fields.layers("num_hidden_layers", 36)
     every = fields.count("no_rope_layer_interval", 4)
-    turns = fields.take("no_rope_layers", None) or [int((layer + 1) % every != 0) for layer in range(layers)]
+    rotary_layers = fields.take("no_rope_layers", None) or [int((layer + 1) % every != 0) for layer in range(layers)]
     has_windows = fields.take("use_sliding_window", False, among=(False, True))
     window = fields.take("sliding_window", None)
-    if len(turns) < layers:
+    if len(rotary_layers) < layers:
         raise DeclinedError("no_rope_layers is shorter than the model")
     return decoder(
         fields,
-        Usual(vocabulary=128_256, hidden=2048, heads=16, layers=36, groups=4, positions=32_768, theta=2_000_000.0),
+        Defaults(vocabulary=128_256, hidden=2048, heads=16, layers=36, groups=4, positions=32_768, theta=2_000_000.0),
         biases=stated_biases(fields, has_feed_forward=True),
         window=window if has_windows else None,
-        windowed=lambda layer: has_windows and window is not None and not turns[layer],
-        is_listed=True,
-        turns=turns,
+        has_window=lambda layer: has_windows and window is not None and not rotary_layers[layer],
+        reads_layer_types=True,
+        rotary_layers=rotary_layers,
     )
 
 
-def olmo2(fields: Fields) -> Recipe:
+def olmo2(fields: Fields) -> ModelSpec:
     """OLMo 2 (2024): norms come after each sublayer, and over all queries and all keys of a token."""
     return decoder(
         fields,
-        Usual(vocabulary=50_304, eps=1e-5),
+        Defaults(vocabulary=50_304, eps=1e-5),
         biases=stated_biases(fields),
         normed="all",
         residuals=(Residual(after="post_attention_layernorm"), Residual(after="post_feedforward_layernorm")),

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from attncli.checkpoints.config_reader import DeclinedError, Fields
 from attncli.engines.numpy.families.gemma import gemma3
 from attncli.engines.numpy.families.llama import llama, mistral, qwen2, qwen2_vl, qwen3, qwen3_vl
-from attncli.engines.numpy.model_spec import Recipe
+from attncli.engines.numpy.model_spec import ModelSpec
 
 # What says something of pictures alone, or which token stands for one.
 _FIELDS = """
@@ -34,7 +34,7 @@ class Tower(NamedTuple):
         is_flat: whether older configurations have its fields among those of the whole.
     """
 
-    texts: Mapping[str, Callable[[Fields], Recipe]]
+    texts: Mapping[str, Callable[[Fields], ModelSpec]]
     prefixes: tuple[str, ...] = (_LATER, _EARLIER)
     is_flat: bool = False
 
@@ -51,8 +51,8 @@ TOWERS = {
 }
 
 
-def tower_recipe(fields: Fields, family: str) -> Recipe:
-    """Return the recipe of the language model inside of a model that reads pictures too.
+def tower_spec(fields: Fields, family: str) -> ModelSpec:
+    """Return the spec of the language model inside of a model that reads pictures too.
 
     Raises:
         DeclinedError: it is none that a text family computes.
@@ -63,12 +63,12 @@ def tower_recipe(fields: Fields, family: str) -> Recipe:
     inner = fields.take("text_config", None)
     if inner is None and tower.is_flat:
         (kind,) = tower.texts
-        recipe = tower.texts[kind](fields)
+        spec = tower.texts[kind](fields)
     elif isinstance(inner, Mapping):
         text = Fields(inner)
         kind = text.take("model_type", among=tower.texts)
-        recipe = tower.texts[kind](text)
+        spec = tower.texts[kind](text)
         text.check_all_read()
     else:
         raise DeclinedError("its config.json has no text_config")
-    return recipe._replace(tower=kind, inside=tower.prefixes)
+    return spec._replace(tower=kind, tower_prefixes=tower.prefixes)
