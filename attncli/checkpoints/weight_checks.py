@@ -51,6 +51,10 @@ _BUFFERS = re.compile(
 
 _MERGE = "merge it with peft's merge_and_unload and save the model, or save it as a folder of its own"
 _ADVICE = "give the checkpoint that it was made from"
+_ADVICE_BY_METHOD = {
+    "mxfp4": "transformers dequantizes it: load it with AutoModelForCausalLM and dtype=torch.bfloat16, save_pretrained, "
+    "and give that folder",
+}
 
 
 def check_path(name: str) -> None:
@@ -151,7 +155,8 @@ def _is_of_onnx(path: Path) -> bool:
 def unknown_quantization(name: str, method: Any) -> LoadError:
     """Return the error for a checkpoint that is quantized by a method that is not undone; None: it does not say."""
     how = "its config.json does not say how" if method is None else f"attn does not read '{visible(str(method))}'"
-    return LoadError(f"the weights of {visible(name)} are quantized, and {how}; {_ADVICE}")
+    advice = _ADVICE_BY_METHOD.get(method, _ADVICE) if isinstance(method, str) else _ADVICE
+    return LoadError(f"the weights of {visible(name)} are quantized, and {how}; {advice}")
 
 
 def check_types(name: str, store: Store, floating: Iterable[str], head: str) -> None:

@@ -14,23 +14,18 @@ import pytest
 import torch
 from bitsandbytes import functional
 from compressed_tensors.compressors import BaseCompressor
-from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
-from compressed_tensors.quantization.lifecycle.forward import dequantize
 from running import Ran, program
 from safetensors.torch import load_file, save_file
 from small_checkpoints import hub_cache
 from transformers import (
     AutoModelForCausalLM,
-    GptOssConfig,
-    GptOssForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
 )
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize
-from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 import attncli
 
@@ -39,7 +34,6 @@ Tensors = dict[str, torch.Tensor]
 TEXT = "time flies like an arrow"
 ENGINES = ("native", "transformers")
 SMALL = torch.float8_e4m3fn
-HALVES = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0]
 
 
 class Form(NamedTuple):
@@ -158,62 +152,6 @@ def test_a_table_of_embeddings_may_be_quantized_too_and_fbgemm_is_read(llama: Pa
         same(shown(folder, engine), known(llama, numbers), "fbgemm_fp8")
 
 
-@pytest.mark.parametrize("kind", ["one", "each row", "blocks", "long blocks", "other floats"])
-def test_modelopt_in_eight_bits(kind: str, llama: Path, tmp_path: Path) -> None:
-    def made(tensor: torch.Tensor) -> Form:
-        if "blocks" in kind:
-            form = in_blocks(128, 128)(tensor)
-            scale = form.stored["weight_scale_inv"]
-            scale = scale if kind == "blocks" else scale[:, None, :, None]
-            return Form({"weight": form.stored["weight"], "weight_scale": scale}, form.numbers)
-        step = tensor.abs().amax(dim=1, keepdim=True) / 448 if kind == "each row" else tensor.abs().max() / 448
-        codes = (tensor / step).to(torch.float8_e5m2 if kind == "other floats" else SMALL)
-        stored = {"weight": codes, "weight_scale": step[:, 0] if step.ndim else step}
-        return Form(stored | {"input_scale": torch.tensor(0.5)}, codes.float() * step)
-
-    said = {"quant_method": "modelopt", "quant_algo": "FP8"}
-    folder, numbers = quantized(llama, tmp_path / "fp8", made, said)
-    expected = known(llama, numbers)
-    for engine in ENGINES:
-        same(shown(folder, engine), expected, "modelopt")
-    # The file that ModelOpt writes says the same where config.json says nothing.
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "FP8"}}))
-    (folder / "config.json").write_text(json.dumps({key: config[key] for key in config if "quant" not in key}))
-    for engine in ENGINES:
-        same(shown(folder, engine), expected, "modelopt")
-
-
-def in_nvfp4(tensor: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
-    """Return codes, scales of sixteen and one of all, and the numbers."""
-    rows, columns = tensor.shape
-    of_all = tensor.abs().max() / (6 * 448)
-    codes, scales = torch.zeros(rows, columns // 2, dtype=torch.uint8), torch.zeros(rows, columns // 16, dtype=SMALL)
-    numbers = torch.zeros(rows, columns)
-    table = torch.tensor(HALVES)
-    for row in range(rows):
-        for group in range(columns // 16):
-            part = tensor[row, 16 * group : 16 * group + 16]
-            scales[row, group] = (part.abs().max() / 6 / of_all).to(SMALL)
-            step = scales[row, group].float() * of_all
-            nearest = (table[:, None] - part / step).abs().argmin(dim=0)
-            numbers[row, 16 * group : 16 * group + 16] = table[nearest] * step
-            codes[row, 8 * group : 8 * group + 8] = nearest[::2] + 16 * nearest[1::2]
-    return {"codes": codes, "scales": scales, "of_all": of_all}, numbers
-
-
-def test_modelopt_in_four_bits(llama: Path, tmp_path: Path) -> None:
-    def made(tensor: torch.Tensor) -> Form:
-        parts, numbers = in_nvfp4(tensor)
-        names = {"weight": parts["codes"], "weight_scale": parts["scales"], "weight_scale_2": parts["of_all"]}
-        return Form(names, numbers)
-
-    folder, numbers = quantized(llama, tmp_path / "nvfp4", made, {"quant_method": "modelopt", "quant_algo": "NVFP4"})
-    expected = known(llama, numbers)
-    for engine in ENGINES:
-        same(shown(folder, engine), expected, "modelopt")
-
-
 # --- words of 32 bits ----------------------------------------------------------------------------------------
 
 
@@ -319,10 +257,6 @@ FORMS = {
         "float-quantized",
         {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [32, 32]},
     ),
-    "nvfp4": (
-        "nvfp4-pack-quantized",
-        {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16, "scale_dtype": SMALL},
-    ),
 }
 
 
@@ -335,10 +269,6 @@ def test_compressed_tensors(form: str, llama: Path, tmp_path: Path) -> None:
     def made(tensor: torch.Tensor) -> Form:
         state = scaled_for(tensor, scheme.weights)
         stored = compressor.compress({"weight": tensor, **state}, scheme)
-        if form == "nvfp4":  # of which the compressor gives bfloat16 back
-            codes = unpack_fp4_from_uint8(stored["weight_packed"], *tensor.shape, torch.float32)
-            whole = {"global_scale": stored["weight_global_scale"], "dtype": torch.float32}
-            return Form(stored, dequantize(codes, stored["weight_scale"].float(), None, scheme.weights, **whole))
         return Form(stored, compressor.decompress(dict(stored), scheme)["weight"].float())
 
     group = json.loads(scheme.model_dump_json())
@@ -356,15 +286,10 @@ def scaled_for(tensor: torch.Tensor, args: Any) -> Tensors:
         "tensor": (rows, columns),
         "channel": (1, columns),
         "group": (1, args.group_size),
-        "tensor_group": (1, args.group_size),
         "block": tuple(args.block_structure or (1, 1)),
     }[args.strategy]
     blocks = tensor.reshape(rows // height, height, columns // width, width)
     low, high = blocks.amin(dim=(1, 3)), blocks.amax(dim=(1, 3))
-    if args.strategy == "tensor_group":
-        of_all = 448 * 6 / tensor.abs().max()
-        steps = (torch.maximum(high, -low) / 6 * of_all).to(SMALL).float()
-        return {"weight_scale": steps, "weight_global_scale": of_all.reshape(1)}
     most = 448 if args.type == "float" else 2 ** (args.num_bits - 1) - 1
     if args.symmetric:
         steps = torch.maximum(high, -low) / most
@@ -397,44 +322,7 @@ def test_bitsandbytes(kind: str, llama: Path, tmp_path: Path) -> None:
         same(shown(folder, engine), expected, "bitsandbytes")
 
 
-# --- experts in four bits ------------------------------------------------------------------------------------
-
-
-def test_mxfp4(tiny_llama: str, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(tiny_llama, tmp_path / "mxfp4"))
-    torch.manual_seed(2)
-    vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
-    config = GptOssConfig(
-        vocab_size=vocabulary, hidden_size=64, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=16, num_local_experts=3, num_experts_per_tok=2, max_position_embeddings=32,
-        initializer_range=0.2, sliding_window=4, layer_types=["sliding_attention", "full_attention"],
-    )  # fmt: skip
-    GptOssForCausalLM(config).save_pretrained(folder)
-    whole = Path(shutil.copytree(folder, tmp_path / "whole"))
-    numbers, stored = load_file(folder / "model.safetensors"), {}
-    draw = np.random.default_rng(3)
-    for name, tensor in numbers.items():
-        if not name.endswith(("gate_up_proj", "down_proj")):
-            stored[name] = tensor
-            continue
-        experts, inputs, outputs = tensor.shape
-        blocks = draw.integers(0, 256, (experts, outputs, inputs // 32, 16), dtype=np.uint8)
-        scales = draw.integers(121, 126, (experts, outputs, inputs // 32), dtype=np.uint8)
-        for at in np.ndindex(experts, outputs, inputs):
-            expert, out, place = at
-            byte = int(blocks[expert, out, place // 32, place % 32 // 2])
-            power = 2.0 ** (int(scales[expert, out, place // 32]) - 127)
-            tensor[expert, place, out] = HALVES[byte >> 4 * (place % 2) & 15] * power
-        stored[name + "_blocks"], stored[name + "_scales"] = torch.tensor(blocks), torch.tensor(scales)
-        undone = convert_moe_packed_tensors(stored[name + "_blocks"], stored[name + "_scales"])
-        assert torch.equal(undone.float(), tensor)
-    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
-    said = json.loads((folder / "config.json").read_text()) | {"quantization_config": {"quant_method": "mxfp4"}}
-    (folder / "config.json").write_text(json.dumps(said))
-    trace = shown(folder, "transformers")
-    sinks = [layer.sinks for layer in trace.layers]
-    assert all(sink is not None for sink in sinks)
-    same(trace, known(whole, numbers), "mxfp4")
+# --- experts ---------------------------------------------------------------------------------------------------
 
 
 def test_experts_in_files_of_their_own_are_put_together(llama: Path, tmp_path: Path) -> None:
@@ -482,11 +370,13 @@ UNREAD: dict[str, tuple[dict[str, Any], str]] = {
         {"quant_method": "gptq", "bits": 4, "group_size": 32, "checkpoint_format": ["gptq"]},
         "checkpoint_format ['gptq']",
     ),
-    "a table for a name": ({"quant_method": "modelopt", "quant_algo": {"a": 1}}, "quant_algo {'a': 1}"),
+    "a table for a name": ({"quant_method": "awq", "bits": 4, "version": {"a": 1}}, "version {'a': 1}"),
     "a list for a method": ({"quant_method": ["gptq"]}, "['gptq']"),
     "a truth for bits": ({"quant_method": "awq", "bits": True, "version": "gemm"}, "bits True"),
     "a huge group": ({"quant_method": "gptq", "bits": 4, "group_size": 10**30}, "group_size 1000"),
-    "modelopt": ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "ModelOpt's W4A8_AWQ"),
+    "modelopt": ({"quant_method": "modelopt", "quant_algo": "FP8"}, "'modelopt'"),
+    "mxfp4": ({"quant_method": "mxfp4"}, "dtype=torch.bfloat16"),
+    "nvfp4": ({"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"}, "nvfp4-pack-quantized"),
     "sparse": ({"quant_method": "compressed-tensors", "format": "marlin-24"}, "marlin-24"),
     "blocks": ({"quant_method": "fp8", "weight_block_size": [0, 128]}, "weight_block_size [0, 128]"),
 }
@@ -497,6 +387,15 @@ def test_a_form_that_is_not_undone_is_named(form: str, attn: Run, llama: Path, t
     said, word = UNREAD[form]
     folder, _ = quantized(llama, tmp_path / "unread", lambda tensor: Form({"weight": tensor}, tensor), said)
     refused(attn, folder, "are quantized", word)
+
+
+def test_groups_in_the_order_of_activations_are_named(attn: Run, llama: Path, tmp_path: Path) -> None:
+    def made(tensor: torch.Tensor) -> Form:
+        return Form({"weight": tensor, "weight_g_idx": torch.zeros(tensor.shape[1], dtype=torch.int32)}, tensor)
+
+    said = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {}}
+    folder, _ = quantized(llama, tmp_path / "actorder", made, said)
+    refused(attn, folder, "(actorder)")
 
 
 def test_mlx_is_named(attn: Run, llama: Path, tmp_path: Path) -> None:
@@ -542,10 +441,6 @@ BROKEN: dict[str, tuple[dict[str, Any], Made]] = {
     "no shape": (
         {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {}},
         lambda each: Form({"weight_packed": torch.ones(8, 1, dtype=torch.int32)}, each),
-    ),
-    "one axis": (
-        {"quant_method": "mxfp4"},
-        lambda each: Form({"weight_blocks": torch.ones(8, dtype=torch.uint8)}, each),
     ),
 }
 

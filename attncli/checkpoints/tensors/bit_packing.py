@@ -19,7 +19,7 @@ FLOATS = ("F32", "F16", "BF16")  # what scales are stored as
 SMALL_FLOATS = ("F8_E4M3", "F8_E5M2")
 
 
-class Undone(NamedTuple):
+class QuantizedTensor(NamedTuple):
     """A tensor of the model that is stored in parts.
 
     Attributes:
@@ -35,7 +35,7 @@ class Undone(NamedTuple):
     type: str = "F32"
 
 
-class Packed:
+class QuantizedCheckpoint:
     """The tensors of a checkpoint as they are stored, which have to be of the types and shapes that a form says.
 
     Args:
@@ -122,8 +122,6 @@ def _e4m3() -> Floats:
 
 
 _E4M3 = _e4m3()
-_HALF = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
-E2M1 = np.concatenate([_HALF, -_HALF])  # the numbers of four bits: a sign, two bits of exponent, one of mantissa
 
 
 def powers(codes: np.ndarray[Any, Any]) -> Floats:
@@ -132,12 +130,7 @@ def powers(codes: np.ndarray[Any, Any]) -> Floats:
         return np.where(codes == 255, np.nan, np.ldexp(np.float32(1), codes.astype(np.int32) - 127)).astype(np.float32)
 
 
-def halves(codes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the two numbers of four bits of each byte, the lower bits first, along the last axis."""
-    return np.stack([codes & 15, codes >> 4], axis=-1).reshape(*codes.shape[:-1], -1)
-
-
-def unpacked(words: np.ndarray[Any, Any], bits: int, count: int) -> Codes:
+def unpack_bits(words: np.ndarray[Any, Any], bits: int, count: int) -> Codes:
     """Return numbers of at most eight bits, which follow each other in the words of a row, the lowest bits first.
 
     Args:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from attncli.checkpoints.folder import split_snapshot
 from attncli.checkpoints.tensors import Store
 from attncli.checkpoints.tensors.lora_store import Adapted
-from attncli.checkpoints.tensors.quantized import dequantized
+from attncli.checkpoints.tensors.quantization import dequantized
 from attncli.checkpoints.tensors.safetensors_store import Shards, has_shards
 from attncli.checkpoints.weight_checks import check_beside, check_is_undone
 from attncli.checkpoints.weight_formats import has_pickle

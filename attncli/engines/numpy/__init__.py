@@ -22,7 +22,7 @@ from attncli.checkpoints.folder import TEMPLATE, check_folder, is_gguf, is_known
 from attncli.checkpoints.locating import Place, locate
 from attncli.checkpoints.nested import has_adapter_weights
 from attncli.checkpoints.tensors.open_store import open_store, rows_of_vocabulary
-from attncli.checkpoints.tensors.quantized import without_quantization
+from attncli.checkpoints.tensors.quantization import without_quantization
 from attncli.checkpoints.tensors.safetensors_store import has_shards
 from attncli.checkpoints.weight_checks import check_types, check_unread
 from attncli.checkpoints.weight_formats import check_form

@@ -6,44 +6,28 @@ top (activations in eight bits) is no part of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from attncli.checkpoints.folder import read_json
 from attncli.checkpoints.tensors import Store, Stored
-from attncli.checkpoints.tensors.awq import awq
-from attncli.checkpoints.tensors.bit_packing import Packed, Undone
-from attncli.checkpoints.tensors.bitsandbytes import bitsandbytes
-from attncli.checkpoints.tensors.compressed import compressed
-from attncli.checkpoints.tensors.fp8 import fp8
-from attncli.checkpoints.tensors.gptq import gptq
-from attncli.checkpoints.tensors.modelopt import modelopt
-from attncli.checkpoints.tensors.mxfp4 import mxfp4
 from attncli.checkpoints.weight_checks import unknown_quantization
 from attncli.errors import LoadError
 from attncli.text import visible
 from attncli.trace.tokens import brief
 
-METHODS: dict[str, Callable[[Packed, Mapping[str, Any]], dict[str, Undone]]] = {
-    "awq": awq,
-    "bitsandbytes": bitsandbytes,
-    "compressed-tensors": compressed,
-    "fbgemm_fp8": modelopt,  # whose FP8 with a scale for each row it is
-    "fp8": fp8,
-    "gptq": gptq,
-    "modelopt": modelopt,
-    "mxfp4": mxfp4,
-}
+if TYPE_CHECKING:
+    from attncli.checkpoints.tensors.bit_packing import QuantizedCheckpoint, QuantizedTensor
+
 _FIELDS = ("quantization_config", "quantization")  # the second is that of MLX
 # What the fields that are read hold, of whichever method; those that are lists or tables are looked at where they are.
 _TYPES = dict.fromkeys(("bits", "w_bit", "group_size"), int) | dict.fromkeys(
-    ("version", "checkpoint_format", "format", "quant_algo"), str
+    ("version", "checkpoint_format", "format"), str
 )
 _LARGEST = 2**31
-_BY_MODELOPT = "hf_quant_config.json"
 
 
 class Dequantized:
@@ -54,35 +38,35 @@ class Dequantized:
     Args:
         store: with the codes and the scales.
         method: that made them.
-        undone: the tensors that are quantized, by the names that they have in the model.
+        quantized: the tensors that are quantized, by the names that they have in the model.
     """
 
-    def __init__(self, store: Store, method: str, undone: Mapping[str, Undone]) -> None:
+    def __init__(self, store: Store, method: str, quantized: Mapping[str, QuantizedTensor]) -> None:
         self._store = store
-        self._undone = undone
+        self._quantized = quantized
         self.form = f"{method}, dequantized"
-        parts = {part for each in undone.values() for part in each.parts}
-        self.names = dict.fromkeys([*(name for name in store.names if name not in parts), *undone]).keys()
+        parts = {part for each in quantized.values() for part in each.parts}
+        self.names = dict.fromkeys([*(name for name in store.names if name not in parts), *quantized]).keys()
 
     def stored(self, name: str) -> Stored:
         """See `attncli.checkpoints.tensors.Store.stored`."""
-        undone = self._undone.get(name)
-        return self._store.stored(name) if undone is None else Stored(undone.type, undone.shape)
+        quantized = self._quantized.get(name)
+        return self._store.stored(name) if quantized is None else Stored(quantized.type, quantized.shape)
 
     def prepare(self, names: Collection[str]) -> None:
         """See `attncli.checkpoints.tensors.Store.prepare`."""
-        parts = (self._undone[name].parts if name in self._undone else (name,) for name in names)
+        parts = (self._quantized[name].parts if name in self._quantized else (name,) for name in names)
         self._store.prepare([part for each in parts for part in each])
 
     def read(self, name: str) -> np.ndarray[Any, Any]:
         """See `attncli.checkpoints.tensors.Store.read`."""
-        undone = self._undone.get(name)
-        return self._store.read(name) if undone is None else undone.read()
+        quantized = self._quantized.get(name)
+        return self._store.read(name) if quantized is None else quantized.read()
 
     def rows(self, name: str, indices: Sequence[int]) -> np.ndarray[Any, Any]:
         """See `attncli.checkpoints.tensors.Store.rows`."""
-        undone = self._undone.get(name)
-        return self._store.rows(name, indices) if undone is None else undone.read()[list(indices)]
+        quantized = self._quantized.get(name)
+        return self._store.rows(name, indices) if quantized is None else quantized.read()[list(indices)]
 
 
 def dequantized(store: Store, folder: Path) -> Store:
@@ -96,31 +80,31 @@ def dequantized(store: Store, folder: Path) -> Store:
         LoadError: they are quantized in a way that is not known, or are not what their form says.
     """
     whole = read_json(folder / "config.json")
-    said = _quantization(whole)
-    if said is None and (folder / _BY_MODELOPT).is_file():
-        inner = read_json(folder / _BY_MODELOPT).get("quantization")
-        said = {"quant_method": "modelopt", **(inner if isinstance(inner, Mapping) else {})}
-    if said is None:
+    config = _quantization(whole)
+    if config is None:
         return store
     if not store.names:
         _refuse_pickles(folder)
         return store  # its files are not here yet
-    method = said.get("quant_method") if isinstance(said, Mapping) else None
-    if not isinstance(method, str) or method not in METHODS:
+    from attncli.checkpoints.tensors.bit_packing import QuantizedCheckpoint  # which plain weights need none of
+    from attncli.checkpoints.tensors.quantization_recipes import RECIPES
+
+    method = config.get("quant_method") if isinstance(config, Mapping) else None
+    if not isinstance(method, str) or method not in RECIPES:
         raise unknown_quantization(str(folder), "MLX" if method is None and "quantization" in whole else method)
-    packed = Packed(store, folder)
-    _check_types(packed, said)
-    undone = METHODS[method](packed, said)
-    return Dequantized(store, method, undone) if undone else store
+    checkpoint = QuantizedCheckpoint(store, folder)
+    _check_types(checkpoint, config)
+    quantized = RECIPES[method](checkpoint, config)
+    return Dequantized(store, method, quantized) if quantized else store
 
 
-def _check_types(packed: Packed, said: Mapping[str, Any]) -> None:
+def _check_types(checkpoint: QuantizedCheckpoint, config: Mapping[str, Any]) -> None:
     """Raise LoadError where a field of a quantization holds something else than its name says, such as a list."""
     for field, kind in _TYPES.items():
-        value = said.get(field)
+        value = config.get(field)
         is_fit = value is None or type(value) is kind
         if not is_fit or (isinstance(value, int) and abs(value) >= _LARGEST):
-            raise packed.unread(f"{field} {brief(repr(value))}")
+            raise checkpoint.unread(f"{field} {brief(repr(value))}")
 
 
 def _refuse_pickles(folder: Path) -> None:
