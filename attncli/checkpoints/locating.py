@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attncli.checkpoints.adapter import Adapter, kind_of, read_adapter
 from attncli.checkpoints.folder import DEMO, check_folder, folder_of, is_known, opened
 from attncli.checkpoints.inside import found_inside
 from attncli.checkpoints.nested import ADAPTER, base_of, has_tokenizer, is_adapter, taken, tokenizer_beside
+from attncli.checkpoints.tensors.lora_store import LORA, Adapter, check_adapter, read_adapter
 from attncli.checkpoints.tensors.open_store import is_fetched
 from attncli.checkpoints.tensors.safetensors_store import has_shards
 from attncli.checkpoints.weight_checks import check_is_checkpoint, check_path
@@ -33,7 +33,7 @@ class Place:
         revision: the branch, tag or commit of a name on the hub; None is the usual one.
         tokenizer: the folder of its tokenizer, where that is another one.
         adapter: the folder of the adapter that changes the weights.
-        kind: of the adapter: LORA, IA3, LOHA or LOKR.
+        kind: of the adapter: LORA.
         base: the model under it, as views show it.
         is_partial: whether the folder is one of the hub's cache, and the tensors are fetched as they are read.
     """
@@ -135,7 +135,9 @@ def _under(name: str, model: str, options: LoadOptions, for_tokenizer: bool) -> 
     """Return the place of an adapter and its base."""
     folder = folder_of(model, options.revision)
     check_folder(folder)
-    kind = None if for_tokenizer else kind_of(name, folder)
+    if not for_tokenizer:
+        check_adapter(name, folder)
+    kind = None if for_tokenizer else LORA
     tokenizer = folder if has_tokenizer(folder) else _tokenizer_beside(folder)
     if options.base is None and os.path.isfile(folder / "config.json") and has_shards(folder):
         # Beside a whole model, which it belongs to.

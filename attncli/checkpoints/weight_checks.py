@@ -52,8 +52,8 @@ _BUFFERS = re.compile(
 _MERGE = "merge it with peft's merge_and_unload and save the model, or save it as a folder of its own"
 _ADVICE = "give the checkpoint that it was made from"
 _ADVICE_BY_METHOD = {
-    "mxfp4": "transformers dequantizes it: load it with AutoModelForCausalLM and dtype=torch.bfloat16, save_pretrained, "
-    "and give that folder",
+    "mxfp4": "transformers dequantizes it: load it with AutoModelForCausalLM and dtype=torch.bfloat16, then "
+    "save_pretrained, and give that folder",
 }
 
 

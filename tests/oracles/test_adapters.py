@@ -13,7 +13,7 @@ import torch
 from adapters import WHOLE, beside_its_base, save_adapter, save_base
 from architectures import tiny_whole
 from conformance import save_for_auto
-from peft import IA3Config, LoHaConfig, LoKrConfig, LoraConfig, PeftModel, get_peft_model
+from peft import IA3Config, LoraConfig, PeftModel, get_peft_model
 from running import Ran
 from safetensors.torch import load_file, save_file
 
@@ -35,8 +35,7 @@ CASES: dict[str, tuple[str, Any]] = {}
 for one in PARTS:
     CASES |= {
         f"{one}, LoRA": (one, lora(one)),
-        f"{one}, DoRA": (one, lora(one, use_dora=True, bias="lora_only")),
-        f"{one}, IA3": (one, IA3Config(target_modules=PARTS[one], feedforward_modules=PARTS[one][-1:])),
+        f"{one}, with biases": (one, lora(one, bias="lora_only")),
     }
 for one in ("gpt2", "bert"):
     patterns = {"rank_pattern": {PARTS[one][0]: 2}, "alpha_pattern": {PARTS[one][1]: 3}}
@@ -44,14 +43,8 @@ for one in ("gpt2", "bert"):
 CASES |= {
     "llama, all linear and a head": ("llama", lora("llama", target_modules=["q_proj", "lm_head"])),
     "gpt2, embeddings": ("gpt2", lora("gpt2", target_modules=["c_attn", "wte"])),
-    "llama, DoRA of embeddings": ("llama", lora("llama", target_modules=["embed_tokens"], use_dora=True)),
     "gpt2, a whole table": ("gpt2", lora("gpt2", modules_to_save=["wte"])),
-    "llama, some tokens": ("llama", lora("llama", trainable_token_indices=[3, 5])),
-    "bert, with a bias of LoRA": ("bert", lora("bert", lora_bias=True)),
     "bert, of a model without a head": ("bare bert", lora("bert")),
-    "llama, LoHa": ("llama", LoHaConfig(r=4, alpha=2, target_modules=PARTS["llama"])),
-    "llama, LoKr": ("llama", LoKrConfig(r=2, alpha=3, target_modules=PARTS["llama"], decompose_both=True)),
-    "llama, LoKr of whole factors": ("llama", LoKrConfig(r=40, alpha=3, target_modules=PARTS["llama"])),
 }
 
 
@@ -263,13 +256,14 @@ def test_a_base_for_what_is_no_adapter_is_a_usage_error(adapter: str, bases: Cal
     [
         ({"peft_type": "PREFIX_TUNING"}, "PREFIX_TUNING, which changes no weights"),
         ({"peft_type": "VERA"}, "of the kind VERA"),
+        ({"peft_type": "LOHA"}, "of the kind LOHA, and attn reads LoRA; merge it with peft: model = AutoPeftModel"),
         ({"peft_type": None}, "names no peft_type"),
         ({"target_parameters": ["mlp.experts.gate_up_proj"]}, "target_parameters, which is not read"),
         ({"alora_invocation_tokens": [1]}, "alora_invocation_tokens, which is not read"),
         ({"a_setting_of_tomorrow": 1}, "a_setting_of_tomorrow, which is not read"),
         ({"init_lora_weights": "pissa"}, "began with init_lora_weights 'pissa'"),
         ({"r": 5}, "by a rank that its adapter_config.json does not give"),
-        ({"use_dora": True}, "differ in use_dora"),
+        ({"use_dora": True}, "sets use_dora, which is not read"),
         ({"lora_alpha": "much"}, "'much' for alpha"),
         ({"alpha_pattern": {"(a+)+": 1}}, "has the expression (a+)+, which is not read"),
         ({"alpha_pattern": {"[": 1}}, "has no expression: ["),
@@ -283,6 +277,28 @@ def test_an_adapter_that_would_be_misread_is_refused(
         ran = attn("inspect", TEXT, "-m", folder, "--engine", engine)
         assert (ran.code, ran.out) == (3, "")
         assert words in ran.err
+
+
+KINDS = {
+    "DoRA": lora("llama", use_dora=True),
+    "IA3": IA3Config(target_modules=PARTS["llama"], feedforward_modules=PARTS["llama"][-1:]),
+    "rows of tokens": lora("llama", trainable_token_indices=[3, 5]),
+    "a bias of LoRA": lora("llama", lora_bias=True),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_more_than_lora_is_refused_with_the_lines_that_merge_it(
+    kind: str, bases: Callable[[str], str], tmp_path: Path, attn: Run
+) -> None:
+    folder = Path(save_adapter("llama", bases("llama"), KINDS[kind], tmp_path / "adapter"))
+    config = json.loads((folder / "adapter_config.json").read_text())
+    for left_out in ({}, {"use_dora": False, "trainable_token_indices": None, "lora_bias": False}):
+        (folder / "adapter_config.json").write_text(json.dumps(config | left_out))
+        for engine in ("native", "transformers"):
+            ran = attn("inspect", TEXT, "-m", folder, "--engine", engine)
+            assert (ran.code, ran.out, ran.err.count("\n")) == (3, "", 1)
+            assert "model.merge_and_unload(); model.save_pretrained(FOLDER)" in ran.err
 
 
 QUERY = "base_model.model.model.layers.0.self_attn.q_proj.lora_"

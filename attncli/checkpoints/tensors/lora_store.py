@@ -1,30 +1,234 @@
-"""The tensors of a model with an adapter: those that it changes are computed where they are read, in float32.
+"""LoRA adapters as peft saves them: the weights that one changes are computed where they are read, in float32.
 
-They are what peft's merge_and_unload makes of the weights, which is what its model computes unmerged too.
+A weight W becomes W + s·B·A with s = α/r, or α/√r where the adapter is rank-stabilized (Hu et al. 2021,
+arXiv:2106.09685; Kalajdzievski 2023, arXiv:2312.03732): what peft's merge_and_unload makes of the model, and what it
+computes unmerged too. Adapters of other kinds are refused with the lines that merge them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attncli.checkpoints.folder import map_weights, read_json
+from attncli.checkpoints.nested import ADAPTER, ADAPTER_PICKLE, ADAPTER_WEIGHTS
 from attncli.checkpoints.tensors import Store, Stored
-from attncli.errors import LoadError
-from attncli.files import widened
+from attncli.errors import LoadError, require
+from attncli.files import Tensors, widened
 from attncli.text import visible
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Float, Shaped
 
-    from attncli.checkpoints.adapter import Adapter, Change
-
+LORA = "LORA"  # as peft_type says it
+_LORA_TENSOR = re.compile(r"(.+)\.(lora_(?:A|B|embedding_A|embedding_B))(?:\.weight)?")
+# Kinds that put something before the text, in the input or among the keys.
+_PROMPTS = {
+    "PROMPT_TUNING", "P_TUNING", "MULTITASK_PROMPT_TUNING", "PREFIX_TUNING", "CPT", "CARTRIDGE", "ADAPTION_PROMPT",
+}  # fmt: skip
+# Settings that are read, and those that were true of the training alone or are told by the tensors themselves.
+_SETTINGS = {
+    "alpha_pattern", "fan_in_fan_out", "init_lora_weights", "lora_alpha", "r", "rank_pattern", "use_rslora",
+    "auto_mapping", "base_model_name_or_path", "bias", "ensure_weight_tying", "eva_config", "exclude_modules",
+    "inference_mode", "layers_pattern", "layers_to_transform", "loftq_config", "lora_dropout", "megatron_config",
+    "megatron_core", "modules_to_save", "peft_type", "peft_version", "qalora_group_size", "revision",
+    "runtime_config", "target_modules", "task_type",
+}  # fmt: skip
+# PiSSA, OLoRA, CorDA and LoftQ take their beginning out of the base's weights, which are others afterwards.
+_INITS = (None, True, False, "gaussian", "eva", "orthogonal")
+# A name may be matched by an expression; one that repeats what repeats would keep the reader waiting for ever.
+_QUIET_PATTERN = re.compile(r"[^()*+?{}|]*(?:[*+?][^()*+?{}|]*){0,2}")
+_LONGEST_NAME = 300
 _FLOATS = ("F64", "F32", "F16", "BF16")
 
+_MERGE = (
+    "merge it with peft: model = AutoPeftModelForCausalLM.from_pretrained(ADAPTER); model = model.merge_and_unload(); "
+    "model.save_pretrained(FOLDER); then give that folder"
+)
 
-class Adapted:
-    """The tensors of a model with an adapter; see `attncli.checkpoints.tensors.Store`.
+
+@dataclass(frozen=True)
+class LoraUpdate:
+    """What is added to one weight, s·B·A.
+
+    Attributes:
+        a: A, `[r, in]`, as it is stored; of an embedding `[r, vocabulary]`.
+        b: B, `[out, r]`.
+        scale: s.
+        is_table: whether the weight is a table of embeddings, which is stored as `[vocabulary, out]`.
+    """
+
+    a: Shaped[np.ndarray, "R I"]
+    b: Shaped[np.ndarray, "O R"]
+    scale: float
+    is_table: bool
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The shape of the weight, as `[out, in]`; of a table, as it is stored."""
+        return (self.a.shape[1], len(self.b)) if self.is_table else (len(self.b), self.a.shape[1])
+
+    def added_to(self, weight: Float[np.ndarray, "R C"], is_transposed: bool) -> Float[np.ndarray, "R C"]:
+        """Return W + s·B·A.
+
+        Args:
+            weight: W.
+            is_transposed: whether a square W is stored as `[in, out]`; of another one its shape says so.
+        """
+        # GPT-2 and its kin store [in, out].
+        is_square = self.shape[0] == self.shape[1]
+        turns = self.is_table or (is_transposed if is_square else self.shape != weight.shape)
+        added = widened(self.b) @ widened(self.a)
+        return weight + (added.T if turns else added) * np.float32(self.scale)
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter, of whose numbers nothing is read yet.
+
+    Attributes:
+        name: as the user knows it, a folder or a name on the hub.
+        is_transposed: whether the weights that it changes are stored as [in, out], where their shape does not say.
+        updates: by the name of the module.
+        whole: tensors that stand in place of the model's, by their names.
+    """
+
+    name: str
+    is_transposed: bool
+    updates: Mapping[str, LoraUpdate]
+    whole: Mapping[str, np.ndarray[Any, Any]]
+
+
+def read_adapter(name: str, folder: Path, allow_pickle: bool) -> Adapter:
+    """Read an adapter's configuration and map its tensors.
+
+    Args:
+        name: as the user knows it.
+        folder: where its files are.
+        allow_pickle: whether a .bin may be read, with torch's restricted unpickler.
+
+    Raises:
+        LoadError: it is damaged, or no LoRA.
+    """
+    check_adapter(name, folder)
+    config = read_json(folder / ADAPTER)
+    pairs: dict[str, dict[str, np.ndarray[Any, Any]]] = {}
+    whole: dict[str, np.ndarray[Any, Any]] = {}
+    for tensor, array in _tensors(name, folder, allow_pickle).items():
+        own = tensor.removeprefix("base_model.model.")
+        if match := _LORA_TENSOR.fullmatch(own):
+            pairs.setdefault(match[1].removesuffix(".base_layer"), {})[match[2]] = array
+        elif re.search(r"\.lora_\w+|token_adapter", own):  # a magnitude, a bias of its own, rows of tokens
+            raise LoadError(f"the adapter {visible(name)} has {visible(own)}, which is more than LoRA; {_MERGE}")
+        else:
+            whole[own.replace(".base_layer.", ".")] = array
+    updates = {module: _update(name, module, parts, config) for module, parts in pairs.items()}
+    if not updates and not whole:
+        raise LoadError(f"the adapter {visible(name)} holds no tensors; check that its folder is complete")
+    return Adapter(name, config.get("fan_in_fan_out") is True, updates, whole)
+
+
+def check_adapter(name: str, folder: Path) -> None:
+    """Refuse an adapter that is no LoRA, by its configuration; see `read_adapter`.
+
+    Raises:
+        LoadError: it is damaged, or of a kind that is not read.
+    """
+    config = read_json(folder / ADAPTER)
+    kind = config.get("peft_type")
+    if not isinstance(kind, str):
+        raise LoadError(f"{ADAPTER} of {visible(name)} names no peft_type; expected the adapter that peft saved")
+    if kind in _PROMPTS:
+        raise LoadError(
+            f"{visible(name)} is an adapter of the kind {kind}, which changes no weights: it puts keys or "
+            "embeddings of its own before the text; give the base model alone"
+        )
+    if kind != LORA:
+        raise LoadError(f"{visible(name)} is an adapter of the kind {visible(kind)}, and attn reads LoRA; {_MERGE}")
+    for setting, value in sorted(config.items()):
+        if setting not in _SETTINGS and value not in (None, False, [], {}, ""):
+            raise LoadError(
+                f"{ADAPTER} of {visible(name)} sets {visible(setting)}, which is not read and may change the numbers; "
+                f"{_MERGE}"
+            )
+    init = config.get("init_lora_weights")
+    if init not in _INITS:
+        raise LoadError(
+            f"the adapter {visible(name)} began with init_lora_weights {visible(repr(init)[:50])}, "
+            "which changes the weights of its base too; save it with path_initial_model_for_weight_conversion"
+        )
+
+
+def _tensors(name: str, folder: Path, allow_pickle: bool) -> Mapping[str, np.ndarray[Any, Any]]:
+    """Return an adapter's tensors: mapped, where they are not in a pickle."""
+    if (folder / ADAPTER_WEIGHTS).is_file():
+        file: Tensors = map_weights(folder / ADAPTER_WEIGHTS)
+        for tensor, kind in sorted(file.types.items()):
+            if kind not in _FLOATS:
+                raise LoadError(f"the adapter {visible(name)} has {visible(tensor)} as {kind}; expected floats")
+        return file.mapped
+    if not (folder / ADAPTER_PICKLE).is_file():
+        raise LoadError(
+            f"{visible(name)} has an adapter ({ADAPTER}) without its weights, {ADAPTER_WEIGHTS}; put that file beside "
+            f"it, or take {ADAPTER} away"
+        )
+    if not allow_pickle:
+        raise LoadError(
+            f"the adapter {visible(name)} has its weights in a pickle ({ADAPTER_PICKLE}), which may hold code; "
+            "--allow-pickle reads the tensors in it and nothing else, or save it again as safetensors"
+        )
+    require(f"the pickle of {visible(name)}", "torch")
+    from attncli.checkpoints.tensors.pickles import tensors_in
+
+    return tensors_in(folder / ADAPTER_PICKLE)
+
+
+def _update(name: str, module: str, parts: Mapping[str, np.ndarray[Any, Any]], config: Mapping[str, Any]) -> LoraUpdate:
+    """Return what is added to the weight of one module."""
+    is_table = "lora_embedding_A" in parts or "lora_embedding_B" in parts
+    a, b = (parts.get(f"lora_embedding_{each}" if is_table else f"lora_{each}") for each in "AB")
+    if len(parts) != 2 or a is None or b is None or a.ndim != 2 or b.ndim != 2 or not b.shape[1] == len(a) > 0:
+        raise LoadError(
+            f"the adapter {visible(name)} changes {visible(module)} by tensors that do not belong together; check that "
+            "it is complete"
+        )
+    rank, patterns = len(a), config.get("rank_pattern")
+    if rank not in (config.get("r", 8), *(patterns.values() if isinstance(patterns, Mapping) else ())):
+        raise LoadError(
+            f"the adapter {visible(name)} changes {visible(module)} by a rank that its {ADAPTER} does not give; check "
+            "that the files belong together"
+        )
+    alpha = _alpha(name, module, config)
+    return LoraUpdate(a, b, alpha / rank**0.5 if config.get("use_rslora") is True else alpha / rank, is_table)
+
+
+def _alpha(name: str, module: str, config: Mapping[str, Any]) -> float:
+    """Return α of a module, which `alpha_pattern` may set."""
+    patterns = config.get("alpha_pattern") or {}
+    alpha = config.get("lora_alpha", 8)
+    for pattern, value in patterns.items() if isinstance(patterns, Mapping) else ():
+        if not _QUIET_PATTERN.fullmatch(pattern) or len(module) > _LONGEST_NAME:
+            raise LoadError(
+                f"alpha_pattern of {visible(name)} has the expression {visible(pattern)}, which is not read; {_MERGE}"
+            )
+        try:
+            if re.match(rf"(.*\.)?({pattern})$", module):
+                alpha = value
+                break
+        except re.error:
+            raise LoadError(f"alpha_pattern of {visible(name)} has no expression: {visible(pattern)}") from None
+    if type(alpha) not in (int, float) or not abs(alpha) < 1e30:
+        raise LoadError(f"{ADAPTER} of {visible(name)} has {visible(repr(alpha)[:50])} for alpha; expected a number")
+    return float(alpha)
+
+
+class LoraStore:
+    """The tensors of a model with a LoRA adapter; see `attncli.checkpoints.tensors.Store`.
 
     Attributes:
         form: of the model's tensors.
@@ -40,22 +244,23 @@ class Adapted:
         self._base = base
         self.form = base.form
         self._adapter = adapter
-        self._changes: dict[str, Change] = {}
+        self._updates: dict[str, LoraUpdate] = {}
         self._whole: dict[str, np.ndarray[Any, Any]] = {}
         self._added: dict[str, np.ndarray[Any, Any]] = {}
         self.resized: dict[int, int] = {}
-        named = _by_ends(base.names)
+        by_end = _by_ends(base.names)
         for tensor, array in adapter.whole.items():
-            if found := self._found(named, tensor, self._whole):
+            if found := self._name_in_base(by_end, tensor, self._whole):
                 self._replace(found, array)
             else:
                 self._added[tensor] = array
-        for module, change in adapter.changes.items():
-            if found := self._found(named, f"{module}.weight", self._changes):
-                self._change(found, change)
+        for module, update in adapter.updates.items():
+            if found := self._name_in_base(by_end, f"{module}.weight", self._updates):
+                self._check_fits(found, update)
+                self._updates[found] = update
             else:
-                self._added |= {f"{module}.{part}": array for part, array in change.parts.items()}
-        if not self._changes and not self._whole:
+                self._added |= {f"{module}.lora_A": update.a, f"{module}.lora_B": update.b}
+        if not self._updates and not self._whole:
             raise self._misfit(next(iter(self._added)), "which its base does not have")
         self.names: Collection[str] = {**dict.fromkeys(base.names), **dict.fromkeys(self._added)}.keys()
 
@@ -65,7 +270,7 @@ class Adapted:
             "it was made for"
         )
 
-    def _found(self, named: Mapping[str, list[str]], tensor: str, taken: Collection[str]) -> str | None:
+    def _name_in_base(self, by_end: Mapping[str, list[str]], tensor: str, taken: Collection[str]) -> str | None:
         """Return the model's name of a tensor; None for one outside the layers that the model does not have.
 
         Either may have been saved without the head that the other has on top, so that names differ in how they begin.
@@ -73,7 +278,7 @@ class Adapted:
         parts = tensor.split(".")
         layer = next((place for place, part in enumerate(parts) if part.isdigit()), None)
         for start in range(max(len(parts) - 1 if layer is None else layer, 1)):
-            found = named.get(".".join(parts[start:]), [])
+            found = by_end.get(".".join(parts[start:]), [])
             found = [tensor] if tensor in found else found
             found = _nearest(found, parts[:start])
             if len(found) > 1:
@@ -87,7 +292,7 @@ class Adapted:
         raise self._misfit(tensor, "which its base does not have")
 
     def _replace(self, tensor: str, array: np.ndarray[Any, Any]) -> None:
-        """Take note of a tensor in place of the model's, after checking that it fits."""
+        """Put a tensor in place of the model's, after checking that it fits."""
         shape = self._base.stored(tensor).shape
         if array.shape != shape:
             if len(shape) != 2 or array.shape[1:] != shape[1:]:
@@ -95,22 +300,13 @@ class Adapted:
             self.resized[shape[0]] = len(array)
         self._whole[tensor] = array
 
-    def _change(self, tensor: str, change: Change) -> None:
-        """Take note of a change, after checking that it fits."""
+    def _check_fits(self, tensor: str, update: LoraUpdate) -> None:
         stored = self._base.stored(tensor)
         if stored.type not in _FLOATS:
             raise self._misfit(tensor, f"which its base stores as {stored.type}, quantized")
         shape = self._whole[tensor].shape if tensor in self._whole else stored.shape
-        if not _fits(change, shape, self._adapter.is_transposed):
+        if shape != update.shape and (update.is_table or shape != update.shape[::-1]):
             raise self._misfit(tensor, f"by tensors that do not fit the shape {list(shape)} which it has in its base")
-        self._changes[tensor] = change
-        bias = tensor.removesuffix("weight") + "bias"
-        if (outputs := _of_bias(change)) is None:
-            return
-        if bias in self._base.names and self.stored(bias).shape == (outputs,):
-            self._changes[bias] = change
-        elif bias in self._base.names or change.kind == "LORA":
-            raise self._misfit(bias, "which is none that its base has")
 
     def stored(self, name: str) -> Stored:
         """See `attncli.checkpoints.tensors.Store.stored`."""
@@ -118,12 +314,7 @@ class Adapted:
         if name in own:
             return Stored("F32", own[name].shape)
         stored = self._base.stored(name)
-        return Stored("F32", stored.shape) if name in self._changes else stored
-
-    def _unchanged(self, name: str) -> np.ndarray[Any, Any]:
-        """Return a tensor before it is changed: the model's, or what stands in place of it."""
-        own = self._whole if name in self._whole else self._added
-        return widened(own[name]) if name in own else self._base.read(name)
+        return Stored("F32", stored.shape) if name in self._updates else stored
 
     def prepare(self, names: Collection[str]) -> None:
         """See `attncli.checkpoints.tensors.Store.prepare`."""
@@ -131,26 +322,23 @@ class Adapted:
 
     def read(self, name: str) -> np.ndarray[Any, Any]:
         """See `attncli.checkpoints.tensors.Store.read`."""
-        tensor = self._unchanged(name)
-        if name not in self._changes:
+        own = self._whole if name in self._whole else self._added
+        tensor = widened(own[name]) if name in own else self._base.read(name)
+        if name not in self._updates:
             return tensor
-        made = _bias if tensor.ndim == 1 else _FORMULAS[self._changes[name].kind]
-        return made(widened(tensor), self._changes[name], self._adapter.is_transposed)
+        return self._updates[name].added_to(widened(tensor), self._adapter.is_transposed)
 
     def rows(self, name: str, indices: Sequence[int]) -> np.ndarray[Any, Any]:
         """See `attncli.checkpoints.tensors.Store.rows`."""
-        if name in self._whole:
-            return (
-                self.read(name)[list(indices)] if name in self._changes else widened(self._whole[name][list(indices)])
-            )
-        if name not in self._changes:
-            return self._base.rows(name, indices)
-        change = self._changes[name]
-        parts = change.parts
-        if change.kind == "LORA" and "lora_embedding_A" in parts and "lora_magnitude_vector" not in parts:
-            own = widened(parts["lora_embedding_A"][:, list(indices)]).T @ widened(parts["lora_embedding_B"]).T
-            return widened(self._base.rows(name, indices)) + own * np.float32(change.scale)
-        return self.read(name)[list(indices)]
+        own = self._whole if name in self._whole else self._added
+        rows = widened(own[name][list(indices)]) if name in own else self._base.rows(name, indices)
+        if name not in self._updates:
+            return rows
+        update = self._updates[name]
+        if not update.is_table:
+            return self.read(name)[list(indices)]
+        added = widened(update.a[:, list(indices)]).T @ widened(update.b).T
+        return widened(rows) + added * np.float32(update.scale)
 
 
 def _nearest(names: list[str], above: Sequence[str]) -> list[str]:
@@ -160,7 +348,7 @@ def _nearest(names: list[str], above: Sequence[str]) -> list[str]:
 
 
 def _by_ends(names: Collection[str]) -> dict[str, list[str]]:
-    """Return the names by each of their ends that may be all of a name elsewhere, the number of a layer kept."""
+    """Return the names by each of their ends that may be all of a name elsewhere, the number of a layer included."""
     found: dict[str, list[str]] = {}
     for name in names:
         parts = name.split(".")
@@ -168,109 +356,3 @@ def _by_ends(names: Collection[str]) -> dict[str, list[str]]:
         for start in range(max(layer, 1)):
             found.setdefault(".".join(parts[start:]), []).append(name)
     return found
-
-
-# --- the formulas ------------------------------------------------------------------------------------------
-
-
-def _product(change: Change, one: str, other: str) -> Float[np.ndarray, "R C"]:
-    return widened(change.parts[one]) @ widened(change.parts[other])
-
-
-def _shape(change: Change) -> tuple[int, ...]:
-    """Return the shape of what is added to a weight, as [out, in]."""
-    parts = change.parts
-    if change.kind == "LOHA":
-        return _product_shape(change, "hada_w1")
-    if change.kind == "LOKR":
-        outer, inner = (_product_shape(change, f"lokr_w{each}") for each in (1, 2))
-        return outer[0] * inner[0], outer[1] * inner[1]
-    if "lora_embedding_A" in parts:
-        return parts["lora_embedding_A"].shape[1], len(parts["lora_embedding_B"])
-    return len(parts["lora_B"]), parts["lora_A"].shape[1]
-
-
-def _product_shape(change: Change, name: str) -> tuple[int, ...]:
-    """Return the shape of a factor, which is there whole or as a product of two."""
-    whole = change.parts.get(name)
-    return (len(change.parts[f"{name}_a"]), change.parts[f"{name}_b"].shape[1]) if whole is None else whole.shape
-
-
-def _fits(change: Change, shape: tuple[int, ...], is_transposed: bool) -> bool:
-    """Return whether a change is one of a weight of this shape."""
-    shapes = {name: array.shape for name, array in change.parts.items()}
-    if len(shape) != 2 or any(len(each) > 2 for each in shapes.values()):
-        return False
-    if change.kind == "TOKENS":
-        rows = shapes["token_adapter.trainable_tokens_delta"]
-        return rows[1:] == shape[1:] and all(token < shape[0] for token in change.tokens)
-    if change.kind == "IA3":
-        outputs, inputs = shape[::-1] if is_transposed else shape
-        return shapes["ia3_l"] in ((outputs, 1), (1, inputs))
-    if change.kind == "LOHA" and _product_shape(change, "hada_w1") != _product_shape(change, "hada_w2"):
-        return False
-    if change.kind == "LOKR" and any(len(_product_shape(change, f"lokr_w{each}")) != 2 for each in (1, 2)):
-        return False
-    own = _shape(change)
-    is_table = "lora_embedding_A" in shapes
-    for part, length in (("lora_magnitude_vector", own[is_table]), ("lora_B.bias", own[0])):
-        if shapes.get(part, (length,)) != (length,):
-            return False
-    return own == shape or (change.kind == "LORA" and not is_table and own[::-1] == shape)
-
-
-def _of_bias(change: Change) -> int | None:
-    """Return how many outputs' bias is changed with the weight, None if it is not."""
-    if change.kind == "IA3":
-        return len(change.parts["ia3_l"]) if change.parts["ia3_l"].shape[1] == 1 else None
-    return len(change.parts["lora_B.bias"]) if "lora_B.bias" in change.parts else None
-
-
-def _bias(bias: Float[np.ndarray, " N"], change: Change, _: bool) -> Float[np.ndarray, " N"]:
-    if change.kind == "IA3":
-        return bias * widened(change.parts["ia3_l"])[:, 0]
-    return bias + widened(change.parts["lora_B.bias"]) * np.float32(change.scale)
-
-
-def _lora(weight: Float[np.ndarray, "R C"], change: Change, is_transposed: bool) -> Float[np.ndarray, "R C"]:
-    """Return W + s·B·A, and with a magnitude m of each output, m·(W + s·B·A) / ‖W + s·B·A‖."""
-    is_table = "lora_embedding_A" in change.parts
-    own = _shape(change)
-    # GPT-2 and its kin store [in, out]; where a matrix is square, only the configuration says so.
-    is_turned = not is_table and (is_transposed if own == own[::-1] else own != weight.shape)
-    added = _product(change, *(("lora_embedding_B", "lora_embedding_A") if is_table else ("lora_B", "lora_A")))
-    made = weight + (added.T if is_table or is_turned else added) * np.float32(change.scale)
-    if "lora_magnitude_vector" not in change.parts:
-        return made
-    over = 0 if is_table or is_turned else 1  # the norm of an embedding is over the vocabulary
-    magnitude = np.expand_dims(widened(change.parts["lora_magnitude_vector"]), over)
-    return magnitude * made / np.linalg.norm(made, axis=over, keepdims=True)
-
-
-def _ia3(weight: Float[np.ndarray, "R C"], change: Change, is_transposed: bool) -> Float[np.ndarray, "R C"]:
-    """Return W with its outputs scaled, or its inputs in a feed-forward layer."""
-    factors = widened(change.parts["ia3_l"])
-    return weight * (factors.T if is_transposed else factors)
-
-
-def _loha(weight: Float[np.ndarray, "R C"], change: Change, _: bool) -> Float[np.ndarray, "R C"]:
-    both = _product(change, "hada_w1_a", "hada_w1_b") * _product(change, "hada_w2_a", "hada_w2_b")
-    return weight + both * np.float32(change.scale)
-
-
-def _lokr(weight: Float[np.ndarray, "R C"], change: Change, _: bool) -> Float[np.ndarray, "R C"]:
-    factors = (
-        widened(change.parts[name]) if name in change.parts else _product(change, f"{name}_a", f"{name}_b")
-        for name in ("lokr_w1", "lokr_w2")
-    )
-    return weight + np.kron(*factors) * np.float32(change.scale)
-
-
-def _with_rows(weight: Float[np.ndarray, "R C"], change: Change, _: bool) -> Float[np.ndarray, "R C"]:
-    """Return a table in which the adapter's rows stand in place of those of their tokens."""
-    made = weight.copy()
-    made[list(change.tokens)] = widened(change.parts["token_adapter.trainable_tokens_delta"])
-    return made
-
-
-_FORMULAS = {"LORA": _lora, "IA3": _ia3, "LOHA": _loha, "LOKR": _lokr, "TOKENS": _with_rows}

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from attncli.checkpoints.folder import split_snapshot
 from attncli.checkpoints.tensors import Store
-from attncli.checkpoints.tensors.lora_store import Adapted
+from attncli.checkpoints.tensors.lora_store import LoraStore
 from attncli.checkpoints.tensors.quantization import dequantized
 from attncli.checkpoints.tensors.safetensors_store import Shards, has_shards
 from attncli.checkpoints.weight_checks import check_beside, check_is_undone
 from attncli.checkpoints.weight_formats import has_pickle
 
 if TYPE_CHECKING:
-    from attncli.checkpoints.adapter import Adapter
     from attncli.checkpoints.options import LoadOptions
+    from attncli.checkpoints.tensors.lora_store import Adapter
 
 
 def open_store(
@@ -50,7 +50,7 @@ def open_store(
         stored = Pickles(folder)
     store = dequantized(stored, folder)
     check_is_undone(name, folder, store)
-    return store if adapter is None else Adapted(store, adapter)
+    return store if adapter is None else LoraStore(store, adapter)
 
 
 def is_fetched(folder: Path, fetching: LoadOptions | None) -> bool:
@@ -70,4 +70,4 @@ def is_plain(store: Store) -> bool:
 
 def rows_of_vocabulary(store: Store, rows: Any) -> Any:
     """Return how many embeddings a model has, whose configuration says how many, with the tokens of an adapter."""
-    return store.resized.get(rows, rows) if isinstance(store, Adapted) and type(rows) is int else rows
+    return store.resized.get(rows, rows) if isinstance(store, LoraStore) and type(rows) is int else rows
