@@ -48,12 +48,11 @@ LIBRARIES = {
     "polars": ("trace.display",),
     "ray": ("corpus.on_ray", "corpus.cluster"),
     "textual": ("explore",),
-    "textual_serve": ("explore",),
     "typer": ("cli",),
     "click": ("cli",),
 }
 # Who imports what is heavy as soon as it is imported itself: nothing that a view of the toy layer or a file needs.
-HEAVY = ("torch", "transformers", "huggingface_hub", "matplotlib", "ray", "textual", "textual_serve")
+HEAVY = ("torch", "transformers", "huggingface_hub", "matplotlib", "ray", "textual")
 DRAWING = ("formats.figures.maps", "formats.figures.views", "formats.figures.words")
 LOADING = (
     "checkpoints.tensors.pickles",
@@ -63,7 +62,6 @@ LOADING = (
     "analysis.check",
     "explore.app",
     "explore.panes",
-    "explore.serving",
     *DRAWING,
 )
 
