@@ -42,7 +42,7 @@ TRANSFORMERS = ("engines.torch", "encoding.auto_tokenizer", "checkpoints.hub", "
 LIBRARIES = {
     "transformers": TRANSFORMERS,
     "torch": (*TRANSFORMERS, "recording", "checkpoints.tensors.pickles", "masks.files", "engines.toy_init", "files"),
-    "rich": ("render", "formats.pictures", "formats.notebook", "formats.figures.views", "explore", "cli"),
+    "rich": ("render", "formats.pictures", "formats.figures.views", "explore", "cli"),
     "matplotlib": ("formats.figures", "trace.display"),
     "pandas": ("trace.display",),
     "polars": ("trace.display",),
@@ -53,7 +53,7 @@ LIBRARIES = {
 }
 # Who imports what is heavy as soon as it is imported itself: nothing that a view of the toy layer or a file needs.
 HEAVY = ("torch", "transformers", "huggingface_hub", "matplotlib", "ray", "textual")
-DRAWING = ("formats.figures.maps", "formats.figures.views", "formats.figures.words")
+DRAWING = ("formats.figures.maps", "formats.figures.views", "formats.figures.fonts")
 LOADING = (
     "checkpoints.tensors.pickles",
     "engines.torch",
