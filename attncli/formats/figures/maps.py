@@ -61,91 +61,70 @@ MARKS = {
 
 
 class _Map(NamedTuple):
-    """A head's map: its layer's axes, its title, its weights, and where it stands.
+    """A head's map: its weights, what stands at its axes, and whether that is written beside and below it."""
 
-    Attributes:
-        layer: its layer.
-        head: which one of that.
-        rows: the queries.
-        columns: the keys.
-        picture: the weights.
-        strip: in which row of maps it stands.
-        place: and in which column.
-        is_lowest: whether the tokens of its columns stand below it.
-    """
-
-    layer: LayerTrace
-    head: int
+    axes: Axes
+    picture: Picture
     rows: Axis
     columns: Axis
-    picture: Picture
-    strip: int
-    place: int
-    is_lowest: bool
+    has_rows: bool
+    has_columns: bool
 
 
 def draw_maps(trace: Trace, view: View, colormap: str, size: Size | None) -> Figure:
     """Return the figure; see `attncli.formats.figures.figure_of`."""
     size = size or Size(_COLUMN if sum(len(layer.heads) for layer in trace.layers) == 1 else _PAGE)
     across, pool = _grid(trace, view, size)
-    maps = list(_maps_of(trace, view, across, pool))
-    scale = max(
-        (
-            scale
-            for layer in trace.layers
-            for scale in scales_of(
-                trace, view, layer, {each.head: each.picture for each in maps if each.layer is layer}
-            ).values()
-        ),
-        key=lambda scale: scale.high,
-    )
     colors = LinearSegmentedColormap.from_list(colormap, [f"#{stop}" for stop in COLORMAPS[colormap]])
     figure = Figure((size.width / INCH, (size.height or size.width) / INCH), facecolor="white", layout="compressed")
-    heights = {each.strip: len(each.rows) / len(each.columns) for each in maps}
-    grid = figure.add_gridspec(len(heights), across, height_ratios=list(heights.values()))
-    placed = [
-        (each, _axes(figure.add_subplot(grid[each.strip, each.place]), _title(trace, each.layer, each.head), each))
-        for each in maps
-    ]
-    _add_key(figure, [axes for _, axes in placed], maps, scale, colors, list(_notes(trace, maps, pool)))
-    fonts = Fonts.of(label for each in maps for axis in (each.rows, each.columns) for label in axis.labels)
-    cell = _lay_out(figure, placed, size, fonts, max(sum(heights.values()) * size.width / across, size.width))
-    for each, axes in placed:
-        _draw(axes, each.picture, scale, colors, pool, cell)
+    sides = [_sides(trace, layer, view) for layer in trace.layers]
+    strips = [-(-len(layer.heads) // across) for layer in trace.layers]
+    ratios = [len(rows) / len(columns) for (rows, columns), own in zip(sides, strips, strict=True) for _ in range(own)]
+    grid = figure.add_gridspec(len(ratios), across, height_ratios=ratios)
+    maps: list[_Map] = []
+    scales: list[Scale] = []
+    for number, (layer, (rows, columns)) in enumerate(zip(trace.layers, sides, strict=True)):
+        has_columns = number == len(sides) - 1 or columns != sides[number + 1][1]
+        cells = view.cells(trace, layer)
+        heads = {head: layer.head(head, cells.rows) for head in layer.heads}
+        pictures = {head: picture_of(own, cells.of_columns, (pool, pool)) for head, own in heads.items()}
+        scales += scales_of(trace, view, layer, pictures).values()
+        for place, (head, picture) in enumerate(pictures.items()):
+            axes = figure.add_subplot(grid[sum(strips[:number]) + place // across, place % across])
+            axes.set_title(_title(trace, layer, head))
+            axes.set(xlim=(0, len(columns)), ylim=(len(rows), 0), aspect="equal")
+            axes.patch.set(**_HATCHED)  # what is not painted later
+            is_lowest = has_columns and place + across >= len(pictures)
+            maps.append(_Map(axes, picture, rows, columns, place % across == 0, is_lowest))
+    scale = max(scales, key=lambda scale: scale.high)  # one for all
+    _add_key(figure, trace, maps, scale, colors, pool)
+    cell = _lay_out(figure, maps, size, size.width / across, sum(ratios))
+    for each in maps:
+        _draw(each, scale, colors, pool, cell)
     return figure
 
 
 def _grid(trace: Trace, view: View, size: Size) -> tuple[int, int]:
     """Return how many maps stand side by side so that cells are largest, and how many cells a side are pooled."""
     cells = [(len(layer.heads), view.cells(trace, layer)) for layer in trace.layers]
-    groups = [(heads, len(own.rows), len(own.columns)) for heads, own in cells]
-    high, wide = size.height or _HIGH * size.width, max(columns for *_, columns in groups)
+    wide = max(len(own.columns) for _, own in cells)
     title = max(len(_title(trace, layer, head)) for layer in trace.layers for head in layer.heads)
-    most = max(1, min(max(heads for heads, *_ in groups), int(size.width / ((title + 1) * 0.6 * _FONT))))
+    most = max(1, min(max(heads for heads, _ in cells), int(size.width / ((title + 1) * 0.6 * _FONT))))
 
     def cell(across: int) -> float:
-        rows = sum(-(-heads // across) * rows for heads, rows, _ in groups)
-        return min(size.width / (across * wide), high / rows)
+        rows = sum(-(-heads // across) * len(own.rows) for heads, own in cells)
+        return min(size.width / (across * wide), (size.height or _HIGH * size.width) / rows)
 
     across = max(range(1, most + 1), key=cell)
     return across, max(1, int(np.ceil(_FINEST / cell(across))))
 
 
-def _maps_of(trace: Trace, view: View, across: int, pool: int) -> Iterator[_Map]:
-    """Yield the map of every head of every layer."""
-    palette, strip, axes = Palette(), 0, []
-    for layer in trace.layers:
-        cells = view.cells(trace, layer)
-        predicted = trace.predicted if layer.kind == "self" else None
-        rows = Axis.of_tokens(cells.row_tokens, cells.rows, palette, predicted).marking(layer.blind(cells.rows))
-        axes.append((rows, Axis.of_tokens(cells.column_tokens, cells.columns, palette), cells))
-    for number, (layer, (rows, columns, cells)) in enumerate(zip(trace.layers, axes, strict=True)):
-        has_labels = number == len(axes) - 1 or columns != axes[number + 1][1]
-        for place, head in enumerate(layer.heads):
-            picture = picture_of(layer.head(head, cells.rows), cells.of_columns, (pool, pool))
-            is_lowest = has_labels and place + across >= len(layer.heads)
-            yield _Map(layer, head, rows, columns, picture, strip + place // across, place % across, is_lowest)
-        strip += -(-len(layer.heads) // across)
+def _sides(trace: Trace, layer: LayerTrace, view: View) -> tuple[Axis, Axis]:
+    """Return the rows and the columns of a layer's maps."""
+    cells, palette = view.cells(trace, layer), Palette()
+    predicted = trace.predicted if layer.kind == "self" else None
+    rows = Axis.of_tokens(cells.row_tokens, cells.rows, palette, predicted).marking(layer.blind(cells.rows))
+    return rows, Axis.of_tokens(cells.column_tokens, cells.columns, palette)
 
 
 def _title(trace: Trace, layer: LayerTrace, head: int) -> str:
@@ -162,52 +141,42 @@ def _kind(layer: LayerTrace) -> str:
     return "" if layer.kind == "self" else f" {layer.kind}"
 
 
-def _axes(axes: Axes, title: str, drawn: _Map) -> Axes:
-    """Return the axes of a map, with its title; what is not painted later is hatched."""
-    axes.set_title(title)
-    axes.set(xlim=(0, len(drawn.columns)), ylim=(len(drawn.rows), 0), aspect="equal")
-    axes.patch.set(**_HATCHED)
-    for axis, line in ((drawn.rows, axes.axhline), (drawn.columns, axes.axvline)):
-        if axis.boundary:
-            line(axis.boundary, color=_HATCHED["edgecolor"], linewidth=0.8)
-    return axes
-
-
 # --- where everything stands -------------------------------------------------------------------------------
 
 
-def _lay_out(figure: Figure, placed: Sequence[tuple[_Map, Axes]], size: Size, fonts: Fonts, tallest: float) -> float:
+def _lay_out(figure: Figure, maps: Sequence[_Map], size: Size, width: float, ratio: float) -> float:
     """Label the maps with as large letters and as many tokens as there is room for; return the side of a cell.
 
     Args:
         figure: the figure.
-        placed: its maps.
+        maps: what is in it.
         size: of the figure; a height that was left open becomes as much as the maps take.
-        fonts: of the labels.
-        tallest: points that the maps alone cannot exceed.
+        width: points that no map can exceed.
+        ratio: how much higher than a map is wide all strips of maps together are.
 
     Raises:
         UsageError: there is no room for the maps.
     """
-    cell = None
+    fonts = Fonts.of(label for each in maps for axis in (each.rows, each.columns) for label in axis.labels)
+    cell = min(width / len(each.columns) for each in maps)
     for font, step in _LABELS:
-        if cell and cell * step < _AIR * font:  # smaller letters make cells hardly larger
+        if cell and cell * step < _AIR * font:  # no room; smaller letters make cells hardly larger
             continue
-        for drawn, axes in placed:
-            _label(axes, drawn, fonts, font, step)
-        cell = _cell(figure, placed, size, tallest)
+        for each in maps:
+            _label(each, fonts, font, step)
+        cell = _cell(figure, maps, size, max(width * ratio, size.width))
         if cell * step >= _AIR * font:
             figure.set_layout_engine("none")
             return cell
     raise UsageError(
-        f"{counted(len(placed), 'map')} {'does' if len(placed) == 1 else 'do'} not fit a figure of this size; choose "
-        "with --layer, --head, --query and --key, or give a larger --size"
+        f"{counted(len(maps), 'map')} {'does' if len(maps) == 1 else 'do'} not fit a figure of this size; choose with "
+        "--layer, --head, --query and --key, or give a larger --size"
     )
 
 
-def _label(axes: Axes, drawn: _Map, fonts: Fonts, font: float, step: int) -> None:
+def _label(drawn: _Map, fonts: Fonts, font: float, step: int) -> None:
     """Write every so manieth token beside and below a map; where some are left out, their indices too."""
-    sides = (axes.yaxis, drawn.rows, drawn.place == 0), (axes.xaxis, drawn.columns, drawn.is_lowest)
+    sides = (drawn.axes.yaxis, drawn.rows, drawn.has_rows), (drawn.axes.xaxis, drawn.columns, drawn.has_columns)
     for side, axis, is_labelled in sides:
         places = range(0, len(axis), step) if is_labelled else range(0)
         labels = [
@@ -219,13 +188,13 @@ def _label(axes: Axes, drawn: _Map, fonts: Fonts, font: float, step: int) -> Non
         side.set_ticks([place + 0.5 for place in places])
         side.set_ticklabels(labels, fontproperties=fonts.of_size(font), parse_math=False)
         side.set_tick_params(length=2 if step > 1 else 0)
-    axes.tick_params("x", labelrotation=90)
+    drawn.axes.tick_params("x", labelrotation=90)
 
 
-def _cell(figure: Figure, placed: Sequence[tuple[_Map, Axes]], size: Size, tallest: float) -> float:
+def _cell(figure: Figure, drawn: Sequence[_Map], size: Size, tallest: float) -> float:
     """Lay the figure out and return the side of its smallest cells, in points; 0 where it has no room."""
     if size.height is None:
-        figure.set_figheight((tallest + len(placed) * 2 * _FONT) / INCH + 2)
+        figure.set_figheight((tallest + len(drawn) * 2 * _FONT) / INCH + 2)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)  # that maps have collapsed
@@ -237,7 +206,7 @@ def _cell(figure: Figure, placed: Sequence[tuple[_Map, Axes]], size: Size, talle
                 figure.draw_without_rendering()
     except UserWarning:
         return 0.0
-    return min(axes.bbox.height / len(drawn.rows) for drawn, axes in placed) * INCH / figure.dpi
+    return min(each.axes.bbox.height / len(each.rows) for each in drawn) * INCH / figure.dpi
 
 
 # --- what is drawn -----------------------------------------------------------------------------------------
@@ -250,8 +219,9 @@ def _odd(picture: Picture, scale: Scale) -> Iterator[tuple[Mark, np.ndarray[tupl
             yield MARKS[name], where & picture.allowed
 
 
-def _draw(axes: Axes, picture: Picture, scale: Scale, colors: LinearSegmentedColormap, pool: int, cell: float) -> None:
+def _draw(drawn: _Map, scale: Scale, colors: LinearSegmentedColormap, pool: int, cell: float) -> None:
     """Paint the cells and draw the marks of those that are odd; masked ones are left as they are."""
+    axes, picture = drawn.axes, drawn.picture
     painted = np.asarray(colors(scale.placed(np.where(np.isfinite(picture.values), picture.values, 0))))
     lightness = painted[..., :3] @ (0.2126, 0.7152, 0.0722)
     side = cell * pool * 0.5
@@ -270,20 +240,18 @@ def _draw(axes: Axes, picture: Picture, scale: Scale, colors: LinearSegmentedCol
         )
     painted[~picture.allowed] = 0
     high, wide = (side * pool for side in picture.values.shape)  # the last blocks may reach beyond the axes
-    limits = axes.get_xlim(), axes.get_ylim()
     axes.imshow(painted, extent=(0, wide, high, 0), interpolation="nearest")
-    axes.set(xlim=limits[0], ylim=limits[1])
+    axes.set(xlim=(0, len(drawn.columns)), ylim=(len(drawn.rows), 0))
+    for axis, line in ((drawn.rows, axes.axhline), (drawn.columns, axes.axvline)):
+        if axis.boundary:
+            line(axis.boundary, color=_HATCHED["edgecolor"], linewidth=0.8)
 
 
 def _add_key(
-    figure: Figure,
-    axes: list[Axes],
-    maps: Sequence[_Map],
-    scale: Scale,
-    colors: LinearSegmentedColormap,
-    notes: Sequence[str],
+    figure: Figure, trace: Trace, maps: Sequence[_Map], scale: Scale, colors: LinearSegmentedColormap, pool: int
 ) -> None:
     """Add the bar of colours with round weights on it, and what marks and words there are to explain."""
+    axes = [each.axes for each in maps]
     bar = figure.colorbar(ScalarMappable(cmap=colors), ax=axes, location="bottom", shrink=0.6, aspect=40, pad=0.02)
     found: list[tuple[float, str]] = []
     for value, text in ticks(scale):
@@ -291,11 +259,8 @@ def _add_key(
         if all(abs(at - other) > 0.2 for other, _ in found):
             found.append((at, text))
     bar.set_ticks([at for at, _ in found], labels=[text for _, text in found])
-    layers = {(each.layer.measure, each.layer.label, each.layer.kind) for each in maps}
-    name = maps[0].layer.measure
-    if len(layers) == 1:
-        name += f", {titled('layer', maps[0].layer.label)}{_kind(maps[0].layer)}"
-    bar.set_label(name)
+    first = trace.layers[0]
+    bar.set_label(first.measure + (f", {titled('layer', first.label)}{_kind(first)}" if len(trace.layers) == 1 else ""))
     entries: list[tuple[Artist | tuple[Artist, ...], str]] = []
     if not all(each.picture.allowed.all() for each in maps):
         entries.append((Patch(linewidth=0, **_HATCHED), "masked"))
@@ -309,7 +274,10 @@ def _add_key(
                 mark.words,
             ))  # fmt: skip
     blank = Line2D([], [], linestyle="none")
-    entries += [(blank, fill(note, int(figure.bbox.width / figure.dpi * INCH / (0.6 * _FONT)) - 6)) for note in notes]
+    entries += [
+        (blank, fill(note, int(figure.bbox.width / figure.dpi * INCH / (0.6 * _FONT)) - 6))
+        for note in _notes(trace, maps, pool)
+    ]
     handles, words = zip(*entries, strict=True)
     for columns in range(len(entries), 0, -1):  # as many side by side as there is room for
         legend = figure.legend(handles, words, loc="outside lower left", ncols=columns)
