@@ -59,7 +59,7 @@ def labels(axis: Any) -> list[str]:
 
 
 def words_of(figure: Figure) -> str:
-    return " | ".join(text.get_text() for text in figure.legends[0].get_texts())
+    return " | ".join(text.get_text().replace("\n", " ") for text in figure.legends[0].get_texts())
 
 
 # --- the numbers -------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ _COLUMN, _PAGE = 3.3 * INCH, 6.9 * INCH  # the widths of one column and of both,
 _HIGH = 1.2  # times as high as wide a figure becomes, if its height was left open
 _FINEST = 0.4  # side of a cell with its share of the labels; without it about a pixel of 300 to an inch
 _PADS = 0.3  # inches between the maps, the bar of colours, the words and the edges
+_KEY = 80.0  # height of what stands below the maps, about
 _FONT = 7.0  # of all that is not a label
 _AIR = 1.1  # from one label to the next, in units of the size of the font
 # Sizes of the labels' font, and at every how many places one stands: the first that has room.
@@ -112,8 +113,11 @@ def _grid(trace: Trace, view: View, size: Size) -> tuple[int, int]:
     most = max(1, min(max(heads for heads, _ in cells), int(size.width / ((title + 1) * 0.6 * _FONT))))
 
     def cell(across: int) -> float:
-        rows = sum(-(-heads // across) * len(own.rows) for heads, own in cells)
-        return min(size.width / (across * wide), (size.height or _HIGH * size.width) / rows)
+        strips = [-(-heads // across) for heads, _ in cells]
+        words = _KEY + 2 * _FONT * sum(strips) if size.height else 0.0
+        room = (size.height or _HIGH * size.width) - words
+        rows = sum(count * len(own.rows) for count, (_, own) in zip(strips, cells, strict=True))
+        return min(size.width / (across * wide), max(room, 1.0) / rows)
 
     across = max(range(1, most + 1), key=cell)
     return across, max(1, int(np.ceil(_FINEST / cell(across))))
@@ -253,10 +257,11 @@ def _add_key(
     """Add the bar of colours with round weights on it, and what marks and words there are to explain."""
     axes = [each.axes for each in maps]
     bar = figure.colorbar(ScalarMappable(cmap=colors), ax=axes, location="bottom", shrink=0.6, aspect=40, pad=0.02)
+    width = 0.5 * min(figure.bbox.size) / figure.dpi * INCH  # at least, of the bar
     found: list[tuple[float, str]] = []
     for value, text in ticks(scale):
         at = float(scale.placed(np.array([value]))[0])
-        if all(abs(at - other) > 0.2 for other, _ in found):
+        if all(abs(at - other) * width > 0.35 * _FONT * (len(text) + len(word) + 2) for other, word in found):
             found.append((at, text))
     bar.set_ticks([at for at, _ in found], labels=[text for _, text in found])
     first = trace.layers[0]
@@ -274,10 +279,9 @@ def _add_key(
                 mark.words,
             ))  # fmt: skip
     blank = Line2D([], [], linestyle="none")
-    entries += [
-        (blank, fill(note, int(figure.bbox.width / figure.dpi * INCH / (0.6 * _FONT)) - 6))
-        for note in _notes(trace, maps, pool)
-    ]
+    letters = int(figure.bbox.width / figure.dpi * INCH / (0.6 * _FONT))  # in a line
+    room = letters - (20 if entries and letters > 40 else 6)  # beside the marks, or below them
+    entries.append((blank, fill("; ".join(_notes(trace, maps, pool)), room)))
     handles, words = zip(*entries, strict=True)
     for columns in range(len(entries), 0, -1):  # as many side by side as there is room for
         legend = figure.legend(handles, words, loc="outside lower left", ncols=columns)
